@@ -1,4 +1,4 @@
-"""What is registered under an entry point, by name: log formats, feature sets, parts of models."""
+"""Loader of entry points: log formats, feature sets, parts of models."""
 
 from __future__ import annotations
 
@@ -16,30 +16,29 @@ _log = logging.getLogger("tunedb")
 def load(
     group: str, what: str, check: Callable[[str, Any], T]
 ) -> tuple[dict[str, T], dict[str, str]]:
-    """Return what loads of a group, and why the rest does not, both by name.
+    """Return loaded entry points, and error messages for the others, by name.
 
-    What fails to load is logged and left out. ``TUNEDB_PLUGINS=""`` leaves out what belongs to
-    other packages.
+    Entry points that fail to load are logged. ``TUNEDB_PLUGINS=""`` skips those of other packages.
 
     Parameters
     ----------
     group : str
-        Of entry points.
+        Group of entry points.
     what : str
-        What they are, for messages.
+        Description of an entry point, for messages.
     check : callable
-        Called with an entry point's name and object; returns what is registered, or raises
-        TypeError with what is wrong about it.
+        Called with an entry point's name and object; returns the value to register, or raises
+        TypeError with the reason.
     """
-    found: dict[str, T] = {}
+    loaded: dict[str, T] = {}
     broken: dict[str, str] = {}
     own_only = os.environ.get("TUNEDB_PLUGINS") == ""
     for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
         if own_only and not entry.value.startswith("tunedb."):
             continue
         try:
-            found[entry.name] = check(entry.name, entry.load())
+            loaded[entry.name] = check(entry.name, entry.load())
         except Exception as error:  # a plugin's import may raise anything
             broken[entry.name] = f"{type(error).__name__}: {error}"
             _log.warning("%s %s (%s) does not load: %s", what, entry.name, entry.value, error)
-    return found, broken
+    return loaded, broken

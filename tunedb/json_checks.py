@@ -1,4 +1,4 @@
-"""Checks of JSON values that come from outside, before anything walks or stores them."""
+"""Checks of foreign JSON values, before other code traverses or stores them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import orjson
 from . import limits
 from .errors import FormatError
 
-#: Integers are below this and not below its negative: what a database column can hold.
+#: Bound of integers, from -2**63 to 2**63 - 1: the range of a database column.
 INT64 = 2**63
 
-#: A number of 19 digits or more, before which JSON has one of these bytes.
+#: A number of 19 digits or more, after a byte that can precede a value.
 _LONG_NUMBER = re.compile(rb"[\[,:\s]-?\d{19}")
 
-#: Text of this length has too few values to count them.
+#: Length up to which a text cannot exceed the limit of values.
 _FEW_BYTES = 2**20
 
 
@@ -30,13 +30,13 @@ def parse_json(data: bytes, most: int = limits.MAX_VALUES) -> Any:
     data : bytes
         The text.
     most : int
-        How many values it may have.
+        Maximum number of values, which bounds the memory of the objects.
 
     Raises
     ------
     FormatError
-        It is no JSON, has more values than its objects may take memory, or an integer beyond
-        64 bits, which orjson would make a float.
+        The text is not JSON, has more values, or an integer beyond 64 bits, which orjson would
+        parse as a float.
     """
     if len(data) > _FEW_BYTES and sum(map(data.count, (b",", b"[", b"{"))) > most:
         raise FormatError(f"more than {most} values")
@@ -57,7 +57,7 @@ def _check_integers(data: bytes) -> None:
 
 
 def _int64(text: str) -> int:
-    # int() itself refuses texts of thousands of digits with a ValueError.
+    # int() raises ValueError for texts of thousands of digits.
     value = int(text)
     if not -INT64 <= value < INT64:
         raise ValueError(f"{text[:24]}{'…' if len(text) > 24 else ''}")
@@ -65,9 +65,9 @@ def _int64(text: str) -> int:
 
 
 def check_depth(value: Any, what: str, depth: int = limits.MAX_DEPTH) -> None:
-    """Raise FormatError for lists and objects that are nested too deep to be walked and written.
+    """Raise FormatError for lists and objects that are nested too deep.
 
-    Parameters are those of :func:`check_value`, which looks at numbers besides.
+    Parameters are those of :func:`check_value`, which also checks numbers.
     """
     if depth == 0:
         raise FormatError(f"{what}, nested deeper than {limits.MAX_DEPTH}")
@@ -77,16 +77,16 @@ def check_depth(value: Any, what: str, depth: int = limits.MAX_DEPTH) -> None:
 
 
 def check_value(value: Any, what: str, depth: int = limits.MAX_DEPTH) -> None:
-    """Raise FormatError for what is nested too deep or has numbers that cannot be kept.
+    """Raise FormatError for a value that is nested too deep or has numbers that cannot be stored.
 
     Parameters
     ----------
     value : object
         A JSON value.
     what : str
-        For the message: "a target", "the arguments of a task".
+        Name of the value in messages: "a target", "the arguments of a task".
     depth : int
-        How many levels of lists and objects may follow.
+        Maximum depth of lists and objects.
     """
     if isinstance(value, int):
         if not -INT64 <= value < INT64:

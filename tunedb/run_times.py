@@ -1,4 +1,4 @@
-"""What run times mean, as TVM sees them."""
+"""Mean and status of run times, computed as TVM does."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ def mean_of(run_secs: Sequence[float]) -> float:
 
 
 def status_of(run_secs: Sequence[float] | None) -> Status:
-    """Return whether run times count in TVM's eyes: some time is not the sentinel 1e10."""
+    """Return OK if some time is not TVM's sentinel 1e10, else FAILED."""
     if run_secs and any(value != NO_TIME for value in run_secs):
         return Status.OK
     return Status.FAILED
 
 
 def checked_mean(measurement: Measurement) -> float:
-    """Return the mean of the run times, of which there is one at least.
+    """Return the mean of at least one run time, in seconds.
 
     Raises
     ------
     FormatError
-        A time is one that no clock can give.
+        The run times exceed their limit, or a time or the mean is not finite.
     """
     times = measurement.run_secs or ()
     if len(times) > limits.MAX_RUN_SECS:
         raise FormatError(f"{len(times)} run times in one record are over the limit")
     mean = mean_of(times) if len(times) > 1 else 0.0 + times[0]
-    # A mean that is finite has finite parts.
+    # A finite mean implies finite times.
     if math.isfinite(mean):
         return mean
     for value in times:

@@ -14,7 +14,7 @@ from ..output import Column, output_options, print_object, print_table
 from ..progress import progress_bar
 
 if TYPE_CHECKING:
-    from ...maintenance.prune import Plan, Wanted
+    from ...maintenance.prune import PrunePlan, PruneRules
     from ...storage.pruning import RemovedRows
 
 COLUMNS = tuple(
@@ -149,9 +149,9 @@ def _wanted(
     features: str | None,
     old_features: bool,
     models: int | None,
-) -> Wanted:
+) -> PruneRules:
     """Return the rows to remove, as the options select them."""
-    from ...maintenance.prune import Wanted
+    from ...maintenance.prune import PruneRules
     from ...storage.exchange_types import Selection
 
     if rest is not None and best is None:
@@ -170,10 +170,10 @@ def _wanted(
         )
     share = 1.0 if rest is None else rest
     selection = Selection(workloads, targets, sources, best=best, rest=share)
-    return Wanted(selection, retracted, features, old_features, models)
+    return PruneRules(selection, retracted, features, old_features, models)
 
 
-def _prune(settings: Settings, plan: Plan) -> tuple[RemovedRows, float]:
+def _prune(settings: Settings, plan: PrunePlan) -> tuple[RemovedRows, float]:
     """Remove the rows of a plan; return their numbers and the seconds spent."""
     import time
 
@@ -185,7 +185,7 @@ def _prune(settings: Settings, plan: Plan) -> tuple[RemovedRows, float]:
     return removed, time.monotonic() - started
 
 
-def _row(location: str, plan: Plan, *, dry_run: bool) -> dict[str, Any]:
+def _row(location: str, plan: PrunePlan, *, dry_run: bool) -> dict[str, Any]:
     from ...maintenance.prune import total_bytes
 
     return {
@@ -216,7 +216,7 @@ def _row(location: str, plan: Plan, *, dry_run: bool) -> dict[str, Any]:
     }
 
 
-def _question(plan: Plan) -> str:
+def _question(plan: PrunePlan) -> str:
     from ...maintenance.prune import total_bytes
 
     records = len(plan.records) + len(plan.retracted)
@@ -227,7 +227,7 @@ def _question(plan: Plan) -> str:
 # ---------------------------------------------------------------------- for people
 
 
-def _show(settings: Settings, row: dict[str, Any], plan: Plan) -> None:
+def _show(settings: Settings, row: dict[str, Any], plan: PrunePlan) -> None:
     if row["removed"] is None:
         _show_plan(settings, plan)
         if plan.rows:
@@ -238,7 +238,7 @@ def _show(settings: Settings, row: dict[str, Any], plan: Plan) -> None:
     settings.note(f"Removed in {text.span(row['seconds'])}; to free the space: tunedb vacuum")
 
 
-def _show_plan(settings: Settings, plan: Plan) -> None:
+def _show_plan(settings: Settings, plan: PrunePlan) -> None:
     if not plan.parts:
         settings.note("nothing to remove")
     else:
@@ -255,7 +255,7 @@ def _show_plan(settings: Settings, plan: Plan) -> None:
         )
 
 
-def _part(part: Any, plan: Plan) -> dict[str, Any]:
+def _part(part: Any, plan: PrunePlan) -> dict[str, Any]:
     if part.kind == "features":
         label = "  and their features" if part.of is None else f"features {part.of}"
     else:
@@ -268,7 +268,7 @@ def _part(part: Any, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _restoration(part: Any, plan: Plan) -> str:
+def _restoration(part: Any, plan: PrunePlan) -> str:
     """Return how to restore removed rows."""
     if part.kind == "models":
         return "tunedb train"

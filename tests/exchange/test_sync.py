@@ -12,7 +12,7 @@ from sqlalchemy.engine import Engine, make_url
 from tunedb import limits
 from tunedb.errors import SchemaError, StorageError, UnreachableError, UsageError
 from tunedb.exchange.sync import pull, push
-from tunedb.maintenance.prune import Wanted, plan, prune
+from tunedb.maintenance.prune import PruneRules, plan, prune
 from tunedb.records import Failure, FailureKind, Phase, Source, Trust
 from tunedb.storage.exchange_types import Selection
 from tunedb.storage.store import Store
@@ -177,7 +177,7 @@ def test_what_one_side_has_pruned_stays_away(here, there, there_url, exchange):
     fill(taker, 30, source=Source("its own"))
     fill(giver, 31)
     for side in (giver, taker):
-        prune(side, plan(side, Wanted(Selection(best=1, rest=0))))
+        prune(side, plan(side, PruneRules(Selection(best=1, rest=0))))
     left = digests(taker)
     assert (giver.records.count(), len(left)) == (2, 2)
     fill(giver, 40)
@@ -194,7 +194,7 @@ def test_a_copy_with_fewer_records_hides_nothing_of_the_original(here, sqlite_fi
         fill(there, *range(6))
     copy = shutil.copyfile(sqlite_file, tmp_path / "copy.db")
     with Store(copy) as small:
-        prune(small, plan(small, Wanted(Selection(best=1, rest=0))))
+        prune(small, plan(small, PruneRules(Selection(best=1, rest=0))))
     assert pull(here, copy).new == 2
     assert pull(here, sqlite_file).new == 4
     assert pull(here, sqlite_file).read == pull(here, copy).read == 0
@@ -202,7 +202,7 @@ def test_a_copy_with_fewer_records_hides_nothing_of_the_original(here, sqlite_fi
 
 def test_a_server_that_was_restored_after_a_pruning_is_noticed(here, there, there_url):
     fill(there, *range(4))
-    prune(there, plan(there, Wanted(Selection(best=1, rest=0))))
+    prune(there, plan(there, PruneRules(Selection(best=1, rest=0))))
     fill(there, *range(10, 14))
     pull(here, there_url)
     forget(there_url, above=5)

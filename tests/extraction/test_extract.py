@@ -11,7 +11,7 @@ from fake_sets import Rebuilder, Scheduled, Steps
 
 from tunedb import limits
 from tunedb.errors import FormatError, StorageError, UsageError
-from tunedb.extraction.extract import ExtractReport, extract, place_of
+from tunedb.extraction.extract import ExtractReport, extract, quarantine_name
 from tunedb.maintenance.check import check
 from tunedb.records import Source, SourceKind, Trust
 from tunedb.storage import schema
@@ -225,7 +225,7 @@ def test_a_program_that_fails_is_remembered(store):
     }
     rows = {row.item.line: row.item for row in store.quarantine.rows()}
     assert set(rows) == set(ids[1:3])
-    assert rows[ids[1]].file == place_of(steps) == "features fake.steps version 1"
+    assert rows[ids[1]].file == quarantine_name(steps) == "features fake.steps version 1"
     kept = orjson.loads(rows[ids[1]].data)
     assert kept["program"] == make_program(1, workload=workload()).digest.hex()
     assert kept["error"] == f"no rows\nof {ids[1]}"

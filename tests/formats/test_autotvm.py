@@ -179,13 +179,13 @@ def test_lines_of_one_task_share_what_they_have_in_common():
 
 
 def test_the_memory_of_a_reader_is_bounded(monkeypatch):
-    monkeypatch.setattr(autotvm, "_MEMORY", 2_000)
+    monkeypatch.setattr(autotvm, "_CACHE_BYTES", 2_000)
     reader = FORMAT.reader(LogFile(None, "<stdin>"))
     for number in range(200):
         parse(changed(V2, ["input", 1], f"task {number}"), reader)
-        assert sum(len(a) + len(b) for a, b in reader._seen) <= 2_000
+        assert sum(len(a) + len(b) for a, b in reader._tasks) <= 2_000
     parse(changed(V2, ["input", 1], "x" * 5_000), reader)
-    assert len(reader._seen) == 1
+    assert len(reader._tasks) == 1
 
 
 @pytest.mark.parametrize("value", [V1, V2], ids=["v0.1", "v0.2"])

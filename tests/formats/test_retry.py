@@ -15,7 +15,7 @@ from tunedb.errors import FormatError
 from tunedb.formats import importer
 from tunedb.formats.ansor import AnsorReader
 from tunedb.formats.importer import RetryReport, retry_quarantine
-from tunedb.formats.metaschedule import Records
+from tunedb.formats.metaschedule import RecordParser
 from tunedb.records import Quarantined, Source, Trust, WorkloadFormat
 from tunedb.storage.store import Store
 
@@ -190,7 +190,7 @@ def test_standard_input(store, old):
 @pytest.fixture
 def old_records(monkeypatch):
     """A context in which tunedb does not understand times from 5 s on yet."""
-    parse = Records.parse
+    parse = RecordParser.parse
 
     def refuse(self, value):
         if value[1][1][0] >= 5:
@@ -198,7 +198,7 @@ def old_records(monkeypatch):
         return parse(self, value)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Records, "parse", refuse)
+        patch.setattr(RecordParser, "parse", refuse)
         yield patch
 
 
@@ -256,7 +256,7 @@ def test_workload_lines(store, tmp_path, monkeypatch):
         raise FormatError("an unknown graph")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Records, "add_workload", refuse)
+        patch.setattr(RecordParser, "add_workload", refuse)
         bring(store, path)
     beside = folder / "database_workload.json"
     assert lines_left(store) == [(str(path), 1), (str(beside), 1)]
@@ -276,7 +276,7 @@ def test_workload_lines_alone_count(store, tmp_path, monkeypatch):
         raise FormatError("an unknown graph")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Records, "add_workload", refuse)
+        patch.setattr(RecordParser, "add_workload", refuse)
         bring(store, path)
     report = retry_quarantine(store)
     assert (report.tried, report.recovered, report.workloads) == (2, 0, 1)

@@ -17,7 +17,7 @@ from tunedb import limits
 from tunedb.errors import BusyError, NotFoundError, StorageError, UsageError
 from tunedb.features.base import Needs, feature_set
 from tunedb.maintenance.check import check
-from tunedb.maintenance.prune import SECONDS, Wanted, plan, prune
+from tunedb.maintenance.prune import SECONDS, PruneRules, plan, prune
 from tunedb.maintenance.vacuum import Room, plan_vacuum, require_room, vacuum
 from tunedb.models.cards import model_digest
 from tunedb.records import Failure, FailureKind, Phase, Status
@@ -94,7 +94,7 @@ def kept(store):
 
 
 def do(store, **wanted):
-    return prune(store, plan(store, Wanted(**wanted)))
+    return prune(store, plan(store, PruneRules(**wanted)))
 
 
 # ---------------------------------------------------------------------- records
@@ -103,7 +103,7 @@ def do(store, **wanted):
 def test_the_best_stay_with_a_rest(store):
     fill(store, [1e-3 + 1e-6 * i for i in range(39)] + [None])
     before = rows_of(store)
-    chosen = plan(store, Wanted(Selection(best=5, rest=0.4)))
+    chosen = plan(store, PruneRules(Selection(best=5, rest=0.4)))
     removed = prune(store, chosen)
     for means in kept(store).values():
         numbers = sorted(round(mean * 1e6) - 1000 for mean in means if mean is not None)
@@ -137,7 +137,7 @@ def test_any_prune_leaves_a_whole_database(data, sqlite_template):
             if taken:
                 store.trust.retract([ids[i] for i in taken], "why")
             tops = {w: store.answers.best_ids([w], [1], best) for w in (1, 2)}
-            wanted = Wanted(Selection(best=best, rest=rest), retracted=True)
+            wanted = PruneRules(Selection(best=best, rest=rest), retracted=True)
             chosen = plan(store, wanted)
             removed = prune(store, chosen)
             assert removed.records == chosen.rows
@@ -182,7 +182,7 @@ def test_numbers_are_never_given_twice(store):
     ids = fill(store, [1e-3, None, None, 2e-3, 3e-3])
     store.batches.add_failures([(make_measurement(1, None, workload=1), TIMEOUT)])
     store.trust.retract(ids, "all of it")
-    chosen = plan(store, Wanted(retracted=True))
+    chosen = plan(store, PruneRules(retracted=True))
     removed = prune(store, chosen)
     left = store.pruning.measurement_numbers()
     assert len(left) == chosen.lasting == 2
@@ -215,19 +215,19 @@ def test_only_what_is_still_retracted_goes(store):
 def test_filters_say_which_records_are_meant(store):
     fill(store, [1e-3 * (i + 1) for i in range(8)])
     store.batches.add([make_measurement(90 + i, (1e-3,)) for i in range(4)], FOREIGN)
-    wanted = Wanted(Selection(workloads=("matmul_0",), sources=("foreign",), best=1, rest=0))
+    wanted = PruneRules(Selection(workloads=("matmul_0",), sources=("foreign",), best=1, rest=0))
     chosen = plan(store, wanted)
     assert [(one.name, one.records) for one in chosen.origins] == [("foreign", len(chosen.records))]
     assert prune(store, chosen).records == len(chosen.records) > 0
     assert len([m for means in kept(store).values() for m in means]) == 12 - len(chosen.records)
     with pytest.raises(NotFoundError):
-        plan(store, Wanted(Selection(workloads=("none such",), best=1)))
+        plan(store, PruneRules(Selection(workloads=("none such",), best=1)))
 
 
 def test_small_batches(store, monkeypatch):
     monkeypatch.setattr(limits, "BATCH_ROWS", 3)
     fill(store, [1e-3 * (i + 1) for i in range(20)])
-    chosen = plan(store, Wanted(Selection(best=1, rest=0)))
+    chosen = plan(store, PruneRules(Selection(best=1, rest=0)))
     steps = []
     prune(store, chosen, on_progress=steps.append)
     assert steps == [*range(3, chosen.rows, 3), chosen.rows]
@@ -242,19 +242,19 @@ def test_features_of_a_set_go(store):
     steps = feature_set("steps")
     row = np.ones((1, len(steps.columns)))
     store.features.add(steps, [(1, row), (2, row)])
-    chosen = plan(store, Wanted(features="steps"))
+    chosen = plan(store, PruneRules(features="steps"))
     (part,) = chosen.parts
     assert (part.kind, part.of, part.rows) == ("features", f"steps {steps.version}", 2)
     assert part.bytes > 0
     assert part.seconds == (2 * SECONDS[Needs.STEPS][0],) * 2
     assert prune(store, chosen) == RemovedRows(features=2)
     # Of a set that is not installed nobody knows how to compute them.
-    (part,) = plan(store, Wanted(outdated=True)).parts
+    (part,) = plan(store, PruneRules(outdated=True)).parts
     assert (part.of, part.rows, part.seconds) == ("own.rows 1", 3, None)
     assert do(store, features="") == RemovedRows(features=3)
-    assert plan(store, Wanted(features="")).parts == ()
+    assert plan(store, PruneRules(features="")).parts == ()
     with pytest.raises(NotFoundError, match="steps"):
-        plan(store, Wanted(features="none such"))
+        plan(store, PruneRules(features="none such"))
 
 
 def test_the_newest_models_of_each_kind_stay(store, monkeypatch):
@@ -269,7 +269,7 @@ def test_the_newest_models_of_each_kind_stay(store, monkeypatch):
     assert do(store, models=1) == RemovedRows(models=1, predictions=5)
     assert do(store, models=1) == RemovedRows()
     with pytest.raises(UsageError):
-        plan(store, Wanted(models=0))
+        plan(store, PruneRules(models=0))
 
 
 def test_predictions_go_with_their_program(store):
@@ -297,7 +297,7 @@ def test_a_plan_writes_nothing_and_says_everything(store):
     store.trust.retract(ids[:1], "why")
     add_model(store, 1)
     before = everything(store)
-    wanted = Wanted(Selection(best=1, rest=0), retracted=True, models=1, features="")
+    wanted = PruneRules(Selection(best=1, rest=0), retracted=True, models=1, features="")
     chosen = plan(store, wanted)
     assert everything(store) == before
     parts = {(part.kind, part.of): part.rows for part in chosen.parts}
@@ -313,7 +313,7 @@ def test_a_plan_writes_nothing_and_says_everything(store):
 def test_nothing_is_removed_unasked(store):
     fill(store, [1e-3])
     with pytest.raises(UsageError):
-        plan(store, Wanted())
+        plan(store, PruneRules())
     with Store(url_of(store), read_only=True) as other, pytest.raises(StorageError):
         other.pruning.remove_records([1])
 
@@ -351,7 +351,7 @@ def test_a_vacuum_gives_space_back(sqlite_file):
 
 
 def best_of(number):
-    return Wanted(Selection(best=number, rest=0))
+    return PruneRules(Selection(best=number, rest=0))
 
 
 def test_a_vacuum_of_a_server(postgres_url):

@@ -406,9 +406,9 @@ def test_a_refusal_is_remembered():
     """A hostile database refers to one bad sketch a million times."""
     bad = split_trace([["Nonsense", [], [], []]], [])
     refused(bad)
-    before = allowlist._remembered.cache_info().hits
+    before = allowlist._cached_facts.cache_info().hits
     refused(bad)
-    assert allowlist._remembered.cache_info().hits == before + 1
+    assert allowlist._cached_facts.cache_info().hits == before + 1
 
 
 # ---- decisions ----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tunedb.formats.gpu.kernels import gpu_target, kernel_workload
 from tunedb.identity import canonical_json
 from tunedb.launches import CounterSet, Launch, counters_of, values_of
 from tunedb.maintenance.check import check
-from tunedb.maintenance.prune import Wanted, plan, prune
+from tunedb.maintenance.prune import PruneRules, plan, prune
 from tunedb.models.dataset import load
 from tunedb.programs import allowlist, steps_of
 from tunedb.programs.kernel import split_parameters
@@ -321,7 +321,7 @@ def test_damage_is_found(statement, problem, sqlite_file):
 def test_launches_go_with_their_record(store):
     """But those of the last one, whose number would be given again."""
     store.records.add([measured(n) for n in range(1, 6)], OWN)
-    wanted = Wanted(selection=Selection(best=1, rest=0))
+    wanted = PruneRules(selection=Selection(best=1, rest=0))
     chosen = plan(store, wanted)
     (part,) = (part for part in chosen.parts if part.kind == "launches")
     assert (part.rows, part.bytes > 0) == (3, True)
@@ -334,7 +334,7 @@ def test_the_record_of_the_last_launch_stays(store):
     records = [measured(n, launches=()) for n in range(1, 6)]
     store.records.add(records, OWN)
     store.launches.add([(records[2], profiled(3))])
-    prune(store, plan(store, Wanted(selection=Selection(best=1, rest=0))))
+    prune(store, plan(store, PruneRules(selection=Selection(best=1, rest=0))))
     assert [row.record_id for row in store.launches.iterate()] == [3]
 
 

@@ -15,11 +15,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from kills import kill_and_end
 
 from tunedb import limits
-from tunedb.maintenance.prune import Wanted, plan, prune
+from tunedb.maintenance.prune import PruneRules, plan, prune
 from tunedb.storage.exchange_types import Selection
 from tunedb.storage.store import Store
 
-WANTED = Wanted(Selection(best=3, rest=1.0), retracted=True, features="")
+WANTED = PruneRules(Selection(best=3, rest=1.0), retracted=True, features="")
 
 
 def main(url, kills, seed):

@@ -1,4 +1,4 @@
-"""Filling a database with rows of features, and verifying rows that somebody else computed.
+"""Extraction of missing features into a database, and verification of foreign features.
 
 Imports storage and features; a feature set itself never opens a database.
 """

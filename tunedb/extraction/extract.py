@@ -1,8 +1,7 @@
-"""Filling in the rows of features that a database lacks.
+"""Extraction of the features that a database lacks.
 
-Each batch is one transaction, so a run may be killed at any moment; the next one finds what is
-still missing. A program without rows that cannot get any is quarantined with the reason, and
-passed over from then on.
+Each batch is one transaction, so a run may be killed at any time, and the next run continues. A
+program whose extraction fails is quarantined with the reason; later runs skip it.
 """
 
 from __future__ import annotations
@@ -28,51 +27,51 @@ if TYPE_CHECKING:
 
     Outcome = tuple[StoredProgram, NDArray[Any] | Exception]
 
-#: Under which programs without rows are quarantined.
+#: Source of quarantined programs.
 SOURCE = Source("features")
 
-#: Seconds after which what is computed is stored, however little it is: that much a kill takes.
+#: Seconds after which a partial batch is stored: a kill loses at most so much work.
 _STORE_EVERY_S = 2.0
 
-#: Longest reason; the whole error stands beside it.
+#: Longest reason; quarantine holds the whole error beside it.
 _REASON_CHARS = 300
 
 
 class Rebuilder(Protocol):
-    """Computes the rows of programs whose module must be made first (the plugin's replay)."""
+    """Extractor of features that need a program's module (the plugin replays traces)."""
 
     def rows(self, programs: Iterable[StoredProgram]) -> Generator[Outcome, None, None]:
-        """Yield each program with its rows, or with why there are none, in any order.
+        """Yield each program with its rows, or with the error, in any order.
 
-        It is closed when no more is wanted; programs are taken as they are needed.
+        Consumes `programs` lazily; the caller closes the generator early to stop.
         """
         ...
 
 
 @dataclass
 class ExtractReport:
-    """What became of the programs that were asked for.
+    """Result of an extraction.
 
     Parameters
     ----------
     name, version : str, int
         The feature set.
     programs : int
-        Programs that were asked for.
+        Selected programs.
     known : int
-        Those of them that had rows before that were computed here.
+        Programs with rows from an earlier run on this database.
     unable : int
-        Those whose module TVM cannot make, or may not get.
+        Programs whose module TVM cannot build, or may not get.
     passed : int
-        Those that failed in an earlier run and were not tried again.
+        Skipped programs, which failed in an earlier run.
     done : int
-        Those that got rows now.
+        Programs with new rows.
     failed : int
-        Those that failed now.
+        Programs that failed in this run.
     reasons : dict
-        Reason → number of programs that failed now.
+        Reason → number of programs that failed in this run.
     seconds : float
-        How long it took.
+        Duration of the run.
     """
 
     name: str
@@ -88,7 +87,7 @@ class ExtractReport:
 
     @property
     def missing(self) -> int:
-        """Programs without rows when the run began, that could have some."""
+        """Programs without rows at the start of the run that could have some."""
         return self.programs - self.known - self.unable
 
     def fail(self, reason: str) -> None:
@@ -100,26 +99,26 @@ class ExtractReport:
 
 
 class RowError(PluginError):
-    """Why a program has no rows, in one line, with all that was said about it."""
+    """A failed extraction: a reason in one line, and the whole error text."""
 
     def __init__(self, reason: str, text: str = "") -> None:
         super().__init__(reason)
-        #: TVM's rendered error, for instance.
+        #: The whole error, for example as TVM renders it.
         self.text = text or reason
 
 
-def place_of(feature_set: NamedSet) -> str:
-    """Return the name under which programs without rows of a set stand in quarantine."""
+def quarantine_name(feature_set: NamedSet) -> str:
+    """Return the file name of a set's failed programs in quarantine."""
     return f"features {feature_set.name} version {feature_set.version}"
 
 
 def quarantined(feature_set: NamedSet, program: StoredProgram, error: Exception) -> Quarantined:
-    """Return what is kept of a program that has no rows: its digest and the whole error."""
+    """Return the quarantine row of a failed program: its digest and the whole error."""
     text = error.text if isinstance(error, RowError) else str(error)
     digest = Program(program.workload, program.target, program.trace).digest
     text = clean_text(text[: limits.MAX_MESSAGE_CHARS])
     data = canonical_json({"program": digest.hex(), "error": text})
-    return Quarantined(place_of(feature_set), program.id, reason_of(error), data)
+    return Quarantined(quarantine_name(feature_set), program.id, reason_of(error), data)
 
 
 def reason_of(error: Exception) -> str:
@@ -128,13 +127,10 @@ def reason_of(error: Exception) -> str:
     return text if isinstance(error, TuneDBError) else f"{type(error).__name__}: {text}"
 
 
-def sort_out(
+def split_outcomes(
     feature_set: NamedSet, outcomes: Iterable[Outcome]
 ) -> tuple[list[tuple[int, NDArray[Any]]], list[Quarantined]]:
-    """Return what ``store.features.add`` takes, and what belongs in quarantine.
-
-    Rows that cannot be stored count as none.
-    """
+    """Return rows for ``store.features.add``, and quarantine rows of errors and invalid rows."""
     good: list[tuple[int, NDArray[Any]]] = []
     bad: list[Quarantined] = []
     for program, rows in outcomes:
@@ -149,14 +145,14 @@ def sort_out(
 
 
 def rows_of_steps(feature_set: StepFeatures, programs: Sequence[StoredProgram]) -> list[Outcome]:
-    """Return each program with its rows, or with why there are none."""
+    """Return each program with its rows, or with the error."""
     try:
-        found: Sequence[NDArray[Any] | Exception] = feature_set.rows(programs)
-        return list(zip(programs, found, strict=True))
+        rows: Sequence[NDArray[Any] | Exception] = feature_set.rows(programs)
+        return list(zip(programs, rows, strict=True))
     except Exception as error:  # a set of another package may raise anything
         if len(programs) == 1:
             return [(programs[0], error)]
-        return [pair for one in programs for pair in rows_of_steps(feature_set, [one])]
+        return [pair for program in programs for pair in rows_of_steps(feature_set, [program])]
 
 
 def extract(
@@ -174,28 +170,28 @@ def extract(
 ) -> ExtractReport:
     """Compute and store the rows of a feature set for all programs that have none.
 
-    Rows that came with a merge are computed anew and replaced.
+    Rows from a merge are computed again and replaced.
 
     Parameters
     ----------
     store : Store
         The database.
     feature_set : FeatureSet
-        What to compute.
+        The feature set.
     rebuilder : Rebuilder or None
-        Makes the modules; needed unless the set is a :class:`~.base.StepFeatures`.
+        Extractor for sets that need modules; None for a :class:`~.base.StepFeatures`.
     workload_ids, target_ids : sequence of int or None
-        Only programs of these workloads and targets.
+        Restrict the extraction to these workloads and targets.
     limit : int or None
-        How many programs to compute at most.
+        Maximum number of programs to compute.
     retry : bool
-        Try those again that failed in an earlier run.
+        Retry programs that failed in an earlier run.
     on_begin : callable or None
-        Called once, when it is known how many programs there are.
+        Called once, after the programs have been counted.
     on_program : callable or None
-        Called for each program that was computed or passed over.
+        Called for each computed or skipped program.
     report : ExtractReport or None
-        Filled in as batches are stored, so that it is there when the run is interrupted.
+        Report to fill in as batches are stored, for callers that may be interrupted.
 
     Returns
     -------
@@ -207,9 +203,9 @@ def extract(
         The set needs modules and there is no rebuilder, or its columns changed without its
         version.
     StorageError, BusyError
-        The database refuses; batches that were stored stay.
+        A write failed; stored batches stay.
     """
-    run = _Run(store, feature_set, rebuilder, report)
+    run = _ExtractionRun(store, feature_set, rebuilder, report)
     run.choose(workload_ids, target_ids, retry=retry)
     if on_begin is not None:
         on_begin(run.report)
@@ -217,8 +213,8 @@ def extract(
     return run.report
 
 
-class _Run:
-    """One feature set, filled in."""
+class _ExtractionRun:
+    """One extraction of one feature set."""
 
     def __init__(
         self,
@@ -234,29 +230,29 @@ class _Run:
         self._set = feature_set
         self._rebuilder = rebuilder
         self._where: dict[str, Any] = {}
-        #: Programs that failed before → their rows in quarantine.
-        self._before: dict[int, list[int]] = {}
+        #: Programs that failed in earlier runs → their rows in quarantine.
+        self._quarantined: dict[int, list[int]] = {}
         self._passed: set[int] = set()
 
     def choose(
         self, workload_ids: Sequence[int] | None, target_ids: Sequence[int] | None, *, retry: bool
     ) -> None:
-        """Find out which programs are meant."""
+        """Count the programs and select those to skip."""
         store, report = self._store, self.report
         self._where = {
             "workload_ids": workload_ids,
             "target_ids": target_ids,
             "for_tvm": not isinstance(self._set, StepFeatures),
         }
-        found = store.features.coverage(self._set, computed=True, **self._where)
-        report.programs, report.known = found.programs, found.known
-        report.unable = found.programs - found.able
-        self._before = store.batches.quarantined_lines(place_of(self._set))
+        coverage = store.features.coverage(self._set, computed=True, **self._where)
+        report.programs, report.known = coverage.programs, coverage.known
+        report.unable = coverage.programs - coverage.able
+        self._quarantined = store.batches.quarantined_lines(quarantine_name(self._set))
         if not retry:
-            self._passed = set(self._before)
+            self._passed = set(self._quarantined)
 
     def compute(self, limit: int | None, on_program: Callable[[], None] | None) -> None:
-        """Compute what is missing and store it batch by batch."""
+        """Compute missing rows and store them batch by batch."""
         started = time.monotonic()
         batch: list[Outcome] = []
         stored = started
@@ -267,11 +263,11 @@ class _Run:
                 for outcome in computed:
                     batch.append(outcome)
                     step()
-                    late = time.monotonic() - stored > _STORE_EVERY_S
-                    if late or len(batch) >= limits.FEATURE_PROGRAMS:
-                        self._keep(batch)
+                    is_late = time.monotonic() - stored > _STORE_EVERY_S
+                    if is_late or len(batch) >= limits.FEATURE_PROGRAMS:
+                        self._store_batch(batch)
                         batch, stored = [], time.monotonic()
-            self._keep(batch)
+            self._store_batch(batch)
         finally:
             self.report.seconds = time.monotonic() - started
 
@@ -295,20 +291,20 @@ class _Run:
     def _computed(self, programs: Iterator[StoredProgram]) -> Generator[Outcome, None, None]:
         """Yield programs with their rows."""
         if not isinstance(self._set, StepFeatures):
-            assert self._rebuilder is not None  # noqa: S101 - the constructor has seen to it
+            assert self._rebuilder is not None  # noqa: S101 - the constructor checked it
             yield from self._rebuilder.rows(programs)
             return
         while page := list(islice(programs, limits.FEATURE_PROGRAMS)):
             yield from rows_of_steps(self._set, page)
 
-    def _keep(self, batch: Sequence[Outcome]) -> None:
-        """Store a batch, and quarantine its programs without rows."""
-        good, bad = sort_out(self._set, batch)
+    def _store_batch(self, batch: Sequence[Outcome]) -> None:
+        """Store the rows of a batch, and quarantine its failed programs."""
+        good, bad = split_outcomes(self._set, batch)
         self._store.features.add(self._set, good)
-        # First: a program that fails as before has the same row, which would go.
-        again = [id_ for program, _ in batch for id_ in self._before.get(program.id, ())]
-        if again:
-            self._store.quarantine.release(again)
+        # Before the new rows are added: an equal failure has the same quarantine row.
+        retried = [id_ for program, _ in batch for id_ in self._quarantined.get(program.id, ())]
+        if retried:
+            self._store.quarantine.release(retried)
         if bad:
             self._store.quarantine.add(bad, SOURCE)
         self.report.done += len(good)
@@ -317,4 +313,4 @@ class _Run:
 
 
 def _nothing() -> None:
-    """Do what is done where nobody wants to know."""
+    """No-op callback."""

@@ -1,7 +1,7 @@
-"""Whether rows of features are what an installed feature set computes of their programs.
+"""Verification of foreign features: a sample is computed again from the programs.
 
-Rows from elsewhere are numbers that nobody can see through. Of a set that is computed of steps
-alone a sample is computed again, without TVM and without believing anybody.
+Foreign rows cannot be checked by looking at them. Sets that need only a program's steps can be
+computed again, without TVM and without trust in the source.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ if TYPE_CHECKING:
 
 
 def computing(name: str, version: int) -> StepFeatures | None:
-    """Return the installed feature set that can compute such rows again; None where none can."""
-    found = load_feature_sets()[0].get(name)
-    if isinstance(found, StepFeatures) and found.version == version:
-        return found
+    """Return the installed feature set that can compute these rows again, or None."""
+    feature_set = load_feature_sets()[0].get(name)
+    if isinstance(feature_set, StepFeatures) and feature_set.version == version:
+        return feature_set
     return None
 
 
 class Sample:
-    """Programs that are drawn from all that are offered, whatever their number and order.
+    """A deterministic sample of the offered programs, independent of their order.
 
-    The same programs give the same sample. Which ones follows from their digests and the key of
-    the database here, so that who makes the rows does not also choose those that are looked at.
+    The digests and the key of the receiving database select the programs, so that the author of
+    the rows cannot predict which ones are verified.
 
     Parameters
     ----------
     store_key : str
-        Key of the database here.
+        Key of the receiving database.
     most : int
-        How many programs, as :data:`tunedb.limits.FEATURE_SAMPLE`.
+        Size of the sample, as :data:`tunedb.limits.FEATURE_SAMPLE`.
     """
 
     def __init__(self, store_key: str, most: int) -> None:
         self._key = store_key.encode()
         self._most = most
-        #: Those with the smallest places, the largest of them first.
+        #: Heap of the programs with the smallest ranks; the largest rank comes first.
         self._heap: list[tuple[int, bytes]] = []
         self._digests: set[bytes] = set()
 
     def offer(self, program: bytes) -> None:
-        """Offer the program with a digest; once more changes nothing."""
+        """Offer the program with a digest; idempotent."""
         place = -int.from_bytes(identity.digest("feature_sample", self._key, program))
         if len(self._heap) == self._most and place <= self._heap[0][0]:
             return
@@ -72,32 +72,30 @@ class Sample:
 def differing(
     feature_set: StepFeatures, programs: Sequence[StoredProgram], rows: Iterable[NDArray[Any]]
 ) -> list[int]:
-    """Return the positions of the programs of which a feature set computes other rows, or none.
+    """Return the positions of programs whose rows differ from the computed ones.
 
     Parameters
     ----------
     feature_set : StepFeatures
-        Of the version that the rows are of.
+        The feature set, in the version of the rows.
     programs : sequence of StoredProgram
-        Whose rows are looked at; some hundreds, because all are computed at once.
-    rows : iterable of ndarray of float32
-        What is said of each, in their order.
+        Programs; at most some hundreds, because all are computed at once.
+    rows : iterable of ndarray of float32, shape (n_rows, n_columns)
+        Claimed rows of each program, in the same order.
     """
     outcomes = rows_of_steps(feature_set, programs)
     return [
         place
-        for place, ((_, computed), said) in enumerate(zip(outcomes, rows, strict=True))
-        if isinstance(computed, Exception) or not _is_same(np.asarray(computed, np.float32), said)
+        for place, ((_, computed), claimed) in enumerate(zip(outcomes, rows, strict=True))
+        if isinstance(computed, Exception)
+        or not _is_same(np.asarray(computed, np.float32), claimed)
     ]
 
 
-def _is_same(computed: NDArray[np.float32], said: NDArray[Any]) -> bool:
-    """Tell whether rows are the same but for the last places of logarithms.
-
-    All else is exact; the C libraries of two machines round ``log2`` differently.
-    """
-    if computed.shape != said.shape:
+def _is_same(computed: NDArray[np.float32], claimed: NDArray[Any]) -> bool:
+    """Return True for equal rows, within 2 ulp: C libraries round ``log2`` differently."""
+    if computed.shape != claimed.shape:
         return False
-    with np.errstate(invalid="ignore"):  # what is not finite is the same as nothing
-        room = 2 * np.spacing(np.abs(computed))
-        return bool((np.abs(computed.astype(np.float64) - said) <= room).all())
+    with np.errstate(invalid="ignore"):  # NaNs and infinities compare as different
+        tolerance = 2 * np.spacing(np.abs(computed))
+        return bool((np.abs(computed.astype(np.float64) - claimed) <= tolerance).all())

@@ -1,7 +1,7 @@
-"""What a feature set is, and which there are.
+"""Protocols of feature sets, and the registry of the feature sets.
 
-A feature set is one object, registered under the entry point ``tunedb.features`` by its own name.
-Those of other packages are found in the same way.
+A feature set is one object, registered by its name under the entry point ``tunedb.features``, which
+other packages can use too.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ GROUP = "tunedb.features"
 
 
 class Needs(StrEnum):
-    """What a feature set is computed from."""
+    """The input of a feature set."""
 
-    #: Steps, the workload's shapes and the target, as the database has them.
+    #: Steps, the workload's shapes and the target, from the database.
     STEPS = "steps"
-    #: The flat form of the scheduled module, as it is.
+    #: The flat form of the scheduled module, unchanged.
     SCHEDULED = "scheduled"
     #: The flat form of the module as TVM lowers it for its own ``PerStoreFeature``.
     LOWERED = "lowered"
@@ -39,19 +39,19 @@ class Needs(StrEnum):
 
 
 class NamedSet(Protocol):
-    """What tells one feature set from another: those that are installed, and those stored."""
+    """The identity of a feature set, installed or stored."""
 
     @property
     def name(self) -> str:
-        """``ansor.per_store/tvm``; options other than the default are part of it."""
+        """Name such as ``ansor.per_store/tvm``; it includes options other than the default."""
 
     @property
     def version(self) -> int:
-        """Changes whenever a value may change for some program."""
+        """Number that changes whenever a value may change for some program."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns; empty where their number depends on the program."""
+        """Names of the columns; empty if their number depends on the program."""
 
 
 class FeatureSet(NamedSet, Protocol):
@@ -59,7 +59,7 @@ class FeatureSet(NamedSet, Protocol):
 
     @property
     def needs(self) -> Needs:
-        """What the rows are computed from."""
+        """The input of the rows."""
 
 
 @runtime_checkable
@@ -67,12 +67,12 @@ class StepFeatures(FeatureSet, Protocol):
     """A feature set that needs no IR."""
 
     def rows(self, programs: Sequence[StoredProgram]) -> list[NDArray[np.float32] | Exception]:
-        """Return a row matrix (n, columns) for each program, or why there is none."""
+        """Return a float32 array (n, columns) per program, or the error."""
 
 
 @runtime_checkable
 class NestFeatures(FeatureSet, Protocol):
-    """A feature set of programs in the flat form; ``needs`` says which."""
+    """A feature set of programs in a flat form, which ``needs`` selects."""
 
     def nest_rows(self, nest: Nest, *, gpu: bool) -> NDArray[np.float64]:
         """Return the rows (n, columns) of a program; the GIL is released."""
@@ -80,16 +80,15 @@ class NestFeatures(FeatureSet, Protocol):
 
 @cache
 def load_feature_sets() -> tuple[dict[str, FeatureSet], dict[str, str]]:
-    """Return all feature sets by name, and why others do not load.
+    """Return loaded feature sets, and error messages for the others, by name.
 
-    One that fails to load is reported and left out. ``TUNEDB_PLUGINS=""`` leaves out those of
-    other packages.
+    ``TUNEDB_PLUGINS=""`` skips feature sets of other packages.
     """
     return extensions.load(GROUP, "feature set", _checked)
 
 
 def _checked(name: str, candidate: Any) -> FeatureSet:
-    """Return a feature set, or raise TypeError with what is wrong about it."""
+    """Return a feature set, or raise TypeError if it follows no protocol or has another name."""
     if not isinstance(candidate, StepFeatures | NestFeatures):
         raise TypeError("it is neither StepFeatures nor NestFeatures (tunedb.features.base)")
     if candidate.name != name:
@@ -108,16 +107,16 @@ def feature_set(name: str) -> FeatureSet:
     Raises
     ------
     NotFoundError
-        There is none of this name.
+        No feature set has this name.
     PluginError
-        It does not load.
+        The feature set does not load.
     """
-    found, broken = load_feature_sets()
+    loaded, broken = load_feature_sets()
     if name in broken:
         raise PluginError(f"feature set {name!r} does not load ({broken[name]}); reinstall it")
-    if name not in found:
-        raise NotFoundError(f"no feature set {name!r}; there are: {', '.join(found)}")
-    return found[name]
+    if name not in loaded:
+        raise NotFoundError(f"no feature set {name!r}; there are: {', '.join(loaded)}")
+    return loaded[name]
 
 
 def feature_names(set: str | FeatureSet) -> tuple[str, ...]:
@@ -131,7 +130,7 @@ def feature_names(set: str | FeatureSet) -> tuple[str, ...]:
     Returns
     -------
     tuple of str
-        Empty where the number of columns depends on the program.
+        Empty if the number of columns depends on the program.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Rows of features as the database holds them: one zstd frame of float32, little endian, by rows.
+"""Stored form of features: one zstd frame of float32, little endian, by rows.
 
-The frame says neither how many rows nor how many columns it has; both stand beside it, and a frame
-that does not hold exactly so many numbers is damaged.
+The numbers of rows and columns are stored beside the frame. A frame with another number of values
+is damaged.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ _FLOAT = np.dtype("<f4")
 
 
 def checked(feature_set: NamedSet, rows: Any) -> NDArray[np.float32]:
-    """Return rows as they are stored.
+    """Return rows as a float32 array that can be stored.
 
     Parameters
     ----------
     feature_set : FeatureSet
-        Whose they are.
+        The feature set of the rows.
     rows : array of shape (rows, columns), any type of real numbers
-        What it computed.
+        The computed rows.
 
     Returns
     -------
     array of float32, shape (rows, columns)
-        In C order; `rows` itself where it is such an array.
+        In C order; `rows` itself if it is such an array.
 
     Raises
     ------
     FormatError
-        Another shape, or a value that float32 cannot hold: no model learns from it.
+        The shape is wrong, or a value is not finite as float32: no model can train on it.
     LimitError
-        More than :data:`tunedb.limits.MAX_FEATURE_BYTES`.
+        The rows exceed :data:`tunedb.limits.MAX_FEATURE_BYTES`.
     """
     array = np.asarray(rows)
     name = feature_set.name
@@ -66,14 +66,14 @@ def checked(feature_set: NamedSet, rows: Any) -> NDArray[np.float32]:
 def pack(
     feature_set: NamedSet, programs: Iterable[tuple[int, NDArray[Any]]]
 ) -> list[dict[str, Any]]:
-    """Return the columns of the rows of table ``feature``, but for the feature set's id.
+    """Return rows for table ``feature``, without the feature set's id.
 
     Parameters
     ----------
     feature_set : FeatureSet
-        Whose rows they are.
+        The feature set of the rows.
     programs : iterable of (int, array)
-        A program's local number, and its rows (:func:`checked`).
+        Id of each program, and its rows (:func:`checked`).
 
     Raises
     ------
@@ -94,9 +94,9 @@ def unpack(n_rows: int, n_columns: int, data: bytes) -> NDArray[np.float32]:
     Raises
     ------
     LimitError
-        More than :data:`tunedb.limits.MAX_FEATURE_BYTES`.
+        The rows exceed :data:`tunedb.limits.MAX_FEATURE_BYTES`.
     StorageError
-        The frame is damaged, or does not hold so many rows and columns.
+        The frame is damaged, or has another number of values.
     """
     most = limits.MAX_FEATURE_BYTES
     size = n_rows * n_columns * _FLOAT.itemsize

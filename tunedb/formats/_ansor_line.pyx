@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""One pass over a line of auto_scheduler's usual form, without parsing its JSON.
+"""Splitter for lines of auto_scheduler in their usual form: one pass, no JSON parser.
 
-A log has few tasks and few lists of steps that differ in more than numbers. So a line is cut into
-what repeats and what does not: the text of the task, the *template* of the steps (their text
-without the numbers that :mod:`tunedb.programs.ansor` keeps apart), these numbers, packed, and the
-text of the result. What repeats is looked up; it was parsed and checked when it was first met.
+A log has few tasks, and few lists of steps that differ in more than numbers. A line is split into
+the text of the task, the *template* of the steps (their text without the numbers that
+:mod:`tunedb.programs.ansor` separates), these numbers, packed, and the text of the result. Task and
+template repeat: the reader parses and checks them once and then looks them up.
 
-Any line that is not exactly of this form is left to the JSON parser.
+Lines of any other form go to the JSON parser.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -14,10 +14,10 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
-#: Stands in a template for a number; no JSON text has this byte.
+#: Placeholder of a number in a template; no JSON text contains this byte.
 DEF PLACE = 1
 
-#: A number of 18 digits has 60 bits: nine bytes as LEB128.
+#: Digits of the longest number: 18 digits are 60 bits, or nine bytes of LEB128.
 DEF MOST_DIGITS = 18
 
 
@@ -31,7 +31,7 @@ cdef struct Cut:
 
 
 cdef inline bint expect(Cut* cut, const char* text, size_t size) noexcept:
-    """Pass over a fixed text; False if another one stands there."""
+    """Skip a fixed text; False if the line has another one."""
     if <size_t>(cut.end - cut.at) < size or memcmp(cut.at, text, size) != 0:
         return False
     cut.at += size
@@ -39,7 +39,7 @@ cdef inline bint expect(Cut* cut, const char* text, size_t size) noexcept:
 
 
 cdef inline bint keep(Cut* cut, const char* text, size_t size) noexcept:
-    """Pass over a fixed text, which belongs to the template."""
+    """Copy a fixed text to the template."""
     if not expect(cut, text, size):
         return False
     memcpy(cut.template_ + cut.n_template, text, size)
@@ -48,7 +48,7 @@ cdef inline bint keep(Cut* cut, const char* text, size_t size) noexcept:
 
 
 cdef inline bint keep_digits(Cut* cut) noexcept:
-    """Pass over digits, which belong to the template."""
+    """Copy digits to the template."""
     cdef const unsigned char* start = cut.at
     while cut.at < cut.end and 48 <= cut.at[0] <= 57:
         cut.template_[cut.n_template] = cut.at[0]
@@ -58,7 +58,7 @@ cdef inline bint keep_digits(Cut* cut) noexcept:
 
 
 cdef inline bint take_number(Cut* cut) noexcept:
-    """Pass over a number as JSON writes it, and pack it."""
+    """Pack a JSON integer; the template gets a placeholder."""
     cdef const unsigned char* start = cut.at
     cdef uint64_t value = 0
     while cut.at < cut.end and 48 <= cut.at[0] <= 57:
@@ -80,7 +80,7 @@ cdef inline bint take_number(Cut* cut) noexcept:
 
 
 cdef bint cut_split(Cut* cut) noexcept:
-    """Pass over the rest of ``["SP", stage, iter, extent, [lengths], inner_to_outer]``."""
+    """Split the rest of ``["SP", stage, iter, extent, [lengths], inner_to_outer]``."""
     if not (keep(cut, b", ", 2) and keep_digits(cut) and keep(cut, b", ", 2)):
         return False
     if not (keep_digits(cut) and keep(cut, b", ", 2) and take_number(cut)):
@@ -99,7 +99,7 @@ cdef bint cut_split(Cut* cut) noexcept:
 
 
 cdef bint cut_other(Cut* cut, bint pragma) noexcept:
-    """Pass over the rest of any other step; the number after ``$`` in a pragma is taken."""
+    """Split the rest of any other step; packs the number after ``$`` in a pragma."""
     cdef int depth = 1
     cdef bint text = False
     cdef unsigned char c
@@ -125,7 +125,7 @@ cdef bint cut_other(Cut* cut, bint pragma) noexcept:
 
 
 cdef bint cut_steps(Cut* cut) noexcept:
-    """Pass over a list of steps, its brackets included."""
+    """Split a list of steps, including its brackets."""
     if not keep(cut, b"[", 1):
         return False
     if keep(cut, b"]", 1):
@@ -138,7 +138,7 @@ cdef bint cut_steps(Cut* cut) noexcept:
             if not cut_other(cut, True):
                 return False
         elif keep(cut, b'["', 2):
-            # The code's text is open; cut_other must see its end as one.
+            # The quote of the step's code is open; cut_other must see it to track the text.
             cut.at -= 1
             cut.n_template -= 1
             if not cut_other(cut, False):
@@ -152,7 +152,7 @@ cdef bint cut_steps(Cut* cut) noexcept:
 
 
 cdef bint skip_list(Cut* cut) noexcept:
-    """Pass over a list of whatever; texts may hold brackets."""
+    """Skip a list of any content; texts may hold brackets."""
     cdef int depth = 0
     cdef bint text = False
     cdef unsigned char c
@@ -178,7 +178,12 @@ cdef bint skip_list(Cut* cut) noexcept:
 
 
 def cut_line(bytes line):
-    """Cut a line into its parts.
+    """Split a line into task, template, numbers, result and version.
+
+    Parameters
+    ----------
+    line : bytes
+        The line, without its line break.
 
     Returns
     -------

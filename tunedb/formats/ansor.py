@@ -1,8 +1,8 @@
 """Logs of auto_scheduler (Ansor), versions v0.2 to v0.6, and the measurements of TenSet.
 
 A line is ``{"i": [task, [[], steps]], "r": [costs, error_no, all_cost, timestamp], "v": "v0.6"}``
-(``src/auto_scheduler/measure_record.cc``, apache/tvm v0.7 to v0.19). Which items a task has tells
-the version better than ``v`` does: edited logs mix them.
+(``src/auto_scheduler/measure_record.cc``, apache/tvm v0.7 to v0.19). The items of a task determine
+its version more reliably than ``v``: edited logs mix versions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .base import Item, Line, LogFile
 from .error_numbers import failed_context, outcome_of
 from .legacy_targets import parse_target
 
-#: Items of a task in order; a line has the first 2 to 6 of them.
+#: Items of a task, in order; a line has the first 2 to 6 of them.
 _ITEMS = (
     "workload_key",
     "target",
@@ -38,8 +38,8 @@ _ITEMS = (
     "task_input_names",
 )
 
-#: Items of the v0.5 that TVM wrote from 2020-12-23 (#7144) to 2020-12-28 (#7156), and could not
-#: read itself.
+#: Items of a task in the v0.5 that TVM wrote from 2020-12-23 (#7144) to 2020-12-28 (#7156). TVM
+#: itself could not read these lines.
 _FIRST_V05 = (
     "workload_key",
     "target",
@@ -48,7 +48,7 @@ _FIRST_V05 = (
     "target_host",
 )
 
-#: Tasks that a reader remembers, and the longest one. A network has some 30.
+#: Cache limits of a reader: tasks, and bytes of one task. A network has about 30 tasks.
 _MAX_TASKS = 512
 _MAX_TASK_BYTES = 16_384
 
@@ -58,8 +58,8 @@ _SHAPE = "a line is {i: [task, [[], steps]], r: [costs, error_no, all_cost, time
 _DAMAGED = "the record belongs to another log, or is damaged"
 
 
-class _Task(NamedTuple):
-    """What the lines of one task share."""
+class _AnsorTask(NamedTuple):
+    """The parsed data that all lines of one task share."""
 
     workload: Workload
     target: Target
@@ -73,7 +73,7 @@ class AnsorFormat:
     name = "ansor"
 
     def matches(self, value: Any) -> bool:
-        """Tell whether a line is one of auto_scheduler: AutoTVM's ``v`` is a number."""
+        """Return True for a line of auto_scheduler; ``v`` is text there, a number in AutoTVM."""
         return (
             isinstance(value, dict)
             and isinstance(value.get("v"), str)
@@ -83,7 +83,7 @@ class AnsorFormat:
         )
 
     def companions(self, path: Path) -> list[Path]:
-        """Return no file: every line says all."""
+        """Return no file: every line is self-contained."""
         return []
 
     def reader(self, file: LogFile) -> AnsorReader:
@@ -91,16 +91,16 @@ class AnsorFormat:
         return AnsorReader(file.path)
 
     def writes(self, workload: Workload) -> bool:
-        """Tell whether the workload is one of auto_scheduler."""
+        """Return True for a workload of auto_scheduler."""
         return workload.format == WorkloadFormat.ANSOR
 
     def write_line(self, record: Record) -> bytes:
-        """Return the record as the line that it was, but for spaces and the order of keys.
+        """Return the record's original line, up to spaces and the order of keys.
 
         Raises
         ------
         FormatError
-            What is stored is damaged, or is no record of such a log.
+            The stored record is damaged, or does not come from an Ansor log.
         """
         measurement = record.measurement
         if measurement.run_secs is None or measurement.all_cost is None:
@@ -128,7 +128,7 @@ class AnsorFormat:
 
 
 def _load(data: bytes | None, what: str) -> dict[str, Any]:
-    """Return the object in a stored column."""
+    """Return the JSON object in a stored column."""
     try:
         return _dictionary(orjson.loads(data or b"null"))
     except orjson.JSONDecodeError as error:
@@ -144,7 +144,7 @@ def _dictionary(value: Any) -> dict[str, Any]:
 def _write_task(
     workload: Workload, context: dict[str, Any], layout_rewrite: int | None
 ) -> list[Any]:
-    """Return the task of a line."""
+    """Return the task of a line as a JSON list."""
     try:
         values = {**context, "workload_key": workload.body.decode()}
     except UnicodeDecodeError as error:
@@ -159,33 +159,33 @@ def _write_task(
 
 
 class AnsorReader:
-    """Parses lines of one file (:class:`tunedb.formats.base.LineReader`).
+    """Parser of one file's lines (:class:`tunedb.formats.base.LineReader`).
 
     Parameters
     ----------
     path : Path or None
-        The file. TenSet's ``measure_records/<model>/`` names the model of the processor, which
-        joins a target that names none.
+        The file. A folder of TenSet, ``measure_records/<model>/``, names the processor model. The
+        reader adds it to targets without a model.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._model = None if path is None else _model_of(path)
-        self._tasks: dict[bytes, _Task] = {}
-        # What parse() made of the texts that lines repeat (tunedb.formats._ansor_line).
-        self._known_tasks: dict[tuple[bytes, bytes], _Task] = {}
-        self._known_steps: dict[tuple[bytes, int | None], bytes] = {}
+        self._tasks: dict[bytes, _AnsorTask] = {}
+        # Results of parse() by repeated text of lines (tunedb.formats._ansor_line).
+        self._cached_tasks: dict[tuple[bytes, bytes], _AnsorTask] = {}
+        self._cached_steps: dict[tuple[bytes, int | None], bytes] = {}
 
     def begin(self) -> Iterator[Item]:
         """Yield nothing."""
         return iter(())
 
     def parse(self, value: Any, line: Line) -> Measurement | None:
-        """Return the measurement of a line; None where a space makes it a comment.
+        """Return the measurement of a line; None for a comment, which begins with a space.
 
         Raises
         ------
         FormatError
-            The line cannot be understood.
+            The line cannot be parsed.
         """
         if line.data[:1] == b" ":
             return None
@@ -202,27 +202,27 @@ class AnsorReader:
         if len(value) != 3 or type(timestamp) is float:
             extra = _extra(value, _microseconds(timestamp))
         measurement = _measurement(shared, trace, costs, error_no, all_cost, timestamp, extra)
-        self._learn(line.data, shared, trace)
+        self._cache(line.data, shared, trace)
         return measurement
 
     def parse_text(self, data: bytes) -> Measurement | None:
-        """Return the measurement of a line that repeats what others said, else None.
+        """Return the measurement of a line whose task and sketch are cached, else None.
 
-        Five times faster than parsing its JSON, and what :meth:`parse` would return.
+        Equal to the result of :meth:`parse`, and five times faster than parsing JSON.
         """
         parts = cut_line(data) if len(data) <= _MAX_TASK_BYTES else None
         if parts is None:
             return None
         task, template, numbers, result, version = parts
-        shared = self._known_tasks.get((task, version))
-        sketch = shared and self._known_steps.get((template, shared.layout_rewrite))
+        shared = self._cached_tasks.get((task, version))
+        sketch = shared and self._cached_steps.get((template, shared.layout_rewrite))
         if shared is None or sketch is None:
             return None
         try:
             costs, error_no, all_cost, timestamp = orjson.loads(result)
             if type(timestamp) is not int or type(costs) is not list:
                 return None
-            # An integer beyond 64 bits is a float here.
+            # orjson parses an integer beyond 64 bits as a float.
             if max(all_cost, *costs) >= INT64:
                 return None
             trace = Trace(sketch, None, numbers)
@@ -230,38 +230,38 @@ class AnsorReader:
         except (TypeError, ValueError, FormatError):
             return None
 
-    def _learn(self, data: bytes, shared: _Task, trace: Trace) -> None:
-        """Remember what the texts of a line mean."""
+    def _cache(self, data: bytes, shared: _AnsorTask, trace: Trace) -> None:
+        """Cache the parsed task and sketch of a line for :meth:`parse_text`."""
         parts = cut_line(data) if len(data) <= _MAX_TASK_BYTES else None
-        # The packed numbers prove that both ways keep the same ones apart.
+        # Equal packed numbers prove that both parsers separate the same numbers.
         if parts is None or parts[2] != trace.decisions:
             return
-        for known in (self._known_tasks, self._known_steps):
-            if len(known) >= _MAX_TASKS:
-                known.clear()
+        for cache in (self._cached_tasks, self._cached_steps):
+            if len(cache) >= _MAX_TASKS:
+                cache.clear()
         task, template, _, _, version = parts
-        self._known_tasks[task, version] = shared
-        self._known_steps[template, shared.layout_rewrite] = trace.sketch
+        self._cached_tasks[task, version] = shared
+        self._cached_steps[template, shared.layout_rewrite] = trace.sketch
 
-    def _task(self, task: list[Any], version: str) -> _Task:
-        """Return what lines with this task share."""
+    def _task(self, task: list[Any], version: str) -> _AnsorTask:
+        """Return the cached or parsed task."""
         try:
-            # The key tells 1, 1.0 and true apart, so that a line is judged as if it stood alone.
+            # The key distinguishes 1, 1.0 and true: the cache must not change a line's result.
             key = orjson.dumps((version, task))
         except TypeError as error:  # nested deeper than orjson writes
             raise FormatError(f"cannot store a task: {error}") from None
-        known = self._tasks.get(key)
-        if known is None:
-            known = _read_task(task, version, self._model)
+        parsed = self._tasks.get(key)
+        if parsed is None:
+            parsed = _read_task(task, version, self._model)
             if len(key) <= _MAX_TASK_BYTES:
                 if len(self._tasks) >= _MAX_TASKS:
                     self._tasks.clear()
-                self._tasks[key] = known
-        return known
+                self._tasks[key] = parsed
+        return parsed
 
 
 def _measurement(
-    shared: _Task,
+    shared: _AnsorTask,
     trace: Trace,
     costs: list[Any],
     error_no: Any,
@@ -269,7 +269,7 @@ def _measurement(
     timestamp: Any,
     extra: bytes | None,
 ) -> Measurement:
-    """Return the measurement of a line's parts, or raise FormatError for a bad result."""
+    """Return the measurement of a line, or raise FormatError for a bad result."""
     times = _times(costs)
     status, failure = outcome_of(times, error_no)
     context = failed_context(shared.context, error_no) if error_no else shared.context
@@ -286,7 +286,7 @@ def _measurement(
 
 
 def _model_of(path: Path) -> str | None:
-    """Return the folder below ``measure_records`` in which a file lies."""
+    """Return the name of the folder below ``measure_records`` that contains a file."""
     folders = path.absolute().parent.parts
     for folder, model in pairwise(folders):
         if folder == "measure_records":
@@ -294,8 +294,8 @@ def _model_of(path: Path) -> str | None:
     return None
 
 
-def _read_task(task: list[Any], version: str, model: str | None) -> _Task:
-    """Return what is in the items of a task."""
+def _read_task(task: list[Any], version: str, model: str | None) -> _AnsorTask:
+    """Return the parsed items of a task."""
     is_first_v05 = len(task) == len(_FIRST_V05) and type(task[2]) is int
     items = _FIRST_V05 if is_first_v05 else _ITEMS
     if not 2 <= len(task) <= len(items):
@@ -312,11 +312,11 @@ def _read_task(task: list[Any], version: str, model: str | None) -> _Task:
     context = {"log": "ansor", "version": version, **values}
     if is_first_v05:
         context["order"] = "first v0.5"
-    return _Task(workload, target, layout_rewrite, canonical_json(context))
+    return _AnsorTask(workload, target, layout_rewrite, canonical_json(context))
 
 
 def _is_item(name: str, value: Any) -> bool:
-    """Tell whether the value of a task's item has its type."""
+    """Return True if the value of a task's item has the expected type."""
     if name == "hardware_params":
         return isinstance(value, list) and all(
             type(item) is int and -INT64 <= item < INT64 for item in value
@@ -340,7 +340,7 @@ def _workload(key: str) -> Workload:
     head = value[0]
     name = clean_text(head)
     if _HASH.fullmatch(head):
-        # The extents are all that tells people such workloads apart.
+        # Users can distinguish such workloads by their extents only.
         extents = [str(item) for item in value[1:] if type(item) is int]
         name = " ".join(filter(None, (head[:8], ",".join(extents))))
     name = name[: limits.MAX_NAME_CHARS]
@@ -348,7 +348,7 @@ def _workload(key: str) -> Workload:
 
 
 def _target(text: str, model: str | None) -> Target:
-    """Return the target of a text, with the model of TenSet's folder where it has none."""
+    """Return the target of a text, with the model of TenSet's folder if the text has none."""
     target = parse_target(text)
     attributes = target.attributes
     if model is None or attributes is None or "model" in attributes:
@@ -358,7 +358,7 @@ def _target(text: str, model: str | None) -> Target:
 
 def _times(costs: list[Any]) -> tuple[float, ...]:
     """Return the costs of all repeats in seconds."""
-    if len(costs) == 1:  # the speed of a reader is that of its every line
+    if len(costs) == 1:  # the common case, on the hot path of every line
         return (_seconds(costs[0], "cost"),)
     if len(costs) > limits.MAX_RUN_SECS:
         raise FormatError(f"{len(costs)} costs are over the limit of {limits.MAX_RUN_SECS}")
@@ -366,7 +366,7 @@ def _times(costs: list[Any]) -> tuple[float, ...]:
 
 
 def _seconds(value: Any, what: str) -> float:
-    """Return a time in seconds that a clock can give."""
+    """Return a finite time of at least 0 seconds, or raise FormatError."""
     if type(value) is float and 0.0 <= value < float("inf"):
         return value
     if type(value) is int and 0 <= value == float(value):
@@ -378,7 +378,7 @@ def _microseconds(timestamp: Any) -> int:
     """Return a time since 1970 in microseconds."""
     if type(timestamp) is int and 0 <= timestamp < _MAX_TIMESTAMP:
         return timestamp * 1_000_000
-    # Only edited logs have fractions: TVM casts to int.
+    # TVM casts to int: only edited logs have fractions.
     if type(timestamp) is float and 0.0 <= timestamp < _MAX_TIMESTAMP:
         return round(timestamp * 1e6)
     raise FormatError(f"timestamp {shown(timestamp)} is not a time in seconds since 1970")
@@ -391,7 +391,7 @@ def _timestamp(measured_at: int) -> float:
 
 
 def _extra(value: dict[str, Any], measured_at: int) -> bytes | None:
-    """Return what only this line says: unknown keys, and a timestamp finer than microseconds."""
+    """Return data with no field of its own: unknown keys, timestamps finer than microseconds."""
     extra: dict[str, Any] = {}
     keys = {key: item for key, item in value.items() if key not in ("i", "r", "v")}
     if keys:

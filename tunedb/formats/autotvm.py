@@ -45,7 +45,7 @@ _MAX_TIME = 253_402_300_800
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Names in the lines of a version: of the whole line, of a template's fields, of the knobs."""
+    """Field names of a log version: of the line, of the configuration, of the knobs."""
 
     line: frozenset[str]
     template: dict[str, str]
@@ -61,11 +61,11 @@ _V2 = _Layout(
     "entity",
 )
 
-#: Bytes of inputs that one reader remembers; a log of one model has some hundred of them.
-_MEMORY = 2 * 2**20
+#: Size of a reader's cache of tasks, in bytes of JSON; a log of one model has some hundred tasks.
+_CACHE_BYTES = 2 * 2**20
 
-#: What the lines of one task share: workload, target, context.
-_Shared = tuple[Workload, Target, bytes]
+#: Parsed data that all lines of one task share: workload, target, context.
+_AutoTVMTask = tuple[Workload, Target, bytes]
 
 
 class AutoTVMFormat:
@@ -74,14 +74,14 @@ class AutoTVMFormat:
     name = "autotvm"
 
     def matches(self, value: Any) -> bool:
-        """Tell whether a line is of AutoTVM: auto_scheduler's ``v`` is text, AutoTVM's a number."""
+        """Return True for a line of AutoTVM; ``v`` is a number there, text in auto_scheduler."""
         if type(value) is not dict:
             return False
         is_v1 = "i" in value and "r" in value and type(value.get("v")) in (float, int)
         return is_v1 or _is_v2(value)
 
     def companions(self, path: Path) -> list[Path]:
-        """Return no files: a line says everything."""
+        """Return no file: every line is self-contained."""
         return []
 
     def reader(self, file: LogFile) -> AutoTVMReader:
@@ -89,11 +89,11 @@ class AutoTVMFormat:
         return AutoTVMReader()
 
     def writes(self, workload: Workload) -> bool:
-        """Tell whether a workload is a task of AutoTVM."""
+        """Return True for a task of AutoTVM."""
         return workload.format == WorkloadFormat.AUTOTVM
 
     def write_line(self, record: Record) -> bytes:
-        """Return a record as the line that it was read from, up to the order of its fields.
+        """Return the record's original line, up to the order of its fields.
 
         Raises
         ------
@@ -114,14 +114,14 @@ class AutoTVMFormat:
 
 
 class AutoTVMReader:
-    """Parses the lines of one file; remembers the tasks that it has seen."""
+    """Parser of one file's lines, with a cache of tasks."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[bytes, bytes], _Shared] = {}
-        self._memory = 0
+        self._tasks: dict[tuple[bytes, bytes], _AutoTVMTask] = {}
+        self._cached_bytes = 0
 
     def begin(self) -> Iterator[Item]:
-        """Yield nothing: there is no companion file."""
+        """Yield nothing: the format has no companion files."""
         return iter(())
 
     def parse(self, value: Any, line: Line) -> Measurement:
@@ -140,13 +140,13 @@ class AutoTVMReader:
             raise FormatError(
                 "the input of a version 0.2 line must be [target, task, args, kwargs]"
             )
-        workload, target, context = self._shared(inputs, version)
+        workload, target, context = self._task(inputs, version)
         trace, extra = _read_config(config, layout)
         if not layout.line.issuperset(value):
-            extra["line"] = _others(value, layout.line)
+            extra["line"] = _unknown_fields(value, layout.line)
         costs, status, failure, all_cost, measured_at = _read_result(result)
         if measured_at / 1e6 != result[3]:
-            # time.time() counts in steps of a quarter of a microsecond.
+            # time.time() has a resolution of a quarter of a microsecond.
             extra["timestamp"] = result[3]
         if result[1]:
             context = failed_context(context, result[1])
@@ -161,23 +161,23 @@ class AutoTVMReader:
             failure=failure,
         )
 
-    def _shared(self, inputs: Any, version: dict[str, Any]) -> _Shared:
-        """Return what the line shares with others of its task."""
+    def _task(self, inputs: Any, version: dict[str, Any]) -> _AutoTVMTask:
+        """Return the cached or parsed task of a line."""
         try:
             key = orjson.dumps(inputs), orjson.dumps(version)
         except TypeError as error:
             raise FormatError(f"an input has no JSON form: {error}") from error
-        shared = self._seen.get(key)
-        if shared is None:
-            shared = _read_shared(inputs, version)
+        task = self._tasks.get(key)
+        if task is None:
+            task = _read_task(inputs, version)
             size = len(key[0]) + len(key[1])
-            self._memory += size
-            if self._memory > _MEMORY:
-                self._seen.clear()
-                self._memory = size
-            # orjson (3.13) gives every result a buffer of 4 KB or more; a copy has its own size.
-            self._seen[bytes(memoryview(key[0])), bytes(memoryview(key[1]))] = shared
-        return shared
+            self._cached_bytes += size
+            if self._cached_bytes > _CACHE_BYTES:
+                self._tasks.clear()
+                self._cached_bytes = size
+            # orjson (3.13) allocates 4 KB or more for every result; a copy has its exact size.
+            self._tasks[bytes(memoryview(key[0])), bytes(memoryview(key[1]))] = task
+        return task
 
 
 def _is_v2(value: dict[str, Any]) -> bool:
@@ -185,24 +185,24 @@ def _is_v2(value: dict[str, Any]) -> bool:
 
 
 def _read_config(config: Any, layout: _Layout) -> tuple[Trace, dict[str, Any]]:
-    """Return the knobs of a configuration, and ``{"config": fields that nobody knows}``."""
+    """Return the knobs of a configuration, and ``{"config": unknown fields}``."""
     if type(config) is not dict or layout.entity not in config:
         raise FormatError(f"a configuration must be an object with {layout.entity!r}, the knobs")
     template = {name: config[key] for key, name in layout.template.items() if key in config}
     trace = split_knobs(config[layout.entity], template)
     if len(config) == len(template) + 1:
         return trace, {}
-    return trace, {"config": _others(config, {*layout.template, layout.entity})}
+    return trace, {"config": _unknown_fields(config, {*layout.template, layout.entity})}
 
 
-def _others(fields: dict[str, Any], known: Set[str]) -> dict[str, Any]:
+def _unknown_fields(fields: dict[str, Any], known: Set[str]) -> dict[str, Any]:
     """Return the fields of an object that TVM does not write."""
-    others = {key: value for key, value in fields.items() if key not in known}
-    check_value(others, "the unknown fields of a line")
-    return others
+    unknown = {key: value for key, value in fields.items() if key not in known}
+    check_value(unknown, "the unknown fields of a line")
+    return unknown
 
 
-def _read_shared(inputs: list[Any], version: dict[str, Any]) -> _Shared:
+def _read_task(inputs: list[Any], version: dict[str, Any]) -> _AutoTVMTask:
     """Return workload, target and context of ``[target, task, args, kwargs(, workload)]``."""
     text, name, args, kwargs, *workload = inputs
     if type(text) is not str or type(name) is not str or "\0" in name:
@@ -234,7 +234,7 @@ def _read_result(
     if type(costs) is not list or len(costs) > limits.MAX_RUN_SECS:
         raise FormatError(f"the costs must be a list of at most {limits.MAX_RUN_SECS} numbers")
     times = tuple([_seconds(cost, "a cost") for cost in costs])
-    # Finite numbers may have a sum that is not, and the mean ranks a record.
+    # The sum of finite numbers may be infinite, and records are ranked by their mean.
     _seconds(sum(times), "the sum of the costs")
     status, failure = outcome_of(times, error_no)
     if all_cost is not None:
@@ -246,7 +246,7 @@ def _read_result(
 
 
 def _seconds(value: Any, what: str) -> float:
-    """Return a time in seconds as a float, or raise FormatError for what no clock gives."""
+    """Return a finite time of at least 0 seconds, or raise FormatError."""
     if type(value) is not float:
         if type(value) is not int or abs(value) > 2**53:
             raise FormatError(f"{what} is {short(value)}, which is not a number of seconds")
@@ -260,7 +260,7 @@ def _seconds(value: Any, what: str) -> float:
 def _line_of(
     measurement: Measurement, context: dict[str, Any], extra: dict[str, Any], task: list[Any]
 ) -> dict[str, Any]:
-    """Return the JSON value of a line from what is stored of it."""
+    """Return the JSON value of a stored line."""
     layout = _V1 if "workload" in context else _V2
     entity, template = join_knobs(measurement.program.trace)
     config = {key: template[name] for key, name in layout.template.items() if name in template}
@@ -272,10 +272,10 @@ def _line_of(
         extra.get("timestamp", measurement.measured_at / 1e6),
     ]
     inputs = [context["target"], *task]
-    others: dict[str, Any] = extra.get("line", {})
+    unknown: dict[str, Any] = extra.get("line", {})
     if layout is _V1:
         line = {"i": [*inputs, context["workload"], config], "r": result, "v": context["version"]}
     else:
         line = {"input": inputs, "config": config, "result": result}
         line |= {key: context[key] for key in ("version", "tvm_version") if key in context}
-    return line | others
+    return line | unknown

@@ -1,13 +1,13 @@
-"""What a format of tuning logs is, and which formats there are.
+"""Protocols of log formats, and the registry of the formats.
 
 A format is one module with one class, registered under the entry point ``tunedb.logs``. There are
 two kinds:
 
-* a :class:`LineFormat` has one JSON value per line. Which format a line has is decided for each
-  line by the shape of its value, so one file may mix them;
-* a :class:`FileFormat` is recognised by the first bytes of a file and reads it as a whole.
+* a :class:`LineFormat` has one JSON value per line. The shape of each value selects the format of
+  its line, so one file may mix formats;
+* a :class:`FileFormat` is recognised by the first bytes of a file and reads the whole file.
 
-A format that can be written back has a ``write_line`` besides (:class:`LineWriter`).
+A format that can be exported also implements :class:`LineWriter` or :class:`DocumentWriter`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..results import Record
 
 # ---- Lines of text logs, one at a time and bounded -----------------------------------------------
 
-#: Bytes of a line that is too long which are passed over at a time.
+#: Bytes per read while the rest of an oversized line is skipped.
 _PIECE = 2**20
 
 
@@ -36,15 +36,15 @@ class Line(NamedTuple):
     Parameters
     ----------
     number : int
-        From 1.
+        Line number, from 1.
     data : bytes
-        Without its end; only the first bytes where `too_long`.
+        Content without the line break; only its first bytes if `too_long`.
     position : int
-        How many bytes of the file (compressed, where it is) were read when the line was.
+        Bytes of the file read up to this line; compressed bytes for a compressed file.
     is_whole : bool
-        Whether it ends in a line break; a killed writer leaves a last line without.
+        The line ends in a line break; a killed writer leaves a last line without one.
     too_long : bool
-        Whether it is over the limit.
+        The line exceeds :data:`tunedb.limits.MAX_LINE_BYTES`.
     """
 
     number: int
@@ -60,9 +60,9 @@ def read_lines(stream: BinaryIO, position: Callable[[], int]) -> Iterator[Line]:
     Parameters
     ----------
     stream : binary file
-        What to read, decompressed.
+        Decompressed stream.
     position : callable
-        Returns how many bytes of the file behind it were read so far.
+        Returns the number of bytes read so far from the underlying file.
     """
     most = limits.MAX_LINE_BYTES
     number = 0
@@ -80,31 +80,31 @@ def read_lines(stream: BinaryIO, position: Callable[[], int]) -> Iterator[Line]:
 #: Entry points under which formats register.
 GROUP = "tunedb.logs"
 
-#: What a reader yields: a record, a workload without one, or bytes that were not understood.
+#: Items that readers yield: a record, a workload without a record, or unparseable bytes.
 Item = Measurement | Workload | Quarantined
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What the user is to hear of a file that was read, in one line; it is stored nowhere."""
+    """A one-line message to the user about a file; it is printed, never stored."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A file to be imported.
+    """A file to import.
 
     Parameters
     ----------
     path : Path or None
-        Where it is; None for standard input.
+        Path of the file; None for standard input.
     name : str
-        For messages and quarantine: the path as given, or ``<stdin>``.
+        Name in messages and in quarantine: the path as given, or ``<stdin>``.
     kernel, device : str or None
-        What the user says of a file that does not say it: its kernel and its device.
+        Kernel and device from the user, for files that do not name them.
     trace : Path or None
-        The GPU trace that belongs to counters of nvprof, where it is not found by name.
+        GPU trace for nvprof's counters; None to look for it by name.
     """
 
     path: Path | None
@@ -115,17 +115,17 @@ class LogFile:
 
 
 class LineReader(Protocol):
-    """Parses the lines of one file that have one format; it may remember what lines share."""
+    """Parser of one file's lines in one format; it may cache what lines share."""
 
     def begin(self) -> Iterator[Item]:
-        """Yield what is read before the first line: workloads of a companion file, for instance.
+        """Yield items that precede the first line, such as workloads of a companion file.
 
-        Called once, when the first line of the format is met.
+        Called once, before the first line of the format is parsed.
         """
         ...
 
     def parse(self, value: Any, line: Line) -> Item | None:
-        """Return what a line holds, or None for one that says nothing (a comment).
+        """Return the item of a line, or None for a comment.
 
         Parameters
         ----------
@@ -137,26 +137,26 @@ class LineReader(Protocol):
         Raises
         ------
         FormatError
-            The line cannot be understood; it is quarantined with this reason.
+            The line cannot be parsed; it is quarantined with this reason.
         """
         ...
 
 
 @runtime_checkable
 class TextReader(Protocol):
-    """A :class:`LineReader` that understands most lines without their JSON being parsed."""
+    """A :class:`LineReader` with a fast path that parses most lines without a JSON parser."""
 
     def parse_text(self, data: bytes) -> Item | None:
-        """Return what ``parse`` would return for the line's JSON; None to have it parsed."""
+        """Return the result of ``parse`` for a line; None to fall back to ``parse``."""
         ...
 
 
 @runtime_checkable
 class NumberedReader(Protocol):
-    """A :class:`LineReader` to whom the place of a line among others means something."""
+    """A :class:`LineReader` whose records refer to other lines by their line numbers."""
 
-    def lose_line(self, data: bytes) -> None:
-        """Hear of a line that no format understood, before the next one comes."""
+    def skip_unrecognised(self, data: bytes) -> None:
+        """Account for a line that no format recognises; called in file order."""
         ...
 
 
@@ -173,11 +173,11 @@ class LineFormat(Protocol):
     name: str
 
     def matches(self, value: Any) -> bool:
-        """Tell whether a line's value has this format's shape. Cheap; formats do not overlap."""
+        """Return True if a line's value has this format's shape. Cheap; formats do not overlap."""
         ...
 
     def companions(self, path: Path) -> list[Path]:
-        """Return existing files that :meth:`reader` of `path` reads besides, judged by name."""
+        """Return existing files that :meth:`reader` reads with `path`, matched by name."""
         ...
 
     def reader(self, file: LogFile) -> LineReader:
@@ -187,10 +187,10 @@ class LineFormat(Protocol):
 
 @runtime_checkable
 class LineWriter(Protocol):
-    """A line format that can be written back."""
+    """A line format that can be exported."""
 
     def writes(self, workload: Workload) -> bool:
-        """Tell whether records of this workload can be lines of the format."""
+        """Return True if the format can hold records of this workload."""
         ...
 
     def write_line(self, record: Record) -> bytes:
@@ -199,41 +199,41 @@ class LineWriter(Protocol):
         Raises
         ------
         FormatError
-            What is stored is damaged.
+            The stored record is damaged.
         """
         ...
 
 
 @runtime_checkable
 class DocumentWriter(Protocol):
-    """A file format whose records are written as one document: of one workload and target."""
+    """A file format that can be exported: one document holds one workload and target."""
 
     def writes(self, workload: Workload) -> bool:
-        """Tell whether records of this workload can be in a document of the format."""
+        """Return True if the format can hold records of this workload."""
         ...
 
     def begin(self, workload: Workload, target: Target) -> bytes:
-        """Return what stands before the first record."""
+        """Return the document's text before the first record."""
         ...
 
     def result(self, measurement: Measurement, launches: list[Launch]) -> bytes:
-        """Return a record; a comma and a line break follow before the next one.
+        """Return one record; the caller separates records by a comma and a line break.
 
         Raises
         ------
         FormatError
-            What is stored is damaged, or cannot be said in the format.
+            The stored record is damaged, or the format cannot express it.
         """
         ...
 
     def end(self) -> bytes:
-        """Return what stands after the last record."""
+        """Return the document's text after the last record."""
         ...
 
 
 @runtime_checkable
 class FileFormat(Protocol):
-    """A format that is read as a whole file.
+    """A format whose reader takes a whole file.
 
     Attributes
     ----------
@@ -244,11 +244,11 @@ class FileFormat(Protocol):
     name: str
 
     def matches_file(self, head: bytes, path: Path) -> bool:
-        """Tell whether a file has this format, by its first 4,096 bytes (decompressed)."""
+        """Return True if a file's first 4,096 bytes (decompressed) have this format."""
         ...
 
     def read_file(self, file: LogFile) -> Iterator[Item | Remark]:
-        """Yield what the file holds, in its order. Never raises for a bad row."""
+        """Yield the file's items in order; bad rows come as ``Quarantined``."""
         ...
 
 
@@ -257,32 +257,31 @@ LogFormat = LineFormat | FileFormat
 
 @runtime_checkable
 class HasCompanions(Protocol):
-    """A format of files that are read together with others: each :class:`LineFormat` is one."""
+    """A format that reads companion files; every :class:`LineFormat` is one."""
 
     def companions(self, path: Path) -> list[Path]:
-        """Return existing files that reading `path` reads besides, judged by name."""
+        """Return existing files that are read with `path`, matched by name."""
         ...
 
 
 @cache
 def load_formats() -> tuple[dict[str, LogFormat], dict[str, str]]:
-    """Return all formats by name, and why others do not load.
+    """Return loaded formats, and error messages for the others, by name.
 
-    A format that fails to load is reported and left out. ``TUNEDB_PLUGINS=""`` leaves out those
-    of other packages.
+    ``TUNEDB_PLUGINS=""`` skips formats of other packages.
     """
-    found, broken = extensions.load(GROUP, "log format", _checked)
-    if not found:
+    loaded, broken = extensions.load(GROUP, "log format", _checked)
+    if not loaded:
         raise PluginError("no log format is registered; reinstall tunedb: pip install tunedb")
-    return found, broken
+    return loaded, broken
 
 
-def _checked(_: str, candidate: Any) -> LogFormat:
-    """Return a format, or raise TypeError with what is wrong about it."""
-    made = candidate()
-    if not isinstance(made, LineFormat | FileFormat):
+def _checked(_: str, format_class: Any) -> LogFormat:
+    """Return an instance of a format, or raise TypeError if it follows no protocol."""
+    log_format = format_class()
+    if not isinstance(log_format, LineFormat | FileFormat):
         raise TypeError("it is neither a LineFormat nor a FileFormat (tunedb.formats.base)")
-    return made
+    return log_format
 
 
 def formats() -> dict[str, LogFormat]:

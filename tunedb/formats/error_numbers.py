@@ -1,8 +1,8 @@
 """Error numbers of AutoTVM and auto_scheduler, which share one enumeration.
 
 ``MeasureErrorNo`` of ``python/tvm/autotvm/measure/measure.py`` and of
-``python/tvm/auto_scheduler/measure.py`` (apache/tvm v0.4 to v0.19). The logs hold the number only;
-what the builder or runner said was never written.
+``python/tvm/auto_scheduler/measure.py`` (apache/tvm v0.4 to v0.19). The logs hold only the number,
+not the message of the builder or runner.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _FAILURES: dict[int, Failure] = {
     8: Failure(FailureKind.UNKNOWN, Phase.UNKNOWN, "UNKNOWN_ERROR"),
 }
 
-#: Costs that stand for a failed run: 1e9 in AutoTVM, 1e10 in auto_scheduler. No run takes 31 years.
+#: Costs of failed runs, in seconds: 1e9 in AutoTVM, 1e10 in auto_scheduler. No run takes 31 years.
 SENTINELS = frozenset({1e9, 1e10})
 
-#: Of a line with error number 0 whose costs are all the sentinel of a failed run.
+#: Failure of a line whose error number is 0 and whose costs are all sentinels.
 UNNAMED = Failure(FailureKind.UNKNOWN, Phase.UNKNOWN, "")
 
 
 def failure_of(error_no: Any) -> Failure:
-    """Return the failure that a number other than 0 stands for.
+    """Return the failure of an error number other than 0.
 
     Raises
     ------
     FormatError
-        It is no number of ``MeasureErrorNo``.
+        The number is not in ``MeasureErrorNo``.
     """
     if type(error_no) is not int or error_no not in _FAILURES:
         raise FormatError(f"error number {short(error_no)}; TVM's are 0 (none) to 8")
@@ -51,19 +51,19 @@ def failure_of(error_no: Any) -> Failure:
 
 
 def outcome_of(times: Sequence[float], error_no: Any) -> tuple[Status, Failure | None]:
-    """Return what the costs and the error number of a line say of the run.
+    """Return status and failure of a run from the costs and the error number of a line.
 
     Parameters
     ----------
     times : sequence of float
         The costs of all repeats in seconds.
     error_no : object
-        The error number as it stands in the line.
+        The error number of the line, unchecked.
 
     Raises
     ------
     FormatError
-        The number is none of ``MeasureErrorNo``, or it is 0 and some costs are sentinels.
+        The number is not in ``MeasureErrorNo``, or it is 0 and only some costs are sentinels.
     """
     if type(error_no) is not int:
         raise FormatError(f"error number {short(error_no)} is not an integer")
@@ -78,9 +78,9 @@ def outcome_of(times: Sequence[float], error_no: Any) -> tuple[Status, Failure |
 
 @lru_cache(maxsize=64)
 def failed_context(context: bytes, error_no: int) -> bytes:
-    """Return the context of a line with an error number other than 0.
+    """Return the context of a line whose error number is not 0.
 
-    The number is part of it because a failure is no part of a record's identity: two lines that
-    differ in the number alone are two records.
+    The context includes the number, because a record's digest covers the context and not the
+    failure: two lines that differ only in the number are two records.
     """
     return canonical_json({**orjson.loads(context), "error_no": error_no})

@@ -1,11 +1,11 @@
-"""Writing records as other tools' files.
+"""Export of records to other tools' files.
 
-MetaSchedule's ``JSONDatabase`` is written so that TVM loads it. Its loader is brittle
-(``docs/design.md``): workloads must be unique, their line numbers are the records' references,
-and one blank line crashes it. What the format cannot hold is counted, never dropped in silence:
-times of day, sessions, causes of failure. Modules that differ in block names alone are one
-workload to TVM, so each further one goes to a directory of its own (``DIR/variant-1``, …).
-Records whose workload file was lost go to ``DIR/without-workloads``, as they came.
+The export for MetaSchedule's ``JSONDatabase`` satisfies TVM's brittle loader
+(``docs/design.md``): workloads must be unique, records refer to them by line number, and one blank
+line crashes it. The format has no fields for timestamps, sessions and causes of failure. TVM treats
+modules that differ only in block names as one workload, so each further one goes to a directory of
+its own (``DIR/variant-1``, …). Records whose workload file was lost go to
+``DIR/without-workloads``, unchanged. A report counts the records that are not exported, by reason.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from ..system.temporary import TemporaryFolder
 from .base import DocumentWriter, LineWriter, formats
 from .metaschedule import RECORDS, WORKLOADS, record_fields, workload_line
 
-_OF_OTHERS = "module of another database; tune or import an equal one"
+_FOREIGN_MODULE = "module of another database; tune or import an equal one"
 
 
 @dataclass
 class ExportReport:
-    """What was written, and what was left out for which reason."""
+    """Counts of exported records, and of records that were not exported, by reason."""
 
     records: int = 0
     workloads: int = 0
@@ -56,22 +56,22 @@ def export_metaschedule(
 ) -> ExportReport:
     """Write records as a work directory of MetaSchedule.
 
-    Own and verified records are written in order of insertion, failed ones included; retracted
-    ones and those of foreign sources are left out. So are those of workloads that only came from
-    other databases, however far these are trusted: TVM parses every module of the file.
+    Exports own and verified records in order of insertion, including failed ones. Retracted records
+    and those of foreign sources are left out, and so are records of workloads that came only from
+    other databases, whatever their trust level: TVM parses every module of the file.
 
     Parameters
     ----------
     store : Store
         The database.
     directory : Path
-        Made where it is missing.
+        The work directory; created if it is missing.
     target_ids, workload_ids : sequence of int or None
-        Only these.
+        Restrict the export to these.
     force : bool
-        Replace files that are there.
+        Replace existing files.
     on_record : callable or None
-        Called for each record that was looked at.
+        Called for each record that is read.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def export_metaschedule(
             reason = _reason_to_leave_out(record, workload_ids)
             folder = folders.get(record.workload_id)
             if reason is None and folder is not None and record.workload_id not in local:
-                reason = _OF_OTHERS
+                reason = _FOREIGN_MODULE
             if reason is not None or folder is None:
                 report.leave_out(reason or "no MetaSchedule workload")
                 continue
@@ -116,17 +116,16 @@ def export_metaschedule(
 
 
 def _leave_out_unused(store: Store, folders: dict[int, Path], report: ExportReport) -> None:
-    """Count the workloads that no record has: nobody knows who brought them."""
+    """Count workloads without records: they have no source, so no trust level."""
     for summary in store.workloads.find():
         if summary.id in folders and not summary.records:
             report.leave_out("workload without a record")
 
 
 def _folders(store: Store, directory: Path) -> dict[int, Path]:
-    """Return where the records of each workload of MetaSchedule go.
+    """Return the directory for each MetaSchedule workload; only today's TVM uses `directory`.
 
-    One graph of TVM 0.26 ends the process of a TVM 0.27 that loads it, so each version has a
-    folder of its own, and what today's TVM loads stands in `directory` itself.
+    A graph of TVM 0.26 crashes a TVM 0.27 that loads it, so other versions get subdirectories.
     """
     folders = {}
     for summary in store.workloads.find():
@@ -143,7 +142,7 @@ def _folders(store: Store, directory: Path) -> dict[int, Path]:
 
 
 def _folder_name(version: str) -> str:
-    """Return a version from a file as one part of a path."""
+    """Return a version as a safe path component."""
     return re.sub(r"[^0-9A-Za-z._+-]", "_", version)[:64]
 
 
@@ -167,9 +166,9 @@ def export_lines(
     workload_ids: Sequence[int] | None = None,
     on_record: Callable[[], None] | None = None,
 ) -> ExportReport:
-    """Write records as lines of a format, in order of insertion, failed ones included.
+    """Write records as lines of a format, in order of insertion, including failed ones.
 
-    Own and verified records; those of workloads that the format cannot hold are left out.
+    Exports own and verified records of workloads that the format can hold.
 
     Parameters
     ----------
@@ -178,11 +177,11 @@ def export_lines(
     format_name : str
         A format whose records are lines: ``ansor``, ``autotvm``, or one of another package.
     out : binary file
-        Where to.
+        The output.
     target_ids, workload_ids : sequence of int or None
-        Only these.
+        Restrict the export to these.
     on_record : callable or None
-        Called for each record that was looked at.
+        Called for each record that is read.
 
     Raises
     ------
@@ -193,10 +192,10 @@ def export_lines(
     """
     writer = formats().get(format_name)
     if not isinstance(writer, LineWriter):
-        names = [name for name, known in formats().items() if isinstance(known, LineWriter)]
+        names = [name for name, item in formats().items() if isinstance(item, LineWriter)]
         raise UsageError(f"{format_name}: not a format of lines ({', '.join(names)})")
     report = ExportReport()
-    met: set[int] = set()
+    workloads: set[int] = set()
     records = store.records.iterate(target=target_ids)
     for record in _held(records, writer, format_name, workload_ids, report, on_record):
         try:
@@ -206,8 +205,8 @@ def export_lines(
             continue
         _write(out, line)
         report.records += 1
-        met.add(record.workload_id)
-    report.workloads = len(met)
+        workloads.add(record.workload_id)
+    report.workloads = len(workloads)
     return report
 
 
@@ -220,15 +219,15 @@ def export_document(
     workload_ids: Sequence[int] | None = None,
     on_record: Callable[[], None] | None = None,
 ) -> ExportReport:
-    """Write the records of one workload on one target as a document of a format, as they come.
+    """Stream the records of one workload on one target to a document of a format.
 
-    Own and verified records in order of insertion, failed ones included; nothing is written where
-    there is none.
+    Exports own and verified records in order of insertion, including failed ones; without records,
+    nothing is written.
 
     Parameters
     ----------
     store, out, target_ids, workload_ids, on_record
-        As :func:`export_lines` has them.
+        As in :func:`export_lines`.
     format_name : str
         A format whose records are a document: ``t4``.
 
@@ -245,25 +244,25 @@ def export_document(
     if target_ids is None:
         _require_one(store, writer, format_name, workload_ids)
     report = ExportReport()
-    chosen: tuple[int, int] | None = None
+    document: tuple[int, int] | None = None
     records = store.records.iterate(target=target_ids)
     for record in _held(records, writer, format_name, workload_ids, report, on_record):
         measurement, program = record.measurement, record.measurement.program
-        of = record.workload_id, record.target_id
-        if chosen not in (None, of):
+        key = record.workload_id, record.target_id
+        if document not in (None, key):
             raise UsageError(_ONE.format(format_name))
         try:
             data = writer.result(measurement, store.launches.for_record(record.id))
         except FormatError as error:
             report.leave_out(str(error))
             continue
-        begin = writer.begin(program.workload, program.target) if chosen is None else b",\n"
+        begin = writer.begin(program.workload, program.target) if document is None else b",\n"
         _write(out, begin + data)
-        chosen = of
+        document = key
         report.records += 1
-    if chosen is not None:
+    if document is not None:
         _write(out, writer.end())
-    report.workloads = int(chosen is not None)
+    report.workloads = int(document is not None)
     return report
 
 
@@ -275,7 +274,7 @@ def _held(
     report: ExportReport,
     on_record: Callable[[], None] | None,
 ) -> Iterator[Record]:
-    """Yield the records that a format can hold; the report says why others are left out."""
+    """Yield the records that a format can hold; count the others in the report."""
     for record in records:
         if on_record is not None:
             on_record()
@@ -294,15 +293,15 @@ _ONE = "{} holds one kernel on one device; choose with --workload and --target"
 def _require_one(
     store: Store, writer: DocumentWriter, format_name: str, ids: Sequence[int] | None
 ) -> None:
-    """Raise UsageError, before anything is written, where records are of several workloads."""
-    found = [
+    """Raise UsageError before any output if records are of several workloads or targets."""
+    candidates = [
         summary
         for summary in store.workloads.find()
         if summary.records
         and (ids is None or summary.id in ids)
         and writer.writes(Workload(summary.format, b"{}"))
     ]
-    if len(found) > 1 or any(summary.targets > 1 for summary in found):
+    if len(candidates) > 1 or any(summary.targets > 1 for summary in candidates):
         raise UsageError(_ONE.format(format_name))
 
 
@@ -316,7 +315,7 @@ def _write(out: IO[bytes], data: bytes) -> None:
 
 
 class _Writer:
-    """Writes one work directory; the files get their names when all is written."""
+    """Writer of one work directory; complete files replace the old ones at the end."""
 
     def __init__(self, directory: Path, *, force: bool) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -325,8 +324,8 @@ class _Writer:
             if path.exists() and not force:
                 raise UsageError(f"{path} exists; give --force to replace it")
         self._folder = TemporaryFolder("new", directory, hidden=True)
-        self._made = [self._folder.path / path.name for path in self._paths]
-        self._files: list[IO[bytes]] = [path.open("xb") for path in self._made]
+        self._temporary = [self._folder.path / path.name for path in self._paths]
+        self._files: list[IO[bytes]] = [path.open("xb") for path in self._temporary]
         self._index: dict[int, int] = {}
 
     def write(self, record: Record) -> None:
@@ -337,30 +336,30 @@ class _Writer:
         if index is None and workload.format == WorkloadFormat.ARGUMENTS:
             index = self._index[record.workload_id] = orjson.loads(workload.body)[0]
         elif index is None:
-            line = workload_line(workload)  # it may fail, and must not leave a number then
+            line = workload_line(workload)  # before the index: it may raise
             index = self._index[record.workload_id] = len(self._index)
             self._files[0].write(line)
         self._files[1].write(orjson.dumps([index, fields]) + b"\n")
 
     def finish(self) -> int:
-        """Give the files their names; return the number of workloads."""
+        """Move the files into place; return the number of workloads."""
         sizes = [file.tell() for file in self._files]
         for file in self._files:
             file.flush()
             os.fsync(file.fileno())
             file.close()
-        # First the old records go: killed here, none of them is left with another workload.
+        # The old records go first: a kill must not leave them beside new workloads.
         self._paths[1].unlink(missing_ok=True)
-        for size, made, path in zip(sizes, self._made, self._paths, strict=True):
+        for size, temporary, path in zip(sizes, self._temporary, self._paths, strict=True):
             if size:
-                made.replace(path)
+                temporary.replace(path)
             else:
-                # Without a workload, a file of them would only say that there is none.
+                # No workloads (WorkloadFormat.ARGUMENTS): the directory gets no workload file.
                 path.unlink(missing_ok=True)
         return len(self._index)
 
     def discard(self) -> None:
-        """Remove what has no name yet."""
+        """Remove the temporary files."""
         for file in self._files:
             file.close()
         self._folder.close()

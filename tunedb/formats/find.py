@@ -1,4 +1,4 @@
-"""Finding logs: files, directories, patterns and standard input."""
+"""Search for logs: files, directories, patterns and standard input."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from ..errors import NotFoundError
 from .base import HasCompanions, LogFile, formats
 from .streams import STDIN_NAME
 
-#: Names standard input, as in other tools.
+#: Path that stands for standard input, as in other tools.
 STDIN = "-"
 
-#: What makes a path a pattern.
+#: Characters that make a path a pattern.
 _MAGIC = frozenset("*?[")
 
-#: What tells two files apart, however many names they have: device and inode.
+#: Device and inode: equal for all names of one file.
 _Identity = tuple[int, int]
 
 
 def find_logs(
     paths: Iterable[str | os.PathLike[str]], on_skipped: Callable[[str, str], None] | None = None
 ) -> list[LogFile]:
-    """Return the files that paths name, each once, in the order of the paths and then by name.
+    """Return the log files that paths name, each once, in the order of the paths and then by name.
 
-    A file that is named itself is returned whatever it is; the importer says what is wrong with
-    it. A directory is searched to its bottom: links are followed, but each directory is visited
-    once, so that loops do no harm. Hidden and empty files are passed over, and what is no regular
-    file is left alone (reading a pipe would wait for ever). Files that a format reads together
-    with another one that was found are left out (a workload file, with its record file).
+    A file given by its path is returned even if it is not a log: the importer reports why.
+    Directories are searched recursively. The search follows links and visits each directory once,
+    so loops are harmless. It skips hidden and empty files, and files that are not regular (reading
+    a pipe would block). Companion files are left out, such as the workload file beside a record
+    file.
 
     Parameters
     ----------
     paths : iterable of str or path
-        A file, a directory, a pattern that the shell left alone (``**`` too), or ``-`` for
-        standard input. A path that exists is no pattern, whatever characters it has.
+        Files, directories, patterns that the shell did not expand (``**`` too), or ``-`` for
+        standard input. An existing path is never taken as a pattern.
     on_skipped : callable or None
-        Called with the name of what a search could not look at, and with the reason.
+        Called with the name of each path that the search could not read, and with the reason.
 
     Returns
     -------
@@ -53,18 +53,18 @@ def find_logs(
         A path does not exist, a pattern matches nothing, or there is no file in any directory.
     """
     search = _Search(on_skipped)
-    given = [os.fspath(path) for path in paths]
-    for name in given:
+    names = [os.fspath(path) for path in paths]
+    for name in names:
         if name == STDIN:
-            search.found.setdefault(None, LogFile(None, STDIN_NAME))
+            search.files.setdefault(None, LogFile(None, STDIN_NAME))
         elif os.path.lexists(name):
             search.add_named(name)
         else:
             search.add_pattern(name)
-    if given and not search.found:
-        raise NotFoundError(f"{', '.join(given)}: found no file to import")
-    companions = _companions(search.found.values())
-    return [file for key, file in search.found.items() if key not in companions]
+    if names and not search.files:
+        raise NotFoundError(f"{', '.join(names)}: found no file to import")
+    companions = _companions(search.files.values())
+    return [file for key, file in search.files.items() if key not in companions]
 
 
 def _identity(status: os.stat_result) -> _Identity:
@@ -72,27 +72,27 @@ def _identity(status: os.stat_result) -> _Identity:
 
 
 def _companions(files: Iterable[LogFile]) -> set[_Identity | None]:
-    """Return which files are read together with one of `files`."""
-    known = [known for known in formats().values() if isinstance(known, HasCompanions)]
+    """Return the identities of files that a format reads together with one of `files`."""
+    readers = [item for item in formats().values() if isinstance(item, HasCompanions)]
     paths = [file.path for file in files if file.path is not None]
-    found: set[_Identity | None] = set()
-    for companion in (c for path in paths for one in known for c in one.companions(path)):
-        with suppress(OSError):  # it vanished meanwhile
-            found.add(_identity(companion.stat()))
-    return found
+    identities: set[_Identity | None] = set()
+    for companion in (c for path in paths for reader in readers for c in reader.companions(path)):
+        with suppress(OSError):  # deleted meanwhile
+            identities.add(_identity(companion.stat()))
+    return identities
 
 
 class _Search:
-    """What was found so far, and which directories were visited."""
+    """Files and visited directories of one search."""
 
     def __init__(self, on_skipped: Callable[[str, str], None] | None) -> None:
         #: By identity; None is standard input.
-        self.found: dict[_Identity | None, LogFile] = {}
+        self.files: dict[_Identity | None, LogFile] = {}
         self._visited: set[_Identity] = set()
         self._on_skipped = on_skipped
 
     def add_named(self, name: str) -> None:
-        """Add a file whatever it is, or all that is below a directory."""
+        """Add a file of any type, or all files below a directory."""
         path = Path(name)
         try:
             status = path.stat()
@@ -101,10 +101,10 @@ class _Search:
         if stat.S_ISDIR(status.st_mode):
             self._add_below(path)
         else:
-            self.found.setdefault(_identity(status), LogFile(path, name))
+            self.files.setdefault(_identity(status), LogFile(path, name))
 
     def add_pattern(self, pattern: str) -> None:
-        """Add what a pattern matches; directories are searched."""
+        """Add the files that match a pattern, and all files below matching directories."""
         matches = self._matches(pattern) if _MAGIC.intersection(pattern) else []
         if not matches:
             raise NotFoundError(f"{pattern}: no such file or directory")
@@ -125,7 +125,7 @@ class _Search:
 
     def _add_regular(self, path: Path, status: os.stat_result) -> None:
         if stat.S_ISREG(status.st_mode):
-            self.found.setdefault(_identity(status), LogFile(path, str(path)))
+            self.files.setdefault(_identity(status), LogFile(path, str(path)))
         else:
             self._skip(path, "no regular file")
 
@@ -145,7 +145,7 @@ class _Search:
         return status is not None and stat.S_ISDIR(status.st_mode)
 
     def _visible(self, folder: Path) -> list[Path]:
-        """Return what a directory holds, sorted, without hidden files."""
+        """Return the entries of a directory, sorted, without hidden ones."""
         try:
             return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
         except OSError as error:
@@ -155,14 +155,14 @@ class _Search:
     def _walk(
         self, top: Path, visited: set[_Identity]
     ) -> Iterator[tuple[Path, list[tuple[Path, os.stat_result]]]]:
-        """Yield directories, `top` first, that were not visited, each with its visible files."""
+        """Yield unvisited directories, `top` first, each with its visible files."""
         pending = [top]
         while pending:
             folder = pending.pop()
-            own = self._stat(folder)
-            if own is None or not stat.S_ISDIR(own.st_mode) or _identity(own) in visited:
+            entry = self._stat(folder)
+            if entry is None or not stat.S_ISDIR(entry.st_mode) or _identity(entry) in visited:
                 continue
-            visited.add(_identity(own))
+            visited.add(_identity(entry))
             folders, files = [], []
             for path in self._visible(folder):
                 status = self._stat(path)
@@ -174,27 +174,27 @@ class _Search:
             pending.extend(reversed(folders))
 
     def _matches(self, pattern: str) -> list[Path]:
-        """Return what a pattern matches, one part of the path after another.
+        """Return the paths that match a pattern, component by component.
 
-        :mod:`glob` follows links in loops for ``**``, and several loops multiply.
+        For ``**``, :mod:`glob` follows links in loops, and several loops multiply.
         """
         path = Path(pattern)
-        found = [Path(path.anchor)]
+        matches = [Path(path.anchor)]
         for part in path.parts[1 if path.anchor else 0 :]:
             if part == "**":
                 visited: set[_Identity] = set()
-                found = [folder for base in found for folder, _ in self._walk(base, visited)]
+                matches = [folder for base in matches for folder, _ in self._walk(base, visited)]
             elif _MAGIC.intersection(part):
                 fits = re.compile(translate(part)).match
-                found = [
-                    inside
-                    for base in found
+                matches = [
+                    entry
+                    for base in matches
                     if self._is_folder(base)
-                    for inside in self._visible(base)
-                    if fits(inside.name) or inside.name == part
+                    for entry in self._visible(base)
+                    if fits(entry.name) or entry.name == part
                 ]
             else:
-                found = [base / part for base in found if os.path.lexists(base / part)]
+                matches = [base / part for base in matches if os.path.lexists(base / part)]
         if pattern.endswith("/"):
-            found = [path for path in found if self._is_folder(path)]
-        return found
+            matches = [path for path in matches if self._is_folder(path)]
+        return matches

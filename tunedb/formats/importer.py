@@ -1,7 +1,7 @@
-"""Bringing logs into a store, in batches.
+"""Import of logs into a store, in batches.
 
-Each batch is one transaction, and a record is known by its digest: an import that is killed and
-run again ends as one run does, and a log that grew adds its new lines.
+Each batch is one transaction, and digests identify records: a killed import that runs again gives
+the same database as one run, and a log that grew adds only its new lines.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from ..storage.engine import sqlite_path
 from ..storage.store import Store
 from ..system.gc_pause import paused_gc
 from .base import Line, LogFile, Remark
-from .reading import Found, LogReader, read_log
+from .reading import LogReader, ReadItem, read_log
 
 
 @dataclass
 class Tally:
-    """Numbers of records.
+    """Counts of records.
 
     Parameters
     ----------
     read : int
-        Records that were understood.
+        Parsed records.
     new, known : int
-        Those that the database lacked, and those it had.
+        Records that the database lacked, and records that it already had.
     failed : int
-        Those of failed measurements.
+        Records of failed measurements.
     unmeasured : int
-        Programs that nobody ran.
+        Records of programs without a run.
     launches : int
-        Launches of GPU kernels that the records have.
+        Launches of GPU kernels in the records.
     """
 
     read: int = 0
@@ -62,7 +62,7 @@ class Tally:
     launches: int = 0
 
     def count(self, number: int, status: Status, *, new: bool, launches: int = 0) -> None:
-        """Count records."""
+        """Add `number` records of one status."""
         self.read += number
         self.new += number if new else 0
         self.known += 0 if new else number
@@ -78,28 +78,28 @@ class Tally:
 
 @dataclass
 class ImportReport:
-    """What an import found in one file.
+    """Result of importing one file.
 
     Parameters
     ----------
     file : str
-        The file.
+        Name of the file.
     groups : dict
-        ``(format, target)`` → :class:`Tally`; the target as :attr:`Target.label` names it.
+        ``(format, target)`` → :class:`Tally`; the target by :attr:`Target.label`.
     workloads : int
-        Workloads that were read apart from records, in a workload file.
+        Workloads without a record, such as those of a workload file.
     skipped : int
         Comments and blank lines.
     quarantined : int
-        Lines that were not understood.
+        Quarantined lines.
     reasons : dict
-        Reason → number of lines, for what was not understood.
+        Reason → number of quarantined lines.
     bad : list of Quarantined
-        The first of them.
+        The first quarantined lines.
     remarks : list of str
-        What else there is to say of the file, a line each.
+        Messages about the file, one line each.
     refused : str or None
-        Why the file was not read, or not to its end.
+        Reason why the file was not read, or not to its end.
     """
 
     file: str
@@ -114,7 +114,7 @@ class ImportReport:
 
     @property
     def total(self) -> Tally:
-        """All groups together."""
+        """Sum over all groups."""
         total = Tally()
         for tally in self.groups.values():
             total += tally
@@ -122,14 +122,14 @@ class ImportReport:
 
 
 class Occurrences:
-    """Counts equal records of a file, in bounded memory."""
+    """Counter of equal records in a file, in bounded memory."""
 
     def __init__(self) -> None:
         self._new: dict[bytes, int] = {}
         self._old: dict[bytes, int] = {}
 
     def next(self, digest: bytes) -> int:
-        """Return how many equal records came before, as far as they are remembered."""
+        """Return the number of equal records before this one, among those remembered."""
         number = self._new.get(digest)
         if number is None:
             number = self._old.get(digest, 0)
@@ -155,29 +155,29 @@ def import_log(
     Parameters
     ----------
     store : Store
-        Where to.
+        The database.
     file : LogFile
-        The file; what it holds is found out (:func:`tunedb.formats.reading.read_log`).
+        The file; its formats are detected (:func:`tunedb.formats.reading.read_log`).
     source : str
         Name of the source.
     trust : Trust
-        Trust of the source, if it is new. Lines of a foreign source are quarantined where their
-        program holds what is not allowed (:mod:`tunedb.programs.allowlist`).
+        Trust level of a new source. Lines of a foreign source are quarantined if their programs
+        are outside the allow-list (:mod:`tunedb.programs.allowlist`).
     dry_run : bool
-        Read and compare with what is stored, write nothing; a record that two files share counts
-        as new in both.
+        Compare the file with the database and write nothing; a record in two files counts as new
+        in both.
     on_position : callable or None
-        Called now and then with the number of bytes of the file that were read.
+        Called from time to time with the number of bytes read so far.
     on_batch : callable or None
-        Called after each batch; what it raises ends the import, and what was stored stays.
+        Called after each batch; an exception ends the import and keeps the stored batches.
     report : ImportReport or None
-        Filled in as batches finish, so that a caller has it when interrupted.
+        Report to fill in as batches finish, for callers that may be interrupted.
 
     Returns
     -------
     ImportReport
-        A file that is no log, cannot be read, or is damaged from some point on has ``refused``
-        set.
+        Its ``refused`` is set if the file is not a log, cannot be read, or is damaged from some
+        point on.
 
     Raises
     ------
@@ -190,20 +190,20 @@ def import_log(
     if file.path is not None and _is_own(store, file.path):
         report.refused = "it is the database that is written to"
         return report
-    known = store.provenance.trust_of(source)
-    is_foreign = (trust if known is None else known) is Trust.FOREIGN
+    stored = store.provenance.trust_of(source)
+    is_foreign = (trust if stored is None else stored) is Trust.FOREIGN
     items = read_log(file, on_position, accept=require_allowed if is_foreign else None)
     with paused_gc():
         while True:
             try:
-                found = next(items, None)
+                item = next(items, None)
             except (FormatError, StorageError) as error:
-                # Of the file, not of the database: that is only written below.
+                # An error of the file: database errors can only come from the writes below.
                 report.refused = str(error).removeprefix(f"{file.name}: ")
                 break
-            if found is None:
+            if item is None:
                 break
-            batch.add(found)
+            batch.add(item)
             if batch.bad_lines >= limits.MAX_QUARANTINED_LINES:
                 report.refused = f"{limits.MAX_QUARANTINED_LINES} lines not understood; repair it"
                 break
@@ -216,12 +216,12 @@ def import_log(
 
 
 def require_allowed(measurement: Measurement) -> None:
-    """Raise FormatError unless a foreign source may give a measurement's program.
+    """Raise FormatError if a measurement's program is outside the allow-list.
 
     Parameters
     ----------
     measurement : Measurement
-        As it was read.
+        A parsed measurement of a foreign source.
     """
     program = measurement.program
     try:
@@ -231,23 +231,22 @@ def require_allowed(measurement: Measurement) -> None:
 
 
 def _is_own(store: Store, path: Path) -> bool:
-    """Tell whether a file is the store's, which must not even be opened.
+    """Return True for a file of the store: opening and closing it would drop SQLite's locks.
 
-    Closing it would drop the locks that SQLite holds on it
-    (``tunedb.storage.versions.check_file``).
+    See ``tunedb.storage.versions.check_file``.
     """
-    own = sqlite_path(store.url)
-    if own is None:
+    database = sqlite_path(store.url)
+    if database is None:
         return False
     for suffix in ("", "-wal", "-shm", "-journal"):
         with suppress(OSError):
-            if path.samefile(own.with_name(own.name + suffix)):
+            if path.samefile(database.with_name(database.name + suffix)):
                 return True
     return False
 
 
 class _Batch:
-    """What was read and is not stored yet."""
+    """Parsed items of a file that are not stored yet."""
 
     def __init__(
         self,
@@ -268,36 +267,36 @@ class _Batch:
         self._workloads: list[Workload] = []
         self._bad: list[Quarantined] = []
         self._bytes = 0
-        #: Lines that were not understood, of the whole file.
+        #: Quarantined lines of the whole file.
         self.bad_lines = 0
-        # What is in quarantine of this file: a line that was cut off when its writer was killed
-        # is whole now, or somebody repaired it.
+        # Earlier quarantined lines of this file, by line number. A line that parses now was
+        # truncated by a killed writer then, or has been repaired, and leaves quarantine.
         self._file = file
-        self._kept = store.batches.quarantined_lines(self._label(file.name))
+        self._quarantined = store.batches.quarantined_lines(self._label(file.name))
         self._released: list[int] = []
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time for a transaction."""
+        """True when the batch has reached a limit of a transaction."""
         return (
             len(self._measurements) >= limits.IMPORT_ROWS
             or self._bytes >= limits.IMPORT_BYTES
             or len(self._bad) + len(self._workloads) >= limits.PROGRESS_LINES
         )
 
-    def add(self, found: Found) -> None:
-        """Take what was read."""
-        item = found.item
-        self._bytes += found.size
-        if found.line and found.line in self._kept and not isinstance(item, Quarantined):
-            self._released += self._kept.pop(found.line)
+    def add(self, read: ReadItem) -> None:
+        """Add one item of the file."""
+        item = read.item
+        self._bytes += read.size
+        if read.line and read.line in self._quarantined and not isinstance(item, Quarantined):
+            self._released += self._quarantined.pop(read.line)
         if isinstance(item, Measurement):
             occurrence = self._occurrences.next(item.digest)
             if occurrence:
-                # Equal lines of one file are as many measurements.
+                # Each of several equal lines is a measurement.
                 item = replace(item, occurrence=occurrence)
             self._measurements.append(item)
-            self._formats.append(found.format)
+            self._formats.append(read.format)
         elif isinstance(item, Quarantined):
             self._bad.append(replace(item, file=self._label(item.file)))
             self.bad_lines += 1
@@ -310,14 +309,14 @@ class _Batch:
             self._report.skipped += 1
 
     def _label(self, name: str) -> str:
-        """Return what quarantine calls a file: a retry may run in another directory."""
+        """Return a file's name in quarantine: absolute, for retries from other directories."""
         if name != self._file.name:
             return clean_text(str(Path(name).absolute()))
         path = self._file.path
         return name if path is None else clean_text(str(path.absolute()))
 
     def flush(self) -> None:
-        """Store what there is, and count it."""
+        """Store and count the items of the batch."""
         if self._dry_run:
             new: Sequence[bool] = [not self._store.batches.contains(m) for m in self._measurements]
         else:
@@ -328,14 +327,14 @@ class _Batch:
                 self._store.quarantine.release(self._released)
                 self._released.clear()
         report = self._report
-        # By number of the object: hashing a target or a status takes longer than all the rest.
+        # Counted by id(): hashing targets and statuses takes longer than all the rest.
         targets = [m.program.target for m in self._measurements]
         statuses = [int(m.status) for m in self._measurements]
-        by_number = {id(target): target for target in targets}
+        by_id = {id(target): target for target in targets}
         launches = [len(m.launches) for m in self._measurements]
         kinds = Counter(zip(self._formats, map(id, targets), statuses, new, launches, strict=True))
-        for (format_, number_, status, is_new, each), number in kinds.items():
-            key = format_, by_number[number_].label[: limits.MAX_NAME_CHARS]
+        for (format_, target_id, status, is_new, each), number in kinds.items():
+            key = format_, by_id[target_id].label[: limits.MAX_NAME_CHARS]
             if key not in report.groups and len(report.groups) >= limits.MAX_GROUPS:
                 key = format_, "other targets"
             tally = report.groups.setdefault(key, Tally())
@@ -348,34 +347,34 @@ class _Batch:
                 reason = "other reasons"
             report.reasons[reason] = report.reasons.get(reason, 0) + 1
         report.bad += self._bad[: max(0, limits.MAX_NAMED_LINES - len(report.bad))]
-        for part in (self._measurements, self._formats, self._workloads, self._bad):
-            part.clear()
+        for items in (self._measurements, self._formats, self._workloads, self._bad):
+            items.clear()
         gc.collect(0)
         self._bytes = 0
 
 
-# ---- Reading quarantined lines again, with what tunedb knows today -------------------------------
+# ---- Retry of quarantined lines with today's formats ---------------------------------------------
 
-#: Rows that are read at a time: each may hold a mebibyte.
+#: Rows per query: each may hold a mebibyte.
 _PAGE = 100
 
 
 @dataclass
 class RetryReport:
-    """What became of quarantined lines.
+    """Result of a retry of quarantined lines.
 
     Parameters
     ----------
     tried : int
-        Lines that were read again.
+        Retried lines.
     recovered : int
-        Records that the database lacked.
+        New records.
     workloads : int
-        Workloads that it lacked.
+        New workloads.
     known : int
-        Lines of which it had all meanwhile, e.g. because the repaired file was imported.
+        Lines whose content is already stored, for example by an import of the repaired file.
     left : int
-        Lines that are still not understood, and stay.
+        Lines that still cannot be parsed and stay in quarantine.
     reasons : dict
         Reason → number of lines that stay.
     """
@@ -394,7 +393,7 @@ def retry_quarantine(
     *,
     on_row: Callable[[], None] | None = None,
 ) -> RetryReport:
-    """Read quarantined lines again; what is understood becomes records of the same source.
+    """Parse quarantined lines again and store their records under the same source.
 
     A line of MetaSchedule needs the workload file beside its file, as on import.
 
@@ -403,18 +402,18 @@ def retry_quarantine(
     store : Store
         The database.
     ids : sequence of int or None
-        Only these rows; None for all.
+        Quarantine rows to retry; None for all.
     on_row : callable or None
         Called for each row.
     """
     report = RetryReport()
     occurrences = Occurrences()
-    todo = store.quarantine.ids() if ids is None else sorted(set(ids))
-    for start in range(0, len(todo), _PAGE):
-        rows = store.quarantine.rows(ids=todo[start : start + _PAGE])
+    pending = store.quarantine.ids() if ids is None else sorted(set(ids))
+    for start in range(0, len(pending), _PAGE):
+        rows = store.quarantine.rows(ids=pending[start : start + _PAGE])
         rows.sort(key=lambda row: (row.item.file, row.item.line))
         for file, group in groupby(rows, key=lambda row: row.item.file):
-            # The file may be gone: then its lines must speak for themselves.
+            # The file itself may be gone: is_log accepts its lines without their context.
             reader = LogReader(LogFile(Path(file), file), is_log=True)
             for row in group:
                 _retry(store, reader, row, report, occurrences)
@@ -430,7 +429,7 @@ def _retry(
     report: RetryReport,
     occurrences: Occurrences,
 ) -> None:
-    """Read one line again, and keep what it holds."""
+    """Parse one line again and store its items."""
     report.tried += 1
     try:
         items = list(_items(reader, row.item))
@@ -444,7 +443,7 @@ def _retry(
         return
     file = row.item.file.encode()
     measurements = [
-        # Equal lines of one file are as many measurements, as on import.
+        # Each of several equal lines is a measurement, as on import.
         replace(item, occurrence=occurrences.next(file + item.digest))
         for item in items
         if isinstance(item, Measurement)
@@ -458,22 +457,23 @@ def _retry(
     store.quarantine.release([row.id])
 
 
-def _items(reader: LogReader, kept: Quarantined) -> Iterator[Measurement | Workload]:
-    """Yield what a kept line holds, or raise FormatError."""
-    if len(kept.data) >= limits.MAX_QUARANTINE_BYTES:
+def _items(reader: LogReader, line: Quarantined) -> Iterator[Measurement | Workload]:
+    """Yield the items of a quarantined line, or raise FormatError."""
+    if len(line.data) >= limits.MAX_QUARANTINE_BYTES:
         raise FormatError("only its beginning is stored; import the file again")
-    for found in reader.read_line(Line(kept.line, kept.data, 0)):
-        if isinstance(found.item, Quarantined):
-            # What a companion file holds wrong is quarantined on its own.
-            if found.item.file == kept.file and found.item.line == kept.line:
-                raise FormatError(found.item.reason)
-        elif isinstance(found.item, Measurement | Workload):
-            yield _whole(found.item)
+    for read in reader.read_line(Line(line.line, line.data, 0)):
+        item = read.item
+        if isinstance(item, Quarantined):
+            # Bad lines of a companion file have quarantine rows of their own.
+            if item.file == line.file and item.line == line.line:
+                raise FormatError(item.reason)
+        elif isinstance(item, Measurement | Workload):
+            yield _with_workload(item)
 
 
-def _whole(item: Measurement | Workload) -> Measurement | Workload:
-    """Return what was read, or raise FormatError where it lacks what stood beside its line."""
+def _with_workload(item: Measurement | Workload) -> Measurement | Workload:
+    """Return an item, or raise FormatError for a record whose workload is missing."""
     if isinstance(item, Measurement) and item.program.workload.format == WorkloadFormat.ARGUMENTS:
-        # They may stand before it in the same file: the line alone does not tell.
+        # The workloads may precede the record in the same file, which one line cannot show.
         raise FormatError("its workload file is missing; import the file again")
     return item

@@ -1,9 +1,9 @@
-"""Targets of legacy logs: text of every TVM since 0.4, read leniently.
+"""Target strings of legacy logs, from every TVM since 0.4, parsed leniently.
 
-The text is a kind and options (``cuda -model=v100``, ``llvm -mcpu skylake --system-lib``), or the
-JSON of a configuration. No list of kinds or options is consulted: newer versions of TVM refuse
-many old targets, and what nobody knows any more is kept as well. Quotes and escapes are those of
-``TargetInternal::Interpret`` (``src/target/target.cc``, apache/tvm v0.10 to v0.21).
+The text is a kind with options (``cuda -model=v100``, ``llvm -mcpu skylake --system-lib``), or a
+JSON configuration. The parser accepts unknown kinds and options, because newer versions of TVM
+reject many old targets. Quotes and escapes follow ``TargetInternal::Interpret``
+(``src/target/target.cc``, apache/tvm v0.10 to v0.21).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ..identity import canonical_json
 from ..json_checks import check_value
 from ..records import Target
 
-#: Options that are lists in a target's configuration.
+#: Options whose values are lists in a target's configuration.
 _LISTS = frozenset({"keys", "libs", "mattr"})
 
-#: Options that are names, also where the name is a number (``-model=1080``).
+#: Options whose values are text, even if they look like numbers (``-model=1080``).
 _NAMES = frozenset({"arch", "device", "host", "march", "mcpu", "model", "mtriple", "tag"})
 
 _TOKEN = re.compile(r"""(?:\\.|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\S)+""", re.DOTALL)
@@ -38,14 +38,14 @@ def parse_target(text: str) -> Target:
     """Return the target of a legacy log's text; ``Target.text`` keeps the text.
 
     ``Target.config`` has the kind and the options by name: whole numbers as integers, ``keys``,
-    ``libs`` and ``mattr`` as lists, a flag without value as 1, an option that is given twice as
-    the list of its values. ``-target=`` of TVM < 0.7 is ``mtriple``. Words that belong to no
-    option are under ``words``.
+    ``libs`` and ``mattr`` as lists, a flag without a value as 1, a repeated option as the list of
+    its values. ``-target=`` of TVM < 0.7 becomes ``mtriple``. Words outside of options are under
+    ``words``.
 
     Raises
     ------
     FormatError
-        It is empty, too long, has NUL or lone surrogates, or starts like JSON and is no
+        The text is empty, too long, has NUL or lone surrogates, or starts like JSON and is not a
         configuration.
     """
     if not text.strip():
@@ -63,7 +63,7 @@ def _has_surrogates(text: str) -> bool:
 
 
 def _read_json(text: str) -> dict[str, Any]:
-    """Return the configuration in a target that is JSON."""
+    """Return the configuration of a JSON target."""
     try:
         config = orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -76,16 +76,16 @@ def _read_json(text: str) -> dict[str, Any]:
 
 
 def _read_options(text: str) -> dict[str, Any]:
-    """Return the configuration in ``kind -key=value -key value -flag``."""
+    """Return the configuration of ``kind -key=value -key value -flag``."""
     tokens = _TOKEN.findall(text)
-    found: dict[str, list[Any]] = {}
+    options: dict[str, list[Any]] = {}
     kind = "unknown" if _is_option(tokens[0]) else _unquote(tokens[0])
     position = 0 if _is_option(tokens[0]) else 1
     while position < len(tokens):
         token = tokens[position]
         position += 1
         if not _is_option(token):
-            found.setdefault("words", []).append(_unquote(token))
+            options.setdefault("words", []).append(_unquote(token))
             continue
         key, equals, value = token.lstrip("-").partition("=")
         if not equals and position < len(tokens) and not _is_option(tokens[position]):
@@ -93,26 +93,26 @@ def _read_options(text: str) -> dict[str, Any]:
             position += 1
         elif not equals:
             value = "1"
-        # "kind" is the target's own; an option of that name must not hide it.
+        # An option named "kind" must not replace the target's kind.
         name = "-kind" if key == "kind" else key
-        found.setdefault(name, []).extend(_values(key, _unquote(value)))
-    if "target" in found and "mtriple" not in found:
-        found["mtriple"] = found.pop("target")
+        options.setdefault(name, []).extend(_values(key, _unquote(value)))
+    if "target" in options and "mtriple" not in options:
+        options["mtriple"] = options.pop("target")
     config = {
         key: values if key in _LISTS or key == "words" or len(values) != 1 else values[0]
-        for key, values in found.items()
+        for key, values in options.items()
     }
     return {"kind": kind or "unknown", **config}
 
 
 def _is_option(token: str) -> bool:
-    """Tell whether a token begins an option; a dash before a digit is a number's sign."""
+    """Return True if a token begins an option; a dash before a digit is a number's sign."""
     name = token.lstrip("-")
     return token[0] == "-" and name[:1] not in ("", "=") and not name[0].isdigit()
 
 
 def _values(key: str, value: str) -> list[Any]:
-    """Return the values of an option: several for lists, otherwise one."""
+    """Return the values of an option: several for a list, otherwise one."""
     if key in _LISTS:
         return [item for item in value.split(",") if item]
     if key not in _NAMES and key != "target" and _INTEGER.fullmatch(value):
@@ -121,7 +121,7 @@ def _values(key: str, value: str) -> list[Any]:
 
 
 def _unquote(text: str) -> str:
-    """Return text without its quotes and with its escapes resolved."""
+    """Return text without quotes, with escapes resolved."""
     if "'" not in text and '"' not in text and "\\" not in text:
         return text
 

@@ -8,12 +8,12 @@
     the number of its line in the other file, from 0.
 
 (``src/s_tir/meta_schedule/database/json_database.cc``, apache/tvm 0.27; TVM's testing scripts call
-them ``<task>_workload.json`` and ``<task>_candidates.json``.) Lines are read without TVM and one by
-one, so that a bad one costs only itself. Traces are kept as they are written
-(:mod:`tunedb.programs.metaschedule.upgrade` makes today's of them).
+them ``<task>_workload.json`` and ``<task>_candidates.json``.) The reader needs no TVM. It parses
+each line on its own, so a bad line loses no others. Traces are stored unchanged
+(:mod:`tunedb.programs.metaschedule.upgrade` converts them to today's instructions).
 
-Workload lines may also stand before the records in one stream (``cat workload.json
-record.json``): each run of them is the list that the records after it refer to.
+Workload lines may also precede the records in one stream (``cat workload.json record.json``): each
+run of workload lines is the list that the following records refer to.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ from .streams import open_log
 #
 # The base64 holds 8 bytes of little-endian length and the JSON text of an IRModule, in one of two
 # encodings: tvm-ffi's object graph (TVM >= 0.22, ``root_index`` and ``nodes``) or the node list of
-# earlier releases (``root`` and ``nodes``, every attribute as text). The hash depends on the
-# release that computed it and no reader since TVM 0.12 believes it, so it is not kept.
+# earlier releases (``root`` and ``nodes``, every attribute as text). The hash is not stored: it
+# depends on the release that computed it, and TVM has ignored it on reading since 0.12.
 
 _LENGTH = struct.Struct("<q")
 
-#: Where each encoding says which TVM wrote it.
+#: Key of the object that holds the TVM version, by encoding.
 _VERSION_KEYS = {WorkloadFormat.GRAPH: "metadata", WorkloadFormat.NODES: "attrs"}
 _VERSION = "tvm_version"
 
 
 def is_workload_line(value: Any) -> bool:
-    """Tell whether a JSON value has the shape of a workload line."""
+    """Return True if a JSON value has the shape of a workload line."""
     return (
         isinstance(value, list)
         and len(value) == 2
@@ -73,7 +73,7 @@ def parse_workload(value: Any) -> Workload:
     Raises
     ------
     FormatError
-        It is no workload.
+        The value is not a workload.
     """
     if not is_workload_line(value):
         raise FormatError("a workload must be [hash, base64]")
@@ -88,19 +88,19 @@ def parse_workload(value: Any) -> Workload:
     if not isinstance(graph, dict):
         raise FormatError("a workload's text is not a graph")
     check_value(graph, "a workload's graph")
-    form = _form(graph)
-    version = _take_version(graph, _VERSION_KEYS[form])
-    name = _graph_name(graph["nodes"]) if form is WorkloadFormat.GRAPH else _list_name(graph)
-    return Workload(form, canonical_json(graph), name=name, tvm_version=version)
+    encoding = _encoding_of(graph)
+    version = _pop_version(graph, _VERSION_KEYS[encoding])
+    name = _graph_name(graph["nodes"]) if encoding is WorkloadFormat.GRAPH else _list_name(graph)
+    return Workload(encoding, canonical_json(graph), name=name, tvm_version=version)
 
 
 def workload_line(workload: Workload) -> bytes:
-    """Return the line of a workload, with its line break; 0 stands for the hash.
+    """Return the line of a workload, with its line break; its hash is 0.
 
     Raises
     ------
     FormatError
-        It is no IRModule, or damaged.
+        The workload is not an IRModule, or is damaged.
     """
     try:
         key = _VERSION_KEYS[WorkloadFormat(workload.format)]
@@ -114,7 +114,7 @@ def workload_line(workload: Workload) -> bytes:
     return orjson.dumps(["0", body]) + b"\n"
 
 
-def _form(graph: dict[str, Any]) -> WorkloadFormat:
+def _encoding_of(graph: dict[str, Any]) -> WorkloadFormat:
     """Return the encoding of a module."""
     if isinstance(graph.get("nodes"), list):
         if type(graph.get("root_index")) is int:
@@ -124,8 +124,8 @@ def _form(graph: dict[str, Any]) -> WorkloadFormat:
     raise FormatError("a workload's graph has no root_index (or root) and nodes")
 
 
-def _take_version(graph: dict[str, Any], key: str) -> str | None:
-    """Take the version metadata out of a graph; what else stands there stays."""
+def _pop_version(graph: dict[str, Any], key: str) -> str | None:
+    """Remove the TVM version from a graph and return it; other metadata stay."""
     metadata = graph.get(key)
     if not isinstance(metadata, dict):
         return None
@@ -138,10 +138,7 @@ def _take_version(graph: dict[str, Any], key: str) -> str | None:
 
 
 def _graph_name(nodes: list[Any]) -> str:
-    """Return a name for people: the block that reduces, or the last one.
-
-    As the plugin names live workloads, as far as that can be told without TVM.
-    """
+    """Return a readable name, as the plugin names live workloads: see :func:`_name_of`."""
     blocks = []
     for node in nodes:
         if not isinstance(node, dict) or not str(node.get("type", "")).endswith(".SBlock"):
@@ -177,7 +174,7 @@ def _name_of(blocks: list[tuple[Any, bool]]) -> str:
 
 
 def _index(text: Any) -> int | None:
-    """Return the node number that an attribute of the old encoding has as text."""
+    """Return the node number in an attribute of the old encoding, which is text; or None."""
     if isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) < 10:
         return int(text)
     return None
@@ -196,7 +193,7 @@ __all__ = [
     "RECORDS",
     "WORKLOADS",
     "MetaScheduleFormat",
-    "Records",
+    "RecordParser",
     "companion_of",
     "parse_workload",
     "record_fields",
@@ -206,10 +203,10 @@ __all__ = [
 WORKLOADS = "database_workload.json"
 RECORDS = "database_tuning_record.json"
 
-#: What record files are called, and what to put there for the workload file's name.
+#: Names of record files; ``workload`` in place of the middle gives the workload file's name.
 _RECORD_NAME = re.compile(r"(.*)(?:tuning_record|candidates)(.*)", re.DOTALL)
 
-#: How a workload line begins; also in the middle, where a line before it was cut off.
+#: Beginning of a workload line, which may follow a truncated line on the same line.
 _WORKLOAD_BEGIN = re.compile(rb'\["-?\d+(?:$|"\s*(?:$|,\s*(?:$|")))')
 
 _PACKED = ("", ".gz", ".xz", ".bz2", ".zst")
@@ -218,10 +215,10 @@ _FIELDS = 4
 
 _TOO_MANY = "too many workloads to hold in memory (limits.MAX_WORKLOADS_BYTES); split the file"
 
-#: What an entry of a list of workloads takes besides its module, which also counts.
+#: Bytes of an entry in the list of workloads, without its module.
 _ENTRY_BYTES = 200
 
-#: Targets that a reader remembers; a work directory has one or two.
+#: Size of a reader's cache of targets; a work directory has one or two.
 _MAX_TARGETS = 256
 
 
@@ -231,7 +228,7 @@ class MetaScheduleFormat:
     name = "metaschedule"
 
     def matches(self, value: Any) -> bool:
-        """Tell whether a value is a workload or a number with a record."""
+        """Return True for a workload line, or for a number with a record."""
         return is_workload_line(value) or (
             isinstance(value, list)
             and len(value) == 2
@@ -240,13 +237,13 @@ class MetaScheduleFormat:
         )
 
     def companions(self, path: Path) -> list[Path]:
-        """Return the workload file of a record file, judged by their names."""
-        found = companion_of(path, ".json")
-        return [] if found is None else [found]
+        """Return the workload file of a record file, matched by name."""
+        companion = companion_of(path, ".json")
+        return [] if companion is None else [companion]
 
-    def reader(self, file: LogFile) -> _Reader:
+    def reader(self, file: LogFile) -> _MetaScheduleReader:
         """Return a reader of one file's lines."""
-        return _Reader(file)
+        return _MetaScheduleReader(file)
 
 
 def companion_of(path: Path, suffix: str) -> Path | None:
@@ -257,7 +254,7 @@ def companion_of(path: Path, suffix: str) -> Path | None:
     path : Path
         The record file.
     suffix : str
-        How the names of both end: ``.json``.
+        Suffix of both names: ``.json``.
     """
     packed = next((end for end in _PACKED[1:] if path.name.endswith(end)), "")
     match = _RECORD_NAME.fullmatch(path.name.removesuffix(packed))
@@ -268,17 +265,17 @@ def companion_of(path: Path, suffix: str) -> Path | None:
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
-class _Reader:
-    """Reads the lines of one file (see :class:`tunedb.formats.base.LineReader`)."""
+class _MetaScheduleReader:
+    """Parser of one file's lines (see :class:`tunedb.formats.base.LineReader`)."""
 
     def __init__(self, file: LogFile) -> None:
         self._file = file
-        self._records = Records()
-        # Line of the first workload of the run that is being read.
+        self._records = RecordParser()
+        # Line number of the first workload in the current run of workload lines.
         self._run: int | None = None
         self._has_companion = False
-        # Whether a line that may have been a workload was lost since the last run began, and
-        # whether one was before that run.
+        # True if an unrecognised line that may be a workload came after the start of the last run,
+        # and if one came before that run.
         self._lost = self._is_uncertain = False
 
     def begin(self) -> Iterator[Item]:
@@ -307,8 +304,8 @@ class _Reader:
             self._records.add_bad(line.number - 1, str(error))
             yield _quarantined(path, line, str(error))
 
-    def lose_line(self, data: bytes) -> None:
-        """Hear of a line that nobody understood: inside of a run its number is still taken."""
+    def skip_unrecognised(self, data: bytes) -> None:
+        """Note a line that may be a lost workload; inside of a run it keeps its number."""
         if self._run is None and _WORKLOAD_BEGIN.search(data) is not None:
             self._lost = True
 
@@ -341,8 +338,8 @@ def _quarantined(path: Path, line: Line, reason: str) -> Quarantined:
     return Quarantined(str(path), line.number, reason, line.data[: limits.MAX_QUARANTINE_BYTES])
 
 
-class _Packed(NamedTuple):
-    """A workload as it is kept until its records come."""
+class _PackedWorkload(NamedTuple):
+    """A workload, compressed until its records are read."""
 
     format: str
     body: bytes
@@ -350,8 +347,8 @@ class _Packed(NamedTuple):
     tvm_version: str | None
 
     @classmethod
-    def of(cls, workload: Workload) -> _Packed:
-        """Return a workload packed."""
+    def from_workload(cls, workload: Workload) -> _PackedWorkload:
+        """Compress a workload."""
         return cls(workload.format, compress(workload.body), workload.name, workload.tvm_version)
 
     def unpack(self) -> Workload:
@@ -359,47 +356,47 @@ class _Packed(NamedTuple):
         return Workload(self.format, decompress(self.body), self.name, self.tvm_version)
 
 
-class Records:
-    """Parses records that refer to workloads by number; remembers what records share."""
+class RecordParser:
+    """Parser of records that refer to workloads by number; caches workloads and targets."""
 
     def __init__(self) -> None:
-        # A workload, or what is wrong with it; None where there is no list of workloads.
-        self._workloads: list[_Packed | str] | None = None
+        # Each a workload, or the reason why it is quarantined; None without a list of workloads.
+        self._workloads: list[_PackedWorkload | str] | None = None
         self._bytes = 0
-        # Records of one workload stand together, so few have to be unpacked again.
-        self._unpack = lru_cache(maxsize=8)(_Packed.unpack)
+        # Records of one workload are adjacent, so a small cache suffices.
+        self._unpack = lru_cache(maxsize=8)(_PackedWorkload.unpack)
         self._targets: dict[bytes, Target] = {}
 
     def begin_workloads(self) -> None:
-        """Begin a new list of workloads."""
+        """Start a new list of workloads."""
         self._workloads = []
         self._bytes = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether the list takes as much memory as it may."""
+        """True if the list of workloads has reached its memory limit."""
         return self._bytes > limits.MAX_WORKLOADS_BYTES
 
     def add_workload(self, index: int, value: Any) -> Workload:
-        """Put a workload into the list.
+        """Add a workload to the list.
 
         Parameters
         ----------
         index : int
-            Its number; never below those that were added before.
+            Number of the workload; numbers must increase from call to call.
         value : object
-            The workload line as JSON.
+            JSON value of the workload line.
 
         Raises
         ------
         FormatError
-            It cannot be understood; records that refer to it cannot be either.
+            The workload cannot be parsed; records that refer to it will raise too.
         """
         try:
             if self.is_full:
                 raise FormatError(_TOO_MANY)
             workload = parse_workload(value)
-            packed = _Packed.of(workload)
+            packed = _PackedWorkload.from_workload(workload)
             self._bytes += len(packed.body)
         except FormatError as error:
             self.add_bad(index, str(error))
@@ -408,10 +405,10 @@ class Records:
         return workload
 
     def add_bad(self, index: int, reason: str) -> None:
-        """Note why the workload with this number is not in the list."""
+        """Record why the workload with this number is not in the list."""
         self._put(index, reason)
 
-    def _put(self, index: int, item: _Packed | str) -> None:
+    def _put(self, index: int, item: _PackedWorkload | str) -> None:
         if self._workloads is None:
             self._workloads = []
         missing = index - len(self._workloads)
@@ -426,7 +423,7 @@ class Records:
         Raises
         ------
         FormatError
-            It cannot be understood.
+            The record cannot be parsed.
         """
         if not (isinstance(value, list) and len(value) == 2 and isinstance(value[1], list)):
             raise FormatError("a record must be [workload, [trace, run_secs, target, args_info]]")
@@ -448,7 +445,7 @@ class Records:
         if type(index) is not int or index < 0:
             raise FormatError(f"a record's workload must be a line number, not {str(index)[:80]!r}")
         if self._workloads is None:
-            # All that is known of it: the same number with other arguments is another one.
+            # Identified by number and arguments, as the module is unknown.
             body = canonical_json([index, canonical_numbers(args_info)])
             return Workload(WorkloadFormat.ARGUMENTS, body, name=_first_block(instructions))
         if index >= len(self._workloads):
@@ -467,24 +464,24 @@ class Records:
             raise FormatError("a target's kind holds NUL, which PostgreSQL could not keep")
         check_value(config, "a target")
         key = canonical_json(config)
-        known = self._targets.get(key)
-        if known is None:
+        parsed = self._targets.get(key)
+        if parsed is None:
             if len(key) > limits.MAX_TARGET_CHARS:
                 raise FormatError(f"a target of {len(key)} bytes is over {limits.MAX_TARGET_CHARS}")
             if len(self._targets) >= _MAX_TARGETS:
                 self._targets.clear()
-            known = self._targets[key] = Target.from_config(config)
-        return known
+            parsed = self._targets[key] = Target.from_config(config)
+        return parsed
 
 
 def _first_block(instructions: list[Any]) -> str:
-    """Return the first block that a trace asks for by name, which tells people most."""
+    """Return the name of the first block in a trace, the most readable name without a module."""
     names = (attrs[0] for kind, _, attrs, _ in instructions if kind in ("GetSBlock", "GetBlock"))
     return next((name for name in names if isinstance(name, str) and name != "root"), "main")
 
 
 def _run_secs(value: Any) -> tuple[float, ...] | None:
-    """Return run times in seconds, or raise FormatError for what no clock gives."""
+    """Return finite run times of at least 0 seconds, or raise FormatError."""
     if value is None:
         return None
     if not isinstance(value, list) or len(value) > limits.MAX_RUN_SECS:
@@ -508,12 +505,12 @@ def _args_info(value: Any) -> bytes:
 
 
 def record_fields(record: Record) -> list[Any]:
-    """Return ``[trace, run_secs, target, args_info]`` of a record, as they were read.
+    """Return ``[trace, run_secs, target, args_info]`` of a record, as in its original line.
 
     Raises
     ------
     FormatError
-        Its stored trace is damaged.
+        The stored trace is damaged.
     """
     measurement = record.measurement
     args = measurement.args_info

@@ -1,16 +1,16 @@
 """The SQLite layout of mshr-h's ``metaschedule_sqlitedatabase``.
 
 ``workload(shash text, mod text)``
-    A row for each workload; a record's ``workload_index`` is its place in order of ``rowid``,
-    from 0. ``mod`` is the base64 of the graph of TVM (:mod:`tunedb.programs.workload_info.graphs`).
+    A row per workload; a record's ``workload_index`` is the workload's position by ``rowid``,
+    from 0. ``mod`` is the base64 of TVM's graph (:mod:`tunedb.programs.workload_info.graphs`).
 ``tuning_record(workload_index int, trace text, run_secs text, target text, args_info text)``
     The fields as JSON texts; ``None`` stands for null.
 
-The tool keeps them in two files, ``database_workload.sqlite`` and
-``database_tuning_record.sqlite``; both may also be in one.
+The tool writes two files, ``database_workload.sqlite`` and ``database_tuning_record.sqlite``; one
+file may also hold both tables.
 
-The file is foreign: it is opened read-only as a file that nobody changes, only plain tables are
-read, and no row is read that is longer than a line of a log may be.
+The file is foreign: the reader opens it read-only and immutable, reads only plain tables, and
+rejects rows longer than :data:`tunedb.limits.MAX_LINE_BYTES`.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from ..json_checks import INT64, parse_json
 from ..records import Quarantined
 from ..storage import schema
 from .base import Item, LogFile
-from .metaschedule import Records, companion_of
+from .metaschedule import RecordParser, companion_of
 
 MAGIC = b"SQLite format 3\0"
 
-#: What a damaged file may raise: SQLite's messages quote it, and Python decodes them; a length in
-#: it may be beyond all memory.
+#: Exceptions of damaged files. Python decodes SQLite's messages, which quote the file; lengths in
+#: the file may exceed the memory.
 _ERRORS = (sqlite3.Error, UnicodeDecodeError, MemoryError)
 
 
-class _Table(NamedTuple):
-    """A table of the layout, and what is asked of it."""
+class _SqliteTable(NamedTuple):
+    """A table of the layout and the statements that read it."""
 
     name: str
     columns: tuple[str, ...]
@@ -48,7 +48,7 @@ class _Table(NamedTuple):
     row: str
 
 
-_WORKLOAD = _Table(
+_WORKLOAD = _SqliteTable(
     "workload",
     ("shash", "mod"),
     "PRAGMA table_xinfo(workload)",
@@ -56,7 +56,7 @@ _WORKLOAD = _Table(
     "SELECT shash, mod FROM workload WHERE rowid = ?",
 )
 
-_RECORD = _Table(
+_RECORD = _SqliteTable(
     "tuning_record",
     ("workload_index", "trace", "run_secs", "target", "args_info"),
     "PRAGMA table_xinfo(tuning_record)",
@@ -66,7 +66,7 @@ _RECORD = _Table(
 
 
 class _Text(bytes):
-    """A cell of type text, not decoded yet; blobs are plain bytes."""
+    """An undecoded cell of type text; blobs are plain bytes."""
 
 
 class MetaScheduleSQLiteFormat:
@@ -75,7 +75,7 @@ class MetaScheduleSQLiteFormat:
     name = "metaschedule-sqlite"
 
     def matches_file(self, head: bytes, path: Path) -> bool:
-        """Tell whether a file is a SQLite database."""
+        """Return True for a SQLite database."""
         return head.startswith(MAGIC)
 
     def read_file(self, file: LogFile) -> Iterator[Item]:
@@ -90,7 +90,7 @@ class MetaScheduleSQLiteFormat:
             raise FormatError(f"{file.name}: a SQLite file is not a stream; give its path")
         with closing(_open(file.path, file.name)) as connection:
             tables = _tables(connection, file.name)
-            records = Records()
+            records = RecordParser()
             if _WORKLOAD in tables:
                 yield from _read_workloads(connection, file.name, records)
             elif (beside := companion_of(file.path, file.path.suffix)) is not None:
@@ -102,7 +102,7 @@ class MetaScheduleSQLiteFormat:
 
 
 def _open(path: Path, name: str) -> sqlite3.Connection:
-    """Open a foreign file so that it is neither changed nor able to run anything."""
+    """Open a foreign file read-only, without attached databases."""
     for suffix in ("-wal", "-journal"):
         log = path.with_name(path.name + suffix)
         if log.is_file() and log.stat().st_size:
@@ -121,34 +121,28 @@ def _open(path: Path, name: str) -> sqlite3.Connection:
     return connection
 
 
-def _tables(connection: sqlite3.Connection, name: str) -> set[_Table]:
-    """Return which of the layout's tables a file has.
-
-    Raises
-    ------
-    FormatError
-        It is damaged, or its tables are others.
-    """
+def _tables(connection: sqlite3.Connection, name: str) -> set[_SqliteTable]:
+    """Return the layout's tables in a file; FormatError if it is damaged or has none."""
     try:
         connection.execute("PRAGMA trusted_schema=OFF")
         connection.execute("PRAGMA cell_size_check=ON")
         if connection.execute("PRAGMA application_id").fetchone()[0] == schema.APPLICATION_ID:
             raise FormatError(f"{name}: a database of tunedb, not a log; give it with --db")
-        found = {table for table in (_WORKLOAD, _RECORD) if _has(connection, table)}
+        tables = {table for table in (_WORKLOAD, _RECORD) if _has(connection, table)}
     except _ERRORS as error:
         raise FormatError(
             f"{name}: SQLite cannot read it ({error}); unpack it if it is compressed"
         ) from None
-    if not found:
+    if not tables:
         raise FormatError(
             f"{name}: a SQLite file without MetaSchedule's tables workload(shash, mod) and "
             "tuning_record(workload_index, trace, run_secs, target, args_info)"
         )
-    return found
+    return tables
 
 
-def _has(connection: sqlite3.Connection, table: _Table) -> bool:
-    """Tell whether a file has a plain table with the columns of the layout."""
+def _has(connection: sqlite3.Connection, table: _SqliteTable) -> bool:
+    """Return True if a file has a plain table with the columns of the layout."""
     # Views and virtual tables have no root page.
     rows = connection.execute(
         "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ? AND rootpage > 0"
@@ -160,10 +154,10 @@ def _has(connection: sqlite3.Connection, table: _Table) -> bool:
     return len(rows) == 1 and columns == [(column.encode(), 0) for column in table.columns]
 
 
-def _rows(connection: sqlite3.Connection, table: _Table) -> Iterator[tuple[int, Any, str]]:
-    """Yield ``(rowid, values, reason)`` for each row; values are None where it cannot be read.
+def _rows(connection: sqlite3.Connection, table: _SqliteTable) -> Iterator[tuple[int, Any, str]]:
+    """Yield ``(rowid, values, reason)`` per row; values are None for an unreadable row.
 
-    Each row is a query of its own, so that a bad one does not end the others.
+    Each row has its own query, because an error ends a query.
     """
     start = -INT64
     while start < INT64:
@@ -186,7 +180,9 @@ def _rows(connection: sqlite3.Connection, table: _Table) -> Iterator[tuple[int, 
             yield rowid, values, "SQLite does not find the row: the file is damaged"
 
 
-def _read_workloads(connection: sqlite3.Connection, name: str, records: Records) -> Iterator[Item]:
+def _read_workloads(
+    connection: sqlite3.Connection, name: str, records: RecordParser
+) -> Iterator[Item]:
     records.begin_workloads()
     for index, (rowid, values, reason) in enumerate(_rows(connection, _WORKLOAD)):
         try:
@@ -198,7 +194,9 @@ def _read_workloads(connection: sqlite3.Connection, name: str, records: Records)
             yield _quarantined(name, rowid, str(error), values)
 
 
-def _read_records(connection: sqlite3.Connection, name: str, records: Records) -> Iterator[Item]:
+def _read_records(
+    connection: sqlite3.Connection, name: str, records: RecordParser
+) -> Iterator[Item]:
     for rowid, values, reason in _rows(connection, _RECORD):
         try:
             if values is None:
@@ -210,7 +208,7 @@ def _read_records(connection: sqlite3.Connection, name: str, records: Records) -
 
 
 def _text(value: Any) -> str:
-    """Return a cell of type text."""
+    """Return the text of a cell."""
     if not isinstance(value, _Text):
         raise FormatError("a row with a cell that is not text")
     try:
@@ -227,7 +225,7 @@ def _value(cell: Any) -> Any:
 
 
 def _quarantined(name: str, rowid: int, reason: str, values: Any) -> Quarantined:
-    """Return a bad row; its cells as a JSON list, cut where they are long."""
+    """Return a bad row, with its cells as a truncated JSON list."""
     cells = [
         cell.decode(errors="backslashreplace") if isinstance(cell, bytes) else cell
         for cell in values or ()

@@ -1,4 +1,4 @@
-"""What a file holds, whatever formats its lines have."""
+"""Reader of log files: detects the format of a file, or of each of its lines, and parses it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from .base import (
 )
 from .streams import HEAD_BYTES, open_log
 
-# ---- Pickles, which are never loaded: whoever wrote one decides what unpickling runs -------------
+# ---- Pickles, which are never loaded: unpickling runs code that their writer chooses -------------
 
-# How pickles of lists, dictionaries and objects begin. Protocols 2 to 5 say their number, after a
-# byte that begins no UTF-8 text; 0 is text with a memo number (p0), 1 has a binary one (q).
+# First bytes of pickled lists, dictionaries and objects. Protocols 2 to 5 begin with a byte that
+# begins no UTF-8 text, and their number; 0 is text with a memo number (p0), 1 has a binary one (q).
 _BEGIN = re.compile(
     rb"""
     \x80 [\x02-\x05]                # protocol 2 and later
@@ -67,7 +67,7 @@ _ELSE = "load it in the program that wrote it and write the records there as JSO
 
 
 def refusal(head: bytes) -> str | None:
-    """Return why a file is refused and how to go on, if it is a pickle.
+    """Return the message that rejects a pickle; None for any other file.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def refusal(head: bytes) -> str | None:
 
 
 def line_refusal(data: bytes) -> str | None:
-    """Return why a line is refused and how to go on, if it has AutoTVM's pickle protocol.
+    """Return the message that rejects a line in AutoTVM's pickle protocol; None for any other line.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def line_refusal(data: bytes) -> str | None:
 
 
 def _is_pickle(field: bytes) -> bool:
-    """Tell whether a field is a pickle in base64."""
+    """Return True for a base64-encoded pickle."""
     try:
         pickled = base64.b64decode(field.strip(), validate=True)
     except binascii.Error:
@@ -121,19 +121,19 @@ def _is_pickle(field: bytes) -> bool:
 _COMMENT = ord("#")
 
 
-class Found(NamedTuple):
-    """What was read.
+class ReadItem(NamedTuple):
+    """An item of a log file, with its format and position.
 
     Parameters
     ----------
     format : str
         Name of the format; empty for a line that matches none.
     item : Measurement, Workload, Quarantined, Remark or None
-        None for a line that says nothing, such as a comment.
+        The item; None for a comment or a blank line.
     size : int
-        How many bytes it was read from, about.
+        Approximate size of its text, in bytes.
     line : int
-        Number of the line that it is; 0 where it is none of the file's own.
+        Its line number; 0 for an item that is not a line of this file.
     """
 
     format: str
@@ -147,38 +147,38 @@ def read_log(
     on_position: Callable[[int], None] | None = None,
     *,
     accept: Callable[[Measurement], None] | None = None,
-) -> Iterator[Found]:
-    """Yield what a file holds, in its order.
+) -> Iterator[ReadItem]:
+    """Yield the items of a file in order.
 
     Parameters
     ----------
     file : LogFile
         A file of any format, compressed or not, or standard input.
     on_position : callable or None
-        Called now and then with the number of bytes of the file that were read.
+        Called from time to time with the number of bytes read so far.
     accept : callable or None
-        Called with each measurement; one for which it raises FormatError is quarantined.
+        Called with each measurement; the measurement is quarantined if it raises FormatError.
 
     Raises
     ------
     FormatError
-        The file is no log that tunedb knows, is refused, or is damaged from some point on; what
-        was yielded before stands.
+        The file is not a log of a known format, is a pickle or an archive, or is damaged from some
+        point on. Items before that point have been yielded and are valid.
     StorageError
-        It cannot be read.
+        The file cannot be read.
     """
     with open_log(file.path) as (stream, position):
         head = _head(stream)
         reason = refusal(head)
         if reason is not None:
             raise FormatError(reason)
-        whole = _file_format(file, head)
-        if whole is not None:
-            for item in whole.read_file(file):
+        file_format = _file_format(file, head)
+        if file_format is not None:
+            for item in file_format.read_file(file):
                 if isinstance(item, Remark):
-                    yield Found(whole.name, item)
+                    yield ReadItem(file_format.name, item)
                     continue
-                yield Found(whole.name, _accepted(file, item, accept), _size(item))
+                yield ReadItem(file_format.name, _accepted(file, item, accept), _size(item))
             return
         yield from LogReader(file, on_position, accept=accept).read(stream, position)
 
@@ -199,7 +199,7 @@ def _file_format(file: LogFile, head: bytes) -> FileFormat | None:
 
 
 class LogReader:
-    """Reads the lines of one file, each by the reader of its format.
+    """Reader of one file's lines, each parsed by the reader of its format.
 
     Parameters
     ----------
@@ -208,8 +208,8 @@ class LogReader:
     on_position : callable or None
         See :func:`read_log`.
     is_log : bool
-        Whether the file is known to be a log; else the lines before the first that a format knows
-        are of a log only if one follows.
+        Quarantine unrecognised lines at once. Otherwise they are held until a format recognises a
+        line, and a file without such a line is rejected.
     accept : callable or None
         See :func:`read_log`.
     """
@@ -229,14 +229,13 @@ class LogReader:
         self._readers: dict[str, LineReader] = {}
         self._held: list[Quarantined] | None = None if is_log else []
         self._held_bytes = 0
-        # Format of the line before, and its reader where that understands most lines without
-        # their JSON being parsed.
+        # Format of the previous line, and its reader if that has a fast path (TextReader).
         self._last: tuple[str, TextReader | None] = ("", None)
         self._text_readers: dict[str, TextReader] = {}
         self._numbered: list[NumberedReader] = []
 
-    def read(self, stream: BinaryIO, position: Callable[[], int]) -> Iterator[Found]:
-        """Yield what the lines hold."""
+    def read(self, stream: BinaryIO, position: Callable[[], int]) -> Iterator[ReadItem]:
+        """Yield the items of all lines."""
         for line in read_lines(stream, position):
             if self._on_position is not None and not line.number % limits.PROGRESS_LINES:
                 self._on_position(line.position)
@@ -244,52 +243,52 @@ class LogReader:
                 line = line._replace(data=line.data.removeprefix(BOM_UTF8))  # noqa: PLW2901
             data = line.data
             if not data or data[0] == _COMMENT or data.isspace():
-                yield Found("", None)
+                yield ReadItem("", None)
             else:
                 yield from self.read_line(line)
         if self._held is not None:
             self._refuse()
 
-    def read_line(self, line: Line) -> Iterator[Found]:
-        """Yield what one line holds, after what its format reads first."""
+    def read_line(self, line: Line) -> Iterator[ReadItem]:
+        """Yield the item of one line; items of the format's ``begin`` precede it."""
         name, text_reader = self._last
         if text_reader is not None and not line.too_long:
             try:
                 item = self._storable(text_reader.parse_text(line.data))
             except FormatError:
-                item = None  # said again below
+                item = None  # reported below
             if item is not None:
-                yield Found(name, item, len(line.data), line.number)
+                yield ReadItem(name, item, len(line.data), line.number)
                 return
         try:
             value = _parse(line)
-            chosen = self._choose(value)
+            line_format = self._format_of(value)
         except FormatError as error:
             for numbered in self._numbered:
-                numbered.lose_line(line.data)
+                numbered.skip_unrecognised(line.data)
             yield from self._hold(self._quarantined(line, error))
             return
-        name = chosen.name
+        name = line_format.name
         try:
             reader = self._readers.get(name)
             if reader is None:
-                reader = self._readers[name] = chosen.reader(self._file)
+                reader = self._readers[name] = line_format.reader(self._file)
                 if isinstance(reader, TextReader):
                     self._text_readers[name] = reader
                 if isinstance(reader, NumberedReader):
                     self._numbered.append(reader)
                     for bad in self._held or ():
-                        reader.lose_line(bad.data)
+                        reader.skip_unrecognised(bad.data)
                 yield from self._release()
                 for item in reader.begin():
-                    yield Found(name, item, _size(item))
+                    yield ReadItem(name, item, _size(item))
             self._last = name, self._text_readers.get(name)
             item = self._storable(reader.parse(value, line))
         except FormatError as error:
             item = self._quarantined(line, error)
-        yield Found(name, item, len(line.data), line.number)
+        yield ReadItem(name, item, len(line.data), line.number)
 
-    def _choose(self, value: Any) -> LineFormat:
+    def _format_of(self, value: Any) -> LineFormat:
         """Return the format of a line's value, or raise FormatError."""
         for number, candidate in enumerate(self._formats):
             if candidate.matches(value):
@@ -300,7 +299,7 @@ class LogReader:
         raise FormatError("its JSON is not a record of a known format")
 
     def _storable(self, item: Item | None) -> Item | None:
-        """Return what was read, or raise FormatError where the store would refuse its batch."""
+        """Return an item, or raise FormatError if the store would reject its batch."""
         if isinstance(item, Measurement):
             if item.run_secs:
                 checked_mean(item)
@@ -315,10 +314,10 @@ class LogReader:
         data = line.data[: limits.MAX_QUARANTINE_BYTES]
         return Quarantined(self._file.name, line.number, reason, data)
 
-    def _hold(self, bad: Quarantined) -> Iterator[Found]:
-        """Yield a line that was not understood, or keep it until the file is known to be a log."""
+    def _hold(self, bad: Quarantined) -> Iterator[ReadItem]:
+        """Yield an unrecognised line, or hold it until the file is known to be a log."""
         if self._held is None:
-            yield Found("", bad, len(bad.data))
+            yield ReadItem("", bad, len(bad.data))
             return
         self._held.append(bad)
         self._held_bytes += len(bad.data)
@@ -326,7 +325,7 @@ class LogReader:
             self._refuse()
 
     def _refuse(self) -> NoReturn:
-        """Raise FormatError for a file none of whose lines a format knows."""
+        """Raise FormatError for a file without a recognised line."""
         reason = "empty"
         if self._held:
             first = self._held[0]
@@ -335,15 +334,15 @@ class LogReader:
                 reason = f"line {first.line}: its JSON, of several lines, has no known format"
         raise FormatError(f"no tuning log that tunedb knows ({reason})")
 
-    def _release(self) -> Iterator[Found]:
-        """Yield the lines that were kept."""
+    def _release(self) -> Iterator[ReadItem]:
+        """Yield the held lines."""
         held, self._held = self._held, None
         for item in held or ():
-            yield Found("", item, len(item.data))
+            yield ReadItem("", item, len(item.data))
 
 
 def _size(item: Item) -> int:
-    """Return how many bytes an item holds that it shares with no other, about."""
+    """Return the approximate bytes of an item that no other item shares."""
     if isinstance(item, Quarantined):
         return len(item.data)
     if isinstance(item, Workload):
@@ -352,7 +351,7 @@ def _size(item: Item) -> int:
 
 
 def _accepted(file: LogFile, item: Item, accept: Callable[[Measurement], None] | None) -> Item:
-    """Return an item of a file that is read as a whole, quarantined where it is not accepted."""
+    """Return an item of a file format, quarantined if `accept` rejects it."""
     if accept is None or not isinstance(item, Measurement):
         return item
     try:

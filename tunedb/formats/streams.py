@@ -1,13 +1,13 @@
-"""Logs as streams of bytes: files and standard input, unpacked while they are read.
+"""Byte streams of logs: files and standard input, decompressed while they are read.
 
 A compressed stream is recognised by its first bytes, never by its name: gzip, bzip2, xz, .lzma
-and Zstandard, also several one after another (appending to a compressed log makes such files).
-Memory is bounded whatever the bytes say: output comes in pieces, a stream that asks for a larger
-window than :data:`tunedb.limits.MAX_WINDOW_BYTES` is refused, and so is one that grows more than
+and Zstandard, also several members one after another (appending to a compressed log gives such
+files). Memory is bounded for hostile input too: output comes in pieces, and streams are rejected
+that need a larger window than :data:`tunedb.limits.MAX_WINDOW_BYTES` or expand more than
 :data:`tunedb.limits.MAX_EXPANSION` times.
 
-Where a stream is cut off or damaged, all that could be unpacked before is delivered, and the read
-after it fails: the lines before the damage are kept.
+A truncated or damaged stream delivers all data before the damage, and the next read fails: the
+lines before the damage are kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .. import limits
 from ..errors import FormatError, NotFoundError, StorageError
 from ..system.files import open_regular
 
-# bz2 and lzma are imported where they are needed: a Python may be built without them.
+# bz2 and lzma are imported on use: some builds of Python lack them.
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
@@ -33,17 +33,17 @@ else:
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-#: What files are called that have no name.
+#: Name of standard input in messages.
 STDIN_NAME = "<stdin>"
 
-#: Bytes that are looked at to tell what a stream is; also what its first read delivers at least.
+#: Bytes that identify the type of a stream; the first read delivers at least as many.
 HEAD_BYTES = 4096
 
-#: Buffers of this size keep the cost of a read far below that of a line.
+#: Buffer size; it keeps the cost of a read far below that of a line.
 _BUFFER_BYTES = 2**20
 
-#: Compressed bytes that are unpacked at once. What one step unpacked before it met damage is lost,
-#: and what a member leaves over is copied, so steps are small.
+#: Compressed bytes per step. Steps are small, because the output of a step that hits damage is
+#: lost, and the bytes after a member's end are copied.
 _STEP_BYTES = 4096
 
 _MAGIC = (
@@ -66,13 +66,13 @@ _ARCHIVES = (
     (b"Rar!\x1a\x07", "rar"),
 )
 
-#: Where a tar archive has this word.
+#: Offset and value of a tar archive's magic.
 _TAR_AT, _TAR = 257, b"ustar"
 
 
 @contextmanager
 def open_log(path: Path | None) -> Iterator[tuple[BinaryIO, Callable[[], int]]]:
-    """Open a log for reading, unpacked if it is compressed.
+    """Open a log for reading, decompressed if necessary.
 
     Parameters
     ----------
@@ -82,18 +82,18 @@ def open_log(path: Path | None) -> Iterator[tuple[BinaryIO, Callable[[], int]]]:
     Yields
     ------
     stream : binary file
-        Buffered; ``peek(1)`` gives the first :data:`HEAD_BYTES` bytes or all that there are. Its
-        reads raise :class:`FormatError` where the compressed data is damaged, cut off or grows too
-        much, and :class:`StorageError`, which names the file, where the medium fails.
+        Buffered; ``peek(1)`` gives the first :data:`HEAD_BYTES` bytes, or all of a shorter file.
+        Its reads raise :class:`FormatError` if the compressed data is damaged, truncated or expands
+        too much, and :class:`StorageError`, which names the file, for errors of the medium.
     position : callable
-        Tells how many bytes of the file itself were read so far (compressed, where it is).
+        Returns the bytes read so far from the file itself; compressed bytes for a compressed file.
 
     Raises
     ------
     FormatError
-        It is an archive of files, compressed twice, or damaged so early that nothing comes out.
+        The file is an archive of files, compressed twice, or damaged before its first output.
     NotFoundError
-        There is no such file.
+        The file does not exist.
     StorageError
         The file cannot be opened or read.
     """
@@ -121,7 +121,7 @@ def _standard_input() -> BinaryIO:
 
 @contextmanager
 def _unpacked(counted: _Counted) -> Iterator[tuple[BinaryIO, Callable[[], int]]]:
-    """Yield the stream over a file, and its position."""
+    """Yield the decompressed stream of a file, and its position function."""
     packed = io.BufferedReader(counted, _BUFFER_BYTES)
     head = packed.peek(1)
     _refuse_archive(head)
@@ -137,12 +137,12 @@ def _unpacked(counted: _Counted) -> Iterator[tuple[BinaryIO, Callable[[], int]]]
 
 
 def _codec_of(head: bytes) -> str | None:
-    """Return the name of the compression that begins here."""
+    """Return the compression that the first bytes show, or None."""
     return next((codec for magic, codec in _MAGIC if head.startswith(magic)), None)
 
 
 def _refuse_archive(head: bytes) -> None:
-    """Raise for an archive: which of its files are logs, its reader has to find out."""
+    """Raise FormatError for an archive: the user has to select the logs in it."""
     kind = next((kind for magic, kind in _ARCHIVES if head.startswith(magic)), None)
     if kind is None and head.startswith(_TAR, _TAR_AT):
         kind = "tar"
@@ -150,11 +150,8 @@ def _refuse_archive(head: bytes) -> None:
         raise FormatError(f"a {kind} archive; unpack it and import the directory")
 
 
-class _Raw(io.RawIOBase):
-    """A stream in pieces, whose first read delivers a whole head if there is one.
-
-    Data before an error is delivered; the next read raises it.
-    """
+class _RawStream(io.RawIOBase):
+    """A raw stream whose first read fills a whole head; errors come after the data before them."""
 
     def __init__(self) -> None:
         self._least = HEAD_BYTES
@@ -184,13 +181,13 @@ class _Raw(io.RawIOBase):
         raise NotImplementedError
 
 
-class _Counted(_Raw):
-    """A file that counts what was read of it, and names itself in errors."""
+class _Counted(_RawStream):
+    """A file that counts the bytes read from it, and whose errors give its name."""
 
     def __init__(self, file: io.RawIOBase | BinaryIO, name: str) -> None:
         super().__init__()
         self._file = file
-        # A pipe's buffered reader would wait until it has all that is asked for.
+        # read() of a buffered pipe would block until it has all `most` bytes.
         self._read = file.read1 if isinstance(file, io.BufferedIOBase) else file.read
         self._name = name
         self._count = 0
@@ -208,7 +205,7 @@ class _Counted(_Raw):
 
 
 class _Decompressor(Protocol):
-    """What :mod:`bz2`, :mod:`lzma` and zstd have in common."""
+    """The common interface of the decompressors of :mod:`bz2`, :mod:`lzma` and zstd."""
 
     @property
     def eof(self) -> bool: ...
@@ -222,8 +219,8 @@ class _Decompressor(Protocol):
     def decompress(self, data: bytes, max_length: int = -1, /) -> bytes: ...
 
 
-class _Unpacked(_Raw):
-    """The bytes that a compressed stream holds, its members one after another."""
+class _Unpacked(_RawStream):
+    """The decompressed bytes of a stream, its members one after another."""
 
     def __init__(self, packed: io.BufferedReader[_Counted], position: Callable[[], int]) -> None:
         super().__init__()
@@ -253,9 +250,9 @@ class _Unpacked(_Raw):
                 return data
 
     def _begin_member(self) -> bool:
-        """Get ready for the next member; False at the end of the file."""
+        """Start the next member; False at the end of the file."""
         while not (head := self._rest.lstrip(b"\0")):
-            # Tapes and xz pad with zeros.
+            # Zeros between members are padding of tapes and xz.
             self._rest = self._packed.read1(_STEP_BYTES)
             if not self._rest:
                 return False
@@ -275,9 +272,9 @@ class _Unpacked(_Raw):
         return True
 
     def _step(self, most: int) -> bytes:
-        """Unpack a piece of the current member."""
+        """Return the next decompressed piece of the current member."""
         member = self._member
-        assert member is not None  # noqa: S101 - _more() began it
+        assert member is not None  # noqa: S101 - _more() started it
         if member.needs_input and not self._rest:
             self._rest = self._packed.read1(_STEP_BYTES)
             if not self._rest:
@@ -314,13 +311,13 @@ class _Gzip:
 
     def decompress(self, data: bytes, max_length: int = -1, /) -> bytes:
         unpacked = self._inflate.decompress(self._inflate.unconsumed_tail + data, max_length)
-        # With a full output, zlib may hold more without having input left.
+        # If the output is full, zlib may hold more output without any input left.
         self.needs_input = not self._inflate.unconsumed_tail and len(unpacked) < max_length
         return unpacked
 
 
 def _decompressor(codec: str) -> tuple[_Decompressor, tuple[type[Exception], ...]]:
-    """Return a new decompressor whose memory is bounded, and what it raises for foreign bytes.
+    """Return a decompressor with bounded memory, and its exceptions for damaged data.
 
     Raises
     ------

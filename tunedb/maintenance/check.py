@@ -1,7 +1,6 @@
-"""Whether a database is whole: what SQLite says, every digest, and every derived column.
+"""Check of a database: SQLite's own checks, every digest, and every derived column.
 
-Reads rows as they lie in the tables, because a store derives what is checked
-here.
+Reads the tables directly, because a store would derive the columns that are checked here.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from .check_derived import (
 )
 from .check_plain import PLAIN, check_tables, rows_of
 
-#: Problems that are kept with their words; the others are counted.
+#: Problems that a report lists; it only counts the others.
 MOST_PROBLEMS = 100
 
 #: Characters of a value that a problem shows.
@@ -47,19 +46,19 @@ _MOST_SHOWN = 80
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong.
+    """A problem in a database.
 
     Parameters
     ----------
     check : str
-        Which check found it: ``integrity``, ``foreign keys``, ``schema``, ``digest``, ``derived``
-        or ``readable``.
+        The failed check: ``integrity``, ``foreign keys``, ``schema``, ``digest``, ``derived`` or
+        ``readable``.
     table : str or None
-        The table.
+        Name of the table.
     id : int or None
-        The row.
+        Id of the row.
     message : str
-        What is wrong.
+        Description of the problem.
     """
 
     check: str
@@ -70,7 +69,7 @@ class Problem:
 
 @dataclass
 class CheckReport:
-    """What a check looked at and found."""
+    """Counts of checked rows and of problems, and the first problems."""
 
     location: str
     rows: int = 0
@@ -79,7 +78,7 @@ class CheckReport:
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, check: str, table: str | None, id_: int | None, message: str) -> None:
-        """Count a problem, and keep it while there is room."""
+        """Count a problem, and list it up to the limit."""
         self.found += 1
         if len(self.problems) < MOST_PROBLEMS:
             self.problems.append(Problem(check, table, id_, message))
@@ -93,12 +92,11 @@ def check(
     Parameters
     ----------
     url : str or Path
-        See :func:`tunedb.open`; it must exist and have this version's schema.
+        As for :func:`tunedb.open`; the database must exist and have this version's schema.
     sample : int or None
-        Measurements whose digest and derived columns are computed anew, drawn at random; all
-        where None.
+        Number of random measurements whose digests and derived columns are checked; None for all.
     on_row : callable or None
-        Called with the number of rows that were looked at and the number to look at.
+        Called with the number of checked rows and the number of rows to check.
 
     Returns
     -------
@@ -107,7 +105,7 @@ def check(
     Raises
     ------
     NotFoundError, SchemaError, StorageError
-        It cannot be opened.
+        The database cannot be opened.
     """
     parsed = parse_url(url)
     where = show_url(parsed)

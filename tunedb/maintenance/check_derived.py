@@ -1,4 +1,4 @@
-"""Whether what follows from others is whole: launches, features, models, determined columns.
+"""Checks of derived data: launches, features, models, and columns that others determine.
 
 A part of :mod:`tunedb.maintenance.check`.
 """
@@ -31,7 +31,7 @@ _l = schema.launch.c
 #: Rows that are read at a time.
 PAGE = 1000
 
-#: What a damaged row may raise while it is read.
+#: Exceptions that reading a damaged row may raise.
 DAMAGE = (TuneDBError, ValueError, TypeError, KeyError, IndexError, struct.error)
 
 

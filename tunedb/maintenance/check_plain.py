@@ -1,4 +1,4 @@
-"""Whether rows without a digest are sound: what others determine of them, and their form.
+"""Checks of rows without a digest: values that other rows determine, and formats.
 
 A part of :mod:`tunedb.maintenance.check`.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _KEYS = frozenset({"format", "store", "created_by", "created_at"})
 
-#: What the value of a key of table ``meta`` looks like; others are free.
+#: Patterns of the values of table ``meta``, by key; values of other keys are free.
 _META_FORMS = {
     "store": re.compile(r"[0-9a-f]{32}"),
     "created_at": re.compile(r"\d{1,19}"),

@@ -1,8 +1,8 @@
-"""Which rows a database can do without, what that costs, and removing them.
+"""Pruning: a plan of the rows to remove and its cost, and the removal.
 
-A :class:`Plan` is made first and says everything; carrying it out is one bounded transaction after
-another, so that other processes get their turn, and a run that is killed leaves whole batches.
-What came in or changed since the plan was made stays.
+:func:`plan` computes a :class:`PrunePlan` without writing. :func:`prune` removes the planned rows
+in bounded transactions, so that other processes can write in between and a killed run has removed
+whole batches. Rows that were added or changed after the plan stay.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
     Ids = NDArray[np.int64]
 
-# ---- The rows that a pruning removes, counted by kind, and what it costs to do without them ------
+# ---- Rows to remove, counted by kind, and the cost of computing them again -----------------------
 
-#: Seconds that one program's rows take on one core, least and most (docs/features.md: the steps
-#: from the database, or 1 to 6 ms of replay and then what the set itself takes).
+#: Seconds for one program's rows on one core, least and most (docs/features.md: steps from the
+#: database, or 1 to 6 ms of replay and then the feature set itself).
 SECONDS = {
     Needs.STEPS: (13e-6, 13e-6),
     Needs.SCHEDULED: (1e-3, 6e-3),
@@ -42,8 +42,8 @@ SECONDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Rows of one kind that go.
+class PlannedRows:
+    """Rows of one kind to remove.
 
     Parameters
     ----------
@@ -51,13 +51,13 @@ class Part:
         ``records``, ``retracted``, ``failures``, ``launches``, ``programs``, ``features``,
         ``models`` or ``predictions``.
     of : str or None
-        Features: their set and version.
+        Set and version of features.
     rows : int
-        How many.
+        Number of rows.
     bytes : int
-        About what they take, indexes included.
+        Their approximate size, including indexes.
     seconds : tuple of float or None
-        Features: least and most time to compute them again, on one core; None where nobody can.
+        Least and most time to compute features again, on one core; None if no installed set can.
     """
 
     kind: str
@@ -68,17 +68,17 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """A source whose records go: to be had again where it is from, if that is another database.
+class RemovedSource:
+    """A source with records to remove; a source of another database may provide them again.
 
     Parameters
     ----------
     name : str
-        The source.
+        Name of the source.
     store : str or None
-        The database that it is of; None for this one.
+        Key of its database; None for this one.
     records : int
-        How many of its records go.
+        Number of its records to remove.
     """
 
     name: str
@@ -86,19 +86,19 @@ class Origin:
     records: int
 
 
-class GoingRows:
-    """The rows that go, counted by kind.
+class PrunedRows:
+    """Rows to remove, counted by kind.
 
     Parameters
     ----------
     store : Store
         The database.
     gone : array of int64
-        Measurements that go.
+        Ids of measurements to remove.
     features : dict
-        Feature set → name and version, of those whose rows go.
+        Id of each feature set whose rows are removed → name and version.
     models : tuple of int
-        Models that go.
+        Ids of models to remove.
     """
 
     def __init__(
@@ -127,23 +127,23 @@ class GoingRows:
         programs: Ids = self._features[self._features[:, 1] == set_id, 0]
         return programs
 
-    def parts(self, records: int, retracted: int) -> Iterator[Part]:
-        """Yield what goes, kind by kind; nothing is counted twice."""
+    def parts(self, records: int, retracted: int) -> Iterator[PlannedRows]:
+        """Yield the rows to remove, kind by kind, each row counted once."""
         each = self._each("measurement", len(self._measurements))
         for kind, number in (("records", records), ("retracted", retracted)):
             if number:
-                yield Part(kind, None, number, round(number * each))
+                yield PlannedRows(kind, None, number, round(number * each))
         yield from self._with_records()
         installed = feature_sets()
         for id_, (name, version) in self._sets.items():
             mine = self._features[self._features[:, 1] == id_]
             if len(mine):
                 seconds = _seconds(installed.get(name), version, len(mine))
-                yield Part("features", f"{name} {version}", *self._size(mine), seconds)
+                yield PlannedRows("features", f"{name} {version}", *self._size(mine), seconds)
         yield from self._with_models()
 
-    def _with_records(self) -> Iterator[Part]:
-        """Yield what goes along with records."""
+    def _with_records(self) -> Iterator[PlannedRows]:
+        """Yield the rows that are removed together with records."""
         if self._failures is not None:
             failed = int(np.isin(self._failures[:, 1], self.gone).sum())
             yield from self._part("failures", "failure", failed, len(self._failures))
@@ -154,80 +154,80 @@ class GoingRows:
         loose = ~np.isin(self._features[:, 1], list(self._sets))
         mine = self._features[loose & np.isin(self._features[:, 0], self._programs)]
         if len(mine):
-            yield Part("features", None, *self._size(mine))
+            yield PlannedRows("features", None, *self._size(mine))
 
-    def _with_models(self) -> Iterator[Part]:
-        """Yield models and predictions that go."""
+    def _with_models(self) -> Iterator[PlannedRows]:
+        """Yield the models and predictions to remove."""
         if self._models:
-            sizes = {one.id: one.size or 0 for one in self._store.models.all()}
-            taken = sum(sizes[id_] for id_ in self._models)
-            yield Part("models", None, len(self._models), taken)
+            sizes = {model.id: model.size or 0 for model in self._store.models.all()}
+            total = sum(sizes[id_] for id_ in self._models)
+            yield PlannedRows("models", None, len(self._models), total)
         going = np.isin(self._predictions[:, 0], self._models)
         going |= np.isin(self._predictions[:, 1], self._programs)
         yield from self._part("predictions", "prediction", int(going.sum()), len(going))
 
-    def _part(self, kind: str, table: str, number: int, total: int) -> Iterator[Part]:
+    def _part(self, kind: str, table: str, number: int, total: int) -> Iterator[PlannedRows]:
         if number:
-            yield Part(kind, None, number, round(number * self._each(table, total)))
+            yield PlannedRows(kind, None, number, round(number * self._each(table, total)))
 
     def _each(self, table: str, rows: int) -> float:
         """Return the bytes of one row of a table."""
         return self._bytes.get(table, 0) / max(rows, 1)
 
     def _size(self, features: Ids) -> tuple[int, int]:
-        """Return the number of some features, and what they take."""
+        """Return the number and the approximate bytes of some rows of features."""
         packed = int(self._features[:, 2].sum())
         share = int(features[:, 2].sum()) / max(packed, 1)
         return len(features), round(share * self._bytes.get("feature", packed))
 
-    def origins(self) -> Iterator[Origin]:
-        """Yield whose records go, those with the most first."""
+    def origins(self) -> Iterator[RemovedSource]:
+        """Yield the sources of the records to remove, those with the most records first."""
         ids, counts = np.unique(self._sources, return_counts=True)
-        named = {row.id: row for row in self._store.sources.summaries()}
+        summaries = {row.id: row for row in self._store.sources.summaries()}
         for id_, number in sorted(zip(ids, counts, strict=True), key=lambda pair: -pair[1]):
-            row = named[int(id_)]
-            here = row.store == self._store.key
-            yield Origin(row.name, None if here else row.store, int(number))
+            row = summaries[int(id_)]
+            is_local = row.store == self._store.key
+            yield RemovedSource(row.name, None if is_local else row.store, int(number))
 
 
 def _seconds(
     installed: FeatureSet | None, version: int, programs: int
 ) -> tuple[float, float] | None:
-    """Return how long it takes to compute features again, least and most."""
+    """Return the least and most time to compute features again."""
     if installed is None or installed.version != version or installed.needs not in SECONDS:
         return None
     least, most = SECONDS[installed.needs]
     return programs * least, programs * most
 
 
-def total_bytes(parts: Iterable[Part]) -> int:
-    """Return about what all parts take together."""
+def total_bytes(parts: Iterable[PlannedRows]) -> int:
+    """Return the approximate bytes of all rows to remove."""
     return sum(part.bytes for part in parts)
 
 
 # ---- Rules and pruning ---------------------------------------------------------------------------
 
-#: Records that are ranked at a time: lists take ten times what arrays take.
+#: Records per ranking step: lists take ten times the memory of arrays.
 _PAGE = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What shall go.
+class PruneRules:
+    """The rules of a pruning.
 
     Parameters
     ----------
     selection : Selection
-        Which records are meant. Where it has a `best`, what stays of them is what it selects, and
-        the others go.
+        The records to which the rules apply. With a `best`, the records that it selects stay, and
+        the others are removed.
     retracted : bool
-        Records that were taken back.
+        Remove retracted records.
     features : str or None
-        Features of the set of that name; ``""`` for those of all sets.
+        Remove features of the set of this name; ``""`` for all sets.
     outdated : bool
-        Features of sets, or versions of them, that are not installed.
+        Remove features of sets, or of versions, that are not installed.
     models : int or None
-        Models but for so many of the newest of each kind; at least 1.
+        Keep only this number of the newest models of each kind; at least 1.
     """
 
     selection: Selection = EVERYTHING
@@ -238,23 +238,23 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
-    """What goes, in local numbers, and what that costs.
+class PrunePlan:
+    """The rows to remove, by local ids, and the cost.
 
     Parameters
     ----------
     records, retracted : array of int64
-        Records that go because others are better, and because they were taken back.
+        Records to remove because others are better, and because they are retracted.
     features : dict
-        Feature set → programs whose rows go.
+        Feature set → programs whose rows are removed.
     models : tuple of int
-        Models that go.
+        Models to remove.
     lasting : int
-        Records that were taken back but stay (:func:`tunedb.storage.pruning.is_pinned`).
-    parts : tuple of Part
-        What goes, kind by kind; what goes along with records and models is among it.
-    origins : tuple of Origin
-        Whose records go, those with the most first.
+        Retracted records that stay (:func:`tunedb.storage.pruning.is_pinned`).
+    parts : tuple of PlannedRows
+        Rows to remove, kind by kind, including those that depend on records and models.
+    origins : tuple of RemovedSource
+        Sources of the records to remove, those with the most records first.
     exchanges : tuple of Exchanged
         Databases that may have the records.
     """
@@ -264,44 +264,44 @@ class Plan:
     features: dict[int, Ids]
     models: tuple[int, ...]
     lasting: int
-    parts: tuple[Part, ...]
-    origins: tuple[Origin, ...]
+    parts: tuple[PlannedRows, ...]
+    origins: tuple[RemovedSource, ...]
     exchanges: tuple[Exchanged, ...]
 
     @property
     def rows(self) -> int:
-        """Records, programs' features and models that go: the steps of :func:`prune`."""
+        """Number of records, features and models to remove: the steps of :func:`prune`."""
         features = sum(map(len, self.features.values()))
         return len(self.records) + len(self.retracted) + features + len(self.models)
 
 
-def plan(store: Store, wanted: Wanted) -> Plan:
-    """Find out what would go; nothing is written.
+def plan(store: Store, wanted: PruneRules) -> PrunePlan:
+    """PrunePlan a pruning; nothing is written.
 
     Parameters
     ----------
     store : Store
         The database.
-    wanted : Wanted
-        What shall go.
+    wanted : PruneRules
+        The rules.
 
     Returns
     -------
-    Plan
+    PrunePlan
 
     Raises
     ------
     NotFoundError
-        There is no such workload, target, source or feature set.
+        A workload, target, source or feature set does not exist.
     UsageError
-        Nothing was asked for, or no model would stay.
+        There is no rule, or no model would stay.
     """
     _check(wanted)
     records, retracted, lasting = _records(store, wanted)
     features = _features(store, wanted)
     models = _models(store, wanted.models)
-    rows = GoingRows(store, np.union1d(records, retracted), features, models)
-    return Plan(
+    rows = PrunedRows(store, np.union1d(records, retracted), features, models)
+    return PrunePlan(
         records=records,
         retracted=retracted,
         features={id_: rows.programs_of(id_) for id_ in features},
@@ -314,23 +314,23 @@ def plan(store: Store, wanted: Wanted) -> Plan:
 
 
 def prune(
-    store: Store, chosen: Plan, *, on_progress: Callable[[int], None] | None = None
+    store: Store, chosen: PrunePlan, *, on_progress: Callable[[int], None] | None = None
 ) -> RemovedRows:
-    """Remove what a plan says, batch by batch.
+    """Remove the rows of a plan, batch by batch.
 
     Parameters
     ----------
     store : Store
-        The database that the plan is of.
-    chosen : Plan
-        What goes.
+        The database of the plan.
+    chosen : PrunePlan
+        The plan.
     on_progress : callable or None
-        Called with the number of steps that were done, of :attr:`Plan.rows`.
+        Called with the number of finished steps, of :attr:`PrunePlan.rows`.
 
     Returns
     -------
     RemovedRows
-        What went; less than planned where other processes were there first.
+        The removed rows; fewer than planned if other processes removed some first.
     """
     done, removed = 0, RemovedRows()
 
@@ -340,7 +340,7 @@ def prune(
         if on_progress is not None:
             on_progress(done)
 
-    # Records last: a program's features would have to be found among all sets.
+    # Records last: their removal would have to look up features in all sets.
     for set_id, programs in chosen.features.items():
         for batch in _batches(programs):
             step(len(batch), store.pruning.remove_features(set_id, batch))
@@ -358,54 +358,53 @@ def _batches(ids: Ids) -> Iterator[list[int]]:
         yield ids[start : start + limits.BATCH_ROWS].tolist()
 
 
-def _check(wanted: Wanted) -> None:
-    """Raise UsageError where nothing is wanted, or too much."""
-    asked = (wanted.selection.best, wanted.features, wanted.models)
-    if not wanted.retracted and not wanted.outdated and asked == (None, None, None):
+def _check(wanted: PruneRules) -> None:
+    """Raise UsageError if there is no rule, or no model would stay."""
+    rules = (wanted.selection.best, wanted.features, wanted.models)
+    if not wanted.retracted and not wanted.outdated and rules == (None, None, None):
         raise UsageError("nothing to remove; choose features, retracted, best or models")
     if wanted.models is not None and wanted.models < 1:
         raise UsageError("prune keeps the newest model of each kind; keep 1 or more")
 
 
-# ---------------------------------------------------------------------- what goes
+# ---------------------------------------------------------------------- rows to remove
 
 
-def _records(store: Store, wanted: Wanted) -> tuple[Ids, Ids, int]:
-    """Return the records that go, those that go because they were taken back, and who stays."""
+def _records(store: Store, wanted: PruneRules) -> tuple[Ids, Ids, int]:
+    """Return worse and retracted records to remove, and the number of retracted ones that stay."""
     selection = wanted.selection
     records = retracted = np.empty(0, np.int64)
     if selection.best is None and not wanted.retracted:
         return records, retracted, 0
-    stay = np.array(store.pruning.pinned_ids(), np.int64)
-    meant = chosen_ids(store, replace(selection, best=None), store.batches.last_id())
-    staying = 0
+    pinned = np.array(store.pruning.pinned_ids(), np.int64)
+    selected = chosen_ids(store, replace(selection, best=None), store.batches.last_id())
+    lasting = 0
     if wanted.retracted:
-        every = np.intersect1d(store.pruning.retracted_ids(), meant, assume_unique=True)
-        retracted = np.setdiff1d(every, stay, assume_unique=True)
-        staying = len(every) - len(retracted)
-        meant = np.setdiff1d(meant, retracted, assume_unique=True)
+        every = np.intersect1d(store.pruning.retracted_ids(), selected, assume_unique=True)
+        retracted = np.setdiff1d(every, pinned, assume_unique=True)
+        lasting = len(every) - len(retracted)
+        selected = np.setdiff1d(selected, retracted, assume_unique=True)
     if selection.best is not None:
-        meant = np.setdiff1d(meant, stay, assume_unique=True)
-        kept = _kept(store, meant, selection.best, selection.rest)
-        records = np.setdiff1d(meant, kept, assume_unique=True)
-    return records, retracted, staying
+        selected = np.setdiff1d(selected, pinned, assume_unique=True)
+        best = _best(store, selected, selection.best, selection.rest)
+        records = np.setdiff1d(selected, best, assume_unique=True)
+    return records, retracted, lasting
 
 
-def _kept(store: Store, meant: Ids, best: int, rest: float) -> Ids:
-    """Return the best records of each workload and target and a rest, as an exchange chooses them.
+def _best(store: Store, selected: Ids, best: int, rest: float) -> Ids:
+    """Return the best records of each workload and target and a rest, as an exchange selects them.
 
-    But those that are served come before others, and those that were taken back last: what TVM
-    gets must not change.
+    Served records rank first and retracted ones last, so that the answers to TVM do not change.
     """
     table = store.pruning.measurement_ranks()
-    table = table[np.isin(table[:, 0].astype(np.int64), meant, assume_unique=True)]
+    table = table[np.isin(table[:, 0].astype(np.int64), selected, assume_unique=True)]
     ids, workloads, targets, statuses, served = table[:, :5].astype(np.int64).T
     worth = 1 - served + np.isin(ids, store.pruning.retracted_ids(), assume_unique=True)
     order = np.lexsort((ids, table[:, 5], worth))
     places = np.empty(len(ids))
     places[order] = np.arange(len(ids))
     ranks = Ranks()
-    # Places differ, so digests decide nothing.
+    # Places are unique, so digests never break ties.
     digest = bytes(DIGEST_BYTES)
     for start in range(0, len(ids), _PAGE):
         page = slice(start, start + _PAGE)
@@ -416,22 +415,22 @@ def _kept(store: Store, meant: Ids, best: int, rest: float) -> Ids:
     return ranks.chosen(best, rest)
 
 
-def _features(store: Store, wanted: Wanted) -> dict[int, tuple[str, int]]:
-    """Return the feature sets whose rows go: local number → name and version."""
+def _features(store: Store, wanted: PruneRules) -> dict[int, tuple[str, int]]:
+    """Return the feature sets whose rows are removed: id → name and version."""
     stored, installed = store.pruning.feature_set_ids(), feature_sets()
-    named = {name for name, _ in stored.values()} | installed.keys()
-    if wanted.features and wanted.features not in named:
+    names = {name for name, _ in stored.values()} | installed.keys()
+    if wanted.features and wanted.features not in names:
         raise NotFoundError(
-            f"no feature set {wanted.features!r}; there are: {', '.join(sorted(named))}"
+            f"no feature set {wanted.features!r}; there are: {', '.join(sorted(names))}"
         )
 
-    def goes(name: str, version: int) -> bool:
+    def is_removed(name: str, version: int) -> bool:
         if wanted.features is not None and wanted.features in ("", name):
             return True
         current = installed.get(name)
         return wanted.outdated and (current is None or current.version != version)
 
-    return {id_: label for id_, label in stored.items() if goes(*label)}
+    return {id_: label for id_, label in stored.items() if is_removed(*label)}
 
 
 def _models(store: Store, keep: int | None) -> tuple[int, ...]:
@@ -439,9 +438,9 @@ def _models(store: Store, keep: int | None) -> tuple[int, ...]:
     if keep is None:
         return ()
     newest: dict[str, int] = {}
-    going = []
-    for one in reversed(store.models.all()):
-        newest[one.kind] = newest.get(one.kind, 0) + 1
-        if newest[one.kind] > keep:
-            going.append(one.id)
-    return tuple(sorted(going))
+    older = []
+    for model in reversed(store.models.all()):
+        newest[model.kind] = newest.get(model.kind, 0) + 1
+        if newest[model.kind] > keep:
+            older.append(model.id)
+    return tuple(sorted(older))

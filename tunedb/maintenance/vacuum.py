@@ -1,8 +1,7 @@
-"""Giving space back: what a vacuum would give, what it needs, and doing it.
+"""Vacuum: estimates of the space that it frees and needs, and the vacuum itself.
 
-SQLite writes the whole file anew: into a temporary file, from there into the write-ahead log, and
-from there back. PostgreSQL marks what dead rows take as free for new ones; the files keep their
-size.
+SQLite rewrites the whole file: into a temporary file, from there into the write-ahead log, and from
+there back. PostgreSQL marks the space of dead rows as reusable; its files keep their size.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from ..storage.engine import sqlite_path
 if TYPE_CHECKING:
     from ..storage.store import Store
 
-#: Bytes of the new file in a second, as measured with 311 MB on a busy cloud machine.
+#: Bytes of the new file per second, measured with 311 MB on a busy cloud machine.
 BYTES_PER_S = 100e6
 
-#: Where SQLite puts temporary files, the first that is a folder in which it may write.
+#: SQLite's folders for temporary files; it takes the first writable one.
 _TEMPORARY = ("/var/tmp", "/usr/tmp", "/tmp", ".")  # noqa: S108 - SQLite's own list
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Space that a vacuum needs for the time that it takes.
+    """Temporary space that a vacuum needs on one disk.
 
     Parameters
     ----------
     folder : Path
-        Where.
+        A folder on the disk.
     needed, free : int
-        Bytes.
+        Needed and free bytes.
     """
 
     folder: Path
@@ -46,20 +45,20 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class VacuumPlan:
-    """What a vacuum would do.
+    """Estimates of a vacuum.
 
     Parameters
     ----------
     is_file : bool
-        Whether it is SQLite, which gives space back to the disk.
+        The database is SQLite, which returns space to the disk.
     bytes : int
-        What the database takes now.
+        Present size of the database.
     freed : int
-        What would be free then, an estimate for PostgreSQL; half-empty pages come on top.
+        Bytes that the vacuum frees, an estimate for PostgreSQL; half-empty pages add to it.
     seconds : float or None
-        About how long it takes; None where nobody knows.
+        Approximate duration; None if unknown.
     rooms : tuple of Room
-        What it needs, one for each disk.
+        Temporary space needed, one item per disk.
     """
 
     is_file: bool
@@ -71,18 +70,18 @@ class VacuumPlan:
 
 @dataclass(frozen=True, slots=True)
 class Vacuumed:
-    """What a vacuum did: bytes of the database before and after."""
+    """Result of a vacuum: bytes of the database before and after."""
 
     before: int
     after: int
 
 
 def plan_vacuum(store: Store) -> VacuumPlan:
-    """Find out what a vacuum would do; nothing is written."""
+    """Estimate a vacuum; nothing is written."""
     if not store.pruning.is_file:
         tables = store.pruning.table_spaces()
-        dead = sum(one.bytes * one.dead / max(one.rows + one.dead, 1) for one in tables)
-        return VacuumPlan(False, sum(one.bytes for one in tables), round(dead), None, ())
+        dead = sum(table.bytes * table.dead / max(table.rows + table.dead, 1) for table in tables)
+        return VacuumPlan(False, sum(table.bytes for table in tables), round(dead), None, ())
     space = store.pruning.file_space()
     left = (space.pages - space.free) * space.page_size
     return VacuumPlan(
@@ -95,37 +94,37 @@ def plan_vacuum(store: Store) -> VacuumPlan:
 
 
 def _rooms(file: Path | None, size: int) -> tuple[Room, ...]:
-    """Return what a new file of a size needs on each disk."""
+    """Return the space that a new file of `size` bytes needs on each disk."""
     if file is None:
         return ()
     needed: dict[int, Room] = {}
     # The copy is in the temporary folder first, and then in the log beside the file.
     for folder in (file.absolute().parent, temporary_folder()):
         disk = folder.stat().st_dev
-        known = needed.get(disk)
-        if known is None:
+        room = needed.get(disk)
+        if room is None:
             needed[disk] = Room(folder, size, shutil.disk_usage(folder).free)
         else:
-            needed[disk] = Room(known.folder, known.needed + size, known.free)
+            needed[disk] = Room(room.folder, room.needed + size, room.free)
     return tuple(needed.values())
 
 
 def temporary_folder() -> Path:
-    """Return where SQLite writes temporary files."""
-    named = [os.environ.get(name, "") for name in ("SQLITE_TMPDIR", "TMPDIR")]
-    for name in (*named, *_TEMPORARY):
+    """Return SQLite's folder for temporary files."""
+    configured = [os.environ.get(name, "") for name in ("SQLITE_TMPDIR", "TMPDIR")]
+    for name in (*configured, *_TEMPORARY):
         if name and Path(name).is_dir() and os.access(name, os.W_OK | os.X_OK):
             return Path(name).absolute()
     return Path.cwd()
 
 
 def vacuum(store: Store) -> Vacuumed:
-    """Give back what removed rows took.
+    """Free the space of removed rows.
 
     Raises
     ------
     StorageError
-        A disk has no room for what it takes; nothing was changed.
+        A disk lacks the temporary space; nothing was changed.
     BusyError
         Another process is writing.
     """
@@ -136,12 +135,12 @@ def vacuum(store: Store) -> Vacuumed:
 
 
 def require_room(location: str, rooms: Sequence[Room]) -> None:
-    """Raise StorageError where a disk has no room for a vacuum."""
+    """Raise StorageError if a disk lacks the temporary space for a vacuum."""
     for room in rooms:
         if room.free < room.needed:
             mega = 1e6
             raise StorageError(
                 f"{location}: a vacuum needs {room.needed / mega:,.0f} MB in {room.folder} for a "
-                f"while,but {room.free / mega:,.0f} MB are free; free some, or name a "
+                f"while, but {room.free / mega:,.0f} MB are free; free some, or name a "
                 "folder with more room in SQLITE_TMPDIR"
             )

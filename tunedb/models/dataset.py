@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from .. import identity, limits
 from ..errors import FormatError, NotFoundError, PluginError, StorageError, UsageError
-from ..extraction.extract import place_of
+from ..extraction.extract import quarantine_name
 from ..records import FailureKind, Origin, Signature
 from ..run_times import NO_TIME
 from ..system.host import threads_of
@@ -741,7 +741,7 @@ def _check_features(
     has_rows = records.n_rows[first] >= 0
     if not has_rows.any():
         others = _other_versions(store, feature_set)
-        failed = set(store.batches.quarantined_lines(place_of(feature_set)))
+        failed = set(store.batches.quarantined_lines(quarantine_name(feature_set)))
         all_failed = failed.issuperset(records.program_ids[first].tolist())
         advice = (
             "all failed; see: tunedb quarantine"

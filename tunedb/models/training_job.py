@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from ..errors import UsageError
-from ..extraction.extract import extract, place_of
+from ..extraction.extract import extract, quarantine_name
 from ..features.base import FeatureSet, StepFeatures, feature_set
 from . import cards, sessions
 from ._xgboost import import_xgboost
@@ -227,7 +227,7 @@ def _extract(store: Store, features: StepFeatures, scope: Scope, step: Step) -> 
 
 def _failed(store: Store, features: StepFeatures) -> set[int]:
     """Return the programs whose features were asked for in vain: no extraction tries them again."""
-    return set(store.batches.quarantined_lines(place_of(features)))
+    return set(store.batches.quarantined_lines(quarantine_name(features)))
 
 
 def course(fitted: Fitted) -> dict[str, Any]:

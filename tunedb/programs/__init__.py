@@ -1,6 +1,6 @@
-"""Programs in their stored form, a module or package for each tool that writes them.
+"""Programs in their stored form: one module or package per tool.
 
-Needs no TVM and no database.
+Imports neither TVM nor a database.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from ..errors import FormatError
 from ..records import Program, WorkloadFormat
 from .base import Step, Tool
 
-#: Tools that write programs: the module with the ``TOOL``, which is imported when one of its
-#: programs comes, and the formats of its workloads.
+#: Name of a tool → the module with its ``TOOL``, imported on first use, and its workload formats.
 _TOOLS: dict[str, tuple[str, tuple[WorkloadFormat, ...]]] = {
     "metaschedule": (
         ".metaschedule.tool",
@@ -43,7 +42,7 @@ def tool_of(format: str) -> Tool[Any]:
     Raises
     ------
     FormatError
-        This version does not know the format, or it is one without programs.
+        The format is unknown to this version, or has no programs.
     """
     name = TOOL_NAMES.get(format)
     if name is None:
@@ -55,11 +54,11 @@ def tool_of(format: str) -> Tool[Any]:
 
 
 def steps_of(program: Program) -> list[Step]:
-    """Return the steps of a program, whichever tool wrote it.
+    """Return the steps of a program of any tool.
 
     Raises
     ------
     FormatError
-        The stored steps are damaged, or of a format that this version does not know.
+        The stored steps are damaged, or their format is unknown to this version.
     """
     return tool_of(program.workload.format).steps(program.trace)

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""From the steps of auto_scheduler, as JSON lists, to their stored form in one walk.
+"""Encoder of auto_scheduler's steps: from JSON lists to their stored form in one pass.
 
-A record has some 30 steps with 300 values; a walk in Python takes 60 microseconds, this one 2. Only
-lists, integers and text of exactly these types are read, as a JSON parser makes them. What is
-anything else is refused without a word: ``tunedb.programs.ansor`` then finds the words.
+A record has about 30 steps with 300 values; a pass in Python takes 60 microseconds, this one 2. The
+encoder accepts only exact lists, integers and texts, as a JSON parser returns them. It rejects
+anything else without a reason, which ``tunedb.programs.ansor.explain`` finds.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -35,7 +35,7 @@ cdef enum:
     ANNOTATIONS = 12
     LAYOUT_REWRITES = 3
 
-cdef enum:  # what a function tells besides an exception
+cdef enum:  # results of functions
     DONE = 0
     REFUSED = 1
 
@@ -127,7 +127,7 @@ cdef int put_text(Buffer* out, const char* text, size_t size) except -1:
 
 
 cdef inline bint read_int(PyObject* value, int64_t* number) noexcept:
-    """Tell whether `value` is an integer of 64 bits, and set `number` to it."""
+    """Read an integer of 64 bits into `number`; False for any other value."""
     cdef int overflow = 0
     if not PyLong_CheckExact(value):
         return False
@@ -144,7 +144,7 @@ cdef inline bint has_null(PyObject* values) noexcept:
 
 
 cdef int put_indexes(Buffer* out, PyObject* values, bint nullable) except -1:
-    """Write a list of numbers that are not negative; of null too, where `nullable`."""
+    """Write a list of nonnegative numbers, and of nulls if `nullable`."""
     cdef Py_ssize_t i
     cdef int64_t number
     cdef PyObject* item
@@ -166,7 +166,7 @@ cdef int put_indexes(Buffer* out, PyObject* values, bint nullable) except -1:
 
 
 cdef int take_numbers(Buffer* out, Buffer* decisions, PyObject* values) except -1:
-    """Write a list of null to `out`, and the numbers that it stands for to `decisions`."""
+    """Write a null per number to `out`, and the numbers to `decisions`."""
     cdef Py_ssize_t i
     cdef int64_t number
     put_byte(out, 91)
@@ -182,7 +182,7 @@ cdef int take_numbers(Buffer* out, Buffer* decisions, PyObject* values) except -
 
 
 cdef bint read_digits(const char* text, size_t size, uint64_t* number) noexcept:
-    """Tell whether `text` is a number up to 2**63 - 1 as it would be printed, and read it."""
+    """Read a canonical decimal number up to 2**63 - 1; False for any other text."""
     cdef size_t i
     cdef uint64_t value = 0
     if size == 0 or size > 19 or (text[0] == 48 and size > 1):
@@ -196,7 +196,7 @@ cdef bint read_digits(const char* text, size_t size, uint64_t* number) noexcept:
 
 
 cdef int put_pragma(Buffer* out, Buffer* decisions, PyObject* value) except -1:
-    """Write a pragma, without its number where it is the depth of unrolling."""
+    """Write a pragma; the number of an unroll pragma goes to `decisions`."""
     cdef Py_ssize_t size = 0
     cdef uint64_t number = 0
     if not PyUnicode_CheckExact(value):
@@ -216,7 +216,7 @@ cdef int put_pragma(Buffer* out, Buffer* decisions, PyObject* value) except -1:
 
 
 cdef int put_field(char kind, Buffer* out, Buffer* decisions, PyObject* value) except -1:
-    """Write a field of a step that needs no look at the others (``tunedb.programs.ansor.CODES``)."""
+    """Write a field that does not depend on other fields (``tunedb.programs.ansor.CODES``)."""
     cdef int64_t number = 0
     cdef Py_ssize_t size = 0
     cdef const char* text
@@ -239,7 +239,7 @@ cdef int put_field(char kind, Buffer* out, Buffer* decisions, PyObject* value) e
 
 
 cdef class Splitter:
-    """Splits lists of steps, and remembers sketches: most records share a few.
+    """Encoder of lists of steps, with a cache of sketches, which most records share.
 
     Parameters
     ----------
@@ -269,7 +269,7 @@ cdef class Splitter:
             self.count += 1
 
     def split(self, steps, layout_rewrite):
-        """Return ``(sketch, decisions)``, or None for what are no steps."""
+        """Return ``(sketch, decisions)``, or None for invalid steps."""
         cdef char sketch_room[SKETCH_BYTES]
         cdef char decision_room[DECISION_BYTES]
         cdef Buffer out, decisions
@@ -367,7 +367,7 @@ cdef class Splitter:
         return DONE
 
     cdef Code* _code(self, const char* text, Py_ssize_t size) noexcept:
-        """The code with that name, or NULL."""
+        """Return the code with this name, or NULL."""
         cdef uint32_t word = 0
         cdef int i
         if size > 4:
@@ -380,7 +380,7 @@ cdef class Splitter:
         return NULL
 
     cdef bytes _shared(self, const char* data, size_t size):
-        """The bytes as an object; the same one as last time, whose hash Python knows."""
+        """Return the cached bytes object if equal, which has its hash computed, or a new one."""
         cdef uint64_t mixed = size
         cdef uint64_t word
         cdef size_t i = 0

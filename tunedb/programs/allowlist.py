@@ -1,12 +1,12 @@
-"""Checks of foreign programs: lists of allowed values, and bounds.
+"""Allow-list for foreign programs: permitted values, and bounds.
 
-A stored program is code: an annotation of a loop alone can hand a text to LLVM's parser when the
-schedule is compiled. So a foreign program is taken only where each instruction, each annotation
-and each value is one that its tool's own rules write (the checks of
-:class:`tunedb.programs.base.Tool`). What is not on the lists is refused, whatever it may mean.
+A stored program is code: a loop annotation alone can pass text to LLVM's parser when the schedule
+is compiled. A foreign program is accepted only if its tool's own rules write each of its
+instructions, annotations and values (the checks of :class:`tunedb.programs.base.Tool`). Anything
+else is rejected, whatever it means.
 
-Sketches and tails are shared by many programs and are looked at once; what they have places for is
-remembered, so that a program costs no more than its decisions.
+Many programs share a sketch or a tail. Each is checked once and its facts are cached, so that a
+check of a program costs no more than that of its decisions.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ..json_checks import INT64
 from ..records import Trace
 from . import tool_of
 
-#: Which of the two stored parts that programs share.
-Part = Literal["sketch", "tail"]
+#: The two stored parts that programs share.
+SharedPart = Literal["sketch", "tail"]
 
 
 def check_trace(trace: Trace, format: str) -> None:
@@ -35,36 +35,36 @@ def check_trace(trace: Trace, format: str) -> None:
     Parameters
     ----------
     trace : Trace
-        Its stored form.
+        Stored form of the program.
     format : str
-        The :class:`~tunedb.records.WorkloadFormat` of its workload, which says what it consists of.
+        The :class:`~tunedb.records.WorkloadFormat` of its workload.
 
     Raises
     ------
     FormatError
-        Some part is not allowed, or they do not belong together; the message names the first.
+        A part is not allowed, or the parts do not belong together; the message names the first.
     """
     sketch = _facts("sketch", trace.sketch, format)
     tail = None if trace.tail is None else _facts("tail", trace.tail, format)
     tool_of(format).check_program(sketch, tail, trace.decisions)
 
 
-def check_part(part: Part, body: bytes, format: str) -> None:
-    """Raise FormatError unless a sketch or tail holds allowed instructions alone.
+def check_part(part: SharedPart, body: bytes, format: str) -> None:
+    """Raise FormatError unless a sketch or tail holds only allowed instructions.
 
     Parameters
     ----------
     part : {"sketch", "tail"}
-        Which of the two.
+        Kind of the part.
     body : bytes
-        As it is stored, not compressed.
+        The part as stored, uncompressed.
     format : str
-        As :func:`check_trace`.
+        As for :func:`check_trace`.
 
     Raises
     ------
     FormatError
-        Something in it is not allowed; the message says what.
+        An instruction is not allowed; the message names it.
     """
     _facts(part, body, format)
 
@@ -72,25 +72,25 @@ def check_part(part: Part, body: bytes, format: str) -> None:
 def check_decisions(decisions: bytes, format: str) -> None:
     """Raise FormatError unless decisions are numbers and words of the allowed forms.
 
-    :func:`check_trace` looks besides whether they belong to the sketch and the tail.
+    :func:`check_trace` also checks that they belong to the sketch and the tail.
 
     Parameters
     ----------
     decisions : bytes
-        As they are stored.
+        The decisions as stored.
     format : str
-        As :func:`check_trace`.
+        As for :func:`check_trace`.
 
     Raises
     ------
     FormatError
-        They hold something else.
+        A value is not allowed.
     """
     tool_of(format).check_decisions(decisions)
 
 
-def _facts(part: Part, body: bytes, format: str) -> Any:
-    """Return what a part has places for, or raise FormatError."""
+def _facts(part: SharedPart, body: bytes, format: str) -> Any:
+    """Return the facts of a part that its decisions are checked against."""
     tool = tool_of(format)
     check = tool.check_sketch if part == "sketch" else tool.check_tail
     if check is None:
@@ -98,38 +98,38 @@ def _facts(part: Part, body: bytes, format: str) -> Any:
     if len(body) > limits.MAX_FOREIGN_PART_BYTES:
         limit = limits.MAX_FOREIGN_PART_BYTES
         raise FormatError(f"{part} of {len(body)} bytes, over the limit of {limit}")
-    look = _look if len(body) > limits.MAX_REMEMBERED_BYTES else _remembered
-    facts = look(check, body)
+    read = _read_facts if len(body) > limits.MAX_REMEMBERED_BYTES else _cached_facts
+    facts = read(check, body)
     if isinstance(facts, str):
         raise FormatError(f"{part}: {facts}")
     return facts
 
 
-def _look(check: Callable[[bytes], Any], body: bytes) -> Any:
-    """Return what a part has places for, or as text why it is not allowed."""
+def _read_facts(check: Callable[[bytes], Any], body: bytes) -> Any:
+    """Return the facts of a part, or the reason of its rejection as text."""
     try:
         return check(body)
     except FormatError as error:
-        # Remembered too: a hostile database may refer to one sketch a million times.
+        # Rejections are cached too: a hostile database may refer to one sketch a million times.
         return str(error)
 
 
-_remembered = lru_cache(maxsize=2048)(_look)
+_cached_facts = lru_cache(maxsize=2048)(_read_facts)
 
 
-# ---- Values that several tools allow -------------------------------------------------------------
+# ---- Checks that several tools share -------------------------------------------------------------
 
-#: Words that a knob or a template may have: names of kernels, algorithms and layouts.
+#: Allowed words of a knob or a template: names of kernels, algorithms and layouts.
 _WORD = re.compile(r"[A-Za-z0-9_.\-+]{0,64}")
 
 
 def is_int(value: Any) -> bool:
-    """Tell whether a value is an integer of 64 bits."""
+    """Return True for an integer of 64 bits."""
     return type(value) is int and -INT64 <= value < INT64
 
 
 def is_text(value: Any) -> bool:
-    """Tell whether a value can be a name of a block or knob: short, without control codes."""
+    """Return True for a possible name of a block or knob: short, without control codes."""
     return (
         isinstance(value, str)
         and len(value) <= limits.MAX_FOREIGN_NAME_CHARS
@@ -138,7 +138,7 @@ def is_text(value: Any) -> bool:
 
 
 def is_word(value: Any) -> bool:
-    """Tell whether a value is a short word, such as the name of a layout."""
+    """Return True for a short word, such as the name of a layout."""
     return isinstance(value, str) and _WORD.fullmatch(value) is not None
 
 
@@ -151,7 +151,7 @@ def check_length(decisions: bytes) -> None:
 
 
 def read_values(decisions: bytes) -> list[Any]:
-    """Return the list of values that decisions are, or raise FormatError."""
+    """Return the values of decisions stored as a JSON list, or raise FormatError."""
     check_length(decisions)
     try:
         values = orjson.loads(decisions)
@@ -163,7 +163,7 @@ def read_values(decisions: bytes) -> list[Any]:
 
 
 def read_sketch(body: bytes, keys: set[str]) -> dict[str, Any]:
-    """Return the object that a sketch is, or raise FormatError."""
+    """Return a sketch stored as a JSON object with these keys, or raise FormatError."""
     try:
         sketch = orjson.loads(body)
     except orjson.JSONDecodeError as error:

@@ -6,11 +6,11 @@ stored in two parts:
 
 * the *sketch*: canonical JSON of ``{"layout_rewrite": …, "steps": […]}``, where ``null`` stands for
   the numbers that differ from program to program: extent and lengths of a split, and the number
-  behind ``auto_unroll_max_step$``, which leaves ``["PR", 5, 0, "auto_unroll_max_step$", null]``;
-* the *decisions*: these numbers in their order, each as unsigned LEB128.
+  after ``auto_unroll_max_step$``, which leaves ``["PR", 5, 0, "auto_unroll_max_step$", null]``;
+* the *decisions*: these numbers in order, each as unsigned LEB128.
 
-A split with an unknown length (``null``) stays in the sketch as it is; its extent, never ``null``
-there, tells it apart. So does a pragma whose text would not come back exactly (``…$007``).
+A split with an unknown length (``null``) stays unchanged in the sketch, recognisable by its extent,
+which is not ``null``. A pragma stays unchanged if its text could not be restored (``…$007``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .allowlist import check_length, read_sketch
 from .base import Step, Tool
 from .workload_info.keys import of_ansor
 
-#: Words for the annotations of loops, by number (``IteratorAnnotation``, ``loop_state.h``).
+#: Names of loop annotations, by number (``IteratorAnnotation``, ``loop_state.h``).
 ANNOTATIONS = (
     "none",
     "unroll",
@@ -48,10 +48,10 @@ ANNOTATIONS = (
     "tensorize",
 )
 
-#: Words for ``layout_rewrite_option`` by number (``LayoutRewriteOption``, ``compute_dag.h``).
+#: Names of ``layout_rewrite_option``, by number (``LayoutRewriteOption``, ``compute_dag.h``).
 LAYOUT_REWRITES = ("no_rewrite", "insert_transform_stage", "rewrite_for_pre_transformed")
 
-#: A pragma with a number behind it.
+#: Prefix of the pragma with a number.
 UNROLL = "auto_unroll_max_step$"
 
 
@@ -62,13 +62,13 @@ class Code:
     Parameters
     ----------
     name : str
-        In words.
+        Readable name.
     fields : tuple of str
-        Names of its fields in order; the first is always ``stage``.
+        Names of its fields, in order; the first is always ``stage``.
     kinds : str
-        A letter for each field: ``i`` index (not negative), ``z`` integer, ``b`` 0 or 1, ``a``
-        number of an annotation, ``s`` text, ``l`` list of indexes, ``e`` extent of a split, ``n``
-        its lengths (always behind the extent), ``p`` pragma.
+        A letter per field: ``i`` index (not negative), ``z`` integer, ``b`` 0 or 1, ``a`` number of
+        an annotation, ``s`` text, ``l`` list of indexes, ``e`` extent of a split, ``n`` its lengths
+        (always after the extent), ``p`` pragma.
     """
 
     name: str
@@ -98,8 +98,8 @@ CODES = {
 
 _splitter = Splitter({code: value.kinds for code, value in CODES.items()})
 
-#: What a value of each kind is, for messages.
-_MEANINGS = {
+#: Descriptions of the kinds of fields, for messages.
+_DESCRIPTIONS = {
     "i": "an index of 64 bits",
     "z": "an integer of 64 bits",
     "b": "0 or 1",
@@ -121,13 +121,13 @@ def split_steps(steps: Any, layout_rewrite: Any) -> Trace:
     steps : list
         Steps as a JSON parser returns them.
     layout_rewrite : int or None
-        The task's ``layout_rewrite_option``, which changes what the steps mean; None where the
+        The task's ``layout_rewrite_option``, which changes the meaning of the steps; None if the
         log has none.
 
     Raises
     ------
     FormatError
-        These are no steps; the message names the first bad one.
+        A step is invalid; the message names the first one.
     """
     parts = _splitter.split(steps, layout_rewrite)
     if parts is None:
@@ -136,7 +136,7 @@ def split_steps(steps: Any, layout_rewrite: Any) -> Trace:
 
 
 def explain(steps: Any, layout_rewrite: Any) -> str:
-    """Return why these are no steps."""
+    """Return the reason why the steps are invalid."""
     if layout_rewrite is not None and not (
         _is_index(layout_rewrite) and layout_rewrite < len(LAYOUT_REWRITES)
     ):
@@ -150,7 +150,7 @@ def explain(steps: Any, layout_rewrite: Any) -> str:
 
 
 def _explain_step(number: int, step: Any) -> str | None:
-    """Return what is wrong with a step, or None."""
+    """Return the reason why a step is invalid, or None."""
     if not (isinstance(step, list) and step and isinstance(step[0], str)):
         return f"step {number} is not [code, field, …]"
     code = CODES.get(step[0])
@@ -160,8 +160,8 @@ def _explain_step(number: int, step: Any) -> str | None:
         return f"step {number} ({step[0]}) has {len(step) - 1} fields, not {len(code.kinds)}"
     for name, kind, value in zip(code.fields, code.kinds, step[1:], strict=True):
         if not _is_kind(kind, value):
-            what = _MEANINGS[kind]
-            return f"step {number} ({step[0]}): its {name} is {what}, not {shown(value)}"
+            expected = _DESCRIPTIONS[kind]
+            return f"step {number} ({step[0]}): its {name} is {expected}, not {shown(value)}"
     return None
 
 
@@ -170,7 +170,7 @@ def _is_index(value: Any) -> bool:
 
 
 def _is_kind(kind: str, value: Any) -> bool:
-    """Tell whether a field's value is of the kind that :class:`Code` describes."""
+    """Return True if a field's value has its kind (:class:`Code`)."""
     if kind in "sp":
         return isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)
     if kind == "l":
@@ -189,7 +189,7 @@ def join_steps(trace: Trace) -> tuple[list[Any], int | None]:
     Raises
     ------
     FormatError
-        The parts are damaged, do not belong together or are of another kind of program.
+        The parts are damaged, do not belong together or belong to another tool.
     """
     try:
         sketch = orjson.loads(trace.sketch)
@@ -198,8 +198,7 @@ def join_steps(trace: Trace) -> tuple[list[Any], int | None]:
         steps = [_fill(step, numbers) for step in sketch["steps"]]
     except (TypeError, ValueError, LookupError, StopIteration, RecursionError) as error:
         raise FormatError(f"cannot read stored steps: {error!r:.200}") from None
-    # What is split again and is the same has the right types, and neither too few numbers nor
-    # too many.
+    # An equal second split proves the types and the number of decisions.
     if _splitter.split(steps, layout_rewrite) != (trace.sketch, trace.decisions):
         raise FormatError("stored steps are damaged")
     return steps, layout_rewrite
@@ -219,7 +218,7 @@ def _read_varints(data: bytes) -> Iterator[int]:
 
 
 def _fill(step: list[Any], numbers: Iterator[int]) -> list[Any]:
-    """Return a step of a sketch with its numbers."""
+    """Return a step of a sketch, completed with its numbers."""
     if step[0] == "SP" and step[3] is None:
         extent = next(numbers)
         return [*step[:3], extent, [next(numbers) for _ in step[4]], *step[5:]]
@@ -231,8 +230,8 @@ def _fill(step: list[Any], numbers: Iterator[int]) -> list[Any]:
 def steps_of(trace: Trace) -> list[Step]:
     """Return the steps of a stored program with named, readable arguments.
 
-    ``annotation`` is a word of :data:`ANNOTATIONS`, a pragma with a number has it as ``value``,
-    an extent of 0 is None (unknown), and so is an unknown length.
+    ``annotation`` is a name of :data:`ANNOTATIONS`; the number of a pragma is ``value``; an unknown
+    extent (stored as 0) and an unknown length are None.
 
     Raises
     ------
@@ -266,12 +265,12 @@ def _options_of(trace: Trace) -> dict[str, Any]:
     return {} if option is None else {"layout_rewrite": LAYOUT_REWRITES[option]}
 
 
-# ---- Steps that a foreign program may hold -------------------------------------------------------
+# ---- Allow-list for foreign programs -------------------------------------------------------------
 
 #: The one pragma that auto_scheduler's rules write (``sketch_policy_rules.cc``).
 _PRAGMA = re.compile(r"auto_unroll_max_step\$[0-9]{1,18}")
 
-#: Storage scopes of its caches.
+#: Allowed storage scopes of cache steps.
 _SCOPES = frozenset({"local", "shared", "global", "warp"})
 
 _CONTINUED = bytes(range(128, 256))
@@ -279,16 +278,16 @@ _TOO_LONG = re.compile(rb"[\x80-\xff]{9}")  # a number of more than 63 bits
 
 
 def _check_sketch(body: bytes) -> int:
-    """Return how many numbers belong to a sketch of allowed steps."""
+    """Check a sketch and return the number of its decisions."""
     sketch = read_sketch(body, {"layout_rewrite", "steps"})
     steps, layout_rewrite = sketch["steps"], sketch["layout_rewrite"]
     if not isinstance(steps, list) or len(steps) > limits.MAX_FOREIGN_STEPS:
         raise FormatError(f"not a list of at most {limits.MAX_FOREIGN_STEPS} steps")
     places, filled = 0, []
     for step in steps:
-        number, whole = _filled(step)
+        number, filled_step = _filled(step)
         places += number
-        filled.append(whole)
+        filled.append(filled_step)
     if split_steps(filled, layout_rewrite).sketch != body:
         raise FormatError("not in the canonical form")
     for number, step in enumerate(filled):
@@ -300,7 +299,7 @@ def _check_sketch(body: bytes) -> int:
 
 
 def _filled(step: Any) -> tuple[int, Any]:
-    """Return how many numbers of a step stand elsewhere, and the step with some in their place."""
+    """Return the number of a step's decisions, and the step with dummies in their places."""
     if isinstance(step, list) and step:
         if step[0] == "SP" and len(step) == 6 and step[3] is None and isinstance(step[4], list):
             return 1 + len(step[4]), [*step[:3], 1, [1] * len(step[4]), step[5]]
@@ -310,14 +309,14 @@ def _filled(step: Any) -> tuple[int, Any]:
 
 
 def _check_decisions(decisions: bytes) -> None:
-    """Raise FormatError unless these are whole numbers of 63 bits at most."""
+    """Raise FormatError unless the decisions are numbers of at most 63 bits."""
     check_length(decisions)
     if decisions and (decisions[-1] >= 128 or _TOO_LONG.search(decisions)):
         raise FormatError("decisions: not numbers of at most 63 bits")
 
 
 def _check_program(places: int, _: int | None, decisions: bytes) -> None:
-    """Raise FormatError unless there are as many numbers as places."""
+    """Raise FormatError unless the decisions are as many as the places of the sketch."""
     _check_decisions(decisions)
     numbers = len(decisions.translate(None, _CONTINUED))
     if numbers != places:

@@ -1,11 +1,11 @@
 """Knobs of AutoTVM in their stored form, without TVM.
 
-A configuration is a list of knobs ``[name, type, value]``, the *entity*, and what says from which
-space of a template it comes (``ConfigEntity.to_json_dict``, ``python/tvm/autotvm/task/space.py``,
+A configuration is a list of knobs ``[name, type, value]``, the *entity*, and the fields that
+identify its template (``ConfigEntity.to_json_dict``, ``python/tvm/autotvm/task/space.py``,
 apache/tvm v0.4 to v0.19). It is stored in two parts:
 
-* the *sketch*: names and types of the knobs with the lengths of their lists, and the template;
-* the *decisions*: the configuration's index and then the knobs' values, one after the other.
+* the *sketch*: names and types of the knobs, the lengths of their lists, and the template;
+* the *decisions*: the configuration's index, then the values of all knobs.
 
 All configurations of a task share one sketch.
 """
@@ -26,7 +26,7 @@ from .allowlist import is_int, is_text, is_word, read_sketch, read_values
 from .base import Step, Tool
 from .workload_info.keys import of_autotvm
 
-#: Type of a knob -> the step's name and the name of its value, as ``space.py`` calls them.
+#: Type of a knob -> name of the step, and of its value, as in ``space.py``.
 _TYPES = {
     "sp": ("split", "size"),
     "re": ("reorder", "perm"),
@@ -34,10 +34,10 @@ _TYPES = {
     "ot": ("other", "val"),
 }
 
-#: Fields of a template; both versions of the log share these names here.
+#: Fields of a template, under the same names for both versions of the log.
 TEMPLATE = frozenset({"index", "template_key", "code_hash"})
 
-#: Sketches by what they are made of. Each is small; the whole is bounded by their number.
+#: Cache of sketches by template and shape, bounded in number and size of the sketches.
 _sketches: dict[tuple[Any, ...], bytes] = {}
 _MAX_SKETCHES = 4_096
 _MAX_SKETCH_BYTES = 4_096
@@ -50,16 +50,16 @@ def split_knobs(entity: list[Any], template: dict[str, Any]) -> Trace:
     ----------
     entity : list
         ``[name, type, value]`` per knob. The value is a list of integers for ``sp`` (tile sizes
-        from the outermost loop inwards, -1 for what follows from the others) and ``re`` (a
-        permutation), a list of annotations or of integers for ``an``, anything for ``ot``.
+        from the outermost loop inwards, -1 for an inferred size) and ``re`` (a permutation), a list
+        of annotations or of integers for ``an``, any JSON value for ``ot``.
     template : dict
         Any of ``index`` (number of the configuration in its space), ``template_key`` and
-        ``code_hash``. A field that is absent differs from one that is None.
+        ``code_hash``. An absent field differs from None.
 
     Raises
     ------
     FormatError
-        When these are no knobs, or numbers are beyond 64 bits.
+        A knob is invalid, or an integer exceeds 64 bits.
     """
     if type(entity) is not list or len(entity) > limits.MAX_INSTRUCTIONS:
         raise FormatError("a configuration must be a list of knobs")
@@ -90,7 +90,7 @@ def join_knobs(trace: Trace) -> tuple[list[Any], dict[str, Any]]:
     Raises
     ------
     FormatError
-        When the parts are damaged or do not belong together.
+        The parts are damaged or do not belong together.
     """
     try:
         sketch = orjson.loads(trace.sketch)
@@ -118,7 +118,7 @@ def steps_of(trace: Trace) -> list[Step]:
     Raises
     ------
     FormatError
-        When the trace holds no knobs.
+        The trace does not hold knobs.
     """
     steps = []
     for number, (name, kind, value) in enumerate(join_knobs(trace)[0]):
@@ -130,7 +130,7 @@ def steps_of(trace: Trace) -> list[Step]:
 
 
 def _check_template(template: dict[str, Any]) -> None:
-    """Raise FormatError unless a template has fields of the types that TVM writes."""
+    """Raise FormatError unless a template has TVM's fields and types."""
     for field, value in template.items():
         if field not in TEMPLATE:
             raise FormatError(f"a configuration with the unknown field {short(field)}")
@@ -140,7 +140,7 @@ def _check_template(template: dict[str, Any]) -> None:
 
 
 def _check_list(name: str, kind: Any, value: Any) -> None:
-    """Raise FormatError unless a knob's value is the list that its type takes."""
+    """Raise FormatError unless a knob's value is a list of its type."""
     if type(kind) is not str or kind not in _TYPES:
         raise FormatError(f"knob {short(name)} has the unknown type {short(kind)}")
     if type(value) is not list:
@@ -154,13 +154,13 @@ def _check_list(name: str, kind: Any, value: Any) -> None:
 
 
 def _sketch_of(template: dict[str, Any], shape: list[Any]) -> bytes:
-    """Return the sketch, given name, type and length of each knob in one flat list."""
+    """Return the sketch; `shape` is a flat list of name, type and length of each knob."""
     key = (tuple(template), template.get("template_key"), template.get("code_hash"), *shape)
     sketch = _sketches.get(key)
     if sketch is not None:
         return sketch
     knobs = [shape[start : start + 3] for start in range(0, len(shape), 3)]
-    # The number itself is a decision; what stays says that there is one.
+    # The index is a decision; the sketch only records that there is one.
     fixed = template | {"index": None} if "index" in template else template
     sketch = canonical_json({"knobs": knobs, "template": fixed})
     if len(sketch) <= _MAX_SKETCH_BYTES:
@@ -174,7 +174,7 @@ def _options_of(trace: Trace) -> dict[str, Any]:
     return join_knobs(trace)[1]
 
 
-# ---- Knobs that a foreign program may hold -------------------------------------------------------
+# ---- Allow-list for foreign programs -------------------------------------------------------------
 
 #: Type and length of each knob of a sketch; the length is None for a single value.
 _Knobs = tuple[tuple[str, int | None], ...]
@@ -188,7 +188,7 @@ _ANNOTATIONS = frozenset(
 
 
 def _check_sketch(body: bytes) -> _Knobs:
-    """Return the knobs of a sketch of allowed ones."""
+    """Check a sketch and return its knobs."""
     sketch = read_sketch(body, {"knobs", "template"})
     _check_foreign_template(sketch["template"])
     knobs = sketch["knobs"]
@@ -213,7 +213,7 @@ def _check_sketch(body: bytes) -> _Knobs:
 
 
 def _check_foreign_template(template: Any) -> None:
-    """Raise FormatError unless it has the fields that AutoTVM writes, with words."""
+    """Raise FormatError unless a template has AutoTVM's fields, with words."""
     if not isinstance(template, dict) or not template.keys() <= TEMPLATE:
         raise FormatError(f"the template is {short(template)}")
     for field, value in template.items():
@@ -225,14 +225,14 @@ def _check_foreign_template(template: Any) -> None:
 
 
 def _check_decisions(decisions: bytes) -> None:
-    """Raise FormatError unless these are the values of knobs."""
+    """Raise FormatError unless the decisions are possible values of knobs."""
     for value in _foreign_values(decisions)[1:]:
         if not _fits("ot", value):
             raise FormatError(f"decisions: a knob has {short(value)}")
 
 
 def _check_program(knobs: _Knobs, _: _Knobs | None, decisions: bytes) -> None:
-    """Raise FormatError unless the values are those of the knobs."""
+    """Raise FormatError unless the values match the knobs."""
     values = _foreign_values(decisions)
     position = 1
     for kind, length in knobs:
@@ -246,7 +246,7 @@ def _check_program(knobs: _Knobs, _: _Knobs | None, decisions: bytes) -> None:
 
 
 def _foreign_values(decisions: bytes) -> list[Any]:
-    """Return the number of a configuration and its values."""
+    """Return the index of a configuration and its values."""
     values = read_values(decisions)
     if not values:
         raise FormatError("decisions: not a list of values")
@@ -256,7 +256,7 @@ def _foreign_values(decisions: bytes) -> list[Any]:
 
 
 def _fits(kind: str, value: Any) -> bool:
-    """Tell whether a knob of some type may have a value."""
+    """Return True if a knob of this type may have the value."""
     type_ = type(value)
     if type_ is int:
         return is_int(value)

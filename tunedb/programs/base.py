@@ -1,4 +1,4 @@
-"""Programs whatever tool wrote them: their steps, and the interface of a tool."""
+"""Steps of programs, and the interface of the tools that write programs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Step:
         The step's kind in its log: ``SP`` (auto_scheduler), ``sp`` (AutoTVM), ``Split``
         (MetaSchedule).
     name : str
-        The kind in words: ``split``, ``compute_at``, ….
+        Readable name of the kind: ``split``, ``compute_at``, ….
     stage : int or None
-        Stage that it transforms (auto_scheduler: position in the current list of stages).
+        Transformed stage (auto_scheduler: position in the current list of stages).
     loop : int or None
-        Loop of that stage (auto_scheduler: position in its current list of loops).
+        Transformed loop of that stage (auto_scheduler: position in its current list of loops).
     arguments : dict
         The other arguments by name, as JSON values.
     """
@@ -46,9 +46,9 @@ def _no_options(_: Trace) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Tool(Generic[Facts]):
-    """All that depends on which tool wrote a program (:func:`tunedb.programs.tool_of`).
+    """The functions that depend on the tool of a program (:func:`tunedb.programs.tool_of`).
 
-    Each check raises FormatError for what a foreign program must not hold
+    Each check raises FormatError for foreign programs outside the allow-list
     (:mod:`tunedb.programs.allowlist`).
 
     Parameters
@@ -60,17 +60,17 @@ class Tool(Generic[Facts]):
     chosen : mapping
         Code of a step → name of the argument that the search chose.
     check_sketch : callable
-        Checks a sketch and returns what it has places for.
+        Checks a sketch and returns its facts for ``check_program``.
     check_decisions : callable
-        Checks decisions by themselves.
+        Checks decisions without sketch and tail.
     check_program : callable
-        Checks that decisions belong to a sketch and a tail, given what their checks returned.
+        Checks that decisions belong to a sketch and a tail, given the facts of both.
     check_tail : callable or None
-        As ``check_sketch``; None where programs have no tail.
+        As ``check_sketch``; None if programs have no tail.
     options : callable
-        Returns what else says how to read the steps, by name.
+        Returns options that affect the meaning of the steps, by name.
     as_json : callable or None
-        Returns instructions and decisions in TVM's own JSON; None where programs are no traces.
+        Returns instructions and decisions in TVM's own JSON; None if programs are not traces.
     """
 
     signatures: Mapping[str, Callable[[Any], Signature]]

@@ -1,7 +1,7 @@
 """Tuning parameters of GPU kernels in their stored form.
 
-A configuration of Kernel Tuner, KTT, CLTune or Triton is a list of named values. The *sketch* are
-the names, which all configurations of a space share; the *decisions* are the values in their order.
+A configuration of Kernel Tuner, KTT, CLTune or Triton is a list of named values. The *sketch* holds
+the names, which all configurations of a space share; the *decisions* are the values, in order.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def split_parameters(configuration: Mapping[str, Any]) -> Trace:
     Raises
     ------
     FormatError
-        There are too many parameters, or a value is neither number nor text.
+        The parameters exceed their limit, or a value is neither number nor text.
     """
     if len(configuration) > limits.MAX_INSTRUCTIONS:
         raise FormatError(f"a configuration with {len(configuration)} parameters")
@@ -57,7 +57,7 @@ def join_parameters(trace: Trace) -> dict[str, Any]:
     Raises
     ------
     FormatError
-        When the parts are damaged or do not belong together.
+        The parts are damaged or do not belong together.
     """
     try:
         names = orjson.loads(trace.sketch)["parameters"]
@@ -72,7 +72,7 @@ def steps_of(trace: Trace) -> list[Step]:
     Raises
     ------
     FormatError
-        When the trace holds no parameters.
+        The trace does not hold parameters.
     """
     return [
         Step(number, "parameter", "parameter", None, None, {"name": name, "value": value})
@@ -81,28 +81,28 @@ def steps_of(trace: Trace) -> list[Step]:
 
 
 def _signature_of(value: Any) -> Signature:
-    """Return the name of a GPU kernel: of a program's workload, or of a FAIR T1 input."""
+    """Return the signature of a GPU kernel, from a program's workload or a FAIR T1 input."""
     if isinstance(value, dict):
-        inside = value.get("KernelSpecification")
-        named = value.get("kernel")
-        if named is None and isinstance(inside, dict):
-            named = inside.get("KernelName")
-        if isinstance(named, str) and named:
-            return Signature(named[: limits.MAX_NAME_CHARS])
+        specification = value.get("KernelSpecification")
+        name = value.get("kernel")
+        if name is None and isinstance(specification, dict):
+            name = specification.get("KernelName")
+        if isinstance(name, str) and name:
+            return Signature(name[: limits.MAX_NAME_CHARS])
     return Signature()
 
 
-# ---- Parameters that a foreign program may hold --------------------------------------------------
+# ---- Allow-list for foreign programs -------------------------------------------------------------
 #
-# They reach no compiler here. But they are shown and written into other tools' files, which do
-# compile with them: so they are names and plain values.
+# tunedb compiles nothing with these parameters. But it shows them and exports them to tools that
+# compile with them, so only names and plain values are allowed.
 
-#: Names of parameters: those of macros and of Python's arguments.
+#: Names of parameters, which are macros or arguments in Python.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,63}")
 
 
 def _check_sketch(body: bytes) -> int:
-    """Return how many parameters belong to a sketch of allowed ones."""
+    """Check a sketch and return the number of its parameters."""
     sketch = read_sketch(body, {"parameters"})
     names = sketch["parameters"]
     if not isinstance(names, list) or len(names) > limits.MAX_FOREIGN_STEPS:
@@ -118,7 +118,7 @@ def _check_sketch(body: bytes) -> int:
 
 
 def _foreign_values(decisions: bytes) -> list[Any]:
-    """Return the values, which are plain: numbers and short words."""
+    """Return the values; FormatError unless they are numbers, truth values, null or short words."""
     values = read_values(decisions)
     for value in values:
         if not _is_plain(value):
@@ -137,7 +137,7 @@ def _check_decisions(decisions: bytes) -> None:
 
 
 def _check_program(count: int, _: int | None, decisions: bytes) -> None:
-    """Raise FormatError unless there are as many values as parameters."""
+    """Raise FormatError unless the values are as many as the parameters."""
     values = len(_foreign_values(decisions))
     if values != count:
         raise FormatError(f"{values} values of {count} parameters")

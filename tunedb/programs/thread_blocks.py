@@ -1,4 +1,4 @@
-"""Which tuning parameters are the thread block."""
+"""Thread blocks of GPU kernels, from the names and values of tuning parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from .. import limits
 from ..launches import Extents
 
-#: Stems of names with an axis behind them, and without one. Kernel Tuner: ``block_size_x``;
+#: Stems of names with a suffix for the axis, and names without one. Kernel Tuner: ``block_size_x``;
 #: KTT: ``WORK_GROUP_SIZE_X``; FAIR T1: ``LocalSize``; NVIDIA's samples: ``blockDim.x``.
 _STEMS = "blocksize|workgroupsize|localsize|blockdim|threadblocksize|threadblock|block|threads"
 _AXIS = re.compile(rf"(?:{_STEMS})([xyz])")
@@ -21,12 +21,12 @@ _WHOLE = {
 #: CLBlast's gemm: the work-group is MDIMC x NDIMC.
 _GEMM = ("MDIMC", "NDIMC")
 
-#: Triton's way to say it, in warps. Its BLOCK_SIZE counts elements.
+#: Triton's block size, in warps; its BLOCK_SIZE counts elements.
 _WARPS = "num_warps"
 
 
 def axes(names: Iterable[str]) -> tuple[str | None, str | None, str | None] | None:
-    """Return the parameters that are conventionally the block along x, y and z.
+    """Return the parameters that name the block's extents along x, y and z by convention.
 
     Parameters
     ----------
@@ -36,30 +36,30 @@ def axes(names: Iterable[str]) -> tuple[str | None, str | None, str | None] | No
     Returns
     -------
     tuple of (str or None) or None
-        None for an axis without a parameter, which has extent 1; None in all where no name is known
-        or where two names compete.
+        None for an axis without a parameter, which has extent 1. None instead of the tuple if no
+        name is known, or if two names compete.
     """
     names = list(names)
     if _WARPS in names:
         return None
     plain = {name: re.sub(r"[^a-z0-9]", "", name.lower()) for name in names}
-    found: dict[str, list[str | None]] = {}
+    by_axis: dict[str, list[str | None]] = {}
     for name, short in plain.items():
         if match := _AXIS.fullmatch(short):
-            found.setdefault(match[1], []).append(name)
-    if "x" in found:
-        if any(len(several) > 1 for several in found.values()):
+            by_axis.setdefault(match[1], []).append(name)
+    if "x" in by_axis:
+        if any(len(candidates) > 1 for candidates in by_axis.values()):
             return None
-        x, y, z = (found.get(axis, [None])[0] for axis in "xyz")
+        x, y, z = (by_axis.get(axis, [None])[0] for axis in "xyz")
         return x, y, z
     if all(name in plain for name in _GEMM):
         return (*_GEMM, None)
     whole = [name for name, short in plain.items() if short in _WHOLE]
-    return (whole[0], None, None) if len(whole) == 1 and not found else None
+    return (whole[0], None, None) if len(whole) == 1 and not by_axis else None
 
 
 def block_of(parameters: Mapping[str, Any]) -> Extents | None:
-    """Return the thread block that a configuration stands for, by the names of its parameters.
+    """Return the thread block of a configuration, by the names of its parameters.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def block_of(parameters: Mapping[str, Any]) -> Extents | None:
     Returns
     -------
     tuple of int or None
-        Extents along x, y and z; None where the names say nothing, or a value is no extent.
+        Extents along x, y and z; None if no name is known, or a value is not an extent.
     """
     named = axes(parameters)
     if named is None:
@@ -90,7 +90,7 @@ def _extent(value: object) -> int | None:
 
 
 def dimensions(block: Extents) -> int:
-    """Return 1 to 3: the axes up to the last with an extent above 1."""
+    """Return the number of axes up to the last with an extent above 1: 1 to 3."""
     return max((axis + 1 for axis in range(3) if block[axis] > 1), default=1)
 
 
@@ -98,16 +98,16 @@ def block_parameters(
     rows: Sequence[tuple[Mapping[str, Any], int, Extents | None]],
     local_size: Iterable[str] | None = None,
 ) -> frozenset[str]:
-    """Return which parameters of a kernel feed its thread block.
+    """Return the parameters of a kernel that determine its thread block.
 
-    What says so, the first that can: names of a FAIR T1 input's ``LocalSize``, where they are
-    parameters; conventional names; parameters that vary and equal an extent of the launched block,
-    or its threads, in every row.
+    From the first of these sources that has any: names in a FAIR T1 input's ``LocalSize``, if all
+    are parameters; conventional names; parameters that vary and equal an extent of the launched
+    block, or its threads, in every row.
 
     Parameters
     ----------
     rows : sequence of (mapping, int, tuple or None)
-        Configurations of one tuning space with the threads, and the block, that were launched.
+        Configurations of one tuning space, each with its launched threads and block.
     local_size : iterable of str, optional
         Names in the kernel's ``LocalSize``.
     """

@@ -1,4 +1,4 @@
-"""What machine this is: the fingerprint of a session, and which sessions are of one class."""
+"""Fingerprint of this machine for a session, and classes of comparable sessions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .. import identity
 from ..json_checks import parse_json
 from ..records import Session
 
-#: What a fingerprint says besides what decides run times: versions of what compiles and measures
-#: nothing, and the tuning run. A kernel is updated more often than it changes the times of
-#: programs that make no system calls.
-_NO_MATTER = frozenset({"os", "python", "tunedb", "tvm_ffi", "run"})
+#: Keys of a fingerprint that do not affect run times: versions of software that neither compiles
+#: nor measures, and the tuning run. The OS kernel rarely changes the times of programs without
+#: system calls.
+_IGNORED = frozenset({"os", "python", "tunedb", "tvm_ffi", "run"})
 
 
 def new_session(**details: Any) -> Session:
@@ -26,9 +26,9 @@ def new_session(**details: Any) -> Session:
     Parameters
     ----------
     **details : str, mapping or None
-        Versions of what compiles and measures, e.g. ``tvm`` and ``llvm``; ``threads``, those of
-        TVM's runtime (``count`` and ``pinned``); ``gpu`` where the caller knows the device better
-        than this module. None is left out.
+        Versions of compilers and runtimes, e.g. ``tvm`` and ``llvm``; ``threads``, those of TVM's
+        runtime (``count`` and ``pinned``); ``gpu`` if the caller knows the device better than this
+        module. Values of None are left out.
     """
     from .. import __version__
 
@@ -50,39 +50,39 @@ def new_session(**details: Any) -> Session:
 
 
 def fingerprint_of(session: Session) -> dict[str, Any]:
-    """Return what a session's fingerprint says, empty where it is no JSON object."""
-    said = parse_json(session.fingerprint)
-    return said if isinstance(said, dict) else {}
+    """Return a session's fingerprint as a dictionary; empty if it is not a JSON object."""
+    fingerprint = parse_json(session.fingerprint)
+    return fingerprint if isinstance(fingerprint, dict) else {}
 
 
 def threads_of(session: Session | None) -> int | None:
-    """Return how many threads of TVM's runtime a session measured with, or None if unknown."""
-    said = {} if session is None else fingerprint_of(session)
-    threads = said.get("threads")
+    """Return the number of threads of TVM's runtime in a session, or None if unknown."""
+    fingerprint = {} if session is None else fingerprint_of(session)
+    threads = fingerprint.get("threads")
     count = threads.get("count") if isinstance(threads, dict) else None
-    if count is None and "remote" in said:
-        count = said.get("cores")  # a remote runtime is asked for its threads (NumThreads)
+    if count is None and "remote" in fingerprint:
+        count = fingerprint.get("cores")  # a remote runtime reports its threads (NumThreads)
     return count if isinstance(count, int) and count > 0 else None
 
 
 @lru_cache(maxsize=4096)
 def session_class(session: Session) -> bytes:
-    """Return what sessions have in common whose times stand beside one another.
+    """Return the key of the class of sessions whose times are comparable.
 
-    The processor, the GPU, the number of cores, the threads of TVM's runtime, the versions of TVM
-    and LLVM, and whatever else the fingerprint tells of the device and of how it was measured.
-    Sessions without a number of threads are a class of their own: it is unknown. A fingerprint that
-    names no device is a class of its own session.
+    The key covers the processor, the GPU, the number of cores, the threads of TVM's runtime, the
+    versions of TVM and LLVM, and all other fields of the fingerprint about the device and the
+    measurement. Sessions without a number of threads form classes of their own. A session whose
+    fingerprint names no device is a class by itself.
 
     Returns
     -------
     bytes
         Canonical JSON.
     """
-    said = fingerprint_of(session)
-    if not said.keys() & {"cpu", "gpu", "remote"}:
+    fingerprint = fingerprint_of(session)
+    if not fingerprint.keys() & {"cpu", "gpu", "remote"}:
         return session.digest
-    return identity.canonical_json({k: v for k, v in said.items() if k not in _NO_MATTER})
+    return identity.canonical_json({k: v for k, v in fingerprint.items() if k not in _IGNORED})
 
 
 def cpu_model() -> str | None:

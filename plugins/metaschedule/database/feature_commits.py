@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ....errors import UsageError
-from ....extraction.extract import rows_of_steps, sort_out
+from ....extraction.extract import rows_of_steps, split_outcomes
 from ....features.base import FeatureSet, NestFeatures, StepFeatures, feature_set
 from ....records import Program, Source
 from ....storage.store import Store
@@ -109,7 +109,7 @@ class FeatureCommits:
             outcomes = list(zip(stored, rows, strict=True))
         else:
             raise TypeError("it is neither StepFeatures nor NestFeatures")
-        good, bad = sort_out(features, outcomes)
+        good, bad = split_outcomes(features, outcomes)
         self._store.features.add(features, good)
         if bad:
             self._store.quarantine.add(bad, self._source)

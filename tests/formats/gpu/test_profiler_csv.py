@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tunedb.errors import FormatError
 from tunedb.formats.gpu.profiler_tables import (
-    Launched,
+    KernelLaunches,
     Locale,
     application,
     base_unit,
@@ -194,7 +194,7 @@ def test_a_line_that_is_too_long_ends_the_file(tmp_path, monkeypatch):
 
 
 def of(block, grid, kernel="k(int)", device=""):
-    return Launched(device, Launch(kernel, threads_of(block), block, grid))
+    return KernelLaunches(device, Launch(kernel, threads_of(block), block, grid))
 
 
 @pytest.mark.parametrize(

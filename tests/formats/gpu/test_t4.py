@@ -15,7 +15,7 @@ from tunedb import limits
 from tunedb.errors import FormatError, UsageError
 from tunedb.formats.base import LogFile, Remark
 from tunedb.formats.export import export_document
-from tunedb.formats.gpu.file_metadata import Place, device_of_name, place_of
+from tunedb.formats.gpu.file_metadata import FileMetadata, device_of_name, metadata_of
 from tunedb.formats.gpu.kernels import gpu_target, kernel_workload
 from tunedb.formats.gpu.t4 import T4Format, _milliseconds
 from tunedb.formats.importer import import_log
@@ -258,7 +258,7 @@ T1 = {
     ],
 )
 def test_kernel_and_device_by_name(tmp_path, name, words, expected):
-    place = place_of(write(tmp_path, document(), name, **words))
+    place = metadata_of(write(tmp_path, document(), name, **words))
     assert (place.kernel, place.device) == expected
 
 
@@ -271,13 +271,13 @@ def test_a_t1_input_beside_the_file_says_the_kernel(tmp_path):
     (found,) = read(write(tmp_path, document(row()), "gemm__A100_T4.json", kernel="mine"))
     assert found.program.workload.body == b'{"kernel":"mine","problem":null}'
     lone = write(tmp_path, document(row()), "runs/A100_T4.json")
-    assert place_of(lone) == Place("runs", "A100")
+    assert metadata_of(lone) == FileMetadata("runs", "A100")
     write(tmp_path, T1, "runs/gemm-T1.json")
-    assert place_of(lone) == Place("Xgemm", "A100", "unknown", [64, 64])
+    assert metadata_of(lone) == FileMetadata("Xgemm", "A100", "unknown", [64, 64])
     write(tmp_path, T1, "runs/conv-T1.json")
-    assert place_of(lone) == Place("runs", "A100")
+    assert metadata_of(lone) == FileMetadata("runs", "A100")
     write(tmp_path, T1, "runs/T1.json")
-    assert place_of(lone).kernel == "Xgemm"
+    assert metadata_of(lone).kernel == "Xgemm"
 
 
 def test_neighbours_are_bounded(tmp_path, monkeypatch):
@@ -285,7 +285,7 @@ def test_neighbours_are_bounded(tmp_path, monkeypatch):
     file = write(tmp_path, document(row()))
     write(tmp_path, T1, "gemm__T1.json")
     monkeypatch.setattr(limits, "MAX_NEIGHBOUR_BYTES", 50)
-    assert place_of(file).kernel == "gemm"
+    assert metadata_of(file).kernel == "gemm"
 
 
 def test_ktts_file_says_what_its_conversion_lacks(tmp_path):

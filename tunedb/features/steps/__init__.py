@@ -1,14 +1,12 @@
 """Features of transform steps and decisions alone: no TVM, no replay (``steps``).
 
 One row per program with the columns of :data:`.columns.COLUMNS`, the same for traces of
-MetaSchedule, steps of auto_scheduler and knobs of AutoTVM. What the steps of a sketch mean for a
-workload is worked out once and becomes a formula (:mod:`.formulas`); a program costs the
-arithmetic on its own numbers.
+MetaSchedule, steps of auto_scheduler and knobs of AutoTVM. Each sketch of a workload is compiled
+once to a formula (:mod:`.formulas`); a program then costs only arithmetic on its decisions.
 
-* :mod:`.metaschedule`, :mod:`.ansor`, :mod:`.autotvm`: the schedule that a sketch describes
-* :mod:`.tails`, :mod:`.targets`, :mod:`.tasks`, :mod:`.operators`: what tail, target and workload
-  say
-* :mod:`.summary`, :mod:`.fetches`, :mod:`.footprints`: the columns of a schedule
+* :mod:`.metaschedule`, :mod:`.ansor`, :mod:`.autotvm`: the schedule of a sketch
+* :mod:`.targets`, :mod:`.tasks`, :mod:`.operators`: the facts of target and workload
+* :mod:`.summary`: the columns of a schedule and of a tail
 """
 
 from __future__ import annotations
@@ -33,19 +31,19 @@ from .formulas import COMPLAINTS, Builder, Stored
 from .schedule import Schedule
 from .summary import Summary, read_tail
 from .targets import device_of
-from .tasks import Structure, read_task
+from .tasks import TaskStructure, read_task
 
 __all__ = ["STEPS", "Steps"]
 
 T = TypeVar("T")
 
-#: Formulas that are remembered (some 15 KB each), tails and workloads, and bytes of their keys.
+#: Cache limits: formulas (about 15 KB each); tails, targets and workloads; bytes of their keys.
 _MOST_FORMULAS = 1024
 _MOST = 4096
 _MOST_KEY_BYTES = 32 * 2**20
 
-#: Tool → how its decisions are stored, and the function that reads its sketches.
-_READERS: dict[str, tuple[Stored, Callable[[Builder, Any, Structure, bool], Schedule]]] = {
+#: Tool → storage form of its decisions, and the reader of its sketches.
+_READERS: dict[str, tuple[Stored, Callable[[Builder, Any, TaskStructure, bool], Schedule]]] = {
     "metaschedule": (
         Stored.TRACE,
         lambda builder, sketch, task, _: metaschedule.read_sketch(builder, sketch, task),
@@ -63,7 +61,7 @@ _READERS: dict[str, tuple[Stored, Callable[[Builder, Any, Structure, bool], Sche
 class Steps:
     """The feature set ``steps`` (:class:`~tunedb.features.base.StepFeatures`).
 
-    It may be used by several threads at once.
+    Thread-safe.
     """
 
     name = "steps"
@@ -72,11 +70,11 @@ class Steps:
     needs = Needs.STEPS
 
     def __init__(self) -> None:
-        self._formulas: _Remembered[Formula] = _Remembered(_MOST_FORMULAS)
-        self._tails: _Remembered[Numbers] = _Remembered()
-        self._devices: _Remembered[Numbers] = _Remembered()
-        self._tasks: _Remembered[tuple[int, Structure, Numbers]] = _Remembered()
-        self._structures: _Remembered[int] = _Remembered()
+        self._formulas: _BoundedCache[Formula] = _BoundedCache(_MOST_FORMULAS)
+        self._tails: _BoundedCache[Numbers] = _BoundedCache()
+        self._devices: _BoundedCache[Numbers] = _BoundedCache()
+        self._tasks: _BoundedCache[tuple[int, TaskStructure, Numbers]] = _BoundedCache()
+        self._structures: _BoundedCache[int] = _BoundedCache()
         self._numbers = count()
 
     def rows(self, programs: Sequence[StoredProgram]) -> list[NDArray[np.float32] | Exception]:
@@ -85,7 +83,7 @@ class Steps:
         Parameters
         ----------
         programs : sequence of StoredProgram
-            In any order; those with the same sketch and workload share the work.
+            Programs in any order; programs of one sketch and workload share a formula.
 
         Returns
         -------
@@ -131,7 +129,7 @@ class Steps:
         if task is None:
             structure, numbers = read_task(workload, program.signature, _tool_of(workload))
             number = self._structures.get(structure)
-            if number is None:  # numbers are never given twice, so no formula is mistaken
+            if number is None:  # numbers are never reused: a cached formula cannot match another
                 number = self._structures.put(structure, next(self._numbers))
             task = self._tasks.put(workload.digest, (number, structure, Numbers(numbers)))
         key = (trace.sketch, task[0], target.kind)
@@ -149,14 +147,8 @@ def _tool_of(workload: Workload) -> str:
     return tool
 
 
-def _formula_of(sketch: bytes, structure: Structure, *, is_gpu: bool) -> Formula:
-    """Work out how the columns follow from the decisions of programs with a sketch.
-
-    Raises
-    ------
-    FormatError
-        The sketch is damaged, or too large.
-    """
+def _formula_of(sketch: bytes, structure: TaskStructure, *, is_gpu: bool) -> Formula:
+    """Compile a sketch to the formula of its columns; FormatError if it is damaged or too large."""
     try:
         steps = orjson.loads(sketch)
     except orjson.JSONDecodeError as error:
@@ -168,8 +160,8 @@ def _formula_of(sketch: bytes, structure: Structure, *, is_gpu: bool) -> Formula
     return builder.formula()
 
 
-class _Remembered(dict[object, T]):
-    """What was worked out, by its origin; all is forgotten when it is too much."""
+class _BoundedCache(dict[object, T]):
+    """A cache that is cleared when it exceeds its limits."""
 
     def __init__(self, most: int = _MOST) -> None:
         super().__init__()
@@ -177,7 +169,7 @@ class _Remembered(dict[object, T]):
         self._bytes = 0
 
     def put(self, key: object, value: T, size: int = 0) -> T:
-        """Remember a value whose key has so many bytes, and return it."""
+        """Cache a value whose key has `size` bytes, and return it."""
         self._bytes += size
         if len(self) >= self._most or self._bytes > _MOST_KEY_BYTES:
             self.clear()

@@ -68,7 +68,7 @@ class _Stage:
         while len(self.loops) <= number:
             axis = Axis(None)
             self.axes.append(axis)
-            self.loops.append(Loop.whole(axis))
+            self.loops.append(Loop.from_axis(axis))
         return self.loops[number]
 
 
@@ -84,7 +84,7 @@ def read_sketch(builder: Builder, sketch: Any) -> Schedule:
         steps = sketch["steps"]
         if type(steps) is not list or len(steps) > MAX_STEPS:
             raise ValueError("no list of steps, or too long")
-        reader = _Reader(builder)
+        reader = _StepReader(builder)
         for step in steps:
             reader.read(step[0], step[1:])
         return reader.finish()
@@ -92,7 +92,7 @@ def read_sketch(builder: Builder, sketch: Any) -> Schedule:
         raise FormatError(f"cannot read a sketch: {error!r:.200}") from None
 
 
-class _Reader:
+class _StepReader:
     """Follows the steps of one sketch."""
 
     def __init__(self, builder: Builder) -> None:

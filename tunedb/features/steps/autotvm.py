@@ -13,7 +13,7 @@ from ...errors import FormatError
 from .formulas import Builder, Value
 from .operators import Operator
 from .schedule import MAX_LOOPS, REDUCTION, SPATIAL, Axis, Loop, Schedule
-from .tasks import Structure
+from .tasks import TaskStructure
 
 #: Most knobs of a configuration. Real ones have up to 20.
 MAX_KNOBS = 1024
@@ -56,7 +56,7 @@ _GPU_PARTS = ("blockIdx.x", "vthread", "threadIdx.x")
 _UNROLL = {"auto_unroll_max_step": "unroll_steps", "unroll_explicit": "unroll_explicit"}
 
 
-def read_sketch(builder: Builder, sketch: Any, task: Structure, *, is_gpu: bool) -> Schedule:
+def read_sketch(builder: Builder, sketch: Any, task: TaskStructure, *, is_gpu: bool) -> Schedule:
     """Return what a configuration's space says.
 
     Raises
@@ -73,7 +73,7 @@ def read_sketch(builder: Builder, sketch: Any, task: Structure, *, is_gpu: bool)
         raise FormatError(f"cannot read knobs: {error!r:.200}") from None
 
 
-def _read(builder: Builder, knobs: list[Any], task: Structure, is_gpu: bool) -> Schedule:
+def _read(builder: Builder, knobs: list[Any], task: TaskStructure, is_gpu: bool) -> Schedule:
     schedule = Schedule()
     builder.slots(1)  # the number of the configuration says nothing
     tiles: dict[str, list[Value]] = {}
@@ -102,7 +102,7 @@ def _read(builder: Builder, knobs: list[Any], task: Structure, is_gpu: bool) -> 
 
 
 def _tile(
-    builder: Builder, schedule: Schedule, tiles: dict[str, list[Value]], task: Structure
+    builder: Builder, schedule: Schedule, tiles: dict[str, list[Value]], task: TaskStructure
 ) -> None:
     """Make the axes, in the operator's order; those of knobs that nobody knows come first."""
     operator = task.operator
@@ -129,7 +129,7 @@ def _tile(
     schedule.axes += axes.values()
 
 
-def _letter(knob: str, task: Structure) -> str:
+def _letter(knob: str, task: TaskStructure) -> str:
     letter = (_PRODUCT if task.is_product else _CONVOLUTION).get(knob, "")
     if task.is_dense_gpu:
         return {"i": "j", "j": "i"}.get(letter, letter)  # tile_x is the batch there

@@ -1,11 +1,11 @@
 """The columns of the feature set ``steps``.
 
-All of them are there for every program, whichever tool wrote it, so that one model serves all.
-Extents, sizes and counts of operations are stored as ``log2(1 + x)``; ratios, flags and counts of
-steps as they are. 0 is what does not exist or is not known.
+Programs of all tools have all columns, so that one model serves all tools. Extents, sizes and
+counts of operations are ``log2(1 + x)``; ratios, flags and counts of steps are unscaled. 0 stands
+for missing and unknown values.
 
-Spatial axes and levels of tiles are numbered from the innermost one, because the innermost ones
-mean the same in a schedule of three levels as in one of five.
+Spatial axes and tile levels are numbered from the innermost one, because the innermost levels have
+the same meaning in schedules of three and of five levels.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ FAMILIES = (
     "data_movement",
 )
 
-#: What a target says: ``gpu`` is 0 or 1, ``lanes`` float32 numbers of a vector register.
+#: Facts of a target: ``gpu`` is 0 or 1, ``lanes`` the float32 numbers of a vector register.
 DEVICE = ("gpu", "cores", "lanes", "threads", "warp", "shared_bytes", "registers")
 
-#: What a workload says of itself besides its tool and family.
+#: Facts of a workload besides its tool and family.
 _SIZES = ("flops", "bytes", "largest_bytes", "last_bytes", "arguments", "intensity", "element_bits")
 
-#: All that it says, under the names of the columns.
+#: All facts of a workload, by the names of their columns.
 TASK = (
     *(f"tool.{name}" for name in TOOLS),
     *(f"family.{name}" for name in FAMILIES),
     *(f"task.{name}" for name in _SIZES),
 )
 
-#: What MetaSchedule's postprocessors did, as a trace's tail tells it.
+#: Facts of a trace's tail: the effects of MetaSchedule's postprocessors.
 TAIL = (
     "instructions",
     "blocks",
@@ -65,7 +65,7 @@ TAIL = (
     "tensorize",
 )
 
-#: Besides, a tail says for blocks of so many loops how many of them were fused into a vector loop.
+#: Number of further facts of a tail: per depth of a block, its loops fused into a vector loop.
 TAIL_DEPTHS = 32
 
 #: Kinds of steps, under one name for all tools.
@@ -95,7 +95,7 @@ COUNTS = (
 
 SCOPES = ("global", "local", "shared", "matrix", "other")
 
-#: What loops are bound to, of all stages.
+#: Bindings and annotations of loops, over all stages.
 BINDINGS = (
     "blockIdx.x",
     "blockIdx.y",

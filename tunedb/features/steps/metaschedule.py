@@ -23,7 +23,7 @@ from .schedule import (
     scope_of,
     split_loop,
 )
-from .tasks import Structure
+from .tasks import TaskStructure
 
 #: Most instructions of a sketch and most blocks. Real ones stay below 200 and 30.
 MAX_INSTRUCTIONS = 2048
@@ -43,7 +43,7 @@ _LIMITS = {
 
 
 @dataclass(slots=True, eq=False)
-class _Block:
+class _ScheduledBlock:
     """A block of the schedule. ``loops`` is None while its loops are not known."""
 
     name: str = ""
@@ -56,7 +56,7 @@ class _Block:
     reads: str = ""  # the block that a cache is for
 
 
-def read_sketch(builder: Builder, instructions: Any, task: Structure) -> Schedule:
+def read_sketch(builder: Builder, instructions: Any, task: TaskStructure) -> Schedule:
     """Return what a sketch says.
 
     Raises
@@ -66,7 +66,7 @@ def read_sketch(builder: Builder, instructions: Any, task: Structure) -> Schedul
     """
     if type(instructions) is not list or len(instructions) > MAX_INSTRUCTIONS:
         raise FormatError("a sketch that is not a list of instructions, or too long")
-    reader = _Reader(builder, task)
+    reader = _InstructionReader(builder, task)
     try:
         reader.declare(instructions)
         for number, (kind, inputs, attrs, outputs) in enumerate(instructions):
@@ -76,16 +76,16 @@ def read_sketch(builder: Builder, instructions: Any, task: Structure) -> Schedul
     return reader.finish()
 
 
-class _Reader:
+class _InstructionReader:
     """Follows the instructions of one sketch."""
 
-    def __init__(self, builder: Builder, task: Structure) -> None:
+    def __init__(self, builder: Builder, task: TaskStructure) -> None:
         self._builder = builder
         self._task = task
         self._schedule = Schedule()
         self._variables: dict[str, Any] = {}
-        self._blocks: dict[str, _Block] = {}
-        self._order: list[_Block] = []
+        self._blocks: dict[str, _ScheduledBlock] = {}
+        self._order: list[_ScheduledBlock] = []
         self._decided: dict[int, list[Value]] = {}
         self._literals: list[Value] = []
         self._used = 0
@@ -135,14 +135,14 @@ class _Reader:
             if name.startswith("b") and self._variables.get(name) is None:
                 self._variables[name] = self._new_block()
 
-    def _new_block(self, name: str = "") -> _Block:
-        block = _Block(name)
+    def _new_block(self, name: str = "") -> _ScheduledBlock:
+        block = _ScheduledBlock(name)
         if len(self._order) == _MAX_BLOCKS:
             raise ValueError("too many blocks")
         self._order.append(block)
         return block
 
-    def _GetSBlock(self, _: int, __: Any, attrs: Any, ___: Any) -> list[_Block]:
+    def _GetSBlock(self, _: int, __: Any, attrs: Any, ___: Any) -> list[_ScheduledBlock]:
         name = attrs[0]
         if name not in self._blocks:
             self._blocks[name] = self._new_block(name)
@@ -163,7 +163,7 @@ class _Reader:
                 Axis(None if extent is None else self._builder.extent(extent), kind)
                 for extent, kind in known.axes
             ]
-        loops = [Loop.whole(axis) for axis in axes]
+        loops = [Loop.from_axis(axis) for axis in axes]
         if not block.tiles:  # the tiles of a block are worth more than what it became
             block.axes, block.loops = axes, loops
         return list(loops)
@@ -224,10 +224,10 @@ class _Reader:
             block.loops = [next(order) if one in loops else one for one in block.loops or ()]
         return ()
 
-    def _holders(self, loop: Loop) -> list[_Block]:
+    def _holders(self, loop: Loop) -> list[_ScheduledBlock]:
         return [block for block in self._order if block.loops and loop in block.loops]
 
-    def _replace(self, block: _Block, loop: Loop, loops: list[Loop]) -> None:
+    def _replace(self, block: _ScheduledBlock, loop: Loop, loops: list[Loop]) -> None:
         if block.loops is None or len(block.loops) + len(loops) > MAX_LOOPS:
             raise ValueError("too many loops")
         at = block.loops.index(loop)
@@ -258,9 +258,9 @@ class _Reader:
     def _Annotate(self, _: int, values: Any, attrs: Any, __: Any) -> tuple[()]:
         target, value = values[0], values[1]
         key = attrs[0]
-        if key == "meta_schedule.tiling_structure" and isinstance(target, _Block):
+        if key == "meta_schedule.tiling_structure" and isinstance(target, _ScheduledBlock):
             target.is_tiled = True
-        elif key == "meta_schedule.cooperative_fetch" and isinstance(target, _Block):
+        elif key == "meta_schedule.cooperative_fetch" and isinstance(target, _ScheduledBlock):
             if target.fetch is not None:
                 target.fetch.vector = value
         elif key in _LIMITS:
@@ -271,7 +271,7 @@ class _Reader:
 
     # ------------------------------------------------------------------ blocks
 
-    def _CacheRead(self, _: int, __: Any, attrs: Any, ___: Any) -> list[_Block]:
+    def _CacheRead(self, _: int, __: Any, attrs: Any, ___: Any) -> list[_ScheduledBlock]:
         block = self._new_block()
         tensor = attrs[0] if type(attrs[0]) is int else None
         block.fetch = Fetch(scope_of(str(attrs[1])), tensor=tensor)
@@ -281,7 +281,7 @@ class _Reader:
 
     _ReadAt = _ReindexCacheRead = _CacheRead
 
-    def _CacheWrite(self, _: int, __: Any, attrs: Any, ___: Any) -> list[_Block]:
+    def _CacheWrite(self, _: int, __: Any, attrs: Any, ___: Any) -> list[_ScheduledBlock]:
         block = self._new_block()
         block.is_write = True
         self._schedule.scopes[scope_of(str(attrs[1]))] += 1
@@ -291,7 +291,7 @@ class _Reader:
 
     def _ComputeAt(self, _: int, values: Any, __: Any, ___: Any) -> tuple[()]:
         block, loop = values[0], values[1]
-        if not isinstance(block, _Block):
+        if not isinstance(block, _ScheduledBlock):
             return ()
         hosts = [host for host in self._order if host is not block and loop in (host.loops or ())]
         depth = hosts[0].loops.index(loop) + 1 if hosts and hosts[0].loops else 0

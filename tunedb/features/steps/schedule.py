@@ -1,6 +1,6 @@
-"""What the steps of a program say about its schedule, whichever tool wrote them.
+"""Schedules of programs, common to the steps of all tools.
 
-Extents and lengths are values of a :class:`~.formulas.Builder`; None is one that nobody knows.
+Extents and lengths are values of a :class:`~.formulas.Builder`; None stands for an unknown value.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from .formulas import Value
 
 SPATIAL, REDUCTION, UNKNOWN = "spatial", "reduction", "unknown"
 
-#: What loops are bound to that the threads of a block run.
+#: Bindings of loops to the threads of a block.
 THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
-#: Most loops of one stage that are followed. Real ones stay below 30.
+#: Maximum number of loops of one stage; real ones stay below 30.
 MAX_LOOPS = 256
 
 
 @dataclass(slots=True, eq=False)
 class Axis:
-    """A loop of the computation as it was written, and the parts that it was split into.
+    """A loop of the unscheduled computation, and the parts that splits gave it.
 
     Parameters
     ----------
     extent : Value or None
-        How often it runs.
+        Extent of the loop.
     kind : str
         ``spatial``, ``reduction`` or ``unknown``.
     parts : list
@@ -46,51 +46,47 @@ class Loop:
     Parameters
     ----------
     extent : Value or None
-        How often it runs.
+        Extent of the loop.
     parts : tuple of (Axis, int, Value or None)
-        The axis that it is a part of, at which level, and the part's length; several where loops
-        were fused. Levels count from the outermost part of an axis; that of an axis that was not
-        split is 0.
+        Axis, level and length of the part that the loop runs over; several for fused loops. Levels
+        count from the outermost part of an axis; the level of an unsplit axis is 0.
     """
 
     extent: Value | None
     parts: tuple[tuple[Axis, int, Value | None], ...] = ()
 
     @classmethod
-    def whole(cls, axis: Axis) -> Loop:
-        """Return the loop of an axis that was not split."""
+    def from_axis(cls, axis: Axis) -> Loop:
+        """Return the loop of an unsplit axis."""
         return cls(axis.extent, ((axis, 0, axis.extent),))
 
     @property
     def level(self) -> int:
-        """The level of the first part, 0 where there is none."""
+        """Level of the first part; 0 without parts."""
         return self.parts[0][1] if self.parts else 0
 
     @property
     def kind(self) -> str:
-        """The kind of the axes that it is made of, unknown where they differ."""
+        """Kind of the loop's axes; unknown if they differ."""
         kinds = {axis.kind for axis, _, _ in self.parts}
         return kinds.pop() if len(kinds) == 1 else UNKNOWN
 
 
 def split_loop(loop: Loop, lengths: Sequence[Value | None]) -> tuple[list[Loop], Axis | None]:
-    """Return the loops that a split makes, and the new axis where the loop was fused from several.
-
-    The lengths are in order from the outermost loop inwards, none missing.
-    """
-    made: Axis | None = None
+    """Return the loops of a split, outermost first, and a new axis if the loop was a fused one."""
+    new_axis: Axis | None = None
     if len(loop.parts) == 1:
         axis, level, _ = loop.parts[0]
     else:
         axis, level = Axis(loop.extent, loop.kind), 0
-        made = axis
+        new_axis = axis
     if not axis.parts:
         axis.parts = list(lengths)
         levels = list(range(len(lengths)))
     else:  # a part that is split again stays on its level
         levels = [level] * len(lengths)
     loops = [Loop(n, ((axis, at, n),)) for at, n in zip(levels, lengths, strict=True)]
-    return loops, made
+    return loops, new_axis
 
 
 @dataclass(slots=True, eq=False)
@@ -102,11 +98,11 @@ class Fetch:
     scope : str
         Kind of memory (:func:`scope_of`).
     depth : int
-        Loops of the tiled stage around it; 0 where that is not known.
+        Number of loops of the tiled stage around it; 0 if unknown.
     vector : Value or None
-        Elements that one thread reads at once.
+        Number of elements that one thread reads at once.
     tensor : int or None
-        Which of the tensors that the tiled stage reads.
+        Index among the tensors that the tiled stage reads.
     """
 
     scope: str
@@ -117,14 +113,14 @@ class Fetch:
 
 @dataclass(slots=True, eq=False)
 class Schedule:
-    """What the steps say.
+    """The schedule of a program.
 
     Parameters
     ----------
     name : str
-        Name of the block that the tiles are of; empty where there are no names.
+        Name of the tiled block; empty for tools without names.
     axes : list of Axis
-        Axes of the tiled stage in their order.
+        Axes of the tiled stage, in order.
     nest : list of Loop
         Its loops from the outermost inwards.
     counts : Counter
@@ -158,12 +154,12 @@ class Schedule:
     others: list[Sequence[Value | None]] = field(default_factory=list)
 
     def bind(self, annotation: str, extent: Value | None) -> None:
-        """Note that a loop was bound, or an annotation given."""
+        """Record a binding or annotation of a loop."""
         self.bound.setdefault(annotation, []).append(extent)
 
 
 def scope_of(scope: str) -> str:
-    """Return the kind of memory that a storage scope is of."""
+    """Return the kind of memory of a storage scope."""
     head = scope.split(".", maxsplit=1)[0]
     if head in ("global", "local", "shared"):
         return head

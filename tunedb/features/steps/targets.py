@@ -1,4 +1,4 @@
-"""What a target says by itself."""
+"""Facts of a target."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DEFAULT_VECTOR_BITS = 128
 
 _GPU_KINDS = frozenset({"cuda", "rocm", "opencl", "vulkan", "metal", "nvptx", "webgpu", "adreno"})
 
-#: Limits of a GPU where its target does not say them (``src/target/target_kind.cc``, CUDA).
+#: Default limits of a GPU, for targets that lack them (``src/target/target_kind.cc``, CUDA).
 _GPU_LIMITS = {"threads": 1024, "warp": 32, "shared_bytes": 49152, "registers": 65536}
 _LIMIT_KEYS = {
     "threads": ("max_threads_per_block", "max_num_threads"),
@@ -39,15 +39,15 @@ _LIMIT_KEYS = {
 
 
 def device_of(target: Target) -> list[float]:
-    """Return what a target says, in the order of :data:`.columns.DEVICE`."""
+    """Return the facts of a target, in the order of :data:`.columns.DEVICE`."""
     attributes = target.attributes or {}
     is_gpu = target.kind in _GPU_KINDS
-    told = {"gpu": float(is_gpu), "cores": _number(attributes.get("num-cores"), 1 - is_gpu)}
+    facts = {"gpu": float(is_gpu), "cores": _number(attributes.get("num-cores"), 1 - is_gpu)}
     for name, default in _GPU_LIMITS.items():
         values = (_number(attributes.get(key), 0) for key in _LIMIT_KEYS[name])
-        told[name] = next(filter(None, values), float(default) if is_gpu else 0.0)
-    told["lanes"] = 4.0 if is_gpu else _vector_bits(attributes) / 32
-    return [told[name] for name in DEVICE]
+        facts[name] = next(filter(None, values), float(default) if is_gpu else 0.0)
+    facts["lanes"] = 4.0 if is_gpu else _vector_bits(attributes) / 32
+    return [facts[name] for name in DEVICE]
 
 
 def _number(value: object, default: float) -> float:

@@ -1,4 +1,4 @@
-"""What a workload says by itself: its sizes, and its blocks with their axes and accesses."""
+"""Facts of a workload: its sizes, and its blocks with their axes and accesses."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ _BITS = re.compile(r"[a-z_]+?(\d+)")
 _DEFAULT_BITS = 32
 
 
-#: The axes that an index is made of, and how far one step of each moves.
+#: The axes in an index, each with its stride.
 Dimension = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a block reads or writes a tensor.
+    """An access of a block to a tensor.
 
     Parameters
     ----------
     bits : int
-        Size of an element.
+        Size of an element in bits.
     is_write : bool
-        Whether it writes.
+        The block writes the tensor.
     dimensions : tuple of Dimension
-        One for each index.
+        One item per index.
     """
 
     bits: int
@@ -55,15 +55,15 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A statement of the computation as it was written.
+    """A block of the unscheduled computation.
 
     Parameters
     ----------
     axes : tuple of (int or None, str)
-        For each iterator which of the workload's extents it has, and its kind; None is an extent
-        that is no constant.
+        Index of each iterator's extent among the workload's extents, None for one that is not
+        constant; and the iterator's kind.
     accesses : tuple of Access
-        Each tensor once for reading and once for writing.
+        At most one read and one write of each tensor.
     """
 
     axes: tuple[tuple[int | None, str], ...]
@@ -71,8 +71,8 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Structure:
-    """What workloads share that differ in their extents only. It can be a key.
+class TaskStructure:
+    """The structure that workloads of different extents share; hashable.
 
     Parameters
     ----------
@@ -81,15 +81,15 @@ class Structure:
     blocks : tuple of (str, Block)
         Blocks of a module by name.
     operator : Operator or None
-        What a key says instead.
+        Operator of a workload key, for workloads without blocks.
     bits : int
         Bits of an element of the first argument.
     is_product : bool
-        Whether it is a product of matrices.
+        The workload is a product of matrices.
     is_dense_gpu : bool
-        Whether it is one of AutoTVM's templates ``dense_*.gpu``.
+        The workload is one of AutoTVM's templates ``dense_*.gpu``.
     n_extents : int
-        How many extents it has.
+        Number of extents.
     """
 
     tool: str
@@ -105,11 +105,11 @@ class Structure:
         return next((block for known, block in self.blocks if known == name), None)
 
     def tiled_block(self, schedule: Schedule) -> Block | None:
-        """Return the block whose axes are those of a schedule's tiled stage, in their order."""
-        found = self.block(schedule.name)
-        if found is None and self.operator is not None:
-            found = _block_of_operator(self.operator, self.bits)
-        return found if found is not None and len(found.axes) == len(schedule.axes) else None
+        """Return the block whose axes match those of a schedule's tiled stage, or None."""
+        block = self.block(schedule.name)
+        if block is None and self.operator is not None:
+            block = _block_of_operator(self.operator, self.bits)
+        return block if block is not None and len(block.axes) == len(schedule.axes) else None
 
 
 def _block_of_operator(operator: Operator, bits: int) -> Block:
@@ -124,11 +124,12 @@ def _block_of_operator(operator: Operator, bits: int) -> Block:
     return Block(axes, accesses)
 
 
-def read_task(workload: Workload, signature: Signature, tool: str) -> tuple[Structure, list[float]]:
-    """Return what a workload says: its structure, and its numbers.
+def read_task(
+    workload: Workload, signature: Signature, tool: str
+) -> tuple[TaskStructure, list[float]]:
+    """Return the structure and the numbers of a workload, as far as its body can be read.
 
-    The numbers are those of :data:`.columns.TASK`, NaN where the database does not know one, and
-    then the extents. What cannot be read of a workload is left out.
+    The numbers are those of :data:`.columns.TASK`, NaN for unknown ones, and then the extents.
     """
     family = None if signature.family is None else re.sub(r"conv\dd", "conv", signature.family)
     function = signature.function or ""
@@ -142,7 +143,7 @@ def read_task(workload: Workload, signature: Signature, tool: str) -> tuple[Stru
         if sized is not None:
             operator, extents = sized[0], list(sized[1].values())
     numbers = _numbers_of(signature, tool, family)
-    structure = Structure(
+    structure = TaskStructure(
         tool,
         blocks,
         operator,

@@ -4,9 +4,8 @@
 ran; each further kernel begins with a header of its own. ``Tuner::PrintJSON``, and CLBlast's tuners
 after it, write ``{user strings, "device", "platform_version", "device_vendor", "device_type",
 "device_core_clock", "device_compute_units", "results": [{"kernel", "time", "parameters"}]}``. Times
-are milliseconds of one run (the best of those that CLTune did); configurations that failed are left
-out of both. A time that is printed as 0 is below the two or three digits that are written, and is
-no time.
+are milliseconds of one run (the best of CLTune's runs); both lack the configurations that failed. A
+printed time of 0 is below the two or three digits that CLTune writes, and is rejected.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from ...programs.kernel import split_parameters
 from ...programs.thread_blocks import block_of
 from ...records import Measurement, Program, Quarantined, Target
 from ..base import Item, LogFile
-from .file_metadata import place_of, require
+from .file_metadata import metadata_of, require_metadata
 from .json_documents import SECONDS, parse_document, quarantined, read_document, seconds
 from .kernels import gpu_target, kernel_workload
 
@@ -36,8 +35,8 @@ _FIXED = 3
 
 _RESULTS = re.compile(rb'"results"\s*:\s*\[')
 
-#: What CLTune and CLBlast say of the device; other words of a document describe the problem.
-_OF_DEVICE = ("device", "platform_", "clblast_", "best_", "results")
+#: Prefixes of a document's fields about the device; the other fields describe the problem.
+_DEVICE_FIELDS = ("device", "platform_", "clblast_", "best_", "results")
 
 _INTEGER = re.compile(r"-?\d{1,18}")
 
@@ -50,7 +49,7 @@ class CLTuneFormat:
     name = "cltune"
 
     def matches_file(self, head: bytes, path: Path) -> bool:
-        """Tell whether a file begins as a table or a document of CLTune does."""
+        """Return True for the head of a table or a document of CLTune."""
         if head.removeprefix(b"\xef\xbb\xbf").startswith(_HEADER):
             return True
         return b'"device_compute_units"' in head and b'"device_core_clock"' in head
@@ -61,7 +60,7 @@ class CLTuneFormat:
         Raises
         ------
         FormatError
-            It is damaged, or a table and nothing says its device.
+            The file is damaged, or a table whose device is unknown.
         """
         data = read_document(file)
         if data.startswith(_HEADER):
@@ -71,8 +70,7 @@ class CLTuneFormat:
 
 
 def _table(data: bytes, file: LogFile) -> Iterator[Item]:
-    place = place_of(file)
-    (device,) = require(device=place.device)
+    (device,) = require_metadata(device=metadata_of(file).device)
     target = gpu_target("unknown", device)
     names: list[str] = []
     for number, line in enumerate(data.splitlines(), 1):
@@ -85,8 +83,8 @@ def _table(data: bytes, file: LogFile) -> Iterator[Item]:
                 continue
             yield _row(cells, names, target, file)
         except (FormatError, UnicodeDecodeError) as error:
-            kept = line[: limits.MAX_QUARANTINE_BYTES]
-            yield Quarantined(file.name, number, str(error), kept)
+            data = line[: limits.MAX_QUARANTINE_BYTES]
+            yield Quarantined(file.name, number, str(error), data)
 
 
 def _row(cells: list[str], names: list[str], target: Target, file: LogFile) -> Measurement:
@@ -114,10 +112,12 @@ def _document(data: bytes, file: LogFile) -> Iterator[Item]:
         raise FormatError("a document of CLTune without results")
     check_value({**document, "results": None}, "what CLTune says of the device")
     device, platform = document.get("device"), document.get("platform_version", "")
-    (device,) = require(device=(device if type(device) is str else None) or file.device)
+    (device,) = require_metadata(device=(device if type(device) is str else None) or file.device)
     is_opencl = type(platform) is str and platform.startswith("OpenCL")
     target = gpu_target("opencl" if is_opencl else "unknown", device)
-    problem = {name: value for name, value in document.items() if not name.startswith(_OF_DEVICE)}
+    problem = {
+        name: value for name, value in document.items() if not name.startswith(_DEVICE_FIELDS)
+    }
     for number, row in enumerate(rows, 1):
         try:
             if type(row) is not dict or type(row.get("parameters")) is not dict:
@@ -137,10 +137,7 @@ def _measurement(
     time: Any,
     threads: int | None,
 ) -> Measurement:
-    """Return a measurement, or raise FormatError.
-
-    The block is known where parameters have the names of one, and the threads agree.
-    """
+    """Return a measurement; its block comes from parameters whose product equals the threads."""
     if type(kernel) is not str or not kernel:
         raise FormatError(f"the kernel of a result is {short(kernel)}, which is not a name")
     if type(time) in (int, float) and time == 0:

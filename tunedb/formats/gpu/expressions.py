@@ -1,9 +1,9 @@
 """Expressions of FAIR T1 inputs, which are Python's: values, conditions and sizes.
 
-``"[2**i for i in range(0, 6)]"`` comes from a stranger's file, so it is never run. It is parsed,
-and what stands in it is computed here: numbers, texts and truth values, arithmetic, comparisons,
-``and``, ``or``, ``not``, ``in``, lists, list comprehensions, and calls of the few functions in
-:data:`FUNCTIONS`. Everything else is refused by its name, and all of it is bounded.
+``"[2**i for i in range(0, 6)]"`` comes from a foreign file, so Python never runs it. This module
+parses and evaluates a subset: numbers, texts and truth values, arithmetic, comparisons, ``and``,
+``or``, ``not``, ``in``, lists, list comprehensions, and calls of the functions in
+:data:`FUNCTIONS`. Anything else is rejected by its name, and every evaluation is bounded.
 """
 
 from __future__ import annotations
@@ -43,31 +43,31 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.NotIn: lambda left, right: left not in right,
 }
 
-_OF_LISTS: dict[str, Callable[[Sequence[Any]], Any]] = {
+_LIST_FUNCTIONS: dict[str, Callable[[Sequence[Any]], Any]] = {
     "min": min,
     "max": max,
     "sorted": sorted,
     "list": list,
     "len": len,
 }
-_OF_NUMBERS: dict[str, Callable[[Any], Any]] = {
+_NUMBER_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "abs": abs,
     "int": int,
     "float": float,
     "round": round,
 }
 
-#: What an expression may call.
-FUNCTIONS = ("range", "sum", *_OF_LISTS, *_OF_NUMBERS)
+#: Functions that an expression may call.
+FUNCTIONS = ("range", "sum", *_LIST_FUNCTIONS, *_NUMBER_FUNCTIONS)
 
-#: Parts of an expression besides calls; operators have reasons of their own.
+#: Allowed nodes besides calls; the evaluation itself rejects some operators.
 _KNOWN = (
     *(ast.Constant, ast.Name, ast.List, ast.Tuple, ast.ListComp, ast.GeneratorExp),
     *(ast.comprehension, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp),
     *(ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
 )
 
-#: How far an integer may be shifted or raised: a result has 64 bits.
+#: Largest shift of an integer: results have 64 bits.
 _BITS = 64
 
 
@@ -82,16 +82,16 @@ def values(text: str) -> list[Any]:
     Raises
     ------
     FormatError
-        It is no list, or holds what an expression may not.
+        The expression is not a list, or holds a node that is not allowed.
     """
-    found = _Evaluation(text, {}).result()
-    if not isinstance(found, list | tuple | range):
-        raise FormatError(f"the expression {short(text)} is {short(found)}, which is not a list")
-    return list(found)
+    result = _Evaluation(text, {}).result()
+    if not isinstance(result, list | tuple | range):
+        raise FormatError(f"the expression {short(text)} is {short(result)}, which is not a list")
+    return list(result)
 
 
 def holds(condition: str, parameters: Mapping[str, Any]) -> bool:
-    """Tell whether a configuration fulfils a condition.
+    """Return True if a configuration fulfils a condition.
 
     Parameters
     ----------
@@ -103,23 +103,24 @@ def holds(condition: str, parameters: Mapping[str, Any]) -> bool:
     Raises
     ------
     FormatError
-        It names what is no parameter, divides by zero, or holds what an expression may not.
+        The condition names an unknown parameter, divides by zero, or holds a node that is not
+        allowed.
     """
     return bool(_Evaluation(condition, parameters).result())
 
 
 def number(text: str, parameters: Mapping[str, Any]) -> int | float:
-    """Return a number that is computed of parameters, such as an extent of ``LocalSize``.
+    """Return the number that an expression computes, such as an extent of ``LocalSize``.
 
     Raises
     ------
     FormatError
-        As :func:`holds`; also where the result is no number.
+        As for :func:`holds`, or the result is not a number.
     """
-    found = _Evaluation(text, parameters).result()
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        raise FormatError(f"the expression {short(text)} is {short(found)}, which is not a number")
-    return found
+    result = _Evaluation(text, parameters).result()
+    if isinstance(result, bool) or not isinstance(result, int | float):
+        raise FormatError(f"the expression {short(text)} is {short(result)}, which is not a number")
+    return result
 
 
 def names(text: str) -> frozenset[str]:
@@ -128,15 +129,15 @@ def names(text: str) -> frozenset[str]:
     Raises
     ------
     FormatError
-        It is no expression.
+        The text is not an expression.
     """
-    found = {node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)}
+    used = {node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)}
     bound = {
         node.id
         for node in ast.walk(_parsed(text))
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
-    return frozenset(found - bound - set(FUNCTIONS))
+    return frozenset(used - bound - set(FUNCTIONS))
 
 
 @lru_cache(maxsize=512)
@@ -152,16 +153,16 @@ def _parsed(text: str) -> ast.expr:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else "nested too deep"
         raise FormatError(f"no expression: {short(text)} ({reason})") from None
-    # What "False and …" passes over would be met with other parameters: all of it is looked at.
+    # All nodes are checked: other parameters may reach what "False and …" skips.
     for node in ast.walk(tree):
-        refused = _refused(node)
-        if refused is not None:
-            raise FormatError(f"the expression {short(text)} {refused}")
+        rejection = _reason_to_reject(node)
+        if rejection is not None:
+            raise FormatError(f"the expression {short(text)} {rejection}")
     return tree
 
 
-def _refused(node: ast.AST) -> str | None:
-    """Return why a part of an expression is never computed, or None."""
+def _reason_to_reject(node: ast.AST) -> str | None:
+    """Return why a node is not allowed, or None."""
     if isinstance(node, ast.Call):
         if not isinstance(node.func, ast.Name):
             return "holds Call, which is never evaluated"
@@ -175,7 +176,7 @@ def _refused(node: ast.AST) -> str | None:
 
 
 class _Evaluation:
-    """Computes one expression."""
+    """Evaluation of one expression."""
 
     def __init__(self, text: str, parameters: Mapping[str, Any]) -> None:
         self._text = text
@@ -184,7 +185,7 @@ class _Evaluation:
         self._depth = 0
 
     def result(self) -> Any:
-        """Return its value, or raise FormatError."""
+        """Return the value of the expression, or raise FormatError."""
         try:
             return self._value(_parsed(self._text))
         except (ArithmeticError, TypeError, ValueError) as error:
@@ -212,10 +213,10 @@ class _Evaluation:
                 raise self._refusal(f"names {name[:40]!r}, which is not a parameter")
             case ast.List(elts=items) | ast.Tuple(elts=items):
                 return [self._item(item) for item in items]
-            case ast.ListComp(elt=item, generators=parts):
-                return self._listed(item, parts)
-            case ast.GeneratorExp(elt=item, generators=parts):
-                return self._listed(item, parts)
+            case ast.ListComp(elt=item, generators=loops):
+                return self._comprehended(item, loops)
+            case ast.GeneratorExp(elt=item, generators=loops):
+                return self._comprehended(item, loops)
             case ast.BinOp(left=left, op=operation, right=right):
                 return self._binary(type(operation), self._value(left), self._value(right))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -234,10 +235,7 @@ class _Evaluation:
                 raise self._refusal(f"holds {type(node).__name__}, which is never evaluated")
 
     def _item(self, node: ast.expr) -> Any:
-        """Return an item of a list, which is none itself.
-
-        Lists in lists may share them, and a comparison then takes 2**depth steps.
-        """
+        """Return an item of a list; nested lists may share items, and compare in 2**depth steps."""
         value = self._value(node)
         if isinstance(value, list | range):
             raise self._refusal("has a list in a list")
@@ -256,10 +254,10 @@ class _Evaluation:
             whole = isinstance(left, int) and isinstance(right, int) and right >= 0
             if whole and (abs(left) > 1 and (abs(left).bit_length() - 1) * right >= _BITS):
                 raise self._refusal("has an integer beyond 64 bits")
-            found = left**right
-            if isinstance(found, complex):
+            power = left**right
+            if isinstance(power, complex):
                 raise self._refusal("has a root of a negative number")
-            return found
+            return power
         if operation is ast.LShift and isinstance(right, int) and right < _BITS:
             return left << right
         if operation is ast.RShift:
@@ -267,7 +265,7 @@ class _Evaluation:
         raise self._refusal(f"has the operation {operation.__name__}, which is never evaluated")
 
     def _joined(self, items: list[ast.expr], *, ends: bool) -> Any:
-        """Return the first value that ends ``and`` or ``or``, or the last."""
+        """Return the value that decides ``and`` or ``or``, or the last value."""
         for item in items:
             value = self._value(item)
             if bool(value) is ends:
@@ -291,43 +289,43 @@ class _Evaluation:
     def _called(self, name: str, arguments: list[Any]) -> Any:
         self._steps += sum(len(item) for item in arguments if isinstance(item, list | range))
         if name == "range":
-            found = range(*arguments)
-            # len() itself refuses ranges of 2**63 values with an OverflowError.
-            if len(found) > limits.MAX_EXPRESSION_VALUES:
+            numbers = range(*arguments)
+            # len() raises OverflowError for ranges of 2**63 values.
+            if len(numbers) > limits.MAX_EXPRESSION_VALUES:
                 raise self._refusal(f"has more than {limits.MAX_EXPRESSION_VALUES} values")
-            return found
-        if name == "sum" or name in _OF_LISTS:
+            return numbers
+        if name == "sum" or name in _LIST_FUNCTIONS:
             if name in ("min", "max") and len(arguments) > 1:
                 return (min if name == "min" else max)(arguments)
             (items,) = arguments
             if not isinstance(items, list | range):
                 raise self._refusal(f"calls {name} of {short(items)}, which is not a list")
-            return sum(map(self._number, items)) if name == "sum" else _OF_LISTS[name](items)
+            return sum(map(self._number, items)) if name == "sum" else _LIST_FUNCTIONS[name](items)
         (value,) = map(self._number, arguments)
-        return _OF_NUMBERS[name](value)
+        return _NUMBER_FUNCTIONS[name](value)
 
-    def _listed(self, item: ast.expr, parts: list[ast.comprehension]) -> list[Any]:
-        """Return the list that a comprehension makes; its variables end with it."""
-        before = dict(self._names)
-        found: list[Any] = []
-        for _ in self._bindings(parts):
-            if len(found) >= limits.MAX_EXPRESSION_VALUES:
+    def _comprehended(self, item: ast.expr, loops: list[ast.comprehension]) -> list[Any]:
+        """Return the list of a comprehension; its variables are local."""
+        outer = dict(self._names)
+        items: list[Any] = []
+        for _ in self._bindings(loops):
+            if len(items) >= limits.MAX_EXPRESSION_VALUES:
                 raise self._refusal(f"has more than {limits.MAX_EXPRESSION_VALUES} values")
-            found.append(self._item(item))
-        self._names = before
-        return found
+            items.append(self._item(item))
+        self._names = outer
+        return items
 
-    def _bindings(self, parts: list[ast.comprehension]) -> Iterator[None]:
+    def _bindings(self, loops: list[ast.comprehension]) -> Iterator[None]:
         """Bind the variables of a comprehension to each of their values in turn."""
-        part, *rest = parts
-        if part.is_async or not isinstance(part.target, ast.Name):
+        loop, *rest = loops
+        if loop.is_async or not isinstance(loop.target, ast.Name):
             raise self._refusal("has a comprehension over more than one name")
-        items = self._value(part.iter)
+        items = self._value(loop.iter)
         if not isinstance(items, list | range):
             raise self._refusal(f"goes over {short(items)}, which is not a list")
         for value in items:
-            self._names[part.target.id] = value
-            if all(self._value(test) for test in part.ifs):
+            self._names[loop.target.id] = value
+            if all(self._value(test) for test in loop.ifs):
                 if rest:
                     yield from self._bindings(rest)
                 else:
@@ -339,7 +337,7 @@ class _Evaluation:
         return value
 
     def _bounded(self, value: Any) -> Any:
-        """Return a value, or raise FormatError for a number that cannot be kept."""
+        """Return a value, or raise FormatError for a number that is too large."""
         if isinstance(value, int) and not -INT64 <= value < INT64:
             raise self._refusal("has an integer beyond 64 bits")
         if isinstance(value, float) and not math.isfinite(value):

@@ -1,6 +1,6 @@
-"""Kernel and device of files that do not say them: from their names and from files beside them.
+"""Kernel and device of files that do not name them, from file names and neighbouring files.
 
-Results of FAIR T4 hold neither, nor do tables of CLTune and caches of Triton hold the device.
+Results of FAIR T4 name neither; tables of CLTune and caches of Triton do not name the device.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ..streams import open_log
 from .json_documents import parse_document
 from .t1 import t1_input
 
-#: Ends of names that say nothing of kernel or device.
+#: Ends of file names that are part of neither kernel nor device.
 _ENDS = re.compile(
     r"(?:\.(?:json|csv|txt|gz|xz|bz2|zst|lzma)|[_-](?:T4|results|converted))+$", re.I
 )
 
-#: Beside ``kernel__DEVICE_T4.json``, the words of the kernel and of the device.
+#: Separator of kernel and device in a name such as ``kernel__DEVICE_T4.json``.
 _BETWEEN = "__"
 
 _KTT = {
@@ -33,17 +33,17 @@ _KTT = {
 }
 
 
-class Place(NamedTuple):
-    """What is known of a file that does not say it.
+class FileMetadata(NamedTuple):
+    """Kernel, device and problem of a file that does not name them.
 
     Parameters
     ----------
     kernel, device : str or None
-        None where nothing says it.
+        None if unknown.
     kind : str
-        TVM's target kind, ``unknown`` where nothing says it.
+        TVM's target kind; ``unknown`` if unknown.
     problem : object
-        Size of the problem, where a T1 input beside the file says it.
+        Size of the problem, from a T1 input beside the file; None if unknown.
     """
 
     kernel: str | None = None
@@ -52,10 +52,10 @@ class Place(NamedTuple):
     problem: Any = None
 
 
-def place_of(file: LogFile) -> Place:
-    """Return kernel and device of a file, from what is nearest to it.
+def metadata_of(file: LogFile) -> FileMetadata:
+    """Return kernel and device of a file, from the first of these sources that names them.
 
-    In this order: what the user says; KTT's file that a ``…_converted`` one was made of; a T1 input
+    The user's options; the KTT file from which a ``…_converted`` file was converted; a T1 input
     beside the file (``kernel__T1.json`` beside ``kernel__DEVICE_T4.json``, or the only ``…T1.json``
     or ``T1.json`` of its folder); the name (``kernel__DEVICE_T4.json``, or the folder for the
     kernel and ``DEVICE_T4.json`` for the device).
@@ -71,69 +71,69 @@ def place_of(file: LogFile) -> Place:
         if device in (None, original.device):
             kind = original.kind
         device = device or original.device or named.device
-    return Place(kernel, device, kind, problem)
+    return FileMetadata(kernel, device, kind, problem)
 
 
 def device_of_name(path: Path | None) -> str | None:
-    """Return the device that a file's name says behind two underscores, or None."""
+    """Return the device in a file's name, which follows two underscores, or None."""
     if path is None or _BETWEEN not in path.name:
         return None
     return _named(path).device
 
 
-def require(**found: str | None) -> list[str]:
-    """Return what must be known of a file, in the order in which it is asked for.
+def require_metadata(**metadata: str | None) -> list[str]:
+    """Return metadata that a format needs, cleaned, in the order of the arguments.
 
     Parameters
     ----------
-    **found : str or None
-        ``kernel`` and ``device``, as far as they are needed.
+    **metadata : str or None
+        ``kernel`` and ``device``, as needed.
 
     Raises
     ------
     FormatError
-        Nothing says one of them. Times of unknown devices would become one device's.
+        One of them is unknown. Otherwise times of all unknown devices would be those of one device.
     """
-    missing = [name for name, value in found.items() if not value]
+    missing = [name for name, value in metadata.items() if not value]
     if missing:
         options = " and ".join(f"--{name}" for name in missing)
         raise FormatError(f"the file does not say its {' and '.join(missing)}; give {options}")
-    return [clean_text(value or "")[: limits.MAX_NAME_CHARS] for value in found.values()]
+    return [clean_text(value or "")[: limits.MAX_NAME_CHARS] for value in metadata.values()]
 
 
 def stem_of(path: Path) -> str:
-    """Return a file's name without what says nothing of kernel or device."""
+    """Return a file's name without suffixes that are part of neither kernel nor device."""
     return _ENDS.sub("", path.name)
 
 
-def _named(path: Path) -> Place:
+def _named(path: Path) -> FileMetadata:
     stem = stem_of(path)
     kernel, between, device = stem.partition(_BETWEEN)
     if between and kernel and device:
-        return Place(kernel, device)
-    # A folder for each kernel, with a file for each device: only results of T4 are called so.
+        return FileMetadata(kernel, device)
+    # A folder per kernel with a file per device is a layout of T4 results only.
     if re.search(r"[_-]T4\b", path.name, re.I) and stem:
         folder = path.absolute().parent.name
-        return Place(folder or None, stem)
-    return Place()
+        return FileMetadata(folder or None, stem)
+    return FileMetadata()
 
 
-def _original(path: Path) -> Place:
-    """Return what the file of KTT says that this one was made of, by its first bytes."""
+def _original(path: Path) -> FileMetadata:
+    """Return the metadata in the head of the KTT file from which this file was converted."""
     if "_converted" not in path.name:
-        return Place()
+        return FileMetadata()
     for name in dict.fromkeys((path.name, path.name.removesuffix(".gz"), path.name + ".gz")):
         head = _head(path.with_name(name.replace("_converted", "", 1)))
-        found = {key: shape.search(head) for key, shape in _KTT.items()}
-        if found["device"] is not None and b'"Metadata"' in head:
-            text = {key: match[1].decode(errors="replace") for key, match in found.items() if match}
+        matches = {key: shape.search(head) for key, shape in _KTT.items()}
+        if matches["device"] is not None and b'"Metadata"' in head:
+            text = {key: hit[1].decode(errors="replace") for key, hit in matches.items() if hit}
             kind = text.get("kind", "unknown").lower()
-            return Place(
+            return FileMetadata(
                 text.get("kernel"),
                 text["device"],
                 kind if kind in ("cuda", "opencl", "vulkan") else "unknown",
             )
-    return Place()
+    return FileMetadata()
 
 
 def _head(path: Path) -> bytes:
@@ -147,7 +147,7 @@ def _head(path: Path) -> bytes:
 
 
 def _input_beside(path: Path, kernel: str | None) -> Any:
-    """Return the T1 input that describes a file's kernel, or None."""
+    """Return the T1 input of a file's kernel, or None."""
     for candidate in _candidates(path, kernel):
         if candidate == path:
             continue

@@ -1,4 +1,4 @@
-"""Files of GPU tuners that are one JSON document, and what all of them say in its values."""
+"""Files of GPU tuners that are one JSON document: parsing, times and timestamps."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ...json_checks import INT64, check_value, parse_json
 from ..base import LogFile
 from ..streams import open_log
 
-#: Texts that Python writes for numbers which JSON does not have, where a value may stand.
+#: Python's NaN and infinities at the place of a value; JSON has no such numbers.
 _NOT_JSON = re.compile(rb"[\[,:\s](?:NaN|-?Infinity)\b")
 
-#: Halves of characters: in pairs they are one, alone no database can hold them.
-_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+#: Escaped surrogates: a pair is one character, a lone one cannot be stored.
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
-#: Seconds in one of a unit, by the spellings that tools have (``miliseconds`` is Kernel Tuner's).
+#: Unit of time, as tools spell it → its seconds (``miliseconds`` is Kernel Tuner's spelling).
 SECONDS = {
     **dict.fromkeys(("s", "sec", "second", "seconds"), 1.0),
     **dict.fromkeys(("ms", "millisecond", "milliseconds", "miliseconds"), 1e-3),
@@ -34,14 +34,14 @@ SECONDS = {
 
 
 def read_document(file: LogFile) -> bytes:
-    """Return the bytes of a file, unpacked.
+    """Return the decompressed bytes of a file, without a byte order mark.
 
     Raises
     ------
     FormatError
-        It is larger than a document may be, or cannot be unpacked.
+        The file exceeds :data:`tunedb.limits.MAX_DOCUMENT_BYTES`, or cannot be decompressed.
     StorageError
-        It cannot be read.
+        The file cannot be read.
     """
     with open_log(file.path) as (stream, _):
         data = stream.read(limits.MAX_DOCUMENT_BYTES + 1)
@@ -51,12 +51,12 @@ def read_document(file: LogFile) -> bytes:
 
 
 def parse_document(data: bytes) -> Any:
-    """Return the JSON value of a document; Python's NaN and Infinity are values too.
+    """Return the JSON value of a document; accepts Python's NaN and Infinity.
 
     Raises
     ------
     FormatError
-        It is no JSON, has too many values, or an integer beyond 64 bits.
+        The text is not JSON, has too many values, or an integer beyond 64 bits.
     """
     try:
         return parse_json(data, most=limits.MAX_DOCUMENT_VALUES)
@@ -67,7 +67,7 @@ def parse_document(data: bytes) -> Any:
         raise FormatError(f"more than {limits.MAX_DOCUMENT_VALUES} values")
     try:
         value = json.loads(data, parse_int=_int64)
-        if _HALF.search(data) is not None:
+        if _SURROGATE.search(data) is not None:
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise FormatError(f"not JSON: {error}") from None
@@ -87,27 +87,27 @@ def seconds(value: Any, unit: float, what: str) -> float:
     Parameters
     ----------
     value : object
-        What the file has for it.
+        Value in the file.
     unit : float
-        Seconds in one of it.
+        Seconds per unit of the value.
     what : str
-        For the message: "a time".
+        Name of the value in messages: "a time".
 
     Raises
     ------
     FormatError
-        It is no number, negative, not finite, or 0, which would be the best of all times.
+        The value is not a number, negative, not finite, or 0, which would rank before all times.
     """
     _check_time(value, what)
-    # In double precision a quotient is what people write: 3.0 / 1000 is 0.003, 3.0 * 1e-3 is not.
-    found: float = value / round(1 / unit)
-    if not found:
+    # Only the quotient is the nearest double: 3.0 / 1000 is 0.003, 3.0 * 1e-3 is not.
+    time: float = value / round(1 / unit)
+    if not time:
         raise FormatError(f"{what} is {value!r}; it was not measured")
-    return found
+    return time
 
 
 def _check_time(value: Any, what: str) -> None:
-    """Raise FormatError for what is no number, negative, or not finite."""
+    """Raise FormatError for a value that is not a number, negative, or not finite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise FormatError(f"{what} is {short(value)}, which is not a number")
     if not 0.0 <= value < math.inf:
@@ -115,70 +115,70 @@ def _check_time(value: Any, what: str) -> None:
 
 
 def all_seconds(values: Any, unit: float, what: str) -> tuple[float, ...]:
-    """Return a list of times in seconds (:func:`seconds`); there is one at least."""
+    """Return a list of at least one time in seconds (:func:`seconds`)."""
     if type(values) is not list or not 0 < len(values) <= limits.MAX_RUN_SECS:
         raise FormatError(f"{what} must be a list of 1 to {limits.MAX_RUN_SECS} numbers")
     if not {float, int}.issuperset(map(type, values)) or min(values) < 0:
         for value in values:
             _check_time(value, "one of " + what)
-    # A sum that is finite has finite parts, and the mean ranks a record.
+    # A finite sum has finite terms and gives a finite mean, which ranks the record.
     if not math.isfinite(sum(values)):
         raise FormatError(f"{what} have a sum that is not finite")
-    parts = round(1 / unit)
-    found = tuple([value / parts for value in values])
-    if not any(found):
+    per_second = round(1 / unit)
+    times = tuple([value / per_second for value in values])
+    if not any(times):
         raise FormatError(f"{what} are all 0; it was not measured")
-    return found
+    return times
 
 
 def microseconds(text: Any) -> int:
-    """Return a timestamp as microseconds since 1970, UTC; 0 where it is none that is known.
+    """Return a timestamp as microseconds since 1970, UTC; 0 if it cannot be parsed.
 
-    A time without a zone is taken as UTC: Kernel Tuner's are.
+    A time without a zone is UTC, as Kernel Tuner's are.
     """
     if not isinstance(text, str):
         return 0
     try:
-        found = datetime.fromisoformat(text.removesuffix(" UTC"))
-        found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-        return max(0, round((found - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1e6))
+        moment = datetime.fromisoformat(text.removesuffix(" UTC"))
+        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        return max(0, round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1e6))
     except (ValueError, OverflowError):
         return 0
 
 
-def texts_instead(value: Any) -> Any:
-    """Return a value with the numbers that JSON does not have as texts."""
+def without_nonfinite(value: Any) -> Any:
+    """Return a value whose NaNs and infinities are replaced by texts, for JSON."""
     if isinstance(value, float) and not math.isfinite(value):
         return repr(value)
     if isinstance(value, list):
-        return [texts_instead(item) for item in value]
+        return [without_nonfinite(item) for item in value]
     if isinstance(value, dict):
-        return {key: texts_instead(item) for key, item in value.items()}
+        return {key: without_nonfinite(item) for key, item in value.items()}
     return value
 
 
 def quarantined(value: Any) -> bytes:
-    """Return a value of a document that was not understood, as it is kept aside."""
+    """Return the bytes to quarantine for a value of a document."""
     try:
-        data = orjson.dumps(texts_instead(value))
+        data = orjson.dumps(without_nonfinite(value))
     except (RecursionError, TypeError):
         data = ascii(short(value)).encode()
     return data[: limits.MAX_QUARANTINE_BYTES]
 
 
 def packed(value: dict[str, Any], what: str) -> bytes | None:
-    """Return canonical JSON of what a file says besides, or None for nothing.
+    """Return canonical JSON of extra fields, or None for none.
 
     Raises
     ------
     FormatError
-        It is nested too deep.
+        The fields are nested too deep.
     """
     if not value:
         return None
     try:
-        kept = texts_instead(value)
-        check_value(kept, what)
-        return canonical_json(kept)
+        fields = without_nonfinite(value)
+        check_value(fields, what)
+        return canonical_json(fields)
     except (RecursionError, TypeError) as error:
         raise FormatError(f"{what} cannot be kept: {error}") from None

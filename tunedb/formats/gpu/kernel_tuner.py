@@ -3,13 +3,12 @@
 ``{"device_name", "kernel_name", "problem_size", "tune_params_keys", "tune_params", "objective",
 "cache": {key: entry}}`` of Kernel Tuner 1.x, and the same with ``"schema_version": "1.0.0"``
 of its branch ``cache_files``. An entry has the parameters, ``time`` (the mean of ``times`` in
-milliseconds, or the name of an error class), what building and running took, and whatever metrics
-and observers gave. Its key is the values joined by commas, which tells nothing that the entry does
-not tell better: a value may hold a comma.
+milliseconds, or the name of an error class), times of building and running, and the values of
+metrics and observers. The reader ignores its key, the values joined by commas: a value may hold a
+comma.
 
-A run that was killed leaves a file without its closing brackets. It is read as it is and never
-written to: Kernel Tuner itself closes it when it opens it, which another that is still writing
-would not survive.
+A killed run leaves a file without its closing brackets. The reader accepts it and never writes to
+it. Kernel Tuner itself closes such a file on opening, which breaks a run that is still writing.
 """
 
 from __future__ import annotations
@@ -63,14 +62,14 @@ _FAILURES = {
     "ErrorConfig": (FailureKind.UNKNOWN, Phase.UNKNOWN),
 }
 
-#: What an entry has besides its parameters and what observers and metrics gave.
-_KNOWN = frozenset({"time", "times", "timestamp", "__error__"})
+#: Fields of an entry besides its parameters and the values of observers and metrics.
+_ENTRY_FIELDS = frozenset({"time", "times", "timestamp", "__error__"})
 
-#: Costs of the tuner in milliseconds; those of the trial itself make ``all_cost``.
+#: Costs in milliseconds: of the trial, whose sum is ``all_cost``, and of the tuner.
 _COSTS = ("compile_time", "verification_time", "benchmark_time")
 _OVERHEADS = ("strategy_time", "framework_time")
 
-#: Units of what Kernel Tuner's own observers give (``kernel_tuner/observers``).
+#: Units of the values of Kernel Tuner's own observers (``kernel_tuner/observers``).
 _UNITS = {
     **dict.fromkeys(("nvml_energy", "ps_energy", "pmt_energy", "energy"), "J"),
     **dict.fromkeys(("nvml_power", "ps_power", "pmt_power", "power_readings"), "W"),
@@ -78,18 +77,18 @@ _UNITS = {
     **dict.fromkeys(("temperature", "nvml_temperature"), "C"),
 }
 
-#: Ends that a file may lack: of the cache and of the document, or of the document alone.
+#: Closing brackets that a file may lack: of cache and document, or of the document alone.
 _CLOSINGS = (b"}\n}", b"\n}")
 
 _MS = SECONDS["ms"]
 
-#: ``time`` of configurations that failed, before there were error classes
+#: ``time`` of failed configurations before there were error classes
 #: (``params.update({"time": 1e20})`` in ``kernel_tuner/runners/sequential.py``).
 _NO_TIME = 1e20
 
 
 class _Space(NamedTuple):
-    """What all entries of a cache share."""
+    """The parsed data that all entries of a cache share."""
 
     workload: Workload
     target: Target
@@ -104,7 +103,7 @@ class KernelTunerFormat:
     name = "kernel-tuner"
 
     def matches_file(self, head: bytes, path: Path) -> bool:
-        """Tell whether a file begins as a cache does; its schema does not."""
+        """Return True for the head of a cache, False for that of its JSON schema."""
         return _SHAPE.search(head) is not None and b'"$schema"' not in head
 
     def read_file(self, file: LogFile) -> Iterator[Item | Remark]:
@@ -113,7 +112,7 @@ class KernelTunerFormat:
         Raises
         ------
         FormatError
-            The file is no cache, or damaged beyond an end that is missing.
+            The file is not a cache, or has more damage than a missing end.
         """
         document, remark = _read(read_document(file))
         space = _space(document, file)
@@ -128,18 +127,18 @@ class KernelTunerFormat:
 
 
 def _read(data: bytes) -> tuple[dict[str, Any], Remark | None]:
-    """Return a cache, and what is to be said of its end."""
+    """Return a cache, and a remark if its end is missing."""
     try:
         return _checked(parse_document(data)), None
     except FormatError as error:
         reason = error
     text = data.rstrip()
-    # An entry has a line of its own, so what was being written is the last one.
+    # Each entry has its own line, so only the last line can be truncated.
     whole, _, _ = text.rpartition(b"\n")
-    for part, lost in ((text, ""), (whole.rstrip(), ", without the truncated last entry")):
+    for entries, lost in ((text, ""), (whole.rstrip(), ", without the truncated last entry")):
         for closing in _CLOSINGS:
             try:
-                document = _checked(parse_document(part.removesuffix(b",") + closing))
+                document = _checked(parse_document(entries.removesuffix(b",") + closing))
             except FormatError:
                 continue
             return document, Remark(
@@ -160,7 +159,7 @@ def _checked(document: Any) -> dict[str, Any]:
 
 
 def _space(document: Mapping[str, Any], file: LogFile) -> _Space:
-    """Return what the entries share, or raise FormatError."""
+    """Return the data that all entries share, or raise FormatError."""
     kernel, device = document.get("kernel_name"), document.get("device_name", "")
     keys, problem = document.get("tune_params_keys"), document.get("problem_size")
     if type(kernel) is not str or type(device) is not str or "\0" in kernel + device:
@@ -169,7 +168,7 @@ def _space(document: Mapping[str, Any], file: LogFile) -> _Space:
         raise FormatError("tune_params_keys of a cache must be a list of names")
     check_value(problem, "the problem size")
     kernel = kernel or file.kernel or ""
-    # Files of AMD's devices have no name of it, and must not become one device.
+    # Files from AMD devices have an empty device name; they must not merge into one device.
     device = device or file.device or device_of_name(file.path) or ""
     context: dict[str, Any] = {"log": KernelTunerFormat.name}
     if "objective" in document:
@@ -198,12 +197,12 @@ def _measurement(
         raise FormatError(f"an entry without the parameter {error}") from None
     trace = split_parameters(parameters)
     times, failure = _outcome(entry)
-    # What was not built was not launched.
+    # A configuration that failed to build was not launched.
     block = block_of(parameters) if failure is None or failure.phase is Phase.RUN else None
-    found, extra = _others(entry, parameters, has_launch=block is not None)
+    observed, extra = _observations(entry, parameters, has_launch=block is not None)
     launches: tuple[Launch, ...] = ()
     if block is not None:
-        names = tuple(found)
+        names = tuple(observed)
         if names and names not in counters:
             units = tuple((name, _UNITS.get(name, "")) for name in names)
             counters[names] = CounterSet("kernel_tuner", None, None, units)
@@ -213,7 +212,7 @@ def _measurement(
                 math.prod(block),
                 block,
                 counter_set=counters[names] if names else None,
-                values=tuple(found.values()),
+                values=tuple(observed.values()),
             ),
         )
     return Measurement(
@@ -230,7 +229,7 @@ def _measurement(
 
 
 def _outcome(entry: Mapping[str, Any]) -> tuple[tuple[float, ...] | None, Failure | None]:
-    """Return the run times in seconds, or why there are none."""
+    """Return the run times in seconds, or the failure."""
     time, error = entry.get("time"), entry.get("__error__")
     if error is None and isinstance(time, str):
         error = time
@@ -240,7 +239,7 @@ def _outcome(entry: Mapping[str, Any]) -> tuple[tuple[float, ...] | None, Failur
         kind, phase = _FAILURES.get(error, (FailureKind.UNKNOWN, Phase.UNKNOWN))
         return None, Failure(kind, phase, error[: limits.MAX_MESSAGE_CHARS])
     if isinstance(time, int | float) and not time < _NO_TIME:
-        # What Python writes for no time, and early versions of Kernel Tuner.
+        # Infinity or NaN, and 1e20 of early versions: the configuration has no time.
         return None, Failure(FailureKind.UNKNOWN, Phase.UNKNOWN, f"time is {time!r}")
     if entry.get("times"):
         return all_seconds(entry["times"], _MS, "the times"), None
@@ -248,7 +247,7 @@ def _outcome(entry: Mapping[str, Any]) -> tuple[tuple[float, ...] | None, Failur
 
 
 def _all_cost(entry: Mapping[str, Any]) -> float | None:
-    """Return the seconds that building, checking and running took, where the entry has them."""
+    """Return the seconds of building, checking and running, or None."""
     costs = [entry[name] for name in _COSTS if name in entry]
     if not costs or not all(type(cost) in (int, float) and 0 <= cost < math.inf for cost in costs):
         return None
@@ -256,24 +255,21 @@ def _all_cost(entry: Mapping[str, Any]) -> float | None:
     return total / 1000 if math.isfinite(total) else None
 
 
-def _others(
+def _observations(
     entry: Mapping[str, Any], parameters: Mapping[str, Any], *, has_launch: bool
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    """Return the numbers that metrics and observers gave, and what else an entry says.
-
-    Without a launch there is nothing that counters could belong to: they stay with the rest.
-    """
+    """Return counters of metrics and observers, which need a launch, and the other fields."""
     counters: dict[str, float] = {}
     extra: dict[str, Any] = {}
     for name, value in entry.items():
-        if name in parameters or name in _KNOWN:
+        if name in parameters or name in _ENTRY_FIELDS:
             continue
         is_number = type(value) in (int, float)
         if is_number and has_launch and name not in _COSTS and name not in _OVERHEADS:
             counters[name] = float(value)
         else:
             extra[name] = value
-    # The values that were measured beside an error, and a time that is not the mean.
+    # The time and times of an entry that also has an error.
     if isinstance(entry.get("time"), int | float) and "__error__" in entry:
         extra["time"] = entry["time"]
     if isinstance(error := entry.get("__error__", entry.get("time")), str):

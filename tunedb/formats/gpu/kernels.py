@@ -1,4 +1,4 @@
-"""What the formats of GPU tuners share: workloads and targets as they store them."""
+"""Workloads and targets of GPU kernels, shared by the formats of GPU tuners."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ def kernel_workload(kernel: str, problem: Any = None) -> Workload:
     Parameters
     ----------
     kernel : str
-        Its name without template arguments.
+        Name of the kernel without template arguments.
     problem : object
-        The size of its problem as the tool gives it; None where the file does not say it.
+        Size of the problem as the tool gives it; None if unknown.
     """
     body = canonical_json({"kernel": kernel, "problem": problem})
     return Workload(WorkloadFormat.KERNEL, body, kernel[: limits.MAX_NAME_CHARS])
 
 
 def gpu_target(kind: str, device: str) -> Target:
-    """Return a GPU as a target, which is only what the file says of it.
+    """Return the target of a GPU, from the file's data alone.
 
-    What is known of a device by its name (:mod:`tunedb.advisor.devices`) is no part of it: that
-    grows with releases, and the same file would become other records.
+    The target excludes the facts about known devices (:mod:`tunedb.advisor.devices`), because these
+    grow with releases and would change the records of a file.
 
     Parameters
     ----------
     kind : str
-        TVM's target kind: ``cuda``, ``opencl``, ``rocm``; ``unknown`` where the file does not say.
+        TVM's target kind: ``cuda``, ``opencl``, ``rocm``; ``unknown`` if the file has none.
     device : str
         Name of the device, as the file gives it; may be empty.
     """

@@ -1,7 +1,7 @@
 """Results of KTT 2.x as JSON: ``{"Metadata": {…}, "Results": [{…}, …], "UserData": {…}}``.
 
-A full space with counters takes some 50 MB, so results are read one at a time: memory is bounded
-by one of them, and where a file is cut off, what stands before is kept.
+A full space with counters takes about 50 MB, so the reader parses one result at a time: memory is
+bounded by one result, and a truncated file keeps the results before its end.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from ..base import Item, LogFile
 from ..streams import open_log
 from .kernels import gpu_target, kernel_workload
 
-# ---- What a result of KTT says, whatever file it came from ---------------------------------------
+# ---- Results of KTT, from JSON or XML ------------------------------------------------------------
 #
 # KTT 2.x writes the same tree as JSON and as XML (``Source/Output/JsonConverters.cpp`` and
-# ``XmlConverters.cpp`` of HiPerCoRe/KTT). Both readers make the tree below of their files, so that
-# the same results are the same records.
+# ``XmlConverters.cpp`` of HiPerCoRe/KTT). Both readers convert their files to the tree below, so
+# that equal results give equal records.
 #
 # A *result* is one run of a kernel's configuration; its *computations* are the kernel functions
 # that it launched, several where the kernel is a composite one. A configuration that was run with
 # and without a profiler has two results, which stay two measurements: their times differ.
 
-#: ``TimeUnit`` -> how many of them a second has. A quotient is the nearest number to a decimal one,
-#: a product with 1e-6 is not always.
+#: ``TimeUnit`` -> units per second. A quotient is the double nearest to the decimal number; a
+#: product with 1e-6 is not always.
 PER_SECOND = {"Nanoseconds": 1e9, "Microseconds": 1e6, "Milliseconds": 1e3, "Seconds": 1.0}
 
 #: ``ComputeApi`` -> TVM's target kind.
 _KINDS = {"CUDA": "cuda", "OpenCL": "opencl", "Vulkan": "vulkan"}
 
-#: ``Status`` -> failure. The message is KTT's word: it keeps no other.
+#: ``Status`` -> failure. The message is KTT's status: KTT writes no other message.
 _FAILURES = {
     "ComputationFailed": Failure(FailureKind.RUNTIME_ERROR, Phase.RUN, "ComputationFailed"),
     "ValidationFailed": Failure(FailureKind.WRONG_RESULT, Phase.RUN, "ValidationFailed"),
@@ -62,13 +62,13 @@ _FAILURES = {
     "DeviceLimitsExceeded": Failure(FailureKind.RUNTIME_ERROR, Phase.RUN, "DeviceLimitsExceeded"),
 }
 
-#: Type of a counter -> its unit; the other types are counts and what the name says.
+#: Type of a counter -> unit; counters of other types have none, or one in their names.
 _UNITS = {"Percent": "%", "Throughput": "byte/s", "UtilizationLevel": "level"}
 
-#: Fields of a result that have a place of their own; the others are kept in ``extra``.
+#: Fields of a result that the record has fields for; the others are kept in ``extra``.
 _RESULT = {"KernelName", "Status", "TotalDuration", "Configuration", "ComputationResults"}
 
-#: The same of a computation, and of what the compiler said of it.
+#: The same of a computation, and of its compilation data.
 _COMPUTATION = {
     "KernelFunction",
     "Duration",
@@ -79,33 +79,33 @@ _COMPUTATION = {
 }
 _COMPILED = {"LocalMemorySize", "RegistersCount"}
 
-#: How names of fields end that are no whole numbers.
+#: Ends of the names of fields with real numbers.
 _REAL = ("Duration", "Overhead", "EnergyConsumption")
 
 #: ``2022-06-01 13:55:7 UTC``: its parts have no leading zeros.
 _TIMESTAMP = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2}) (\d{1,2}):(\d{1,2}):(\d{1,2}) UTC")
 
-#: What no name holds: the end of C's texts, and halves of characters.
+#: NUL and lone surrogates, which names must not contain.
 _UNFIT = re.compile("[\0\ud800-\udfff]")
 
-#: Extents and sizes are below this: what CUDA's 32-bit integers hold.
+#: Bound of extents and sizes: CUDA's are 32-bit integers.
 _MAX_EXTENT = 2**31
 
 
 class ResultReader:
-    """Makes measurements of the results of one file.
+    """Parser of one file's results.
 
     Parameters
     ----------
     metadata : mapping
         The file's ``Metadata``.
     file : LogFile
-        What the user says of a file without names of the kernel and the device.
+        The file, with the user's kernel and device for files that do not name them.
 
     Raises
     ------
     FormatError
-        The metadata names a unit of time or a way to count sizes that KTT does not have.
+        The metadata have an unknown unit of time or an unknown type of global size.
     """
 
     def __init__(self, metadata: Any, file: LogFile) -> None:
@@ -115,7 +115,7 @@ class ResultReader:
         if type(unit) is not str or unit not in PER_SECOND:
             raise FormatError(f"TimeUnit is {short(unit)}; KTT has {', '.join(PER_SECOND)}")
         self._per_second = PER_SECOND[unit]
-        #: Early versions do not say it; what an API counts is its own way.
+        # Early versions lack it; each API counts in its own way.
         counts = metadata.get("GlobalSizeType", metadata.get("ComputeApi"))
         if type(counts) is not str or counts not in _KINDS:
             raise FormatError(f"GlobalSizeType is {short(counts)}; KTT has {', '.join(_KINDS)}")
@@ -139,7 +139,7 @@ class ResultReader:
         Raises
         ------
         FormatError
-            It cannot be understood.
+            The result cannot be parsed.
         """
         if not isinstance(result, Mapping):
             raise FormatError(f"a result of KTT is {short(result)}; expected an object")
@@ -151,14 +151,16 @@ class ResultReader:
         computations = result.get("ComputationResults")
         if not isinstance(computations, list) or len(computations) > limits.MAX_LAUNCHES:
             raise FormatError(f"ComputationResults is not a list of at most {limits.MAX_LAUNCHES}")
-        read = [self._computation(*item, timed=failure is None) for item in enumerate(computations)]
-        launches = [launch for launch, _ in read if launch is not None]
-        extra = _others(result, _RESULT)
-        others = [more for _, more in read]
-        if any(others):
-            extra["ComputationResults"] = others
+        parsed = [
+            self._computation(*item, timed=failure is None) for item in enumerate(computations)
+        ]
+        launches = [launch for launch, _ in parsed if launch is not None]
+        extra = _extra(result, _RESULT)
+        computation_extras = [fields for _, fields in parsed]
+        if any(computation_extras):
+            extra["ComputationResults"] = computation_extras
         if any(launch.counter_set is not None for launch in launches):
-            # Two results of one configuration with equal times are still two kinds of run.
+            # Keeps runs with and without a profiler apart, even with equal times.
             extra["profiled"] = True
         run_secs = None
         if failure is None:
@@ -194,22 +196,22 @@ class ResultReader:
     def _computation(
         self, number: int, computation: Any, *, timed: bool
     ) -> tuple[Launch | None, dict[str, Any]]:
-        """Return a launch, None where its block is not known, and what it has no field for."""
+        """Return a launch, None if its block is unknown, and the fields that it cannot hold."""
         if not isinstance(computation, Mapping):
             raise FormatError(f"a computation is {short(computation)}; expected an object")
         compiled = computation.get("CompilationData", {})
         profiled = computation.get("ProfilingData", {})
         if not isinstance(compiled, Mapping) or not isinstance(profiled, Mapping):
             raise FormatError("CompilationData and ProfilingData must be objects")
-        more = _others(computation, _COMPUTATION)
-        if others := _others(compiled, _COMPILED):
-            more["CompilationData"] = others
+        extra = _extra(computation, _COMPUTATION)
+        if compiled_extra := _extra(compiled, _COMPILED):
+            extra["CompilationData"] = compiled_extra
         if profiled.get("RemainingProfilingRuns"):
             # Counters are complete after several runs; KTT itself reads none before.
-            more["RemainingProfilingRuns"] = profiled["RemainingProfilingRuns"]
+            extra["RemainingProfilingRuns"] = profiled["RemainingProfilingRuns"]
             profiled = {}
         if "LocalSize" not in computation:  # KTT before 2.1
-            return None, more
+            return None, extra
         block = _extents(computation["LocalSize"], "LocalSize")
         if math.prod(block) > limits.MAX_BLOCK_THREADS:
             raise FormatError(f"a block of {math.prod(block)} threads")
@@ -224,14 +226,14 @@ class ResultReader:
             block,
             grid,
             number,
-            # OpenCL says 0 registers, which is what nobody knows.
+            # OpenCL reports 0 registers for an unknown number.
             registers=_size(compiled, "RegistersCount") or None,
             static_shared=_size(compiled, "LocalMemorySize"),
             seconds=seconds if timed else None,
             counter_set=counter_set,
             values=values,
         )
-        return launch, more
+        return launch, extra
 
     def _counters(self, counters: Any) -> tuple[CounterSet | None, tuple[float, ...]]:
         if not isinstance(counters, list) or len(counters) > limits.MAX_COUNTERS:
@@ -247,25 +249,26 @@ class ResultReader:
             names.append((name, unit_of(name, counter.get("Type"))))
             values.append(counter_value(counter.get("Value"), name))
         key = tuple(names)
-        found = self._sets.get(key)
-        if found is None:
+        counter_set = self._sets.get(key)
+        if counter_set is None:
             if len({name for name, _ in key}) < len(key):
                 raise FormatError("a counter occurs twice in one launch")
             if len(self._sets) >= limits.MAX_GROUPS:
                 self._sets.clear()
-            found = self._sets[key] = CounterSet(tool_of(key, self._on_cuda), None, None, key)
-        return found, tuple(values)
+            counter_set = CounterSet(tool_of(key, self._on_cuda), None, None, key)
+            self._sets[key] = counter_set
+        return counter_set, tuple(values)
 
 
 def target_of(metadata: Mapping[str, Any], file: LogFile) -> Target:
-    """Return the target of a file's metadata; the user's word for the device where it has none."""
+    """Return the target of a file's metadata; its device defaults to the user's."""
     device = metadata.get("Device") or file.device or ""
     kind = _KINDS.get(str(metadata.get("ComputeApi")), "unknown")
     return gpu_target(kind, text_of(device, "Device") if device else "")
 
 
 def _json(value: dict[str, Any]) -> bytes:
-    """Return what is kept as it is."""
+    """Return checked, canonical JSON."""
     check_value(value, "a result of KTT")
     try:
         return canonical_json(value)
@@ -273,8 +276,8 @@ def _json(value: dict[str, Any]) -> bytes:
         raise FormatError(f"a result of KTT has no JSON form: {error}") from error
 
 
-def _others(fields: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
-    """Return what has no place of its own; times as the floats that KTT writes."""
+def _extra(fields: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
+    """Return the fields that are not `known`; times as floats, as KTT writes them."""
     return {
         key: float(value) if type(value) is int and key.endswith(_REAL) else value
         for key, value in fields.items()
@@ -283,7 +286,7 @@ def _others(fields: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
 
 
 def text_of(value: Any, what: str, most: int = limits.MAX_KERNEL_CHARS) -> str:
-    """Return a name, or raise FormatError for what is none."""
+    """Return a name, or raise FormatError if the value is not one."""
     if type(value) is not str or not value or _UNFIT.search(value):
         raise FormatError(f"{what} is {short(value)}; expected a text")
     if len(value) > most:
@@ -299,10 +302,10 @@ def unit_of(name: str, kind: Any) -> str:
 
 
 def tool_of(counters: tuple[tuple[str, str], ...], on_cuda: bool) -> str:
-    """Return whose names these are: KTT reads counters through three libraries.
+    """Return the profiler whose counter names these are.
 
-    CUPTI's metrics are nvprof's, those of its later interface Nsight Compute's
-    (``unit__counter.sum``); GPUPerfAPI reads AMD's GPUs.
+    KTT reads counters through three libraries: CUPTI's metrics have nvprof's names, those of its
+    later interface Nsight Compute's (``unit__counter.sum``); GPUPerfAPI reads AMD's GPUs.
     """
     if any("__" in name for name, _ in counters):
         return "ncu"
@@ -310,7 +313,7 @@ def tool_of(counters: tuple[tuple[str, str], ...], on_cuda: bool) -> str:
 
 
 def counter_value(value: Any, name: str) -> float:
-    """Return a counter's value; NaN for what JSON writes as null."""
+    """Return a counter's value; NaN for null."""
     if value is None:
         return math.nan
     if type(value) not in (int, float) or math.isinf(value):
@@ -324,7 +327,7 @@ def duration(value: Any, what: str) -> float:
     Raises
     ------
     FormatError
-        No clock gives it.
+        The duration is not a number, negative, or not finite.
     """
     if type(value) not in (int, float) or not 0.0 <= value < math.inf:
         raise FormatError(f"{what} is {short(value)}; a time must be finite and not negative")
@@ -332,8 +335,8 @@ def duration(value: Any, what: str) -> float:
 
 
 def _blocks(threads: Extents, block: Extents) -> Extents:
-    """Return the blocks of an OpenCL range; the last ones may be cut (OpenCL 2.0)."""
-    x, y, z = (-(-whole // part) for whole, part in zip(threads, block, strict=True))
+    """Return the blocks of an OpenCL range; the last ones may be partial (OpenCL 2.0)."""
+    x, y, z = (-(-total // extent) for total, extent in zip(threads, block, strict=True))
     return x, y, z
 
 
@@ -348,7 +351,7 @@ def _extents(value: Any, what: str) -> Extents:
 
 
 def _size(fields: Mapping[str, Any], name: str) -> int | None:
-    """Return a number of bytes or registers, None where the file does not say it."""
+    """Return a number of bytes or registers, None if the field is missing."""
     value = fields.get(name)
     if value is not None and (type(value) is not int or not 0 <= value < _MAX_EXTENT):
         raise FormatError(f"{name} is {short(value)}; expected a small number")
@@ -359,28 +362,28 @@ def _configuration(pairs: Any) -> dict[str, Any]:
     """Return parameter → value in the file's order."""
     if not isinstance(pairs, list) or len(pairs) > limits.MAX_INSTRUCTIONS:
         raise FormatError("Configuration is not a list of parameters")
-    found: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for pair in pairs:
         if not isinstance(pair, Mapping) or "Value" not in pair:
             raise FormatError(f"a parameter is {short(pair)}; expected Name and Value")
         name = text_of(pair.get("Name"), "the name of a parameter")
-        if name in found:
+        if name in parameters:
             raise FormatError(f"parameter {short(name)} occurs twice")
         value = pair["Value"]
         is_double = pair.get("ValueType") == "Double" or pair.get("IsDouble") is True
-        found[name] = float(value) if is_double and type(value) is int else value
-    return found
+        parameters[name] = float(value) if is_double and type(value) is int else value
+    return parameters
 
 
 def _timestamp(text: Any) -> int:
-    """Return µs since 1970; 0 where the file does not say it."""
+    """Return µs since 1970; 0 if the field is missing."""
     if text is None:
         return 0
-    found = _TIMESTAMP.fullmatch(text) if type(text) is str else None
+    match = _TIMESTAMP.fullmatch(text) if type(text) is str else None
     try:
-        if found is None:
+        if match is None:
             raise ValueError
-        year, month, day, hour, minute, second = map(int, found.groups())
+        year, month, day, hour, minute, second = map(int, match.groups())
         moment = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
     except ValueError:
         raise FormatError(f"Timestamp is {short(text)}; KTT's are 2022-06-01 13:55:7 UTC") from None
@@ -389,13 +392,13 @@ def _timestamp(text: Any) -> int:
 
 # ---- The format of KTT 2.x, as JSON --------------------------------------------------------------
 
-#: Bytes that are read at a time: some tens of results.
+#: Bytes per read: some tens of results.
 _CHUNK_BYTES = 2**18
 
-#: Text of this length has too few values to count them.
+#: Length up to which a text cannot exceed the limit of values.
 _FEW_CHARS = 2**20
 
-#: What stands between values.
+#: JSON's white space.
 _SPACE = " \t\r\n"
 
 
@@ -405,12 +408,12 @@ class KTTFormat:
     name = "ktt"
 
     def matches_file(self, head: bytes, path: Path) -> bool:
-        """Tell whether a file is KTT's. Its writer sorts names: the metadata come first."""
+        """Return True for a file of KTT, whose writer sorts names: the metadata come first."""
         text = head.removeprefix(codecs.BOM_UTF8).lstrip()
         return text.startswith(b"{") and b'"Metadata"' in text and b'"KttVersion"' in text
 
     def read_file(self, file: LogFile) -> Iterator[Item]:
-        """Yield a measurement for each result; a result that is not understood is quarantined.
+        """Yield a measurement per result; bad results are quarantined.
 
         Raises
         ------
@@ -429,28 +432,20 @@ class KTTFormat:
                     raise FormatError(f"{file.name}: KTT's Results come before its Metadata")
                 else:
                     for number, result in enumerate(document.items(), 1):
-                        yield _read(reader, result, file, number)
+                        yield _parse(reader, result, file, number)
 
 
-def _read(reader: ResultReader, result: Any, file: LogFile, number: int) -> Item:
+def _parse(reader: ResultReader, result: Any, file: LogFile, number: int) -> Item:
     try:
         return reader.read(result)
     except FormatError as error:
-        # ASCII: a text may hold halves of characters, which UTF-8 cannot.
+        # ASCII: a text may hold lone surrogates, which UTF-8 cannot encode.
         data = json.dumps(result).encode()[: limits.MAX_QUARANTINE_BYTES]
         return Quarantined(file.name, number, str(error), data)
 
 
 class _Document:
-    """A JSON object that is read value by value.
-
-    Parameters
-    ----------
-    stream : binary file
-        What to read, unpacked.
-    name : str
-        The file's, for messages.
-    """
+    """An incremental parser of a JSON object; `name` is the file's name in messages."""
 
     def __init__(self, stream: BinaryIO, name: str) -> None:
         self._stream = stream
@@ -509,10 +504,10 @@ class _Document:
             if end < len(self._text) or not self._more():
                 self._at = end
                 return value
-            # A number at the end of what was read may go on.
+            # A number at the end of the text read so far may be incomplete.
 
     def _next(self) -> str:
-        """Return the next character that is no space, without passing it; empty at the end."""
+        """Return the next character after white space without consuming it; empty at the end."""
         while True:
             text, at = self._text, self._at
             while at < len(text) and text[at] in _SPACE:
@@ -529,7 +524,7 @@ class _Document:
         self._at += 1
 
     def _more(self) -> bool:
-        """Read on; False at the end. Each step doubles what is held, so that none is long."""
+        """Read more text; False at the end. Doubling reads keep the total cost linear."""
         rest = self._text[self._at :]
         if len(rest) > limits.MAX_LINE_BYTES:
             raise self._error(f"a value of more than {limits.MAX_LINE_BYTES} characters")

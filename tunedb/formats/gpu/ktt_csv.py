@@ -1,10 +1,10 @@
-"""Results of KTT as CSV: of KTT 1.x, and of the script that makes them of 2.x's XML.
+"""Results of KTT as CSV: of KTT 1.x, and of the script that converts the XML of KTT 2.x.
 
 The columns are ``Kernel name``, ``Computation duration (us)`` (also ``Kernel duration``), ``Global
-size``, ``Local size``, the parameters, the counters and, from the script, what the compiler said.
-Where the parameters end is not marked: a file ``….metadata.json`` beside it may name them (``tp``),
-else the first name that a profiler uses ends them. Sizes are products of three extents. KTT 1.x
-lists failed results after a blank line, with ``Error message`` for the duration, and has ``Global
+size``, ``Local size``, the parameters, the counters and, from the script, the compiler's data.
+Nothing marks the end of the parameters: a file ``….metadata.json`` beside the results may list them
+(``tp``), else they end before the first name of a counter. Sizes are products of three extents. KTT
+1.x lists failed results after a blank line, with ``Error message`` for the duration, and ``Global
 size 0``, ``Local size 0``, … for a kernel that launches several (``printCSV`` of its
 ``result_printer.cpp``).
 """
@@ -33,7 +33,7 @@ from ..streams import HEAD_BYTES, open_log
 from .kernels import gpu_target, kernel_workload
 from .ktt import PER_SECOND, counter_value, text_of, tool_of, unit_of
 
-#: The first two columns, the second one of results that failed, and the unit of the others.
+#: The first column; the second column of failed results, and of others with their unit.
 _KERNEL, _ERROR = "Kernel name", "Error message"
 _DURATION = re.compile(r"(?:Computation|Kernel) duration \((ns|us|ms|s)\)")
 _PER_SECOND = dict(zip(("ns", "us", "ms", "s"), PER_SECOND.values(), strict=True))
@@ -46,8 +46,8 @@ _AFTER = frozenset(
     ("Maximum work-group size", _SHARED, "Private memory size", "Constant memory size", _REGISTERS)
 ) | {"Power", "Energy"}
 
-#: Counters that KTT asks nvprof's library and GPUPerfAPI for; those of Nsight Compute have two
-#: underscores. Parameters do not have such names.
+#: Counters that KTT reads through CUPTI (nvprof's names) and GPUPerfAPI; those of Nsight Compute
+#: have two underscores. Parameters do not have such names.
 _NVPROF = (
     "achieved_occupancy cf_fu_utilization double_precision_fu_utilization dram_read_transactions "
     "dram_utilization dram_write_transactions flop_dp_efficiency flop_sp_efficiency "
@@ -66,24 +66,18 @@ _GPA = (
 )
 _COUNTERS = frozenset(f"{_NVPROF} {_GPA}".split())
 
-#: How files begin that KTT keeps beside results: a list of counters, and the roles of columns.
+#: First bytes of the files beside results: a list of counters, and the roles of columns.
 _LIST, _ROLES = b"Profiling counter", (b'"tp"', b'"pc"')
 
 _INTEGER = re.compile(r"[+-]?\d{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
-    """What the columns of a header are.
+class _Columns:
+    """The roles of a header's columns; `after` are those of the compiler's data.
 
-    Parameters
-    ----------
-    per_second : float or None
-        How many units of the durations a second has; None for results that failed.
-    sizes : int
-        Pairs of a global and a local size.
-    parameters, counters, after : tuple of str
-        Columns in their order; `after` is what the compiler said.
+    `per_second` is the number of duration units per second, None for failed results; `sizes` the
+    number of pairs of a global and a local size.
     """
 
     per_second: float | None
@@ -99,7 +93,7 @@ class KTTCSVFormat:
     name = "ktt-csv"
 
     def matches_file(self, head: bytes, path: Path) -> bool:
-        """Tell whether a file begins with KTT's header, or belongs to one that does."""
+        """Return True for the head of a KTT table, or of a file that belongs to one."""
         if _is_aside(head):
             return True
         first = head.removeprefix(b"\xef\xbb\xbf").split(b"\n", 1)[0].decode(errors="replace")
@@ -107,27 +101,27 @@ class KTTCSVFormat:
         return names[0] == _KERNEL and len(names) > 1 and _is_outcome(names[1])
 
     def companions(self, path: Path) -> list[Path]:
-        """Return the existing file that names the columns of `path`."""
+        """Return the existing file that lists the columns of `path`."""
         if path.suffix.lower() != ".csv":
             return []
         names = (f"{path.stem}.metadata.json", f"{path.stem}_DT.sav.metadata.json")
-        return [beside for name in names if (beside := path.with_name(name)).is_file()][:1]
+        return [roles for name in names if (roles := path.with_name(name)).is_file()][:1]
 
     def read_file(self, file: LogFile) -> Iterator[Item | Remark]:
-        """Yield a measurement for each row; a row that is not understood is quarantined.
+        """Yield a measurement per row; bad rows are quarantined.
 
-        A file that belongs to another one holds none.
+        A file that belongs to a table has no measurements.
 
         Raises
         ------
         FormatError
-            The header is no header of KTT, or the file beside it is damaged.
+            The header is not KTT's, or the file beside the table is damaged.
         """
         with open_log(file.path) as (stream, position):
             if _is_aside(stream.peek(HEAD_BYTES)[:HEAD_BYTES]):  # type: ignore[attr-defined]
                 yield Remark("names of KTT's columns, which are read with a CSV file; no results")
                 return
-            reader: _Reader | None = None
+            reader: _CSVReader | None = None
             for line in read_lines(stream, position):
                 data = line.data.removeprefix(b"\xef\xbb\xbf") if line.number == 1 else line.data
                 if not data.strip():
@@ -137,7 +131,7 @@ class KTTCSVFormat:
                         raise FormatError(f"longer than {limits.MAX_LINE_BYTES} bytes")
                     text = data.decode()
                     if reader is None:
-                        reader = _Reader(file, _separator(text), self._roles(file))
+                        reader = _CSVReader(file, _separator(text), self._roles(file))
                     cells = next(csv.reader([text], delimiter=reader.separator))
                     if cells[0] == _KERNEL:
                         reader.begin(cells)
@@ -146,11 +140,11 @@ class KTTCSVFormat:
                 except (FormatError, UnicodeDecodeError, csv.Error) as error:
                     if reader is None or not reader.has_header:
                         raise FormatError(f"{file.name}: {error}") from None
-                    kept = line.data[: limits.MAX_QUARANTINE_BYTES]
-                    yield Quarantined(file.name, line.number, str(error), kept)
+                    bad = line.data[: limits.MAX_QUARANTINE_BYTES]
+                    yield Quarantined(file.name, line.number, str(error), bad)
 
     def _roles(self, file: LogFile) -> dict[str, Any]:
-        """Return what the file beside says: ``tp`` (parameters), ``pc`` (counters), ``cc``."""
+        """Return the columns' roles, if known: ``tp`` (parameters), ``pc`` (counters), ``cc``."""
         for path in self.companions(file.path) if file.path is not None else ():
             with open_log(path) as (stream, _):
                 data = stream.read(limits.MAX_LINE_BYTES + 1)
@@ -166,8 +160,8 @@ class KTTCSVFormat:
         return {}
 
 
-class _Reader:
-    """Makes measurements of rows."""
+class _CSVReader:
+    """Parser of the rows of one table."""
 
     def __init__(self, file: LogFile, separator: str, roles: Mapping[str, Any]) -> None:
         self.separator = separator
@@ -175,18 +169,18 @@ class _Reader:
         self._parameters = roles.get("tp")
         capability = roles.get("cc")
         self._capability = str(capability) if type(capability) in (int, float) else None
-        self._layout: _Layout | None = None
+        self._columns: _Columns | None = None
         self._set: CounterSet | None = None
         self._context = canonical_json({"log": KTTCSVFormat.name})
 
     @property
     def has_header(self) -> bool:
-        """Whether rows can be read."""
-        return self._layout is not None
+        """True after a valid header."""
+        return self._columns is not None
 
     def begin(self, names: list[str]) -> None:
-        """Take a header: of the results, or of those that failed."""
-        self._layout = None
+        """Read a header: of results, or of failed results."""
+        self._columns = None
         if len(set(names)) < len(names):
             raise FormatError("a column occurs twice in the header of KTT")
         if len(names) < 2 or not _is_outcome(names[1]):
@@ -198,21 +192,21 @@ class _Reader:
         while rest[:1] and _SIZE.fullmatch(rest[0]):
             rest, sizes = rest[2:], sizes + 1
         end = next((at for at, name in enumerate(rest) if name in _AFTER), len(rest))
-        known = self._parameters
-        if known is not None:
-            first = next((at for at, name in enumerate(rest[:end]) if name not in known), end)
+        listed = self._parameters
+        if listed is not None:
+            first = next((at for at, name in enumerate(rest[:end]) if name not in listed), end)
         else:
             first = next((at for at, name in enumerate(rest[:end]) if _is_counter(name)), end)
         unit = _DURATION.fullmatch(names[1])
-        layout = _Layout(
+        columns = _Columns(
             _PER_SECOND[unit[1]] if unit else None,
             sizes,
             tuple(rest[:first]),
             tuple(rest[first:end]),
             tuple(rest[end:]),
         )
-        self._set = self._counter_set(layout.counters)
-        self._layout = layout
+        self._set = self._counter_set(columns.counters)
+        self._columns = columns
 
     def _counter_set(self, names: tuple[str, ...]) -> CounterSet | None:
         if len(names) > limits.MAX_COUNTERS:
@@ -232,29 +226,31 @@ class _Reader:
         Raises
         ------
         FormatError
-            It cannot be understood.
+            The row cannot be parsed.
         """
-        layout = self._layout
-        if layout is None:
+        columns = self._columns
+        if columns is None:
             raise FormatError("a row before the header of KTT")
-        plain = 2 + 2 * layout.sizes + len(layout.parameters) + len(layout.after)
+        plain = 2 + 2 * columns.sizes + len(columns.parameters) + len(columns.after)
         # A result without a profiler leaves out the cells of the counters.
-        profiled = len(cells) == plain + len(layout.counters)
+        profiled = len(cells) == plain + len(columns.counters)
         if not profiled and len(cells) != plain:
             raise FormatError(f"a row of {len(cells)} cells does not match the header")
         kernel, outcome, *rest = cells
-        sizes, rest = rest[: 2 * layout.sizes], rest[2 * layout.sizes :]
-        values, rest = rest[: len(layout.parameters)], rest[len(layout.parameters) :]
-        counted = rest[: len(layout.counters)] if profiled else []
-        said = dict(zip(layout.after, rest[len(counted) :], strict=True))
-        parameters = dict(zip(layout.parameters, map(_value, values), strict=True))
-        run_secs, failure = self._outcome(outcome, layout)
-        launches = self._launches(kernel, sizes, parameters, counted, said)
+        sizes, rest = rest[: 2 * columns.sizes], rest[2 * columns.sizes :]
+        values, rest = rest[: len(columns.parameters)], rest[len(columns.parameters) :]
+        counters = rest[: len(columns.counters)] if profiled else []
+        compiled = dict(zip(columns.after, rest[len(counters) :], strict=True))
+        parameters = dict(zip(columns.parameters, map(_value, values), strict=True))
+        run_secs, failure = self._outcome(outcome, columns)
+        launches = self._launches(kernel, sizes, parameters, counters, compiled)
         extra: dict[str, Any] = {
-            name: _value(text) for name, text in said.items() if name not in (_SHARED, _REGISTERS)
+            name: _value(text)
+            for name, text in compiled.items()
+            if name not in (_SHARED, _REGISTERS)
         }
         extra["Global size"] = [_whole(text, "Global size") for text in sizes[::2]]
-        if counted:
+        if counters:
             extra["profiled"] = True
         kind = "unknown" if self._set is None or self._set.tool == "gpa" else "cuda"
         return Measurement(
@@ -271,10 +267,10 @@ class _Reader:
             launches=launches,
         )
 
-    def _outcome(self, text: str, layout: _Layout) -> tuple[tuple[float] | None, Failure | None]:
-        if layout.per_second is None:
+    def _outcome(self, text: str, columns: _Columns) -> tuple[tuple[float] | None, Failure | None]:
+        if columns.per_second is None:
             return None, _failure(text)
-        duration = _number(text, "the duration") / layout.per_second
+        duration = _number(text, "the duration") / columns.per_second
         if not 0.0 < duration < math.inf:
             raise FormatError(f"a duration of {short(text)}; it was not measured")
         return (duration,), None
@@ -284,21 +280,21 @@ class _Reader:
         kernel: str,
         sizes: list[str],
         parameters: Mapping[str, Any],
-        counted: list[str],
-        said: Mapping[str, str],
+        counters: list[str],
+        compiled: Mapping[str, str],
     ) -> tuple[Launch, ...]:
         """Return a launch for each pair of sizes."""
         threads = [_whole(text, "Local size") for text in sizes[1::2]]
         if any(not 0 < number <= limits.MAX_BLOCK_THREADS for number in threads):
             raise FormatError(f"a block of {short(threads)} threads")
         if len(threads) > 1:
-            # Which of the kernels counters are of, and what it needs, the columns do not say.
-            named = enumerate(threads)
-            return tuple(Launch(f"{kernel} {at}", size, number=at) for at, size in named)
-        registers = _whole(said[_REGISTERS], _REGISTERS) if _REGISTERS in said else 0
-        shared = _whole(said[_SHARED], _SHARED) if _SHARED in said else None
-        names = self._set.counters if self._set is not None and counted else ()
-        values = zip(names, counted, strict=True)
+            # The columns do not say to which kernel the counters and registers belong.
+            numbered = enumerate(threads)
+            return tuple(Launch(f"{kernel} {at}", size, number=at) for at, size in numbered)
+        registers = _whole(compiled[_REGISTERS], _REGISTERS) if _REGISTERS in compiled else 0
+        shared = _whole(compiled[_SHARED], _SHARED) if _SHARED in compiled else None
+        names = self._set.counters if self._set is not None and counters else ()
+        values = zip(names, counters, strict=True)
         return tuple(
             Launch(
                 kernel,
@@ -306,7 +302,7 @@ class _Reader:
                 _agreeing(block_of(parameters), size),
                 registers=registers or None,
                 static_shared=shared,
-                counter_set=self._set if counted else None,
+                counter_set=self._set if counters else None,
                 values=tuple(
                     counter_value(_number(text, name), name) for (name, _), text in values
                 ),
@@ -334,12 +330,12 @@ def _is_counter(name: str) -> bool:
 
 
 def _agreeing(block: Extents | None, threads: int) -> Extents | None:
-    """Return the block of the parameters where it has as many threads as the file says."""
+    """Return the block of the parameters if its threads match the file's, else None."""
     return block if block is not None and math.prod(block) == threads else None
 
 
 def _failure(message: str) -> Failure:
-    """Return why a result of KTT 1.x failed, by its message."""
+    """Return the failure of a KTT 1.x result, classified by its message."""
     lower = message.lower()
     if "validat" in lower:
         kind, phase = FailureKind.WRONG_RESULT, Phase.RUN

@@ -2,10 +2,10 @@
 
 ``<TuningData><Metadata …/><Results><KernelResult KernelName="…" …><Configuration><Pair …/>…
 <ComputationResults><ComputationResult …><GlobalSize X="…" …/>…`` (``Source/Output/
-XmlConverters.cpp`` of HiPerCoRe/KTT). A result is turned into what the JSON has and read as such.
+XmlConverters.cpp`` of HiPerCoRe/KTT). Each result is converted to its JSON form and parsed as such.
 
-The file is foreign: a document type is refused, and with it all entities; memory is bounded by one
-result.
+The file is foreign: the reader rejects document types, and so all entities; memory is bounded by
+one result.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from ..base import Item, LogFile
 from ..streams import open_log
 from .ktt import ResultReader
 
-#: Bytes that are parsed at a time.
+#: Bytes per parser call.
 _CHUNK_BYTES = 2**18
 
-#: Where results and metadata stand.
+#: Paths of results and metadata.
 _RESULT = ("TuningData", "Results", "KernelResult")
 _METADATA = ("TuningData", "Metadata")
 
-#: Attributes that are whole numbers, and those that end like times.
+#: Attributes that are whole numbers, by name or end of name, and ends of those of real numbers.
 _WHOLE = frozenset(("X", "Y", "Z", "RemainingProfilingRuns", "PowerUsage"))
 _SIZES = ("MemorySize", "MaxWorkGroupSize", "RegistersCount")
 _REAL = ("Duration", "Overhead", "EnergyConsumption")
 
-#: Deepest level of elements that KTT writes is 7.
+#: Limit of nesting; KTT writes 7 levels.
 _MAX_DEPTH = limits.MAX_DEPTH
 
 
@@ -52,7 +52,7 @@ class _Element:
     children: list[_Element] = field(default_factory=list)
 
     def fields(self) -> dict[str, Any]:
-        """Return its attributes with numbers as numbers."""
+        """Return its attributes, with numbers parsed."""
         return {name: _typed(name, text) for name, text in self.attributes.items()}
 
 
@@ -62,16 +62,17 @@ class KTTXMLFormat:
     name = "ktt-xml"
 
     def matches_file(self, head: bytes, path: Path) -> bool:
-        """Tell whether a file's first element is KTT's."""
+        """Return True if a file's first element is KTT's."""
         return head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<") and b"<TuningData" in head
 
     def read_file(self, file: LogFile) -> Iterator[Item]:
-        """Yield a measurement for each result; a result that is not understood is quarantined.
+        """Yield a measurement per result; bad results are quarantined.
 
         Raises
         ------
         FormatError
-            The file is damaged from some point on, has a document type, or other metadata.
+            The file is damaged from some point on, has a document type, or metadata of another
+            tool.
         """
         with open_log(file.path) as (stream, _):
             parser = _Parser(file)
@@ -79,16 +80,16 @@ class KTTXMLFormat:
             while True:
                 data = stream.read(_CHUNK_BYTES)
                 error = parser.feed(data)
-                for element in parser.take():
+                for element in parser.pop_results():
                     number += 1
-                    yield _read(parser.reader, element, file, number)
+                    yield _parse(parser.reader, element, file, number)
                 if error is not None:
                     raise FormatError(f"{file.name}: {error}; the results before it were read")
                 if not data:
                     return
 
 
-def _read(reader: ResultReader | None, element: _Element, file: LogFile, number: int) -> Item:
+def _parse(reader: ResultReader | None, element: _Element, file: LogFile, number: int) -> Item:
     if reader is None:
         raise FormatError(f"{file.name}: KTT's Results come before its Metadata")
     try:
@@ -99,12 +100,12 @@ def _read(reader: ResultReader | None, element: _Element, file: LogFile, number:
 
 
 class _Parser:
-    """Collects results from the events of expat."""
+    """Collector of complete results from the events of expat."""
 
     def __init__(self, file: LogFile) -> None:
         self.reader: ResultReader | None = None
         self._file = file
-        self._found: list[_Element] = []
+        self._results: list[_Element] = []
         self._path: list[str] = []
         self._open: list[_Element] = []
         self._elements = 0
@@ -115,7 +116,7 @@ class _Parser:
         self._expat.StartDoctypeDeclHandler = self._refuse
 
     def feed(self, data: bytes) -> str | None:
-        """Parse on, to the end where there is no data; return what is wrong, if anything is."""
+        """Parse more data, or the end for b""; return the reason of an error, or None."""
         self._held += len(data)
         try:
             self._expat.Parse(data, not data)
@@ -127,10 +128,10 @@ class _Parser:
             return f"an element of more than {limits.MAX_LINE_BYTES} bytes"
         return None
 
-    def take(self) -> list[_Element]:
-        """Return the results that are complete."""
-        found, self._found = self._found, []
-        return found
+    def pop_results(self) -> list[_Element]:
+        """Return and forget the complete results."""
+        results, self._results = self._results, []
+        return results
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         self._path.append(tag)
@@ -153,7 +154,7 @@ class _Parser:
         if self._open:
             element = self._open.pop()
             if not self._open:
-                self._found.append(element)
+                self._results.append(element)
                 self._elements = self._held = 0
 
     def _refuse(self, *_: Any) -> None:
@@ -161,13 +162,13 @@ class _Parser:
 
 
 def _as_json(element: _Element) -> dict[str, Any]:
-    """Return a result as the JSON has it."""
+    """Return a result in its JSON form."""
     result = element.fields()
     for child in element.children:
         if child.tag == "Configuration":
             result["Configuration"] = [_pair(pair.attributes) for pair in child.children]
         elif child.tag == "ComputationResults":
-            result["ComputationResults"] = [_computation(one) for one in child.children]
+            result["ComputationResults"] = [_computation(item) for item in child.children]
         else:
             result[child.tag] = child.fields()
     # An element without children stands for an empty list.
@@ -179,8 +180,8 @@ def _computation(element: _Element) -> dict[str, Any]:
     for child in element.children:
         computation[child.tag] = child.fields()
         if child.tag == "ProfilingData":
-            counters = [one for part in child.children for one in part.children]
-            computation[child.tag]["Counters"] = [_counter(one.attributes) for one in counters]
+            counters = [counter for listed in child.children for counter in listed.children]
+            computation[child.tag]["Counters"] = [_counter(item.attributes) for item in counters]
     return computation
 
 
@@ -212,7 +213,7 @@ def _whole(text: str) -> int:
 
 
 def _real(text: str) -> float | None:
-    """Return a number; None for NaN, as JSON has it."""
+    """Return a number; None for NaN, as in JSON."""
     try:
         value = float(text)
     except ValueError:
@@ -226,7 +227,7 @@ def _truth(text: str) -> bool:
     return text == "true"
 
 
-#: Types of parameters and counters -> how their text is read.
+#: Type of a parameter or counter -> parser of its text.
 _TYPES: dict[str, Callable[[str], Any]] = {
     "Int": _whole,
     "UnsignedInt": _whole,

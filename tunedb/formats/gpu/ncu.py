@@ -1,12 +1,10 @@
 """Tables of Nsight Compute (``ncu --csv``): details, raw and summary pages.
 
-What the program printed stands before the header unless ``--log-file`` was given, and is passed
-over.
+Without ``--log-file``, the output of the profiled program precedes the header; the reader skips it.
 
-The times of Nsight Compute are taken at its own clocks while kernels are replayed, so they are
-counters and never run times. A launch is a record without a time, which nobody can mistake for a
-fast one; a trace of another run of the same program (Nsight Systems' or nvprof's GPU trace) gives
-the times where the user names it.
+Nsight Compute measures durations at its own clocks while it replays kernels, so its durations are
+counters and never run times. A launch is an unmeasured record. If the user names a GPU trace of
+another run of the same program (from Nsight Systems or nvprof), its times become the run times.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from ...records import Quarantined
 from ..base import Item, LogFile, Remark
 from .nvprof import parse_profile
 from .profiler_tables import (
-    Launched,
+    KernelLaunches,
     Locale,
     Row,
     application,
@@ -43,21 +41,21 @@ from .profiler_tables import (
 )
 from .profilers import Capability, Profiler
 
-# ---- Pages of Nsight Compute: details, raw and summary, with or without what stands between ------
+# ---- Pages of Nsight Compute: details, raw and summary -------------------------------------------
 #
-# Columns are found by their names: NVTX columns may stand between them, and rows may be short. The
-# raw page has a row of units below its header, the details page a unit in each row.
+# Columns are looked up by name: NVTX columns may come between them, and rows may be short. The raw
+# page has a row of units below its header, the details page a unit in each row.
 
 _EXTENTS = re.compile(r"\(?\s*([0-9]{1,10})\s*,\s*([0-9]{1,10})\s*,\s*([0-9]{1,10})\s*\)?")
 _NUMERIC = re.compile(
     r"[-+]?[.,\d][\d.,eE+\- \xa0\u202f'\u2019]*|n/a|\(!\) ?(?:n/a|nan)|-?nan|-?inf"
 )
 
-#: Constants of the device, hundreds in a raw page.
+#: Prefix of constants of the device, of which a raw page has hundreds.
 _DEVICE = "device__attribute_"
 _DEVICE_NAME = "device__attribute_display_name"
 
-#: Launch parameters, by the raw name and by the label of the details page.
+#: Launch parameters, by their names in the raw page and their labels in the details page.
 _GEOMETRY = {
     "launch__block_dim_x": "block_x",
     "launch__block_dim_y": "block_y",
@@ -78,17 +76,17 @@ _LAUNCH_SECTION = "Launch Statistics"
 
 
 @dataclass(slots=True)
-class Profiled:
-    """One launch, or one kernel of a summary.
+class ProfiledLaunch:
+    """A launch in a table of Nsight Compute, or a kernel of a summary.
 
     Parameters
     ----------
     kernel : str
-        Its name as the file gives it.
+        Name of the kernel as the file gives it.
     process : str or None
         Name of the program.
     device : str or None
-        Name of the device, where the raw page has it; else the file has its number at most.
+        Name of the device, which only the raw page has.
     capability : str or None
         Compute capability.
     block, grid : tuple of int or None
@@ -96,9 +94,9 @@ class Profiled:
     geometry : dict
         Registers, shared memory and so on, by :data:`_GEOMETRY`.
     counters : dict
-        Name → unit and value; NaN is what was not measured.
+        Name → unit and value; NaN for counters that were not measured.
     line : int
-        Number of the line where it was met first.
+        Line number of its first row.
     """
 
     kernel: str
@@ -112,12 +110,12 @@ class Profiled:
     counters: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def launch(self) -> Launch:
-        """Return it as a launch.
+        """Return the :class:`~tunedb.launches.Launch`.
 
         Raises
         ------
         FormatError
-            The threads of a block are not known.
+            The number of threads per block is unknown.
         """
         block, grid = self._extents("block", self.block), self._extents("grid", self.grid)
         threads = threads_of(block) if block is not None else self._whole("threads")
@@ -143,9 +141,9 @@ class Profiled:
             values=tuple(value for _, value in self.counters.values()),
         )
 
-    def _extents(self, name: str, given: Extents | None) -> Extents | None:
-        if given is not None:
-            return check_extents(given, name)
+    def _extents(self, name: str, extents: Extents | None) -> Extents | None:
+        if extents is not None:
+            return check_extents(extents, name)
         x, y, z = (self._whole(f"{name}_{axis}") for axis in "xyz")
         if x is None or y is None or z is None:
             return None
@@ -157,55 +155,55 @@ class Profiled:
 
 
 @dataclass(slots=True)
-class Report:
-    """What a file of Nsight Compute holds.
+class NcuReport:
+    """The launches in a file of Nsight Compute.
 
     Parameters
     ----------
-    launches : list of Profiled
-        In the order of the file.
+    launches : list of ProfiledLaunch
+        The launches, in the order of the file.
     bad : list of (Row, str)
-        Rows that were not understood, with the reason.
+        Bad rows, each with the reason.
     is_summary : bool
-        Whether it has averages over launches.
+        The values are averages over launches.
     """
 
-    launches: list[Profiled] = field(default_factory=list)
+    launches: list[ProfiledLaunch] = field(default_factory=list)
     bad: list[tuple[Row, str]] = field(default_factory=list)
     is_summary: bool = False
 
 
-def parse_report(rows: Iterable[Row], *, is_english: bool = False) -> Report:
-    """Return what the rows of a table of Nsight Compute hold.
+def parse_report(rows: Iterable[Row], *, is_english: bool = False) -> NcuReport:
+    """Return the launches in the rows of a table of Nsight Compute.
 
     Parameters
     ----------
     rows : iterable of Row
-        Of :func:`tunedb.formats.gpu.profiler_tables.read_rows` or ``rows_of``.
+        Rows of :func:`tunedb.formats.gpu.profiler_tables.read_rows` or ``rows_of``.
     is_english : bool
-        Whether the locale is known to be English, or C.
+        The locale of the numbers is known to be English, or C.
 
     Raises
     ------
     FormatError
-        Its numbers are of another locale or may be, there are too many launches, or there is no
-        header of Nsight Compute.
+        The numbers have another locale or are ambiguous, there are too many launches, or there is
+        no header of Nsight Compute.
     """
-    report, locale = Report(), Locale(is_english=is_english)
-    table: _Table | None = None
+    report, locale = NcuReport(), Locale(is_english=is_english)
+    page: _Page | None = None
     for row in rows:
-        header = _table_of(row.cells, report, locale)
+        header = _page_of(row.cells, report, locale)
         if header is not None:
-            table = header
-        elif table is not None and not row.is_chatter:
+            page = header
+        elif page is not None and not row.is_chatter:
             try:
-                table.add(row)
+                page.add(row)
             except FormatError as error:
                 report.bad.append((row, str(error)))
         if max(len(report.launches), len(report.bad)) > limits.MAX_PROFILED_KERNELS:
             raise FormatError(f"line {row.number}: too many launches in one profile")
         locale.check_seen(row.number)
-    if table is None:
+    if page is None:
         raise FormatError(
             "the file has no table of Nsight Compute; profile with ncu --csv --page raw "
             "--print-units base --log-file FILE"
@@ -214,55 +212,57 @@ def parse_report(rows: Iterable[Row], *, is_english: bool = False) -> Report:
     return report
 
 
-def _table_of(cells: list[str], report: Report, locale: Locale) -> _Table | None:
-    """Return the table that a header begins; None for another row."""
+def _page_of(cells: list[str], report: NcuReport, locale: Locale) -> _Page | None:
+    """Return the page of a header row; None for any other row."""
     if not cells or cells[0] not in ("ID", "Process ID") or "Kernel Name" not in cells:
         return None
     if "Metric Value" in cells:
-        return _Details(cells, report, locale)
+        return _DetailsPage(cells, report, locale)
     if "Average" in cells and "Metric Name" in cells:
         report.is_summary = True
-        return _Summary(cells, report, locale)
-    return _Raw(cells, report, locale) if "ID" in cells else None
+        return _SummaryPage(cells, report, locale)
+    return _RawPage(cells, report, locale) if "ID" in cells else None
 
 
-class _Table:
+class _Page:
     """Rows below one header."""
 
-    def __init__(self, header: list[str], report: Report, locale: Locale) -> None:
+    def __init__(self, header: list[str], report: NcuReport, locale: Locale) -> None:
         self._header = header
         self._report = report
         self._locale = locale
-        self._launches: dict[tuple[str, ...], Profiled] = {}
+        self._launches: dict[tuple[str, ...], ProfiledLaunch] = {}
 
     def add(self, row: Row) -> None:
-        """Take one row; see the pages."""
+        """Add one row to the report."""
         raise NotImplementedError
 
     def _cells(self, row: Row) -> dict[str, str]:
-        """Return column → cell; the last cells may be missing, and are left out then."""
+        """Return column → cell; the last columns may be missing."""
         if len(row.cells) > len(self._header):
             raise FormatError(f"{len(row.cells)} cells under a header of {len(self._header)}")
         return dict(zip(self._header, row.cells, strict=False))
 
-    def _launch(self, row: Row, cells: dict[str, str], key: tuple[str, ...]) -> Profiled:
-        """Return the launch that a row belongs to."""
-        found = self._launches.get(key)
-        if found is None:
+    def _launch(self, row: Row, cells: dict[str, str], key: tuple[str, ...]) -> ProfiledLaunch:
+        """Return the launch of a row; the first row of a launch creates it."""
+        launch = self._launches.get(key)
+        if launch is None:
             name = cells.get("Kernel Name", "")
             if not name or len(name) > limits.MAX_KERNEL_CHARS:
                 raise FormatError("a kernel without a name, or with a name that is too long")
-            found = Profiled(name, row.number)
-            found.process = cells.get("Process Name") or None
-            found.capability = cells.get("CC") or None
-            found.block = _extents(cells.get("Block Size"))
-            found.grid = _extents(cells.get("Grid Size"))
-            self._launches[key] = found
-            self._report.launches.append(found)
-        return found
+            launch = ProfiledLaunch(name, row.number)
+            launch.process = cells.get("Process Name") or None
+            launch.capability = cells.get("CC") or None
+            launch.block = _extents(cells.get("Block Size"))
+            launch.grid = _extents(cells.get("Grid Size"))
+            self._launches[key] = launch
+            self._report.launches.append(launch)
+        return launch
 
-    def _take(self, launch: Profiled, name: str, unit: str, text: str, section: str = "") -> None:
-        """Take one value of a launch; words, such as a cache's configuration, are no counters."""
+    def _add_value(
+        self, launch: ProfiledLaunch, name: str, unit: str, text: str, section: str = ""
+    ) -> None:
+        """Add one value to a launch, except texts, such as a cache's configuration."""
         if name.startswith(_DEVICE):
             if name == _DEVICE_NAME and text:
                 launch.device = text
@@ -283,8 +283,8 @@ class _Table:
         launch.counters.setdefault(label, (base, value))
 
 
-class _Details(_Table):
-    """A row for each metric of each launch."""
+class _DetailsPage(_Page):
+    """The details page: a row for each metric of each launch."""
 
     def add(self, row: Row) -> None:
         cells = self._cells(row)
@@ -294,11 +294,11 @@ class _Details(_Table):
         name = cells.get("Metric Name", "")
         if name:  # else the row of a rule
             unit, text = cells.get("Metric Unit", ""), cells.get("Metric Value", "")
-            self._take(launch, name, unit, text, cells.get("Section Name", ""))
+            self._add_value(launch, name, unit, text, cells.get("Section Name", ""))
 
 
-class _Summary(_Table):
-    """A row for each metric of each kernel, with the average over its launches."""
+class _SummaryPage(_Page):
+    """The summary page: a row for each metric of each kernel, averaged over its launches."""
 
     def add(self, row: Row) -> None:
         cells = self._cells(row)
@@ -308,13 +308,13 @@ class _Summary(_Table):
         name = cells.get("Metric Name", "")
         if name:
             unit, text = cells.get("Metric Unit", ""), cells.get("Average", "")
-            self._take(launch, name, unit, text, cells.get("Section Name", ""))
+            self._add_value(launch, name, unit, text, cells.get("Section Name", ""))
 
 
-class _Raw(_Table):
-    """A row for each launch, below a row of units."""
+class _RawPage(_Page):
+    """The raw page: a row for each launch, below a row of units."""
 
-    def __init__(self, header: list[str], report: Report, locale: Locale) -> None:
+    def __init__(self, header: list[str], report: NcuReport, locale: Locale) -> None:
         super().__init__(header, report, locale)
         self._units: dict[str, str] | None = None
 
@@ -330,11 +330,11 @@ class _Raw(_Table):
         launch = self._launch(row, cells, (str(row.number),))
         for name, text in cells.items():
             if "__" in name:
-                self._take(launch, name, self._units.get(name, ""), text)
+                self._add_value(launch, name, self._units.get(name, ""), text)
 
 
 def _extents(text: str | None) -> Extents | None:
-    """Return ``(256, 1, 1)``; None where there is none."""
+    """Return the extents of a text such as ``(256, 1, 1)``; None for an empty one."""
     if not text:
         return None
     match = _EXTENTS.fullmatch(text)
@@ -345,14 +345,14 @@ def _extents(text: str | None) -> Extents | None:
 
 # ---- The profiler --------------------------------------------------------------------------------
 
-#: Metrics that describe a launch and count nothing.
+#: Metrics of a launch's resources, read in the first pass.
 _LAUNCH_METRICS = (
     "launch__registers_per_thread",
     "launch__shared_mem_per_block_static",
     "launch__shared_mem_per_block_dynamic",
 )
 
-_METRICS_OF_A_PASS = 8
+_METRICS_PER_PASS = 8
 
 
 class NcuFormat(Profiler):
@@ -362,19 +362,19 @@ class NcuFormat(Profiler):
     default_origins = ("table1", "ktt")
 
     def matches_file(self, head: bytes, path: Path) -> bool:
-        """Tell whether a file is a table of Nsight Compute, or has its messages."""
+        """Return True for a table of Nsight Compute, or a file with its messages."""
         if re.search(rb"(?m)^==(PROF|ERROR|WARNING)== ", head):
             return True
         header = rb'(?m)^(\xef\xbb\xbf)?"(ID|Process ID)",("[^"\n]*",)*"Kernel Name",'
         return re.search(header, head) is not None
 
     def read_file(self, file: LogFile) -> Iterator[Item | Remark]:
-        """Yield a record for each launch, or with a trace for each kernel and geometry.
+        """Yield a record for each launch; with a trace, for each kernel and geometry.
 
         Raises
         ------
         FormatError
-            What is there is no table, or of another locale than the English one.
+            The file is not a table, or its locale is not English.
         StorageError
             A file cannot be read.
         """
@@ -383,7 +383,7 @@ class NcuFormat(Profiler):
         report = parse_report(read_rows(file.path))
         for row, reason in report.bad:
             yield Quarantined(file.name, row.number, reason, row.text.encode(errors="replace"))
-        items: list[Launched] = []
+        items: list[KernelLaunches] = []
         apps: list[str | None] = []
         for profiled in report.launches:
             try:
@@ -392,7 +392,7 @@ class NcuFormat(Profiler):
                 kernel = orjson.dumps(profiled.kernel)
                 yield Quarantined(file.name, profiled.line, str(error), kernel)
                 continue
-            items.append(Launched(profiled.device or file.device or "", launch))
+            items.append(KernelLaunches(profiled.device or file.device or "", launch))
             apps.append(application(profiled.process) if profiled.process else file.kernel)
         if not items and not report.bad and not report.launches:
             yield Remark("no launch in it: Nsight Compute profiled nothing")
@@ -403,15 +403,15 @@ class NcuFormat(Profiler):
         yield from _records(items, apps)
 
     def suits(self, capability: Capability | None) -> bool:
-        """Tell whether the device has compute capability 7.0 or a later one."""
+        """Return True for devices of compute capability 7.0 and later."""
         return capability is None or capability >= (7, 0)
 
     def fits(self, group: Sequence[str], name: str) -> bool:
-        """Tell whether a group has fewer than eight metrics.
+        """Return True for a group of fewer than eight metrics.
 
-        Eight of one unit fit one pass on Volta and later; more of them are more passes.
+        On Volta and later, one pass reads eight metrics of one unit.
         """
-        return len(group) < _METRICS_OF_A_PASS
+        return len(group) < _METRICS_PER_PASS
 
     def counter_command(
         self,
@@ -423,12 +423,12 @@ class NcuFormat(Profiler):
         options: Sequence[str],
         first: bool,
     ) -> list[str]:
-        """Return the words before a program's command that read one group of metrics."""
+        """Return the command line prefix that reads one group of metrics."""
         names = [*(_LAUNCH_METRICS if first else ()), *group]
         kernels = [] if kernel is None else ["--kernel-name", kernel]
         return [
             *(executable, "--csv", "--page", "raw", "--print-units", "base"),
-            # The program of a line for the shell is a child of the shell.
+            # In a shell command, the program is a child process of the shell.
             *("--target-processes", "all"),
             *("--log-file", str(log), *kernels, "--metrics", ",".join(names), *options),
         ]
@@ -436,70 +436,68 @@ class NcuFormat(Profiler):
     def read_launches(
         self, log: Path, device: str, trace: Path | None = None
     ) -> list[tuple[Launch, tuple[float, ...]]]:
-        """Return the launches in a raw page, which has no durations."""
+        """Return the launches of a raw page, which has no durations."""
         report = parse_report(read_rows(log), is_english=True)
         for row, reason in report.bad:
             raise FormatError(f"line {row.number}: {reason}")
         return [(profiled.launch(), ()) for profiled in report.launches]
 
 
-def _records(items: Sequence[Launched], apps: Sequence[str | None]) -> Iterator[Item]:
+def _records(items: Sequence[KernelLaunches], apps: Sequence[str | None]) -> Iterator[Item]:
     """Yield the records of launches."""
     context = canonical_json({"log": NcuFormat.name})
     for item, app, problem in zip(items, apps, _problems(items, apps), strict=True):
         yield measurement_of(program_of("cuda", item, problem, app), item, context, None)
 
 
-def _problems(items: Sequence[Launched], apps: Sequence[str | None]) -> list[tuple[int, int]]:
-    """Return which launch of its kernel each is; equal launches are one of many runs.
-
-    A profile lists each launch apart, where a trace has those of one geometry together.
-    """
+def _problems(items: Sequence[KernelLaunches], apps: Sequence[str | None]) -> list[tuple[int, int]]:
+    """Return :func:`problems` of separately listed launches, with equal ones as repeated runs."""
     keys = [
         (app, item.device, item.launch.kernel, item.launch.block, item.launch.grid)
         for item, app in zip(items, apps, strict=True)
     ]
     first = dict(zip(reversed(keys), reversed(items), strict=True))
-    order = list(dict.fromkeys(keys))
-    found: dict[tuple[object, ...], tuple[int, int]] = {}
-    for one in dict.fromkeys(key[0] for key in order):
-        own = [key for key in order if key[0] == one]
-        found.update(zip(own, problems([first[key] for key in own]), strict=True))
-    return [found[key] for key in keys]
+    unique = list(dict.fromkeys(keys))
+    problem_by_key: dict[tuple[object, ...], tuple[int, int]] = {}
+    for app in dict.fromkeys(key[0] for key in unique):
+        app_keys = [key for key in unique if key[0] == app]
+        app_problems = problems([first[key] for key in app_keys])
+        problem_by_key.update(zip(app_keys, app_problems, strict=True))
+    return [problem_by_key[key] for key in keys]
 
 
 def _with_times(
-    items: Sequence[Launched], apps: Sequence[str | None], trace: Path
-) -> tuple[list[Launched], list[str | None], int]:
-    """Return launches with the times of a trace, one for each kernel, block and grid.
+    items: Sequence[KernelLaunches], apps: Sequence[str | None], trace: Path
+) -> tuple[list[KernelLaunches], list[str | None], int]:
+    """Return launches with a trace's times, one for each kernel, block and grid.
 
-    The two tools write signatures in other ways, so kernels are told by their names without them.
-    Counters of several launches are averaged.
+    Kernels match by their names without signatures, which the tools write differently. Counters of
+    several launches are averaged.
     """
     traced = parse_profile(read_rows(trace))
     if not traced.launched:
         raise FormatError(f"{trace}: no GPU trace with kernels")
-    times: dict[tuple[object, ...], list[Launched]] = {}
+    times: dict[tuple[object, ...], list[KernelLaunches]] = {}
     for item in traced.launched.values():
         times.setdefault(_geometry(item.launch), []).append(item)
     groups: dict[tuple[object, ...], list[int]] = {}
     for number, item in enumerate(items):
         groups.setdefault((apps[number], *_geometry(item.launch)), []).append(number)
-    done: list[Launched] = []
+    timed: list[KernelLaunches] = []
     names: list[str | None] = []
     lost = 0
     for (app, *key), numbers in groups.items():
-        found = times.get(tuple(key), [])
-        if len(found) != 1:
+        matches = times.get(tuple(key), [])
+        if len(matches) != 1:
             lost += len(numbers)
-            done += [items[number] for number in numbers]
+            timed += [items[number] for number in numbers]
             names += [apps[number] for number in numbers]
             continue
-        device = items[numbers[0]].device or found[0].device
+        device = items[numbers[0]].device or matches[0].device
         launch = _average([items[number].launch for number in numbers])
-        done.append(Launched("" if device.isdigit() else device, launch, found[0].seconds))
+        timed.append(KernelLaunches("" if device.isdigit() else device, launch, matches[0].seconds))
         names.append(app if isinstance(app, str) else None)
-    return done, names, lost
+    return timed, names, lost
 
 
 def _geometry(launch: Launch) -> tuple[object, ...]:
@@ -507,11 +505,11 @@ def _geometry(launch: Launch) -> tuple[object, ...]:
 
 
 def _average(launches: Sequence[Launch]) -> Launch:
-    """Return the first launch with the means of the counters of those that have the same ones."""
+    """Return the first launch, with counters averaged over launches of the same counter set."""
     first = launches[0]
     same = [launch.values for launch in launches if launch.counter_set == first.counter_set]
     means = []
     for column in zip(*same, strict=True):
-        there = [value for value in column if not math.isnan(value)]
-        means.append(math.fsum(there) / len(there) if there else math.nan)
+        measured = [value for value in column if not math.isnan(value)]
+        means.append(math.fsum(measured) / len(measured) if measured else math.nan)
     return replace(first, values=tuple(means))

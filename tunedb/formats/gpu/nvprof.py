@@ -1,13 +1,13 @@
 """Files of nvprof (``--csv``), and GPU traces of its successor Nsight Systems.
 
-Metrics and events (``nvprof --metrics all --csv``) say neither block nor time; the GPU trace of
-another run (``nvprof --print-gpu-trace --csv``, or ``nsys stats --report cuda_gpu_trace --format
-csv``) does. Both are read together: ``metricsX.csv`` with ``traceX.csv`` beside it, or with the
-trace that the user names. A trace may stand alone, metrics may not.
+Metrics and events (``nvprof --metrics all --csv``) lack blocks and times, which the GPU trace of
+another run has (``nvprof --print-gpu-trace --csv``, or ``nsys stats --report cuda_gpu_trace
+--format csv``). The reader needs both files: ``metricsX.csv`` with ``traceX.csv`` beside it, or
+with the trace that the user names. A trace without metrics is accepted.
 
-A record is a kernel with one geometry, with the times of all its launches. Its counters are
-nvprof's averages over all launches of a kernel, so they are kept where the trace has one geometry
-of that kernel, and left out where it has several.
+A record is a kernel with one geometry and the times of all its launches. nvprof averages counters
+over all launches of a kernel, so a record has counters only if the trace has a single geometry of
+its kernel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ...launches import CounterSet, Extents, Launch
 from ...records import Quarantined
 from ..base import Item, LogFile, Remark
 from .profiler_tables import (
-    Launched,
+    KernelLaunches,
     Row,
     application,
     binary_bytes,
@@ -41,17 +41,17 @@ from .profiler_tables import (
 )
 from .profilers import Capability, Profiler
 
-# ---- Tables of nvprof and of Nsight Systems, as they stand in one file ---------------------------
+# ---- Tables of nvprof and of Nsight Systems ------------------------------------------------------
 #
 # nvprof prints metrics and events with one row for each kernel, and a GPU trace with one row for
-# each launch, below a row of units that differs from file to file. Nsight Systems prints the trace
-# alone, with the units in the header.
+# each launch, below a row of units that differs from file to file. Nsight Systems prints only the
+# trace, with the units in the header.
 
 _COMMAND = re.compile(r"==(\d+)== (?:NVPROF is profiling|Profiling) .*?command: (.+)")
 _CORRELATION = re.compile(r" \[\d+\]$")
 _INDEX = re.compile(r" \(\d+\)$")
 
-#: Names of a trace's columns: of nvprof, and of Nsight Systems, whose units are in the names.
+#: Columns of a trace, by nvprof's names and those of Nsight Systems (without their units).
 _COLUMNS = {
     "Duration": "duration",
     "Grid X": "grid_x",
@@ -94,30 +94,30 @@ class Counters:
 
 @dataclass(slots=True)
 class Profile:
-    """What one file of nvprof holds.
+    """The counters and launches in one file of nvprof.
 
     Parameters
     ----------
     command : str or None
-        Command line of the program that was profiled.
+        Command line of the profiled program.
     process : int or None
-        Number of its process.
+        Its process id.
     counters : dict
         ``(device, kernel with signature)`` → :class:`Counters`.
     launched : dict
-        ``(device, launch)`` → :class:`Launched`, in order of the first launch.
+        ``(device, launch)`` → :class:`KernelLaunches`, in order of the first launch.
     metric_rows, trace_rows : int
-        Rows of data, those of copies too.
+        Rows of data, including those of memory copies.
     bad : list of (Row, str)
-        Rows that were not understood, with the reason.
+        Bad rows, each with the reason.
     is_per_launch : bool
-        Whether it has counters of each launch, which are not read: they have no times.
+        The file has counters of each launch; they are ignored, as they have no times.
     """
 
     command: str | None = None
     process: int | None = None
     counters: dict[tuple[str, str], Counters] = field(default_factory=dict)
-    launched: dict[tuple[str, Launch], Launched] = field(default_factory=dict)
+    launched: dict[tuple[str, Launch], KernelLaunches] = field(default_factory=dict)
     metric_rows: int = 0
     trace_rows: int = 0
     bad: list[tuple[Row, str]] = field(default_factory=list)
@@ -125,24 +125,24 @@ class Profile:
 
 
 def parse_profile(rows: Iterable[Row]) -> Profile:
-    """Return what the rows of a file of nvprof or Nsight Systems hold.
+    """Return the counters and launches in a file of nvprof or Nsight Systems.
 
     Parameters
     ----------
     rows : iterable of Row
-        Of :func:`tunedb.formats.gpu.profiler_tables.read_rows` or ``rows_of``. What stands before a
-        header, such as the program's own output, is passed over.
+        Rows of :func:`tunedb.formats.gpu.profiler_tables.read_rows` or ``rows_of``. Rows before a
+        header, such as the program's own output, are skipped.
 
     Raises
     ------
     FormatError
-        There are more rows or kernels than may be held.
+        The file exceeds the limits of rows or kernels.
     """
     profile = Profile()
     table: _Metrics | _Trace | None = None
     for row in rows:
         if row.is_chatter:
-            _hear(profile, row.text)
+            _read_command(profile, row.text)
             continue
         header = _table_of(row.cells, profile)
         if header is not None:
@@ -158,27 +158,27 @@ def parse_profile(rows: Iterable[Row]) -> Profile:
     return profile
 
 
-def _hear(profile: Profile, text: str) -> None:
-    """Take what the profiler says of the program."""
+def _read_command(profile: Profile, text: str) -> None:
+    """Read the program's command line and process id from a message of the profiler."""
     match = _COMMAND.match(text)
     if match is not None and profile.command is None:
         profile.process, profile.command = int(match[1]), match[2].strip()
 
 
 def _table_of(cells: list[str], profile: Profile) -> _Metrics | _Trace | None:
-    """Return the table that a header begins; None for another row."""
+    """Return the table of a header row; None for any other row."""
     if _METRICS.issubset(cells) and ("Metric Name" in cells or "Event Name" in cells):
         return _Metrics(cells, profile)
     plain = {_split_unit(cell)[0]: place for place, cell in enumerate(cells)}
-    known = {_COLUMNS[name]: place for name, place in plain.items() if name in _COLUMNS}
-    if known.keys() >= _TRACE:
-        return _Trace(cells, known, profile)
+    places = {_COLUMNS[name]: place for name, place in plain.items() if name in _COLUMNS}
+    if places.keys() >= _TRACE:
+        return _Trace(cells, places, profile)
     profile.is_per_launch = profile.is_per_launch or _PER_LAUNCH.issubset(cells)
     return None
 
 
 def _split_unit(cell: str) -> tuple[str, str]:
-    """Return ``Duration (ns)`` as name and unit."""
+    """Return name and unit of a column such as ``Duration (ns)``."""
     match = re.fullmatch(r"(.+?) \((.+)\)", cell)
     return (match[1], match[2]) if match else (cell, "")
 
@@ -193,7 +193,7 @@ class _Metrics:
         self._profile = profile
 
     def add(self, cells: list[str]) -> None:
-        """Take one row."""
+        """Add one row to the profile."""
         if len(cells) != self._width:
             raise FormatError(f"{len(cells)} cells under a header of {self._width}")
         value, unit = parse_value(cells[self._places["Avg"]])
@@ -202,13 +202,13 @@ class _Metrics:
             raise FormatError("a counter without a name, or with a name that is too long")
         device = _INDEX.sub("", cells[self._places["Device"]])
         key = device, _kernel_name(cells[self._places["Kernel"]])
-        found = self._profile.counters.setdefault(key, Counters())
-        if len(found.names) >= limits.MAX_COUNTERS:
+        counters = self._profile.counters.setdefault(key, Counters())
+        if len(counters.names) >= limits.MAX_COUNTERS:
             raise FormatError(f"more than {limits.MAX_COUNTERS} counters of one kernel")
-        if any(name == known for known, _ in found.names):
+        if any(name == other for other, _ in counters.names):
             raise FormatError(f"{name} twice for one kernel")
-        found.names.append((name, unit))
-        found.values.append(value)
+        counters.names.append((name, unit))
+        counters.values.append(value)
         self._profile.metric_rows += 1
 
 
@@ -219,12 +219,12 @@ class _Trace:
         self._places = places
         self._width = len(header)
         self._profile = profile
-        # Of Nsight Systems; a trace of nvprof has a row of units.
+        # Units of Nsight Systems; a trace of nvprof has a row of units instead.
         self._units = {name: _split_unit(header[place])[1] for name, place in places.items()}
         self._has_units = bool(self._units["duration"])
 
     def add(self, cells: list[str]) -> None:
-        """Take one row: of units, of a launch, or of a copy."""
+        """Add one row to the profile: of units, of a launch, or of a memory copy."""
         if len(cells) != self._width:
             raise FormatError(f"{len(cells)} cells under a header of {self._width}")
         row = {name: cells[place] for name, place in self._places.items()}
@@ -236,14 +236,14 @@ class _Trace:
         self._profile.trace_rows += 1
         if not row["block_x"]:
             return  # a copy
-        duration = seconds(_due(row["duration"], "a duration"), self._units["duration"])
+        duration = seconds(_nonnegative(row["duration"], "a duration"), self._units["duration"])
         launch = self._launch(row)
         device = _INDEX.sub("", row["device"])
         key = device, launch
-        found = self._profile.launched.get(key)
-        if found is None:
-            found = self._profile.launched[key] = Launched(device, launch)
-        found.seconds.append(duration)
+        launches = self._profile.launched.get(key)
+        if launches is None:
+            launches = self._profile.launched[key] = KernelLaunches(device, launch)
+        launches.seconds.append(duration)
 
     def _launch(self, row: dict[str, str]) -> Launch:
         block = check_extents(_extents(row, "block"), "block")
@@ -258,11 +258,11 @@ class _Trace:
         )
 
     def _shared(self, row: dict[str, str], name: str) -> int | None:
-        """Return bytes of shared memory; None where Nsight Systems rounded them to megabytes."""
+        """Return bytes of shared memory; None if Nsight Systems rounded them to megabytes."""
         unit = self._units[name]
         if unit == "MB" or not row[name]:
             return None
-        return binary_bytes(_due(row[name], "a size"), unit)
+        return binary_bytes(_nonnegative(row[name], "a size"), unit)
 
 
 def _kernel_name(name: str) -> str:
@@ -271,12 +271,12 @@ def _kernel_name(name: str) -> str:
     return name
 
 
-def _extents(row: dict[str, str], of: str) -> Extents:
-    x, y, z = (_whole(row[f"{of}_{axis}"], of) for axis in "xyz")
+def _extents(row: dict[str, str], name: str) -> Extents:
+    x, y, z = (_whole(row[f"{name}_{axis}"], name) for axis in "xyz")
     return x, y, z
 
 
-def _due(text: str, what: str) -> float:
+def _nonnegative(text: str, what: str) -> float:
     value = parse_number(text)
     if not 0 <= value < float("inf"):
         raise FormatError(f"{what} of {text[:40]!r}")
@@ -284,21 +284,21 @@ def _due(text: str, what: str) -> float:
 
 
 def _whole(text: str, what: str) -> int:
-    value = _due(text, what)
+    value = _nonnegative(text, what)
     if value != int(value):
         raise FormatError(f"{what}: {text[:40]!r} is not a whole number")
     return int(value)
 
 
 def parse_value(text: str) -> tuple[float, str]:
-    """Return a value of a metric and its base unit: ``52.4%``, ``3.5GB/s``, ``Mid (4)``, ``17``.
+    """Return a metric's value and base unit, of ``52.4%``, ``3.5GB/s``, ``Mid (4)`` or ``17``.
 
-    ``<OVERFLOW>``, ``nan`` and ``inf`` are NaN.
+    ``<OVERFLOW>``, ``nan`` and ``inf`` give NaN.
 
     Raises
     ------
     FormatError
-        It is none of these.
+        The text has none of these forms.
     """
     level = _LEVEL.fullmatch(text)
     if level is not None:
@@ -314,19 +314,19 @@ def parse_value(text: str) -> tuple[float, str]:
 
 # ---- The profiler --------------------------------------------------------------------------------
 
-#: Prefixes of the events that are counted outside the multiprocessors, by their units. Each has a
-#: domain of its own in ``nvprof --query-events``.
+#: Prefixes of events that units outside the multiprocessors count. Each unit has a domain of its
+#: own in ``nvprof --query-events``.
 _UNIT_DOMAINS = ("fb_subp0", "fb_subp1", "l2_subp0", "l2_subp1", "l2_subp2", "l2_subp3")
 
-#: Events of one domain in one run. Multiprocessors of Fermi and Maxwell have eight counters, of
-#: Kepler eight in pairs; four are free of conflicts on all of them. Units outside have four
-#: counters, of which two are free on all.
-_EVENTS_OF_MULTIPROCESSORS = 4
-_EVENTS_OF_A_UNIT = 2
+#: Events of one domain per run. Multiprocessors of Fermi and Maxwell have eight counters, those of
+#: Kepler eight in pairs; any four work on all of them. Other units have four counters, of which any
+#: two work.
+_EVENTS_PER_MULTIPROCESSOR = 4
+_EVENTS_PER_UNIT = 2
 
 _PACKED = (".gz", ".bz2", ".xz", ".lzma", ".zst")
 
-#: First cells of tables that users make of several files of nvprof.
+#: First cells of tables that users join from several files of nvprof.
 _JOINED = b"kern_name,duration_ms,"
 
 
@@ -337,16 +337,16 @@ class NvprofFormat(Profiler):
     has_trace = True
 
     def matches_file(self, head: bytes, path: Path) -> bool:
-        """Tell whether a file is of nvprof, a trace of Nsight Systems, or a table made of them."""
+        """Return True for a file of nvprof, a trace of Nsight Systems, or a joined table."""
         if head.startswith(_JOINED) or re.search(rb"(?m)^==\d+== (NVPROF is|Profiling)", head):
             return True
-        # The program may have printed before.
+        # The program's output may precede the header.
         trace = rb"(?m)^\"?Start( \(ns\))?\"?,\"?Duration( \(ns\))?\"?,"
         counters = rb"(?m)^\"?Device\"?,\"?Kernel\"?,\"?Invocations\"?,\"?(Metric|Event) Name"
         return bool(re.search(trace, head) or re.search(counters, head))
 
     def companions(self, path: Path) -> list[Path]:
-        """Return what is read with a file of metrics or events: the trace, and events."""
+        """Return the trace and the events that are read with a file of metrics or events."""
         return _beside(path, "metrics", ("trace", "events")) + _beside(path, "events", ("trace",))
 
     def read_file(self, file: LogFile) -> Iterator[Item | Remark]:
@@ -355,44 +355,44 @@ class NvprofFormat(Profiler):
         Raises
         ------
         FormatError
-            There are metrics without a trace, or what is there is no profile.
+            The metrics have no trace, or the file is not a profile.
         StorageError
             A file cannot be read.
         """
         if file.path is None:
             raise FormatError(f"{file.name}: a profile is not a stream; give its path")
         own = _read(file.path)
-        parts = [(file.name, own)]
+        profiles = [(file.name, own)]
         counted = traced = own
         if not own.launched:
-            at = _trace_of(file, own)
-            traced = _read(at)
+            trace = _trace_of(file, own)
+            traced = _read(trace)
             if not traced.launched:
-                raise FormatError(f"{at}: no GPU trace with kernels")
-            parts.append((str(at), traced))
+                raise FormatError(f"{trace}: no GPU trace with kernels")
+            profiles.append((str(trace), traced))
         if not (own.launched and own.counters):
             read = {file.path: own}
             for path in _counters_beside(file.path):
                 if path not in read:
                     read[path] = _read(path)
-                    parts.append((str(path), read[path]))
-            if len(parts) > 1:
-                # In one order, whichever of the files is named: the records are equal then.
+                    profiles.append((str(path), read[path]))
+            if len(profiles) > 1:
+                # A fixed order gives equal records, whichever of the files the user names.
                 order = dict.fromkeys([*_counters_beside(file.path), file.path])
                 counted = merge_counters([read[path] for path in order])
-        for name, part in parts:
-            for row, reason in part.bad:
+        for name, profile in profiles:
+            for row, reason in profile.bad:
                 yield Quarantined(name, row.number, reason, row.text.encode(errors="replace"))
         yield from records(traced, counted, file)
 
     def suits(self, capability: Capability | None) -> bool:
-        """Tell whether the device has a compute capability before 7.0; 7.5 has no counters."""
+        """Return True for devices before compute capability 7.0; nvprof reads no others."""
         return capability is not None and capability < (7, 0)
 
     def fits(self, group: Sequence[str], name: str) -> bool:
-        """Tell whether a group has counters left in the domain of an event."""
+        """Return True if the domain of an event has a free hardware counter in a group."""
         domain = event_domain(name)
-        most = _EVENTS_OF_A_UNIT if domain in _UNIT_DOMAINS else _EVENTS_OF_MULTIPROCESSORS
+        most = _EVENTS_PER_UNIT if domain in _UNIT_DOMAINS else _EVENTS_PER_MULTIPROCESSOR
         return sum(event_domain(other) == domain for other in group) < most
 
     def counter_command(
@@ -405,9 +405,9 @@ class NvprofFormat(Profiler):
         options: Sequence[str],
         first: bool,
     ) -> list[str]:
-        """Return the words before a program's command that read one group of counters."""
+        """Return the command line prefix that reads one group of counters."""
         words = [executable, "--csv", "--log-file", str(log), *options]
-        # Filters apply to the arguments after them. A colon would begin another kind of filter.
+        # Filters apply to the arguments after them; a colon would start another kind of filter.
         if kernel is not None and ":" not in kernel:
             words += ["--kernels", f"^{re.escape(kernel)}"]
         events = set(self.default_counters(None))
@@ -418,12 +418,12 @@ class NvprofFormat(Profiler):
         return words
 
     def trace_command(self, executable: str, log: Path) -> list[str]:
-        """Return the words before a program's command that trace its launches."""
+        """Return the command line prefix that traces a program's launches."""
         return [executable, "--csv", "--log-file", str(log), "--print-gpu-trace"]
 
 
 def event_domain(counter: str) -> str:
-    """Return the unit that counts an event, by its name."""
+    """Return the hardware unit that counts an event, by the event's name."""
     return next((unit for unit in _UNIT_DOMAINS if counter.startswith(unit)), "multiprocessor")
 
 
@@ -432,41 +432,41 @@ def _read(path: Path) -> Profile:
 
 
 def merge_counters(profiles: Sequence[Profile]) -> Profile:
-    """Return the counters of several runs of one program; of equal names the first counts."""
+    """Return the counters of several runs of one program; the first value of a counter wins."""
     merged = Profile(command=profiles[0].command)
     for profile in profiles:
         for key, counters in profile.counters.items():
-            found = merged.counters.setdefault(key, Counters())
-            known = {name for name, _ in found.names}
+            union = merged.counters.setdefault(key, Counters())
+            names = {name for name, _ in union.names}
             for name, value in zip(counters.names, counters.values, strict=True):
-                if name[0] not in known and len(known) < limits.MAX_COUNTERS:
-                    known.add(name[0])
-                    found.names.append(name)
-                    found.values.append(value)
+                if name[0] not in names and len(names) < limits.MAX_COUNTERS:
+                    names.add(name[0])
+                    union.names.append(name)
+                    union.values.append(value)
     return merged
 
 
 def _counters_beside(path: Path) -> list[Path]:
-    """Return the metrics and events that belong to one of the files of a run, metrics first."""
+    """Return the metrics and events of the same run as a file, metrics first."""
     words = ("metrics", "events", "trace")
     return [
         *dict.fromkeys(
-            found
+            neighbour
             for other in ("metrics", "events")
             for word in words
-            for found in _beside(path, word, (other,))[:1]
+            for neighbour in _beside(path, word, (other,))[:1]
         )
     ]
 
 
 def _beside(path: Path, word: str, others: tuple[str, ...]) -> list[Path]:
-    """Return the files beside `path` whose names have one of `others` instead of a word."""
+    """Return the files beside `path` whose names have one of `others` in place of `word`."""
     stem = path.name
     for suffix in _PACKED:
         stem = stem.removesuffix(suffix)
     names = [stem.replace(word, other) for other in others] if word in stem else []
-    found = (path.with_name(name + suffix) for name in names for suffix in ("", *_PACKED))
-    return [candidate for candidate in dict.fromkeys(found) if candidate.is_file()]
+    candidates = (path.with_name(name + suffix) for name in names for suffix in ("", *_PACKED))
+    return [candidate for candidate in dict.fromkeys(candidates) if candidate.is_file()]
 
 
 def _trace_of(file: LogFile, profile: Profile) -> Path:
@@ -474,9 +474,9 @@ def _trace_of(file: LogFile, profile: Profile) -> Path:
     if file.trace is not None:
         return file.trace
     for word in ("metrics", "events"):
-        beside = _beside(file.path, word, ("trace",)) if file.path is not None else []
-        if beside:
-            return beside[0]
+        traces = _beside(file.path, word, ("trace",)) if file.path is not None else []
+        if traces:
+            return traces[0]
     if file.path is not None and _is_joined(file.path):
         raise FormatError("a table made of several files of nvprof; import those themselves")
     if profile.is_per_launch:
@@ -502,9 +502,9 @@ def records(traced: Profile, counted: Profile, file: LogFile) -> Iterator[Item |
     Parameters
     ----------
     traced, counted : Profile
-        The trace, and the counters; may be the same.
+        The trace and the counters; may be the same.
     file : LogFile
-        What the user says of the device, and of the program where no file does.
+        The file, with the user's device, and a program for files that do not name it.
     """
     command = traced.command or counted.command
     app = application(command) if command else file.kernel
@@ -523,18 +523,19 @@ def records(traced: Profile, counted: Profile, file: LogFile) -> Iterator[Item |
         if counters is not None and geometries[key] > 1:
             mixed.add(item.launch.kernel)
             counters = None
-        whole = Launched(
+        launches = KernelLaunches(
             _device(item.device, file), _with_counters(item.launch, counters), item.seconds
         )
         try:
-            yield measurement_of(program_of("cuda", whole, problem, app), whole, context, extra)
+            program = program_of("cuda", launches, problem, app)
+            yield measurement_of(program, launches, context, extra)
         except FormatError as error:
             yield Quarantined(file.name, 0, str(error), orjson.dumps(item.launch.kernel))
     yield from _remarks(traced, counted, mixed)
 
 
 def _device(device: str, file: LogFile) -> str:
-    """Return what a trace calls the device; Nsight Systems may give its number alone."""
+    """Return the device of a trace, or the user's if the trace has only its number."""
     return file.device or "" if device.isdigit() or not device else device
 
 
@@ -546,7 +547,7 @@ def _with_counters(launch: Launch, counters: Counters | None) -> Launch:
 
 
 def _remarks(traced: Profile, counted: Profile, mixed: set[str]) -> Iterator[Remark]:
-    """Say what of the counters was not kept."""
+    """Yield remarks about counters that were left out."""
     if counted is not traced and not counted.counters:
         yield Remark("nvprof printed no metrics: launches without counters")
     if mixed:
@@ -554,8 +555,8 @@ def _remarks(traced: Profile, counted: Profile, mixed: set[str]) -> Iterator[Rem
             f"counters of {_number(mixed)} left out: averages over launches of several "
             f"geometries (the first: {min(mixed)[:80]})"
         )
-    there = {launch.kernel for _, launch in traced.launched}
-    lost = {kernel for _, kernel in counted.counters if kernel not in there}
+    launched = {launch.kernel for _, launch in traced.launched}
+    lost = {kernel for _, kernel in counted.counters if kernel not in launched}
     if lost:
         yield Remark(
             f"counters of {_number(lost)} left out: the trace has no such launch "

@@ -1,4 +1,4 @@
-"""Launches of kernels that a profiler saw, as records: which program, and of which problem."""
+"""Tables of GPU profilers, and the conversion of profiled launches to records."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ..base import read_lines
 from ..streams import open_log
 from .kernels import gpu_target, kernel_workload
 
-# ---- What the tables of nvprof, Nsight Compute and Nsight Systems share --------------------------
+# ---- Tables of nvprof, Nsight Compute and Nsight Systems -----------------------------------------
 #
-# All are CSV with words of the profiler, and of the program that it ran, between the rows. Columns
-# are found by their names, never by their places.
+# All are CSV, mixed with messages of the profiler and output of the profiled program. Columns are
+# looked up by name, never by position.
 
 #: ``==1234== Profiling result:``, ``==PROF== Connected to process``, ``======== Error: …``.
 _CHATTER = re.compile(r"==[A-Z0-9]*==")
@@ -33,13 +33,13 @@ class Row(NamedTuple):
     Parameters
     ----------
     number : int
-        Of the line in the file, from 1.
+        Line number, from 1.
     text : str
         The line.
     cells : list of str
-        Its cells; empty where it is chatter or no CSV.
+        Its cells; empty for messages and lines that are not CSV.
     is_chatter : bool
-        Whether the profiler says something to people there.
+        The line is a message of the profiler.
     """
 
     number: int
@@ -49,14 +49,14 @@ class Row(NamedTuple):
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Yield the lines of a file, compressed or not, as rows; blank ones are left out.
+    """Yield the lines of a file, compressed or not, as rows, without blank ones.
 
     Raises
     ------
     FormatError
-        It is damaged from some point on, or has a line that is too long.
+        The file is damaged from some point on, or has a line that is too long.
     StorageError
-        It cannot be read.
+        The file cannot be read.
     """
     with open_log(path) as (stream, position):
         for line in read_lines(stream, position):
@@ -79,27 +79,27 @@ def rows_of(text: str) -> Iterator[Row]:
 
 
 def parse_row(text: str, number: int) -> Row | None:
-    """Return a line as a row; None for a blank one."""
+    """Return a line as a row; None for a blank line."""
     text = text.rstrip("\r\n")
     if not text.strip():
         return None
     if _CHATTER.match(text):
         return Row(number, text, [], is_chatter=True)
     try:
-        # A line alone, so that a quote that nobody closed swallows no others.
+        # Each line on its own: an unclosed quote must not swallow the next lines.
         cells = next(csv.reader([text]))
     except (csv.Error, StopIteration):
         cells = []
     return Row(number, text, [cell.strip() for cell in cells], is_chatter=False)
 
 
-#: What a unit is multiplied by to be its base unit. The profilers' vocabularies do not overlap.
+#: Factors from units to their base units. The profilers' spellings do not conflict.
 _TIMES = {
     **{"second": 1.0, "msecond": 1e-3, "usecond": 1e-6, "nsecond": 1e-9, "psecond": 1e-12},
     **{"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "ps": 1e-12, "\u03bcs": 1e-6, "\xb5s": 1e-6},
     **{"sec": 1.0, "msec": 1e-3, "usec": 1e-6, "nsec": 1e-9},
 }
-#: nvprof counts kilobytes of 1,024 (195.3125 KB are 200,000 bytes), Nsight Compute of 1,000.
+#: nvprof's kilobytes have 1,024 bytes (195.3125 KB are 200,000 bytes), Nsight Compute's 1,000.
 _BINARY = {"B": 1.0, "KB": 2.0**10, "MB": 2.0**20, "GB": 2.0**30, "TB": 2.0**40}
 _PREFIXES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
@@ -110,7 +110,7 @@ def seconds(value: float, unit: str) -> float:
     Raises
     ------
     FormatError
-        The unit is none of time.
+        The unit is not a unit of time.
     """
     factor = _TIMES.get(unit)
     if factor is None:
@@ -119,12 +119,12 @@ def seconds(value: float, unit: str) -> float:
 
 
 def binary_bytes(value: float, unit: str) -> int:
-    """Return a size of nvprof in bytes, which it prints with six places.
+    """Return a size in bytes; nvprof prints sizes with six decimal places.
 
     Raises
     ------
     FormatError
-        The unit is none of size.
+        The unit is not a unit of size.
     """
     factor = _BINARY.get(unit)
     if factor is None:
@@ -133,10 +133,10 @@ def binary_bytes(value: float, unit: str) -> int:
 
 
 def base_unit(unit: str) -> tuple[float, str]:
-    """Return what values in a unit of Nsight Compute are multiplied by, and their base unit.
+    """Return the factor from a unit of Nsight Compute to its base unit, and the base unit.
 
-    Both vocabularies are known: ``usecond`` and ``us``, ``Gbyte/second`` and ``GB/s``. A unit that
-    is none of time, size or frequency stays as it is.
+    Accepts both spellings: ``usecond`` and ``us``, ``Gbyte/second`` and ``GB/s``. Units other than
+    those of time, size and frequency are their own base units.
     """
     if "/" in unit:
         over, under = unit.split("/", maxsplit=1)
@@ -156,12 +156,12 @@ def base_unit(unit: str) -> tuple[float, str]:
 def parse_number(text: str) -> float:
     """Return a number as the profilers print it in an English locale: ``1,215,000.00``.
 
-    ``n/a``, an empty cell, ``<OVERFLOW>`` and infinity are NaN: not measured, which is not 0.
+    ``n/a``, an empty cell, ``<OVERFLOW>`` and infinity give NaN, which means not measured.
 
     Raises
     ------
     FormatError
-        It is no number.
+        The text is not a number.
     """
     if text in (
         "",
@@ -188,13 +188,13 @@ _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?", re.ASCII)
 
 
 class Locale:
-    """Finds out by its numbers in which locale a file was written.
+    """Detector of a file's locale from its numbers.
 
-    ``117.344`` and ``1,024`` mean two things; others in the same file tell which.
+    ``117.344`` and ``1,024`` are ambiguous; other numbers of the same file resolve them.
     """
 
     _ENGLISH = re.compile(
-        # A point before other than three digits, a leading 0, more digits than a group has.
+        # A point not followed by three digits, a leading 0, more than three digits in a group.
         r"-?(?:\d+\.(?:\d{1,2}|\d{4,})|0\.\d+|\d{4,}\.\d+|\d{1,3}(?:,\d{3})+\.\d*|"
         r"\d{1,3}(?:,\d{3}){2,})"
     )
@@ -210,7 +210,7 @@ class Locale:
         self._either: str | None = None
 
     def see(self, text: str) -> None:
-        """Look at one number."""
+        """Classify one number."""
         if self._OTHER.fullmatch(text):
             self._other = self._other or text
         elif self._ENGLISH.fullmatch(text):
@@ -219,14 +219,14 @@ class Locale:
             self._either = text
 
     def check_seen(self, line: int) -> None:
-        """Raise FormatError where a number up to this line is of another locale."""
+        """Raise FormatError if a number up to this line has another locale than English."""
         if self._other is not None:
             raise FormatError(
                 f"line {line}: the number {self._other} has another locale; {_ENGLISH_PLEASE}"
             )
 
     def check(self) -> None:
-        """Raise FormatError where the numbers that were seen mean two things."""
+        """Raise FormatError if the numbers seen are ambiguous."""
         if self._either is not None and not self._is_english:
             raise FormatError(
                 f"{self._either} is ambiguous, and no other number shows the locale; "
@@ -239,15 +239,15 @@ _ENGLISH_PLEASE = "profile again with LC_ALL=C and --print-units base"
 
 # ---- Launches as records -------------------------------------------------------------------------
 
-#: What programs that are built once for each block size are called: ``vectorAdd_bs256``.
+#: Suffixes of programs that are built once per block size: ``vectorAdd_bs256``.
 _BLOCK_SUFFIX = re.compile(r"[_-](?:bs|blk|block|tb|threads?)[_-]?\d+$", re.IGNORECASE)
 
 _DIGITS = re.compile(r"\d+")
 
-#: Launches whose threads differ by more than this part are of two sizes.
+#: Launches have different problem sizes if their threads differ by more than one part in so many.
 _NEAR = 8
 
-#: Names of the parameters that a profiled launch has.
+#: Tuning parameters of a profiled launch.
 BLOCK_PARAMETERS = ("block_size_x", "block_size_y", "block_size_z")
 
 _UNNAMED = "(anonymous namespace)"
@@ -257,19 +257,19 @@ _CALL = "operator()"
 def kernel_key(name: str) -> str:
     """Return a kernel's name without return type, signature and template arguments.
 
-    Template arguments may be the block size (``matrixMulCUDA<int=8>``), so variants of one kernel
-    differ in them.
+    Variants of one kernel differ in their template arguments, which may be the block size
+    (``matrixMulCUDA<int=8>``).
     """
-    kept: list[str] = []
+    letters: list[str] = []
     depth = place = 0
     while place < len(name):
         letter = name[place]
         if depth == 0 and name.startswith(_UNNAMED, place):
-            kept.append(_UNNAMED)
+            letters.append(_UNNAMED)
             place += len(_UNNAMED)
             continue
         if depth == 0 and name.startswith(_CALL, place):
-            kept.append(_CALL)
+            letters.append(_CALL)
             place += len(_CALL)
             continue
         if letter == "<":
@@ -279,15 +279,15 @@ def kernel_key(name: str) -> str:
         elif letter == "(" and depth == 0:
             break
         elif depth == 0:
-            kept.append(letter)
+            letters.append(letter)
         place += 1
-    return "".join(kept).strip().removeprefix("void ").strip() or name
+    return "".join(letters).strip().removeprefix("void ").strip() or name
 
 
 def application(command: str) -> str:
-    """Return which program a command line runs: its name without folder and block size.
+    """Return a command line without the program's folder and block size.
 
-    Arguments follow the name, as the size of the problem is mostly there.
+    The arguments stay, because they mostly contain the size of the problem.
     """
     program, *arguments = command.split()
     name = _BLOCK_SUFFIX.sub("", re.split(r"[/\\]", program)[-1])
@@ -295,7 +295,7 @@ def application(command: str) -> str:
 
 
 @dataclass(slots=True)
-class Launched:
+class KernelLaunches:
     """Launches of one kernel with one geometry.
 
     Parameters
@@ -303,9 +303,9 @@ class Launched:
     device : str
         Name of the device; may be empty.
     launch : Launch
-        The geometry, and the counters where they are known.
+        The geometry, and the counters if known.
     seconds : list of float
-        Time of each.
+        Duration of each launch in seconds; empty if unknown.
     """
 
     device: str
@@ -313,86 +313,85 @@ class Launched:
     seconds: list[float] = field(default_factory=list)
 
 
-def problems(launched: Iterable[Launched]) -> list[tuple[int, int]]:
-    """Return which launch of its kernel each is: its ordinal from 1, and of how many.
+def problems(launched: Iterable[KernelLaunches]) -> list[tuple[int, int]]:
+    """Return each item's problem: its ordinal within the kernel, from 1, and the kernel's count.
 
-    A program may launch a kernel for several sizes, whose times must not be compared. Nothing in a
-    profile names them, so they are counted in the order of their first launch. Launches of about
-    as many threads in other blocks (256 blocks of 64, 64 of 256) are of one size.
+    A program may launch a kernel for several problem sizes, whose times must not be compared. A
+    profile does not name the sizes, so they are numbered in the order of their first launch.
+    Launches with about as many threads in other blocks (256 blocks of 64, 64 of 256) have one size.
     """
     classes: dict[tuple[str, str], list[list[Launch]]] = {}
     ordinals: list[tuple[tuple[str, str], int]] = []
     for item in launched:
         key = item.device, kernel_key(item.launch.kernel)
-        known = classes.setdefault(key, [])
-        same = (
+        sizes = classes.setdefault(key, [])
+        matches = (
             number
-            for number, members in enumerate(known)
-            if all(_covers_same(member, item.launch) for member in members)
+            for number, members in enumerate(sizes)
+            if all(_has_same_size(member, item.launch) for member in members)
         )
-        place = next(same, len(known))
-        if place == len(known):
-            known.append([])
-        known[place].append(item.launch)
+        place = next(matches, len(sizes))
+        if place == len(sizes):
+            sizes.append([])
+        sizes[place].append(item.launch)
         ordinals.append((key, place + 1))
     return [(ordinal, len(classes[key])) for key, ordinal in ordinals]
 
 
-def _covers_same(one: Launch, other: Launch) -> bool:
-    """Tell whether two launches are of one size, with other blocks."""
-    if None in (one.block, one.grid, other.block, other.grid) or one.block == other.block:
+def _has_same_size(launch: Launch, other: Launch) -> bool:
+    """Return True for two launches of one problem size with different blocks."""
+    if None in (launch.block, launch.grid, other.block, other.grid) or launch.block == other.block:
         return False
-    if _DIGITS.sub("", one.kernel) != _DIGITS.sub("", other.kernel):
-        return False  # other template arguments than sizes: another function
-    axes = zip(*map(_known, (one.block, one.grid, other.block, other.grid)), strict=True)
-    return all(_is_same(b * g, c * h, max(b, c)) for b, g, c, h in axes)
+    if _DIGITS.sub("", launch.kernel) != _DIGITS.sub("", other.kernel):
+        return False  # template arguments differ in more than numbers: another function
+    extents = (launch.block, launch.grid, other.block, other.grid)
+    axes = zip(*(item or (1, 1, 1) for item in extents), strict=True)
+    return all(_is_near(b * g, c * h, max(b, c)) for b, g, c, h in axes)
 
 
-def _is_same(one: int, other: int, block: int) -> bool:
-    """Tell whether as many threads run, up to a part of a block and an eighth of all.
+def _is_near(threads: int, other: int, block: int) -> bool:
+    """Return True if threads differ by less than a block and by at most an eighth.
 
-    One block of 150 threads and one of 34 differ by less than a block, and are two sizes.
+    A block alone is too lax: one block of 150 threads and one of 34 are two sizes.
     """
-    return abs(one - other) < min(block, max(one, other) / _NEAR + 1)
+    return abs(threads - other) < min(block, max(threads, other) / _NEAR + 1)
 
 
-def _known(extents: Extents | None) -> Extents:
-    return extents or (1, 1, 1)
-
-
-def program_of(kind: str, item: Launched, problem: tuple[int, int], app: str | None) -> Program:
+def program_of(
+    kind: str, item: KernelLaunches, problem: tuple[int, int], app: str | None
+) -> Program:
     """Return the program of a profiled launch.
 
-    The workload is the kernel with the program that launched it; the block is a configuration of
-    tuning parameters. The grid follows from both, and is kept with the launch alone.
+    The workload is the kernel with the application that launched it; the block is a configuration
+    of tuning parameters. The grid follows from both, and only the launch stores it.
     """
-    said: dict[str, object] = {}
+    description: dict[str, object] = {}
     if app:
-        said["application"] = app
+        description["application"] = app
     ordinal, number = problem
     if number > 1:
-        said["launch"] = [ordinal, number]
+        description["launch"] = [ordinal, number]
     launch = item.launch
     if launch.block is None:
         trace = split_parameters({"threads": launch.threads})
     else:
         trace = split_parameters(dict(zip(BLOCK_PARAMETERS, launch.block, strict=True)))
-    workload = kernel_workload(kernel_key(launch.kernel), said or None)
+    workload = kernel_workload(kernel_key(launch.kernel), description or None)
     return Program(workload, gpu_target(kind, item.device), trace)
 
 
 def measurement_of(
-    program: Program, item: Launched, context: bytes, extra: bytes | None
+    program: Program, item: KernelLaunches, context: bytes, extra: bytes | None
 ) -> Measurement:
-    """Return a record of launches: measured where there are times, else profiled only.
+    """Return the record of launches; without times it is unmeasured, with counters only.
 
-    A time under a profiler that replays kernels is none of the program, so a launch without a
-    trace is a program that nobody timed: unmeasured, with its counters.
+    Times under a profiler that replays kernels are not run times, so launches without a trace have
+    no times.
 
     Raises
     ------
     FormatError
-        There are more times than a measurement may have.
+        The launches exceed the limit of run times.
     """
     times = tuple(item.seconds)
     if len(times) > limits.MAX_RUN_SECS:
@@ -408,14 +407,14 @@ def measurement_of(
 
 
 def check_extents(extents: Extents, what: str) -> Extents:
-    """Return extents of a block or grid, or raise FormatError."""
+    """Return the extents of a block or grid, or raise FormatError if they are out of range."""
     if min(extents) < 1 or max(extents) >= 2**31:
         raise FormatError(f"a {what} of {' x '.join(map(str, extents))}")
     return extents
 
 
 def threads_of(block: Extents) -> int:
-    """Return the threads of a block, or raise FormatError where it has too many."""
+    """Return the threads of a block, or raise FormatError if it has too many."""
     threads = block[0] * block[1] * block[2]
     if threads > limits.MAX_BLOCK_THREADS:
         raise FormatError(f"a block of {threads} threads")

@@ -1,25 +1,25 @@
-"""Profilers: each is the format of its files, a table of its counters, and its command lines.
+"""Profilers: the format of their files, the table of their counters, and their command lines.
 
-The table is a CSV file beside the module, with the profiler's name. It gives counters neutral names
-(:mod:`tunedb.advisor.counters`), a row for each name of the profiler's:
+The table is a CSV file beside the module, named after the profiler. It maps the profiler's counters
+to neutral names (:mod:`tunedb.advisor.counters`), one row per name of the profiler:
 
 ``canonical``
     Neutral name.
 ``cc_min``, ``cc_max``
-    Compute capabilities on which the row holds (both included; empty: no end).
+    First and last compute capability on which the row applies; empty for no bound.
 ``name``
-    The profiler's name; empty in a row of a counter that the profiler does not have there.
+    The profiler's name; empty if the profiler lacks the counter on these devices.
 ``aggregation``
-    ``one``: the counter itself. ``parts``: the sum of those that were read (slices of a cache).
-    ``all``: the sum, if all were read.
+    ``one``: the counter itself. ``parts``: the sum of the counters read (slices of a cache).
+    ``all``: the sum, only if all counters were read.
 ``scale``
-    Factor of the values.
+    Factor from the profiler's values to the neutral ones.
 ``exactness``
-    ``exact``: the same event is counted. ``near``: the nearest one. ``none``: not comparable, kept
-    under a name of its own.
+    ``exact``: both count the same event. ``near``: the nearest event. ``none``: not comparable,
+    with a neutral name of its own.
 ``checked``
-    ``data``: seen in files of the profiler. ``source``: seen in published programs or lists of
-    names. ``no``: from memory, unverified.
+    ``data``: verified with files of the profiler. ``source``: verified with published programs or
+    lists of names. ``no``: not verified.
 ``origin``
     ``table1``: Table I of the paper (Connors and Qasem, HPCC 2017). ``ktt``: KTT's pairs of
     counters before and after compute capability 7.0. ``nvprof``, ``ncu``, ``blackwell``: pairs
@@ -43,13 +43,13 @@ from ...records import Measurement, Quarantined
 from ..base import Item, LogFile, Remark, formats
 from ..reading import read_log
 
-#: A compute capability as numbers: "10.0" is above "9.0".
+#: A compute capability as numbers, because "10.0" is above "9.0".
 Capability = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class CounterAlias:
-    """One row of a profiler's table."""
+    """One row of a profiler's table of counters (see the module's docstring)."""
 
     canonical: str
     tool: str
@@ -63,7 +63,7 @@ class CounterAlias:
     origin: str
 
     def holds_on(self, capability: Capability | None) -> bool:
-        """Tell whether the row is about a compute capability; all rows are about an unknown one."""
+        """Return True if the row applies to a compute capability; for None, all rows do."""
         if capability is None:
             return True
         above = self.cc_min is None or self.cc_min <= capability
@@ -76,11 +76,11 @@ class Profiler(ABC):
     Attributes
     ----------
     name : str
-        Name of its program, of the format and of the table.
+        Name of its executable, of the format and of the table.
     default_origins : tuple of str
-        Origins of the counters that are read without a choice.
+        Origins of the counters that are read by default.
     has_trace : bool
-        Its counters need a trace of the launches, from a run of its own.
+        Counters need a trace of the launches from a separate run.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Profiler(ABC):
 
     @abstractmethod
     def matches_file(self, head: bytes, path: Path) -> bool:
-        """Tell whether a file is of this profiler, by its first bytes."""
+        """Return True if a file's first bytes are those of this profiler."""
 
     @abstractmethod
     def read_file(self, file: LogFile) -> Iterator[Item | Remark]:
@@ -97,7 +97,7 @@ class Profiler(ABC):
 
     @abstractmethod
     def suits(self, capability: Capability | None) -> bool:
-        """Tell whether the profiler reads counters of a compute capability (None: unknown)."""
+        """Return True if the profiler supports a compute capability (None: unknown)."""
 
     @abstractmethod
     def counter_command(
@@ -110,30 +110,30 @@ class Profiler(ABC):
         options: Sequence[str],
         first: bool,
     ) -> list[str]:
-        """Return the words before a program's command that read one group of counters.
+        """Return the command line prefix that reads one group of counters.
 
         Parameters
         ----------
         executable : str
             Path of the profiler.
         group : sequence of str
-            Counters.
+            Counters to read.
         log : Path
-            File for its table.
+            Output file.
         kernel : str or None
             Kernel whose launches are profiled; None for all.
         options : sequence of str
-            Further arguments of the profiler.
+            Further arguments for the profiler.
         first : bool
-            It is the first group, which also describes the launches.
+            The group is the first one, which also reads the launches' resources.
         """
 
     def trace_command(self, executable: str, log: Path) -> list[str]:
-        """Return the words before a program's command that trace its launches."""
+        """Return the command line prefix that traces a program's launches."""
         raise NotImplementedError(f"{self.name} has no trace")
 
     def fits(self, group: Sequence[str], name: str) -> bool:
-        """Tell whether one run reads a counter together with a group of others."""
+        """Return True if one run can read a counter together with a group of others."""
         return not group
 
     def read_launches(
@@ -146,16 +146,16 @@ class Profiler(ABC):
         log : Path
             The file, written under ``LC_ALL=C``.
         device : str
-            Name of the device for a file without one.
+            Device for files that do not name it.
         trace : Path or None
             The trace, if counters need one.
 
         Raises
         ------
         FormatError
-            The file is no profile, or has a row that cannot be read.
+            The file is not a profile, or has a bad row.
         NotFoundError, StorageError
-            The profiler wrote no file, or it cannot be read.
+            The profiler wrote no file, or the file cannot be read.
         """
         launches: list[tuple[Launch, tuple[float, ...]]] = []
         for row in read_log(LogFile(log, str(log), None, device, trace)):
@@ -168,7 +168,7 @@ class Profiler(ABC):
 
     @cached_property
     def aliases(self) -> tuple[CounterAlias, ...]:
-        """The rows of the table in their order, which is their rank."""
+        """The rows of the table, in order of preference."""
         folder = files(type(self).__module__.rpartition(".")[0])
         text = folder.joinpath(f"{self.name}.csv").read_text(encoding="utf-8")
         return tuple(
@@ -183,7 +183,7 @@ class Profiler(ABC):
         )
 
     def default_counters(self, capability: Capability | None) -> tuple[str, ...]:
-        """Return the counters that are read without a choice, under their names on a device."""
+        """Return the profiler's names of the counters that are read by default on a device."""
         names = (
             row.name
             for row in self.aliases
@@ -193,11 +193,11 @@ class Profiler(ABC):
 
 
 def profilers() -> dict[str, Profiler]:
-    """Return all profilers by name: the log formats that are one."""
-    return {name: known for name, known in formats().items() if isinstance(known, Profiler)}
+    """Return the log formats that are profilers, by name."""
+    return {name: item for name, item in formats().items() if isinstance(item, Profiler)}
 
 
 def parse_capability(text: str | None) -> Capability | None:
-    """Return ``"8.6"`` as ``(8, 6)``; None where it is no compute capability."""
+    """Return ``"8.6"`` as ``(8, 6)``; None for a text that is not a compute capability."""
     match = re.fullmatch(r"([0-9]{1,3})(?:\.([0-9]{1,2}))?", text or "")
     return None if match is None else (int(match[1]), int(match[2] or 0))

@@ -1,4 +1,4 @@
-"""FAIR T1 inputs: what a kernel's tuning parameters are, and which of them form its block.
+"""FAIR T1 inputs: a kernel's tuning parameters, their conditions, and its thread block.
 
 One JSON document (https://github.com/odgaard/TuningSchema, version 1.0.0), and its ancestor, the
 CAFF of BAT (https://github.com/NTNU-HPC-Lab/BAT):
@@ -6,14 +6,14 @@ CAFF of BAT (https://github.com/NTNU-HPC-Lab/BAT):
 ``ConfigurationSpace.TuningParameters``
     ``[{"Name", "Type", "Values": expression, "Default"}]``.
 ``ConfigurationSpace.Conditions``
-    ``[{"Parameters": [name], "Expression": expression}]``: all hold for a legal configuration.
+    ``[{"Parameters": [name], "Expression": expression}]``: a legal configuration fulfils all.
 ``KernelSpecification``
     ``KernelName``, ``ProblemSize`` and ``LocalSize``: an expression for each of X, Y and Z.
 
-A T1 input has no measurement: it is stored as a workload of format ``t1-input``, and is looked at
-again when the advisor needs it. Expressions are Python's; they are parsed, never run
-(:mod:`tunedb.formats.gpu.expressions`). An input one of whose expressions cannot be is refused as a
-whole.
+A T1 input has no measurements. It is stored as a workload of format ``t1-input``, which the advisor
+parses again when it needs it. Expressions are Python's; they are parsed and evaluated without
+running Python code (:mod:`tunedb.formats.gpu.expressions`). An input with an expression that cannot
+be evaluated is rejected as a whole.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ class T1Input:
     Parameters
     ----------
     kernel : str
-        Name of the kernel; that of the benchmark where the input has none.
+        Name of the kernel, or of the benchmark if the input names no kernel.
     problem : object
-        Size of the problem as it is given, or None.
+        Size of the problem as given, or None.
     parameters : mapping
-        Parameter → the values that it may take, in the order of the input.
+        Parameter → its allowed values, in the order of the input.
     defaults : mapping
-        Parameter → its default, for those that have one that is a number, text or truth value.
+        Parameter → default, for defaults that are numbers, texts or truth values.
     conditions : tuple of str
-        Expressions that all hold for a legal configuration.
+        Expressions that a legal configuration fulfils.
     local_size : tuple of str
-        Expressions of the thread block along x, y and z; ``"1"`` where there is none. Empty where
-        the input does not say it.
+        Expressions of the thread block along x, y and z; ``"1"`` for a missing axis. Empty if the
+        input has no ``LocalSize``.
     """
 
     kernel: str
@@ -79,31 +79,31 @@ class T1Input:
         return tuple(dict.fromkeys(name for name in named if name in self.parameters))
 
     def is_legal(self, configuration: Mapping[str, Any]) -> bool:
-        """Tell whether a configuration has allowed values and fulfils the conditions.
+        """Return True if a configuration has allowed values and fulfils the conditions.
 
-        A parameter that the input does not have, and a condition on one that the configuration
-        lacks, say nothing: tools leave out parameters with one value.
+        Ignores parameters that the input lacks, and conditions on parameters that the configuration
+        lacks: tools leave out parameters with one value.
 
         Raises
         ------
         FormatError
-            A condition cannot be computed for it.
+            A condition cannot be evaluated.
         """
         for name, value in configuration.items():
             if name in self.parameters and value not in self.parameters[name]:
                 return False
-        single = {name: found[0] for name, found in self.parameters.items() if len(found) == 1}
-        known = {**single, **configuration}
+        single = {name: values[0] for name, values in self.parameters.items() if len(values) == 1}
+        complete = {**single, **configuration}
         return all(
-            expressions.holds(condition, known)
+            expressions.holds(condition, complete)
             for condition in self.conditions
-            if expressions.names(condition) <= set(known)
+            if expressions.names(condition) <= set(complete)
         )
 
     def block(self, configuration: Mapping[str, Any]) -> tuple[int, int, int] | None:
-        """Return the thread block of a configuration by ``LocalSize``, or None.
+        """Return the thread block of a configuration by ``LocalSize``.
 
-        None where the input does not say it, or not by what the configuration has.
+        None if the input has no ``LocalSize``, or the configuration lacks one of its parameters.
         """
         if not self.local_size:
             return None
@@ -120,7 +120,7 @@ class T1Format:
     name = "t1"
 
     def matches_file(self, head: bytes, path: Path) -> bool:
-        """Tell whether a file begins as a T1 input does; its schema does not."""
+        """Return True for the head of a T1 input, False for that of its JSON schema."""
         return b'"$schema"' not in head and _SHAPE.search(head) is not None
 
     def read_file(self, file: LogFile) -> Iterator[Item]:
@@ -129,11 +129,10 @@ class T1Format:
         Raises
         ------
         FormatError
-            It is no T1 input, or an expression in it cannot be computed.
+            The file is not a T1 input, or one of its expressions cannot be evaluated.
         """
         document = parse_document(read_document(file))
-        found = t1_input(document)
-        kernel = file.kernel or found.kernel
+        kernel = file.kernel or t1_input(document).kernel
         yield Workload(
             WorkloadFormat.T1,
             canonical_json(document),
@@ -142,12 +141,12 @@ class T1Format:
 
 
 def read_t1(body: bytes) -> T1Input:
-    """Return a T1 input of its stored body.
+    """Return the T1 input of a stored body.
 
     Raises
     ------
     FormatError
-        It is no T1 input, or an expression in it cannot be computed.
+        The body is not a T1 input, or one of its expressions cannot be evaluated.
     """
     try:
         return t1_input(orjson.loads(body))
@@ -156,22 +155,23 @@ def read_t1(body: bytes) -> T1Input:
 
 
 def t1_input(document: Any) -> T1Input:
-    """Return a T1 input of its JSON value.
+    """Return the T1 input of a JSON value.
 
     Raises
     ------
     FormatError
-        It is no T1 input, or an expression in it cannot be computed.
+        The value is not a T1 input, or one of its expressions cannot be evaluated.
     """
     check_value(document, "a T1 input")
-    space, kernel = _part(document, "ConfigurationSpace"), _part(document, "KernelSpecification")
+    space = _object(document, "ConfigurationSpace")
+    kernel = _object(document, "KernelSpecification")
     parameters: dict[str, list[Any]] = {}
     defaults: dict[str, Any] = {}
     for entry in _entries(space, "TuningParameters"):
-        name, stated = _text(entry, "Name"), entry.get("Values")
-        if type(stated) is not str and type(stated) is not list:
-            raise FormatError(f"the values of {name[:40]!r} are {short(stated)}, no expression")
-        parameters[name] = expressions.values(stated) if isinstance(stated, str) else stated
+        name, values = _text(entry, "Name"), entry.get("Values")
+        if type(values) is not str and type(values) is not list:
+            raise FormatError(f"the values of {name[:40]!r} are {short(values)}, no expression")
+        parameters[name] = expressions.values(values) if isinstance(values, str) else values
         if isinstance(entry.get("Default"), int | float | str | bool):
             defaults[name] = entry["Default"]
     if not parameters:
@@ -180,24 +180,23 @@ def t1_input(document: Any) -> T1Input:
     local = _local_size(kernel.get("LocalSize"))
     for text in (*conditions, *local):
         _check(text, parameters, defaults)
-    known_as = kernel.get("KernelName") or _part(document, "General").get("BenchmarkName")
-    if type(known_as) is not str or not known_as:
+    kernel_name = kernel.get("KernelName") or _object(document, "General").get("BenchmarkName")
+    if type(kernel_name) is not str or not kernel_name:
         raise FormatError("a T1 input without KernelSpecification.KernelName")
     return T1Input(
-        known_as, kernel.get("ProblemSize"), parameters, defaults, tuple(conditions), local
+        kernel_name, kernel.get("ProblemSize"), parameters, defaults, tuple(conditions), local
     )
 
 
 def _check(text: str, parameters: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    """Raise FormatError for an expression that may not be computed.
+    """Raise FormatError for an expression that cannot be evaluated with the defaults.
 
-    It is computed once, with the defaults. A name that is no parameter is no reason to refuse the
-    input: CLBlast's name the block by parameters of another tool.
+    Unknown names are allowed: CLBlast's inputs name the block by parameters of another tool.
     """
-    known = {name: values[0] for name, values in parameters.items() if values} | dict(defaults)
-    unknown = dict.fromkeys(expressions.names(text) - set(known), 1)
+    values = {name: allowed[0] for name, allowed in parameters.items() if allowed} | dict(defaults)
+    unknown = dict.fromkeys(expressions.names(text) - set(values), 1)
     try:
-        expressions.holds(text, known | unknown)
+        expressions.holds(text, values | unknown)
     except FormatError as error:
         if not isinstance(error.__cause__ or error.__context__, ZeroDivisionError):
             raise
@@ -215,23 +214,23 @@ def _local_size(value: Any) -> tuple[str, ...]:
     return tuple(str(axis) for axis in axes)
 
 
-def _part(document: Any, name: str) -> dict[str, Any]:
-    """Return an object in a document; an empty one where it is missing."""
-    found = document.get(name, {}) if type(document) is dict else None
-    if type(found) is not dict:
+def _object(document: Any, name: str) -> dict[str, Any]:
+    """Return an object in a document; an empty one if it is missing."""
+    value = document.get(name, {}) if type(document) is dict else None
+    if type(value) is not dict:
         raise FormatError(f"a T1 input whose {name} is not an object")
-    return found
+    return value
 
 
 def _entries(space: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    found = space.get(name) or []
-    if type(found) is not list or not all(type(entry) is dict for entry in found):
+    entries = space.get(name) or []
+    if type(entries) is not list or not all(type(entry) is dict for entry in entries):
         raise FormatError(f"{name} is not a list of objects")
-    return found
+    return entries
 
 
 def _text(entry: Mapping[str, Any], name: str) -> str:
-    found = entry.get(name)
-    if type(found) is not str or not found or "\0" in found:
-        raise FormatError(f"the {name} of an entry is {short(found)}, which is not text")
-    return found
+    text = entry.get(name)
+    if type(text) is not str or not text or "\0" in text:
+        raise FormatError(f"the {name} of an entry is {short(text)}, which is not text")
+    return text

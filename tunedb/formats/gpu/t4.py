@@ -1,4 +1,4 @@
-"""FAIR T4 results: what a tuner measured, in the format that tuners share.
+"""FAIR T4 results: a tuner's measurements, in the format that tuners share.
 
 ``{"schema_version": "1.0.0", "metadata": {"timeunit"}, "results": [{"timestamp", "configuration",
 "objectives", "times", "invalidity", "correctness", "measurements": [{"name", "value", "unit"}]}]}``
@@ -6,13 +6,13 @@
 converter (``compilation_time``, counters among the measurements, microseconds), Kernel Tuner's
 (``compilation`` and ``benchmark``), and that of the files of AutoTuningAssociation's benchmark hub.
 
-The unit of a row is that of its time, else the one in ``metadata``; ``invalidity`` says whether it
-failed, because ``correctness`` is 1 in Kernel Tuner's failed rows. Kernel and device stand beside
-the file (:mod:`tunedb.formats.gpu.file_metadata`).
+The unit of a row is that of its time, else the one in ``metadata``. ``invalidity`` decides whether
+a row failed, because ``correctness`` is 1 in Kernel Tuner's failed rows. Kernel and device come
+from file names and neighbouring files (:mod:`tunedb.formats.gpu.file_metadata`).
 
-A row whose time is not the mean of its run times holds two measurements, and does not say which is
-whose: a published file has KTT's times over Kernel Tuner's. Such a row is kept as failed, with both
-beside it: it is neither a best time nor learnt from.
+A row whose time is not the mean of its run times mixes two measurements: a published file has KTT's
+times beside Kernel Tuner's. Such a row is stored as failed, with both times in ``extra``, so that
+it is neither served nor used for training.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from ...records import (
     WorkloadFormat,
 )
 from ..base import Item, LogFile, Remark
-from .file_metadata import place_of, require
+from .file_metadata import metadata_of, require_metadata
 from .json_documents import (
     SECONDS,
     all_seconds,
@@ -58,11 +58,10 @@ from .json_documents import (
 )
 from .kernels import gpu_target, kernel_workload
 
-# ---- Records of GPU kernels as results of FAIR T4, for :mod:`tunedb.formats.gpu.t4`
-# -----------------
+# ---- Export of records as FAIR T4 results --------------------------------------------------------
 #
-# A document is of one kernel on one device, which stand in its ``metadata``: the results themselves
-# have no place for them.
+# A document holds one kernel on one device. Both are in its ``metadata``, because results have no
+# fields for them.
 
 _INVALIDITY = {
     FailureKind.TIMEOUT: "timeout",
@@ -74,7 +73,7 @@ _START = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def begin(workload: Workload, target: Target) -> bytes:
-    """Return the beginning of a document with records of one kernel on one device."""
+    """Return the beginning of a document of one kernel on one device."""
     body = orjson.loads(workload.body)
     metadata = {
         "timeunit": "milliseconds",
@@ -88,12 +87,12 @@ def begin(workload: Workload, target: Target) -> bytes:
 
 
 def result(measurement: Measurement, launches: list[Launch]) -> bytes:
-    """Return a record as one of the results.
+    """Return a record as a result.
 
     Raises
     ------
     FormatError
-        What is stored is damaged, or its times contradicted each other when it was read.
+        The stored record is damaged, or comes from a row with inconsistent times.
     """
     failure = measurement.failure
     if failure is not None and failure.kind == FailureKind.INFRASTRUCTURE:
@@ -134,7 +133,7 @@ def _result(measurement: Measurement, launches: list[Launch]) -> dict[str, Any]:
 
 
 def _invalidity(failure: Failure | None, extra: dict[str, Any]) -> str:
-    """Return why a record failed, in T4's words; those of a T4 file, and of Kernel Tuner, first."""
+    """Return T4's ``invalidity`` of a failed record, from its source file if that had one."""
     if extra.get("error") == "InvalidConfig":
         return "constraints"
     kind = FailureKind.UNKNOWN if failure is None else failure.kind
@@ -142,20 +141,20 @@ def _invalidity(failure: Failure | None, extra: dict[str, Any]) -> str:
 
 
 def _counters(launches: list[Launch]) -> Iterator[dict[str, Any]]:
-    """Yield the counters of a record with one launch; those of several are of different kernels."""
+    """Yield the counters of a record with one launch; several launches are different kernels."""
     if len(launches) != 1 or launches[0].counter_set is None:
         return
-    named = launches[0].counter_set.counters
-    for (name, unit), value in zip(named, launches[0].values, strict=True):
+    counters = launches[0].counter_set.counters
+    for (name, unit), value in zip(counters, launches[0].values, strict=True):
         if math.isfinite(value):
             yield {"name": name, "value": value, "unit": unit}
 
 
 def _milliseconds(value: float) -> float:
-    """Return seconds as milliseconds, which are read as the same seconds if they were some before.
+    """Return seconds as milliseconds.
 
-    One in forty other times (of tools that count in nanoseconds) has no such milliseconds in
-    double precision, and changes in its last bit.
+    The round trip is exact for times that were milliseconds; one in forty others, of tools that
+    count in nanoseconds, changes in its last bit.
     """
     return value * 1000
 
@@ -164,7 +163,7 @@ def _milliseconds(value: float) -> float:
 
 _RESULTS = re.compile(rb'"results"\s*:\s*\[')
 
-#: What ``invalidity`` says of a row that did not run as it should.
+#: ``invalidity`` of a failed row -> kind and phase of the failure.
 _FAILURES = {
     "timeout": (FailureKind.TIMEOUT, Phase.RUN),
     "compile": (FailureKind.COMPILE_ERROR, Phase.BUILD),
@@ -173,18 +172,18 @@ _FAILURES = {
     "constraints": (FailureKind.UNKNOWN, Phase.UNKNOWN),
 }
 
-#: Names under which tools give the time of a row.
+#: Names of a row's time.
 _TIMES = ("time", "TotalDuration")
 
-#: Parts of a trial's time, by the dialects.
+#: Components of a trial's time, in all dialects.
 _COSTS = ("compilation", "compilation_time", "benchmark", "validation")
 
-#: How far a time may be from the mean of its run times. Those of honest files agree to 1e-9.
-_APART = 0.02
+#: Relative tolerance between a time and the mean of its run times; consistent files agree to 1e-9.
+_TOLERANCE = 0.02
 
 
-class _Shared(NamedTuple):
-    """What the rows of a file have in common."""
+class _T4Document(NamedTuple):
+    """The parsed data that all rows of a file share."""
 
     workload: Workload
     target: Target
@@ -199,7 +198,7 @@ class T4Format:
     name = "t4"
 
     def matches_file(self, head: bytes, path: Path) -> bool:
-        """Tell whether a file begins as results do; their schema does not."""
+        """Return True for the head of T4 results, False for that of their JSON schema."""
         if b'"$schema"' in head or _RESULTS.search(head) is None:
             return False
         return b'"configuration"' in head or b'"schema_version"' in head
@@ -210,45 +209,45 @@ class T4Format:
         Raises
         ------
         FormatError
-            It holds no results, or nothing says its kernel and its device.
+            The file has no results, or its kernel or device is unknown.
         """
         document = parse_document(read_document(file))
         rows = document.get("results") if type(document) is dict else None
         version = document.get("schema_version", "1") if type(document) is dict else None
         if type(rows) is not list or type(version) is not str or version.split(".")[0] != "1":
             raise FormatError("no results of FAIR T4, version 1")
-        shared = _shared(document, file)
-        apart = timed = 0
+        shared = _document(document, file)
+        inconsistent = timed = 0
         for number, row in enumerate(rows, 1):
             try:
-                found, is_apart = _measurement(row, shared)
+                measurement, is_inconsistent = _measurement(row, shared)
             except FormatError as error:
                 yield Quarantined(file.name, number, str(error), quarantined(row))
                 continue
-            apart += is_apart
-            timed += is_apart or found.status is Status.OK
-            yield found
-        if apart:
+            inconsistent += is_inconsistent
+            timed += is_inconsistent or measurement.status is Status.OK
+            yield measurement
+        if inconsistent:
             yield Remark(
-                f"inconsistent: {apart:,} of {timed:,} rows have a time over {_APART:.0%} from the "
-                "mean of their run times; they are kept as failed"
+                f"inconsistent: {inconsistent:,} of {timed:,} rows have a time over "
+                f"{_TOLERANCE:.0%} from the mean of their run times; they are kept as failed"
             )
 
     def writes(self, workload: Workload) -> bool:
-        """Tell whether records of a workload can be results."""
+        """Return True for workloads of GPU kernels."""
         return workload.format == WorkloadFormat.KERNEL
 
     def begin(self, workload: Workload, target: Target) -> bytes:
-        """Return the beginning of a document with records of one kernel on one device."""
+        """Return the beginning of a document of one kernel on one device."""
         return begin(workload, target)
 
     def result(self, measurement: Measurement, launches: list[Launch]) -> bytes:
-        """Return a record as one of the results.
+        """Return a record as a result.
 
         Raises
         ------
         FormatError
-            What is stored is damaged, or its times contradicted each other when it was read.
+            The stored record is damaged, or comes from a row with inconsistent times.
         """
         return result(measurement, launches)
 
@@ -257,22 +256,22 @@ class T4Format:
         return b"\n]}\n"
 
 
-def _shared(document: Mapping[str, Any], file: LogFile) -> _Shared:
-    """Return what the rows have in common, or raise FormatError."""
+def _document(document: Mapping[str, Any], file: LogFile) -> _T4Document:
+    """Return the data that all rows share, or raise FormatError."""
     metadata = document.get("metadata")
     metadata = metadata if type(metadata) is dict else {}
-    said = [metadata.get(name) for name in ("kernel_name", "device_name", "target")]
-    kernel, device, kind = (word if type(word) is str and word else None for word in said)
-    place = place_of(file)
-    kernel, device = require(
-        kernel=kernel or place.kernel,
-        device=device or place.device,
+    names = [metadata.get(name) for name in ("kernel_name", "device_name", "target")]
+    kernel, device, kind = (name if type(name) is str and name else None for name in names)
+    fallback = metadata_of(file)
+    kernel, device = require_metadata(
+        kernel=kernel or fallback.kernel,
+        device=device or fallback.device,
     )
-    problem = metadata.get("problem_size", place.problem)
+    problem = metadata.get("problem_size", fallback.problem)
     check_value(problem, "the problem size")
-    return _Shared(
+    return _T4Document(
         kernel_workload(kernel, problem),
-        gpu_target(kind or place.kind, device),
+        gpu_target(kind or fallback.kind, device),
         kernel,
         _unit(metadata.get("timeunit")),
         {},
@@ -283,14 +282,8 @@ def _unit(name: Any) -> float | None:
     return SECONDS.get(name.lower()) if type(name) is str else None
 
 
-def _measurement(row: Any, shared: _Shared) -> tuple[Measurement, bool]:
-    """Return the measurement of a row and whether its times contradict each other.
-
-    Raises
-    ------
-    FormatError
-        The row cannot be understood.
-    """
+def _measurement(row: Any, shared: _T4Document) -> tuple[Measurement, bool]:
+    """Return the measurement of a row, and True if its times are inconsistent."""
     if type(row) is not dict or type(row.get("configuration")) is not dict:
         raise FormatError("a result must be an object with a configuration")
     parameters, times = row["configuration"], row.get("times", {})
@@ -299,18 +292,18 @@ def _measurement(row: Any, shared: _Shared) -> tuple[Measurement, bool]:
     time, others = _split(row)
     unit = _unit(time.get("unit")) or shared.unit
     failure, extra = _failure(row), _extra(row, times)
-    run_secs, is_apart = None, False
+    run_secs, is_inconsistent = None, False
     if failure is None:
         run_secs, contradiction = _run_secs(time.get("value"), times.get("runtimes"), unit)
         if contradiction is not None:
-            failure, is_apart, run_secs = contradiction, True, None
+            failure, is_inconsistent, run_secs = contradiction, True, None
             extra["time"] = time["value"]
     elif time:
         extra["time"] = time.get("value")
     if run_secs is None and "runtimes" in times:
         extra["runtimes"] = times["runtimes"]
     launches = _launches(parameters, others, shared, extra, failure)
-    found = Measurement(
+    measurement = Measurement(
         Program(shared.workload, shared.target, split_parameters(parameters)),
         run_secs,
         Status.OK if failure is None else Status.FAILED,
@@ -321,23 +314,23 @@ def _measurement(row: Any, shared: _Shared) -> tuple[Measurement, bool]:
         failure=failure,
         launches=launches,
     )
-    return found, is_apart
+    return measurement, is_inconsistent
 
 
 def _split(row: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the measurement that is the time, an empty one for none, and the others."""
-    listed = row.get("measurements") or []
-    if type(listed) is not list or not all(
-        type(found) is dict and type(found.get("name")) is str for found in listed
+    """Return the entry of ``measurements`` that is the time, or {}, and the other entries."""
+    entries = row.get("measurements") or []
+    if type(entries) is not list or not all(
+        type(entry) is dict and type(entry.get("name")) is str for entry in entries
     ):
         raise FormatError("the measurements of a result must be objects with a name")
     objectives = row.get("objectives")
     objectives = objectives if type(objectives) is list else []
-    for number, found in enumerate(listed):
-        is_aim = found["name"] in objectives and _unit(found.get("unit")) is not None
-        if found["name"] in _TIMES or is_aim:
-            return found, listed[:number] + listed[number + 1 :]
-    return {}, listed
+    for number, entry in enumerate(entries):
+        is_objective = entry["name"] in objectives and _unit(entry.get("unit")) is not None
+        if entry["name"] in _TIMES or is_objective:
+            return entry, entries[:number] + entries[number + 1 :]
+    return {}, entries
 
 
 def _failure(row: Mapping[str, Any]) -> Failure | None:
@@ -350,12 +343,12 @@ def _failure(row: Mapping[str, Any]) -> Failure | None:
 
 
 def _extra(row: Mapping[str, Any], times: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a row says that no other field holds."""
+    """Return the data of a row that the record has no fields for."""
     extra: dict[str, Any] = {}
     if rest := {name: value for name, value in times.items() if name != "runtimes"}:
         extra["times"] = rest
     if row["invalidity"] != "correct":
-        # A failure is no part of a record's identity, this is.
+        # The digest covers extra, but not the failure.
         extra["invalidity"] = row["invalidity"]
     if row.get("correctness", 1) != 1:
         extra["correctness"] = row["correctness"]
@@ -369,13 +362,7 @@ def _extra(row: Mapping[str, Any], times: Mapping[str, Any]) -> dict[str, Any]:
 def _run_secs(
     value: Any, runtimes: Any, unit: float | None
 ) -> tuple[tuple[float, ...], Failure | None]:
-    """Return the run times of a row that ran, and what is wrong with them.
-
-    Raises
-    ------
-    FormatError
-        They are none, or nothing says their unit.
-    """
+    """Return the run times of a row, with a failure if they are inconsistent."""
     if unit is None:
         raise FormatError("neither its time nor metadata.timeunit gives the unit of times")
     if not runtimes:
@@ -386,14 +373,14 @@ def _run_secs(
     mean = sum(times) / len(times)
     is_zero = type(value) in (int, float) and value == 0
     time = 0.0 if is_zero else seconds(value, unit, "the time")
-    if abs(time - mean) <= _APART * mean:
+    if abs(time - mean) <= _TOLERANCE * mean:
         return times, None
     message = f"inconsistent: its time is {time:.6g} s, the mean of its run times {mean:.6g} s"
     return times, Failure(FailureKind.INFRASTRUCTURE, Phase.RUN, message)
 
 
 def _all_cost(times: Mapping[str, Any], unit: float | None) -> float | None:
-    """Return the seconds of building, checking and running, where the row has them."""
+    """Return the seconds of building, checking and running, or None."""
     costs = [times[name] for name in _COSTS if name in times]
     if unit is None or not costs:
         return None
@@ -406,32 +393,29 @@ def _all_cost(times: Mapping[str, Any], unit: float | None) -> float | None:
 def _launches(
     parameters: Mapping[str, Any],
     others: list[dict[str, Any]],
-    shared: _Shared,
+    shared: _T4Document,
     extra: dict[str, Any],
     failure: Failure | None,
 ) -> tuple[Launch, ...]:
-    """Return the launch that the parameters stand for, with the counters; `extra` gets the rest.
-
-    Without a launch there is nothing that counters could belong to.
-    """
+    """Return the launch of the parameters' block, with counters; `extra` gets the other entries."""
     is_run = failure is None or failure.phase is Phase.RUN
     block = block_of(parameters) if is_run else None
     counted: list[dict[str, Any]] = []
     rest: list[dict[str, Any]] = []
-    for found in others:
-        is_counter = block is not None and type(found.get("value")) in (int, float)
-        (counted if is_counter else rest).append(found)
+    for entry in others:
+        is_counter = block is not None and type(entry.get("value")) in (int, float)
+        (counted if is_counter else rest).append(entry)
     if rest:
         extra["measurements"] = rest
     if block is None:
         return ()
-    names = tuple((found["name"], str(found.get("unit") or "")) for found in counted)
+    names = tuple((entry["name"], str(entry.get("unit") or "")) for entry in counted)
     if len(dict(names)) < len(names):
         raise FormatError("a measurement occurs twice in one result")
     if names and names not in shared.sets:
-        # Names of Nsight Compute are unit__counter.sum; others are of whoever wrote the file.
+        # Nsight Compute's names are unit__counter.sum; the tool of other names is unknown.
         tool = "ncu" if any("__" in name for name, _ in names) else "t4"
         shared.sets[names] = CounterSet(tool, None, None, names)
     counters = shared.sets[names] if names else None
-    values = tuple(float(found["value"]) for found in counted)
+    values = tuple(float(entry["value"]) for entry in counted)
     return (Launch(shared.kernel, math.prod(block), block, counter_set=counters, values=values),)

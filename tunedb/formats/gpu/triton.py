@@ -1,13 +1,13 @@
-"""Autotuning caches of Triton: all configurations that were tried for one key of one kernel.
+"""Autotuning caches of Triton: all configurations tried for one key of one kernel.
 
-``<function>.autotune.json``, which Triton writes where results of tuning are to be cached on disk:
+With caching of tuning results enabled, Triton writes ``<function>.autotune.json``:
 ``{"key": […], "configs_timings": [[{"kwargs": {…}, "num_warps", "num_ctas", "num_stages",
-"maxnreg", …}, timing]]}``. A timing is a number of milliseconds or ``[median, 20th percentile, 80th
-percentile]`` of them; Infinity stands for a configuration that did not run. Forks write a
+"maxnreg", …}, timing]]}``. A timing is a time in milliseconds or ``[median, 20th percentile, 80th
+percentile]`` of several; Infinity stands for a configuration that did not run. Forks write a
 configuration as ``str(config)`` does: ``"BLOCK_M: 64, num_warps: 4"``.
 
-The block has ``num_warps`` warps, of 32 threads, and of 64 on AMD's CDNA. The kernel is in the name
-of the file, and the device nowhere.
+The block has ``num_warps`` warps of 32 threads, of 64 on AMD's CDNA. The file's name contains the
+kernel; the user has to name the device.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ...records import (
     Workload,
 )
 from ..base import Item, LogFile
-from .file_metadata import require
+from .file_metadata import require_metadata
 from .json_documents import (
     SECONDS,
     packed,
@@ -44,7 +44,7 @@ from .json_documents import (
     quarantined,
     read_document,
     seconds,
-    texts_instead,
+    without_nonfinite,
 )
 from .kernels import gpu_target, kernel_workload
 
@@ -52,13 +52,13 @@ _SHAPE = re.compile(rb'"configs_timings"\s*:\s*\[')
 
 _NAME = re.compile(r"\.autotune\.json(?:\.\w+)?$")
 
-#: Devices whose warps have 64 threads: AMD's Instinct and what its compiler calls gfx9.
+#: Devices whose warps have 64 threads: AMD's Instinct, gfx9 in its compiler.
 _WIDE = re.compile(r"\b(?:mi-?\d{2,3}\w*|gfx9\w*|instinct|vega)\b", re.IGNORECASE)
 
-#: Fields of a configuration that are code, which only null stands for in JSON.
+#: Fields of a configuration that hold code; JSON has null for them.
 _CODE = ("pre_hook", "ir_override")
 
-#: A value in a configuration that was written as text.
+#: Python constants in a configuration's text.
 _WORDS = {"None": None, "True": True, "False": False}
 
 _PERCENTILES = ("p20", "p80")
@@ -71,7 +71,7 @@ class TritonFormat:
     name = "triton"
 
     def matches_file(self, head: bytes, path: Path) -> bool:
-        """Tell whether a file begins as such a cache does."""
+        """Return True for the head of an autotuning cache."""
         return _SHAPE.search(head) is not None
 
     def read_file(self, file: LogFile) -> Iterator[Item]:
@@ -80,17 +80,17 @@ class TritonFormat:
         Raises
         ------
         FormatError
-            It is damaged, or nothing says its kernel and its device.
+            The file is damaged, or its kernel or device is unknown.
         """
         document = parse_document(read_document(file))
         rows = document.get("configs_timings") if type(document) is dict else None
         if type(rows) is not list:
             raise FormatError("a cache of Triton without configs_timings")
-        kernel, device = require(kernel=_kernel(file), device=file.device)
+        kernel, device = require_metadata(kernel=_kernel(file), device=file.device)
         key = document.get("key")
         if isinstance(key, list | dict):
             check_depth(key, "the key of a cache")
-        key = texts_instead(key)
+        key = without_nonfinite(key)
         check_value(key, "the key of a cache")
         workload, target = kernel_workload(kernel, key), gpu_target("unknown", device)
         warp = 64 if _WIDE.search(device) else 32
@@ -134,7 +134,7 @@ def _measurement(row: Any, workload: Workload, target: Target, warp: int) -> Mea
 def _parameters(config: Any) -> dict[str, Any]:
     """Return the parameters of a configuration, those of the kernel first."""
     if type(config) is str:
-        return _written(config)
+        return _parse_config(config)
     if type(config) is not dict or type(config.get("kwargs", {})) is not dict:
         raise FormatError(f"a configuration is {short(config)}; expected an object with kwargs")
     own = config.get("kwargs", {})
@@ -148,16 +148,16 @@ def _parameters(config: Any) -> dict[str, Any]:
     return {**own, **others}
 
 
-def _written(text: str) -> dict[str, Any]:
+def _parse_config(text: str) -> dict[str, Any]:
     """Return the parameters of ``str(triton.Config)``."""
-    found: dict[str, Any] = {}
-    for part in text.split(","):
-        name, colon, value = (word.strip() for word in part.partition(":"))
-        if not colon or not name or name in found:
+    parameters: dict[str, Any] = {}
+    for field in text.split(","):
+        name, colon, value = (word.strip() for word in field.partition(":"))
+        if not colon or not name or name in parameters:
             raise FormatError(f"a configuration is {short(text)}; expected 'name: value, …'")
         if name not in _CODE:
-            found[name] = _value(value)
-    return found
+            parameters[name] = _value(value)
+    return parameters
 
 
 def _value(text: str) -> Any:
@@ -172,7 +172,7 @@ def _value(text: str) -> Any:
 
 
 def _timing(timing: Any) -> tuple[tuple[float, ...] | None, dict[str, Any]]:
-    """Return the time in seconds, None where there is none, and the percentiles in milliseconds."""
+    """Return the time in seconds, None for Infinity, and the percentiles in milliseconds."""
     extra: dict[str, Any] = {}
     if type(timing) is list:
         if not 0 < len(timing) <= 1 + len(_PERCENTILES):

@@ -1,4 +1,4 @@
-"""Programs of MetaSchedule: stored traces, their instructions, and what strangers may write.
+"""Programs of MetaSchedule: stored traces, the instruction set, and the allow-list.
 
-Needs no TVM and no database.
+Imports neither TVM nor a database.
 """

@@ -1,6 +1,6 @@
-"""Programs of MetaSchedule that a foreign source may give, by their stored parts.
+"""Allow-list for foreign programs of MetaSchedule, applied to their stored parts.
 
-:mod:`.instructions` says which instructions may stand in them, with attributes of which types.
+:mod:`.instructions` defines the allowed instructions and the types of their attributes.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from ... import limits
 from ...errors import FormatError
 from ...identity import canonical_json
 from ..allowlist import check_length, is_int, is_text
-from .instructions import INSTRUCTIONS, SAMPLING, Form, Type, form_of
+from .instructions import INSTRUCTIONS, SAMPLING, InstructionForm, Type, form_of
 from .trace import NO_OUTPUT, is_variable
 
-# ---- Kinds, attributes and annotations of MetaSchedule that a foreign program may have -----------
+# ---- Allowed kinds, attributes and annotations ---------------------------------------------------
 #
-# The lists are what TVM's schedule rules, postprocessors and mutators write, of TVM 0.8 to 0.27
-# (``src/s_tir/meta_schedule``, ``include/tvm/s_tir/stmt.h``). A test feeds them with the public
-# logs and with programs that TVM tunes.
+# The lists cover the output of the schedule rules, postprocessors and mutators of TVM 0.8 to 0.27
+# (``src/s_tir/meta_schedule``, ``include/tvm/s_tir/stmt.h``). A test checks them against the public
+# logs and programs that TVM tunes.
 
-#: Kinds of instruction that are allowed, today's and those of earlier releases.
+#: Allowed kinds of instruction, today's and those of earlier releases.
 KINDS = frozenset(kind for kind, value in INSTRUCTIONS.items() if not value.is_unsafe)
 
 _INTRINSIC = re.compile(rf"[A-Za-z0-9_.]{{1,{limits.MAX_FOREIGN_NAME_CHARS}}}")
@@ -50,7 +50,7 @@ NUMBERS = frozenset(
     }
 )
 
-#: Annotations with a text, and which.
+#: Annotations with a text → pattern of the allowed texts.
 TEXTS: dict[str, re.Pattern[str]] = {
     "meta_schedule.tiling_structure": re.compile(r"[A-Z]{1,32}"),
     "meta_schedule.auto_tensorize": re.compile(rf"|{_INTRINSIC.pattern}"),
@@ -65,21 +65,21 @@ LISTS = frozenset(
     {"software_pipeline_stage", "software_pipeline_order", "software_pipeline_async_stages"}
 )
 
-#: What may be taken off: all of these, and the rule that a workload asks for.
+#: Annotations that Unannotate may remove: all of the above, and a workload's schedule rule.
 REMOVABLE = NUMBERS | LISTS | TEXTS.keys() | {"schedule_rule"}
 
 _THREADS = frozenset(
     f"{name}.{axis}" for name in ("blockIdx", "threadIdx", "vthread") for axis in "xyz"
 ) | {"vthread"}
 
-#: Storage scopes are words of a few ranks, with tags behind them (``StorageScope::Create``).
+#: Storage scopes: a rank with optional tags (``StorageScope::Create``).
 _SCOPE = re.compile(
     r"(global|shared|local|warp|texture)([.:-][a-z0-9_]{1,24}){0,2}"
     r"|wmma\.(matrix_a|matrix_b|accumulator)|m16n8k8\.matrix[ABC]|metal\.simdgroup"
 )
 
-#: Types of nodes of an index map: arithmetic on its variables. No calls, no loads, no operators by
-#: name; the part before the dot changes from release to release.
+#: Node types of an index map: arithmetic on its variables, without calls, loads and operators by
+#: name. The prefix before the dot changes from release to release.
 _NODE = re.compile(
     r"|(?:(?:tir|tirx|s_tir|ir|prim|ffi|runtime|node)\.)?"
     r"(?:IndexMap|Array|Var|String|PrimType|IntImm|FloatImm|Add|Sub|Mul|Div|Mod|FloorDiv|FloorMod"
@@ -95,7 +95,7 @@ _MAX_VARIABLE_CHARS = 12
 
 
 def is_name(value: Any) -> bool:
-    """Tell whether a value is a variable."""
+    """Return True for the name of a variable of plausible length."""
     return is_variable(value) and len(value) <= _MAX_VARIABLE_CHARS
 
 
@@ -138,7 +138,7 @@ def _is_map_or_none(value: Any) -> bool:
     return value is None or _is_map(value)
 
 
-#: What an attribute of each type may be.
+#: Type of an attribute → check of its values.
 _CHECKS: dict[Type, Callable[[Any], bool]] = {
     "annotation": _is_removable,
     "bare flag": _is_flag,
@@ -155,8 +155,8 @@ _CHECKS: dict[Type, Callable[[Any], bool]] = {
 }
 
 
-def _check_attrs(where: str, form: Form, attrs: list[Any]) -> None:
-    """Raise FormatError for an attribute of another type than its form says."""
+def _check_attrs(where: str, form: InstructionForm, attrs: list[Any]) -> None:
+    """Raise FormatError for an attribute that does not match the type in its form."""
     for (_, type_), value in zip(form.attributes, attrs, strict=True):
         try:
             is_allowed = _CHECKS[type_](value)
@@ -167,20 +167,20 @@ def _check_attrs(where: str, form: Form, attrs: list[Any]) -> None:
 
 
 def check_index_map(where: str, text: str) -> None:
-    """Raise FormatError unless a text is an index map of arithmetic alone.
+    """Raise FormatError unless a text is an index map that holds only arithmetic.
 
     Parameters
     ----------
     where : str
-        For the message.
+        Name of the instruction in messages.
     text : str
-        The JSON of ``tvm.ir.save_json``. Its objects refer to one another by number; where TVM
-        0.27 may read it, they must refer to earlier ones, so that nothing goes in circles.
+        The JSON of ``tvm.ir.save_json``. Its objects refer to one another by number; in graphs that
+        TVM 0.27 may read, only to earlier objects, which excludes reference cycles.
 
     Raises
     ------
     FormatError
-        It is none, is too long, or holds another type of object: a call, for instance.
+        The text is not an index map, is too long, or holds another type of object, such as a call.
     """
     if len(text) > limits.MAX_INDEX_MAP_CHARS:
         raise FormatError(f"{where} has an index map of {len(text)} characters")
@@ -201,7 +201,7 @@ def check_index_map(where: str, text: str) -> None:
 
 
 def _graph_of(text: str) -> dict[str, Any]:
-    """Return the object of a JSON text, an empty one where it holds something else."""
+    """Return the object of a JSON text; an empty one for any other text."""
     try:
         graph = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -235,8 +235,8 @@ def _is_index_of_map(root: Any, nodes: list[Any]) -> bool:
 _PLACE: dict[str, Any] = {}
 _MAX_NESTING = 3
 
-#: What nearly all decisions look like, once they are known to be JSON: pairs of an index and an
-#: integer or a list of them, and two lists of numbers. Numbers of 19 digits may be too long.
+#: Fast path that matches nearly all valid decisions: pairs of an index and an integer or a list of
+#: integers, and two lists of numbers. Numbers of 19 digits may be too long.
 _PLAIN = re.compile(
     rb"\[\[(?:\[\d{1,6},(?:-?\d++|\[[-\d,]*+\])\],?)*+\],\[[-+.\deE,]*+\],\[[-+.\deE,]*+\]\]"
 )
@@ -245,18 +245,18 @@ _LONG = re.compile(rb"\d{19}")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The contents of a sketch or a tail, as far as a program must fit them.
+    """The facts of a sketch or a tail that a program is checked against.
 
     Parameters
     ----------
     length : int
-        Instructions.
+        Number of instructions.
     places : int
-        Numbers among the inputs, which stand with the decisions.
+        Number of placeholders among the inputs.
     sampling : dict
-        Index of each sampling instruction → whether its decision is a list.
+        Index of each sampling instruction → True if its decision is a list.
     defined, free : frozenset of str
-        Variables that it defines, and those that it uses without.
+        Variables that the part defines, and variables that it uses without defining them.
     """
 
     length: int
@@ -267,7 +267,7 @@ class Facts:
 
 
 def check_sketch(body: bytes) -> Facts:
-    """Return what a sketch has.
+    """Check a sketch and return its facts.
 
     Parameters
     ----------
@@ -277,7 +277,7 @@ def check_sketch(body: bytes) -> Facts:
     Raises
     ------
     FormatError
-        It holds what is not allowed, or uses a variable before it is defined.
+        The sketch holds an instruction that is not allowed, or uses an undefined variable.
     """
     sketch = check_tail(body)
     if sketch.free:
@@ -286,17 +286,17 @@ def check_sketch(body: bytes) -> Facts:
 
 
 def check_tail(body: bytes) -> Facts:
-    """Return what a tail has.
+    """Check a tail and return its facts.
 
     Parameters
     ----------
     body : bytes
-        Canonical JSON of its instructions, as it is stored.
+        Canonical JSON of its instructions, as stored.
 
     Raises
     ------
     FormatError
-        It holds what is not allowed.
+        The tail holds an instruction that is not allowed.
     """
     try:
         instructions = orjson.loads(body)
@@ -306,22 +306,22 @@ def check_tail(body: bytes) -> Facts:
         raise FormatError("no list of instructions")
     if len(instructions) > limits.MAX_FOREIGN_STEPS:
         raise FormatError(f"{len(instructions)} instructions, over {limits.MAX_FOREIGN_STEPS}")
-    looked = _Part()
+    checker = _InstructionChecker()
     for index, instruction in enumerate(instructions):
-        looked.take(index, instruction)
+        checker.check(index, instruction)
     if canonical_json(instructions) != body:
         raise FormatError("not in the canonical form")
     return Facts(
         len(instructions),
-        looked.places,
-        looked.sampling,
-        frozenset(looked.defined),
-        frozenset(looked.free),
+        checker.places,
+        checker.sampling,
+        frozenset(checker.defined),
+        frozenset(checker.free),
     )
 
 
-class _Part:
-    """One part while it is looked at."""
+class _InstructionChecker:
+    """Checker of the instructions of one part, which collects the part's facts."""
 
     def __init__(self) -> None:
         self.places = 0
@@ -329,8 +329,8 @@ class _Part:
         self.defined: set[str] = set()
         self.free: set[str] = set()
 
-    def take(self, index: int, instruction: Any) -> None:
-        """Look at an instruction."""
+    def check(self, index: int, instruction: Any) -> None:
+        """Check the next instruction."""
         if not (
             isinstance(instruction, list)
             and len(instruction) == 4
@@ -363,7 +363,7 @@ class _Part:
             self.free.add(name)
 
     def _input(self, where: str, kind: str, value: Any, depth: int) -> None:
-        """Look at an input that is no annotation's."""
+        """Check an input of an instruction other than Annotate."""
         if isinstance(value, str):
             if is_name(value):
                 self._use(value)
@@ -380,7 +380,7 @@ class _Part:
             raise FormatError(f"{where} has {shown(value)} among its inputs")
 
     def _annotation(self, where: str, place: Any, value: Any, key: Any) -> None:
-        """Look at an annotation: of what, with what value, under which key."""
+        """Check an annotation: its block or loop, value and key."""
         if not is_name(place):
             raise FormatError(f"{where} annotates {shown(place)}")
         self._use(place)
@@ -402,16 +402,16 @@ class _Part:
             self.places += 1
 
 
-# ---- decisions ----------------------------------------------------------------------------------
+# ---- Decisions -----------------------------------------------------------------------------------
 
 
 def check_decisions(decisions: bytes) -> None:
-    """Raise FormatError unless these are decisions and numbers.
+    """Raise FormatError unless decisions and literals are well formed.
 
     Parameters
     ----------
     decisions : bytes
-        As they are stored.
+        The decisions as stored.
     """
     before = -1
     for index, value in _read(decisions)[0]:
@@ -421,14 +421,14 @@ def check_decisions(decisions: bytes) -> None:
 
 
 def check_program(sketch: Facts, tail: Facts | None, decisions: bytes) -> None:
-    """Raise FormatError unless allowed parts belong together.
+    """Raise FormatError unless checked parts belong together.
 
     Parameters
     ----------
     sketch, tail : Facts
-        What :func:`check_sketch` and :func:`check_tail` returned.
+        Facts from :func:`check_sketch` and :func:`check_tail`.
     decisions : bytes
-        As they are stored.
+        The decisions as stored.
     """
     chosen, first, second = _read(decisions)
     sampling, places = sketch.sampling, 0
@@ -455,7 +455,7 @@ def check_program(sketch: Facts, tail: Facts | None, decisions: bytes) -> None:
 
 
 def _check_tail(sketch: Facts, tail: Facts) -> None:
-    """Raise FormatError unless a tail goes on where a sketch ends."""
+    """Raise FormatError unless a tail continues a sketch."""
     length = sketch.length + tail.length
     if length > limits.MAX_FOREIGN_STEPS:
         raise FormatError(f"{length} instructions, over {limits.MAX_FOREIGN_STEPS}")
@@ -480,7 +480,7 @@ def _read(decisions: bytes) -> tuple[list[Any], list[Any], list[Any]]:
 
 
 def _check_numbers(chosen: Any, first: Any, second: Any) -> None:
-    """Raise FormatError, TypeError or ValueError for what is no decision or no number."""
+    """Raise FormatError, TypeError or ValueError for an invalid decision or literal."""
     for index, value in chosen:
         values = value if type(value) is list else [value]
         if type(index) is not int or not all(map(is_int, values)):

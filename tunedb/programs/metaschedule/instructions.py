@@ -1,8 +1,9 @@
-"""The instructions of MetaSchedule's traces: one table, from which all other modules derive theirs.
+"""The instruction set of MetaSchedule's traces: one table from which other modules derive theirs.
 
-A row says how each release of TVM from 0.8 on writes an instruction (``UnpackedInstTraits`` in
-``src/s_tir/schedule``), what strangers may write in it, and how it counts among the features. A new
-instruction of a new TVM is a new row; a new form of an old one moves today's form to ``older``.
+A row holds the forms in which TVM's releases since 0.8 write an instruction (``UnpackedInstTraits``
+in ``src/s_tir/schedule``), the types of its attributes for the allow-list, and the feature that
+counts it. A new instruction of a new TVM is a new row; for a new form of an instruction, today's
+form moves to ``older``.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any, Literal
 
 from ...errors import FormatError
 
-#: Type of an attribute. It says which values strangers may write
-#: (:mod:`tunedb.programs.metaschedule.allowlist`) and what TVM holds in memory for them.
+#: Type of an attribute: determines the values that the allow-list permits
+#: (:mod:`tunedb.programs.metaschedule.allowlist`), and TVM's object for them.
 Type = Literal[
     "annotation",  # key of an annotation
     "bare flag",  # a flag that TVM holds as a plain bool
@@ -37,26 +38,26 @@ Attribute = tuple[str, Type]
 #: Decision of a sampling instruction: lengths of a tile, or one number.
 Decision = Literal["tile", "number"]
 
-#: Makes inputs and attributes of a newer form from those of an older one.
+#: Converts inputs and attributes of an older form to today's.
 Upgrade = Callable[[list[Any], list[Any]], tuple[list[Any], list[Any]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """How some releases write an instruction.
+class InstructionForm:
+    """The numbers of inputs and attributes with which some releases write an instruction.
 
     Parameters
     ----------
     since : str
-        The first release of TVM that writes it so.
+        The first release of TVM with this form.
     inputs : int or None
         Number of inputs; None for any number.
     attributes : tuple of Attribute
-        In their order.
+        The attributes, in order.
     upgrade : callable, optional
-        Makes today's form of it; None for today's, and where nothing of today says the same.
+        Converts the form to today's; None for today's form and for forms without an equivalent.
     lost : str, optional
-        Why nothing of today says the same.
+        Reason why the form has no equivalent today.
     """
 
     since: str
@@ -67,41 +68,41 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Instruction:
+class InstructionKind:
     """A kind of instruction.
 
     Parameters
     ----------
     kind : str
-        Its name in a trace.
-    form : Form
-        Its newest form.
-    older : tuple of Form
-        Earlier forms, the newest first. Numbers of inputs and attributes tell them apart, never a
-        version: development builds and merged files mix them.
+        Name in a trace.
+    form : InstructionForm
+        The newest form.
+    older : tuple of InstructionForm
+        Earlier forms, the newest first. The numbers of inputs and attributes identify a form, never
+        a version: development builds and merged files mix them.
     counts : str
-        Under which name of :data:`tunedb.features.steps.columns.COUNTS` it counts; empty for what
-        only names blocks, loops and values.
+        Feature of :data:`tunedb.features.steps.columns.COUNTS` that counts it; empty for
+        instructions that only look up blocks, loops and values.
     name : str
-        In words, where that is not the kind in snake case.
+        Readable name; empty for the kind in snake case.
     decision : Decision, optional
-        What it decides, of a sampling instruction.
+        Type of the decision of a sampling instruction.
     is_unsafe : bool
-        Whether it sets a type or a region without a check, so that a program computes or accesses
-        something else. No rule of TVM uses these.
+        It sets a type or a region without a check, so a program may compute or access something
+        else. No rule of TVM writes such instructions.
     has_index_map : bool
-        Whether an index map may be among its inputs.
+        An index map may be among its inputs.
     has_expressions : bool
-        Whether TVM holds the numbers among its inputs as expressions.
+        TVM holds the numbers among its inputs as expressions.
     until : str, optional
         The first release without it.
     becomes : str, optional
-        Its kind in today's TVM, where it was renamed.
+        Its kind in today's TVM, if it was renamed.
     """
 
     kind: str
-    form: Form
-    older: tuple[Form, ...] = ()
+    form: InstructionForm
+    older: tuple[InstructionForm, ...] = ()
     counts: str = ""
     name: str = ""
     decision: Decision | None = None
@@ -117,7 +118,7 @@ def _with_input(value: Any) -> Upgrade:
 
 
 def _with_attributes(*values: Any) -> Upgrade:
-    """Return an upgrade that appends the defaults of attributes that a later release added."""
+    """Return an upgrade that appends the defaults of newer attributes."""
     return lambda inputs, attrs: (inputs, [*attrs, *values])
 
 
@@ -136,31 +137,33 @@ _NAMES: tuple[Attribute, ...] = (("name", "text"), ("func_name", "text"))
 _UNIT_ITERS: Attribute = ("preserve_unit_iters", "flag")
 _UNIT_LOOPS: Attribute = ("preserve_unit_loops", "flag")
 _BUFFER = _integers("", "")  # its index, and whether it is read or written
-_ALL_CONSUMERS = _with_input([])  # all were meant, as an empty list means today
+_ALL_CONSUMERS = _with_input([])  # an empty list means all consumers
 _NO_INDEX = _with_attributes(-1)
 
 _TABLE = (
-    Instruction("AddUnitLoop", Form("0.9", 1), counts="layout"),
-    Instruction("Annotate", Form("0.9", 2, (("ann_key", "annotation"),)), counts="annotate"),
-    Instruction(
+    InstructionKind("AddUnitLoop", InstructionForm("0.9", 1), counts="layout"),
+    InstructionKind(
+        "Annotate", InstructionForm("0.9", 2, (("ann_key", "annotation"),)), counts="annotate"
+    ),
+    InstructionKind(
         "AnnotateBufferAccess",
-        Form("0.19", 4),
+        InstructionForm("0.19", 4),
         counts="annotate",
         is_unsafe=True,
         has_expressions=True,
     ),
-    Instruction("Bind", Form("0.8", 1, (("thread_axis", "thread"),)), counts="bind"),
-    Instruction(
+    InstructionKind("Bind", InstructionForm("0.8", 1, (("thread_axis", "thread"),)), counts="bind"),
+    InstructionKind(
         "Blockize",
-        Form("0.11", 1, (_UNIT_ITERS,)),
-        older=(Form("0.9", 1, (), _with_attributes(True)),),
+        InstructionForm("0.11", 1, (_UNIT_ITERS,)),
+        older=(InstructionForm("0.9", 1, (), _with_attributes(True)),),
         counts="tensorize",
     ),
-    Instruction(
+    InstructionKind(
         "CacheIndex",
-        Form("0.12", 1, (("storage_scope", "scope"), ("cse_thresh", "integer"))),
+        InstructionForm("0.12", 1, (("storage_scope", "scope"), ("cse_thresh", "integer"))),
         older=(
-            Form(
+            InstructionForm(
                 "0.11",
                 1,
                 _integers("buffer_index"),
@@ -169,168 +172,198 @@ _TABLE = (
         ),
         counts="cache_read",
     ),
-    Instruction("CacheInplace", Form("0.11", 1, _READ), counts="cache_read"),
-    Instruction(
+    InstructionKind("CacheInplace", InstructionForm("0.11", 1, _READ), counts="cache_read"),
+    InstructionKind(
         "CacheRead",
-        Form("0.10", 2, _READ),
-        older=(Form("0.8", 1, _READ, _ALL_CONSUMERS),),
+        InstructionForm("0.10", 2, _READ),
+        older=(InstructionForm("0.8", 1, _READ, _ALL_CONSUMERS),),
         counts="cache_read",
     ),
-    Instruction(
+    InstructionKind(
         "CacheWrite",
-        Form("0.11", 2, _WRITE),
-        older=(Form("0.8", 1, _WRITE, _ALL_CONSUMERS),),
+        InstructionForm("0.11", 2, _WRITE),
+        older=(InstructionForm("0.8", 1, _WRITE, _ALL_CONSUMERS),),
         counts="cache_write",
     ),
-    Instruction(
+    InstructionKind(
         "ComputeAt",
-        Form("0.10", 2, (_UNIT_LOOPS, ("index", "integer"))),
-        older=(Form("0.8", 2, (_UNIT_LOOPS,), _NO_INDEX),),
+        InstructionForm("0.10", 2, (_UNIT_LOOPS, ("index", "integer"))),
+        older=(InstructionForm("0.8", 2, (_UNIT_LOOPS,), _NO_INDEX),),
         counts="compute_at",
     ),
-    Instruction("ComputeInline", Form("0.8", 1), counts="compute_inline"),
-    Instruction("DecomposePadding", Form("0.10", 2), counts="decompose"),
-    Instruction("DecomposeReduction", Form("0.8", 2), counts="decompose"),
-    Instruction("EnterPostproc", Form("0.8", 0)),
-    Instruction(
+    InstructionKind("ComputeInline", InstructionForm("0.8", 1), counts="compute_inline"),
+    InstructionKind("DecomposePadding", InstructionForm("0.10", 2), counts="decompose"),
+    InstructionKind("DecomposeReduction", InstructionForm("0.8", 2), counts="decompose"),
+    InstructionKind("EnterPostproc", InstructionForm("0.8", 0)),
+    InstructionKind(
         "Fuse",
-        Form("0.9", None, (_UNIT_ITERS,)),
-        older=(Form("0.8", None, (), _with_attributes(1)),),
+        InstructionForm("0.9", None, (_UNIT_ITERS,)),
+        older=(InstructionForm("0.8", None, (), _with_attributes(1)),),
         counts="fuse",
     ),
-    Instruction("FuseReductionEpilogue", Form("0.23", 2), counts="compute_inline"),
-    Instruction("GetBlock", Form("0.8", 0, _NAMES), until="0.24", becomes="GetSBlock"),
-    Instruction("GetChildBlocks", Form("0.8", 1)),
-    Instruction("GetConsumers", Form("0.8", 1)),
-    Instruction("GetLoops", Form("0.8", 1)),
-    Instruction("GetOutputBlocks", Form("0.12", 1)),
-    Instruction("GetProducers", Form("0.8", 1)),
-    Instruction("GetSBlock", Form("0.24", 0, _NAMES), name="get_sblock"),
-    Instruction(
-        "LoopPartition", Form("0.16", None, (_UNIT_ITERS,)), counts="split", has_expressions=True
+    InstructionKind("FuseReductionEpilogue", InstructionForm("0.23", 2), counts="compute_inline"),
+    InstructionKind(
+        "GetBlock", InstructionForm("0.8", 0, _NAMES), until="0.24", becomes="GetSBlock"
     ),
-    Instruction("Merge", Form("0.12", None), counts="fuse"),
-    Instruction("PadEinsum", Form("0.10", 1, (("padding", "integers"),)), counts="layout"),
-    Instruction("Parallel", Form("0.8", 1), counts="bind"),
-    Instruction(
-        "RFactor", Form("0.8", 1, _integers("factor_axis")), counts="rfactor", name="rfactor"
+    InstructionKind("GetChildBlocks", InstructionForm("0.8", 1)),
+    InstructionKind("GetConsumers", InstructionForm("0.8", 1)),
+    InstructionKind("GetLoops", InstructionForm("0.8", 1)),
+    InstructionKind("GetOutputBlocks", InstructionForm("0.12", 1)),
+    InstructionKind("GetProducers", InstructionForm("0.8", 1)),
+    InstructionKind("GetSBlock", InstructionForm("0.24", 0, _NAMES), name="get_sblock"),
+    InstructionKind(
+        "LoopPartition",
+        InstructionForm("0.16", None, (_UNIT_ITERS,)),
+        counts="split",
+        has_expressions=True,
     ),
-    Instruction("ReIndex", Form("0.9", 1, _BUFFER), counts="layout", name="reindex"),
-    Instruction("ReadAt", Form("0.12", 2, _READ), counts="cache_read"),
-    Instruction(
-        "ReindexCacheRead", Form("0.12", 2, _READ), counts="cache_read", has_index_map=True
+    InstructionKind("Merge", InstructionForm("0.12", None), counts="fuse"),
+    InstructionKind(
+        "PadEinsum", InstructionForm("0.10", 1, (("padding", "integers"),)), counts="layout"
     ),
-    Instruction(
-        "ReindexCacheWrite", Form("0.12", 2, _WRITE), counts="cache_write", has_index_map=True
+    InstructionKind("Parallel", InstructionForm("0.8", 1), counts="bind"),
+    InstructionKind(
+        "RFactor",
+        InstructionForm("0.8", 1, _integers("factor_axis")),
+        counts="rfactor",
+        name="rfactor",
     ),
-    Instruction("Reorder", Form("0.8", None), counts="reorder"),
-    Instruction("ReorderBlockIterVar", Form("0.12", 2), counts="reorder"),
-    Instruction(
+    InstructionKind("ReIndex", InstructionForm("0.9", 1, _BUFFER), counts="layout", name="reindex"),
+    InstructionKind("ReadAt", InstructionForm("0.12", 2, _READ), counts="cache_read"),
+    InstructionKind(
+        "ReindexCacheRead",
+        InstructionForm("0.12", 2, _READ),
+        counts="cache_read",
+        has_index_map=True,
+    ),
+    InstructionKind(
+        "ReindexCacheWrite",
+        InstructionForm("0.12", 2, _WRITE),
+        counts="cache_write",
+        has_index_map=True,
+    ),
+    InstructionKind("Reorder", InstructionForm("0.8", None), counts="reorder"),
+    InstructionKind("ReorderBlockIterVar", InstructionForm("0.12", 2), counts="reorder"),
+    InstructionKind(
         "ReverseComputeAt",
-        Form("0.10", 2, (_UNIT_LOOPS, ("index", "integer"))),
-        older=(Form("0.8", 2, (_UNIT_LOOPS,), _NO_INDEX),),
+        InstructionForm("0.10", 2, (_UNIT_LOOPS, ("index", "integer"))),
+        older=(InstructionForm("0.8", 2, (_UNIT_LOOPS,), _NO_INDEX),),
         counts="reverse_compute_at",
     ),
-    Instruction("ReverseComputeInline", Form("0.8", 1), counts="compute_inline"),
-    Instruction("RollingBuffer", Form("0.11", 1, _integers("write_buffer_index")), counts="layout"),
-    Instruction(
+    InstructionKind("ReverseComputeInline", InstructionForm("0.8", 1), counts="compute_inline"),
+    InstructionKind(
+        "RollingBuffer",
+        InstructionForm("0.11", 1, _integers("write_buffer_index")),
+        counts="layout",
+    ),
+    InstructionKind(
         "SampleCategorical",
-        Form("0.8", 0, (("candidates", "integers"), ("probs", "probabilities"))),
+        InstructionForm("0.8", 0, (("candidates", "integers"), ("probs", "probabilities"))),
         counts="category",
         decision="number",
     ),
-    Instruction("SampleComputeLocation", Form("0.9", 1), counts="location", decision="number"),
-    Instruction(
+    InstructionKind(
+        "SampleComputeLocation", InstructionForm("0.9", 1), counts="location", decision="number"
+    ),
+    InstructionKind(
         "SamplePartitionedTile",
-        Form("0.13", 1, _integers("n", "partition_pos", "innerpart_factor")),
+        InstructionForm("0.13", 1, _integers("n", "partition_pos", "innerpart_factor")),
         counts="tile",
         decision="tile",
     ),
-    Instruction(
+    InstructionKind(
         "SamplePerfectTile",
-        Form("0.8", 1, _integers("n", "max_innermost_factor")),
+        InstructionForm("0.8", 1, _integers("n", "max_innermost_factor")),
         counts="tile",
         decision="tile",
     ),
-    Instruction(
+    InstructionKind(
         "SetAxisSeparator",
-        Form("0.9", 1, (*_BUFFER, ("", "integers"))),
+        InstructionForm("0.9", 1, (*_BUFFER, ("", "integers"))),
         counts="layout",
         until="0.26",
     ),
-    Instruction(
+    InstructionKind(
         "SetScope",
-        Form("0.9", 1, (("buffer_index", "integer"), ("storage_scope", "scope"))),
+        InstructionForm("0.9", 1, (("buffer_index", "integer"), ("storage_scope", "scope"))),
         counts="layout",
     ),
-    Instruction(
+    InstructionKind(
         "Split",
-        Form(
+        InstructionForm(
             "0.17",
             None,
             (("preserve_unit_iters", "bare flag"), ("disable_predication", "bare flag")),
         ),
         older=(
-            Form("0.9", None, (("preserve_unit_iters", "bare flag"),), _with_attributes(0)),
-            Form("0.8", None, (), _with_attributes(1, 0)),
+            InstructionForm(
+                "0.9", None, (("preserve_unit_iters", "bare flag"),), _with_attributes(0)
+            ),
+            InstructionForm("0.8", None, (), _with_attributes(1, 0)),
         ),
         counts="split",
         has_expressions=True,
     ),
-    Instruction(
+    InstructionKind(
         "StorageAlign",
-        Form("0.8", 1, _integers("buffer_index", "axis", "factor", "offset")),
+        InstructionForm("0.8", 1, _integers("buffer_index", "axis", "factor", "offset")),
         counts="storage_align",
     ),
-    Instruction(
+    InstructionKind(
         "Tensorize",
-        Form("0.11", 1, (("tensor_intrin", "intrinsic"), _UNIT_ITERS)),
-        older=(Form("0.9", 1, (("tensor_intrin", "intrinsic"),), _with_attributes(True)),),
+        InstructionForm("0.11", 1, (("tensor_intrin", "intrinsic"), _UNIT_ITERS)),
+        older=(
+            InstructionForm("0.9", 1, (("tensor_intrin", "intrinsic"),), _with_attributes(True)),
+        ),
         counts="tensorize",
     ),
-    Instruction("TransformBlockLayout", Form("0.9", 1, (("", "index map"),)), counts="layout"),
-    Instruction(
+    InstructionKind(
+        "TransformBlockLayout", InstructionForm("0.9", 1, (("", "index map"),)), counts="layout"
+    ),
+    InstructionKind(
         "TransformLayout",
-        Form("0.12", 2, (*_BUFFER, ("", "index map or none"), ("", "flag"))),
+        InstructionForm("0.12", 2, (*_BUFFER, ("", "index map or none"), ("", "flag"))),
         older=(
-            Form(
+            InstructionForm(
                 "0.10",
                 1,
                 (*_BUFFER, ("", "index map"), ("", "index map or none")),
                 _with_map_as_input,
             ),
-            Form("0.9", 1, (*_BUFFER, ("", "index map")), _with_map_as_input),
+            InstructionForm("0.9", 1, (*_BUFFER, ("", "index map")), _with_map_as_input),
         ),
         counts="layout",
         has_index_map=True,
     ),
-    Instruction("Unannotate", Form("0.9", 1, (("ann_key", "annotation"),)), counts="annotate"),
-    Instruction("Unroll", Form("0.8", 1), counts="bind"),
-    Instruction(
+    InstructionKind(
+        "Unannotate", InstructionForm("0.9", 1, (("ann_key", "annotation"),)), counts="annotate"
+    ),
+    InstructionKind("Unroll", InstructionForm("0.8", 1), counts="bind"),
+    InstructionKind(
         "UnsafeHideBufferAccess",
-        Form("0.13", 3),
+        InstructionForm("0.13", 3),
         counts="annotate",
         is_unsafe=True,
         has_expressions=True,
     ),
-    Instruction(
+    InstructionKind(
         "UnsafeSetDType",
-        Form("0.12", 1, (("buffer_index", "integer"), ("dtype", "text"))),
+        InstructionForm("0.12", 1, (("buffer_index", "integer"), ("dtype", "text"))),
         counts="layout",
         name="unsafe_set_dtype",
         is_unsafe=True,
     ),
-    Instruction("Vectorize", Form("0.8", 1), counts="bind"),
-    Instruction("WriteAt", Form("0.12", 2, _WRITE), counts="cache_write"),
+    InstructionKind("Vectorize", InstructionForm("0.8", 1), counts="bind"),
+    InstructionKind("WriteAt", InstructionForm("0.12", 2, _WRITE), counts="cache_write"),
 )
 
 #: All kinds of instruction that TVM 0.8 to 0.27 write, by name.
 INSTRUCTIONS = {instruction.kind: instruction for instruction in _TABLE}
 
-#: Those of TVM 0.27.
+#: Kinds of instruction of TVM 0.27.
 CURRENT = {kind: value for kind, value in INSTRUCTIONS.items() if value.until is None}
 
-#: Sampling instructions and what they decide.
+#: Sampling instructions, with the types of their decisions.
 SAMPLING = {kind: value.decision for kind, value in INSTRUCTIONS.items() if value.decision}
 
 #: Instructions whose decision is a tile.
@@ -344,27 +377,27 @@ _FORMS = {
 }
 
 
-def find_form(kind: str, n_inputs: int, n_attrs: int) -> Form | None:
-    """Return the form of a kind with so many inputs and attributes, None where there is none."""
+def find_form(kind: str, n_inputs: int, n_attrs: int) -> InstructionForm | None:
+    """Return the form with these numbers of inputs and attributes, or None."""
     return _FORMS.get((kind, n_inputs, n_attrs)) or _FORMS.get((kind, None, n_attrs))
 
 
-def form_of(kind: str, index: int, n_inputs: int, n_attrs: int) -> Form:
-    """Return the form in which some release wrote an instruction.
+def form_of(kind: str, index: int, n_inputs: int, n_attrs: int) -> InstructionForm:
+    """Return the form of an instruction.
 
     Parameters
     ----------
     kind : str
-        Of the instruction.
+        Kind of the instruction.
     index : int
-        Where it stands, for the message.
+        Position in the trace, for the message.
     n_inputs, n_attrs : int
-        How many it has; n-ary instructions without attributes write [] for them.
+        Numbers of inputs and attributes; n-ary instructions without attributes have [].
 
     Raises
     ------
     FormatError
-        No release has this kind, or wrote so many inputs and attributes.
+        No release has this kind with these numbers of inputs and attributes.
     """
     form = find_form(kind, n_inputs, n_attrs)
     if form is not None:

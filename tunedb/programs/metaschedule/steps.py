@@ -1,4 +1,4 @@
-"""Instructions of MetaSchedule's traces as steps (:mod:`.trace` has their stored form)."""
+"""Conversion of MetaSchedule's traces to steps (:mod:`.trace` defines the stored form)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def _in_words(kind: str) -> str:
     return _WORD.sub("_", kind).lower()
 
 
-#: Name of each kind in words.
+#: Readable name of each kind.
 _NAMES = {kind: value.name or _in_words(kind) for kind, value in INSTRUCTIONS.items()}
 
-#: Names of the attributes of its newest form; none where some have no name.
+#: Names of the attributes of each kind's newest form, for kinds whose attributes all have names.
 _ATTRIBUTES = {
     kind: names
     for kind, value in INSTRUCTIONS.items()
@@ -31,13 +31,12 @@ _ATTRIBUTES = {
 
 
 def steps_of(trace: Trace) -> list[Step]:
-    """Return a trace's instructions, those of post-processing included.
+    """Return a trace's instructions as steps, including those of post-processing.
 
-    The code is the instruction's kind. Its arguments are ``outputs`` and ``inputs`` (lists as the
-    trace has them: ``b0``, ``l1`` and ``v2`` are variables), its attributes by their names
-    (a list ``attrs`` where they are not as many as the names of today) and, of a sampling
-    instruction, the ``decision``. Stage and loop are None: blocks and loops are
-    variables here.
+    The code is the instruction's kind. Its arguments are ``outputs`` and ``inputs`` (lists as in
+    the trace: ``b0``, ``l1`` and ``v2`` are variables), its attributes by name (or a list
+    ``attrs`` if their number differs from today's) and, for a sampling instruction, the
+    ``decision``. Stage and loop are None: blocks and loops are variables in MetaSchedule.
 
     Raises
     ------
@@ -46,9 +45,9 @@ def steps_of(trace: Trace) -> list[Step]:
     """
     instructions, decisions = join_trace(trace)
     try:
-        chosen = {index: {"decision": value} for index, value in decisions}
+        by_index = {index: {"decision": value} for index, value in decisions}
         return [
-            _step(number, instruction, chosen.get(number, {}))
+            _step(number, instruction, by_index.get(number, {}))
             for number, instruction in enumerate(instructions)
         ]
     except (TypeError, ValueError) as error:

@@ -40,11 +40,11 @@ def _signature_of_module(value: Any) -> Signature:
 
 
 def _family(graph: Graph, entry: Function) -> str | None:
-    named = None if entry.name is None else family_of_name(entry.name)
+    by_name = None if entry.name is None else family_of_name(entry.name)
     try:
-        return anchor_of((named, family_of_blocks(graph, entry.node)))
+        return anchor_of((by_name, family_of_blocks(graph, entry.node)))
     except Unreadable:
-        return named
+        return by_name
 
 
 def _flops(graph: Graph, functions: list[Function]) -> float | None:

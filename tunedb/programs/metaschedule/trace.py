@@ -4,12 +4,11 @@ A trace is a list of instructions ``[kind, inputs, attrs, outputs]`` and a list 
 ``[index, value]``. It is stored in three parts:
 
 * the *sketch*: the instructions before ``EnterPostproc``;
-* the *tail*: those from ``EnterPostproc`` on (absent where the trace has none);
+* the *tail*: the instructions from ``EnterPostproc`` on (absent if the trace has none);
 * the *decisions* ``[decisions, literals of the sketch, literals of the tail]``.
 
-Numbers among an instruction's inputs follow from decisions (``Split(l, None, 4)``), so they are
-taken out of the instruction lists and leave ``{}`` behind. Few sketches and tails then serve many
-programs.
+Numbers among an instruction's inputs follow from decisions (``Split(l, None, 4)``). The stored
+instructions have ``{}`` in their places, so that many programs share few sketches and tails.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from .instructions import SAMPLING, TILINGS, form_of
 
 POSTPROC = "EnterPostproc"
 
-#: What stands for an output that TVM left empty (``sample_perfect_tile`` of a dynamic loop).
+#: Placeholder of an output that TVM left empty (``sample_perfect_tile`` of a dynamic loop).
 NO_OUTPUT = "_"
 
 _LITERAL: dict[str, Any] = {}
@@ -50,7 +49,7 @@ def split_trace(instructions: list[Any], decisions: list[Any]) -> Trace:
     Raises
     ------
     FormatError
-        When a value has no JSON form, or the lists are no instructions and decisions.
+        A value has no JSON form, or the lists are not instructions and decisions.
     """
     try:
         return _split(canonical_numbers(instructions), canonical_numbers(decisions))
@@ -81,7 +80,7 @@ def join_trace(trace: Trace) -> tuple[list[Any], list[Any]]:
     Raises
     ------
     FormatError
-        When the parts are damaged or do not belong together.
+        The parts are damaged or do not belong together.
     """
     try:
         decisions, sketch_literals, tail_literals = orjson.loads(trace.decisions)
@@ -94,12 +93,12 @@ def join_trace(trace: Trace) -> tuple[list[Any], list[Any]]:
 
 
 def dump_value(value: Any) -> bytes:
-    """Return canonical JSON of a value as it stands in a stored trace, e.g. 1 for 1.0.
+    """Return a value's canonical JSON in a stored trace, e.g. 1 for 1.0.
 
     Raises
     ------
     FormatError
-        For what has no JSON form: NaN, infinities, integers over 64 bits, lone surrogates.
+        The value has no JSON form: NaN, infinities, integers over 64 bits, lone surrogates.
     """
     try:
         return _dump(canonical_numbers(value))
@@ -108,15 +107,13 @@ def dump_value(value: Any) -> bytes:
 
 
 def check_trace(value: Any) -> tuple[list[Any], list[Any]]:
-    """Return ``(instructions, decisions)`` of a trace read from a file, or say what is wrong.
-
-    Traces of TVM 0.8 to 0.27 are accepted; what each release wrote stays as it is.
+    """Return ``(instructions, decisions)`` of a trace of TVM 0.8 to 0.27, checked and unchanged.
 
     Raises
     ------
     FormatError
-        When the value is not a trace, names an unknown instruction, has a number of inputs or
-        attributes that no release wrote, uses a variable before it is defined, or exceeds a limit.
+        The value is not a trace, has an unknown instruction or a number of inputs or attributes
+        that no release wrote, uses a variable before it is defined, or exceeds a limit.
     """
     if not (
         isinstance(value, list) and len(value) == 2 and all(isinstance(x, list) for x in value)
@@ -150,7 +147,7 @@ def _check_decisions(instructions: list[Any], decisions: list[Any]) -> None:
 
 
 def _check_instruction(index: int, instruction: Any, defined: set[str]) -> None:
-    """Raise FormatError unless `instruction` is one of TVM over the variables `defined`."""
+    """Raise FormatError unless `instruction` is valid; adds its outputs to `defined`."""
     if not (
         isinstance(instruction, list)
         and len(instruction) == _INSTRUCTION_FIELDS
@@ -173,7 +170,7 @@ def _check_instruction(index: int, instruction: Any, defined: set[str]) -> None:
 
 
 def _check_inputs(kind: str, index: int, inputs: list[Any], defined: set[str], depth: int) -> None:
-    """Raise FormatError for an input that is no literal and no defined variable."""
+    """Raise FormatError for an input that is neither a literal nor a defined variable."""
     if depth == 0:
         raise FormatError(f"{kind} at {index} is nested too deep")
     for value in inputs:
@@ -183,19 +180,19 @@ def _check_inputs(kind: str, index: int, inputs: list[Any], defined: set[str], d
         elif isinstance(value, list):
             _check_inputs(kind, index, value, defined, depth - 1)
         elif isinstance(value, dict):
-            # Only an annotation may be a dictionary; nothing in it is a variable.
+            # Only annotations may be dictionaries, which hold no variables.
             if kind != "Annotate":
                 raise FormatError(f"{kind} at {index} has an object among its inputs")
             check_depth(value, f"{kind} at {index}", depth - 1)
 
 
 def _is_quoted(value: str) -> bool:
-    """Tell whether an input is text, as TVM writes it among inputs, or a serialised index map."""
+    """Return True for a quoted text, as TVM writes it among inputs, or a serialised index map."""
     return len(value) >= 2 and value[0] + value[-1] in ('""', "{}")
 
 
 def is_variable(value: Any) -> bool:
-    """Tell whether a value is a variable's name: ``b0``, ``l1`` or ``v2`` (block, loop, value)."""
+    """Return True for the name of a variable: ``b0``, ``l1`` or ``v2`` (block, loop, value)."""
     return isinstance(value, str) and value[:1] in ("b", "l", "v") and _is_number(value[1:])
 
 
@@ -219,10 +216,9 @@ def _refuse_nonfinite(value: Any) -> None:
 
 
 def _take_literals(instructions: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Return the instructions with ``{}`` for numbers among their inputs, and the numbers.
+    """Return the instructions with ``{}`` for literals among their inputs, and the literals.
 
-    An empty dictionary, which an annotation may be, is taken out like a number: it would look
-    like the place of one.
+    An empty dictionary, possible in an annotation, is a literal too: it looks like a placeholder.
     """
     literals: list[Any] = []
 

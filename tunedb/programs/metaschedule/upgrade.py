@@ -1,12 +1,12 @@
-"""Traces of TVM 0.8 to 0.26 in the instruction set of 0.27, without TVM.
+"""Upgrade of traces of TVM 0.8 to 0.26 to the instruction set of 0.27, without TVM.
 
-The numbers of inputs and attributes tell which release wrote an instruction, never a version:
-development builds and merged files mix them. Each instruction becomes one instruction, and no
-number among the inputs is added, so decisions and literals stay where they are and the stored
-parts of a trace are upgraded once for all programs that share them.
+The numbers of inputs and attributes identify an instruction's form (:mod:`.instructions`), never a
+version: development builds and merged files mix releases. Each instruction becomes exactly one
+instruction without new numbers among its inputs, so decisions and literals keep their places, and a
+stored part is upgraded once for all programs that share it.
 
-The forms of each release are those of :mod:`.instructions`; what is added are the defaults of
-``python/tvm/tir/schedule/schedule.py`` of the release that added it.
+New attributes get the defaults of ``python/tvm/tir/schedule/schedule.py`` of the release that added
+them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ...identity import canonical_json
 from ...records import Trace
 from .instructions import INSTRUCTIONS, find_form
 
-#: Kinds that some earlier release wrote in another form than today's.
+#: Kinds with earlier forms, and removed kinds.
 _CHANGED = {kind: value for kind, value in INSTRUCTIONS.items() if value.older or value.until}
 
 
 def upgrade_trace(instructions: list[Any], decisions: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Return a trace of any release since TVM 0.8 as TVM 0.27 writes it.
+    """Return a trace of any release since TVM 0.8 in the instruction set of TVM 0.27.
 
     Parameters
     ----------
@@ -39,18 +39,18 @@ def upgrade_trace(instructions: list[Any], decisions: list[Any]) -> tuple[list[A
     Raises
     ------
     FormatError
-        An instruction of today cannot say what one of these said.
+        An instruction has no equivalent in today's TVM.
     """
     return _upgrade_instructions(instructions), decisions
 
 
 def upgrade(trace: Trace) -> Trace:
-    """Return a stored trace in today's instruction set: itself where it is in it.
+    """Return a stored trace in today's instruction set; the same object if it needs no upgrade.
 
     Raises
     ------
     FormatError
-        As :func:`upgrade_trace`, or its parts are damaged.
+        As for :func:`upgrade_trace`, or the parts are damaged.
     """
     sketch = _upgrade_part(trace.sketch)
     tail = None if trace.tail is None else _upgrade_part(trace.tail)
@@ -74,7 +74,7 @@ def _upgrade_instructions(instructions: list[Any]) -> list[Any]:
     new = [_upgrade(*instruction) for instruction in instructions]
     old_split = any(kind == "Split" and len(attrs) < 2 for kind, _, attrs, _ in instructions)
     if old_split and any(kind == "PadEinsum" for kind, *_ in new):
-        # Its arity stayed the same when its meaning changed (apache/tvm#15168, mid-2023).
+        # Its meaning changed with the same arity (apache/tvm#15168, mid-2023).
         raise FormatError("PadEinsum of TVM before 0.17 may give amounts, today's gives multiples")
     return new
 
@@ -112,10 +112,10 @@ def _refuse_node_list(kind: str, value: Any) -> None:
 
 
 def is_current_graph(graph: dict[str, Any]) -> bool:
-    """Tell whether TVM 0.27 may load an object graph, by its integers.
+    """Return True if TVM 0.27 may load an object graph, judged by its integers.
 
-    Until 0.26 an ``ir.IntImm`` held its value, which 0.27 takes for the number of a node: it
-    refuses such a graph, or follows it in circles until the process ends.
+    Until 0.26 an ``ir.IntImm`` held its value, which 0.27 reads as the number of a node: it rejects
+    such a graph, or follows a reference cycle until the process crashes.
 
     Parameters
     ----------
