@@ -187,9 +187,9 @@ class TaskState:
             if 0 < done < len(course) and course[done - 1] < inf
         ]
         if gains:
-            return median(gains)
-        after: float = 1 + (done + batch) ** -_EXPONENT
-        return 1 - after / (1 + max(done, 1) ** -_EXPONENT)
+            return float(median(gains))
+        before, after = (1 + float(n) ** -_EXPONENT for n in (max(done, 1), done + batch))
+        return float(1 - after / before)
 
 
 def estimated_latency(tasks: Sequence[TaskState]) -> float:

@@ -53,7 +53,7 @@ class Limits:
     """
 
     seconds: float | None = None
-    objective: Objective = Objective()
+    objective: Objective = field(default_factory=Objective)
     epsilon: float = 0.05
     seed: int | None = None
 
@@ -198,14 +198,14 @@ class _Loop:
         if seconds is not None and time.monotonic() - self.began >= seconds:
             return -1
         states = [task.state for task in self.tasks]
-        number = next_task(
+        chosen = next_task(
             states, self.batch, self.limits.objective, rng, epsilon=self.limits.epsilon
         )
-        if number is None:
+        if chosen is None:
             return -1
-        if self.tasks[number].is_running:
-            scheduler.join_running_task(number)
-        return number
+        if self.tasks[chosen].is_running:
+            scheduler.join_running_task(chosen)
+        return chosen
 
 
 def _tune(
@@ -222,9 +222,7 @@ def _tune(
             _Task(task_state(handle, context.mod, context.target, weight), context.search_strategy)
             for context, weight in zip(contexts, weights, strict=True)
         ]
-        loop = _Loop(
-            tasks, limits, trials_per_task, batch_size(trials, len(tasks), batch)
-        )
+        loop = _Loop(tasks, limits, trials_per_task, batch_size(trials, len(tasks), batch))
         rng = random.Random(limits.seed)  # noqa: S311  chance, not security
         inner: list[Any] = []
         inner.append(_PyTaskScheduler(lambda: loop.next(inner[0], rng), None, None))
