@@ -28,7 +28,7 @@ from tunedb.models import dataset
 from tunedb.models.baselines import TVMModel
 from tunedb.models.boosting import Boosting, Matrix, ObjectiveGradients, parameters
 from tunedb.models.dataset import Dataset, ExampleWorkload, Group
-from tunedb.models.evaluation import Result, judge
+from tunedb.models.evaluation import Result, evaluate_splits
 from tunedb.models.failures import fit_failures
 from tunedb.models.losses import SQUARED
 from tunedb.models.metrics import TRIALS
@@ -89,7 +89,7 @@ def _ranked(
 ) -> list[Row]:
     """Return a line for each figure: our recipe beside TVM's settings and a random order."""
     tvm = TVMModel()
-    ours, other = judge(
+    ours, other = evaluate_splits(
         data.examples, splits, {"tunedb": recipe}, pools=("random",), baselines=(tvm,),
         threads=threads,
     )  # fmt: skip
@@ -119,11 +119,11 @@ def failure_rows(data: Roller, threads: int) -> list[Row]:
     """Return how well failures of unseen workloads are foreseen; the baseline is chance."""
     rows = []
     for name in roller.ARCHIVES:
-        judgement = fit_failures(data.first_trials(name), threads=threads).judgement
-        if judgement is None or judgement.auroc is None:
+        evaluation = fit_failures(data.first_trials(name), threads=threads).evaluation
+        if evaluation is None or evaluation.auroc is None:
             raise SystemExit(f"{name}: no workload has enough failures")
-        title = f"{name}: failures foreseen (AUROC, {len(judgement.aurocs)} workloads)"
-        rows.append(Row(title, "share", judgement.auroc, 0.5, f"aim >= {AIM_AUROC}"))
+        title = f"{name}: failures foreseen (AUROC, {len(evaluation.aurocs)} workloads)"
+        rows.append(Row(title, "share", evaluation.auroc, 0.5, f"aim >= {AIM_AUROC}"))
     return rows
 
 

@@ -15,9 +15,9 @@ from tunedb.formats.importer import import_log
 from tunedb.models import dataset
 from tunedb.models.baselines import Baseline, TVMModel
 from tunedb.models.dataset import Dataset
-from tunedb.models.evaluation import Result, compare, judge
+from tunedb.models.evaluation import Result, compare, evaluate_splits
 from tunedb.models.recipe import Recipe
-from tunedb.models.splits import Plan, new_workload
+from tunedb.models.splits import SplitPlan, new_workload
 from tunedb.storage.store import Store
 
 #: Programs that a workload must have for its figures to mean something.
@@ -60,8 +60,8 @@ def leave_one_out(
     baselines: Sequence[Baseline] = (),
 ) -> dict[str, Result]:
     """Return what recipes and baselines reach on each workload, learnt from all others."""
-    splits = list(new_workload(examples, Plan(one_by_one=True, fewest=FEWEST)))
-    found = judge(
+    splits = list(new_workload(examples, SplitPlan(leave_one_out=True, fewest=FEWEST)))
+    found = evaluate_splits(
         examples, splits, recipes, pools=("search",), baselines=baselines, threads=threads
     )
     return {one.model: one for one in found}

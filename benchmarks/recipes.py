@@ -18,7 +18,7 @@ import roller
 from common import Row, run
 from roller import Roller
 
-from tunedb.models.evaluation import Result, judge
+from tunedb.models.evaluation import Result, evaluate_splits
 from tunedb.models.recipe import Recipe
 from tunedb.models.splits import NEW_HARDWARE, NEW_WORKLOAD, Split, shape_classes
 from tunedb.storage.store import Store
@@ -101,7 +101,9 @@ def measure(options: argparse.Namespace) -> list[Row]:
         roller.import_archives(store, options.data)
         data = roller.read(store)
     splits = [*folds(data), *other_machine(data)]
-    found = judge(data.examples, splits, RECIPES, pools=("random",), threads=options.threads)
+    found = evaluate_splits(
+        data.examples, splits, RECIPES, pools=("random",), threads=options.threads
+    )
     default = {one.regime: one for one in found if one.model == "default"}
     order = list(RECIPES)
     return [

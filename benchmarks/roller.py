@@ -19,7 +19,7 @@ from tunedb.formats.base import LogFile
 from tunedb.formats.importer import import_log
 from tunedb.models import dataset, sessions, splits
 from tunedb.models.dataset import Dataset
-from tunedb.models.splits import NEW_HARDWARE, Plan, Split
+from tunedb.models.splits import NEW_HARDWARE, Split, SplitPlan
 from tunedb.storage.store import Store
 
 #: Archives in DATA/costmodel/roller_ansor; the numbers are all records after it.
@@ -95,7 +95,7 @@ def read(store: Store) -> Roller:
 def unseen_workloads(roller: Roller) -> list[Split]:
     """Return the splits by workload on the V100."""
     v100 = roller.machine["V100"]
-    plan = Plan(seeds=SEEDS, held_out=HELD_OUT, never=roller.development)
+    plan = SplitPlan(seeds=SEEDS, held_out=HELD_OUT, never=roller.development)
     return [
         Split(one.regime, one.name, one.train[v100[one.train]], one.test[v100[one.test]])
         for one in splits.new_workload(roller.examples, plan)

@@ -20,7 +20,7 @@ from .recipes import recipe_field, resolve_features
 if TYPE_CHECKING:
     from ...models.baselines import Baseline
     from ...models.dataset import Dataset
-    from ...models.evaluation import Difference, Evaluation, Summary
+    from ...models.evaluation import Difference, Evaluation, FigureSummary
     from ...models.recipe import Recipe
     from ...models.scope import Scope
     from ...storage.store import Store
@@ -142,8 +142,8 @@ def _rows(evaluation: Evaluation) -> Iterator[dict[str, Any]]:
             yield row | {"model": _FLOOR} | means
 
 
-def _figure(summary: Summary) -> dict[str, float | None]:
-    """Return a figure as JSON."""
+def _figure(summary: FigureSummary) -> dict[str, float | None]:
+    """Return a figure for JSON."""
     values = ((key, getattr(summary, key)) for key in _FIELDS)
     return {key: value if isfinite(value) else None for key, value in values}
 
@@ -409,7 +409,7 @@ def _evaluate(
                 pools=options["pools"] or POOLS,
                 seeds=options["seeds"],
                 held_out=options["held_out"],
-                one_by_one=options["leave_one_out"],
+                leave_one_out=options["leave_one_out"],
                 baselines=_baselines(options["baselines"] or BASELINES, training_set),
                 noise=noise,
                 threads=options["threads"],

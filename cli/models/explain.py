@@ -174,9 +174,9 @@ def _importance(store: Store, found: StoredModel, model: Model) -> list[Importan
     """Return the importance of the columns on a sample of the model's training programs."""
     from ...models import explain
     from ...models.dataset import with_rows
-    from ...models.store import learnt_from
+    from ...models.store import training_dataset
 
-    some = explain.drawn(learnt_from(store, found))
+    some = explain.drawn(training_dataset(store, found))
     return explain.importance(model, with_rows(store, some))
 
 

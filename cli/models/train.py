@@ -40,7 +40,7 @@ _STEPS = {
     "reading": "reading records",
     "features read": "reading features",
     "training": "training",
-    "judging": "evaluating on held-out workloads",
+    "evaluation": "evaluating on held-out workloads",
 }
 
 

@@ -158,7 +158,7 @@ def test_streaming_makes_the_same_model(small, run_json):
         (("-p", "rounds=1.5"), 2, "rounds takes a whole number"),
         (("-p", "eta=fast"), 2, "eta takes a number"),
         (("-p", "corrected=perhaps"), 2, "corrected takes yes or no"),
-        (("-p", "gamma=-1"), 2, "XGBoost refuses the recipe"),
+        (("-p", "gamma=-1"), 2, "XGBoost rejects the recipe"),
         (("-p", "eta=0"), 2, "a recipe with eta 0.0; the least is 1e-06"),
         (("-p", "members=2000"), 2, "a recipe with members 2000; the greatest is 1000"),
         (("-p", "seed=99999999999999999999"), 2, "the greatest is 18446744073709551615"),

@@ -42,10 +42,10 @@ def entries(monkeypatch):
 
 def test_a_part_is_found_by_the_name_before_the_colon(entries):
     entries.append(Entry("mine", First()))
-    found, argument = base.part("label", "mine:64")
+    found, argument = base.recipe_part("label", "mine:64")
     assert found.seconds(np.array([3.0, 1.0, 2.0]), np.array([0, 2, 3])).tolist() == [3.0, 2.0]
     assert argument == "64"
-    assert base.part("label", "mine")[1] == ""
+    assert base.recipe_part("label", "mine")[1] == ""
 
 
 def test_what_is_wrong_with_a_part_is_told(entries):
@@ -58,14 +58,14 @@ def test_what_is_wrong_with_a_part_is_told(entries):
     found, broken = base.load_parts("label")
     assert list(found) == ["mine"]
     assert broken == {
-        "alien": "TypeError: it is not a Label (tunedb.models.base)",
+        "alien": "TypeError: it is not a LabelPolicy (tunedb.models.base)",
         "broken": "ImportError: no scipy",
         "other": "TypeError: it calls itself 'mine'",
     }
     with pytest.raises(PluginError, match=r"label 'broken' does not load \(ImportError: no sci"):
-        base.part("label", "broken:3")
+        base.recipe_part("label", "broken:3")
     with pytest.raises(NotFoundError, match="no label 'x'; there are: mine"):
-        base.part("label", "x")
+        base.recipe_part("label", "x")
 
 
 def test_own_parts():

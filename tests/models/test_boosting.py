@@ -214,7 +214,7 @@ def test_bounds_of_bins_come_from_a_sample(monkeypatch):
 @pytest.mark.parametrize("choice", [{"eta": -1.0}, {"subsample": 2.0}, {"max_depth": -3}])
 def test_what_xgboost_refuses_is_one_line(choice):
     run = None
-    with pytest.raises(UsageError, match=r"^XGBoost refuses the recipe: ") as caught:
+    with pytest.raises(UsageError, match=r"^XGBoost rejects the recipe: ") as caught:
         run, _ = start(learnable(), **choice)
         run.step()
     assert "\n" not in str(caught.value)

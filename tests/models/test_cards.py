@@ -55,7 +55,7 @@ def test_what_a_card_says_of_its_data(examples):
 
 
 def test_a_card_is_json_that_comes_back(examples):
-    card = make_card(examples, cost=cards.Cost().to_json(), training={"rounds": 3})
+    card = make_card(examples, cost=cards.TrainingCost().to_json(), training={"rounds": 3})
     assert json.loads(canonical_json(card)) == card
     assert card["cost"]["peak_bytes"] > 1_000_000
     assert 0 <= card["cost"]["seconds"] < 60
@@ -146,7 +146,7 @@ def of_unknown_origin(examples):
 
 def test_a_model_is_judged_beside_what_it_has_to_beat(of_unknown_origin):
     examples, seen = of_unknown_origin, []
-    told = training_job.judge(
+    told = training_job.quick_evaluation(
         examples,
         dataclasses.replace(RECIPE, rounds=40),
         noise=np.array([-0.01, 0.01]),
@@ -170,7 +170,7 @@ def test_a_model_is_judged_beside_what_it_has_to_beat(of_unknown_origin):
 
 
 def test_where_random_pools_are_too_small_all_trials_count(examples):
-    told = training_job.judge(examples, RECIPE, threads=1)
+    told = training_job.quick_evaluation(examples, RECIPE, threads=1)
     figures = told["pools"]["search"]["figures"]
     assert "random" not in told["pools"]
     assert told["pairwise"] == figures["model"]["pairwise"][0]
@@ -179,7 +179,7 @@ def test_where_random_pools_are_too_small_all_trials_count(examples):
 
 def test_one_workload_cannot_be_judged(examples):
     one = examples.take(examples.workload == examples.workload[0])
-    told = training_job.judge(one, RECIPE, threads=1)
+    told = training_job.quick_evaluation(one, RECIPE, threads=1)
     assert told["pools"] == {} and told["pairwise"] is None
     assert "two workloads" in told["impossible"]
     assert cards.pairwise(make_card(examples, evaluation=told)) is None

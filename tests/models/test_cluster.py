@@ -195,7 +195,7 @@ def test_no_program_and_no_workload_is_divided(here, monkeypatch):
     monkeypatch.setattr(
         cluster, "divide", lambda *given: divided.append(divide(*given)) or divided[-1]
     )
-    module, local = cluster._import_xgboost_dask(), cluster._Shared.here
+    module, local = cluster._import_xgboost_dask(), cluster._TrainingState.here
     original = module.DaskQuantileDMatrix
 
     def matrix(client, rows, *, label, **options):
@@ -209,7 +209,7 @@ def test_no_program_and_no_workload_is_divided(here, monkeypatch):
         return matrix, programs
 
     monkeypatch.setattr(module, "DaskQuantileDMatrix", matrix)
-    monkeypatch.setattr(cluster._Shared, "here", on_worker)
+    monkeypatch.setattr(cluster._TrainingState, "here", on_worker)
     # A workload for two targets is two groups.
     groups = tuple(replace(g, workload=g.workload // 2) for g in EXAMPLES.groups)
     examples = replace(EXAMPLES, groups=groups)
@@ -250,7 +250,7 @@ def test_programs_are_found_in_the_order_of_partitions():
     data = import_xgboost().DMatrix(np.zeros((5, 1)), label=[2, 2, 2, 0, 0], nthread=1)
     sizes = np.array([1, 0, 2, 6, 1, 1])
     partitions = [np.array([0, 1, 5]), np.array([3]), np.array([2, 4])]
-    shared = cluster._Shared(None, None, sizes, partitions)
+    shared = cluster._TrainingState(None, None, sizes, partitions)
     matrix, programs = shared.here(data)
     assert programs.tolist() == [2, 4, 0, 1, 5]
     assert matrix.to_rows(np.arange(6)[programs] * 10).tolist() == [20, 20, 40, 0, 50]
@@ -366,7 +366,7 @@ def test_one_worker_fails(client, sqlite_file, capfd):
 
 
 def test_xgboost_refuses_the_recipe(client, capfd):
-    with pytest.raises(UsageError, match="XGBoost refuses the recipe"):
+    with pytest.raises(UsageError, match="XGBoost rejects the recipe"):
         fit_on_cluster(client, EXAMPLES, quick(gamma=-1.0))
     assert "Traceback" not in capfd.readouterr().err
 

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from learnable import examples_of, learnable, quick
 
-from tunedb.models.base import part
+from tunedb.models.base import recipe_part
 from tunedb.models.boosting import Boosting, Matrix, ObjectiveGradients, parameters
 from tunedb.models.model import Model
 from tunedb.models.recipe import Recipe
@@ -30,7 +30,7 @@ def config(model):
 
 def untrained(examples, loss, *, power=1.0, **choices):
     """Return boosting before its first tree, and the loss."""
-    objective = part("loss", loss)[0].objective(examples, "", 0)
+    objective = recipe_part("loss", loss)[0].objective(examples, "", 0)
     settings = parameters(quick(**choices), seed=0, threads=1)
     matrix = Matrix.from_rows(examples.rows, examples.starts, threads=1, seed=0)
     gradients = ObjectiveGradients(objective, matrix.sizes, hessian_power=power)

@@ -13,7 +13,15 @@ from tunedb.errors import NotFoundError, UsageError
 from tunedb.models import evaluation as findings
 from tunedb.models import metrics, splits
 from tunedb.models.baselines import NearestNeighbour, RandomOrder
-from tunedb.models.evaluation import BINS, Result, compare, evaluate, interval, judge, repeat_noise
+from tunedb.models.evaluation import (
+    BINS,
+    Result,
+    compare,
+    evaluate,
+    evaluate_splits,
+    interval,
+    repeat_noise,
+)
 from tunedb.models.metrics import FIGURES, PEAK
 
 EXAMPLES = judged(machines=2)
@@ -97,9 +105,9 @@ def test_a_perfect_model_and_a_random_one():
 
 def test_perfect_figures():
     oracle = Oracle()
-    (result,) = judge(
+    (result,) = evaluate_splits(
         EXAMPLES,
-        list(splits.new_family(EXAMPLES, splits.Plan())),
+        list(splits.new_family(EXAMPLES, splits.SplitPlan())),
         {},
         baselines=(oracle,),
         pools=("search",),
@@ -118,9 +126,9 @@ def test_perfect_figures():
 
 def test_pools_of_a_workload_are_averaged_first():
     """Seeds and machines are no further workloads: intervals would be too narrow."""
-    made = list(splits.new_workload(EXAMPLES, splits.Plan(seeds=6, held_out=4)))
+    made = list(splits.new_workload(EXAMPLES, splits.SplitPlan(seeds=6, held_out=4)))
     oracle = Oracle(-1.0)
-    (result,) = judge(EXAMPLES, made, {}, baselines=(oracle,), pools=("search",))
+    (result,) = evaluate_splits(EXAMPLES, made, {}, baselines=(oracle,), pools=("search",))
     held_out = [set(EXAMPLES.workload[one.test].tolist()) for one in made]
     assert len(result.workloads) == len(set().union(*held_out)) <= 10
     assert result.pools == 2 * sum(map(len, held_out)) == 48
@@ -145,7 +153,7 @@ def test_a_recipe_is_trained_on_the_training_side_alone(monkeypatch):
         return SimpleNamespace(model=SimpleNamespace(scores=scores))
 
     monkeypatch.setattr(evaluation, "fit", fit)
-    made = list(splits.new_workload(EXAMPLES, splits.Plan(seeds=3)))
+    made = list(splits.new_workload(EXAMPLES, splits.SplitPlan(seeds=3)))
     look(seeds=3, regimes=["new-workload"], recipes={"x": quick(loss="log")})
     assert [one[0] for one in seen] == [set(EXAMPLES.workload[s.train].tolist()) for s in made]
     assert {one[1:] for one in seen} == {("log", 1)}
@@ -364,11 +372,13 @@ def test_splits_of_ones_own():
     examples = judged()
     half = np.arange(len(examples)) % 2 == 0
     split = splits.Split("mine", "half", np.flatnonzero(half), np.flatnonzero(~half))
-    results = judge(examples, [split], {"m": quick()}, baselines=(NearestNeighbour(),), threads=1)
+    results = evaluate_splits(
+        examples, [split], {"m": quick()}, baselines=(NearestNeighbour(),), threads=1
+    )
     assert [(one.regime, one.pool, one.model) for one in results[:2]] == [
         ("mine", "random", "m"),
         ("mine", "random", "nearest"),
     ]
     assert results[0].summary("pairwise").mean > 0.6
     with pytest.raises(UsageError, match="no pool can be ranked"):
-        judge(examples, [split], {"m": quick()}, fewest=99, threads=1)
+        evaluate_splits(examples, [split], {"m": quick()}, fewest=99, threads=1)

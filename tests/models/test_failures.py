@@ -107,7 +107,7 @@ def test_probabilities_are_what_happens(fitted):
 
 
 def test_held_out_workloads_judge_it(fitted):
-    judged = fitted.judgement
+    judged = fitted.evaluation
     assert 0.8 < judged.auroc < 0.95
     assert judged.auroc == pytest.approx(np.mean(list(judged.aurocs.values())))
     assert len(judged.aurocs) == 12
@@ -123,7 +123,7 @@ def test_the_area_is_the_one_by_hand():
     examples = make_examples(np.zeros((10, 3)), [1] * 5 + [0] * 5, [0] * 10)
     margins = np.array([5.0, 4.0, 1.0, 1.5, 2.0, 3.0, 0.0, 0.0, 0.0, 0.0])
     folds = [np.arange(10)[::2], np.arange(10)[1::2]]
-    found = failure_training.judge(examples, margins, folds)
+    found = failure_training.evaluate_margins(examples, margins, folds)
     told = np.empty(10)
     for fold in folds:
         others = np.setdiff1d(np.arange(10), fold)
@@ -139,8 +139,8 @@ def test_noise_is_not_foreseen():
     failed = np.where(rng.random(1200) < 0.2, TIMEOUT, 0)
     examples = make_examples(rng.normal(size=(1200, 3)), failed, np.repeat(np.arange(12), 100))
     found = fit_failures(examples, QUICK, threads=1)
-    assert found.judgement.auroc == pytest.approx(0.5, abs=0.06)
-    assert found.judgement.brier == pytest.approx(found.judgement.brier_of_rate, rel=0.02)
+    assert found.evaluation.auroc == pytest.approx(0.5, abs=0.06)
+    assert found.evaluation.brier == pytest.approx(found.evaluation.brier_of_rate, rel=0.02)
     told = found.model.probabilities(examples.rows, examples.starts)
     assert told == pytest.approx(np.full(1200, found.model.rate), abs=0.1)
 
@@ -153,8 +153,8 @@ def test_rare_failures_are_foreseen():
     examples = make_examples(rows, np.where(failed, CRASH, 0), np.repeat(np.arange(8), 300))
     assert 0.01 < failed.mean() < 0.05
     found = fit_failures(examples, QUICK, threads=1)
-    assert found.judgement.auroc > 0.98
-    assert found.judgement.avoided > 0.9
+    assert found.evaluation.auroc > 0.98
+    assert found.evaluation.avoided > 0.9
 
 
 def test_groups_of_failures_alone_teach_it():
@@ -227,7 +227,7 @@ def test_several_rows_are_aggregated():
     of = np.arange(600) % 6
     examples = make_examples(rows, np.where(failed, TIMEOUT, 0), of, sizes=sizes)
     found = fit_failures(examples, QUICK, threads=1)
-    assert found.judgement.auroc > 0.95
+    assert found.evaluation.auroc > 0.95
     assert found.model.model.tree_columns[0] == "tile.sum"
     with pytest.raises(UsageError, match="use rows 'aggregated'"):
         fit_failures(examples, replace(QUICK, rows="pack-sum"), threads=1)
@@ -288,7 +288,7 @@ def test_the_training_set_is_named_where_it_has_one_outcome():
 def test_one_workload_is_learnt_and_not_judged():
     examples = drawn(0, workloads=1, each=400)
     found = fit_failures(examples, QUICK, threads=1)
-    assert found.judgement is None
+    assert found.evaluation is None
     # Weights are taken back: on the whole about as many are told to fail as did.
     new = drawn(1, workloads=1, each=2000)
     told = found.model.probabilities(new.rows, new.starts)
@@ -303,7 +303,7 @@ def test_failures_of_one_workload_cannot_be_held_out():
     rng = np.random.default_rng(0)
     rows, of = rng.normal(size=(200, 3)), np.arange(200) % 2
     failures = np.where((rows[:, 0] > 0) & (of == 0), TIMEOUT, 0)
-    assert fit_failures(make_examples(rows, failures, of), QUICK, threads=1).judgement is None
+    assert fit_failures(make_examples(rows, failures, of), QUICK, threads=1).evaluation is None
 
 
 def test_groups_with_few_failures_have_no_area():
@@ -313,12 +313,12 @@ def test_groups_with_few_failures_have_no_area():
     kept = np.flatnonzero((of == 2) & (failures > 0))[: LEAST_FAILURES - 1]
     failures[of == 2] = 0
     failures[kept] = TIMEOUT
-    judged = fit_failures(make_examples(rows, failures, of), QUICK, threads=1).judgement
+    judged = fit_failures(make_examples(rows, failures, of), QUICK, threads=1).evaluation
     assert set(judged.aurocs) == {0, 1}
 
 
 def test_what_xgboost_refuses_is_one_line():
-    with pytest.raises(UsageError, match="XGBoost refuses the recipe") as caught:
+    with pytest.raises(UsageError, match="XGBoost rejects the recipe") as caught:
         fit_failures(drawn(0), replace(QUICK, subsample=7.0), threads=1)
     assert "\n" not in str(caught.value)
 
@@ -343,13 +343,13 @@ def test_parts_keep_like_workloads_together_and_share_failures_out():
 
 def test_no_part_is_told_by_classifiers_that_saw_it(monkeypatch):
     seen = []
-    original = failure_training._Run.boosters
+    original = failure_training._FailureTraining.boosters
 
     def watched(self, chosen):
         seen.append(set(chosen.tolist()))
         return original(self, chosen)
 
-    monkeypatch.setattr(failure_training._Run, "boosters", watched)
+    monkeypatch.setattr(failure_training._FailureTraining, "boosters", watched)
     steps = []
     examples = drawn(0, workloads=5, each=40)
     fit_failures(examples, QUICK, threads=1, on_step=lambda done, of: steps.append((done, of)))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunedb.models.base import part
+from tunedb.models.base import recipe_part
 
 TIMES = st.lists(
     st.lists(st.floats(1e-9, 1e3, allow_subnormal=False), min_size=1, max_size=7), max_size=9
@@ -16,7 +16,7 @@ REFERENCES = {"mean": np.mean, "median": np.median, "minimum": np.min}
 @pytest.mark.parametrize("name", sorted(REFERENCES))
 @given(programs=TIMES)
 def test_each_program_has_the_label_of_its_own_times(name, programs):
-    label, _ = part("label", name)
+    label, _ = recipe_part("label", name)
     starts = np.cumsum([0, *map(len, programs)])
     times = np.array([time for program in programs for time in program], np.float64)
     found = label.seconds(times, starts)
@@ -30,19 +30,19 @@ def test_each_program_has_the_label_of_its_own_times(name, programs):
 )
 def test_worked_out_by_hand(name, expected):
     """Of an even number of times the median is between the two in the middle."""
-    label, _ = part("label", name)
+    label, _ = recipe_part("label", name)
     times = np.array([6.0, 1.0, 2.0, 10.0, 2.0, 1.0, 3.0])
     assert label.seconds(times, np.array([0, 3, 7])).tolist() == expected
 
 
 def test_no_program():
     for name in REFERENCES:
-        found = part("label", name)[0].seconds(np.zeros(0), np.zeros(1, np.int64))
+        found = recipe_part("label", name)[0].seconds(np.zeros(0), np.zeros(1, np.int64))
         assert found.shape == (0,)
 
 
 def test_times_are_left_as_they_are():
     times = np.array([3.0, 1.0, 2.0])
     for name in REFERENCES:
-        part("label", name)[0].seconds(times, np.array([0, 3]))
+        recipe_part("label", name)[0].seconds(times, np.array([0, 3]))
     assert times.tolist() == [3.0, 1.0, 2.0]

@@ -617,6 +617,6 @@ def test_a_label_that_there_is_not(stored):
 @pytest.mark.parametrize("answer", [lambda t, s: t, lambda t, s: np.full(len(s) - 1, np.nan)])
 def test_a_label_that_does_not_work(stored, monkeypatch, answer):
     broken = TimeLabel("broken", answer)
-    monkeypatch.setattr("tunedb.models.dataset.part", lambda kind, choice: (broken, ""))
+    monkeypatch.setattr("tunedb.models.dataset.recipe_part", lambda kind, choice: (broken, ""))
     with pytest.raises(PluginError, match="label 'broken' gave no time above 0"):
         load(stored, SMALL_STEPS, label="broken")

@@ -11,14 +11,14 @@ from judged_data import WORKLOADS, conv_of, digest_of, judged, make_workload, ma
 from tunedb.errors import UsageError
 from tunedb.models import splits
 from tunedb.models.dataset import ORIGINS, ExampleWorkload
-from tunedb.models.splits import Plan, shape_class
+from tunedb.models.splits import SplitPlan, shape_class
 from tunedb.records import Origin
 
 EXAMPLES = judged()
 
 
 def make(regime, examples=EXAMPLES, **plan):
-    return list(splits.REGIMES[regime](examples, Plan(**plan)))
+    return list(splits.REGIMES[regime](examples, SplitPlan(**plan)))
 
 
 def held_out(examples, split):
@@ -114,7 +114,7 @@ def test_a_workload_that_is_never_held_out_is_learnt_from():
 
 def test_one_by_one_each_workload_is_held_out_once():
     examples = judged((*WORKLOADS, matmul_of(20, 1000), matmul_of(21, 1024)))
-    made = make("new-workload", examples, one_by_one=True)
+    made = make("new-workload", examples, leave_one_out=True)
     held = [held_out(examples, split) for split in made]
     assert len(made) == 11
     assert sorted(i for one in held for i in one) == list(range(12))
@@ -127,7 +127,7 @@ def test_others_of_the_class_of_a_held_out_workload_teach_nothing():
     small = next(i for i, one in enumerate(examples.workloads) if one.id == 21)
     examples = examples.take((examples.workload != small) | (examples.trials < 5))
     large = next(i for i, one in enumerate(examples.workloads) if one.id == 20)
-    for split in make("new-workload", examples, one_by_one=True):
+    for split in make("new-workload", examples, leave_one_out=True):
         learnt = set(examples.workload[split.train].tolist())
         if held_out(examples, split) == {large}:
             assert small not in learnt
@@ -250,4 +250,4 @@ def test_pools_are_groups_that_can_be_ranked():
     for one in found:
         assert len(set(examples.group[one].tolist())) == 1
     assert not list(splits.pools(examples, chosen, 21))
-    assert splits.judged(failed, 10) == list(range(11))
+    assert splits.rankable_workloads(failed, 10) == list(range(11))

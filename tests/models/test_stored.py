@@ -23,9 +23,9 @@ from tunedb.models.store import (
     choose_features,
     find,
     is_current,
-    learnt_from,
     load_model,
     train,
+    training_dataset,
 )
 from tunedb.records import FailureKind
 from tunedb.results import NewModel
@@ -438,7 +438,7 @@ def test_a_part_that_does_not_exist_is_told_first(sqlite_file):
 def test_what_is_learnt_from(stored):
     recipe = dataclasses.replace(RECIPE, training_set="first:5")
     made = quick(stored, recipe)
-    learnt = learnt_from(stored, made.stored)
+    learnt = training_dataset(stored, made.stored)
     assert len(learnt) == made.stored.card["learnt"]["programs"] < 50
     assert learnt.trials.max() < 5
 

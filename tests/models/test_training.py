@@ -158,7 +158,7 @@ def test_the_history_is_the_accuracy_on_workloads_that_were_not_seen():
     assert len(fitted.held_out) == 2
     away = np.isin(examples.workload, fitted.held_out)
     # Changing what is held out changes nothing that is learnt before the boosters.
-    run = training._Run(
+    run = training._RankerTraining(
         examples,
         quick(rounds=6, patience=6),
         training.in_memory(examples, fitted.model.row_model, 1, 0),
@@ -430,7 +430,7 @@ def test_large_features_are_finite():
         ({"eta": np.nan}, "a recipe with eta nan; give a number"),
         ({"hessian_power": np.inf}, "a recipe with hessian_power inf; give a number"),
         ({"eta": 1.5}, "a recipe with eta 1.5; the greatest is 1"),
-        ({"gamma": -1.0}, "XGBoost refuses the recipe: "),
+        ({"gamma": -1.0}, "XGBoost rejects the recipe: "),
         ({"loss": "rank:x"}, "loss rank:x is invalid"),
         ({"training_set": "first:x"}, "first"),
     ],

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunedb.errors import UsageError
-from tunedb.models.base import part
+from tunedb.models.base import recipe_part
 from tunedb.models.dataset import ORIGINS, Dataset, ExampleWorkload, Group
 from tunedb.records import Origin
 
@@ -43,7 +43,7 @@ def make_examples(groups):
 
 
 def choose(choice, examples, seed=0):
-    policy, argument = part("training set", choice)
+    policy, argument = recipe_part("training set", choice)
     return policy.choose(examples, argument, seed)
 
 

@@ -1,1 +1,1 @@
-"""Cost models: trained from stored features, judged on workloads that they have not seen."""
+"""Cost models, trained on stored features and evaluated on held-out workloads."""

@@ -1,10 +1,10 @@
-"""The only way to XGBoost: imported late, with OpenMP threads that do not spin while they wait.
+"""The late import of XGBoost, with OpenMP threads that sleep while they wait.
 
-XGBoost's OpenMP threads wait for one another in a loop, hundreds of times in each round of
-boosting. Where other processes hold the cores, the threads that wait burn the time which the one
-they wait for needs: training takes 50 times as long. With ``OMP_WAIT_POLICY=PASSIVE`` they sleep.
-GNU's runtime reads that once, when it is loaded; XGBoost's wheels bring a copy of their own, so the
-import of ``xgboost`` is the moment. A policy that the user has set stays.
+XGBoost's OpenMP threads wait for each other in a busy loop, hundreds of times in each round of
+boosting. Where other processes hold the cores, waiting threads burn the time of the thread that
+they wait for: training takes 50 times as long. With ``OMP_WAIT_POLICY=PASSIVE`` they sleep. GNU's
+runtime reads the variable once, at load time; XGBoost's wheels bundle their own copy, so the
+variable must be set before the import of ``xgboost``. A policy set by the user stays.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _POLICY = "OMP_WAIT_POLICY"
 
 @cache
 def _spins() -> bool:
-    """Set the policy if it is early enough; return whether threads spin all the same."""
+    """Set the policy if XGBoost is not imported yet; return whether threads spin."""
     if "xgboost" not in sys.modules:
         os.environ.setdefault(_POLICY, "PASSIVE")
     return os.environ.get(_POLICY, "").upper() != "PASSIVE"
 
 
 def import_xgboost(name: str = "xgboost") -> Any:
-    """Return the module ``xgboost``, or one inside of it.
+    """Return the module ``xgboost`` or one of its submodules.
 
     Raises
     ------
     PluginError
-        It is not installed.
+        XGBoost is not installed.
     """
     _spins()
     try:
@@ -52,11 +52,11 @@ def import_xgboost(name: str = "xgboost") -> Any:
 
 @contextmanager
 def interrupt_later() -> Iterator[list[Any]]:
-    """Hold Ctrl-C back until the block ends; the list that is yielded has what came until then.
+    """Delay Ctrl-C until the block ends; yield the list of delayed signals.
 
-    XGBoost calls Python back while it puts rows into bins. An exception there cannot pass through
-    it: ctypes prints and drops a KeyboardInterrupt, and XGBoost goes on with what it has, or ends
-    the process ("double free"). Threads other than the main one get no signals.
+    XGBoost calls back into Python while it puts rows into bins. An exception cannot pass through
+    it: ctypes prints and drops a KeyboardInterrupt, and XGBoost continues with incomplete data or
+    ends the process ("double free"). Only the main thread gets signals.
     """
     caught: list[Any] = []
     handler = signal.getsignal(signal.SIGINT)
@@ -73,14 +73,14 @@ def interrupt_later() -> Iterator[list[Any]]:
 
 
 def threads_to_use(threads: int | None = None) -> int:
-    """Return how many threads XGBoost gets.
+    """Return the number of threads for XGBoost.
 
     Parameters
     ----------
     threads : int, optional
-        What the user asks for. Without, all cores that this process may use, and no more than
-        ``OMP_NUM_THREADS``; but one where somebody imported ``xgboost`` before tunedb without the
-        policy, because then only one thread cannot stall.
+        Number requested by the user. By default all cores that this process may use, at most
+        ``OMP_NUM_THREADS``; but 1 if ``xgboost`` was imported before tunedb without the policy,
+        because several spinning threads may stall.
     """
     if threads is not None:
         return max(1, threads)

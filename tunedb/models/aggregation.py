@@ -1,9 +1,8 @@
-"""Row models: ways from the rows of a program to its score.
+"""Row models: the score of a program from its feature rows.
 
-Either the score is the sum over the program's statements, as in Ansor ("pack-sum"): trees see each
-row, and their predictions for the rows of a program are added. Or the rows are aggregated into one
-first, which the trees score: a model can then learn that the worst statement decides, which is no
-sum over statements.
+``pack-sum``, as in Ansor: the trees score each row (a statement), and the score of the program is
+the sum. ``aggregated``: all rows of a program become one row, which the trees score; a model can
+then learn that the slowest statement decides, which no sum over statements expresses.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import RowModel, part
+from .base import RowModel, recipe_part
 
-#: Rows that are aggregated at a time, so that memory stays bounded.
+#: Rows aggregated at a time; bounds memory.
 _BLOCK = 1 << 16
 
 #: Greatest exponent; 2**100 and sums of it are float32 numbers.
@@ -118,14 +117,14 @@ def segmented(
 def stacked(
     rows: Sequence[NDArray[np.float32]], columns: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return the rows of programs one after another, and the places where each program begins.
+    """Return the concatenated rows of programs, and the start of each program.
 
     Parameters
     ----------
     rows : sequence of ndarray, shape (any, columns)
         Rows of each program.
     columns : int
-        Number of columns, also where there are no programs.
+        Number of columns; needed if there are no programs.
 
     Returns
     -------
@@ -141,8 +140,8 @@ def stacked(
 def row_model(choice: str, sizes: NDArray[np.int64]) -> RowModel:
     """Return the row model for a training set.
 
-    Where each program has one row, as those of feature set ``steps``, there is nothing to
-    aggregate: three copies of each column would only take three times as long.
+    If each program has one row, as in feature set ``steps``, there is nothing to aggregate, and
+    ``aggregated`` becomes ``pack-sum``: three copies of each column would take three times as long.
 
     Parameters
     ----------
@@ -154,9 +153,9 @@ def row_model(choice: str, sizes: NDArray[np.int64]) -> RowModel:
     Raises
     ------
     NotFoundError, PluginError
-        There is no row model of this name, or it does not load.
+        The row model is unknown, or does not load.
     """
-    model: RowModel = part("row model", choice)[0]
+    model: RowModel = recipe_part("row model", choice)[0]
     if model == AGGREGATED and len(sizes) and bool((sizes == 1).all()):
         return PACK_SUM
     return model

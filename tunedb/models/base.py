@@ -1,8 +1,8 @@
-"""What a model is put together from, and which parts there are.
+"""The parts of a recipe: losses, row models, label policies and training sets.
 
-Each part is an object registered under an entry point by its own name; those of other packages
-are found in the same way. A choice is written as a name, or as a name and an argument after a
-colon: ``first:64``.
+Each part is an object registered by its own name under an entry point; other packages register
+theirs in the same way. A choice is a name, optionally with an argument after a colon:
+``first:64``.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 
-class Part(Protocol):
-    """What all parts have."""
+class RecipePart(Protocol):
+    """A part of a recipe."""
 
     @property
     def name(self) -> str:
-        """The name of its entry point."""
+        """Name of the entry point."""
 
 
 class Objective(Protocol):
@@ -35,86 +35,86 @@ class Objective(Protocol):
 
     @property
     def labels(self) -> Floats:
-        """What the score of each program should be, shape (n,)."""
+        """Target score of each program, shape (n,)."""
 
     @property
     def weights(self) -> Floats:
-        """How much each program counts, shape (n,)."""
+        """Weight of each program, shape (n,)."""
 
     def base(self, sizes: NDArray[np.int64]) -> float:
-        """Return what each row should score before any tree, for programs of so many rows."""
+        """Return the base score of each row; `sizes` are the rows of each program, shape (n,)."""
 
     def derivatives(self, scores: Floats) -> tuple[Floats, Floats]:
-        """Return the gradient and the Hessian's diagonal by score, each of shape (n,)."""
+        """Return the gradient and the diagonal of the Hessian by score, each of shape (n,)."""
 
     def value(self, scores: Floats) -> float:
-        """Return the loss of all programs together."""
+        """Return the total loss."""
 
 
 @runtime_checkable
-class Loss(Part, Protocol):
-    """What is minimised, by the scores of programs: a higher score means a faster program."""
+class Loss(RecipePart, Protocol):
+    """A loss function of the scores of programs; a higher score means a faster program."""
 
     def objective(self, examples: Dataset, argument: str, seed: int) -> Objective:
-        """Return the loss over some programs.
+        """Return the loss over the programs of a dataset.
 
         Raises
         ------
         UsageError
-            The argument is none of this loss.
+            The loss does not take this argument.
         """
 
 
 @runtime_checkable
-class RowModel(Part, Protocol):
-    """How the rows of a program make its score: the sum over the rows that :meth:`rows` returns."""
+class RowModel(RecipePart, Protocol):
+    """A map from feature rows to the rows that trees score; the program's score is their sum."""
 
     def rows(
         self, rows: NDArray[np.float32], starts: NDArray[np.int64]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return the rows that trees see, with where each program's begin (as in a Dataset)."""
+        """Return the rows for the trees, and the start of each program, as in a Dataset."""
 
     def columns(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the names of the columns of what :meth:`rows` returns."""
+        """Return the names of the columns of :meth:`rows`."""
 
 
 @runtime_checkable
-class Label(Part, Protocol):
-    """Which of a program's run times counts."""
+class LabelPolicy(RecipePart, Protocol):
+    """A label policy: the run time of a program, from all its repeats."""
 
     def seconds(self, times: NDArray[np.float64], starts: NDArray[np.int64]) -> Floats:
-        """Return one time for each program; its times are ``times[starts[i]:starts[i + 1]]``.
+        """Return the run time of each program in seconds, shape (n,).
 
-        Each program has one at least; all of shape (n,).
+        The repeats of program i, at least one, are ``times[starts[i]:starts[i + 1]]``.
         """
 
 
 @runtime_checkable
-class TrainingSet(Part, Protocol):
-    """Which programs are learnt from."""
+class TrainingSet(RecipePart, Protocol):
+    """A selection of training programs."""
 
     def choose(self, examples: Dataset, argument: str, seed: int) -> NDArray[np.int64]:
-        """Return numbers of programs, ascending.
+        """Return the numbers of the training programs, ascending.
 
         Raises
         ------
         UsageError
-            The argument is none of this training set.
+            The training set does not take this argument.
         """
 
 
-#: Kind of part → its group of entry points, and what it must be.
+#: Kind of part → its group of entry points, and its protocol.
 GROUPS: dict[str, tuple[str, type[Any]]] = {
     "loss": ("tunedb.losses", Loss),
     "row model": ("tunedb.row_models", RowModel),
-    "label": ("tunedb.labels", Label),
+    "label": ("tunedb.labels", LabelPolicy),
     "training set": ("tunedb.training_sets", TrainingSet),
 }
 
 
 @cache
 def load_parts(kind: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return all parts of a kind by name, and why others do not load."""
+    """Return all parts of a kind, and the load errors of others, by name."""
     group, protocol = GROUPS[kind]
 
     def checked(name: str, candidate: Any) -> Any:
@@ -127,20 +127,20 @@ def load_parts(kind: str) -> tuple[dict[str, Any], dict[str, str]]:
     return extensions.load(group, kind, checked)
 
 
-def part(kind: str, choice: str) -> tuple[Any, str]:
-    """Return the part that a choice names, and the choice's argument ('' where it has none).
+def recipe_part(kind: str, choice: str) -> tuple[Any, str]:
+    """Return the part that a choice names, and the argument of the choice (or '').
 
     Raises
     ------
     NotFoundError
-        There is none of this name.
+        No part has this name.
     PluginError
-        It does not load.
+        The part does not load.
     """
     name, _, argument = choice.partition(":")
-    found, broken = load_parts(kind)
-    if name in broken:
-        raise PluginError(f"{kind} {name!r} does not load ({broken[name]}); reinstall it")
-    if name not in found:
-        raise NotFoundError(f"no {kind} {name!r}; there are: {', '.join(found)}")
-    return found[name], argument
+    parts, errors = load_parts(kind)
+    if name in errors:
+        raise PluginError(f"{kind} {name!r} does not load ({errors[name]}); reinstall it")
+    if name not in parts:
+        raise NotFoundError(f"no {kind} {name!r}; there are: {', '.join(parts)}")
+    return parts[name], argument

@@ -1,6 +1,6 @@
-"""What a model has to beat: random order, the nearest workload, and the model of TVM.
+"""Baselines for the evaluation: random order, the nearest workload, and TVM's XGBoost model.
 
-Each ranks the held-out programs of a split, and has seen no more of them than a recipe has.
+Each ranks the held-out programs of a split, and trains on the same programs as the recipes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..errors import NotFoundError
 from ..programs.workload_info.distance import log_extents, structure_of
 from ._xgboost import import_xgboost, threads_to_use
 from .aggregation import AGGREGATED, segmented
-from .base import Floats, part
+from .base import Floats, recipe_part
 from .dataset import Dataset, ExampleWorkload, Group
 
 if TYPE_CHECKING:
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 #: TVM's time of a program that failed, in seconds.
 _NO_TIME = 1e10
 
-#: Distances that are computed at a time.
+#: Distances computed at a time; bounds memory.
 _BLOCK = 1 << 22
 
-#: Rounds that `xgb.train` is asked for there.
+#: Rounds that TVM passes to `xgb.train`.
 _MOST_ROUNDS = 10_000
 
 
 class Baseline(Protocol):
-    """What ranks programs beside the models that are judged."""
+    """A ranker that recipes are compared with."""
 
     @property
     def name(self) -> str:
-        """Its name in tables."""
+        """Name in tables."""
 
     def scores(self, train: Dataset, test: Dataset, threads: int | None) -> Floats:
-        """Return a score for each program of `test`, learnt from `train`, shape (n,)."""
+        """Return the score of each program of `test`, after training on `train`, shape (n,)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RandomOrder:
-    """All programs are equal: the figures are then those of a random order, exactly."""
+    """Equal scores for all programs, so that figures are exactly those of a random order."""
 
     name: str = "random"
 
@@ -56,23 +56,23 @@ class RandomOrder:
 
 @dataclass(frozen=True, slots=True)
 class NearestNeighbour:
-    """What is like the good programs of the most similar workload is good; nothing is trained.
+    """Nearest-neighbour regression on the programs of the most similar workload.
 
-    The most similar workload is the same one, where it was measured elsewhere or in part. Else it
-    is one of the same operator family whose shapes are nearest: the Euclidean distance of the
-    base-2 logarithms of all extents. Where the family has none of equal structure, or none at all,
-    the logarithms of the operations count. If one of several equally near ones was measured on the
-    same hardware, others do not count. The score of a program is the mean throughput of the
-    `neighbours` programs there that are nearest in features (one row for each program, as
-    ``aggregated`` makes it; each column in units of its standard deviation there).
-    Where no workload is comparable all scores are 0.
+    The most similar workload is the same workload, if it was measured elsewhere or in part. Else
+    it is the workload of the same operator family with the nearest shapes, by the Euclidean
+    distance of the base-2 logarithms of all extents. If the family has no workload of equal
+    structure, the distance is that of the logarithms of the operations. Of several equally near
+    workloads, those measured on the same hardware take precedence. The score of a program is the
+    mean throughput of the `neighbours` programs of that workload nearest in features (one row for
+    each program, as in ``aggregated``; each column in units of its standard deviation). Without a
+    comparable workload all scores are 0.
 
     Parameters
     ----------
     neighbours : int
-        Programs to ask.
+        Number of neighbours.
     training_set : str
-        What is learnt from (``tunedb.training_sets``).
+        Training set (``tunedb.training_sets``).
     """
 
     neighbours: int = 5
@@ -82,61 +82,60 @@ class NearestNeighbour:
     def scores(self, train: Dataset, test: Dataset, threads: int | None) -> Floats:
         """Return the score of each program, one group of `test` after another."""
         train = _chosen(train, self.training_set)
-        known, asked = _one_row_each(train), _one_row_each(test)
-        teachers = _Teachers(train)
-        found = np.zeros(len(test))
+        train_rows, test_rows = _one_row_each(train), _one_row_each(test)
+        groups = _TrainingGroups(train)
+        scores = np.zeros(len(test))
         for number, index in enumerate(_members(test)):
             if not len(index):
                 continue
             group = test.groups[number]
-            some = teachers.of(group, test.workloads[group.workload])
-            if len(some):
-                found[index] = self._ask(known[some], train.throughput[some], asked[index])
-        return found
+            similar = groups.nearest(group, test.workloads[group.workload])
+            if len(similar):
+                scores[index] = self._mean_throughput(
+                    train_rows[similar], train.throughput[similar], test_rows[index]
+                )
+        return scores
 
-    def _ask(
-        self, known: NDArray[np.float32], throughput: Floats, asked: NDArray[np.float32]
+    def _mean_throughput(
+        self, train_rows: NDArray[np.float32], throughput: Floats, test_rows: NDArray[np.float32]
     ) -> Floats:
-        """Return the mean throughput of the nearest of some known programs.
-
-        Of equally near ones, of which some are too many, each counts in part.
-        """
-        spread = known.std(axis=0, dtype=np.float64)
-        # A column that is equal in all known programs says nothing of which of them is nearer.
+        """Return the mean throughput of the nearest training programs; ties share their places."""
+        spread = train_rows.std(axis=0, dtype=np.float64)
+        # A constant column has no distances.
         scale = np.divide(1.0, spread, out=np.zeros_like(spread), where=spread > 0)
-        right = known * scale
-        length, count = (right**2).sum(axis=1), min(self.neighbours, len(known))
-        found = np.empty(len(asked))
-        step = max(1, _BLOCK // len(known))
-        for first in range(0, len(asked), step):
-            left = asked[first : first + step] * scale
+        right = train_rows * scale
+        length, count = (right**2).sum(axis=1), min(self.neighbours, len(train_rows))
+        scores = np.empty(len(test_rows))
+        step = max(1, _BLOCK // len(train_rows))
+        for first in range(0, len(test_rows), step):
+            left = test_rows[first : first + step] * scale
             squares = (left**2).sum(axis=1)[:, None] + length - 2 * left @ right.T
             edge = np.partition(squares, count - 1, axis=1)[:, count - 1, None]
             sure, tied = squares < edge, squares == edge
             places = (count - sure.sum(axis=1)) / tied.sum(axis=1)
             total = sure @ throughput + places * (tied @ throughput)
-            found[first : first + step] = total / count
-        return found
+            scores[first : first + step] = total / count
+        return scores
 
 
 @dataclass(frozen=True, slots=True)
 class TVMModel:
     """TVM's ``XGBModel`` with all its settings, on the rows of any feature set.
 
-    As in TVM 0.27 (``tvm/s_tir/meta_schedule/cost_model/xgb_model.py``), defects included
+    As in TVM 0.27 (``tvm/s_tir/meta_schedule/cost_model/xgb_model.py``), including its defects
     (docs/models.md): float32 throughputs with 1e10 seconds for a failure, so that all programs of a
     group of failures are perfect; the squared error of the sum over a program's rows, weighted by
     throughput, with a Hessian of 1 for each row; a base score of 0.5 for each row; up to 10,000
-    rounds, until the unweighted error on the training set has not fallen for 50; all rounds kept.
+    rounds, until the unweighted training error has not fallen for 50 rounds; all rounds kept.
 
     Parameters
     ----------
     training_set : str
-        What is learnt from (``tunedb.training_sets``).
+        Training set (``tunedb.training_sets``).
     max_depth, gamma, min_child_weight, eta, seed
-        Fields of its ``XGBConfig``.
+        Fields of TVM's ``XGBConfig``.
     early_stopping_rounds : int
-        Rounds without a lower error after which it stops.
+        Rounds without a lower error after which boosting stops.
     """
 
     training_set: str = "all"
@@ -149,7 +148,7 @@ class TVMModel:
     name: str = "tvm"
 
     def scores(self, train: Dataset, test: Dataset, threads: int | None) -> Floats:
-        """Return the score of each program; that of one without rows is 0."""
+        """Return the score of each program; 0 for a program without rows."""
         train = _chosen(train, self.training_set)
         booster = self.train(train.rows, train.starts, tvm_labels(train), threads)
         predicted = booster.inplace_predict(test.rows).astype(np.float64)
@@ -162,7 +161,7 @@ class TVMModel:
         labels: NDArray[np.float32],
         threads: int | None = None,
     ) -> Any:
-        """Return the booster that ``XGBModel._train`` makes of the same arrays.
+        """Return the booster that ``XGBModel._train`` would train on the same arrays.
 
         Parameters
         ----------
@@ -173,7 +172,7 @@ class TVMModel:
         labels : ndarray of float32, shape (n,)
             Throughputs.
         threads : int, optional
-            Of XGBoost.
+            Threads of XGBoost.
 
         Returns
         -------
@@ -182,7 +181,7 @@ class TVMModel:
         xgboost = import_xgboost()
         owner = np.repeat(np.arange(len(labels)), np.diff(starts))
         of_row = labels[owner]
-        # Weights do not reach a custom objective, but the bins of `hist`.
+        # Weights affect the bins of `hist`; a custom objective does not see them.
         matrix = xgboost.DMatrix(rows, label=of_row, weight=of_row)
         ones = np.ones_like(of_row, np.float64)
 
@@ -205,7 +204,7 @@ class TVMModel:
             booster.update(matrix, number, objective)
             predicted = booster.predict(matrix, output_margin=True)
             error = np.sqrt(np.square(np.bincount(owner, predicted)[owner] - of_row).mean())
-            # It compares what `eval_set` has printed with six digits.
+            # TVM compares the six digits that `eval_set` prints.
             error = float(f"{error:f}")
             if error < best:
                 best, best_round = error, number
@@ -214,7 +213,7 @@ class TVMModel:
         return booster
 
 
-#: All baselines by name. What they learn from is the first parameter.
+#: All baselines by name; the first parameter is the training set.
 BASELINES: dict[str, type[RandomOrder] | type[NearestNeighbour] | type[TVMModel]] = {
     "random": RandomOrder,
     "nearest": NearestNeighbour,
@@ -223,12 +222,12 @@ BASELINES: dict[str, type[RandomOrder] | type[NearestNeighbour] | type[TVMModel]
 
 
 def baseline(name: str, training_set: str = "all") -> Baseline:
-    """Return a baseline that learns from a training set.
+    """Return the baseline of a name, with a training set.
 
     Raises
     ------
     NotFoundError
-        There is none of this name.
+        No baseline has this name.
     """
     if name not in BASELINES:
         raise NotFoundError(f"no baseline {name!r}; there are: {', '.join(BASELINES)}")
@@ -237,19 +236,22 @@ def baseline(name: str, training_set: str = "all") -> Baseline:
 
 
 def tvm_labels(examples: Dataset) -> NDArray[np.float32]:
-    """Return the throughputs that TVM computes, shape (n,): the least time of a group / the time.
+    """Return throughputs as TVM computes them: least time of the group / time.
 
-    In float32, and with 1e10 seconds for a failure.
+    Returns
+    -------
+    ndarray of float32, shape (n,)
+        With 1e10 seconds for a failure.
     """
     seconds = np.where(examples.failed, _NO_TIME, examples.seconds).astype(np.float32)
     least = np.full(len(examples.groups), np.inf, np.float32)
     np.minimum.at(least, examples.group, seconds)
-    found: NDArray[np.float32] = least[examples.group] / seconds
-    return found
+    throughput: NDArray[np.float32] = least[examples.group] / seconds
+    return throughput
 
 
-class _Teachers:
-    """The groups that are learnt from, and which of them are most like another one."""
+class _TrainingGroups:
+    """The groups of the training programs, searched by similarity."""
 
     def __init__(self, train: Dataset) -> None:
         self._train = train
@@ -260,42 +262,51 @@ class _Teachers:
                 self._groups.setdefault(train.groups[number].workload, []).append(number)
         families: dict[str, list[int]] = {}
         structures: dict[tuple[object, ...], list[int]] = {}
-        for one in self._groups:
-            workload = train.workloads[one]
+        for index in self._groups:
+            workload = train.workloads[index]
             if workload.family is not None:
-                families.setdefault(workload.family, []).append(one)
+                families.setdefault(workload.family, []).append(index)
                 structure = structure_of(workload.family, workload.shapes)
-                structures.setdefault(structure, []).append(one)
+                structures.setdefault(structure, []).append(index)
         self._families = families
         self._shapes = {
-            key: (some, np.array([log_extents(train.workloads[one].shapes) for one in some]))
-            for key, some in structures.items()
+            key: (
+                indices,
+                np.array([log_extents(train.workloads[index].shapes) for index in indices]),
+            )
+            for key, indices in structures.items()
         }
-        self._flops = {one: _log_flops(train.workloads[one]) for one in self._groups}
+        self._flops = {index: _log_flops(train.workloads[index]) for index in self._groups}
 
-    def of(self, group: Group, workload: ExampleWorkload) -> NDArray[np.int64]:
-        """Return the programs of the groups that are most like a group, ascending."""
-        found = [i for one in self._nearest(group, workload) for i in self._groups[one]]
+    def nearest(self, group: Group, workload: ExampleWorkload) -> NDArray[np.int64]:
+        """Return the programs of the groups most similar to a group, ascending."""
+        numbers = [
+            number for index in self._nearest(group, workload) for number in self._groups[index]
+        ]
         here = (group.target, group.machine)
         groups = self._train.groups
-        same = [i for i in found if (groups[i].target, groups[i].machine) == here]
-        members = [self._members[i] for i in same or found]
+        same_hardware = [
+            number for number in numbers if (groups[number].target, groups[number].machine) == here
+        ]
+        members = [self._members[number] for number in same_hardware or numbers]
         return np.sort(np.concatenate(members)) if members else np.zeros(0, np.int64)
 
     def _nearest(self, group: Group, workload: ExampleWorkload) -> list[int]:
-        """Return the workloads that are most like a workload, all of them equally."""
-        if group.workload in self._groups:  # measured elsewhere, or in part
+        """Return the workloads most similar to a workload; several if equally near."""
+        if group.workload in self._groups:  # measured elsewhere or in part
             return [group.workload]
         structure = structure_of(workload.family, workload.shapes)
         if workload.shapes and structure in self._shapes:
-            some, extents = self._shapes[structure]
+            indices, extents = self._shapes[structure]
             distances = np.sqrt(np.square(extents - log_extents(workload.shapes)).sum(axis=1))
         else:
-            some = self._families.get(workload.family or "", [*self._groups])
-            distances = np.abs(np.array([self._flops[one] for one in some]) - _log_flops(workload))
-        # Not known of any, distances are all NaN, which equals nothing.
+            indices = self._families.get(workload.family or "", [*self._groups])
+            distances = np.abs(
+                np.array([self._flops[index] for index in indices]) - _log_flops(workload)
+            )
+        # If no distance is known, all are NaN, which equals nothing.
         least = np.min(distances, initial=np.inf, where=~np.isnan(distances))
-        return [some[i] for i in np.flatnonzero(distances == least)]
+        return [indices[place] for place in np.flatnonzero(distances == least)]
 
 
 def _members(examples: Dataset) -> list[NDArray[np.int64]]:
@@ -305,7 +316,7 @@ def _members(examples: Dataset) -> list[NDArray[np.int64]]:
 
 
 def _log_flops(workload: ExampleWorkload) -> float:
-    """Return the base-2 logarithm of the operations of one run, NaN where they are unknown."""
+    """Return the base-2 logarithm of the operations of one run, or NaN."""
     return log2(workload.flops) if workload.flops else float("nan")
 
 
@@ -319,5 +330,5 @@ def _one_row_each(examples: Dataset) -> NDArray[np.float32]:
 def _chosen(examples: Dataset, training_set: str) -> Dataset:
     """Return the programs of a training set."""
     policy: TrainingSet
-    policy, argument = part("training set", training_set)
+    policy, argument = recipe_part("training set", training_set)
     return examples.take(policy.choose(examples, argument, 0))

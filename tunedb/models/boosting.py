@@ -1,12 +1,12 @@
-"""Gradient boosting of programs' scores through XGBoost, one round at a time.
+"""Gradient boosting of the scores of programs with XGBoost, one round at a time.
 
-The loss is one of programs, the trees are of rows. So each round sums what the trees say of the
-rows of a program, asks the loss for its derivatives by those sums, and hands them to each row.
-XGBoost then takes a Newton step in each leaf with the diagonal of the Hessian. Where k rows of a
-program fall into one leaf, its score moves k times as far as each of them, and the curvature along
-that move is k² times that of the score, of which a diagonal of h for each row sees only k: boosting
-diverges from k · eta ≥ 2 on. With k · h for each row the step is exact there, and shorter than
-exact where the rows fall into several leaves, so it is stable for every k.
+The loss is a function of programs' scores, but trees score rows. Each round therefore sums the
+predictions for the rows of each program, computes the derivatives of the loss by these sums, and
+gives them to each row. XGBoost then takes a Newton step in each leaf with the diagonal of the
+Hessian. If k rows of a program fall into one leaf, its score moves k times as far as each row, and
+the curvature along that step is k² times that of the score, of which a diagonal of h for each row
+counts only k: boosting diverges for k · eta ≥ 2. With k · h for each row the step is exact in that
+case, and shorter than exact if the rows fall into several leaves, so it is stable for every k.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from .base import Floats, Objective
 from .pairs import Pairs
 from .recipe import Recipe
 
-# ---- When boosting stops: after how many rounds it no longer gains on workloads it has not seen --
+# ---- Early stopping, by the accuracy on held-out workloads ---------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EarlyStopping:
-    """What is looked at after each round.
+    """Early stopping by the pairwise accuracy on held-out workloads.
 
     Parameters
     ----------
     pairs : Pairs
-        Of the held-out programs.
+        Pairs of held-out programs.
     unseen : ndarray of bool, shape (n,)
-        Which of all programs those are.
+        True for each held-out program.
     patience : int
-        The recipe's, above 0.
+        Patience of the recipe, above 0.
     """
 
     pairs: Pairs
@@ -47,49 +47,49 @@ class EarlyStopping:
     patience: int
 
     def accuracy(self, scores: Floats) -> float:
-        """Return the pairwise accuracy on held-out workloads, by the scores of all programs."""
+        """Return the pairwise accuracy on held-out workloads, given the scores of all programs."""
         return self.pairs.accuracy(scores[self.unseen])
 
     def stops(self, history: Sequence[float]) -> bool:
-        """Return whether the best round is so long ago that there will be no better one."""
+        """Return whether the best round is at least `patience` rounds old."""
         return len(history) - best_round(history, self.patience) >= self.patience
 
 
 def best_round(history: Sequence[float], patience: int) -> int:
-    """Return the round, from 1, whose figure and those of the rounds before are best.
+    """Return the round, from 1, with the best moving average of the accuracy.
 
-    That is the greatest mean over `patience` rounds, or over all until then: the figure of one
-    round is above its neighbours' by chance.
+    The average is over the last `patience` rounds, or over all rounds so far: the accuracy of a
+    single round may exceed its neighbours' by chance.
 
     Parameters
     ----------
     history : sequence of float
-        Accuracy after each round, of one at least.
+        Accuracy after each round; not empty.
     patience : int
-        The recipe's, above 0.
+        Patience of the recipe, above 0.
     """
     sums = np.concatenate((np.zeros(1), np.cumsum(history)))
     rounds = np.arange(1, len(sums))
     spans = np.minimum(rounds, patience)
-    # Rounded, because the first of equal means counts.
+    # Rounded, because the first of equal means wins.
     means = np.round((sums[rounds] - sums[rounds - spans]) / spans, 12)
     return int(np.argmax(means)) + 1
 
 
 # ---- Boosting ------------------------------------------------------------------------------------
 
-#: Bins of each column; XGBoost's own choice.
+#: Bins of each column; XGBoost's default.
 BINS = 256
 
-#: Rows that the bounds of the bins are taken from: 64 for each bin.
+#: Rows sampled for the bounds of the bins: 64 for each bin.
 _SAMPLE_ROWS = 64 * BINS
 
-#: Called after each round with the accuracy on held-out workloads, None where none are held out.
+#: Callback after each round; takes the accuracy on held-out workloads, or None without any.
 OnFigure = Callable[[float | None], None]
 
 
 class TrainingMatrix(Protocol):
-    """The rows of the programs that are learnt from, wherever they are."""
+    """The rows of the training programs, in memory, on disk or on a cluster."""
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -109,30 +109,30 @@ class TrainingMatrix(Protocol):
         Parameters
         ----------
         gradients : ObjectiveGradients
-            Of the programs.
+            Gradients of the loss.
         settings : dict
-            Of :func:`parameters`.
+            Parameters of XGBoost (:func:`parameters`).
         rounds : int
-            Trees at most.
+            Maximum number of trees.
         stopping : EarlyStopping, optional
-            Says what is noted after each round, and when to stop.
+            Early stopping.
         on_figure : callable, optional
-            For progress, where the rounds are here.
+            Progress callback; not called for training on a cluster.
 
         Returns
         -------
         tuple of xgboost.Booster and list of float
-            The booster, and what was noted after each round.
+            The booster, and the held-out accuracy after each round (empty without `stopping`).
 
         Raises
         ------
         UsageError
-            XGBoost refuses a parameter.
+            XGBoost rejects a parameter.
         """
 
 
 def sample(count: int, seed: int) -> NDArray[np.int64]:
-    """Return which of `count` rows the bounds of the bins are taken from, ascending."""
+    """Return the numbers of the rows, of `count`, sampled for the bounds of the bins, ascending."""
     if count <= _SAMPLE_ROWS:
         return np.arange(count)
     drawn = np.random.default_rng(seed).choice(count, _SAMPLE_ROWS, replace=False)
@@ -140,19 +140,19 @@ def sample(count: int, seed: int) -> NDArray[np.int64]:
 
 
 def parameters(recipe: Recipe, *, seed: int, threads: int, device: str = "cpu") -> dict[str, Any]:
-    """Return XGBoost's parameters but for ``base_score``.
+    """Return the parameters of XGBoost except ``base_score``.
 
-    ``hist`` is pinned, because models of another method would not be equal. The objective only
-    says that a score is the sum over the trees as it stands.
+    ``tree_method`` is fixed to ``hist``, because other methods give other models. The objective
+    only makes the prediction the plain sum over trees; gradients come from the recipe's loss.
 
     Parameters
     ----------
     recipe : Recipe
-        All choices.
+        Recipe of the model.
     seed : int
-        Of the samples of columns and rows.
+        Seed of the samples of columns and rows.
     threads : int
-        For ``nthread``.
+        Value of ``nthread``.
     device : str
         ``cpu`` or ``cuda``.
     """
@@ -175,30 +175,30 @@ def parameters(recipe: Recipe, *, seed: int, threads: int, device: str = "cpu") 
 
 
 def check_parameters(settings: dict[str, Any]) -> None:
-    """Raise UsageError where XGBoost refuses some :func:`parameters`, before there are rows."""
+    """Raise UsageError if XGBoost rejects a parameter; checked on a matrix of one row."""
     xgboost = import_xgboost()
-    one = xgboost.DMatrix(np.zeros((1, 1), np.float32), nthread=1)
+    matrix = xgboost.DMatrix(np.zeros((1, 1), np.float32), nthread=1)
     try:
-        booster = xgboost.Booster(settings | {"nthread": 1}, [one])
-        booster.boost(one, 0, grad=np.zeros(1, np.float32), hess=np.ones(1, np.float32))
+        booster = xgboost.Booster(settings | {"nthread": 1}, [matrix])
+        booster.boost(matrix, 0, grad=np.zeros(1, np.float32), hess=np.ones(1, np.float32))
     except xgboost.core.XGBoostError as error:
-        raise _refused(error) from None
+        raise _rejection(error) from None
 
 
 class ObjectiveGradients:
-    """The loss that a booster descends, and how much each program is in it.
+    """The gradients of a loss, with the multiplicity of each program.
 
     Parameters
     ----------
     objective : Objective
-        The loss of the programs.
+        Loss of the programs.
     sizes : ndarray of int64, shape (n,)
         Rows of each program.
     hessian_power : float
-        The Hessian of a program with k rows is multiplied by k to this power. 1 is stable, 0 is
-        what TVM and Ansor have.
+        The Hessian of a program with k rows is multiplied by k to this power. 1 is stable; TVM and
+        Ansor use 0.
     counts : ndarray of float64, shape (n,), optional
-        How often each program counts: of bootstrap samples, or 0 for those that are held out.
+        Multiplicity of each program: its count in a bootstrap sample, or 0 if held out.
     """
 
     def __init__(
@@ -209,14 +209,14 @@ class ObjectiveGradients:
         hessian_power: float = 1.0,
         counts: Floats | None = None,
     ) -> None:
-        #: What each row scores before any tree.
+        #: Base score of each row.
         self.base = objective.base(sizes)
         self._objective = objective
         self._curvature = sizes.astype(np.float64) ** hessian_power
         self._counts = np.ones(len(sizes)) if counts is None else counts
 
     def derivatives(self, scores: Floats) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return what each row of a program is given: gradient and Hessian, each of shape (n,)."""
+        """Return the gradient and Hessian for each row of a program, each of shape (n,)."""
         gradient, hessian = self._objective.derivatives(scores)
         return (
             _summable(gradient * self._counts),
@@ -226,12 +226,12 @@ class ObjectiveGradients:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matrix:
-    """Rows as XGBoost holds them, in bins.
+    """Binned rows in XGBoost's memory, or paged from disk.
 
     Parameters
     ----------
     data : xgboost.DMatrix
-        Its matrix.
+        Matrix of all rows.
     starts : ndarray of int64, shape (n + 1,)
         The rows of program i are those from ``starts[i]`` to ``starts[i + 1]``.
     """
@@ -243,10 +243,10 @@ class Matrix:
     def from_rows(
         cls, rows: NDArray[np.float32], starts: NDArray[np.int64], *, threads: int, seed: int
     ) -> Matrix:
-        """Return the matrix of some rows.
+        """Return the matrix of rows in memory.
 
-        The bounds of the bins are quantiles of a :func:`sample`: to find those of all rows takes
-        longer than to put the rows into bins.
+        The bounds of the bins are quantiles of a :func:`sample`: quantiles of all rows would take
+        longer than the binning itself.
         """
         xgboost = import_xgboost()
         some, bins = sample(len(rows), seed), None
@@ -266,12 +266,12 @@ class Matrix:
         return values if bool((self.sizes == 1).all()) else np.repeat(values, self.sizes)
 
     def sums(self, margins: NDArray[np.float32]) -> Floats:
-        """Return the score of each program, given what trees say of each row."""
+        """Return the score of each program, given the prediction for each row."""
         return np.asarray(segmented(np.add, margins.astype(np.float64), self.starts), np.float64)
 
     def scores(self, booster: Any) -> Floats:
-        """Return the score of each program by a booster that is trained on this matrix."""
-        # XGBoost keeps what it predicted for a matrix, and adds one tree to it in each round.
+        """Return the score of each program by a booster trained on this matrix."""
+        # XGBoost caches the predictions for a matrix, and adds one tree to them in each round.
         return self.sums(booster.predict(self.data, output_margin=True, training=True))
 
     def boost(
@@ -298,16 +298,16 @@ class Matrix:
 
 
 class Boosting:
-    """One booster, a round at a time.
+    """The training of one booster, a round at a time.
 
     Parameters
     ----------
     matrix : Matrix
-        The programs that are learnt from.
+        Rows of the training programs.
     gradients : ObjectiveGradients
-        Their loss.
+        Gradients of the loss.
     settings : dict
-        Of :func:`parameters`.
+        Parameters of XGBoost (:func:`parameters`).
     """
 
     def __init__(
@@ -316,16 +316,16 @@ class Boosting:
         self._matrix = matrix
         self._gradients = gradients
         self._round = 0
-        #: Of the trees that there are, once they have been asked for.
+        #: Scores by all trees so far, once computed.
         self._scores: Floats | None = None
         xgboost = import_xgboost()
         try:
             self.booster = xgboost.Booster(settings | {"base_score": gradients.base}, [matrix.data])
         except xgboost.core.XGBoostError as error:
-            raise _refused(error) from None
+            raise _rejection(error) from None
 
     def scores(self) -> Floats:
-        """Return the scores of all programs, also of those that count 0."""
+        """Return the scores of all programs, held-out ones too."""
         if self._scores is None:
             self._scores = self._matrix.scores(self.booster)
         return self._scores
@@ -336,7 +336,7 @@ class Boosting:
         Raises
         ------
         UsageError
-            XGBoost refuses a parameter.
+            XGBoost rejects a parameter.
         """
         xgboost, matrix = import_xgboost(), self._matrix
         try:
@@ -348,7 +348,7 @@ class Boosting:
                 hess=matrix.to_rows(hessian),
             )
         except xgboost.core.XGBoostError as error:
-            raise _refused(error) from None
+            raise _rejection(error) from None
         self._round += 1
         self._scores = None
 
@@ -356,8 +356,8 @@ class Boosting:
 def _summable(values: Floats) -> NDArray[np.float32]:
     """Return values rounded to multiples of a number from 2^-24 to 2^-23 of the largest.
 
-    XGBoost adds them in double precision, in an order that depends on its threads. Sums of up to
-    2^29 such multiples are exact, and so the same in every order.
+    XGBoost sums them in double precision, in an order that depends on its threads. Sums of up to
+    2^29 such multiples are exact, and so independent of the order.
     """
     largest = float(np.abs(values).max(initial=0))
     if not 0 < largest < np.inf:
@@ -366,7 +366,7 @@ def _summable(values: Floats) -> NDArray[np.float32]:
     return np.asarray(np.rint(values / unit) * unit, np.float32)
 
 
-def _refused(error: Exception) -> UsageError:
-    """Return XGBoost's complaint, which has a stack trace, as one line."""
+def _rejection(error: Exception) -> UsageError:
+    """Return the first line of XGBoost's error, which carries a stack trace, as a UsageError."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return UsageError(f"XGBoost refuses the recipe: {lines[0] if lines else error}")
+    return UsageError(f"XGBoost rejects the recipe: {lines[0] if lines else error}")

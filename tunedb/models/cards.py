@@ -1,8 +1,8 @@
-"""What people should know about a model: plain data, stored beside it as JSON.
+"""Model cards: plain data about a model, stored beside it as JSON.
 
-A card answers from what a model was made and how well it does, and lets anyone make it again:
-equal recipes, training data and versions give equal models (:func:`model_digest`). Cards are data;
-what people see of them is made by ``tunedb models``.
+A card names the recipe, the training data and the evaluation of a model, and makes it
+reproducible: equal recipes, training data and versions give equal models (:func:`model_digest`).
+Cards are data; ``tunedb models`` formats them for people.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ if TYPE_CHECKING:
     from .dataset import Dataset
     from .recipe import Recipe
 
-#: Layout of cards.
+#: Version of the layout of cards.
 VERSION = 1
 
-#: Versions that decide what comes out of training.
+#: Packages whose versions decide the result of training.
 DECIDING = ("numpy", "tunedb", "xgboost")
 
-#: Workloads and targets that a card names; the others are counted.
+#: Maximum number of workloads and of targets that a card names; further ones are only counted.
 MOST_NAMED = 1_000
 
-#: Points of the loss that a card keeps of a training's course.
+#: Points of the accuracy curve that a card keeps.
 _MOST_POINTS = 20
 
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 
-class Cost:
-    """What making a model takes: begun when it is made, told by :meth:`to_json`."""
+class TrainingCost:
+    """A stopwatch for the time and memory of a training; starts when constructed."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
         self._cpu = time.process_time()
 
     def to_json(self) -> dict[str, Any]:
-        """Return seconds, processor seconds of all threads, and the process's peak in bytes."""
+        """Return seconds, CPU seconds of all threads, and the peak memory in bytes."""
         return {
             "seconds": time.perf_counter() - self._started,
             "cpu_seconds": time.process_time() - self._cpu,
@@ -60,32 +60,32 @@ class Cost:
 
 
 def _peak() -> int | None:
-    """Return the most memory that this process has held; None where the system does not say."""
+    """Return the peak memory of this process in bytes, or None if the system has no figure."""
     try:
         import resource
     except ImportError:  # Windows
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # Kilobytes but on macOS.
+    # Kilobytes, except on macOS.
     return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that a card names."""
-    found = {
+    """Return the versions of packages for a card, by name."""
+    versions_ = {
         "numpy": np.__version__,
         "python": ".".join(map(str, sys.version_info[:3])),
         "tunedb": __version__,
         "xgboost": import_xgboost().__version__,
     }
     with suppress(metadata.PackageNotFoundError):
-        found["tvm"] = metadata.version("apache-tvm")
-    return found
+        versions_["tvm"] = metadata.version("apache-tvm")
+    return versions_
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Return a version as numbers that can be compared."""
-    return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
+    """Return a version as comparable numbers."""
+    return tuple(int(field) for field in version.split(".")[:3] if field.isdigit())
 
 
 def model_digest(
@@ -94,18 +94,18 @@ def model_digest(
     training_digest: bytes,
     versions_: Mapping[str, str],
 ) -> bytes:
-    """Return the identity of a model: of all that decides what training makes.
+    """Return the digest of everything that decides the result of training.
 
     Parameters
     ----------
     kind : str
         ``ranker`` or ``failures``.
     parameters : bytes
-        Canonical JSON of its recipe.
+        Canonical JSON of the recipe.
     training_digest : bytes
         :attr:`tunedb.models.dataset.Dataset.digest`.
     versions_ : mapping
-        Those that :data:`DECIDING` names count.
+        Versions of packages; only those of :data:`DECIDING` enter the digest.
     """
     deciding = {name: versions_[name] for name in DECIDING}
     fields = (kind.encode(), parameters, training_digest)
@@ -113,19 +113,19 @@ def model_digest(
 
 
 def body_digest(body: bytes) -> bytes:
-    """Return the digest by which a card knows the model's bytes."""
+    """Return the digest of a model's bytes, as in its card."""
     return identity.digest("body", body)
 
 
 def digest_of_row(
     kind: str, parameters: bytes, training_digest: bytes, card: bytes, body: bytes | None
 ) -> bytes:
-    """Return the digest that a row of table ``model`` must have, from all its other columns.
+    """Return the digest that a row of table ``model`` must have, from its other columns.
 
     Raises
     ------
     FormatError
-        The card is none, or says something else of the body.
+        The card is malformed, or does not match the body.
     """
     values = parse_json(card)
     parse_json(parameters)
@@ -139,7 +139,7 @@ def digest_of_row(
 def make_card(
     recipe: Recipe,
     examples: Dataset,
-    learnt: Dataset,
+    training_set: Dataset,
     *,
     kind: str = "ranker",
     store_key: str,
@@ -155,27 +155,27 @@ def make_card(
     Parameters
     ----------
     recipe : Recipe
-        How it was made.
+        Recipe of the model.
     examples : Dataset
-        All that was read, with or without rows.
-    learnt : Dataset
-        What the recipe chose of it.
+        All examples that were read, with or without rows.
+    training_set : Dataset
+        Examples that the recipe selected for training.
     kind : str
         ``ranker`` or ``failures``.
     store_key : str
-        Which database it was made from: no other one may use it.
+        Key of the database of the records; only this database may load the model.
     scope : mapping or None
         :meth:`Scope.to_json`; None for everything.
     counts : mapping or None
-        Further counts of the data: records, and what was left out.
+        Further counts of the data: records, and records left out by reason.
     training : mapping or None
-        Its course (:func:`course`).
+        Facts of the training (:func:`tunedb.models.training_job.training_json`).
     evaluation : mapping or None
-        How well it does (:func:`tunedb.models.training_job.judge`).
+        Evaluation (:func:`tunedb.models.training_job.quick_evaluation`).
     cost : mapping or None
-        :meth:`Cost.to_json`.
+        :meth:`TrainingCost.to_json`.
     body : bytes
-        The model (``Model.to_bytes``), whether or not it is stored.
+        The model (``Model.to_bytes``), stored or not.
     """
     return {
         "card": VERSION,
@@ -189,7 +189,7 @@ def make_card(
         },
         "scope": scope or {"workloads": None, "targets": None, "sources": None},
         "data": describe_data(examples) | {"digest": examples.digest.hex(), **(counts or {})},
-        "learnt": describe_data(learnt),
+        "learnt": describe_data(training_set),
         "training": dict(training or {}),
         "versions": versions(),
         "evaluation": None if evaluation is None else dict(evaluation),
@@ -200,7 +200,7 @@ def make_card(
 
 
 def check(stored: StoredModel) -> None:
-    """Raise UsageError for a card of another layout."""
+    """Raise UsageError if the card has another layout."""
     layout = stored.card.get("card")
     if layout != VERSION:
         raise UsageError(
@@ -210,7 +210,7 @@ def check(stored: StoredModel) -> None:
 
 
 def describe_data(examples: Dataset) -> dict[str, Any]:
-    """Return how many programs there are, of what, how fast, and what failed."""
+    """Return the counts, throughput quantiles and failures of a dataset, for a card."""
     groups = [examples.groups[i] for i in np.unique(examples.group)]
     workloads = sorted({group.workload for group in groups})
     targets = {group.target: group.target_id for group in groups}
@@ -227,7 +227,7 @@ def describe_data(examples: Dataset) -> dict[str, Any]:
             for kind, number in zip(FAILURES, numbers, strict=True)
             if kind is not None and number
         },
-        # 10th to 90th percentile, of the best of its workload.
+        # 10th to 90th percentile; 1 is the best program of a group.
         "throughput": np.quantile(worked, _QUANTILES).tolist() if len(worked) else None,
         "target_digests": [digest.hex() for digest in sorted(targets)][:MOST_NAMED],
         "workload_digests": [examples.workloads[i].digest.hex() for i in workloads][:MOST_NAMED],
@@ -235,20 +235,20 @@ def describe_data(examples: Dataset) -> dict[str, Any]:
 
 
 def covers(stored: StoredModel, targets: Sequence[bytes]) -> bool:
-    """Tell whether a model has learnt from records of all of these targets (their digests)."""
-    known = set(stored.card["learnt"]["target_digests"])
-    return all(digest.hex() in known for digest in targets)
+    """Return whether a model was trained on records of all these targets (digests)."""
+    trained_on = set(stored.card["learnt"]["target_digests"])
+    return all(digest.hex() in trained_on for digest in targets)
 
 
 def pairwise(card: Mapping[str, Any]) -> float | None:
-    """Return the pairwise accuracy on held-out workloads; None for a model that was not judged."""
-    judged = card["evaluation"]
-    found: float | None = None if judged is None else judged["pairwise"]
-    return found
+    """Return the pairwise accuracy on held-out workloads; None without an evaluation."""
+    evaluation = card["evaluation"]
+    accuracy: float | None = None if evaluation is None else evaluation["pairwise"]
+    return accuracy
 
 
 def thinned(history: Sequence[float]) -> list[list[float]]:
-    """Return ``[round, figure]`` of some rounds, the first and the last among them."""
+    """Return ``[round, figure]`` of at most 20 rounds, the first and the last included."""
     if not history:
         return []
     places = np.unique(np.linspace(0, len(history) - 1, _MOST_POINTS).round().astype(int))

@@ -1,8 +1,8 @@
 """Datasets for training: measured programs with their features, read from a database.
 
-Records are read as columns (:class:`tunedb.storage.training.TrainingRecords`). The dataset that is
-made of them depends on nothing but the measurements: not on local numbers, and on the order of
-insertion only for the order of trials whose times of measurement are unknown or equal.
+Records are read as columns (:class:`tunedb.storage.training.TrainingRecords`). The dataset depends
+only on the measurements: not on local numbers, and on the order of insertion only for the order of
+trials whose times of measurement are unknown or equal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..extraction.extract import quarantine_name
 from ..records import FailureKind, Origin, Signature
 from ..run_times import NO_TIME
 from ..system.host import threads_of
-from .base import Floats, Label, part
+from .base import Floats, LabelPolicy, recipe_part
 from .scope import EVERYTHING, Scope
 
 if TYPE_CHECKING:
@@ -38,16 +38,16 @@ ORIGINS: tuple[Origin, ...] = tuple(Origin)
 
 @dataclass(frozen=True, slots=True)
 class ExampleWorkload:
-    """A workload as models see it: enough to split by, and to find its neighbours.
+    """The features of a workload by which splits and baselines compare it.
 
     Parameters
     ----------
     id : int
-        Local number; 0 where it is not stored.
+        Local number; 0 if not stored.
     digest : bytes
-        Identity.
+        Digest of the workload.
     name : str
-        Name.
+        Name of the workload.
     family : str or None
         Operator family (:mod:`tunedb.programs.workload_info.families`).
     shapes : tuple of tuple of int
@@ -74,7 +74,7 @@ class ExampleWorkload:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Programs whose times are comparable: of one workload, for one target, on one machine.
+    """A set of programs with comparable times: one workload, one target, one machine.
 
     Parameters
     ----------
@@ -85,8 +85,8 @@ class Group:
     target : bytes
         Digest of the target.
     machine : str
-        Number of the machine among those of the target; empty where sessions do not contradict
-        each other (:mod:`tunedb.models.sessions`).
+        Number of the machine among those of the target; empty if all sessions of the target are
+        one machine (:mod:`tunedb.models.sessions`).
     """
 
     workload: int
@@ -100,7 +100,7 @@ class Dataset:
     """Measured programs with their features.
 
     Programs are ordered by the digests of workload and target, then machine, then the digest of
-    the program. A program that a group measured several times is one example.
+    the program. A program measured several times in a group is one example.
 
     Parameters
     ----------
@@ -109,18 +109,18 @@ class Dataset:
     columns : tuple of str
         Names of the columns.
     rows : ndarray of float32, shape (m, columns)
-        Rows of all programs, one after another, all finite. Empty where they are not read yet
-        (:func:`with_rows`) or streamed (:mod:`tunedb.models.external`).
+        Rows of all programs, concatenated, all finite. Empty if not read yet (:func:`with_rows`)
+        or streamed (:mod:`tunedb.models.external`).
     starts : ndarray of int64, shape (n + 1,)
         The rows of program i are ``rows[starts[i]:starts[i + 1]]``.
     program_ids : ndarray of int64, shape (n,)
-        Local numbers of the programs; 0 for one that is not stored.
+        Local numbers of the programs; 0 for a program that is not stored.
     group : ndarray of int32, shape (n,)
         Index into `groups`.
     seconds : ndarray of float64, shape (n,)
-        Run time by the label policy; NaN where the program failed.
+        Run time by the label policy; NaN for failed programs.
     throughput : ndarray of float64, shape (n,)
-        Best run time of the group / run time, in (0, 1]; 0 where the program failed.
+        Best run time of the group / run time, in (0, 1]; 0 for failed programs.
     failures : ndarray of int8, shape (n,)
         0, or the failure as an index into :data:`FAILURES`.
     trials : ndarray of int32, shape (n,)
@@ -128,15 +128,15 @@ class Dataset:
     origins : ndarray of int8, shape (n,)
         Index into :data:`ORIGINS`.
     costs : ndarray of float64, shape (n,)
-        Seconds of the whole trial; NaN where unknown.
+        Seconds of the whole trial; NaN if unknown.
     groups : tuple of Group
-        All groups, also those without a program in a subset.
+        All groups, including those without a program in a subset.
     workloads : tuple of ExampleWorkload
         All workloads.
     label : str
         Name of the label policy.
     digest : bytes
-        Identity of the data: programs, labels, failures, trials, origins, feature set.
+        Digest of programs, labels, failures, trials, origins and feature set.
     """
 
     feature_set: str
@@ -159,7 +159,7 @@ class Dataset:
 
     def __post_init__(self) -> None:
         """Raise FormatError for a feature that is NaN or infinite."""
-        # The sum in double precision is finite exactly where all are, and needs no array.
+        # The sum in double precision is finite exactly if all values are, and needs no array.
         if np.isfinite(self.rows.sum(dtype=np.float64)):
             return
         row, column = np.argwhere(~np.isfinite(self.rows))[0].tolist()
@@ -172,12 +172,12 @@ class Dataset:
         )
 
     def derived(self, **changes: Any) -> Dataset:
-        """Return the dataset with other values of some fields, without another check of rows.
+        """Return a copy with other values of some fields, without a check of its rows.
 
         Parameters
         ----------
         **changes : Any
-            New values by field. Rows must be those of checked datasets.
+            New values by field. Rows must come from checked datasets.
         """
         dataset = object.__new__(Dataset)
         for field in fields(Dataset):
@@ -207,7 +207,7 @@ class Dataset:
         return failed
 
     def take(self, chosen: NDArray[np.int64] | NDArray[np.bool_] | Sequence[int]) -> Dataset:
-        """Return some of the programs, in the order of their numbers; groups keep theirs.
+        """Return a subset of the programs, in the order of their numbers; groups stay.
 
         Parameters
         ----------
@@ -219,7 +219,7 @@ class Dataset:
         sizes = self.sizes[index]
         starts = np.concatenate(([0], np.cumsum(sizes)))
         if len(self.rows):
-            # Row numbers of all chosen programs, without a loop.
+            # Row numbers of all chosen programs, vectorised.
             shift = np.repeat(self.starts[:-1][index] - starts[:-1], sizes)
             rows = self.rows[np.arange(starts[-1]) + shift]
         else:
@@ -241,13 +241,13 @@ _UNKNOWN = FAILURES.index(FailureKind.UNKNOWN)
 def dataset_of(
     store: Store, feature_set: NamedSet, records: TrainingRecords, label: str, *, corrected: bool
 ) -> tuple[Dataset, DataCounts]:
-    """Return the examples of records, without rows, and the counts of what is in none.
+    """Return the examples of records, without rows, and the counts of records in no example.
 
-    A record has worked if it has a time above 0 that is not TVM's sentinel, and does not count as
-    failed. A program has worked if one of its records has, and the times of all those are its
-    times; otherwise it failed as its last record. Failures of infrastructure and successes without
-    a time count for nothing. Trials count programs without features too, so that a trial has the
-    same number for every feature set.
+    A record succeeded if it has a time above 0 that is not TVM's sentinel, and no failure. A
+    program succeeded if one of its records did, and pools the times of all these; otherwise it has
+    the failure of its last record. Infrastructure failures and successes without a time are left
+    out. Trial numbers include programs without features, so that a trial has the same number for
+    every feature set.
 
     Parameters
     ----------
@@ -256,7 +256,7 @@ def dataset_of(
     feature_set : FeatureSet
         Feature set whose rows the records count.
     records : TrainingRecords
-        Records of programs.
+        Records of all programs.
     label : str
         Label policy (``tunedb.labels``).
     corrected : bool
@@ -265,18 +265,18 @@ def dataset_of(
     Raises
     ------
     NotFoundError, PluginError
-        There is no such label, or it does not work; or no program has features.
+        The label policy is unknown or does not work; or no program has features.
     UsageError
         The feature set is stored with other columns.
     """
-    policy: Label = part("label", label)[0]
+    policy: LabelPolicy = recipe_part("label", label)[0]
     times = _Times.from_records(records)
     failed = records.failed & (records.failures != _INFRASTRUCTURE)
     counted = np.flatnonzero(times.worked | failed)
     machines, factors, several = _sessions(store, records)
     workloads, groups, numbers, group = _groups(store, records, counted, machines, several)
 
-    # Records of one program of one group stand together from here on, in the order of time.
+    # From here on the records of each program in a group are contiguous, in the order of time.
     turn = _turns(records, counted, group)
     high, low = records.digests[counted].T
     order = np.lexsort((turn, low, high, group))
@@ -294,7 +294,7 @@ def dataset_of(
         policy, record[ran], owner[ran], factors if corrected else None
     )
     failures = np.where(records.failures[last] == 0, _UNKNOWN, records.failures[last])
-    # Records with the outcome of their program.
+    # True for each record with the outcome of its program.
     agrees = ran == success[owner]
 
     _check_features(store, feature_set, records, first)
@@ -352,7 +352,7 @@ def dataset_of(
 def _used(
     groups: list[Group], workloads: tuple[ExampleWorkload, ...]
 ) -> tuple[tuple[Group, ...], tuple[ExampleWorkload, ...]]:
-    """Return groups, and the workloads that they have."""
+    """Return groups with renumbered workloads, and the workloads that they use."""
     used = sorted({group.workload for group in groups})
     new_index = {workload: index for index, workload in enumerate(used)}
     renumbered = tuple(replace(group, workload=new_index[group.workload]) for group in groups)
@@ -361,33 +361,35 @@ def _used(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Times:
-    """Run times that count."""
+    """The valid run times of records."""
 
     #: Shape (m,).
     seconds: Floats
     #: Index of the record of each time, ascending, shape (m,).
     record: Ints
-    #: True for each record that has such a time and did not fail, shape (records,).
+    #: True for each record with a valid time and without a failure, shape (records,).
     worked: Bools
 
     @classmethod
     def from_records(cls, records: TrainingRecords) -> _Times:
-        """Return the run times of records that count."""
+        """Return the valid run times of records."""
         record = np.repeat(np.arange(len(records)), records.n_times)
-        # A store has finite times only, and no clock should give 0 or less.
+        # A store has finite times only; a time of 0 or less is invalid.
         is_time = (records.times > 0) & (records.times != NO_TIME)
         is_time &= ~records.failed[record]
         record = record[is_time]
         worked = np.bincount(record, minlength=len(records)) > 0
         return cls(records.times[is_time], record, worked)
 
-    def labelled(self, policy: Label, records: Ints, owner: Ints, factors: Floats | None) -> Floats:
-        """Return one time for each program (`owner`) of the records, in the order of programs."""
+    def labelled(
+        self, policy: LabelPolicy, records: Ints, owner: Ints, factors: Floats | None
+    ) -> Floats:
+        """Return the time of each program; `owner` has the program of each record."""
         owner_of = np.full(len(self.worked), -1)
         owner_of[records] = owner
         program = owner_of[self.record]
         seconds = self.seconds if factors is None else self.seconds / factors[self.record]
-        # By size too: a sum then does not depend on which record was inserted first.
+        # Sorted by value too, so that sums do not depend on the order of insertion.
         order = np.lexsort((seconds, program))
         sizes = np.bincount(program)
         starts = np.concatenate(([0], np.cumsum(sizes[sizes > 0])))
@@ -400,16 +402,16 @@ class _Times:
         return labels
 
 
-#: A machine's number times this, plus its threads, is one number for both.
+#: Encodes a machine and its threads in one number: machine · _THREADS + threads.
 _THREADS = 1 << 12
 
 
 def _sessions(store: Store, records: TrainingRecords) -> tuple[NDArray[np.int32], Floats, set[int]]:
-    """Return the machine and the factor of each record, and the targets with several machines.
+    """Return machine and factor of each record, and the targets with several machines.
 
-    Sessions that measured with other numbers of TVM's threads count as other machines.
+    Sessions with different TVM_NUM_THREADS count as different machines.
     """
-    # A session without an estimate is of machine 0, and its factor is 1.
+    # A session without an estimate has machine 0 and factor 1.
     machines = np.zeros(len(records), np.int32)
     factors = np.ones(len(records))
     several = set()
@@ -423,15 +425,15 @@ def _sessions(store: Store, records: TrainingRecords) -> tuple[NDArray[np.int32]
         threads = _threads(store, target_id, subjects.tolist())
         if len({estimate.machine for estimate in estimates.values()}) > 1 or len(set(threads)) > 1:
             several.add(target_id)
-        known = [estimates.get(subject) for subject in subjects.tolist()]
-        numbers = [e.machine if e else 0 for e in known]
+        of_subjects = [estimates.get(subject) for subject in subjects.tolist()]
+        numbers = [e.machine if e else 0 for e in of_subjects]
         machines[of_target] = (np.array(numbers) * _THREADS + threads)[inverse]
-        factors[of_target] = np.array([e.factor if e else 1.0 for e in known])[inverse]
+        factors[of_target] = np.array([e.factor if e else 1.0 for e in of_subjects])[inverse]
     return machines, factors, several
 
 
 def _threads(store: Store, target_id: int, subjects: Sequence[int]) -> list[int]:
-    """Return the threads of each session of a CPU; 0 where they are unknown, and on GPUs."""
+    """Return the threads of each session of a CPU; 0 if unknown, and on GPUs."""
     if not store.targets.get(target_id).is_cpu:
         return [0] * len(subjects)
     sessions = (store.sessions.get(subject) if subject > 0 else None for subject in subjects)
@@ -439,7 +441,7 @@ def _threads(store: Store, target_id: int, subjects: Sequence[int]) -> list[int]
 
 
 def _machine_name(number: int) -> str:
-    """Return the name of a machine's number and of its threads, where they are known."""
+    """Return the name of a machine, with its threads if known."""
     machine, threads = divmod(number, _THREADS)
     return f"{machine}, TVM_NUM_THREADS={threads}" if threads else str(machine)
 
@@ -451,7 +453,7 @@ def _groups(
     machines: NDArray[np.int32],
     several: set[int],
 ) -> tuple[tuple[ExampleWorkload, ...], tuple[Group, ...], NDArray[np.int32], Ints]:
-    """Return workloads, groups, their machines, and the group of each record that counts."""
+    """Return workloads, groups, the machine of each group, and the group of each counted record."""
     workload_ids, workload = np.unique(records.workload_ids[counted], return_inverse=True)
     workloads = tuple(
         ExampleWorkload.from_signature(*row)
@@ -465,8 +467,7 @@ def _groups(
     by_digest = sorted(target_ids.tolist(), key=digests.__getitem__)
     target = np.array([by_digest.index(id_) for id_ in target_ids.tolist()], np.int64)[target]
 
-    # One number for the three, in the order of all of them.
-    # Machines of untrusted sessions have numbers below 0.
+    # One sort key for workload, target and machine; untrusted machines have numbers below 0.
     first = int(machines.min(initial=0))
     spans = (
         *(max(len(workloads), 1), max(len(by_digest), 1)),
@@ -487,9 +488,8 @@ def _groups(
     return workloads, groups, keys[2].astype(np.int32), group
 
 
-# Where a record of a group has no time of measurement, the order of insertion counts.
 def _turns(records: TrainingRecords, counted: Ints, group: Ints) -> Ints:
-    """Return the place of each counted record among all, group by group in the order of time."""
+    """Return the rank of each record by group and time of measurement; without times by id."""
     measured_at = records.measured_at[counted]
     unknown = np.bincount(group[measured_at <= 0], minlength=group.max(initial=0) + 1) > 0
     time = np.where(unknown[group], 0, measured_at)
@@ -499,14 +499,14 @@ def _turns(records: TrainingRecords, counted: Ints, group: Ints) -> Ints:
 
 
 def _ranks(turns: Ints, group: Ints) -> Ints:
-    """Return the rank of each in its group, from 0; `group` ascends, and so do turns by group."""
+    """Return the rank of each entry in its group, from 0; `group` ascends, and turns by group."""
     ranks = np.empty(len(turns), np.int64)
     ranks[np.argsort(turns)] = np.arange(len(turns))
     return ranks - np.searchsorted(group, group)
 
 
 def _means(values: Floats, owner: Ints, size: int) -> Floats:
-    """Return the mean of the known values of each owner, NaN where none is, shape (size,)."""
+    """Return the mean of the finite values of each owner, or NaN, shape (size,)."""
     known = np.isfinite(values)
     number = np.bincount(owner[known], minlength=size)
     total = np.bincount(owner[known], values[known], minlength=size)
@@ -517,7 +517,7 @@ def _means(values: Floats, owner: Ints, size: int) -> Floats:
 def throughput_of(
     seconds: Floats, group: NDArray[np.integer], bests: Floats | None = None
 ) -> Floats:
-    """Return the best time of each program's group / its own time.
+    """Return the throughput of each program: best time of the group / time of the program.
 
     Parameters
     ----------
@@ -526,7 +526,7 @@ def throughput_of(
     group : ndarray of int, shape (n,)
         Group of each program.
     bests : ndarray of float64, shape (n,), optional
-        Best time of the group as far as each program knows it; by default its own time.
+        Best known time of each program's group; by default the program's own time.
 
     Returns
     -------
@@ -543,30 +543,30 @@ def throughput_of(
 
 # ---- From a database -----------------------------------------------------------------------------
 
-#: Called with the number of programs whose rows have been read, and of all.
+#: Progress callback; takes the number of programs whose rows were read, and of all.
 OnRead = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class DataCounts:
-    """Counts of the records that were read, and of those that are in no example.
+    """Counts of the records that were read, and of records in no example.
 
     Parameters
     ----------
     records : int
-        Records of the scope, run or failed, without retracted ones.
+        Measured records of the scope, successes and failures, without retracted ones.
     infrastructure : int
-        Records that failed by no fault of the program; they are in no example.
+        Infrastructure failures; they are in no example.
     timeless : int
-        Records that count as successes and have no time above 0; they are in no example.
+        Successes without a time above 0; they are in no example.
     programs : int
         Programs of the other records.
     without_features : int
-        Programs of them without rows of the feature set; they are in no example.
+        Programs without rows of the feature set; they are in no example.
     workloads : int
         Workloads of the examples.
     failed_workloads : int
-        Workloads without any program that worked.
+        Workloads without a program that succeeded.
     targets : int
         Targets of the examples.
     """
@@ -591,11 +591,11 @@ def load(
     rows: bool = True,
     on_read: OnRead | None = None,
 ) -> Dataset:
-    """Return all measured programs that have features, also those that failed.
+    """Return all measured programs with features, including failed ones.
 
-    Records of foreign sources count, retracted ones and failures of infrastructure do not. The
-    records of one program in one group are one example: their run times are pooled, a program that
-    worked once has not failed, and one that never worked failed as it did last.
+    Records of foreign sources are included; retracted records and infrastructure failures are not.
+    The records of a program in a group are one example: their run times are pooled, and a program
+    counts as failed only if all of its records failed, with the failure of the last one.
 
     Parameters
     ----------
@@ -604,11 +604,11 @@ def load(
     feature_set : FeatureSet
         Feature set, in this version.
     label : str
-        Label policy: the run time of a program that counts (``tunedb.labels``).
+        Label policy: the run time of a program from its repeats (``tunedb.labels``).
     corrected : bool
         Divide run times by the stored factors of their sessions.
     scope : Scope
-        Records that count.
+        Scope of the records.
     rows : bool
         Read the feature rows too; :func:`with_rows` reads them later.
     on_read : callable or None
@@ -621,7 +621,7 @@ def load(
     Raises
     ------
     NotFoundError
-        No record of the scope is measured, or none has rows; or there is no such label.
+        The scope has no measured record, or none has rows; or the label policy is unknown.
     UsageError
         The feature set has no fixed columns, or is stored with others.
     FormatError, LimitError, StorageError
@@ -639,9 +639,9 @@ def load_counted(
     corrected: bool = False,
     scope: Scope = EVERYTHING,
 ) -> tuple[Dataset, DataCounts]:
-    """Return examples without rows, and the counts of the records.
+    """Return examples without rows, and counts of the records, from one snapshot.
 
-    Parameters and errors are those of :func:`load`. The records are one snapshot.
+    Parameters and errors are those of :func:`load`.
     """
     if not feature_set.columns:
         raise UsageError(
@@ -655,14 +655,14 @@ def load_counted(
 
 
 def with_rows(store: Store, examples: Dataset, *, on_read: OnRead | None = None) -> Dataset:
-    """Return examples with their feature rows, which are read once in the order of their ids.
+    """Return examples with their feature rows, read once in the order of program ids.
 
     Parameters
     ----------
     store : Store
-        Store that they were loaded from.
+        Store that the examples were loaded from.
     examples : Dataset
-        Some or all of the programs that ``load(…, rows=False)`` returned.
+        All or some programs of ``load(…, rows=False)``.
     on_read : callable or None
         Progress callback.
 
@@ -711,7 +711,7 @@ class _FeatureSetName:
 
 
 def _nothing_measured(store: Store, *, everything: bool) -> str:
-    """Return the reason why there is nothing to learn from, in one line."""
+    """Return the message for a scope without training data."""
     where = store.location
     if not store.records.count():
         return f"{where}: there are no records to train on; run: tunedb import logs PATH"
@@ -731,7 +731,7 @@ def _nothing_measured(store: Store, *, everything: bool) -> str:
 def _check_features(
     store: Store, feature_set: NamedSet, records: TrainingRecords, first: Ints
 ) -> None:
-    """Raise where no program has rows of this version; `first` has one record of each program."""
+    """Raise if no program has rows of this version; `first` has one record of each program."""
     where, name, version = store.location, feature_set.name, feature_set.version
     if not len(first):
         raise NotFoundError(

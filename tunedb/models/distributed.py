@@ -1,12 +1,13 @@
-"""Training on several machines, the workers of a Dask cluster, through :mod:`xgboost.dask`.
+"""Training on the workers of a Dask cluster, with :mod:`xgboost.dask`.
 
-The rows of some workloads, whole ones, are the partition of a worker, so that no program and no
-group is divided. XGBoost finds the bounds of bins and adds up histograms over all workers. The loss
-is one of all programs: in each round workers add up the programs' scores, so they take the same
-gradients, see the same accuracy on held-out workloads, and stop together.
+The partition of a worker has the rows of whole workloads, so that no program and no group is
+divided. XGBoost computes the bounds of bins and sums histograms over all workers. The loss is a
+function of all programs: in each round the workers sum the programs' scores, so that they compute
+the same gradients and the same accuracy on held-out workloads, and stop together.
 
-The bounds of bins are sketches that depend on which worker has which rows, so the model is not that
-of one machine to the byte. It is as good, and the same workers make the same model again.
+The bounds of bins are sketches that depend on the division of rows, so the bytes of the model
+differ from those of a single machine. Its quality is equal, and the same workers give the same
+model again.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ if TYPE_CHECKING:
     from .dataset import Dataset
     from .recipe import Recipe
 
-#: How long a lost worker may go unnoticed.
+#: Interval of the checks for lost workers.
 _POLL_SECONDS = 1
 
-#: How long workers wait for one another when they begin a training, before they give up.
+#: Timeout of workers that wait for each other at the start of a training.
 _MEETING_SECONDS = 60
 
-#: Attribute of a booster that carries the accuracy after each round to the client.
+#: Attribute of a booster with the accuracy after each round, for the client.
 _HISTORY = "tunedb.history"
 
 
@@ -58,34 +59,34 @@ def fit_on_cluster(
     workers: Sequence[str] | None = None,
     threads: int | None = None,
 ) -> Fitted:
-    """Train a model on the workers of a Dask cluster, as good as that of one machine.
+    """Train a model on the workers of a Dask cluster, with the quality of a single machine.
 
-    Scheduler and workers need tunedb with the extra ``dask``, all of the same versions. Two
-    trainings that share a worker wait for each other.
+    Scheduler and workers need tunedb with the extra ``dask``, in equal versions. Trainings that
+    share a worker wait for each other.
 
     Parameters
     ----------
     client : distributed.Client
-        Not an asynchronous one.
+        A synchronous client.
     examples : Dataset
-        What is measured. With rows, each worker is sent those of its workloads. Without
-        (``load(..., rows=False)``) each reads them from the database.
+        With rows, each worker receives the rows of its workloads. Without rows
+        (``load(..., rows=False)``) each worker reads them from the database.
     recipe : Recipe
-        All choices.
+        Recipe of the model.
     url : str, optional
-        The database that the examples were loaded from, as the workers reach it: PostgreSQL's URL,
-        or the path of a file that all machines share. A password in it goes to the workers as Dask
-        sends everything: in the clear, unless the cluster has TLS.
+        URL of the examples' database, as reachable by the workers: a PostgreSQL URL, or the path of
+        a file on a shared file system. Dask sends a password in it in the clear, unless the cluster
+        has TLS.
     workers : sequence of str, optional
-        Addresses of those to use; without, all of the cluster. No more are used than there are
-        workloads.
+        Addresses of the workers to use; by default all. At most one worker per workload is used.
     threads : int, optional
-        Threads of XGBoost on each worker; without, as many as Dask gives it.
+        Threads of XGBoost on each worker; by default the threads of the Dask worker.
 
     Raises
     ------
     UsageError
-        As :func:`tunedb.models.training.fit`; or a worker is not there, or neither rows nor a URL.
+        As :func:`tunedb.models.training.fit`; or a worker does not exist, or there are neither rows
+        nor a URL.
     StorageError
         The workers' database is not that of the examples, a worker was lost, or the scheduler does
         not answer.
@@ -98,7 +99,7 @@ def fit_on_cluster(
     elif not len(examples.rows):
         raise UsageError("examples have no rows; give workers the url to read them from")
     scheduler: Any = client.scheduler
-    if scheduler is None:  # the client is closed, or has given it up
+    if scheduler is None:  # the client is closed
         raise StorageError("Dask's scheduler does not answer; start it and connect again")
     cluster = _Cluster(client, scheduler, url, threads, [])
     known = cluster.sync(scheduler.identity)["workers"]
@@ -117,17 +118,17 @@ def fit_on_cluster(
 
 
 def divide(examples: Dataset, workers: int) -> list[NDArray[np.int64]]:
-    """Return which workloads each worker has: all of them, each once, none without any.
+    """Return the workloads of each worker: each workload once, no worker without any.
 
-    The workload with most rows goes first, to the worker with fewest (Graham's LPT rule: the
-    fullest has at most 4/3 of what the best division gives it).
+    Workloads are assigned by descending rows to the least loaded worker (Graham's LPT rule: the
+    maximum load is at most 4/3 of the optimum).
 
     Parameters
     ----------
     examples : Dataset
-        What is learnt from.
+        Training programs.
     workers : int
-        How many there are at most.
+        Maximum number of workers.
 
     Returns
     -------
@@ -139,8 +140,8 @@ def divide(examples: Dataset, workers: int) -> list[NDArray[np.int64]]:
     shares: list[list[int]] = [[] for _ in range(min(workers, len(present)))]
     loads = np.zeros(len(shares))
     for workload in present[np.argsort(-rows[present], kind="stable")].tolist():
-        # The number of workloads decides where rows do not, so that nobody goes without.
-        least = min(range(len(shares)), key=lambda one: (loads[one], len(shares[one])))
+        # Ties go to the worker with fewer workloads, so that no worker is without any.
+        least = min(range(len(shares)), key=lambda share: (loads[share], len(shares[share])))
         shares[least].append(workload)
         loads[least] += rows[workload]
     return [np.sort(np.array(share, np.int64)) for share in shares]
@@ -151,55 +152,55 @@ def divide(examples: Dataset, workers: int) -> list[NDArray[np.int64]]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Cluster:
-    """Some workers of a Dask cluster; nothing waits for one that is lost."""
+    """The workers of a Dask cluster used for a training; a lost worker raises an error."""
 
     client: Any
-    #: The client's; a client that gives up forgets it.
+    #: Scheduler of the client; kept here, because a closed client drops it.
     scheduler: Any
     url: str | None
     threads: int | None
     addresses: list[str]
 
     def matrix(self, chosen: Dataset, row_model: RowModel, _: int, seed: int) -> _ClusterMatrix:
-        """Return the matrix of some programs (:data:`tunedb.models.training.MakeMatrix`)."""
+        """Return the matrix of training programs (:data:`tunedb.models.training.MakeMatrix`)."""
         check_any_rows(chosen)
         shares = divide(chosen, len(self.addresses))
         cluster = replace(self, addresses=self.addresses[: len(shares)])
         programs = [np.flatnonzero(np.isin(chosen.workload, share)) for share in shares]
-        made = []
+        tasks = []
         for address, own in zip(cluster.addresses, programs, strict=True):
             sent = cluster.send(chosen.take(own), address)
-            made.append((address, cluster.run(address, _make, sent, self.url, row_model)))
+            tasks.append((address, cluster.run(address, _make_rows, sent, self.url, row_model)))
         sizes = np.zeros(len(chosen), np.int64)
-        counts = cluster.results([cluster.run(address, _sizes, task) for address, task in made])
+        counts = cluster.results([cluster.run(address, _sizes, task) for address, task in tasks])
         for own, count in zip(programs, counts, strict=True):
             sizes[own] = count
         width = len(row_model.columns(chosen.columns))
         rows, labels = [], []
-        for number, (address, task) in enumerate(made):
-            # XGBoost takes no part of no rows.
+        for number, (address, task) in enumerate(tasks):
+            # XGBoost rejects empty partitions.
             if count := int(sizes[programs[number]].sum()):
-                part = cluster.run(address, itemgetter(0), task)
-                rows.append((part, (count, width), np.float32))
-                part = cluster.run(address, np.full, count, number, np.float32)
-                labels.append((part, (count,), np.float32))
+                partition = cluster.run(address, itemgetter(0), task)
+                rows.append((partition, (count, width), np.float32))
+                partition = cluster.run(address, np.full, count, number, np.float32)
+                labels.append((partition, (count,), np.float32))
         data = cluster.quantile_matrix(rows, labels)
         return _ClusterMatrix(cluster, data, sizes, programs)
 
     def send(self, value: Any, address: str) -> Any:
-        """Return a value as tasks take it, once a worker has it."""
-        # Dask would look into all of it to find out whether it was sent before.
+        """Send a value to a worker; return its future."""
+        # Without `hash=False` Dask would hash the whole value.
         return self.sync(lambda: self.client.scatter(value, workers=[address], hash=False))
 
     def run(self, address: str, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Return a task of a worker."""
-        # A task that may go nowhere else waits for ever for a worker that was lost.
+        """Submit a call to a worker; return its future."""
+        # A task restricted to a lost worker would wait forever.
         return self.client.submit(
             work, *arguments, workers=[address], allow_other_workers=True, pure=False
         )
 
     def results(self, tasks: Sequence[Any]) -> list[Any]:
-        """Return the tasks' results; raise an error that a task returns."""
+        """Return the results of tasks; raise a returned error."""
         results: list[Any] = self.sync(lambda: self.client.gather(tasks))
         for result in results:
             if isinstance(result, TuneDBError):
@@ -212,25 +213,25 @@ class _Cluster:
 
         matrix = _import_xgboost_dask().DaskQuantileDMatrix
         data, label = (
-            array.concatenate([array.from_delayed(*part) for part in parts])  # type: ignore[no-untyped-call]
+            array.concatenate([array.from_delayed(*partition) for partition in parts])  # type: ignore[no-untyped-call]
             for parts in (rows, labels)
         )
         return self.sync(lambda: matrix(self.client, data, label=label, max_bin=BINS))
 
     def train(self, settings: dict[str, Any], data: Any, rounds: int, calls: Any) -> Any:
-        """Return the booster that ``xgboost.dask.train`` makes of a matrix."""
+        """Train a booster with ``xgboost.dask.train``."""
         from distributed import MultiLock
 
-        # Without it, workers wait for ever for one that is lost before they meet.
+        # Without a timeout, workers wait forever for one that was lost before they connect.
         config = import_xgboost("xgboost.collective").Config(tracker_timeout=_MEETING_SECONDS)
         train = _import_xgboost_dask().train
-        # XGBoost has such a lock too, but that time passes while a training waits for it.
+        # XGBoost has such a lock too, but its timeout also runs while a training waits for it.
         names = [f"tunedb {address}" for address in self.addresses]
         options = {"obj": calls, "callbacks": [calls], "coll_cfg": config, "verbose_eval": False}
 
         async def start() -> Any:
             async with MultiLock(names, client=self.client):
-                # The workers take over how much XGBoost says here.
+                # The workers inherit the verbosity of the client.
                 with import_xgboost().config_context(verbosity=0):
                     training = train(self.client, settings, data, rounds, **options)
                 return (await training)["booster"]
@@ -238,13 +239,7 @@ class _Cluster:
         return self.sync(start)
 
     def sync(self, start: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the result of what is started, while all workers are there.
-
-        Raises
-        ------
-        StorageError
-            A worker was lost or does not reach the others, or the scheduler does not answer.
-        """
+        """Run a coroutine to its end; raise StorageError if workers or the scheduler are lost."""
         return self.client.sync(self._watched, start)
 
     async def _watched(self, start: Callable[[], Awaitable[Any]]) -> Any:
@@ -253,29 +248,29 @@ class _Cluster:
         async def awaited() -> Any:
             return await start()
 
-        # XGBoost asks Dask for the client, and lets Dask choose where parts of a matrix are.
+        # XGBoost gets the client from Dask, and Dask places the partitions of a matrix.
         with (
             self.client.as_current(),
             annotate(workers=self.addresses, allow_other_workers=True),
         ):
             running = asyncio.ensure_future(awaited())
-        # Where a lost worker is noticed first, nobody asks what else went wrong, and asyncio tells.
+        # Retrieves the exception, which asyncio would otherwise log if a lost worker raises first.
         running.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            # Neither Dask nor XGBoost always ends where a task's data, or a neighbour, is lost.
+            # Neither Dask nor XGBoost always ends if the data of a task, or a worker, is lost.
             while not (await asyncio.wait({running}, timeout=_POLL_SECONDS))[0]:
                 await self._check_workers()
             return running.result()
         except StorageError:
             raise
-        except Exception as error:  # whatever it is, a lost worker is why
+        except Exception as error:  # a lost worker may cause any exception
             await self._check_workers()
             if not isinstance(error, import_xgboost().core.XGBoostError):
                 raise
-            # Neighbours notice a loss before the scheduler does.
+            # Workers notice a loss before the scheduler does.
             await asyncio.sleep(_POLL_SECONDS)
             await self._check_workers()
-            # From what failed to why it did, a line each, and where in XGBoost.
+            # XGBoost's error has one line per cause, the root cause last, then a stack trace.
             lines = str(error).partition("Stack trace")[0].split("\n")
             reason = next((line.strip(" -") for line in reversed(lines) if line.strip()), "")
             raise StorageError(
@@ -284,15 +279,15 @@ class _Cluster:
             ) from None
         finally:
             if running.cancel():
-                # XGBoost gives the workers that it has reserved back.
+                # Lets XGBoost release the workers that it has reserved.
                 await asyncio.wait({running}, timeout=_POLL_SECONDS)
 
     async def _check_workers(self) -> None:
-        """Raise StorageError where workers were lost, or the scheduler."""
+        """Raise StorageError if workers or the scheduler were lost."""
         scheduler = self.scheduler.address
         try:
             known = await self.scheduler.identity()
-        except (OSError, RuntimeError):  # a client that has given up closes its connections
+        except (OSError, RuntimeError):  # the client has closed its connections
             raise StorageError(
                 f"{scheduler}: the scheduler does not answer; start it and run it again"
             ) from None
@@ -304,7 +299,7 @@ class _Cluster:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ClusterMatrix:
-    """The rows of some programs on the workers of a cluster (:class:`boosting.TrainingMatrix`)."""
+    """The rows of programs on the workers of a cluster (:class:`boosting.TrainingMatrix`)."""
 
     cluster: _Cluster
     #: The ``xgboost.dask.DaskQuantileDMatrix``.
@@ -322,15 +317,18 @@ class _ClusterMatrix:
         stopping: EarlyStopping | None = None,
         on_figure: OnFigure | None = None,
     ) -> tuple[Any, list[float]]:
-        """Train a booster (:meth:`boosting.TrainingMatrix.boost`); without progress."""
-        # Dask would log what workers raise.
+        """Train a booster (:meth:`boosting.TrainingMatrix.boost`), without progress."""
+        # Checked here, because Dask would log an error of the workers.
         check_parameters(settings)
-        cluster, shared = self.cluster, _Shared(gradients, stopping, self.sizes, self.partitions)
+        cluster, shared = (
+            self.cluster,
+            _TrainingState(gradients, stopping, self.sizes, self.partitions),
+        )
         sent = cluster.send(shared, cluster.addresses[0])
-        # Dask drops copies of what was sent, but not the result of a task.
-        there = [cluster.run(address, _same, sent) for address in cluster.addresses]
-        cluster.sync(lambda: import_module("distributed").wait(there))
-        keys = {to: task.key for to, task in zip(cluster.addresses, there, strict=True)}
+        # Dask may drop copies of scattered data, but keeps the result of a task.
+        copies = [cluster.run(address, _identity, sent) for address in cluster.addresses]
+        cluster.sync(lambda: import_module("distributed").wait(copies))
+        keys = {to: task.key for to, task in zip(cluster.addresses, copies, strict=True)}
         settings = settings | {"base_score": gradients.base, "nthread": cluster.threads or 0}
         booster = cluster.train(settings, self.data, rounds, _round_calls(keys))
         history: list[float] = json.loads(booster.attr(_HISTORY))
@@ -342,53 +340,53 @@ class _ClusterMatrix:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Shared:
-    """What every worker knows of a training."""
+class _TrainingState:
+    """The state of a training, equal on all workers."""
 
     gradients: ObjectiveGradients
     stopping: EarlyStopping | None
     sizes: NDArray[np.int64]
-    #: Numbers of the programs of each partition, in the order of their rows. A row's label is the
-    #: number of its partition: XGBoost says nothing else of what a worker has, in which order.
+    #: Numbers of the programs of each partition, in the order of their rows. The label of a row is
+    #: the number of its partition, by which a worker identifies its partitions and their order.
     partitions: list[NDArray[np.int64]]
 
     def here(self, data: Any) -> tuple[Matrix, NDArray[np.int64]]:
-        """Return a worker's matrix, and the numbers of the programs whose rows are in it."""
+        """Return the matrix of a worker, and the numbers of its programs."""
         labels = data.get_label().astype(np.int64)
         begins = np.flatnonzero(np.diff(labels, prepend=-1))
         numbers = np.concatenate([self.partitions[label] for label in labels[begins].tolist()])
         return Matrix(data, np.concatenate(([0], np.cumsum(self.sizes[numbers])))), numbers
 
     def scores(self, sums: Floats, numbers: NDArray[np.int64]) -> Floats:
-        """Return the scores of all programs, given those of a worker's."""
+        """Return the scores of all programs, given those of the worker's programs."""
         scores = np.zeros(len(self.sizes))
         scores[numbers] = sums
-        # Each program is on one worker and 0 on the others.
+        # Each program has its score on one worker, and 0 on the others.
         collective = import_xgboost("xgboost.collective")
         return np.asarray(collective.allreduce(scores, collective.Op.SUM))
 
 
 def _round_calls(keys: dict[str, Any]) -> Any:
-    """Return the objective of a booster that is its callback too.
+    """Return the objective of a booster, which is also its callback.
 
-    XGBoost pickles it for each worker. The keys say under what Dask keeps each worker's
-    :class:`_Shared`, which is too large to go with a task.
+    XGBoost pickles it for each worker. `keys` are Dask's keys of the :class:`_TrainingState` of
+    each worker, which is too large to pickle.
     """
     callback = import_xgboost("xgboost.callback").TrainingCallback
 
     class RoundCalls(callback):  # type: ignore[misc, valid-type]
-        """What XGBoost calls on each worker, in each round."""
+        """Objective and callback of XGBoost on each worker."""
 
         def __init__(self) -> None:
             super().__init__()
             self.history: list[float] = []
-            #: What the worker knows and has, from the first round on.
-            self.here: tuple[_Shared, Matrix, NDArray[np.int64]] | None = None
+            #: State, matrix and program numbers of the worker, from the first round on.
+            self.here: tuple[_TrainingState, Matrix, NDArray[np.int64]] | None = None
 
         def __call__(self, margins: NDArray[np.float32], data: Any) -> tuple[Any, Any]:
             if self.here is None:
                 worker = import_module("distributed").get_worker()
-                shared: _Shared = worker.data[keys[worker.address]]
+                shared: _TrainingState = worker.data[keys[worker.address]]
                 self.here = (shared, *shared.here(data))
             shared, matrix, numbers = self.here
             scores = shared.scores(matrix.sums(margins), numbers)
@@ -404,20 +402,17 @@ def _round_calls(keys: dict[str, Any]) -> Any:
             return stopping.stops(self.history)
 
         def after_training(self, model: Any) -> Any:
-            # XGBoost's own log of a training has six digits.
+            # XGBoost's own history has six digits only.
             model.set_attr(**{_HISTORY: json.dumps(self.history)})
             return model
 
     return RoundCalls()
 
 
-def _make(
+def _make_rows(
     examples: Dataset, url: str | None, row_model: RowModel
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]] | TuneDBError:
-    """Return the rows that trees see, and how many each program has.
-
-    Errors are returned because Dask logs what a task raises.
-    """
+    """Return rows for the trees and the size of each program; errors too: Dask logs raised ones."""
     try:
         _import_xgboost_dask()
         if url is not None:
@@ -433,34 +428,34 @@ def _make(
 
 
 def _sizes(
-    made: tuple[NDArray[np.float32], NDArray[np.int64]] | TuneDBError,
+    partition: tuple[NDArray[np.float32], NDArray[np.int64]] | TuneDBError,
 ) -> NDArray[np.int64] | TuneDBError:
-    return made if isinstance(made, TuneDBError) else made[1]
+    return partition if isinstance(partition, TuneDBError) else partition[1]
 
 
-def _same(shared: _Shared) -> _Shared:
+def _identity(shared: _TrainingState) -> _TrainingState:
     return shared
 
 
 def _check_workloads(store: Store, examples: Dataset) -> None:
-    """Raise StorageError where local numbers mean something else in another database."""
-    named = {examples.workloads[one] for one in np.unique(examples.workload)}
+    """Raise StorageError if local numbers mean other workloads in this database."""
+    named = {examples.workloads[index] for index in np.unique(examples.workload)}
     ids = [workload.id for workload in named]
-    there = {id_: digest for id_, digest, *_ in store.training.workloads(ids)}
-    if there != {workload.id: workload.digest for workload in named}:
+    stored = {id_: digest for id_, digest, *_ in store.training.workloads(ids)}
+    if stored != {workload.id: workload.digest for workload in named}:
         raise StorageError(f"{store.location} is not the database of the labels")
 
 
 def _import_xgboost_dask() -> Any:
-    """Return the module ``xgboost.dask``, or raise PluginError where a package is missing."""
+    """Return the module ``xgboost.dask``, or raise PluginError if a package is missing."""
     import_xgboost()
     try:
         import_module("distributed")
-        # XGBoost needs no more of it than that it is there.
+        # XGBoost only checks that it can be imported.
         import_module("dask.dataframe")
         return import_module("xgboost.dask")
     except ImportError as error:
-        # Dask has many lines to say where pandas is missing.
+        # Dask's error for missing pandas has many lines.
         reason = str(error).partition("\n")[0].rstrip(".")
         raise PluginError(
             f"xgboost.dask does not load ({reason}); run: pip install 'tunedb[dask]'"

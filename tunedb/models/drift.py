@@ -1,8 +1,8 @@
-"""Whether models still rank what is measured as well as they did: predicted against measured.
+"""Drift of models: predicted against measured ranks of the programs of tuning runs.
 
-Each prediction of the ledger was made before its program was measured, so the ledger is an honest
-test, and the only one on the programs that a search chooses. Those of one model, workload and
-target are ranked against each other, because scores of other models or workloads have other scales.
+Each prediction of the ledger precedes the measurement of its program, so the ledger is an unbiased
+test, and the only one on the programs that a search selects. Predictions of the same model,
+workload and target form a pool, because scores of other models or workloads have other scales.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
     from ..storage.store import Store
     from ..storage.training import Trial
 
-#: Trials below which no drift is told: among 16 programs in random order, one pairwise accuracy in
-#: ten is below 0.38.
+#: Minimum number of trials for a drift alarm: for 16 programs in random order, one pairwise
+#: accuracy in ten is below 0.38.
 FEWEST = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How a model ranked the programs of a workload on a target.
+    """The ranking accuracy of a model on the programs of a workload and target.
 
     Parameters
     ----------
     model_id, workload_id, target_id : int
         Local numbers.
     trials : int
-        Programs that were predicted and measured.
+        Programs with a prediction and a measurement.
     failed : int
-        Those of them that never worked; they count as slower than all others.
+        Programs that failed; they rank below all others.
     pairwise : float or None
-        Pairwise accuracy; None where no program was faster than another.
+        Pairwise accuracy; None if no program was faster than another.
     threshold : float or None
-        The card's alarm: 5th percentile over held-out workloads; None for a model that was not
-        judged.
+        Alarm threshold of the card: 5th percentile over held-out workloads; None for a model
+        without an evaluation.
     """
 
     model_id: int
@@ -54,29 +54,29 @@ class Drift:
 
     @property
     def drifted(self) -> bool | None:
-        """Whether the model ranks worse than its card promises; None where nobody can tell."""
+        """True if the accuracy is below the threshold; None if trials or threshold are missing."""
         if self.pairwise is None or self.threshold is None or self.trials < FEWEST:
             return None
         return self.pairwise < self.threshold
 
 
 def drift(store: Store, model_id: int | None = None) -> list[Drift]:
-    """Return the drift of a model, or of all that predicted something.
+    """Return the drift of a model, or of all models with predictions.
 
     Parameters
     ----------
     store : Store
-        Reads the database.
+        Store of the database.
     model_id : int or None
-        Local number of the model.
+        Local number of the model; None for all.
 
     Returns
     -------
     list of Drift
-        By model, then workload and target.
+        Sorted by model, workload and target.
     """
     thresholds = {
-        one.id: one.card.get("drift", {}).get("pairwise_p5") for one in store.models.all()
+        model.id: model.card.get("drift", {}).get("pairwise_p5") for model in store.models.all()
     }
     trials = sorted(store.training.trials(model_id), key=_pool)
     return [
@@ -91,26 +91,26 @@ def _pool(trial: Trial) -> tuple[int, int, int]:
 def _drift(
     model_id: int, workload_id: int, target_id: int, pool: list[Trial], threshold: float | None
 ) -> Drift:
-    # A time of 0 is no time.
-    throughput = np.array([1 / one.mean if one.mean else 0.0 for one in pool])
-    scores = np.array([one.score for one in pool])
+    # Failed trials have no time, or 0.
+    throughput = np.array([1 / trial.mean if trial.mean else 0.0 for trial in pool])
+    scores = np.array([trial.score for trial in pool])
     pairwise = pairwise_accuracy(throughput, scores) if is_rankable(throughput) else None
     failed = int(np.count_nonzero(throughput == 0))
     return Drift(model_id, workload_id, target_id, len(pool), failed, pairwise, threshold)
 
 
 def ranks(trials: Iterable[Trial]) -> list[tuple[Trial, int, int | None]]:
-    """Return each trial with its place by score and by time in its pool, both from 1.
+    """Return each trial with its rank by score and by time in its pool, both from 1.
 
-    Failed programs have no place by time. Equal scores are in the order of measurement.
+    Failed programs have no rank by time. Equal scores are in the order of measurement.
     """
-    found = []
+    ranked = []
     for _, members in groupby(sorted(trials, key=_pool), key=_pool):
         pool = list(members)
         by_score = sorted(range(len(pool)), key=lambda i: -pool[i].score)
-        worked = [i for i, one in enumerate(pool) if one.mean]
+        worked = [i for i, trial in enumerate(pool) if trial.mean]
         by_time = sorted(worked, key=lambda i: pool[i].mean or 0.0)
         predicted = {i: place for place, i in enumerate(by_score, start=1)}
         measured = {i: place for place, i in enumerate(by_time, start=1)}
-        found += [(one, predicted[i], measured.get(i)) for i, one in enumerate(pool)]
-    return found
+        ranked += [(trial, predicted[i], measured.get(i)) for i, trial in enumerate(pool)]
+    return ranked

@@ -1,8 +1,8 @@
-"""Judging recipes: what they reach on what they have not seen, beside baselines, with intervals.
+"""Evaluation of recipes on held-out programs, beside baselines, with confidence intervals.
 
-Each split is trained and ranked by all recipes and baselines. Figures are those of a pool; what
-is averaged are workloads: all pools of a workload, of several machines and seeds, make one value
-of it first, because they are not independent.
+All recipes and baselines train on each split and rank its held-out programs. Figures are computed
+by pool and averaged over workloads: all pools of a workload, on several machines and by several
+seeds, are averaged first, because they are not independent.
 """
 
 from __future__ import annotations
@@ -26,37 +26,36 @@ from .baselines import Baseline, NearestNeighbour, RandomOrder, TVMModel
 from .dataset import Dataset
 from .metrics import FIGURES, PEAK, TRIALS
 from .recipe import Recipe
-from .splits import POOLS, REGIMES, Plan, Split, digest, pools
+from .splits import POOLS, REGIMES, Split, SplitPlan, digest, pools
 from .training import fit
 
 if TYPE_CHECKING:
     from ..storage.training import TrainingRecords
 
-# ---- What an evaluation found: figures of each workload, their means with intervals, -------------
-# differences
+# ---- Results: figures of each workload, means with intervals, differences ------------------------
 
 #: Bootstrap samples of an interval.
 RESAMPLES = 10_000
 
-#: Least number of them, and how many times how many values may be where there are more.
+#: Minimum number of bootstrap samples, and the limit of samples · values above it.
 _FEWEST_RESAMPLES = 1_000
 _DRAWS = 400 * RESAMPLES
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """A figure over workloads; NaN where it is not known.
+class FigureSummary:
+    """The statistics of a figure over workloads; NaN if unknown.
 
     Parameters
     ----------
     mean : float
-        Over workloads.
+        Mean over workloads.
     low, high : float
-        95 % bootstrap interval of the mean, workloads drawn with replacement; NaN for one.
+        95 % bootstrap interval of the mean, workloads drawn with replacement; NaN for one workload.
     tenth : float
-        What nine in ten workloads reach: the 10th percentile, of trials the 90th.
+        The value that nine in ten workloads reach: 10th percentile (90th for numbers of trials).
     random : float
-        The same mean for a random order.
+        Mean for a random order.
     skill : float
         (mean - random) / (1 - random).
     """
@@ -76,20 +75,20 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How much more one model reaches than another, workload by workload.
+    """The paired difference of a figure between two models over workloads.
 
     Parameters
     ----------
     one, other : str
         Names of the models.
     figure : str
-        Which figure.
+        Name of the figure.
     mean : float
-        Mean of `one` - `other` over the workloads that both ranked.
+        Mean of `one` - `other` over the workloads that both models ranked.
     low, high : float
-        Its 95 % bootstrap interval.
+        95 % bootstrap interval of the mean.
     workloads : int
-        How many.
+        Number of these workloads.
     """
 
     one: str
@@ -103,26 +102,26 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """What one model reaches in one regime, in pools of one kind.
+    """The figures of a model in a regime, in pools of one kind.
 
     Parameters
     ----------
     regime, pool, model : str
-        Which.
+        Names of the regime, the kind of pool, and the model.
     workloads : tuple of bytes
-        Digests of those that were ranked, ascending.
+        Digests of the ranked workloads, ascending.
     values : ndarray of float64, shape (workloads, figures)
-        Mean figures of each, in the order of :data:`tunedb.models.metrics.FIGURES`.
+        Mean figures of each workload, in the order of :data:`tunedb.models.metrics.FIGURES`.
     random : ndarray of float64, shape (workloads, figures)
-        What a random order of the same pools is expected to reach.
+        Expected figures of a random order of the same pools.
     floor : ndarray of float64, shape (workloads, figures), or None
-        What an oracle reaches that measures each program once; None where the noise is not known.
+        Figures of an oracle that measures each program once; None if the noise is unknown.
     peak, random_peak : ndarray of float64, shape (workloads, 64)
         Peak-score curves (:func:`tunedb.models.metrics.peak_curve`).
     ranks : ndarray of float64, shape (BINS, BINS)
         Share of the programs by predicted and measured rank in their pool, the best first.
     pools, programs : int
-        How many were ranked, all splits together.
+        Numbers of ranked pools and programs over all splits.
     """
 
     regime: str
@@ -142,39 +141,39 @@ class Result:
         """Return a figure of each workload, shape (workloads,)."""
         return self.values[:, FIGURES.index(figure)]
 
-    def summary(self, figure: str) -> Summary:
-        """Return a figure over all workloads."""
+    def summary(self, figure: str) -> FigureSummary:
+        """Return the statistics of a figure over all workloads."""
         values = self.column(figure)
         random = float(self.random[:, FIGURES.index(figure)].mean())
         low, high = interval(values)
         mean = float(values.mean())
         tenth = np.quantile(values, 0.9 if figure in TRIALS else 0.1)
         skill = float(metrics.skill(np.array(mean), np.array(random)))
-        return Summary(mean, low, high, float(tenth), random, skill)
+        return FigureSummary(mean, low, high, float(tenth), random, skill)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """What recipes and baselines reach.
+    """The results of recipes and baselines.
 
     Parameters
     ----------
     results : tuple of Result
-        By regime, pool and model, in this order.
+        Sorted by regime, pool and model.
     recipes : dict
         Name → recipe.
     baselines : tuple of str
-        Names.
+        Names of the baselines.
     splits : dict
-        Regime → number of splits, and an identity of what they hold out.
+        Regime → number of splits, and a digest of their held-out programs.
     impossible : dict
-        Regime, or a split of one → why it could not be judged.
+        Regime, or a split of it → reason why it has no results.
     noise : float or None
-        What two in three run times are off by, relative, where `floor` was computed.
+        Relative error that two in three run times stay below; None without `floor`.
     examples : str
-        Digest of what was read.
+        Digest of the examples.
     seconds : float
-        Wall time of it all.
+        Wall time.
     """
 
     results: tuple[Result, ...]
@@ -187,27 +186,29 @@ class Evaluation:
     seconds: float
 
     def result(self, regime: str, pool: str, model: str) -> Result | None:
-        """Return what a model reaches; None where that was not judged."""
+        """Return the result of a model, or None."""
         key = (regime, pool, model)
-        found = (one for one in self.results if (one.regime, one.pool, one.model) == key)
-        return next(found, None)
+        matches = (
+            result for result in self.results if (result.regime, result.pool, result.model) == key
+        )
+        return next(matches, None)
 
     def differences(self, regime: str, pool: str) -> list[Difference]:
-        """Return the paired differences of each recipe to those after it, and to all baselines."""
+        """Return the paired differences of each recipe to later recipes and to all baselines."""
         names = [*self.recipes, *self.baselines]
-        found = {name: self.result(regime, pool, name) for name in names}
+        results = {name: self.result(regime, pool, name) for name in names}
         return [
-            compare(one, other, figure)
+            compare(first_result, second_result, figure)
             for first, second in combinations(names, 2)
             if first in self.recipes
-            and (one := found[first]) is not None
-            and (other := found[second]) is not None
+            and (first_result := results[first]) is not None
+            and (second_result := results[second]) is not None
             for figure in FIGURES
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON's types; unknown numbers are None."""
-        cells = {(one.regime, one.pool): None for one in self.results}
+        """Return the evaluation as JSON types; unknown numbers are None."""
+        cells = {(result.regime, result.pool): None for result in self.results}
         return {
             "examples": self.examples,
             "recipes": {name: asdict(recipe) for name, recipe in self.recipes.items()},
@@ -216,32 +217,33 @@ class Evaluation:
             "splits": self.splits,
             "impossible": self.impossible,
             "seconds": self.seconds,
-            "results": [_result_json(one) for one in self.results],
+            "results": [_result_json(result) for result in self.results],
             "differences": [
-                {"regime": regime, "pool": pool} | _plain(asdict(one))
+                {"regime": regime, "pool": pool} | _plain(asdict(difference))
                 for regime, pool in cells
-                for one in self.differences(regime, pool)
+                for difference in self.differences(regime, pool)
             ],
         }
 
 
-def compare(one: Result, other: Result, figure: str) -> Difference:
-    """Return how much more one model reaches than another on the workloads that both ranked.
+def compare(first: Result, second: Result, figure: str) -> Difference:
+    """Return the paired difference `first` - `second` over the workloads that both models ranked.
 
-    They may come of different evaluations, of two feature sets, say.
+    The results may come from different evaluations, for example of two feature sets.
     """
-    shared = sorted(set(one.workloads) & set(other.workloads))
+    shared = sorted(set(first.workloads) & set(second.workloads))
     values = [
-        dict(zip(result.workloads, result.column(figure), strict=True)) for result in (one, other)
+        dict(zip(result.workloads, result.column(figure), strict=True))
+        for result in (first, second)
     ]
     paired = np.array([values[0][i] - values[1][i] for i in shared])
     low, high = interval(paired)
     mean = float(paired.mean()) if shared else float("nan")
-    return Difference(one.model, other.model, figure, mean, low, high, len(shared))
+    return Difference(first.model, second.model, figure, mean, low, high, len(shared))
 
 
 def interval(values: Floats) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of the mean of some values; NaN for fewer than two."""
+    """Return the 95 % bootstrap interval of the mean of values; NaN for fewer than two."""
     n = len(values)
     if n < 2:
         return float("nan"), float("nan")
@@ -251,11 +253,10 @@ def interval(values: Floats) -> tuple[float, float]:
 
 @lru_cache(maxsize=1)
 def _resamples(n: int) -> Floats:
-    """Return how often each of n values is in each bootstrap sample, shape (samples, n).
+    """Return the count of each of n values in each bootstrap sample, shape (samples, n).
 
-    The same as which ones are drawn, and the mean of a sample is a product. Of more than 400
-    values there are fewer samples, a thousand at least: 32 MB at first, and later 8 KB for each
-    value. All figures of a table share them.
+    With counts, the means of samples are a matrix product. Above 400 values there are fewer
+    samples, at least a thousand, which bounds memory to 32 MB, or 8 KB per value.
     """
     samples = min(RESAMPLES, max(_FEWEST_RESAMPLES, _DRAWS // n))
     drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), samples)
@@ -283,7 +284,7 @@ def _result_json(result: Result) -> dict[str, Any]:
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values with Python's floats, and None for what JSON has no number for."""
+    """Return values with Python floats, and None for numbers that JSON cannot represent."""
     return {key: _number(value) for key, value in values.items()}
 
 
@@ -298,13 +299,13 @@ def _number(value: Any) -> Any:
 #: Bins of predicted and of measured ranks.
 BINS = 20
 
-#: Two in three normal values are within their standard deviation.
+#: Share of normal values within one standard deviation.
 _USUAL = 0.683
 
-#: What stands beside recipes unless told otherwise.
+#: Default baselines.
 BASELINES: tuple[Baseline, ...] = (RandomOrder(), NearestNeighbour(), TVMModel())
 
-#: Called before each training with the number that are done, that of all, and what comes.
+#: Callback before each training; takes the number of finished trainings, of all, and a title.
 OnStep = Callable[[int, int, str], None]
 
 
@@ -317,70 +318,74 @@ def evaluate(
     seeds: int = 5,
     held_out: int | None = None,
     never: Iterable[int] = (),
-    one_by_one: bool = False,
+    leave_one_out: bool = False,
     fewest: int = 10,
     baselines: Sequence[Baseline] = BASELINES,
     noise: Floats | None = None,
     threads: int | None = None,
     on_step: OnStep | None = None,
 ) -> Evaluation:
-    """Judge recipes on what they have not seen.
+    """Evaluate recipes on held-out programs.
 
-    Throughputs are shares of the best of a group over all that was measured of it, held out or
-    not. That tells a recipe nothing of other workloads; in regime same-workload it tells how far
-    the best program that it sees is from the best of all, which an upper bound may know.
+    Throughputs are relative to the best measured program of the group, held out or not. This
+    leaks nothing about other workloads; in regime same-workload it leaks the distance of the best
+    training program to the best of all, which is acceptable for an upper bound.
 
     Parameters
     ----------
     examples : Dataset
-        All that is known.
+        All examples, with rows.
     recipes : mapping
-        Name → recipe. All are trained on the examples' feature set and labels.
+        Name → recipe. All train on the examples' feature set and labels.
     regimes : sequence of str
-        Keys of :data:`tunedb.models.splits.REGIMES`; those that the examples do not allow are left
-        out, and the reason is told.
+        Keys of :data:`tunedb.models.splits.REGIMES`; regimes that the examples do not allow are
+        left out, with a reason in :attr:`Evaluation.impossible`.
     pools : sequence of str
         Keys of :data:`tunedb.models.splits.POOLS`.
-    seeds, held_out, never, one_by_one, fewest
-        See :class:`tunedb.models.splits.Plan`.
+    seeds, held_out, never, leave_one_out, fewest
+        See :class:`tunedb.models.splits.SplitPlan`.
     baselines : sequence of Baseline
-        What else ranks the same pools.
+        Baselines, which rank the same pools.
     noise : ndarray of float64, optional
         Deviations of run times (:func:`repeat_noise`), for the noise floor.
     threads : int, optional
-        Of XGBoost.
+        Threads of XGBoost.
     on_step : callable, optional
-        For progress. What it raises ends the evaluation.
+        Progress callback. An exception in it ends the evaluation.
 
     Raises
     ------
     UsageError
-        No regime is possible, or names are wrong.
+        No regime is possible, or a name is unknown or used twice.
     NotFoundError, PluginError
         A part of a recipe does not exist or load; XGBoost is not installed.
     """
     began = perf_counter()
     _check_names(regimes, pools, recipes, baselines)
-    plan = Plan(seeds, held_out, frozenset(never), one_by_one, fewest)
-    made, impossible = _make_splits(examples, regimes, plan)
-    work = _Work(examples, dict(recipes), tuple(baselines), tuple(pools), noise, threads)
-    total = sum(map(len, made.values())) * work.models
+    plan = SplitPlan(seeds, held_out, frozenset(never), leave_one_out, fewest)
+    splits_of_regime, impossible = _make_splits(examples, regimes, plan)
+    evaluator = _Evaluator(examples, dict(recipes), tuple(baselines), tuple(pools), noise, threads)
+    total = sum(map(len, splits_of_regime.values())) * evaluator.models
     step = on_step or (lambda done, of, text: None)
-    for splits in made.values():
-        work.judge(splits, fewest, lambda text: step(work.done, total, text))
-    results = work.results()
-    judged = [regime for regime in made if not any(regime in split for split in work.refused)]
-    impossible |= work.refused | _without_pools(judged, pools, results, fewest)
+    for splits in splits_of_regime.values():
+        evaluator.evaluate(splits, fewest, lambda text: step(evaluator.done, total, text))
+    results = evaluator.results()
+    trained = [
+        regime
+        for regime in splits_of_regime
+        if not any(regime in split for split in evaluator.skipped)
+    ]
+    impossible |= evaluator.skipped | _without_pools(trained, pools, results, fewest)
     if not results:
         reasons = "; ".join(f"{name}: {why}" for name, why in impossible.items())
         raise UsageError(f"nothing can be evaluated ({reasons}); measure or import more")
     return Evaluation(
         results=results,
         recipes=dict(recipes),
-        baselines=tuple(one.name for one in baselines),
+        baselines=tuple(baseline.name for baseline in baselines),
         splits={
             regime: {"splits": len(splits), "digest": digest(examples, splits)}
-            for regime, splits in made.items()
+            for regime, splits in splits_of_regime.items()
         },
         impossible=impossible,
         noise=None if noise is None else float(np.quantile(np.abs(noise), _USUAL)),
@@ -389,7 +394,7 @@ def evaluate(
     )
 
 
-def judge(
+def evaluate_splits(
     examples: Dataset,
     splits: Sequence[Split],
     recipes: Mapping[str, Recipe],
@@ -400,35 +405,37 @@ def judge(
     noise: Floats | None = None,
     threads: int | None = None,
 ) -> tuple[Result, ...]:
-    """Return what recipes and baselines reach on splits of one's own.
+    """Return the results of recipes and baselines on given splits.
+
+    Parameters are those of :func:`evaluate`.
 
     Raises
     ------
     UsageError
-        There is nothing to learn from, or to rank, in any of them.
+        No split has both training data and pools to rank.
     """
-    work = _Work(examples, dict(recipes), tuple(baselines), tuple(pools), noise, threads)
-    work.judge(splits, fewest, lambda text: None)
-    found = work.results()
-    if not found:
-        raise UsageError("; ".join(work.refused.values()) or "no pool can be ranked")
-    return found
+    evaluator = _Evaluator(examples, dict(recipes), tuple(baselines), tuple(pools), noise, threads)
+    evaluator.evaluate(splits, fewest, lambda text: None)
+    results = evaluator.results()
+    if not results:
+        raise UsageError("; ".join(evaluator.skipped.values()) or "no pool can be ranked")
+    return results
 
 
 def repeat_noise(records: TrainingRecords) -> Floats | None:
-    """Return how far run times are off, as the repeats inside records show it.
+    """Return the noise of run times, estimated from the repeats of each record.
 
     Parameters
     ----------
     records : TrainingRecords
-        What was measured (:meth:`tunedb.storage.training.Training.records`).
+        Measured records (:meth:`tunedb.storage.training.Training.records`).
 
     Returns
     -------
     ndarray of float64, or None
-        Logarithm of each run time less the mean of its record's, times sqrt(k / (k - 1)) for k
-        times: so their variance is that of a run time. None where no record has two. Sessions
-        differ by more than that (``tunedb sessions``).
+        Logarithm of each run time minus the mean of its record, times sqrt(k / (k - 1)) for k
+        repeats, so that the variance is that of a single run. None if no record has two repeats.
+        The noise between sessions is larger (``tunedb sessions``).
     """
     owner = np.repeat(np.arange(len(records)), records.n_times)
     repeated = ((records.n_times > 1) & ~records.failed)[owner]
@@ -441,18 +448,18 @@ def repeat_noise(records: TrainingRecords) -> Floats | None:
         return None
     size = counts[owner]
     means = (np.bincount(owner, logs, len(records))[owner]) / size
-    found: Floats = (logs - means) * np.sqrt(size / (size - 1))
-    return found
+    deviations: Floats = (logs - means) * np.sqrt(size / (size - 1))
+    return deviations
 
 
-#: Where one part of what is known of a pool ends and the next begins: figures and peak-score curve,
-#: the same of a random order, figures of the noise floor.
+#: Boundaries of the values of a pool: figures and peak-score curve, the same of a random order,
+#: figures of the noise floor.
 _PARTS = np.cumsum([len(FIGURES), PEAK, len(FIGURES), PEAK])
 
 
 @dataclass(slots=True)
 class _Cell:
-    """What is known of one model in one regime and kind of pool, summed by workload."""
+    """The values of a model in a regime and kind of pool, summed by workload."""
 
     sums: dict[int, Floats] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
@@ -465,13 +472,13 @@ class _Cell:
         self.counts[workload] = self.counts.get(workload, 0) + 1
 
     def means(self, workloads: Sequence[int]) -> list[Floats]:
-        """Return the means over the pools of each workload, in parts."""
-        found = np.array([self.sums[i] / self.counts[i] for i in workloads])
-        return np.split(found, _PARTS, axis=1)
+        """Return the means over the pools of each workload, split at the boundaries."""
+        means = np.array([self.sums[i] / self.counts[i] for i in workloads])
+        return np.split(means, _PARTS, axis=1)
 
 
-class _Work:
-    """Trains and ranks one split after another."""
+class _Evaluator:
+    """The training and ranking of splits, with their accumulated results."""
 
     def __init__(
         self,
@@ -492,10 +499,10 @@ class _Work:
         self._known: dict[bytes, Floats] = {}
         self.models = len(recipes) + len(baselines)
         self.done = 0
-        #: Split → why it was not judged.
-        self.refused: dict[str, str] = {}
+        #: Split → reason why it has no results.
+        self.skipped: dict[str, str] = {}
 
-    def judge(self, splits: Sequence[Split], fewest: int, step: Callable[[str], None]) -> None:
+    def evaluate(self, splits: Sequence[Split], fewest: int, step: Callable[[str], None]) -> None:
         """Train and rank the splits of one regime."""
         for split in splits:
             before = self.done
@@ -506,24 +513,24 @@ class _Work:
             try:
                 scores = self._scores(split, step)
             except UsageError as error:
-                self.refused[f"{split.regime}, {split.name}"] = str(error)
+                self.skipped[f"{split.regime}, {split.name}"] = str(error)
                 self.done = before + self.models
                 continue
-            for kind, found in ranked.items():
-                for pool in found:
+            for kind, pools_of_kind in ranked.items():
+                for pool in pools_of_kind:
                     self._rank(split.regime, kind, pool, scores)
 
     def _scores(self, split: Split, step: Callable[[str], None]) -> dict[str, Floats]:
-        """Return the scores of the held-out programs by each model, NaN for all others."""
+        """Return the scores of the held-out programs by each model; NaN for all others."""
         train, test = self._examples.take(split.train), self._examples.take(split.test)
-        found = {}
+        scores_by_model = {}
         for name, ranker in self._rankers():
             step(f"{split.regime}, {split.name}: {name}")
             scores = np.full(len(self._examples), np.nan)
             scores[split.test] = ranker(train, test)
-            found[name] = scores
+            scores_by_model[name] = scores
             self.done += 1
-        return found
+        return scores_by_model
 
     def _rankers(self) -> Iterable[tuple[str, Callable[[Dataset, Dataset], Floats]]]:
         for name, recipe in self._recipes.items():
@@ -533,12 +540,14 @@ class _Work:
                 return model.scores(test.rows, test.starts)
 
             yield name, trained
-        for one in self._baselines:
+        for baseline in self._baselines:
 
-            def asked(train: Dataset, test: Dataset, one: Baseline = one) -> Floats:
-                return one.scores(train, test, self._threads)
+            def baseline_scores(
+                train: Dataset, test: Dataset, baseline: Baseline = baseline
+            ) -> Floats:
+                return baseline.scores(train, test, self._threads)
 
-            yield one.name, asked
+            yield baseline.name, baseline_scores
 
     def _pools(self, split: Split, kind: str, fewest: int) -> list[NDArray[np.int64]]:
         """Return the held-out pools of one kind."""
@@ -552,17 +561,17 @@ class _Work:
         """Add the figures of all models in one pool."""
         throughput = self._examples.throughput[pool]
         workload = int(self._examples.workload[pool[0]])
-        beside = self._beside(pool, throughput)
-        for name, told in scores.items():
+        references = self._references(pool, throughput)
+        for name, predicted in scores.items():
             cell = self._cells.setdefault((regime, kind, name), _Cell())
-            figures = metrics.row(metrics.measure(throughput, told[pool]))
-            peak = metrics.peak_curve(throughput, told[pool])
-            cell.add(workload, np.concatenate((figures, peak, beside)))
-            cell.ranks += _joint_ranks(told[pool], throughput)
+            figures = metrics.row(metrics.measure(throughput, predicted[pool]))
+            peak = metrics.peak_curve(throughput, predicted[pool])
+            cell.add(workload, np.concatenate((figures, peak, references)))
+            cell.ranks += _joint_ranks(predicted[pool], throughput)
             cell.programs += len(pool)
 
-    def _beside(self, pool: NDArray[np.int64], throughput: Floats) -> Floats:
-        """Return figures and curve of a random order, and the noise floor; kept by pool."""
+    def _references(self, pool: NDArray[np.int64], throughput: Floats) -> Floats:
+        """Return figures and curve of a random order, and the noise floor; cached by pool."""
         key = pool.tobytes()
         if key not in self._known:
             floor = np.full(len(FIGURES), np.nan)
@@ -574,18 +583,18 @@ class _Work:
         return self._known[key]
 
     def results(self) -> tuple[Result, ...]:
-        """Return what all models reach, in the order in which they were asked for."""
+        """Return the results of all models, in the order of evaluation."""
         return tuple(self._result(*key, cell) for key, cell in self._cells.items())
 
     def _result(self, regime: str, pool: str, model: str, cell: _Cell) -> Result:
-        of = self._examples.workloads
-        order = sorted(cell.sums, key=lambda i: of[i].digest)
+        workloads = self._examples.workloads
+        order = sorted(cell.sums, key=lambda i: workloads[i].digest)
         values, peak, random, random_peak, floor = cell.means(order)
         return Result(
             regime=regime,
             pool=pool,
             model=model,
-            workloads=tuple(of[i].digest for i in order),
+            workloads=tuple(workloads[i].digest for i in order),
             values=values,
             random=random,
             floor=None if self._noise is None else floor,
@@ -599,14 +608,14 @@ class _Work:
 
 def _joint_ranks(scores: Floats, throughput: Floats) -> Floats:
     """Return the share of a pool's programs by bins of predicted and measured rank."""
-    found: Floats = _in_bins(scores).T @ _in_bins(throughput) / len(scores)
-    return found
+    shares: Floats = _in_bins(scores).T @ _in_bins(throughput) / len(scores)
+    return shares
 
 
 def _in_bins(values: Floats) -> Floats:
-    """Return how much of each program's rank, the greatest value first, falls into each bin.
+    """Return the share of each program's rank interval in each bin, the greatest value first.
 
-    Equal values share their ranks; n ranks are n equal stretches, so that any number fits.
+    Rank r of n is the interval [(r - 1) / n, r / n]; equal values share their intervals.
     """
     n = len(values)
     _, inverse, counts = np.unique(-values, return_inverse=True, return_counts=True)
@@ -614,34 +623,34 @@ def _in_bins(values: Floats) -> Floats:
     starts = ends - counts[inverse, None] / n
     edges = np.arange(BINS + 1) / BINS
     overlap = np.minimum(ends, edges[1:]) - np.maximum(starts, edges[:-1])
-    found: Floats = np.maximum(overlap, 0) / (ends - starts)
-    return found
+    shares: Floats = np.maximum(overlap, 0) / (ends - starts)
+    return shares
 
 
 def _make_splits(
-    examples: Dataset, regimes: Sequence[str], plan: Plan
+    examples: Dataset, regimes: Sequence[str], plan: SplitPlan
 ) -> tuple[dict[str, list[Split]], dict[str, str]]:
-    """Return the splits of each regime, and why others have none."""
-    made: dict[str, list[Split]] = {}
+    """Return the splits of each regime, and the reasons why other regimes have none."""
+    splits: dict[str, list[Split]] = {}
     impossible: dict[str, str] = {}
     for regime in regimes:
         try:
-            made[regime] = list(REGIMES[regime](examples, plan))
+            splits[regime] = list(REGIMES[regime](examples, plan))
         except UsageError as error:
             impossible[regime] = str(error)
-    return made, impossible
+    return splits, impossible
 
 
 def _without_pools(
     regimes: Sequence[str], kinds: Sequence[str], results: Sequence[Result], fewest: int
 ) -> dict[str, str]:
-    """Return the kinds of pools that no split of a regime had, with the reason."""
-    known = {(one.regime, one.pool) for one in results}
+    """Return the regimes and kinds of pools without any rankable pool, with the reason."""
+    ranked = {(result.regime, result.pool) for result in results}
     return {
         f"{regime}, {kind} pools": f"none has {fewest} held-out programs, one of them faster"
         for regime in regimes
         for kind in kinds
-        if (regime, kind) not in known
+        if (regime, kind) not in ranked
     }
 
 
@@ -651,14 +660,14 @@ def _check_names(
     recipes: Mapping[str, Recipe],
     baselines: Sequence[Baseline],
 ) -> None:
-    """Raise UsageError for names that nothing has, or that two things have."""
-    for what, names, known in (("regime", regimes, REGIMES), ("pool", kinds, POOLS)):
+    """Raise UsageError for unknown and for duplicate names."""
+    for kind, names, known in (("regime", regimes, REGIMES), ("pool", kinds, POOLS)):
         for name in names:
             if name not in known:
-                raise UsageError(f"no {what} {name!r}; there are: {', '.join(known)}")
+                raise UsageError(f"no {kind} {name!r}; there are: {', '.join(known)}")
     if not recipes:
         raise UsageError("give a recipe to evaluate")
-    models = [*recipes, *(one.name for one in baselines)]
+    models = [*recipes, *(baseline.name for baseline in baselines)]
     for name in models:
         if models.count(name) > 1:
             raise UsageError(f"two models have the name {name!r}; rename one")

@@ -1,9 +1,9 @@
-"""Which columns a model looks at, and what each adds to the score of one program.
+"""Feature importance of a model, and the contributions of columns to the score of a program.
 
-*Gain* is what the splits by a column took off the loss while the model was trained; it sees only
-the training set, and prefers columns with many values. A *contribution* is a column's Shapley
-value in one prediction (TreeSHAP; Lundberg et al., Nature Machine Intelligence 2020): those of a
-row and its bias, which is the mean prediction of the trees, add up to what the trees say of it.
+*Gain* is the reduction of the training loss by the splits on a column; it is biased towards
+columns with many values. A *contribution* is a column's Shapley value in a prediction (TreeSHAP;
+Lundberg et al., Nature Machine Intelligence 2020): the contributions of a row and its bias, the
+mean prediction of the trees, add up to the prediction.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ _BUFFER = re.compile(r"B\d+")
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """How much a model looks at a column, or at a group of them.
+    """The importance of a column, or of a group of columns.
 
     Parameters
     ----------
     name : str
-        The column or group.
+        Name of the column or group.
     group : str
-        The group that the column belongs to (:func:`group_of`).
+        Group of the column (:func:`group_of`).
     gain : float
-        Share of what all splits took off the loss, in [0, 1].
+        Share of the total gain of all splits, in [0, 1].
     splits : int
-        How many splits there are, in all trees.
+        Number of splits in all trees.
     shap : float
-        Mean over programs of the absolute contribution to their scores.
+        Mean absolute contribution to the scores of programs.
     """
 
     name: str
@@ -69,21 +69,21 @@ class Importance:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contributions:
-    """What each column adds to a program's score.
+    """The contribution of each column to the score of a program.
 
     Parameters
     ----------
     columns : tuple of str
-        Names of what the trees see.
+        Names of the columns of the trees.
     rows : ndarray of float64, shape (m, columns)
-        Contributions of each row that the trees see: a statement, or the whole program where the
-        row model makes one row of all.
+        Contributions of each row of the trees: a statement, or the whole program if the row model
+        aggregates.
     values : ndarray of float32, shape (m, columns)
-        What the trees saw.
+        Feature values of these rows.
     bias : float
-        What the trees say where they know nothing, for all rows together.
+        Sum of the biases of all rows.
     score : float
-        The program's score; contributions and bias add up to it but for float32's rounding.
+        Score of the program; contributions and bias add up to it, up to float32 rounding.
     """
 
     columns: tuple[str, ...]
@@ -95,22 +95,22 @@ class Contributions:
     @property
     def by_column(self) -> Floats:
         """Contribution of each column over all rows, shape (columns,)."""
-        found: Floats = self.rows.sum(axis=0)
-        return found
+        sums: Floats = self.rows.sum(axis=0)
+        return sums
 
     @property
     def by_row(self) -> Floats:
-        """Contribution of each row without its bias, shape (m,)."""
-        found: Floats = self.rows.sum(axis=1)
-        return found
+        """Contribution of each row, without its bias, shape (m,)."""
+        sums: Floats = self.rows.sum(axis=1)
+        return sums
 
 
 def group_of(column: str) -> str:
-    """Return the group that a column belongs to.
+    """Return the group of a column.
 
-    Ansor's columns have the groups of docs/features.md. Others are named ``group.what``; numbers
-    at the end of the group count its members: ``spatial2.outer`` belongs to ``spatial``, but
-    ``B2.lines`` to ``B2``, because buffers have an order.
+    Ansor's columns have the groups of docs/features.md. Other names have the form ``group.field``;
+    a number at the end of the group counts its members: ``spatial2.outer`` belongs to ``spatial``,
+    but ``B2.lines`` to ``B2``, because buffers have an order.
     """
     for prefixes, group in _PREFIXES:
         if column.startswith(prefixes):
@@ -120,32 +120,32 @@ def group_of(column: str) -> str:
 
 
 def drawn(examples: Dataset, most: int = SAMPLE, seed: int = 0) -> Dataset:
-    """Return some programs, drawn without replacement; all where there are no more than `most`."""
+    """Return at most `most` programs, drawn without replacement."""
     if len(examples) <= most:
         return examples
     return examples.take(np.random.default_rng(seed).choice(len(examples), most, replace=False))
 
 
 def importance(model: Model, examples: Dataset) -> list[Importance]:
-    """Return how much a model looks at each column that it uses, the most important one first.
+    """Return the importance of each column that a model uses, the most important first.
 
     Parameters
     ----------
     model : Model
-        What is asked.
+        Model to explain.
     examples : Dataset
-        Programs whose contributions are averaged, with their rows: some of those that the model
-        was trained on (:func:`drawn`).
+        Programs whose contributions are averaged, with rows: a sample (:func:`drawn`) of the
+        training programs.
 
     Returns
     -------
     list of Importance
-        By mean absolute contribution.
+        Sorted by mean absolute contribution.
     """
     rows, starts = model.row_model.rows(examples.rows, examples.starts)
-    found, _ = _contributions(model, rows)
-    shap = np.abs(segmented(np.add, found, starts)).mean(axis=0)
-    gain, splits = _splits(model, found.shape[1])
+    row_contributions, _ = _contributions(model, rows)
+    shap = np.abs(segmented(np.add, row_contributions, starts)).mean(axis=0)
+    gain, splits = _splits(model, row_contributions.shape[1])
     total = gain.sum() or 1.0
     names = model.tree_columns
     order = np.lexsort((np.arange(len(names)), -gain, -shap))
@@ -163,10 +163,10 @@ def importance(model: Model, examples: Dataset) -> list[Importance]:
 
 
 def by_group(columns: Iterable[Importance]) -> list[Importance]:
-    """Return the importance of groups: the sums over their columns, largest first.
+    """Return the importance of groups, summed over their columns, largest first.
 
-    The sum of mean absolute contributions is an upper bound of the group's own: contributions of
-    columns that say the same may cancel out.
+    The sum of mean absolute contributions is an upper bound of the group's mean absolute
+    contribution: contributions of correlated columns may cancel out.
     """
     groups: dict[str, list[Importance]] = {}
     for column in columns:
@@ -175,34 +175,34 @@ def by_group(columns: Iterable[Importance]) -> list[Importance]:
         Importance(
             name=group,
             group=group,
-            gain=sum(one.gain for one in members),
-            splits=sum(one.splits for one in members),
-            shap=sum(one.shap for one in members),
+            gain=sum(column.gain for column in members),
+            splits=sum(column.splits for column in members),
+            shap=sum(column.shap for column in members),
         )
         for group, members in groups.items()
     ]
-    return sorted(summed, key=lambda one: (-one.shap, -one.gain, one.name))
+    return sorted(summed, key=lambda column: (-column.shap, -column.gain, column.name))
 
 
 def contributions(model: Model, rows: NDArray[np.float32]) -> Contributions:
-    """Return what each column adds to the score of a program.
+    """Return the contribution of each column to the score of a program.
 
     Parameters
     ----------
     model : Model
-        What is asked.
+        Model to explain.
     rows : ndarray of float32, shape (m, columns)
-        The program's rows of the model's feature set.
+        Rows of the program in the model's feature set.
     """
     starts = np.array([0, len(rows)], np.int64)
     score = float(model.scores(rows, starts)[0])
     seen, _ = model.row_model.rows(rows, starts)
-    found, bias = _contributions(model, seen)
-    return Contributions(model.tree_columns, found, seen, float(bias.sum()), score)
+    row_contributions, bias = _contributions(model, seen)
+    return Contributions(model.tree_columns, row_contributions, seen, float(bias.sum()), score)
 
 
 def _contributions(model: Model, rows: NDArray[np.float32]) -> tuple[Floats, Floats]:
-    """Return the contributions of each row, mean over the members, and the biases of the rows."""
+    """Return contributions and bias of each row, averaged over the boosters."""
     xgboost = import_xgboost()
     n_columns = len(model.tree_columns)
     total = np.zeros((len(rows), n_columns + 1))
@@ -215,7 +215,7 @@ def _contributions(model: Model, rows: NDArray[np.float32]) -> tuple[Floats, Flo
 
 
 def _splits(model: Model, n_columns: int) -> tuple[Floats, NDArray[np.int64]]:
-    """Return the gain and the number of splits of each column, over all members."""
+    """Return the gain and the number of splits of each column, over all boosters."""
     gain = np.zeros(n_columns)
     splits = np.zeros(n_columns, np.int64)
     for booster in model.boosters:

@@ -1,14 +1,14 @@
-"""Training on more feature rows than memory holds.
+"""Training on more feature rows than memory holds, in external memory.
 
-The rows are read from the database once, some programs at a time, and written to a file as the
-trees will see them. From there XGBoost puts them into bins, page by page, and writes the bins to
-disk, where each round of boosting reads them again (``ExtMemQuantileDMatrix``, XGBoost 3.0 on).
-Labels, scores and gradients stay in memory, about 150 bytes for each program and 30 for each row.
+The rows are read from the database once, in batches of programs, and written to a file in the form
+of the row model. From there XGBoost bins them page by page, and writes the bins to disk, where each
+round of boosting reads them again (``ExtMemQuantileDMatrix``, since XGBoost 3.0). Labels, scores
+and gradients stay in memory, about 150 bytes for each program and 30 for each row.
 
-The bounds of the bins come from the same sample of rows as in memory, and how rows are cut into
-pages changes no bin and no tree. So the model is that of :func:`tunedb.models.training.fit`, to the
-byte, with samples of rows and columns too. XGBoost's limits: only ``hist``, only on the CPU unless
-the arrays are on the GPU themselves, and one ``max_bin`` for matrix and booster.
+The bounds of the bins come from the same sample of rows as in memory, and the division into pages
+changes no bin and no tree. So the model equals that of :func:`tunedb.models.training.fit`, to the
+byte, with samples of rows and columns too. Limits of XGBoost: only ``hist``, only on the CPU unless
+the arrays are on the GPU, and one ``max_bin`` for matrix and booster.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from .recipe import Recipe
     from .training import OnRound
 
-#: Bytes of feature rows that are in memory at a time. The bins of a page take half of that; small
-#: pages cost time: where 3 MiB of rows make one, a round takes three times as long.
+#: Bytes of feature rows in memory at a time. The bins of a page take half of that. Small pages cost
+#: time: with pages of 3 MiB a round takes three times as long.
 PAGE_BYTES = 64 * 2**20
 
-#: Bits on disk of each number: XGBoost has its bin twice, by rows and by columns, and whether it is
-#: missing. Besides there are bytes for each row, and in each page for each bound of a bin.
+#: Bits on disk of each value: XGBoost stores its bin twice, by rows and by columns, and a flag for
+#: missing values. In addition, bytes for each row, and in each page for each bound of a bin.
 _VALUE_BITS, _ROW_BYTES, _BOUND_BYTES, _PAGE_BYTES = 17, 8, 9, 1024
 
 _FLOAT = np.dtype(np.float32)
@@ -64,28 +64,28 @@ def fit_external(
     Parameters
     ----------
     store : Store
-        The database that the examples were loaded from.
+        Store that the examples were loaded from.
     examples : Dataset
-        Without rows (``load(..., rows=False)``).
+        Examples without rows (``load(..., rows=False)``).
     recipe : Recipe
-        All choices.
+        Recipe of the model.
     page_bytes : int
         Bytes of feature rows in memory at a time; a program is never divided.
     cache_dir : path, optional
-        Where the files go, into a folder of their own that is removed afterwards, also when
-        training fails or is interrupted; the system's folder for temporary files where none is
-        given. They take six bytes for each number, and two once boosting begins.
+        Parent of the folder with the files, which is removed at the end, also after an error or
+        interruption; by default the system's folder for temporary files. The files take six bytes
+        for each value, and two once boosting begins.
     threads, on_round
         As for :func:`tunedb.models.training.fit`.
 
     Raises
     ------
     UsageError
-        As :func:`tunedb.models.training.fit`; or there is no such folder.
+        As :func:`tunedb.models.training.fit`; or the folder does not exist.
     FormatError
         A row has NaN or an infinity.
     StorageError
-        The rows in the database are no longer those of the examples, or the disk is full.
+        The rows of the examples changed in the database, or the disk is full.
     """
     try:
         folder = TemporaryFolder("training", None if cache_dir is None else Path(cache_dir))
@@ -101,13 +101,13 @@ def fit_external(
                 examples, recipe, threads=threads, on_round=on_round, make_matrix=paging.matrix
             )
         except BaseException as error:
-            # The matrix, which frames of the traceback hold, must go before its pages do.
+            # Frames of the traceback hold the matrix, which must be freed before its files.
             traceback.clear_frames(error.__traceback__)
             raise
 
 
 def check_any_rows(examples: Dataset) -> None:
-    """Raise UsageError where no program has a row."""
+    """Raise UsageError if no program has a row."""
     if not examples.starts[-1]:
         raise UsageError(
             f"{len(examples)} programs have no rows of features {examples.feature_set}; "
@@ -117,14 +117,14 @@ def check_any_rows(examples: Dataset) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Paging:
-    """Makes a matrix whose pages are on disk.
+    """A builder of matrices with pages on disk.
 
     Parameters
     ----------
     store : Store
-        The database that has the rows.
+        Store of the rows.
     folder : Path
-        Where the files go.
+        Folder of the files.
     page_bytes : int
         Bytes of rows in memory at a time.
     """
@@ -134,15 +134,15 @@ class Paging:
     page_bytes: int
 
     def matrix(self, examples: Dataset, row_model: RowModel, threads: int, seed: int) -> Matrix:
-        """Return the matrix of some programs (:data:`tunedb.models.training.MakeMatrix`)."""
+        """Return the matrix of training programs (:data:`tunedb.models.training.MakeMatrix`)."""
         check_any_rows(examples)
         width = len(row_model.columns(examples.columns))
         rows = _RowFile(self.folder / "rows", width, self._rows_of(width))
         try:
             sizes = []
-            for some in self._parts(examples):
-                made, starts = row_model.rows(some.rows, some.starts)
-                rows.append(made)
+            for batch in self._batches(examples):
+                tree_rows, starts = row_model.rows(batch.rows, batch.starts)
+                rows.append(tree_rows)
                 sizes.append(np.diff(starts))
             starts = np.concatenate(([0], np.cumsum(np.concatenate(sizes))))
             self._check_space(rows, int(starts[-1]))
@@ -155,23 +155,23 @@ class Paging:
         finally:
             rows.path.unlink(missing_ok=True)
         if data.num_row() != starts[-1]:
-            # Ctrl-C while XGBoost called back, but outside of our code: ctypes drops it.
+            # ctypes dropped a Ctrl-C that came during XGBoost's callback, outside of Python code.
             raise KeyboardInterrupt
         return Matrix(data, starts)
 
-    def _parts(self, examples: Dataset) -> Iterator[Dataset]:
-        """Yield some programs after others, with their rows."""
+    def _batches(self, examples: Dataset) -> Iterator[Dataset]:
+        """Yield the programs in batches, with their rows."""
         most = self._rows_of(len(examples.columns))
         first = 0
         while first < len(examples):
-            # As many programs as have so many rows, and at least one.
+            # As many programs as fit into `most` rows, and at least one.
             end = int(np.searchsorted(examples.starts, examples.starts[first] + most, "right")) - 1
             end = max(end, first + 1)
             yield with_rows(self.store, examples.take(np.arange(first, end)))
             first = end
 
     def _check_space(self, rows: _RowFile, count: int) -> None:
-        """Raise StorageError where bins do not fit: XGBoost aborts the process then."""
+        """Raise StorageError if the disk is too small for the bins; XGBoost would abort."""
         pages = count // rows.page + 1
         needed = count * rows.width * _VALUE_BITS // 8 + count * _ROW_BYTES
         needed += pages * (rows.width * BINS * _BOUND_BYTES + _PAGE_BYTES)
@@ -187,7 +187,7 @@ class Paging:
 
 @dataclass(frozen=True, slots=True)
 class _RowFile:
-    """Rows of some width in a file, read a page of so many rows at a time."""
+    """A file of rows of equal width, read in pages of `page` rows."""
 
     path: Path
     width: int
@@ -200,27 +200,27 @@ class _RowFile:
             file.write(np.ascontiguousarray(rows, _FLOAT).data)
 
     def pages(self) -> Iterator[NDArray[np.float32]]:
-        """Yield all rows, in their order."""
+        """Yield all rows, page by page."""
         with self.path.open("rb") as file:
             while len(read := np.fromfile(file, _FLOAT, self.page * self.width)):
                 yield read.reshape(-1, self.width)
 
     def take(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the rows with some numbers, which ascend."""
-        found, first = [], 0
+        """Return the rows with the given numbers, which ascend."""
+        taken, first = [], 0
         for page in self.pages():
             low, high = np.searchsorted(numbers, (first, first + len(page)))
-            found.append(page[numbers[low:high] - first])
+            taken.append(page[numbers[low:high] - first])
             first += len(page)
-        return np.concatenate(found)
+        return np.concatenate(taken)
 
 
 def _paged(rows: _RowFile, prefix: Path, bins: Any, threads: int) -> Any:
-    """Return an ExtMemQuantileDMatrix of rows, with the bins of another matrix."""
+    """Return an ExtMemQuantileDMatrix of the rows, with the bins of matrix `bins`."""
     xgboost = import_xgboost()
 
     class Pages(xgboost.DataIter):  # type: ignore[misc, name-defined]
-        """What XGBoost calls back; an exception must wait until XGBoost has returned."""
+        """XGBoost's data iterator; keeps an exception until XGBoost has returned."""
 
         def __init__(self) -> None:
             super().__init__(cache_prefix=str(prefix))
@@ -238,7 +238,7 @@ def _paged(rows: _RowFile, prefix: Path, bins: Any, threads: int) -> Any:
                 if page is None:
                     return False
                 input_data(data=page)
-            except BaseException as error:  # ctypes would print a KeyboardInterrupt and go on
+            except BaseException as error:  # ctypes would print and drop a KeyboardInterrupt
                 self.failed = error
                 return False
             return True

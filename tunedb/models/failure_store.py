@@ -1,4 +1,4 @@
-"""Classifiers of failures in a database, kept as :mod:`tunedb.models.store` keeps rankers."""
+"""Failure classifiers in a database, stored as :mod:`tunedb.models.store` stores rankers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import UsageError
 from ..results import NewModel, StoredModel
 from . import cards
-from .cards import Cost
+from .cards import TrainingCost
 from .dataset import FAILURES, with_rows
 from .failures import RECIPE, FailureModel, FittedFailures, check_recipe, fit_failures
 from .recipe import Recipe
@@ -30,19 +30,19 @@ _log = logging.getLogger("tunedb")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainedFailures:
-    """A classifier, and its row.
+    """A failure classifier, and its row.
 
     Parameters
     ----------
     model : FailureModel
-        Ready to tell probabilities.
+        Loaded classifier.
     stored : StoredModel
-        Its row; how well it does is in ``card["failures"]``
-        (:class:`~tunedb.models.failures.Judgement`, or None).
+        Row of the model; ``card["failures"]`` has its evaluation
+        (:class:`~tunedb.models.failures.FailureEvaluation`, or None).
     was_there : bool
-        Whether the database knew it by its digest before.
+        True if the database had a model of this digest before.
     trained : bool
-        Whether it was trained now.
+        True if it was trained in this call.
     """
 
     model: FailureModel
@@ -60,30 +60,30 @@ def train_failures(
     force: bool = False,
     on_step: Step | None = None,
 ) -> TrainedFailures:
-    """Return the classifier that a recipe makes of a database, trained where it is not there yet.
+    """Return the failure classifier of a recipe for a database, trained if it is not stored yet.
 
     Only the rows of the training set are read.
 
     Parameters
     ----------
     store : Store
-        The database; the model becomes a row of it.
+        Store of the records and of the model.
     recipe : Recipe
-        :data:`~tunedb.models.failures.RECIPE`, but for the feature set.
+        :data:`~tunedb.models.failures.RECIPE`, with any feature set.
     scope, threads, force, on_step
         As :func:`tunedb.models.store.train`.
 
     Raises
     ------
     NotFoundError
-        Nothing was measured, or nothing has features; the message says what to run.
+        No program was measured, or none has features; the message says what to run.
     UsageError
-        Nothing failed, or everything did; or a choice that is no classifier's.
+        No program failed, or all did; or the recipe is not one of a classifier.
     PluginError
         XGBoost is not installed, or a part of the recipe does not load.
     """
     check_recipe(recipe)
-    cost = Cost()
+    cost = TrainingCost()
     job = TrainingJob.prepared(store, recipe, scope, external=False, threads=threads, step=on_step)
     digest = cards.model_digest(KIND, recipe.to_json(), job.labels.digest, cards.versions())
     known = store.models.find(digest)
@@ -109,20 +109,20 @@ def train_failures(
         body=body,
     )
     id_ = store.models.add(new, replace=known is not None)
-    stored = next(one for one in store.models.all(kind=KIND) if one.id == id_)
+    stored = next(model for model in store.models.all(kind=KIND) if model.id == id_)
     return TrainedFailures(fitted.model, stored, known is not None, True)
 
 
 def load_failures(store: Store, stored: StoredModel, *, threads: int | None = None) -> FailureModel:
-    """Return a classifier of this database.
+    """Return a stored failure classifier.
 
     Raises
     ------
     UsageError
-        The model ranks, another database wrote the row, or a newer XGBoost the boosters; or only
-        its card is kept.
+        The model is a ranker, another database wrote the row, a newer XGBoost wrote the boosters,
+        or only the card is stored.
     IntegrityError
-        The boosters are not those that the card names.
+        The boosters do not match the card.
     """
     if stored.kind != KIND:
         raise UsageError(f"model {stored.id} has kind {stored.kind!r}, which predicts no failures")
@@ -135,7 +135,7 @@ def load_failures(store: Store, stored: StoredModel, *, threads: int | None = No
 
 
 def _card(job: TrainingJob, fitted: FittedFailures, body: bytes) -> dict[str, Any]:
-    """Return the classifier's card."""
+    """Return the card of the classifier."""
     card = cards.make_card(
         job.recipe,
         job.labels,
@@ -144,14 +144,14 @@ def _card(job: TrainingJob, fitted: FittedFailures, body: bytes) -> dict[str, An
         store_key=job.store.key,
         scope=job.scope.to_json(job.store),
         counts={"records": job.counts.records},
-        training=_course(job, fitted),
+        training=_training_json(job, fitted),
         body=body,
     )
-    return card | {"failures": _judged(fitted)}
+    return card | {"failures": _evaluation_json(fitted)}
 
 
-def _course(job: TrainingJob, fitted: FittedFailures) -> dict[str, Any]:
-    """Return the course of the training, under the names of a ranker's."""
+def _training_json(job: TrainingJob, fitted: FittedFailures) -> dict[str, Any]:
+    """Return facts of the training for the card, with the keys of a ranker's."""
     model, counts = fitted.model.model, job.counts
     return {
         "rounds": model.recipe.rounds,
@@ -168,21 +168,21 @@ def _course(job: TrainingJob, fitted: FittedFailures) -> dict[str, Any]:
     }
 
 
-def _judged(fitted: FittedFailures) -> dict[str, Any] | None:
-    """Return how well failures of held-out workloads were foreseen; None where that is unknown."""
-    found = fitted.judgement
-    if found is None:
+def _evaluation_json(fitted: FittedFailures) -> dict[str, Any] | None:
+    """Return the evaluation on held-out workloads for the card, or None."""
+    evaluation = fitted.evaluation
+    if evaluation is None:
         return None
-    areas, model = list(found.aurocs.values()), fitted.model
+    areas, model = list(evaluation.aurocs.values()), fitted.model
     return {
-        "auroc": found.auroc,
+        "auroc": evaluation.auroc,
         "auroc_p10": float(np.quantile(areas, 0.1)) if areas else None,
         "groups": len(areas),
-        "brier": found.brier,
-        "brier_of_rate": found.brier_of_rate,
-        "avoided": found.avoided,
+        "brier": evaluation.brier,
+        "brier_of_rate": evaluation.brier_of_rate,
+        "avoided": evaluation.avoided,
         "rate": model.rate,
-        # Which kind costs what: of all that failed, not only of those that are told apart.
+        # Costs of all kinds of failure, not only of the classes of the last booster.
         "seconds": {"ok": model.costs.ok}
         | {kind.value: model.costs.failed[FAILURES.index(kind)] for kind in model.shares},
     }

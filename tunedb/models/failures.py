@@ -1,15 +1,13 @@
-"""Which programs will fail, and what their trials cost: a classifier of the same features.
+"""Classifiers of failures: the probability that a program fails, and the cost of its trial.
 
-Failures are what a database knows that a tuning log's winners do not. A failing trial takes 3 to 8
-times as long as a good one (a timeout is waited for, a broken device is started again), and brings
-nothing; so a search gains by leaving out what will probably fail.
+A failing trial takes 3 to 8 times as long as a successful one (timeouts, restarts of devices) and
+yields no time, so a search gains by leaving out programs that will probably fail.
 
-Two questions have a classifier each: whether a program fails (``binary:logistic`` over all
-programs), and of which kind the failure is (``multi:softprob`` over those that failed; kinds that
-are too rare have their share). Failures are few, so they are weighted up while trees grow, and
-probabilities are put right afterwards by Platt's scaling (Platt 1999; Lin, Lin and Weng, A note on
-Platt's probabilistic outputs, 2007) of what held-out workloads were told: by themselves, trees are
-far too sure of workloads that they have not seen.
+There are two classifiers on the features of rankers: one of failure (``binary:logistic`` over all
+programs), and one of the kind of failure (``multi:softprob`` over the failed programs; rare kinds
+have a constant share). Failures are few, so training weights them up, and Platt scaling (Platt
+1999; Lin, Lin and Weng, A note on Platt's probabilistic outputs, 2007) of the margins on held-out
+workloads calibrates the probabilities: uncalibrated trees are overconfident on unseen workloads.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from ..json_checks import parse_json
 from ..records import FailureKind
 from ._xgboost import import_xgboost, interrupt_later, threads_to_use
 from .aggregation import row_model, segmented
-from .base import Floats, TrainingSet, part
+from .base import Floats, TrainingSet, recipe_part
 from .boosting import parameters
 from .dataset import FAILURES, Dataset
 from .metrics import pairwise_accuracy
@@ -40,9 +38,8 @@ from .splits import shape_classes
 if TYPE_CHECKING:
     from ..features.base import NamedSet
 
-#: What the classifier is made with unless told otherwise. It learns from the first round of each
-#: workload, whose candidates nobody chose: later ones hardly fail, because evolution has left
-#: failing regions by then.
+#: Default recipe. The training set is the first round of each workload, whose candidates are
+#: random: later candidates rarely fail, because the evolutionary search has left failing regions.
 RECIPE = Recipe(
     rows="aggregated",
     loss="logistic",
@@ -57,28 +54,28 @@ RECIPE = Recipe(
     colsample_bytree=0.3,
 )
 
-#: How much a wasted trial is worth in normalised throughput (:func:`penalty`).
+#: Cost of a wasted trial in normalised throughput (:func:`penalty`).
 WEIGHT = 0.1
 
-#: A failing trial's cost in good ones where no trial says it: 3.0 (Radeon MI50), 4.0 (V100) and
-#: 7.7 (K80) in the logs of Roller's artifact.
+#: Default cost of a failing trial in successful ones: 3.0 (Radeon MI50), 4.0 (V100) and 7.7 (K80)
+#: in the logs of Roller's artifact.
 _COST_OF_FAILURE = 4.0
 
-#: Attribute of the first booster that has what no booster knows.
+#: Attribute of the first booster with the other fields of the model as JSON.
 _ATTRIBUTE = "tunedb"
 
 
 @dataclass(frozen=True, slots=True)
 class TrialCosts:
-    """Seconds that a trial takes, from building to the last run.
+    """The seconds of a trial by outcome, from the build to the last run.
 
     Parameters
     ----------
     ok : float
-        Median of those that gave a time.
+        Median of successful trials.
     failed : tuple of float
         Median of each kind of failure, in the order of :data:`~tunedb.models.dataset.FAILURES`
-        (`ok` first); that of all failures where a kind has none.
+        (`ok` first); the median of all failures for a kind without trials.
     """
 
     ok: float
@@ -86,33 +83,33 @@ class TrialCosts:
 
     @classmethod
     def from_examples(cls, examples: Dataset) -> Self:
-        """Return the costs that examples tell.
+        """Return the costs estimated from examples.
 
-        Where no trial says what it took, a good one has 1 s, and a failing one four times that.
+        Without any known cost, a successful trial takes 1 s and a failing one 4 s.
         """
-        known = np.isfinite(examples.costs) & (examples.costs > 0)
-        worked, failed = known & ~examples.failed, known & examples.failed
+        has_cost = np.isfinite(examples.costs) & (examples.costs > 0)
+        worked, failed = has_cost & ~examples.failed, has_cost & examples.failed
         ok = float(np.median(examples.costs[worked])) if worked.any() else None
-        any_ = float(np.median(examples.costs[failed])) if failed.any() else None
+        failure_cost = float(np.median(examples.costs[failed])) if failed.any() else None
         if ok is None:
-            ok = 1.0 if any_ is None else any_ / _COST_OF_FAILURE
+            ok = 1.0 if failure_cost is None else failure_cost / _COST_OF_FAILURE
         kinds = [ok]
         for number in range(1, len(FAILURES)):
-            mine = failed & (examples.failures == number)
-            if mine.any():
-                kinds.append(float(np.median(examples.costs[mine])))
+            of_kind = failed & (examples.failures == number)
+            if of_kind.any():
+                kinds.append(float(np.median(examples.costs[of_kind])))
             else:
-                kinds.append(ok * _COST_OF_FAILURE if any_ is None else any_)
+                kinds.append(ok * _COST_OF_FAILURE if failure_cost is None else failure_cost)
         return cls(ok, tuple(kinds))
 
 
 def expected_cost(probabilities: Floats, costs: TrialCosts) -> Floats:
-    """Return the seconds that a trial of each program is expected to take.
+    """Return the expected seconds of a trial of each program.
 
     Parameters
     ----------
     probabilities : ndarray of float64, shape (n, len(FAILURES))
-        Of :meth:`FailureModel.by_kind`; each row sums to 1.
+        Probabilities from :meth:`FailureModel.by_kind`; each row sums to 1.
     costs : TrialCosts
         Seconds of each outcome.
 
@@ -120,27 +117,27 @@ def expected_cost(probabilities: Floats, costs: TrialCosts) -> Floats:
     -------
     ndarray of float64, shape (n,)
     """
-    found: Floats = probabilities @ np.array(costs.failed)
-    return found
+    seconds: Floats = probabilities @ np.array(costs.failed)
+    return seconds
 
 
 def penalty(probabilities: Floats, costs: TrialCosts, weight: float = WEIGHT) -> Floats:
-    """Return what expected failures cost each program, in normalised throughput.
+    """Return the penalty of each program for its expected failures, in normalised throughput.
 
-    The expected time that a trial spends on failing, in good trials, times `weight`: the
-    normalised throughput at which one trial more or less is worth the same. With 0.1 and failures
-    that take four good trials, a program that surely fails loses 0.4, and one that fails as often
-    as any first candidate (4 %) 0.016, which decides nothing. It is in the units of losses whose
-    score is a throughput (``throughput``, ``squared``); for others the weight has their unit.
+    The penalty is the expected time of failures, in successful trials, times `weight`. With 0.1
+    and failures that take four successful trials, a program that certainly fails loses 0.4, and one
+    that fails as often as any first candidate (4 %) loses a negligible 0.016. The unit is that of
+    losses whose score is a throughput (``throughput``, ``squared``); for other losses `weight` is
+    in the unit of their scores.
 
     Parameters
     ----------
     probabilities : ndarray of float64, shape (n, len(FAILURES))
-        Of :meth:`FailureModel.by_kind`.
+        Probabilities from :meth:`FailureModel.by_kind`.
     costs : TrialCosts
         Seconds of each outcome.
     weight : float
-        See above.
+        Throughput that one wasted trial is worth.
 
     Returns
     -------
@@ -152,37 +149,35 @@ def penalty(probabilities: Floats, costs: TrialCosts, weight: float = WEIGHT) ->
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What makes a margin of the trees a probability: sigmoid(slope · margin + intercept)."""
+    """Platt scaling of margins to probabilities: sigmoid(slope · margin + intercept)."""
 
     slope: float
     intercept: float
 
     def __call__(self, margins: Floats) -> Floats:
         """Return probabilities of the shape of `margins`."""
-        # By tanh: exp would overflow for margins below -700.
+        # tanh, because exp overflows for margins below -700.
         return 0.5 + 0.5 * np.tanh(0.5 * (self.slope * margins + self.intercept))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FailureModel:
-    """Tells which programs will probably fail, and how.
+    """A calibrated classifier of failures and of their kinds.
 
     Parameters
     ----------
     model : Model
-        The boosters: first ``recipe.members`` that tell whether a program fails; another one after
-        them, where there is any, tells which of `kinds` it is.
+        Boosters: ``recipe.members`` classifiers of failure, then optionally one of the kind.
     scaling : Scaling
-        Of the mean margin of the first boosters.
+        Calibration of the mean margin of the classifiers of failure.
     rate : float
-        Share of failures among the programs that were learnt from: the probability of a program
-        without rows, of which nothing is known.
+        Share of failures among the training programs: the probability of a program without rows.
     kinds : tuple of FailureKind
-        Classes of the last booster, in its order; empty where there is none.
+        Classes of the last booster, in its order; empty without a classifier of kinds.
     shares : dict
-        Kind of failure → its share of all failures that were learnt from.
+        Kind of failure → share of the training failures.
     costs : TrialCosts
-        What trials took.
+        Seconds of trials by outcome.
     """
 
     model: Model
@@ -194,11 +189,11 @@ class FailureModel:
 
     @property
     def recipe(self) -> Recipe:
-        """How it was made."""
+        """Recipe of the model."""
         return self.model.recipe
 
     def check(self, feature_set: NamedSet | Dataset) -> None:
-        """Raise UsageError where rows are not of the feature set that it was trained on."""
+        """Raise UsageError if the feature set is not that of the training."""
         self.model.check(feature_set)
 
     def probabilities(self, rows: NDArray[np.float32], starts: NDArray[np.int64]) -> Floats:
@@ -218,35 +213,41 @@ class FailureModel:
         Raises
         ------
         UsageError
-            Rows of another number of columns.
+            The rows have another number of columns.
         """
-        return self._told(rows, starts)[0]
+        return self._predict(rows, starts)[0]
 
     def by_kind(self, rows: NDArray[np.float32], starts: NDArray[np.int64]) -> Floats:
         """Return the probability of each outcome, shape (n, len(FAILURES)); rows sum to 1.
 
-        Columns are in the order of :data:`~tunedb.models.dataset.FAILURES`: the first is that
-        the program works. Parameters and errors are those of :meth:`probabilities`.
+        Columns are in the order of :data:`~tunedb.models.dataset.FAILURES`; the first is success.
+        Parameters and errors are those of :meth:`probabilities`.
         """
-        any_, (seen, at), filled = self._told(rows, starts)
-        found = np.empty((len(any_), len(FAILURES)))
-        found[:, 0] = 1 - any_
+        failing, (seen, at), filled = self._predict(rows, starts)
+        outcomes = np.empty((len(failing), len(FAILURES)))
+        outcomes[:, 0] = 1 - failing
         shares = np.array([self.shares.get(kind, 0.0) if kind else 0.0 for kind in FAILURES])
-        found[:, 1:] = any_[:, None] * shares[1:]
+        outcomes[:, 1:] = failing[:, None] * shares[1:]
         if self.kinds and filled.any():
             booster = self.model.boosters[-1]
             columns = np.array([FAILURES.index(kind) for kind in self.kinds])
-            told = booster.inplace_predict(seen, validate_features=False).astype(np.float64)
-            told = segmented(np.add, told, at)
-            # Kinds without a class keep their share.
-            told *= shares[columns].sum() / told.sum(axis=1, keepdims=True)
-            found[np.ix_(np.flatnonzero(filled), columns)] = any_[filled, None] * told
-        return found
+            kind_probabilities = booster.inplace_predict(seen, validate_features=False).astype(
+                np.float64
+            )
+            kind_probabilities = segmented(np.add, kind_probabilities, at)
+            # Kinds without a class keep their constant share.
+            kind_probabilities *= shares[columns].sum() / kind_probabilities.sum(
+                axis=1, keepdims=True
+            )
+            outcomes[np.ix_(np.flatnonzero(filled), columns)] = (
+                failing[filled, None] * kind_probabilities
+            )
+        return outcomes
 
-    def _told(
+    def _predict(
         self, rows: NDArray[np.float32], starts: NDArray[np.int64]
     ) -> tuple[Floats, tuple[NDArray[np.float32], NDArray[np.int64]], NDArray[np.bool_]]:
-        """Return P(fails), the rows that trees see, and which programs have some."""
+        """Return P(failure), the rows for the trees, and the mask of programs with rows."""
         if rows.ndim != 2 or rows.shape[1] != len(self.model.columns):
             raise UsageError(
                 f"rows of shape {rows.shape} do not fit a model of features "
@@ -256,14 +257,13 @@ class FailureModel:
         filled = np.diff(starts) > 0
         kept = np.concatenate((starts[:-1][filled], starts[-1:]))
         seen, at = self.model.row_model.rows(rows, kept)
-        found = np.full(len(filled), self.rate)
+        failing = np.full(len(filled), self.rate)
         if filled.any():
             margins = mean_margin(self.model.boosters[: -1 if self.kinds else None], seen)
-            # Where every program that was learnt from had one row, another one may have several:
-            # it fails where one of its statements does.
+            # Training programs had one row each. A program with several fails if any row does.
             worst = np.asarray(segmented(np.maximum, margins, at), np.float64)
-            found[filled] = self.scaling(worst)
-        return found, (seen, at), filled
+            failing[filled] = self.scaling(worst)
+        return failing, (seen, at), filled
 
     def to_bytes(self) -> bytes:
         """Return the model without pickle (:meth:`tunedb.models.model.Model.to_bytes`)."""
@@ -284,7 +284,7 @@ class FailureModel:
         Raises
         ------
         FormatError
-            It ranks programs and predicts no failures.
+            The model is a ranker.
         """
         model = Model.from_bytes(data, threads=threads)
         text = model.boosters[0].attr(_ATTRIBUTE)
@@ -304,61 +304,61 @@ def mean_margin(boosters: tuple[Any, ...], seen: NDArray[np.float32]) -> Floats:
 def _parsed(values: Any) -> dict[str, Any]:
     """Return the fields of :meth:`FailureModel.to_bytes`."""
     try:
-        found = {
+        fields = {
             "scaling": Scaling(**values["scaling"]),
             "rate": values["rate"],
             "kinds": tuple(map(FailureKind, values["kinds"])),
             "shares": {FailureKind(kind): share for kind, share in values["shares"].items()},
             "costs": TrialCosts(values["costs"]["ok"], tuple(values["costs"]["failed"])),
         }
-        numbers = (*values["scaling"].values(), found["rate"], *found["shares"].values())
-        if len(found["costs"].failed) != len(FAILURES) or not all(
-            isfinite(number) for number in (*numbers, *found["costs"].failed)
+        numbers = (*values["scaling"].values(), fields["rate"], *fields["shares"].values())
+        if len(fields["costs"].failed) != len(FAILURES) or not all(
+            isfinite(number) for number in (*numbers, *fields["costs"].failed)
         ):
             raise ValueError("its numbers")
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError(f"a failure model is damaged ({error}); rebuild it") from None
-    return found
+    return fields
 
 
-# ---- Training the classifier of failures, and judging it on workloads that it has not seen -------
+# ---- Training, and evaluation on held-out workloads ----------------------------------------------
 
-#: Parts that workloads are held out in.
+#: Folds of the cross-validation over workloads.
 FOLDS = 5
 
-#: Failures that a kind needs to be told from the others.
+#: Minimum number of failures of a kind to become a class.
 LEAST_OF_KIND = 20
 
-#: Failures that a workload needs for its AUROC to say something.
+#: Minimum number of failures of a group for an AUROC.
 LEAST_FAILURES = 5
 
-#: Share of good programs that a threshold may cost (:attr:`Judgement.avoided`).
+#: Share of successful programs lost at the threshold of :attr:`FailureEvaluation.avoided`.
 _LOST = 0.02
 
-#: Called with the number of classifiers that are trained, and of all.
+#: Progress callback; takes the number of trained classifiers, and of all.
 OnStep = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """How well failures of held-out workloads are foreseen.
+class FailureEvaluation:
+    """The cross-validated accuracy of failure predictions over workloads.
 
-    Each workload was told by classifiers, and scaled by a scaling, that had not seen it, nor any
-    of nearly its shapes.
+    Classifiers and scaling of each workload were trained without it and without workloads of
+    nearly the same shapes.
 
     Parameters
     ----------
     auroc : float or None
-        Probability that a failing program is told a higher probability than a good one of its
-        workload, target and machine: mean over those with five failures at least.
+        Area under the ROC curve within a workload, target and machine: mean over groups with at
+        least five failures.
     aurocs : dict
-        Index of a group (:attr:`Dataset.groups`) → its AUROC.
+        Index of a group (:attr:`Dataset.groups`) → AUROC.
     brier : float
-        Mean of (probability - outcome)².
+        Brier score, the mean of (probability - outcome)².
     brier_of_rate : float
-        The same where every program is told the rate of the other workloads.
+        Brier score of a constant prediction: the failure rate of the other workloads.
     avoided : float or None
-        Share of the failures that a threshold avoids which costs 2 % of the good programs.
+        Share of failures above the threshold that loses 2 % of the successful programs.
     """
 
     auroc: float | None
@@ -370,27 +370,27 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedFailures:
-    """A classifier, and how it came to be.
+    """A trained classifier, with its evaluation and the facts of its training.
 
     Parameters
     ----------
     model : FailureModel
-        What was trained.
-    judgement : Judgement or None
-        None where failures, or good programs, are of one workload alone: nothing can be held out,
-        and probabilities are only put right for the weights.
+        Trained classifier.
+    evaluation : FailureEvaluation or None
+        None if all failures, or all successes, are of the same workload: nothing can be held out,
+        and the scaling only corrects for the weights.
     chosen : Dataset
-        What was learnt from, without rows.
+        Training programs, without rows.
     left_out : int
-        Programs of the examples that are not in the training set.
+        Programs of the examples outside the training set.
     seconds : float
         Wall time.
     threads : int
-        Threads of XGBoost. The model does not depend on it.
+        Threads of XGBoost; they do not affect the model.
     """
 
     model: FailureModel
-    judgement: Judgement | None
+    evaluation: FailureEvaluation | None
     chosen: Dataset
     left_out: int
     seconds: float
@@ -407,36 +407,36 @@ def fit_failures(
 ) -> FittedFailures:
     """Train a classifier of failures.
 
-    All groups teach it, also those of which every program failed. Workloads are held out in
-    :data:`FOLDS` parts first, those of nearly the same shapes together, to scale and to judge its
-    probabilities; the classifier itself is trained on all.
+    All groups are used, including those whose programs all failed. Cross-validation in
+    :data:`FOLDS` folds over workloads, those of nearly the same shapes together, yields the scaling
+    and the evaluation; the classifier itself is trained on all workloads.
 
     Parameters
     ----------
     examples : Dataset
-        With rows, unless `read` is given.
+        Examples, with rows unless `read` is given.
     recipe : Recipe
-        Its features, rows, training set, rounds, members, seed and XGBoost's parameters count.
+        Features, rows, training set, rounds, members, seed and XGBoost's parameters are used.
         ``rows`` must give one row for each program.
     threads : int, optional
         See :func:`tunedb.models._xgboost.threads_to_use`.
     read : callable, optional
-        Returns examples with their rows; called with the training set alone.
+        Function that returns examples with rows; called with the training set only.
     on_step : callable, optional
-        For progress.
+        Progress callback.
 
     Raises
     ------
     UsageError
-        No program failed, or none worked; rows are not one for each program; or the recipe is of
-        another loss, or stops early.
+        No program failed, or none succeeded; a program has several rows; or the recipe has another
+        loss, or early stopping.
     NotFoundError, PluginError
         A part that the recipe names does not exist or load; XGBoost is not installed.
     """
     began = perf_counter()
     check_recipe(recipe)
     policy: TrainingSet
-    policy, argument = part("training set", recipe.training_set)
+    policy, argument = recipe_part("training set", recipe.training_set)
     chosen = examples.take(policy.choose(examples, argument, recipe.seed))
     _check(chosen, examples)
     if read is not None:
@@ -449,17 +449,19 @@ def fit_failures(
             "use rows 'aggregated'"
         )
     folds = _folds(chosen)
-    run = _Run(seen, chosen.failed, recipe, threads_to_use(threads), on_step, len(folds) + 1)
+    run = _FailureTraining(
+        seen, chosen.failed, recipe, threads_to_use(threads), on_step, len(folds) + 1
+    )
     margins = run.held_out(folds)
     boosters = run.boosters(np.arange(len(chosen)))
-    kinds, teller = _kinds(run, chosen)
+    kinds, kind_boosters = _kinds(run, chosen)
     model = FailureModel(
         model=Model(
             recipe=recipe,
             feature_set=examples.feature_set,
             version=examples.version,
             columns=examples.columns,
-            boosters=(*boosters, *teller),
+            boosters=(*boosters, *kind_boosters),
             rows=rows.name,
         ),
         scaling=_unweighted(chosen) if margins is None else scaled(margins, chosen.failed),
@@ -470,7 +472,7 @@ def fit_failures(
     )
     return FittedFailures(
         model=model,
-        judgement=None if margins is None else judge(chosen, margins, folds),
+        evaluation=None if margins is None else evaluate_margins(chosen, margins, folds),
         chosen=replace(chosen, rows=np.empty((0, len(chosen.columns)), np.float32)),
         left_out=len(examples) - len(chosen),
         seconds=perf_counter() - began,
@@ -479,21 +481,18 @@ def fit_failures(
 
 
 def check_recipe(recipe: Recipe) -> None:
-    """Raise UsageError for a recipe that would not be the classifier's.
-
-    A card would say what nothing was trained with.
-    """
+    """Raise UsageError for a loss or patience that the classifier would not use."""
     recipe.check()
     for name in ("loss", "patience"):
-        mine, given = getattr(RECIPE, name), getattr(recipe, name)
-        if given != mine:
+        required, value = getattr(RECIPE, name), getattr(recipe, name)
+        if value != required:
             raise UsageError(
-                f"models of failures need {name} {mine}, not {given}; leave out that option"
+                f"models of failures need {name} {required}, not {value}; leave out that option"
             )
 
 
 def _check(chosen: Dataset, examples: Dataset) -> None:
-    """Raise UsageError where there is only one outcome."""
+    """Raise UsageError if there is only one class."""
     count = int(chosen.failed.sum())
     total = f"{len(chosen)} program{'' if len(chosen) == 1 else 's'}"
     if len(chosen) < len(examples):
@@ -507,13 +506,13 @@ def _check(chosen: Dataset, examples: Dataset) -> None:
 
 
 def _unweighted(chosen: Dataset) -> Scaling:
-    """Return the scaling that takes back what weights did to the rate (King and Zeng 2001, 4.1)."""
+    """Return the scaling that corrects the rate for the class weights (King and Zeng 2001, 4.1)."""
     rate = chosen.failed.mean()
     return Scaling(1.0, float(np.log(rate / (1 - rate))))
 
 
 def _shares(chosen: Dataset) -> dict[FailureKind, float]:
-    """Return each kind's share of the failures."""
+    """Return the share of each kind among the failures."""
     counts = np.bincount(chosen.failures, minlength=len(FAILURES)).tolist()
     total = sum(counts[1:])
     return {
@@ -524,31 +523,31 @@ def _shares(chosen: Dataset) -> dict[FailureKind, float]:
 
 
 def _folds(chosen: Dataset) -> list[NDArray[np.int64]]:
-    """Return the programs of each part that is held out; none where there is one class of shapes.
+    """Return the programs of each fold; shape classes are dealt out by their failures.
 
-    Classes are dealt out by their number of failures, so that no part has them all.
+    The list is empty if there is only one shape class, or a fold would leave only one outcome.
     """
     present = np.unique(chosen.workload)
     classes = shape_classes([chosen.workloads[i] for i in present])
     of_workload = np.bincount(chosen.workload[chosen.failed], minlength=len(chosen.workloads))
     members = [present[numbers] for numbers in classes]
     members.sort(
-        key=lambda one: (
-            -int(of_workload[one].sum()),
-            min(chosen.workloads[i].digest for i in one),
+        key=lambda workloads: (
+            -int(of_workload[workloads].sum()),
+            min(chosen.workloads[i].digest for i in workloads),
         )
     )
     number = min(FOLDS, len(members))
     held = [np.concatenate(members[start::number]) for start in range(number)]
-    parts = [np.flatnonzero(np.isin(chosen.workload, one)) for one in held]
-    # A part is of use where what remains has both outcomes.
-    able = all(0 < np.delete(chosen.failed, one).sum() < len(chosen) - len(one) for one in parts)
-    return parts if number > 1 and able else []
+    folds = [np.flatnonzero(np.isin(chosen.workload, workloads)) for workloads in held]
+    # The programs outside of each fold must have both outcomes.
+    able = all(0 < np.delete(chosen.failed, fold).sum() < len(chosen) - len(fold) for fold in folds)
+    return folds if number > 1 and able else []
 
 
 @dataclass(slots=True)
-class _Run:
-    """What all classifiers of one training share."""
+class _FailureTraining:
+    """The data and settings that all classifiers of a training share."""
 
     seen: NDArray[np.float32]
     failed: NDArray[np.bool_]
@@ -559,7 +558,7 @@ class _Run:
     done: int = 0
 
     def held_out(self, folds: list[NDArray[np.int64]]) -> Floats | None:
-        """Return each program's margin by classifiers that did not see its part; None for none."""
+        """Return each program's margin by classifiers trained without its fold, or None."""
         if not folds:
             return None
         margins = np.empty(len(self.seen))
@@ -569,19 +568,19 @@ class _Run:
         return margins
 
     def boosters(self, chosen: NDArray[np.int64]) -> tuple[Any, ...]:
-        """Return classifiers of whether programs fail, one for each member."""
+        """Return classifiers of failure, one for each member."""
         failed = self.failed[chosen]
-        # Both outcomes weigh alike together, as scikit-learn's class_weight="balanced".
+        # Both classes have equal total weight, as with scikit-learn's class_weight="balanced".
         weights = np.where(failed, 0.5 / failed.mean(), 0.5 / (1 - failed.mean()))
         settings = {"objective": "binary:logistic"}
-        found = tuple(
+        boosters = tuple(
             self.booster(chosen, failed.astype(np.float32), settings, member, weights)
             for member in range(self.recipe.members)
         )
         self.done += 1
         if self.on_step is not None:
             self.on_step(self.done, self.steps)
-        return found
+        return boosters
 
     def booster(
         self,
@@ -591,39 +590,39 @@ class _Run:
         member: int,
         weights: Floats | None = None,
     ) -> Any:
-        """Return a booster of some programs."""
+        """Return a booster trained on the chosen programs."""
         xgboost = import_xgboost()
         seed = int(np.random.SeedSequence([self.recipe.seed, member]).generate_state(1)[0] >> 1)
-        own = parameters(self.recipe, seed=seed, threads=self.threads)
+        defaults = parameters(self.recipe, seed=seed, threads=self.threads)
         with interrupt_later():
             matrix = xgboost.QuantileDMatrix(
                 self.seen[chosen], labels, weight=weights, nthread=self.threads
             )
         try:
-            return xgboost.train(own | settings, matrix, self.recipe.rounds)
+            return xgboost.train(defaults | settings, matrix, self.recipe.rounds)
         except xgboost.core.XGBoostError as error:
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-            raise UsageError(f"XGBoost refuses the recipe: {reason}") from None
+            raise UsageError(f"XGBoost rejects the recipe: {reason}") from None
 
 
-def _kinds(run: _Run, chosen: Dataset) -> tuple[list[int], tuple[Any, ...]]:
-    """Return which kinds of failure can be told apart, and what tells them."""
+def _kinds(run: _FailureTraining, chosen: Dataset) -> tuple[list[int], tuple[Any, ...]]:
+    """Return the kinds of failure that are classes, and their classifier if there is any."""
     counts = np.bincount(chosen.failures, minlength=len(FAILURES))
     kinds = [number for number in range(1, len(FAILURES)) if counts[number] >= LEAST_OF_KIND]
     if len(kinds) < 2:
         return [], ()
-    some = np.flatnonzero(np.isin(chosen.failures, kinds))
-    labels = np.searchsorted(kinds, chosen.failures[some]).astype(np.float32)
+    failed = np.flatnonzero(np.isin(chosen.failures, kinds))
+    labels = np.searchsorted(kinds, chosen.failures[failed]).astype(np.float32)
     settings = {"objective": "multi:softprob", "num_class": len(kinds)}
-    return kinds, (run.booster(some, labels, settings, member=run.recipe.members),)
+    return kinds, (run.booster(failed, labels, settings, member=run.recipe.members),)
 
 
 def scaled(margins: Floats, failed: NDArray[np.bool_]) -> Scaling:
-    """Return the scaling under which margins foresaw outcomes best.
+    """Fit the Platt scaling of margins to outcomes.
 
     Logistic regression by Newton's method, with targets (n₊ + 1) / (n₊ + 2) and 1 / (n₋ + 2)
-    instead of 1 and 0, which keeps it finite (Platt 1999, 2.2). Where margins foresee less than
-    nothing, the slope is 0: every program is told the rate.
+    instead of 1 and 0, which keeps it finite (Platt 1999, 2.2). If the slope would be negative it
+    is 0, and every program gets the failure rate.
     """
     positive, negative = int(failed.sum()), int((~failed).sum())
     target = np.where(failed, (positive + 1) / (positive + 2), 1 / (negative + 2))
@@ -632,46 +631,50 @@ def scaled(margins: Floats, failed: NDArray[np.bool_]) -> Scaling:
     spread = margins.std()
     if spread == 0:
         return flat
-    # Of standardised margins, so that the problem is well conditioned.
+    # Standardised margins make the problem well conditioned.
     inputs = np.stack(((margins - margins.mean()) / spread, np.ones(len(margins))))
-    found = np.array([0.0, flat.intercept])
+    weights = np.array([0.0, flat.intercept])
     for _ in range(_NEWTON):
-        told = Scaling(1.0, 0.0)(found @ inputs)
-        hessian = (inputs * (told * (1 - told))) @ inputs.T + 1e-9 * np.eye(2)
-        step = np.linalg.solve(hessian, inputs @ (target - told))
-        # Bounded: far from the minimum the curvature vanishes.
-        found = found + np.clip(step, -1, 1)
+        predicted = Scaling(1.0, 0.0)(weights @ inputs)
+        hessian = (inputs * (predicted * (1 - predicted))) @ inputs.T + 1e-9 * np.eye(2)
+        step = np.linalg.solve(hessian, inputs @ (target - predicted))
+        # Bounded steps, because the curvature vanishes far from the minimum.
+        weights = weights + np.clip(step, -1, 1)
         if np.abs(step).max() < 1e-9:
             break
-    if found[0] <= 0:
+    if weights[0] <= 0:
         return flat
-    slope = float(found[0] / spread)
-    return Scaling(slope, float(found[1] - slope * margins.mean()))
+    slope = float(weights[0] / spread)
+    return Scaling(slope, float(weights[1] - slope * margins.mean()))
 
 
-#: Steps of Newton's method; it takes seven.
+#: Maximum number of Newton steps; seven suffice.
 _NEWTON = 50
 
 
-def judge(chosen: Dataset, margins: Floats, folds: list[NDArray[np.int64]]) -> Judgement:
-    """Return how well margins of held-out workloads foresee their failures."""
+def evaluate_margins(
+    chosen: Dataset, margins: Floats, folds: list[NDArray[np.int64]]
+) -> FailureEvaluation:
+    """Evaluate cross-validated margins against the failures of held-out workloads."""
     failed = chosen.failed
-    told, rate = np.empty(len(chosen)), np.empty(len(chosen))
+    predicted, rate = np.empty(len(chosen)), np.empty(len(chosen))
     for fold in folds:
         others = np.delete(np.arange(len(chosen)), fold)
-        told[fold] = scaled(margins[others], failed[others])(margins[fold])
+        predicted[fold] = scaled(margins[others], failed[others])(margins[fold])
         rate[fold] = failed[others].mean()
     aurocs = {}
     for group in np.unique(chosen.group).tolist():
-        mine = chosen.group == group
-        if LEAST_FAILURES <= failed[mine].sum() < mine.sum():
-            # The area is the share of pairs, one of each outcome, that are told in order.
-            aurocs[group] = pairwise_accuracy(failed[mine].astype(np.float64), told[mine])
-    threshold = np.quantile(told[~failed], 1 - _LOST)
-    return Judgement(
+        in_group = chosen.group == group
+        if LEAST_FAILURES <= failed[in_group].sum() < in_group.sum():
+            # The AUROC is the share of correctly ordered pairs of a failure and a success.
+            aurocs[group] = pairwise_accuracy(
+                failed[in_group].astype(np.float64), predicted[in_group]
+            )
+    threshold = np.quantile(predicted[~failed], 1 - _LOST)
+    return FailureEvaluation(
         auroc=float(np.mean(list(aurocs.values()))) if aurocs else None,
         aurocs=aurocs,
-        brier=float(np.mean((told - failed) ** 2)),
+        brier=float(np.mean((predicted - failed) ** 2)),
         brier_of_rate=float(np.mean((rate - failed) ** 2)),
-        avoided=float((told[failed] > threshold).mean()),
+        avoided=float((predicted[failed] > threshold).mean()),
     )

@@ -1,7 +1,7 @@
-"""Which of a program's run times counts.
+"""Label policies: the run time of a program from its repeats.
 
-Noise on a shared machine only ever adds time, and now and then much of it: the median forgets
-single outliers, the minimum all of them, the mean (which TVM ranks records by) none.
+Noise on a shared machine only adds time, and sometimes much: the median is robust to single
+outliers, the minimum to all of them, the mean (by which TVM ranks records) to none.
 """
 
 from __future__ import annotations
@@ -19,52 +19,51 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class TimeLabel:
-    """A :class:`~tunedb.models.base.Label` that reduces each program's times to one.
+    """A :class:`~tunedb.models.base.LabelPolicy` given by a reduction of each program's times.
 
     Parameters
     ----------
     name : str
-        Name of its entry point.
+        Name of the entry point.
     reduce : callable
-        Takes all times and where each program's begin, as :meth:`seconds` does.
+        Reduction with the parameters of :meth:`seconds`.
     """
 
     name: str
     reduce: Callable[[Floats, Ints], Floats]
 
     def seconds(self, times: NDArray[np.float64], starts: NDArray[np.int64]) -> Floats:
-        """Return one time for each program.
+        """Return the run time of each program in seconds.
 
         Parameters
         ----------
         times : ndarray of float64
-            Run times of all programs in seconds, one program after another, in any order inside
-            one. No sentinels: what is no time has been taken out.
+            Run times of all programs in seconds, grouped by program, without sentinels.
         starts : ndarray of int64, shape (n + 1,)
-            The times of program i are ``times[starts[i]:starts[i + 1]]``, one at least.
+            The times of program i are ``times[starts[i]:starts[i + 1]]``, at least one.
 
         Returns
         -------
         ndarray of float64, shape (n,)
         """
-        # reduceat takes no empty list of places.
+        # reduceat rejects an empty list of indices.
         return self.reduce(times, starts) if len(starts) > 1 else np.zeros(0)
 
 
 def _mean(times: Floats, starts: Ints) -> Floats:
-    """Return the arithmetic mean of each stretch."""
+    """Return the arithmetic mean of each segment."""
     total: Floats = np.add.reduceat(times, starts[:-1])
     return total / np.diff(starts)
 
 
 def _minimum(times: Floats, starts: Ints) -> Floats:
-    """Return the smallest of each stretch."""
+    """Return the minimum of each segment."""
     smallest: Floats = np.minimum.reduceat(times, starts[:-1])
     return smallest
 
 
 def _median(times: Floats, starts: Ints) -> Floats:
-    """Return the median of each stretch; of an even number the mean of the two in the middle."""
+    """Return the median of each segment; for an even size, the mean of the two middle values."""
     sizes = np.diff(starts)
     owner = np.repeat(np.arange(len(sizes)), sizes)
     ordered = times[np.lexsort((times, owner))]

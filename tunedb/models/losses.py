@@ -1,10 +1,10 @@
-"""What a model minimises.
+"""Loss functions of rankers.
 
-The values of the losses of squares have the factor 1/2 of XGBoost's ``reg:squarederror``, so that
-weights are Hessians, and ``reg_lambda`` and ``min_child_weight`` mean what they mean there.
+Squared losses have the factor 1/2 of XGBoost's ``reg:squarederror``, so that weights are Hessians,
+and ``reg_lambda`` and ``min_child_weight`` have their usual meaning.
 
-Labels of squares are 0 where a program failed and grow with the throughput, so that the sum over no
-rows is the score of a failed program.
+Labels of squared losses are 0 for failed programs and grow with the throughput, so that a program
+without rows has the score of a failed program.
 """
 
 from __future__ import annotations
@@ -22,22 +22,21 @@ from .pairs import Pairs
 if TYPE_CHECKING:
     from .dataset import Dataset
 
-#: Weight of a failed program by ``throughput``, where nothing else is said. The document's is its
-#: label, 0, and so nobody learns that a region fails: it counts as a program does that reaches a
-#: tenth of the best throughput.
+#: Default weight of a failed program in ``throughput``: that of a program with a tenth of the best
+#: throughput. Ansor's formula weighs it by its label, 0, so that failing regions have no effect.
 FAILED_WEIGHT = 0.1
 
-#: What the weight of a program is above its throughput by ``relative``.
+#: Constant added to the throughput in the weights of ``relative``.
 LEAST_WEIGHT = 0.2
 
-#: Throughputs below this are equal to ``log``.
+#: Default floor of ``log``; throughputs below it are equal.
 LEAST_THROUGHPUT = 0.01
 
-#: Programs that each one is compared with by ``rank``.
+#: Default number of programs that each program is compared with in ``rank``.
 PARTNERS = 32
 
-#: Least Hessian of a pair by weight, that of a difference of 4 between the scores. Without a bound
-#: a step grows with e to the difference where a pair is in the wrong order.
+#: Lower bound of the Hessian of a pair divided by its weight: the value at a score difference of 4.
+#: Without a bound the step for a misordered pair grows exponentially with the difference.
 LEAST_CURVATURE = 1 / 64
 
 
@@ -49,9 +48,9 @@ class Squares:
     weights: Floats
 
     def base(self, sizes: NDArray[np.int64]) -> float:
-        """Return Σ w y / Σ w k: with it the weighted mean of scores is that of labels.
+        """Return Σ w y / Σ w k, which gives scores the weighted mean of the labels.
 
-        Where all programs have one row it minimises the loss over constants.
+        If all programs have one row, it is the constant that minimises the loss.
         """
         rows = float(self.weights @ sizes)
         return float(self.weights @ self.labels) / rows if rows > 0 else 0.0
@@ -69,9 +68,9 @@ class Squares:
 class Differences:
     """Half the weighted sum of squared errors of the differences between programs of a group.
 
-    With errors e and weights w, of sum W in a group, that is Σ w (e - ē)² / 2 with the weighted
-    mean ē of the group, which equals Σ w_i w_j (e_i - e_j)² / 2W over its pairs. What is common to
-    a group need not be learnt.
+    With errors e and weights w of sum W in a group, this is Σ w (e - ē)² / 2 with the weighted mean
+    ē of the group, which equals Σ w_i w_j (e_i - e_j)² / 2W over its pairs. An offset common to a
+    group has no loss.
 
     Parameters
     ----------
@@ -90,7 +89,7 @@ class Differences:
         return 0.0
 
     def derivatives(self, scores: Floats) -> tuple[Floats, Floats]:
-        """Return w (e - ē), and w, which is a little above the Hessian's diagonal w (1 - w / W)."""
+        """Return w (e - ē), and w, an upper bound of the Hessian's diagonal w (1 - w / W)."""
         return self.weights * self._errors(scores), self.weights
 
     def value(self, scores: Floats) -> float:
@@ -113,9 +112,9 @@ class PairwiseLogistic:
     labels, weights : ndarray of float64, shape (n,)
         As in :class:`tunedb.models.base.Objective`.
     pairs : Pairs
-        Which programs are compared.
+        Pairs of compared programs.
     pair_weights : ndarray of float64, shape (steps, n)
-        How much each pair counts.
+        Weight of each pair.
     """
 
     labels: Floats
@@ -128,21 +127,21 @@ class PairwiseLogistic:
         return 0.0
 
     def derivatives(self, scores: Floats) -> tuple[Floats, Floats]:
-        """Return the gradient, and the Hessian's diagonal, of each pair not below a bound."""
+        """Return gradient and Hessian diagonal; each pair's Hessian has a lower bound."""
         pairs, around = self.pairs, scores[self.pairs.order]
         gradient, hessian = np.zeros((2, len(scores)))
         steps = zip(pairs.ahead, pairs.behind, pairs.signs, self.pair_weights, strict=True)
         for ahead, behind, sign, weight in steps:
-            # How wrong each pair is, from 0 to 1.
+            # Modelled probability that each pair is misordered.
             wrong = 1 / (1 + np.exp(np.minimum((around - around[ahead]) * sign, 500)))
             pull = wrong * weight * sign
             gradient += pull[behind] - pull
             bend = np.maximum(wrong * (1 - wrong), LEAST_CURVATURE) * weight
             hessian += bend[behind] + bend
-        return _placed(gradient, pairs.order), _placed(hessian, pairs.order)
+        return _unsorted(gradient, pairs.order), _unsorted(hessian, pairs.order)
 
     def value(self, scores: Floats) -> float:
-        """Return the sum over all pairs."""
+        """Return the sum of the loss over all pairs."""
         pairs, around = self.pairs, scores[self.pairs.order]
         total = 0.0
         for ahead, sign, weight in zip(pairs.ahead, pairs.signs, self.pair_weights, strict=True):
@@ -154,15 +153,15 @@ class PairwiseLogistic:
 class Throughput:
     """Squared error weighted by the throughput (Ansor, OSDI'20, section 5.2): label y, weight y.
 
-    ``throughput:0.1`` weighs no program less than 0.1, ``throughput:0`` is the formula to the
-    letter. Without an argument it is the formula for programs that ran, and failed ones weigh
-    :data:`FAILED_WEIGHT`.
+    ``throughput:0.1`` gives every program a weight of at least 0.1; ``throughput:0`` is Ansor's
+    formula. Without an argument it is Ansor's formula for programs that ran, and
+    :data:`FAILED_WEIGHT` for failed ones.
     """
 
     name: str = "throughput"
 
     def objective(self, examples: Dataset, argument: str, seed: int) -> Squares:
-        """Return the loss over some programs."""
+        """Return the loss over the programs of a dataset."""
         labels = examples.throughput
         if argument:
             floor = _number(self.name, argument, 0.1, 0, 1)
@@ -172,15 +171,15 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class Squared:
-    """Squared error, all programs alike; the label is the throughput to a power, 1 by default.
+    """Squared error with equal weights; the label is the throughput to a power, 1 by default.
 
-    ``squared:0.5`` spreads slow programs apart and draws fast ones together.
+    ``squared:0.5`` spreads the labels of slow programs and compresses those of fast ones.
     """
 
     name: str = "squared"
 
     def objective(self, examples: Dataset, argument: str, seed: int) -> Squares:
-        """Return the loss over some programs."""
+        """Return the loss over the programs of a dataset."""
         power = _number(self.name, argument or "1", 0.5, 0.01, 1)
         return Squares(examples.throughput**power, np.ones(len(examples)))
 
@@ -189,13 +188,13 @@ class Squared:
 class Log:
     """Squared error of log2(max(throughput, floor) / floor): 0 for failed and slow programs.
 
-    ``log:0.05`` has the floor 0.05; without an argument it is :data:`LEAST_THROUGHPUT`.
+    ``log:0.05`` has the floor 0.05; the default is :data:`LEAST_THROUGHPUT`.
     """
 
     name: str = "log"
 
     def objective(self, examples: Dataset, argument: str, seed: int) -> Squares:
-        """Return the loss over some programs."""
+        """Return the loss over the programs of a dataset."""
         floor = _number(self.name, argument, 0.05, 1e-6, 0.5) if argument else LEAST_THROUGHPUT
         labels = np.log2(np.maximum(examples.throughput, floor) / floor)
         return Squares(labels, np.ones(len(examples)))
@@ -211,7 +210,7 @@ class Relative:
     name: str = "relative"
 
     def objective(self, examples: Dataset, argument: str, seed: int) -> Differences:
-        """Return the loss over some programs."""
+        """Return the loss over the programs of a dataset."""
         power = _number(self.name, argument or "0.3", 0.5, 0.01, 1)
         weights, group = examples.throughput + LEAST_WEIGHT, examples.group
         weights /= _mean_of_groups(weights, np.ones(len(weights)), group)
@@ -220,24 +219,24 @@ class Relative:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Logistic loss of pairs within a group; scores have no scale.
+    """Pairwise logistic loss within groups; scores have no scale.
 
-    Pairs are weighted by the square root of how far their throughputs are apart, because the order
-    of near-equal programs is noise. Programs of each group weigh 1 on average. Failed programs are
-    worse than all others. ``rank:16`` compares each program with 16 of its group; without an
-    argument with :data:`PARTNERS`.
+    The weight of a pair is the square root of the difference of its throughputs, because the order
+    of near-equal programs is noise. Programs of each group weigh 1 on average. Failed programs rank
+    below all others. ``rank:16`` compares each program with 16 of its group; the default is
+    :data:`PARTNERS`.
     """
 
     name: str = "rank"
 
     def objective(self, examples: Dataset, argument: str, seed: int) -> PairwiseLogistic:
-        """Return the loss over some programs."""
+        """Return the loss over the programs of a dataset."""
         partners = int(_number(self.name, argument, 16, 1, 10_000)) if argument else PARTNERS
         labels = examples.throughput
         pairs = Pairs.from_labels(labels, examples.group, partners, seed)
         around = labels[pairs.order]
         weights = np.sqrt(np.abs(around - around[pairs.ahead]) * np.abs(pairs.signs))
-        # A pair weighs for both of its programs.
+        # Each pair counts for both of its programs.
         totals = 2 * np.bincount(pairs.group, weights.sum(axis=0))
         counts = np.bincount(pairs.group)
         weights *= (counts / np.where(totals > 0, totals, 1))[pairs.group]
@@ -245,17 +244,17 @@ class Rank:
 
 
 def _mean_of_groups(values: Floats, weights: Floats, group: NDArray[np.int32]) -> Floats:
-    """Return for each program the weighted mean over its group, shape (n,)."""
+    """Return the weighted mean over the group of each program, shape (n,)."""
     totals = np.bincount(group, weights)
     means = np.bincount(group, weights * values) / np.where(totals > 0, totals, 1)
     return np.asarray(means[group])
 
 
-def _placed(values: Floats, order: NDArray[np.int64]) -> Floats:
-    """Return values of places by the numbers of their programs."""
-    found = np.empty_like(values)
-    found[order] = values
-    return found
+def _unsorted(values: Floats, order: NDArray[np.int64]) -> Floats:
+    """Return values at places in `order` by the numbers of their programs."""
+    by_program = np.empty_like(values)
+    by_program[order] = values
+    return by_program
 
 
 def _number(loss: str, argument: str, example: float, low: float, high: float) -> float:

@@ -1,12 +1,12 @@
-"""How well scores rank the programs of one pool, beside what a random order is expected to reach.
+"""Ranking metrics of a pool, with the expected values of a random order.
 
-A pool is what candidates a search could choose from: programs of one workload on one machine, with
-their throughputs (failed ones have 0) and a model's scores. Definitions follow specs of Ansor
-(Zheng et al., OSDI 2020, section 2), TenSet (Zheng et al., NeurIPS 2021, ``metric.py``) and TLP.
+A pool has the candidates of a search: programs of one workload on one machine, with their
+throughputs (0 for failed programs) and a model's scores. Definitions follow Ansor (Zheng et al.,
+OSDI 2020, section 2), TenSet (Zheng et al., NeurIPS 2021, ``metric.py``) and TLP.
 
-Programs with equal scores are in random order: each figure is the expected value over all orders
-of them, in closed form. So no figure depends on the order in which programs were stored, and a
-model that says the same of all programs reaches exactly what a random order is expected to.
+Programs with equal scores count as randomly ordered: each figure is the expected value over all
+their orders, in closed form. So figures do not depend on the order of storage, and a model with
+constant scores has exactly the expected figures of a random order.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from ..errors import UsageError
 
 Floats = NDArray[np.float64]
 
-#: Length of the peak-score curve: candidates that MetaSchedule measures in a round.
+#: Length of the peak-score curve: the candidates of a round of MetaSchedule.
 PEAK = 64
 
-#: Programs that recall looks at, as in Ansor; fewer in a pool of fewer than four times as many,
-#: because a random order would find most of them.
+#: k of recall@k, as in Ansor; smaller for pools of fewer than 4k programs, where a random order
+#: would have a high recall.
 RECALL = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """How well one pool is ranked; 1 is perfect in all of them.
+    """The ranking metrics of a pool; 1 is perfect in all of them.
 
     Parameters
     ----------
     pairwise : float
-        Share of the pairs of programs that are ordered as they were measured. Pairs with equal
-        throughput are left out; a pair with equal scores counts one half.
+        Share of correctly ordered pairs of programs. Pairs with equal throughput are left out; a
+        pair with equal scores counts one half.
     top1, top5 : float
         Best throughput among the one or five programs of highest score / best of the pool.
     recall30 : float
         Share of the 30 programs of highest score that are no slower than the thirtieth fastest;
-        of fewer where the pool has fewer than 120 programs (:func:`recall_size`).
+        of fewer programs in pools of fewer than 120 (:func:`recall_size`).
     trials90, trials95 : float
-        How many programs, in the order of scores, until one reaches 90 or 95 % of the pool's best.
-        The only figures of which less is better.
+        Number of trials, in the order of scores, until a program reaches 90 or 95 % of the best
+        throughput. Lower is better, unlike in all other figures.
     spearman : float
-        Correlation of the ranks; equal values share the mean of their ranks. 0 where all scores are
-        equal.
+        Spearman's rank correlation; equal values share the mean of their ranks. 0 if all scores
+        are equal.
     """
 
     pairwise: float
@@ -63,7 +63,7 @@ class Figures:
 #: Names of all figures, in the order of :func:`row`.
 FIGURES = tuple(field.name for field in fields(Figures))
 
-#: Figures of which less is better.
+#: Figures for which lower is better.
 TRIALS = frozenset({"trials90", "trials95"})
 
 
@@ -73,7 +73,7 @@ def row(figures: Figures) -> Floats:
 
 
 def is_rankable(throughput: Floats) -> bool:
-    """Tell whether a pool can be ranked well or badly: some program is faster than another."""
+    """Return whether some program of a pool is faster than another."""
     return len(throughput) > 1 and float(throughput.min()) < float(throughput.max())
 
 
@@ -83,9 +83,9 @@ def measure(throughput: Floats, scores: Floats) -> Figures:
     Parameters
     ----------
     throughput : ndarray of float64, shape (n,)
-        Of each program, up to any factor; 0 where it failed.
+        Throughput of each program, up to a common factor; 0 if it failed.
     scores : ndarray of float64, shape (n,)
-        The higher, the faster the program is said to be.
+        Score of each program; a higher score predicts a faster program.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def measure(throughput: Floats, scores: Floats) -> Figures:
 
 
 def chance(throughput: Floats) -> Figures:
-    """Return what a random order of a pool is expected to reach; exact, nothing is drawn.
+    """Return the expected figures of a random order of a pool, in closed form.
 
     Raises
     ------
@@ -119,29 +119,29 @@ def chance(throughput: Floats) -> Figures:
 def skill(value: Floats, random: Floats) -> Floats:
     """Return (value - random) / (1 - random): 0 for a random order, 1 for a perfect one.
 
-    So for trials too, of which the perfect number is 1. NaN where random order is perfect.
+    This holds for numbers of trials too, whose optimum is 1. NaN if a random order is perfect.
     """
     room = 1.0 - np.asarray(random, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found: Floats = np.where(room == 0, np.nan, (value - random) / room)
-    return found
+        skills: Floats = np.where(room == 0, np.nan, (value - random) / room)
+    return skills
 
 
 def pairwise_accuracy(throughput: Floats, scores: Floats) -> float:
-    """Return the share of pairs in the measured order, in O(n log² n); NaN where none differs.
+    """Return the share of correctly ordered pairs, in O(n log² n); NaN without any pair.
 
-    It is (1 + Somers' D) / 2, and counted as by Knight (1966): the pairs in wrong order are the
-    inversions of the scores among programs sorted by throughput.
+    This is (1 + Somers' D) / 2, counted by the method of Knight (1966): the misordered pairs are
+    the inversions of the scores of programs sorted by throughput.
     """
     true = np.unique(throughput, return_inverse=True)[1]
-    told = np.unique(scores, return_inverse=True)[1]
+    predicted = np.unique(scores, return_inverse=True)[1]
     differ = _pairs(np.array([len(true)])) - _pairs(np.bincount(true))
     if not differ:
         return float("nan")
-    # Scores ascend among equal throughputs, so that no such pair is an inversion.
-    wrong = _inversions(told[np.lexsort((told, true))])
-    both = np.unique(true.astype(np.int64) * len(told) + told, return_counts=True)[1]
-    undecided = _pairs(np.bincount(told)) - _pairs(both)
+    # Scores ascend within equal throughputs, so that such pairs are no inversions.
+    wrong = _inversions(predicted[np.lexsort((predicted, true))])
+    both = np.unique(true.astype(np.int64) * len(predicted) + predicted, return_counts=True)[1]
+    undecided = _pairs(np.bincount(predicted)) - _pairs(both)
     return (differ - wrong - undecided / 2) / differ
 
 
@@ -157,14 +157,14 @@ def peak_curve(throughput: Floats, scores: Floats, most: int = PEAK) -> Floats:
         The pool is not rankable.
     """
     best = _best_so_far(*_checked(throughput, scores), most)
-    found: Floats = np.cumsum(best) / np.arange(1, most + 1)
-    return found
+    curve: Floats = np.cumsum(best) / np.arange(1, most + 1)
+    return curve
 
 
 def trials_to(throughput: Floats, scores: Floats, share: float) -> float:
-    """Return after how many programs one has reached a share of the pool's best.
+    """Return the expected number of trials until a share of the best throughput is reached.
 
-    In a random order of n programs, of which g are good enough, the first of them is expected at
+    In a random order of n programs, g of which are good enough, the expected place of the first is
     (n + 1) / (g + 1).
     """
     good = throughput / throughput.max() >= share
@@ -174,12 +174,12 @@ def trials_to(throughput: Floats, scores: Floats, share: float) -> float:
 
 
 def recall_size(throughput: Floats) -> int:
-    """Return how many programs recall looks at: 30, a quarter of the pool, or all that worked."""
+    """Return the k of recall@k: 30, but at most a quarter of the pool and all that succeeded."""
     return max(1, min(RECALL, len(throughput) // 4, int(np.count_nonzero(throughput))))
 
 
 def recall(throughput: Floats, scores: Floats, k: int) -> float:
-    """Return the share of the k of highest score that are no slower than the k-th fastest."""
+    """Return the share of the k programs of highest score no slower than the k-th fastest."""
     best = throughput >= np.partition(throughput, -k)[-k]
     edge = np.partition(scores, -k)[-k]
     sure, tied = scores > edge, scores == edge
@@ -188,37 +188,37 @@ def recall(throughput: Floats, scores: Floats, k: int) -> float:
 
 
 def spearman(throughput: Floats, scores: Floats) -> float:
-    """Return the correlation of ranks; 0 where all values of one side are equal."""
-    true, told = (ranks - ranks.mean() for ranks in map(mean_ranks, (throughput, scores)))
-    scale = np.sqrt((true @ true) * (told @ told))
-    return float(true @ told / scale) if scale else 0.0
+    """Return Spearman's rank correlation; 0 if all scores or all throughputs are equal."""
+    true, predicted = (ranks - ranks.mean() for ranks in map(mean_ranks, (throughput, scores)))
+    scale = np.sqrt((true @ true) * (predicted @ predicted))
+    return float(true @ predicted / scale) if scale else 0.0
 
 
 def mean_ranks(values: Floats) -> Floats:
-    """Return ranks from 0, the least first; equal values share the mean of theirs."""
+    """Return ascending ranks from 0; equal values share the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    found: Floats = (np.cumsum(counts) - (counts + 1) / 2)[inverse]
-    return found
+    ranks: Floats = (np.cumsum(counts) - (counts + 1) / 2)[inverse]
+    return ranks
 
 
 def noise_floor(
     throughput: Floats, deviations: Floats, *, draws: int = 20, seed: int = 0
 ) -> Figures:
-    """Return the figures of an oracle that sees each program measured once more.
+    """Return the figures of an oracle that ranks by one more measurement of each program.
 
-    On these labels no model can be shown to be better than that.
+    On labels with this noise no model can be shown to be better.
 
     Parameters
     ----------
     throughput : ndarray of float64, shape (n,)
-        Of each program; 0 where it failed, which the oracle knows.
+        Throughput of each program; 0 if it failed, which the oracle knows.
     deviations : ndarray of float64, shape (m,)
-        Logarithms of how far run times are off, as repeats show them; drawn from for each program,
-        because they are not normal: many are small, and a few are large.
+        Logarithmic errors of run times, estimated from repeats. The simulation draws from them,
+        because they are heavy-tailed, not normal.
     draws : int
-        Re-measurements that are simulated.
+        Number of simulated measurements.
     seed : int
-        Of the simulation.
+        Seed of the simulation.
 
     Raises
     ------
@@ -227,12 +227,12 @@ def noise_floor(
     """
     random = np.random.default_rng(seed)
     factors = np.exp(random.choice(deviations, (draws, len(throughput))))
-    return mean_figures([measure(throughput, throughput * one) for one in factors])
+    return mean_figures([measure(throughput, throughput * factor) for factor in factors])
 
 
-def mean_figures(many: Sequence[Figures]) -> Figures:
+def mean_figures(all_figures: Sequence[Figures]) -> Figures:
     """Return the mean of each figure."""
-    return Figures(*map(float, np.mean([row(one) for one in many], axis=0)))
+    return Figures(*map(float, np.mean([row(figures) for figures in all_figures], axis=0)))
 
 
 def _checked(throughput: Floats, scores: Floats) -> tuple[Floats, Floats]:
@@ -247,42 +247,42 @@ def _checked(throughput: Floats, scores: Floats) -> tuple[Floats, Floats]:
 
 
 def _pairs(counts: NDArray[np.int64]) -> int:
-    """Return how many pairs there are within groups of so many."""
+    """Return the number of pairs within groups of these sizes."""
     return int((counts * (counts - 1) // 2).sum())
 
 
 def _inversions(ranks: NDArray[np.int64]) -> int:
-    """Return how many pairs i < j have ``ranks[i] > ranks[j]``: a merge sort, level by level.
+    """Return the number of pairs i < j with ``ranks[i] > ranks[j]``, by merge sort.
 
-    All merges of a level are one call of searchsorted, each block shifted into a range of its own.
-    `scipy.stats.kendalltau` counts the same, but takes a second to import and 0.7 ms a call; early
-    stopping looks at each held-out workload after each round.
+    All merges of a level are one call of searchsorted, each block shifted into a separate range.
+    `scipy.stats.kendalltau` gives the same count, but takes a second to import and 0.7 ms a call,
+    and early stopping needs it for each held-out workload after each round.
     """
     n = len(ranks)
-    values = np.full(1 << (n - 1).bit_length(), n)  # what fills up comes last: no inversion
+    values = np.full(1 << (n - 1).bit_length(), n)  # padding comes last: no inversions
     values[:n] = ranks
-    found, width = 0, 1
+    inversions, width = 0, 1
     while width < len(values):
         blocks = values.reshape(-1, 2 * width)
         number = np.arange(len(blocks))
         shifted = blocks + (n + 1) * number[:, None]
         left, right = shifted[:, :width].ravel(), shifted[:, width:].ravel()
         not_above = np.searchsorted(left, right, side="right")
-        found += int((np.repeat((number + 1) * width, width) - not_above).sum())
+        inversions += int((np.repeat((number + 1) * width, width) - not_above).sum())
         values = np.sort(blocks, axis=1).ravel()
         width *= 2
-    return found
+    return inversions
 
 
 def _best_so_far(throughput: Floats, scores: Floats, most: int) -> Floats:
     """Return the expected best share among the k first by score, for k from 1 to `most`."""
     order = np.argsort(-scores, kind="stable")
-    true, told = throughput[order] / throughput.max(), scores[order]
+    true, ordered_scores = throughput[order] / throughput.max(), scores[order]
     curve = np.maximum.accumulate(true)
-    edges = np.flatnonzero(np.diff(told)) + 1
-    starts, ends = np.append(0, edges), np.append(edges, len(told))
-    found = np.ones(most)
-    found[: len(curve)] = curve[:most]
+    edges = np.flatnonzero(np.diff(ordered_scores)) + 1
+    starts, ends = np.append(0, edges), np.append(edges, len(ordered_scores))
+    best_shares = np.ones(most)
+    best_shares[: len(curve)] = curve[:most]
     for start, end in zip(starts, ends, strict=True):
         if start >= most:
             break
@@ -290,16 +290,16 @@ def _best_so_far(throughput: Floats, scores: Floats, most: int) -> Floats:
             least = curve[start - 1] if start else 0.0
             taken = min(end, most) - start
             tied = np.maximum(true[start:end], least)
-            found[start : start + taken] = _expected_best(tied, taken)
-    return found
+            best_shares[start : start + taken] = _expected_best(tied, taken)
+    return best_shares
 
 
 def _expected_best(values: Floats, most: int) -> Floats:
-    """Return the expected greatest of r of the values, drawn at random, for r from 1 to `most`."""
+    """Return the expected maximum of r random values of `values`, for r from 1 to `most`."""
     m = len(values)
     r, i = np.arange(1, most + 1)[:, None], np.arange(m)[None]
-    # None of the i + 1 greatest is among r of m: C(m - i - 1, r) / C(m, r), as a product.
+    # P(none of the i + 1 greatest among r of m) = C(m - i - 1, r) / C(m, r), as a product.
     missed = np.cumprod(np.maximum(m - r - i, 0) / (m - i), axis=1)
     first = -np.diff(missed, axis=1, prepend=1.0)
-    found: Floats = first @ np.sort(values)[::-1]
-    return found
+    best: Floats = first @ np.sort(values)[::-1]
+    return best

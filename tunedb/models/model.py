@@ -1,4 +1,4 @@
-"""A trained model: scores of programs, and its bytes."""
+"""Trained rankers: scores of programs, and serialisation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..errors import FormatError, LimitError, UsageError
 from ..json_checks import parse_json
 from ._xgboost import import_xgboost, threads_to_use
 from .aggregation import segmented, stacked
-from .base import Floats, part
+from .base import Floats, recipe_part
 from .recipe import MOST_MEMBERS, Recipe
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from .base import RowModel
     from .dataset import Dataset
 
-#: First bytes of every model, with the version of the layout as the last of them:
-#: digest of what follows (16 bytes), length of the header (4, little-endian), header as JSON,
+#: Magic bytes of a model; the last one is the version of the layout. Then follow the digest of the
+#: rest (16 bytes), the length of the header (4, little-endian), the header as JSON, and the
 #: boosters as UBJSON.
 _MAGIC = b"tunedb-model\x01"
 _LENGTH = struct.Struct("<I")
@@ -34,25 +34,25 @@ _HEADER_KEYS = {"recipe", "rows", "feature_set", "version", "columns", "boosters
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """Boosters, and what their rows are made of.
+    """An ensemble of boosters on the rows of a feature set.
 
-    A booster scores each row that the row model makes of a program; the score of the program is
-    the sum over them, and that of the model the mean over its boosters. A program without rows
-    scores 0, the sum of nothing: what a failed program should score where the label is a
-    throughput. ``rank`` and ``relative`` have no zero, and about their mean there.
+    A booster scores each row of the row model; the score of a program is the sum over its rows,
+    and that of the model the mean over its boosters. A program without rows has the score 0, the
+    label of a failed program if the label is a throughput. With ``rank`` and ``relative``, whose
+    scores have no origin, 0 is about the mean.
 
     Parameters
     ----------
     recipe : Recipe
-        How it was made.
+        Recipe of the model.
     feature_set, version : str, int
-        What computes its rows.
+        Feature set of the rows.
     columns : tuple of str
         Names of the feature set's columns.
     boosters : tuple of xgboost.Booster
-        The members.
+        Members of the ensemble.
     rows : str
-        The row model: the recipe's, or ``pack-sum`` where that comes to the same
+        Row model: that of the recipe, or ``pack-sum`` if it is equivalent
         (:func:`tunedb.models.aggregation.row_model`).
     """
 
@@ -65,48 +65,48 @@ class Model:
 
     @property
     def row_model(self) -> RowModel:
-        """What makes the rows that trees see."""
-        found: RowModel = part("row model", self.rows)[0]
-        return found
+        """Row model of the trees."""
+        row_model: RowModel = recipe_part("row model", self.rows)[0]
+        return row_model
 
     @property
     def tree_columns(self) -> tuple[str, ...]:
-        """Names of the columns that trees see; ``f12`` of a booster is the twelfth, from 0."""
+        """Names of the columns of the trees; ``f12`` of a booster has the index 12, from 0."""
         return self.row_model.columns(self.columns)
 
     @property
     def rounds(self) -> int:
-        """Rounds of boosting, of all members together."""
+        """Rounds of boosting over all members."""
         return sum(booster.num_boosted_rounds() for booster in self.boosters)
 
     def use_threads(self, threads: int | None) -> None:
-        """Score on so many threads; see :func:`tunedb.models._xgboost.threads_to_use`."""
+        """Set the threads for scoring; see :func:`tunedb.models._xgboost.threads_to_use`."""
         for booster in self.boosters:
             booster.set_param({"nthread": threads_to_use(threads)})
 
     def check(self, feature_set: NamedSet | Dataset) -> None:
-        """Raise UsageError where rows of a feature set are not what the model was trained on."""
+        """Raise UsageError if the feature set is not that of the training."""
         name = getattr(feature_set, "feature_set", None) or feature_set.name  # type: ignore[union-attr]
-        mine, given = (self.feature_set, self.version), (name, feature_set.version)
-        if mine != given:
+        trained_on, offered = (self.feature_set, self.version), (name, feature_set.version)
+        if trained_on != offered:
             raise UsageError(
-                f"the model was trained on features {mine[0]} version {mine[1]}, not on "
-                f"{given[0]} version {given[1]}; rebuild: tunedb train --features {name}"
+                f"the model was trained on features {trained_on[0]} version {trained_on[1]}, not "
+                f"on {offered[0]} version {offered[1]}; rebuild: tunedb train --features {name}"
             )
         if self.columns != feature_set.columns:
             raise UsageError(
-                f"features {name} version {mine[1]} have other columns than the model was trained "
-                f"on ({len(feature_set.columns)}, {len(self.columns)}); "
+                f"features {name} version {trained_on[1]} have other columns than the model was "
+                f"trained on ({len(feature_set.columns)}, {len(self.columns)}); "
                 f"rebuild: tunedb train --features {name}"
             )
 
     def scores(self, rows: NDArray[np.float32], starts: NDArray[np.int64]) -> Floats:
-        """Return a score for each program; the higher, the faster.
+        """Return the score of each program; a higher score predicts a faster program.
 
         Parameters
         ----------
         rows : ndarray of float32, shape (m, columns)
-            Rows of the model's feature set. NaN is a missing value to the trees.
+            Rows of the model's feature set. NaN is a missing value.
         starts : ndarray of int64, shape (n + 1,)
             The rows of program i are ``rows[starts[i]:starts[i + 1]]``.
 
@@ -117,7 +117,7 @@ class Model:
         Raises
         ------
         UsageError
-            Rows of another number of columns.
+            The rows have another number of columns.
         """
         if rows.ndim != 2 or rows.shape[1] != len(self.columns):
             raise UsageError(
@@ -128,22 +128,22 @@ class Model:
         total = np.zeros(len(starts) - 1)
         if len(seen):
             for booster in self.boosters:
-                # No DMatrix is made: that takes longer than the trees.
-                found = booster.inplace_predict(seen, validate_features=False)
-                total += segmented(np.add, found.astype(np.float64), at)
+                # A DMatrix would take longer than the trees.
+                margins = booster.inplace_predict(seen, validate_features=False)
+                total += segmented(np.add, margins.astype(np.float64), at)
         return total / len(self.boosters)
 
     def score_programs(self, programs: Sequence[NDArray[Any]]) -> Floats:
-        """Return a score for each program, given the rows of each, shape (any, columns)."""
+        """Return the score of each program, given the rows of each, shape (any, columns)."""
         return self.scores(*stacked(programs, len(self.columns)))
 
     def score_examples(self, examples: Dataset) -> Floats:
-        """Return a score for each program of a set; raises as :meth:`check` does."""
+        """Return the score of each program of a dataset; raises as :meth:`check`."""
         self.check(examples)
         return self.scores(examples.rows, examples.starts)
 
     def to_bytes(self) -> bytes:
-        """Return the model without pickle; equal models of equal versions have equal bytes."""
+        """Serialise the model, without pickle; equal models of equal versions have equal bytes."""
         raw = [bytes(booster.save_raw("ubj")) for booster in self.boosters]
         header = identity.canonical_json(
             {
@@ -152,7 +152,7 @@ class Model:
                 "feature_set": self.feature_set,
                 "version": self.version,
                 "columns": self.columns,
-                "boosters": [len(one) for one in raw],
+                "boosters": [len(booster) for booster in raw],
                 "xgboost": import_xgboost().__version__,
             }
         )
@@ -163,24 +163,24 @@ class Model:
     def from_bytes(cls, data: bytes, *, threads: int | None = None) -> Self:
         """Return the model of :meth:`to_bytes`.
 
-        XGBoost reads boosters that it believes, so only bytes that one made oneself should come
-        here; the digest tells damage from them, not malice.
+        XGBoost trusts the boosters that it reads, so the bytes must come from a trusted source;
+        the digest detects damage, not malice.
 
         Parameters
         ----------
         data : bytes
-            The model.
+            Serialised model.
         threads : int, optional
             See :meth:`use_threads`.
 
         Raises
         ------
         FormatError
-            Damaged, or no model.
+            The bytes are damaged, or no model.
         LimitError
-            Larger than any model may be.
+            The model exceeds the size limit.
         UsageError
-            Written by a newer tunedb or XGBoost.
+            A newer tunedb or XGBoost wrote the model.
         """
         header, raw = _unpack(data)
         _check_versions(header["xgboost"])
@@ -189,7 +189,7 @@ class Model:
             feature_set=header["feature_set"],
             version=header["version"],
             columns=tuple(header["columns"]),
-            boosters=tuple(_load(one) for one in raw),
+            boosters=tuple(_load(booster) for booster in raw),
             rows=header["rows"],
         )
         width = len(model.tree_columns)
@@ -223,17 +223,17 @@ def _unpack(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def _check_versions(written_by: str) -> None:
-    """Raise UsageError for a model of a newer XGBoost."""
-    mine = import_xgboost().__version__
-    if _numbers(written_by) > _numbers(mine):
+    """Raise UsageError if a newer XGBoost wrote the model."""
+    installed = import_xgboost().__version__
+    if _numbers(written_by) > _numbers(installed):
         raise UsageError(
-            f"the model was written by XGBoost {written_by}, but this is {mine}; "
+            f"the model was written by XGBoost {written_by}, but this is {installed}; "
             "rebuild: tunedb train"
         )
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
+    return tuple(int(field) for field in version.split(".")[:3] if field.isdigit())
 
 
 def _load(raw: bytes) -> Any:

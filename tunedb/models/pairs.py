@@ -1,4 +1,4 @@
-"""Pairs of programs that are compared with each other: those of a group."""
+"""Pairs of programs of a group, for pairwise losses and accuracies."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from .base import Floats
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pairs:
-    """All pairs of small groups, and of larger ones so many that each program has its share.
+    """All pairs of small groups, and a balanced sample of the pairs of larger groups.
 
-    The programs of each group stand in a circle in random order, and each is paired with the next
-    ones, step by step. So no pair comes twice, each program is in as many pairs as the others, and
-    sums over the pairs of a program are gathers, which take a tenth of the time of scattering.
+    The programs of each group form a circle in random order, and each is paired with the next ones
+    along the circle, at distances 1 to `steps`. So no pair occurs twice, each program is in equally
+    many pairs, and sums over the pairs of a program are gathers, which take a tenth of the time of
+    scattering.
 
     Parameters
     ----------
     order : ndarray of int64, shape (n,)
-        The programs, circle after circle; a *place* is an index into this.
+        Programs, circle by circle; a *place* is an index into this array.
     group : ndarray of int32, shape (n,)
         Group of the program at each place.
     ahead, behind : ndarray of int32, shape (steps, n)
-        The place that the program at each place is paired with, and the one that is paired with it.
+        Places at each distance ahead and behind of each place.
     signs : ndarray of int8, shape (steps, n)
-        1 where the program at a place has a greater label than the one ahead, -1 where a smaller
-        one; 0 where labels are equal, or all pairs of the circle have had their turn.
+        1 if the program at a place has a greater label than the one ahead, -1 if a smaller label;
+        0 if labels are equal, or if the pair has occurred at a smaller distance.
     """
 
     order: NDArray[np.int64]
@@ -41,18 +42,18 @@ class Pairs:
     def from_labels(
         cls, labels: Floats, group: NDArray[np.int32], partners: int, seed: int
     ) -> Pairs:
-        """Return the pairs of some programs.
+        """Return the pairs of programs, given their labels.
 
         Parameters
         ----------
         labels : ndarray of float64, shape (n,)
-            What orders the programs of a group.
+            Labels that order the programs of a group.
         group : ndarray of int32, shape (n,)
-            Which group each program is of.
+            Group of each program.
         partners : int
-            Programs that each is paired with, at most; an odd number counts as the next even one.
+            Maximum number of partners of each program, rounded up to an even number.
         seed : int
-            Of the order.
+            Seed of the random order.
         """
         order = np.lexsort((np.random.default_rng(seed).random(len(labels)), group))
         _, begin, count = np.unique(group[order], return_index=True, return_counts=True)
@@ -65,7 +66,7 @@ class Pairs:
         for row, step in enumerate(range(1, steps + 1)):
             ahead[row] = begins + (place + step) % sizes
             behind[row] = begins + (place - step) % sizes
-            # Half way round, both ends of a pair would find it.
+            # At half the circle, each pair would occur twice.
             first = (2 * step < sizes) | ((2 * step == sizes) & (place < step))
             signs[row] = np.where(first, np.sign(around - around[ahead[row]]), 0)
         return cls(order, group[order], ahead, behind, signs)
@@ -75,13 +76,13 @@ class Pairs:
 
     @property
     def compared(self) -> NDArray[np.int64]:
-        """Programs that are paired with another one ahead of them."""
+        """Programs with a partner ahead of them."""
         return self.order[self.signs.any(axis=0)]
 
     def accuracy(self, scores: Floats) -> float:
-        """Return the mean over groups of the share of pairs that scores have in the right order.
+        """Return the pairwise accuracy of scores, averaged over groups.
 
-        A pair with equal scores is half right. Groups without pairs are left out.
+        A pair with equal scores counts one half. Groups without pairs are left out.
         """
         around = scores[self.order]
         right, count = np.zeros((2, len(around)))

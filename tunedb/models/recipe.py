@@ -1,4 +1,4 @@
-"""All choices that make a model, in one value."""
+"""Recipes: all hyperparameters of a model."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, Self
 from ..errors import UsageError
 from ..identity import canonical_json
 
-#: What `training_set`, `loss` and `label` take: a name, or a name with an argument, ``first:64``.
+#: Name of a part of the recipe, optionally with an argument: ``first:64``.
 Choice = str
 
-#: Most boosters of one model.
+#: Maximum number of boosters of a model.
 MOST_MEMBERS = 1_000
 
-#: Field → its least and its greatest value, where XGBoost does not see the number, or takes too
-#: much: with `eta` above 1 a step goes further than the loss falls.
+#: Field → minimum and maximum, for fields that XGBoost does not check, or checks too loosely: with
+#: `eta` above 1 steps overshoot the minimum of the loss.
 _BOUNDS: dict[str, tuple[float, float]] = {
     "rounds": (1, 1_000_000),
     "patience": (0, 1_000_000),
@@ -29,37 +29,37 @@ _BOUNDS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to train a model; equal recipes, data and versions give equal models.
+    """The hyperparameters of a training; equal recipes, data and versions give equal models.
 
     Parameters
     ----------
     features : str
         Feature set.
     rows : str
-        Row model: how the rows of a program make its score (``tunedb.row_models``).
+        Row model: the score of a program from its rows (``tunedb.row_models``).
     loss : str
-        What is minimised (``tunedb.losses``).
+        Loss function (``tunedb.losses``).
     label : str
-        Which of a program's run times counts (``tunedb.labels``).
+        Label policy: the run time of a program from its repeats (``tunedb.labels``).
     corrected : bool
         Divide run times by the factors of their sessions (:mod:`tunedb.models.sessions`).
     training_set : str
-        Which programs are learnt from (``tunedb.training_sets``).
+        Selection of the training programs (``tunedb.training_sets``).
     rounds : int
-        Most rounds of boosting.
+        Maximum number of boosting rounds.
     patience : int
-        Rounds without a better figure on held-out workloads after which boosting stops; 0 trains
+        Rounds without a better accuracy on held-out workloads after which boosting stops; 0 trains
         all rounds on all workloads.
     members : int
-        Boosters whose mean is the score; each sees a bootstrap sample of the workloads if there
-        are several.
+        Number of boosters, whose mean is the score; several train on bootstrap samples of the
+        workloads.
     max_depth, eta, min_child_weight, reg_lambda, gamma, subsample, colsample_bytree
         XGBoost's parameters of the same names.
     hessian_power : float
         The Hessian of a program with k rows is multiplied by k to this power. Below 1 boosting
         may diverge where many rows of a program share a leaf.
     seed : int
-        Of all samples.
+        Seed of all samples.
     """
 
     features: str = "tunedb.scheduled"
@@ -82,11 +82,11 @@ class Recipe:
     seed: int = 0
 
     def to_json(self) -> bytes:
-        """Return canonical JSON."""
+        """Return the recipe as canonical JSON."""
         return canonical_json(asdict(self))
 
     def check(self) -> None:
-        """Raise UsageError for a number that nothing can be trained with; XGBoost checks others."""
+        """Raise UsageError for an invalid number; XGBoost checks the other fields."""
         for name, value in asdict(self).items():
             if isinstance(value, float) and not isfinite(value):
                 raise UsageError(f"a recipe with {name} {value}; give a number")
@@ -99,12 +99,12 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Return the recipe of :meth:`to_json`'s values.
+        """Return the recipe of the values of :meth:`to_json`.
 
         Raises
         ------
         UsageError
-            A field that this version does not know.
+            A field is unknown to this version.
         """
         unknown = values.keys() - {field.name for field in fields(cls)}
         if unknown:

@@ -1,4 +1,4 @@
-"""Trials of a tuning run as a dataset, alone or joined with the dataset of a store."""
+"""Trials of a tuning run as a dataset, optionally joined with the dataset of a store."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunTrial:
-    """A program that a run has measured.
+    """A measured program of a tuning run.
 
     Parameters
     ----------
     program : bytes
         Digest of the program.
     program_id : int
-        Local number of the program; 0 where it is not stored.
+        Local number of the program; 0 if not stored.
     rows : ndarray of float32, shape (k, columns)
         Features of the program.
     seconds : float
-        Run time by the label policy; NaN where it failed.
+        Run time by the label policy; NaN if it failed.
     failure : int
         0, or the failure as an index into :data:`~tunedb.models.dataset.FAILURES`.
     """
@@ -45,15 +45,15 @@ class RunTrial:
 
 
 class RunTrials:
-    """Trials of a run for one target, by workload.
+    """The trials of a tuning run for a target, by workload.
 
-    A program that was measured several times is one trial, the last one; but one that worked once
-    has not failed.
+    Of several measurements of a program the last one counts, except that a failure never replaces
+    a success.
 
     Parameters
     ----------
     target_id, target : int, bytes
-        Local number (0 where it is not stored) and digest of the target.
+        Local number (0 if not stored) and digest of the target.
     """
 
     def __init__(self, target_id: int, target: bytes) -> None:
@@ -66,7 +66,7 @@ class RunTrials:
         return sum(map(len, self._trials.values()))
 
     def has(self, workload: bytes, program: bytes) -> bool:
-        """Tell whether a program was measured in this run."""
+        """Return whether this run measured a program."""
         return program in self._trials.get(workload, ())
 
     def add(self, workload: ExampleWorkload, trial: RunTrial) -> None:
@@ -78,16 +78,16 @@ class RunTrials:
             trials[trial.program] = trial
 
     def count(self, workload: bytes) -> int:
-        """Return the number of programs of a workload that were measured in this run."""
+        """Return the number of programs of a workload that this run measured."""
         return len(self._trials.get(workload, ()))
 
     def best(self, workload: bytes) -> float:
-        """Return the shortest time of a workload in seconds; infinity where nothing worked."""
+        """Return the shortest time of a workload in seconds; infinity if all programs failed."""
         trials = self._trials.get(workload, {}).values()
         return min((trial.seconds for trial in trials if not trial.failure), default=float("inf"))
 
     def dataset(self, feature_set: NamedSet, label: str, base: Dataset | None = None) -> Dataset:
-        """Return the trials as a dataset, joined with that of a store where there is one.
+        """Return the trials as a dataset, joined with `base` if given.
 
         Parameters
         ----------
@@ -97,18 +97,18 @@ class RunTrials:
             Name of the label policy of the seconds.
         base : Dataset, optional
             Dataset of the same feature set and label, with rows. Trials of a workload join its
-            group there, because both have the target. Where `base` has several machines of the
-            target, they are a group of their own.
+            group with the same target. If `base` has several machines of the target, they form a
+            separate group.
 
         Returns
         -------
         Dataset
             Programs in canonical order: by the digests of workload and program.
         """
-        own = self._own_dataset(feature_set, label)
-        return own if base is None else join(base, own)
+        run = self._run_dataset(feature_set, label)
+        return run if base is None else join(base, run)
 
-    def _own_dataset(self, feature_set: NamedSet, label: str) -> Dataset:
+    def _run_dataset(self, feature_set: NamedSet, label: str) -> Dataset:
         workloads = tuple(self._workloads[digest] for digest in sorted(self._workloads))
         ordered: list[tuple[int, int, RunTrial]] = []
         for index, workload in enumerate(workloads):
@@ -155,21 +155,21 @@ class RunTrials:
 
 
 def join(base: Dataset, run: Dataset) -> Dataset:
-    """Return the datasets of a store and of a run as one.
+    """Join the datasets of a store and of a tuning run.
 
-    Of two examples of a program in a group the run's counts, unless it failed there and worked in
-    the store.
+    Of two examples of a program in a group, that of the run wins, unless it failed in the run and
+    succeeded in the store.
 
     Parameters
     ----------
     base, run : Dataset
-        Datasets of the same feature set and label, with rows. A group of `run` joins that of the
-        same workload, target and machine; one that names no machine joins the only one there is.
+        Datasets of the same feature set and label, with rows. A group of `run` joins the group of
+        the same workload, target and machine; without a machine it joins the only one of `base`.
 
     Returns
     -------
     Dataset
-        Programs group by group, in each the store's before the run's.
+        Programs group by group; in each group those of the store precede those of the run.
     """
     index_of = {workload.digest: index for index, workload in enumerate(base.workloads)}
     workloads = list(base.workloads)
@@ -202,7 +202,7 @@ def join(base: Dataset, run: Dataset) -> Dataset:
 def _without_duplicates(
     base: Dataset, run: Dataset, group: NDArray[np.int32]
 ) -> tuple[Dataset, Dataset, NDArray[np.int32]]:
-    """Leave out one of two examples of a program; `group` has the run's groups in `base`."""
+    """Remove duplicate examples of a program; `group` has the run's groups in `base`."""
     old = list(zip(base.group.tolist(), base.program_ids.tolist(), strict=True))
     new = list(zip(group.tolist(), run.program_ids.tolist(), strict=True))
     worked = {pair for pair, failed in zip(old, base.failed, strict=True) if not failed}
@@ -222,13 +222,13 @@ def _concatenated(
     groups: tuple[Group, ...],
     workloads: Sequence[ExampleWorkload],
 ) -> Dataset:
-    """Return the programs of both, those of a group together, the store's before the run's."""
+    """Concatenate both datasets and sort by group, the store before the run."""
     sizes = np.concatenate([base.sizes, run.sizes])
     before = np.concatenate([base.starts[:-1], base.starts[-1] + run.starts[:-1]])
     order = np.argsort(group, kind="stable")
     starts = np.concatenate(([0], np.cumsum(sizes[order])))
     rows = np.arange(starts[-1]) + np.repeat(before[order] - starts[:-1], sizes[order])
-    # The run's trials come after all that the store has of their group.
+    # Trials of the run follow those of the store in their group.
     first_turn = np.zeros(len(groups), np.int32)
     np.maximum.at(first_turn, base.group, base.trials + 1)
     trials = np.concatenate([base.trials, run.trials + first_turn[group[len(base) :]]])
@@ -237,7 +237,7 @@ def _concatenated(
         return np.concatenate([getattr(base, name), getattr(run, name)])[order]
 
     seconds = both("seconds")
-    # The best program of a group may be none of those that were chosen from the store.
+    # The best program of a group may not be among those of `base`, but its time follows from them.
     bests = seconds * both("throughput")
     return base.derived(
         rows=np.concatenate([base.rows, run.rows])[rows],

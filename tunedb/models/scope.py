@@ -1,4 +1,4 @@
-"""Which records a model is made from."""
+"""Scopes: the selection of records for a training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which records a model is made from; None stands for all.
+    """A selection of records by workload, target and source; None stands for all.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class Scope:
     source_ids: Sequence[int] | None = None
 
     def ids(self) -> dict[str, Sequence[int] | None]:
-        """Return the numbers as queries take them."""
+        """Return the numbers as keyword arguments of queries."""
         return {
             "workload_ids": self.workload_ids,
             "target_ids": self.target_ids,
@@ -33,28 +33,28 @@ class Scope:
         }
 
     def to_json(self, store: Store) -> dict[str, Any]:
-        """Return what a card says: digests, which all copies of a database share, and names."""
-        found: dict[str, Any] = {"workloads": None, "targets": None, "sources": None}
+        """Return digests, which all copies of a database share, and names, for a card."""
+        names: dict[str, Any] = {"workloads": None, "targets": None, "sources": None}
         if self.workload_ids is not None:
-            known = (store.workloads.get(id_) for id_ in self.workload_ids)
-            found["workloads"] = [_named(one.digest, one.name) for one in known]
+            workloads = (store.workloads.get(id_) for id_ in self.workload_ids)
+            names["workloads"] = [_named(workload.digest, workload.name) for workload in workloads]
         if self.target_ids is not None:
             targets = map(store.targets.get, self.target_ids)
-            found["targets"] = [_named(one.digest, one.label) for one in targets]
+            names["targets"] = [_named(target.digest, target.label) for target in targets]
         if self.source_ids is not None:
             sources = store.sources.numbered(self.source_ids)
-            found["sources"] = [_named(digest, one.name) for _, digest, one in sources]
-        return found
+            names["sources"] = [_named(digest, source.name) for _, digest, source in sources]
+        return names
 
     @classmethod
     def from_json(cls, store: Store, values: Mapping[str, Any]) -> Scope:
-        """Return the scope of :meth:`to_json`'s values; what is gone since is left out."""
+        """Return the scope of the values of :meth:`to_json`; entries deleted since are left out."""
 
         def ids(kind: str, find: Callable[[bytes], int | None]) -> list[int] | None:
             if values[kind] is None:
                 return None
-            found = (find(bytes.fromhex(one["digest"])) for one in values[kind])
-            return [id_ for id_ in found if id_ is not None]
+            stored_ids = (find(bytes.fromhex(named["digest"])) for named in values[kind])
+            return [id_ for id_ in stored_ids if id_ is not None]
 
         sources = {digest: id_ for id_, digest, _ in store.sources.numbered()}
         return cls(

@@ -1,20 +1,20 @@
-"""Factors between sessions, estimated where several of them measured the same programs.
+"""Speed factors of sessions, estimated from programs that several sessions measured.
 
-Repeats inside a record agree although the machine was slower that day: on a public i7-3770 they
-agree to 0.04 %, and the same 362 programs took 1.32 times as long nine days later. Such a factor
-cancels where a session is compared with itself and decides where sessions are compared.
+The repeats of a record agree even if the machine was slower that day: on a public i7-3770 they
+agree to 0.04 %, but the same 362 programs took 1.32 times as long nine days later. Such a factor
+cancels within a session, and biases comparisons between sessions.
 
-Sessions of one target whose ratios scatter little are one *machine* up to their factors; those
-that scatter are different hardware under the same words for a target, and nothing makes their
-times comparable. Raw times are never changed: factors stand beside them.
+Sessions of a target whose time ratios scatter little are one *machine*, up to their factors. A
+large scatter shows different hardware under the same target description, whose times are not
+comparable. Raw times never change: factors are stored beside them.
 
-Of a pair of sessions, the logarithms of the ratios of what both measured are looked at: their
-median is the logarithm of the factor, with an interval that supposes no distribution (order
-statistics), and half of the range from their 10th to their 90th percentile is their spread. The
-factors of a machine are the weighted least-squares solution over its pairs.
+For each pair of sessions, the median of the logarithms of the time ratios of common programs is the
+logarithm of the factor, with a distribution-free interval (order statistics); half of the range
+from their 10th to their 90th percentile is the spread. The factors of a machine are the weighted
+least-squares solution over its pairs.
 
-Sessions that only strangers have measured in are compared among themselves: whatever they say, it
-moves no factor and no machine of the others.
+Sessions with measurements of untrusted sources only are compared among themselves, so that they
+affect no factor and no machine of trusted sessions.
 """
 
 from __future__ import annotations
@@ -34,45 +34,44 @@ if TYPE_CHECKING:
     from ..storage.sessions import MeasuredSession
     from ..storage.store import Store
 
-# ---- Ratios of the times of programs that two sessions measured, and what they say of the pair ---
+# ---- Time ratios of pairs of sessions ------------------------------------------------------------
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: Programs that two sessions must share for anything to be said of them.
+#: Minimum number of common programs for a verdict on two sessions.
 LEAST_SHARED = 5
 
-#: Spread up to which two sessions are one machine. An i7-3770 nine days apart has 0.013; a V100 and
-#: a K80 under one target have 0.21.
+#: Maximum spread of two sessions of the same machine. An i7-3770 nine days apart has 0.013; a V100
+#: and a K80 under the same target have 0.21.
 MOST_SPREAD = 0.1
 
-#: Probability that an interval misses its factor.
+#: Probability that an interval misses the factor.
 _MISSES = 0.05
 
-#: Of the sessions that measured a program, each is compared with so many that began after it: all
-#: pairs of 1,000 sessions with five anchors would be 2.5 million ratios.
+#: Number of later sessions that each session of a program is compared with: all pairs of 1,000
+#: sessions with five common programs would be 2.5 million ratios.
 _NEAREST = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two sessions that measured the same programs.
+    """The comparison of two sessions by their common programs.
 
-    Of the logarithms of the ratios, the median is that of the factor; its interval supposes no
-    distribution (order statistics).
+    The interval of the factor is distribution-free (order statistics).
 
     Parameters
     ----------
     first, second : int
         Indices into :attr:`Estimate.sessions`.
     programs : int
-        How many programs both measured.
+        Number of common programs.
     factor : float
-        Median of the second's times / the first's.
+        Median ratio of the second session's times to the first's.
     low, high : float
-        Interval that has the median with 95 % probability; below six programs their range.
+        95 % interval of the median; below six programs the range of the ratios.
     spread : float
-        Half of the range from the 10th to the 90th percentile of the ratios' logarithms.
+        Half of the range from the 10th to the 90th percentile of the log ratios.
     """
 
     first: int
@@ -85,13 +84,13 @@ class Pair:
 
     @property
     def verdict(self) -> bool | None:
-        """Whether both are one machine; None where they share too few programs to tell."""
+        """True if both sessions are the same machine; None if they share too few programs."""
         return None if self.programs < LEAST_SHARED else self.spread <= MOST_SPREAD
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ratios:
-    """What pairs of sessions measured alike: one entry for each pair and program.
+    """The time ratios of pairs of sessions, one entry for each pair and common program.
 
     Sorted by `first`, `second` and `log`; all of shape (n,).
     """
@@ -102,22 +101,24 @@ class Ratios:
     log: Floats
 
     def starts(self) -> Ints:
-        """Return where each pair begins, and the number of entries."""
+        """Return the start of each pair, and the number of entries."""
         return starts_of(self.first, self.second)
 
 
 def ratios_of(
     sessions: Sequence[MeasuredSession], rows: Sequence[tuple[int, int, bytes]]
 ) -> Ratios:
-    """Return the ratios of what any two sessions measured, from rows ordered by program."""
+    """Return the time ratios of pairs of sessions, from rows ordered by program."""
     program, session, log = _medians(sessions, rows)
-    found = []
+    offsets = []
     at = np.arange(len(program))
     for offset in range(1, _NEAREST + 1):
         at = at[at + offset < len(program)]
         at = at[program[at] == program[at + offset]]
-        found.append((session[at], session[at + offset], program[at], log[at + offset] - log[at]))
-    first, second, programs, logs = (np.concatenate(part) for part in zip(*found, strict=True))
+        offsets.append((session[at], session[at + offset], program[at], log[at + offset] - log[at]))
+    first, second, programs, logs = (
+        np.concatenate(column) for column in zip(*offsets, strict=True)
+    )
     order = np.lexsort((logs, second, first))
     return Ratios(first[order], second[order], programs[order], logs[order])
 
@@ -125,10 +126,10 @@ def ratios_of(
 def _medians(
     sessions: Sequence[MeasuredSession], rows: Sequence[tuple[int, int, bytes]]
 ) -> tuple[Ints, Ints, Floats]:
-    """Return program, index of the session, and log median time, sorted by the first two."""
+    """Return program, index of the session and log median time, sorted by the first two."""
     index = {
-        one.subject_id if one.subject == "session" else -one.subject_id: number
-        for number, one in enumerate(sessions)
+        session_.subject_id if session_.subject == "session" else -session_.subject_id: number
+        for number, session_ in enumerate(sessions)
     }
     # A session that began after the sessions were read is left out.
     rows = [row for row in rows if row[1] in index]
@@ -136,7 +137,7 @@ def _medians(
     times = np.frombuffer(b"".join(row[2] for row in rows), "<f8")
     program = np.repeat(np.array([row[0] for row in rows], np.int64), sizes)
     session = np.repeat(np.array([index[row[1]] for row in rows], np.int64), sizes)
-    # No clock gives others; 1e10 is TVM's word for a repeat that failed.
+    # Other times are invalid; 1e10 is TVM's sentinel of a failed repeat.
     valid = (times > 0) & (times < NO_TIME)
     program, session, log = program[valid], session[valid], np.log(times[valid])
     order = np.lexsort((log, session, program))
@@ -146,7 +147,7 @@ def _medians(
 
 
 def starts_of(*keys: Ints) -> Ints:
-    """Return where each stretch of equal keys begins, and their number; keys are sorted."""
+    """Return the start of each run of equal keys, and the number of keys; keys are sorted."""
     if not len(keys[0]):
         return np.zeros(1, np.int64)
     changes = np.logical_or.reduce([np.diff(key) != 0 for key in keys])
@@ -154,17 +155,17 @@ def starts_of(*keys: Ints) -> Ints:
 
 
 def quantile(values: Floats, starts: Ints, share: float) -> Floats:
-    """Return a quantile of each stretch of values, which are sorted in it (numpy's ``linear``)."""
+    """Return a quantile (numpy's ``linear``) of each segment of values, sorted within segments."""
     position = share * (np.diff(starts) - 1)
     below = np.floor(position).astype(np.int64)
     above = np.ceil(position).astype(np.int64)
     low, high = values[starts[:-1] + below], values[starts[:-1] + above]
-    found: Floats = low + (high - low) * (position - below)
-    return found
+    quantiles: Floats = low + (high - low) * (position - below)
+    return quantiles
 
 
 def pairs_of(ratios: Ratios) -> list[Pair]:
-    """Return what the ratios of each pair say of it."""
+    """Return the comparison of each pair of sessions."""
     starts = ratios.starts()
     sizes = np.diff(starts)
     cut = {int(size): _cut(int(size)) for size in np.unique(sizes)}
@@ -183,10 +184,10 @@ def pairs_of(ratios: Ratios) -> list[Pair]:
 
 
 def _cut(size: int) -> int:
-    """Return how many values at each end the interval of a median leaves out.
+    """Return the number of values outside the interval of a median, at each end.
 
-    From the k-th lowest to the k-th highest of n values the median is missed with the probability
-    of at most k - 1 heads, or tails, in n tosses (e.g. Conover, Practical Nonparametric
+    The interval from the k-th lowest to the k-th highest of n values misses the median with the
+    probability of at most k - 1 heads, or tails, in n tosses (e.g. Conover, Practical Nonparametric
     Statistics, 3.2).
     """
     heads = np.arange(1, size // 2 + 1)
@@ -198,30 +199,31 @@ def _cut(size: int) -> int:
 # ---- Factors of sessions -------------------------------------------------------------------------
 
 
-#: A factor nearer to 1 is told as no drift, however many programs show it.
+#: Minimum relative deviation of a factor from 1 for drift, however significant.
 NEGLIGIBLE = 0.01
 
-#: No pair is believed more closely than this.
+#: Lower bound of the interval's half width of a pair.
 _FINEST = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What the sessions of a target have to do with each other.
+    """The machines and factors of the sessions of a target.
 
     Parameters
     ----------
     target_id : int
         Local number of the target.
     sessions : tuple of MeasuredSession
-        All that measured for it, in the order of their start.
+        Sessions of the target, in the order of their start.
     factors : tuple of SessionFactor
-        One of each session.
+        Factor of each session.
     errors : tuple of float or None
-        Half the width of the 95 % interval of each factor's logarithm; None where it was not
-        estimated: a machine's first session, and those that share too little.
+        Half the width of the 95 % interval of each factor's logarithm; None for factors that were
+        not estimated: of the first session of a machine, and of sessions that share too few
+        programs.
     pairs : tuple of Pair
-        All pairs that share a program, but for those of a trusted session with one that is not.
+        All pairs with a common program, except pairs of a trusted and an untrusted session.
     """
 
     target_id: int
@@ -232,45 +234,45 @@ class Estimate:
 
     @property
     def machines(self) -> int:
-        """How many machines there are."""
+        """Number of machines."""
         return len({factor.machine for factor in self.factors})
 
     def drifted(self, index: int) -> bool:
-        """Tell whether a session was slower or faster than noise explains.
+        """Return whether the speed of a session differs significantly from its machine's.
 
-        Its factor's interval leaves out 1, and the factor is :data:`NEGLIGIBLE` away from it.
+        The interval of the factor excludes 1, and the factor differs by :data:`NEGLIGIBLE` or more.
         """
         error, factor = self.errors[index], self.factors[index].factor
         return error is not None and abs(math.log(factor)) > max(error, math.log1p(NEGLIGIBLE))
 
 
 def update(store: Store, target_ids: Sequence[int] | None = None) -> list[Estimate]:
-    """Store the factors that :func:`estimates` returns, where they changed; return them.
+    """Store the changed factors of :func:`estimates`, and return the estimates.
 
-    Of targets with one session nothing is stored.
+    Targets with one session have no stored factors.
     """
-    found = estimates(store, target_ids)
-    for one in found:
-        factors = one.factors if len(one.sessions) > 1 else ()
-        if set(factors) != set(store.runs.factors(one.target_id)):
-            store.runs.set_factors(one.target_id, factors)
-    return found
+    all_estimates = estimates(store, target_ids)
+    for estimate in all_estimates:
+        factors = estimate.factors if len(estimate.sessions) > 1 else ()
+        if set(factors) != set(store.runs.factors(estimate.target_id)):
+            store.runs.set_factors(estimate.target_id, factors)
+    return all_estimates
 
 
 def estimates(store: Store, target_ids: Sequence[int] | None = None) -> list[Estimate]:
-    """Return what the sessions of each target have to do with each other; nothing is written.
+    """Estimate the machines and factors of the sessions of each target; nothing is written.
 
-    Sessions that share fewer than :data:`~tunedb.models.sessions.LEAST_SHARED` programs with
-    any other have factor 1. They count as of the machine whose hardware their fingerprint names
-    (``cpu`` and ``gpu``); where theirs or a machine's names none, as of the largest machine that
-    it does not contradict.
+    Sessions that share fewer than :data:`~tunedb.models.sessions.LEAST_SHARED` programs with every
+    other session have factor 1. They join the machine with the hardware of their fingerprint
+    (``cpu`` and ``gpu``); if either has no fingerprint, the largest machine that does not
+    contradict it.
 
     Parameters
     ----------
     store : Store
-        The database.
+        Store of the database.
     target_ids : sequence of int or None
-        Only these targets; None for all that have records.
+        Targets to estimate; None for all with records.
     """
     return [
         _estimate(id_, sessions, store.runs.shared_times(id_) if len(sessions) > 1 else [])
@@ -281,25 +283,22 @@ def estimates(store: Store, target_ids: Sequence[int] | None = None) -> list[Est
 def _estimate(
     target_id: int, sessions: Sequence[MeasuredSession], rows: Sequence[tuple[int, int, bytes]]
 ) -> Estimate:
-    """Return what trusted sessions have to do with each other, and what the others have.
-
-    The machines of the others count from -1 down.
-    """
+    """Estimate trusted and untrusted sessions separately; untrusted machines count from -1 down."""
     factors: dict[int, SessionFactor] = {}
     errors: dict[int, float | None] = {}
     pairs: list[Pair] = []
     for is_trusted in (True, False):
-        places = [n for n, one in enumerate(sessions) if one.is_trusted is is_trusted]
+        places = [n for n, session in enumerate(sessions) if session.is_trusted is is_trusted]
         if not places:
             continue
-        found = _estimate_alike(target_id, [sessions[place] for place in places], rows)
-        for place, factor, error in zip(places, found.factors, found.errors, strict=True):
+        estimate = _estimate_alike(target_id, [sessions[place] for place in places], rows)
+        for place, factor, error in zip(places, estimate.factors, estimate.errors, strict=True):
             machine = factor.machine if is_trusted else -1 - factor.machine
             factors[place] = replace(factor, machine=machine)
             errors[place] = error
         pairs += [
             replace(pair, first=places[pair.first], second=places[pair.second])
-            for pair in found.pairs
+            for pair in estimate.pairs
         ]
     order = range(len(sessions))
     return Estimate(
@@ -314,7 +313,7 @@ def _estimate(
 def _estimate_alike(
     target_id: int, sessions: Sequence[MeasuredSession], rows: Sequence[tuple[int, int, bytes]]
 ) -> Estimate:
-    """Return what sessions have to do with each other; rows of others are left out."""
+    """Estimate the machines and factors of the given sessions; rows of others are ignored."""
     ratios = ratios_of(sessions, rows)
     pairs = pairs_of(ratios)
     machines, joined = _machines(sessions, pairs)
@@ -322,14 +321,14 @@ def _estimate_alike(
     spreads, shared = _residuals(ratios, joined, logs)
     factors = tuple(
         SessionFactor(
-            subject=one.subject,
-            subject_id=one.subject_id,
+            subject=session.subject,
+            subject_id=session.subject_id,
             machine=machines[index],
             factor=math.exp(logs[index]),
             spread=spreads[index],
             programs=shared[index],
         )
-        for index, one in enumerate(sessions)
+        for index, session in enumerate(sessions)
     )
     return Estimate(target_id, tuple(sessions), factors, tuple(errors), tuple(pairs))
 
@@ -340,62 +339,65 @@ def _estimate_alike(
 def _machines(
     sessions: Sequence[MeasuredSession], pairs: Sequence[Pair]
 ) -> tuple[list[int], list[Pair]]:
-    """Return each session's machine, and the pairs that tell factors inside one."""
+    """Return the machine of each session, and the pairs within machines."""
     label = _joined(len(sessions), pairs)
-    told = np.zeros(len(sessions), bool)
+    has_verdict = np.zeros(len(sessions), bool)
     for pair in pairs:
         if pair.verdict is not None:
-            told[[pair.first, pair.second]] = True
-    known = [np.flatnonzero(told & (label == one)).tolist() for one in np.unique(label[told])]
-    for index in sorted(np.flatnonzero(~told).tolist(), key=lambda i: -sessions[i].records):
-        _place(index, sessions, known)
-    known.sort(key=lambda group: (-sum(sessions[i].records for i in group), min(group)))
-    machine = {index: number for number, group in enumerate(known) for index in group}
+            has_verdict[[pair.first, pair.second]] = True
+    machines = [
+        np.flatnonzero(has_verdict & (label == machine_label)).tolist()
+        for machine_label in np.unique(label[has_verdict])
+    ]
+    for index in sorted(np.flatnonzero(~has_verdict).tolist(), key=lambda i: -sessions[i].records):
+        _place(index, sessions, machines)
+    machines.sort(key=lambda group: (-sum(sessions[i].records for i in group), min(group)))
+    machine = {index: number for number, group in enumerate(machines) for index in group}
     inside = [pair for pair in pairs if pair.verdict and label[pair.first] == label[pair.second]]
     return [machine[index] for index in range(len(sessions))], inside
 
 
 def _joined(number: int, pairs: Sequence[Pair]) -> Ints:
-    """Return a label for each session, equal where pairs make one machine of them, shape (n,).
+    """Return a label for each session, equal for sessions of the same machine, shape (n,).
 
-    What most programs say counts first. A pair that tells two sessions apart keeps all apart that
-    is joined to either: a few programs that two GPUs happen to run alike do not make one of them.
+    Pairs are joined by descending number of programs, unless a pair of sessions of the two
+    clusters has the opposite verdict: a few programs may run equally fast on two different GPUs.
     """
     label = np.arange(number)
     apart = np.array([(p.first, p.second) for p in pairs if p.verdict is False], np.int64)
     one_side, other_side = apart.reshape(-1, 2).T
     for pair in sorted((pair for pair in pairs if pair.verdict), key=lambda pair: -pair.programs):
-        one, other = label[pair.first], label[pair.second]
+        first, second = label[pair.first], label[pair.second]
         left, right = label[one_side], label[other_side]
-        against = ((left == one) & (right == other)) | ((left == other) & (right == one))
-        if one != other and not against.any():
-            label[label == other] = one
+        against = ((left == first) & (right == second)) | ((left == second) & (right == first))
+        if first != second and not against.any():
+            label[label == second] = first
     return label
 
 
-def _place(index: int, sessions: Sequence[MeasuredSession], known: list[list[int]]) -> None:
-    """Put a session that shares too little into the machine that its hardware speaks for."""
-    own = sessions[index].hardware
+def _place(index: int, sessions: Sequence[MeasuredSession], machines: list[list[int]]) -> None:
+    """Add a session with too few common programs to the machine that its hardware suggests."""
+    hardware = sessions[index].hardware
     candidates = []
-    for group in known:
+    for group in machines:
         named = {sessions[i].hardware for i in group} - {("", "")}
-        if not any(own) or not named or own in named:
+        if not any(hardware) or not named or hardware in named:
             records = sum(sessions[i].records for i in group)
-            candidates.append((own in named, records, -min(group), group))
+            candidates.append((hardware in named, records, -min(group), group))
     if candidates:
         max(candidates, key=lambda item: item[:3])[3].append(index)
     else:
-        known.append([index])
+        machines.append([index])
 
 
 # ---------------------------------------------------------------------- factors
 
 
 def _solve(number: int, pairs: Sequence[Pair]) -> tuple[list[float], list[float | None]]:
-    """Return the logarithm of each session's factor, and half the width of its interval.
+    """Return the log factor of each session, and half the width of its interval.
 
-    Weighted least squares over the pairs of a machine, whose first session has the factor 1; a
-    pair's weight is that of its interval.
+    Weighted least squares over the pairs of a machine, whose first session has the factor 1. The
+    weight of a pair is the inverse square of its interval's half width.
     """
     laplacian, right = np.zeros((number, number)), np.zeros(number)
     for pair in pairs:
@@ -418,7 +420,7 @@ def _solve(number: int, pairs: Sequence[Pair]) -> tuple[list[float], list[float 
 def _residuals(
     ratios: Ratios, pairs: Sequence[Pair], logs: Sequence[float]
 ) -> tuple[list[float | None], list[int]]:
-    """Return each session's spread and programs shared, over pairs of its machine."""
+    """Return the spread and the number of shared programs of each session within its machine."""
     number = len(logs)
     key = ratios.first * number + ratios.second
     kept = np.isin(key, [pair.first * number + pair.second for pair in pairs])

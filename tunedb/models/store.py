@@ -19,7 +19,7 @@ from ..errors import IntegrityError, TuneDBError, UsageError
 from ..features import base
 from ..results import NewModel, StoredModel
 from . import cards
-from .cards import Cost
+from .cards import TrainingCost
 from .model import Model
 from .recipe import Recipe
 from .scope import EVERYTHING, Scope
@@ -121,7 +121,7 @@ def train(
         XGBoost is not installed, or a part of the recipe does not load.
     """
     check_recipe(recipe)
-    cost = Cost()
+    cost = TrainingCost()
     job = TrainingJob.prepared(
         store, recipe, scope, external=external, threads=threads, step=on_step
     )
@@ -139,7 +139,7 @@ def train(
         _compare(known, body)
         if not (force or keep_body):
             return TrainedModel(fitted.model, known, True, True)
-    card = job.card(fitted, body, evaluation=job.judge() if evaluate else None)
+    card = job.card(fitted, body, evaluation=job.evaluate() if evaluate else None)
     card["cost"] = cost.to_json()
     new = NewModel(
         digest=digest,
@@ -150,7 +150,7 @@ def train(
         body=body if keep_body else None,
     )
     id_ = store.models.add(new, replace=known is not None)
-    stored = next(one for one in store.models.all(kind=KIND) if one.id == id_)
+    stored = next(model for model in store.models.all(kind=KIND) if model.id == id_)
     return TrainedModel(fitted.model, stored, known is not None, True)
 
 
@@ -183,7 +183,7 @@ def load_model(store: Store, stored: StoredModel, *, threads: int | None = None)
     return model
 
 
-def learnt_from(store: Store, stored: StoredModel) -> Dataset:
+def training_dataset(store: Store, stored: StoredModel) -> Dataset:
     """Return what a model's recipe would learn from today, without feature rows.
 
     Raises
@@ -216,10 +216,10 @@ def body_of(store: Store, stored: StoredModel) -> bytes | None:
             f"model {stored.id} was trained in another database and is not loaded here; "
             "train one on these records: tunedb train"
         )
-    written_by, mine = card["versions"]["xgboost"], cards.versions()["xgboost"]
-    if cards.numbers(written_by) > cards.numbers(mine):
+    written_by, installed = card["versions"]["xgboost"], cards.versions()["xgboost"]
+    if cards.numbers(written_by) > cards.numbers(installed):
         raise UsageError(
-            f"model {stored.id} was trained with XGBoost {written_by}, but this is {mine}; "
+            f"model {stored.id} was trained with XGBoost {written_by}, but this is {installed}; "
             "rebuild it: tunedb train"
         )
     body = store.models.body(stored.id)
@@ -261,20 +261,22 @@ def find(
     chosen = base.feature_set(feature_set) if isinstance(feature_set, str) else feature_set
     targets = [store.targets.get(id_).digest for id_ in target_ids or ()]
     able = [
-        one
-        for one in store.models.all(kind=KIND)
-        if _is_usable(store, one, chosen) and cards.covers(one, targets)
+        model
+        for model in store.models.all(kind=KIND)
+        if _is_usable(store, model, chosen) and cards.covers(model, targets)
     ]
     if len(able) == 1 and able[0].size is not None:
         return able[0]  # without reading all records
-    current = dict(zip((one.id for one in able), are_current(store, able), strict=True))
+    current = dict(zip((model.id for model in able), are_current(store, able), strict=True))
 
-    def key(one: StoredModel) -> tuple[Any, ...]:
-        score = cards.pairwise(one.card) or 0.0
-        return current[one.id], one.card["data"]["programs"], score, one.id
+    def key(model: StoredModel) -> tuple[Any, ...]:
+        score = cards.pairwise(model.card) or 0.0
+        return current[model.id], model.card["data"]["programs"], score, model.id
 
     return max(
-        (one for one in able if one.size is not None or current[one.id]), key=key, default=None
+        (model for model in able if model.size is not None or current[model.id]),
+        key=key,
+        default=None,
     )
 
 
@@ -296,17 +298,21 @@ def choose_features(store: Store, scope: Scope = EVERYTHING) -> str:
     them. Where no rows are stored it is ``steps``, which needs nothing but the records.
     """
     workloads, targets = scope.workload_ids, scope.target_ids
-    stored = {(one.name, one.version) for one in store.features.sets() if one.programs}
-    known = {
-        name: store.features.coverage(one, workload_ids=workloads, target_ids=targets).known
-        for name, one in base.feature_sets().items()
-        if one.columns and (name, one.version) in stored
+    stored = {
+        (feature_set.name, feature_set.version)
+        for feature_set in store.features.sets()
+        if feature_set.programs
     }
-    most = max(known.values(), default=0)
+    covered = {
+        name: store.features.coverage(feature_set, workload_ids=workloads, target_ids=targets).known
+        for name, feature_set in base.feature_sets().items()
+        if feature_set.columns and (name, feature_set.version) in stored
+    }
+    most = max(covered.values(), default=0)
     if not most:
         return _FALLBACK
-    good = [name for name, number in known.items() if number >= _NEARLY_ALL * most]
-    return _PREFERRED if _PREFERRED in good else max(good, key=lambda name: known[name])
+    good = [name for name, number in covered.items() if number >= _NEARLY_ALL * most]
+    return _PREFERRED if _PREFERRED in good else max(good, key=lambda name: covered[name])
 
 
 def _compare(stored: StoredModel, body: bytes) -> None:

@@ -14,7 +14,7 @@ from .. import identity
 from ..errors import UsageError
 from ._xgboost import threads_to_use
 from .aggregation import row_model
-from .base import Floats, Objective, RowModel, TrainingSet, part
+from .base import Floats, Objective, RowModel, TrainingSet, recipe_part
 from .boosting import (
     EarlyStopping,
     Matrix,
@@ -133,11 +133,11 @@ def fit(
     recipe.check()
     chosen, left_out = _selected(examples, recipe)
     threads = threads_to_use(threads)
-    loss, argument = part("loss", recipe.loss)
+    loss, argument = recipe_part("loss", recipe.loss)
     objective = loss.objective(chosen, argument, recipe.seed)
     rows = row_model(recipe.rows, chosen.sizes)
     matrix = (make_matrix or in_memory)(chosen, rows, threads, recipe.seed)
-    run = _Run(chosen, recipe, matrix, objective, threads, device, on_round)
+    run = _RankerTraining(chosen, recipe, matrix, objective, threads, device, on_round)
     held_out = _held_out(chosen, recipe)
     history = run.search(held_out) if len(held_out) else []
     best = best_round(history, recipe.patience) if history else recipe.rounds
@@ -196,19 +196,21 @@ def _selected(examples: Dataset, recipe: Recipe) -> tuple[Dataset, dict[str, int
     # Rows are copied once, and only those that are learnt from: they are most of the memory.
     rankable = replace(examples, rows=examples.rows[:0]).take(able)
     policy: TrainingSet
-    policy, argument = part("training set", recipe.training_set)
+    policy, argument = recipe_part("training set", recipe.training_set)
     chosen = able[policy.choose(rankable, argument, recipe.seed)]
     left_out = {
         "only failures": len(examples) - len(able),
         "training set": len(able) - len(chosen),
     }
-    found = examples.take(chosen) if len(chosen) < len(examples) else examples
-    if not len(Pairs.from_labels(found.throughput, found.group, 2, recipe.seed)):
+    chosen_examples = examples.take(chosen) if len(chosen) < len(examples) else examples
+    if not len(
+        Pairs.from_labels(chosen_examples.throughput, chosen_examples.group, 2, recipe.seed)
+    ):
         raise UsageError(
-            f"nothing to learn from: {_count(len(found))}, none faster than another "
+            f"nothing to learn from: {_count(len(chosen_examples))}, none faster than another "
             "of the same workload; measure or import more, then: tunedb train"
         )
-    return found, left_out
+    return chosen_examples, left_out
 
 
 def _count(programs: int) -> str:
@@ -233,7 +235,7 @@ def in_memory(examples: Dataset, row_model: RowModel, threads: int, seed: int) -
 
 
 @dataclass(slots=True)
-class _Run:
+class _RankerTraining:
     """One training: the programs, and what all its boosters share."""
 
     chosen: Dataset
@@ -307,5 +309,5 @@ def _held_out(examples: Dataset, recipe: Recipe) -> NDArray[np.int64]:
     if len(able) < LEAST_WORKLOADS:
         return np.empty(0, np.int64)
     seed = recipe.seed.to_bytes(8, "little")
-    able.sort(key=lambda one: identity.digest("held out", seed, examples.workloads[one].digest))
+    able.sort(key=lambda index: identity.digest("held out", seed, examples.workloads[index].digest))
     return np.sort(np.array(able[: round(HELD_OUT_SHARE * len(able))], np.int64))

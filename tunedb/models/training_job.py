@@ -15,7 +15,7 @@ from ..extraction.extract import extract, quarantine_name
 from ..features.base import FeatureSet, StepFeatures, feature_set
 from . import cards, sessions
 from ._xgboost import import_xgboost
-from .base import Floats, part
+from .base import Floats, recipe_part
 from .baselines import NearestNeighbour, RandomOrder
 from .dataset import DataCounts, Dataset, load_counted, with_rows
 from .evaluation import Evaluation, Result, evaluate, repeat_noise
@@ -47,7 +47,7 @@ FIRST = "random"
 _SEEDS, _FEW_ROWS = 3, 30_000
 
 
-def judge(
+def quick_evaluation(
     examples: Dataset,
     recipe: Recipe,
     *,
@@ -83,7 +83,7 @@ def judge(
     """
     seeds = 1 if len(examples.rows) > _FEW_ROWS else _SEEDS
     try:
-        found = evaluate(
+        evaluation = evaluate(
             examples,
             {MODEL: recipe},
             regimes=(NEW_WORKLOAD,),
@@ -94,23 +94,29 @@ def judge(
             on_step=on_step and (lambda done, total, _: on_step(done, total)),
         )
     except UsageError as error:
-        return not_judged(str(error))
-    judged = [one for pool in POOLS if (one := found.result(NEW_WORKLOAD, pool, MODEL)) is not None]
-    first = found.result(NEW_WORKLOAD, FIRST, MODEL) or judged[0]
+        return no_evaluation(str(error))
+    results = [
+        result
+        for pool in POOLS
+        if (result := evaluation.result(NEW_WORKLOAD, pool, MODEL)) is not None
+    ]
+    first = evaluation.result(NEW_WORKLOAD, FIRST, MODEL) or results[0]
     return {
         "regime": NEW_WORKLOAD,
         "seeds": seeds,
-        "splits": found.splits[NEW_WORKLOAD]["digest"],
-        "seconds": found.seconds,
-        "pools": {one.pool: _pool(found, one.pool) for one in judged},
+        "splits": evaluation.splits[NEW_WORKLOAD]["digest"],
+        "seconds": evaluation.seconds,
+        "pools": {result.pool: _pool(evaluation, result.pool) for result in results},
         "pairwise": first.summary("pairwise").mean,
-        "pairwise_p5": min(float(np.quantile(one.column("pairwise"), 0.05)) for one in judged),
+        "pairwise_p5": min(
+            float(np.quantile(result.column("pairwise"), 0.05)) for result in results
+        ),
         "impossible": None,
     }
 
 
-def not_judged(reason: str) -> dict[str, Any]:
-    """Return what :func:`judge` returns where nothing can be judged."""
+def no_evaluation(reason: str) -> dict[str, Any]:
+    """Return what :func:`quick_evaluation` returns where nothing can be judged."""
     return {
         "regime": NEW_WORKLOAD,
         "seeds": 0,
@@ -123,10 +129,10 @@ def not_judged(reason: str) -> dict[str, Any]:
     }
 
 
-def _pool(found: Evaluation, pool: str) -> dict[str, Any]:
+def _pool(evaluation: Evaluation, pool: str) -> dict[str, Any]:
     """Return the figures of all models in one kind of pool."""
-    results = [one for one in found.results if one.pool == pool]
-    figures = {one.model: _figures(one) for one in results}
+    results = [result for result in evaluation.results if result.pool == pool]
+    figures = {result.model: _figures(result) for result in results}
     floor = results[0].floor
     if floor is not None:
         means = floor.mean(axis=0).tolist()
@@ -138,8 +144,8 @@ def _figures(result: Result) -> dict[str, list[float | None]]:
     """Return mean and interval of each figure; an interval of one workload is unknown."""
     summaries = {figure: result.summary(figure) for figure in FIGURES}
     return {
-        figure: [x if isfinite(x) else None for x in (one.mean, one.low, one.high)]
-        for figure, one in summaries.items()
+        figure: [x if isfinite(x) else None for x in (summary.mean, summary.low, summary.high)]
+        for figure, summary in summaries.items()
     }
 
 
@@ -150,7 +156,7 @@ def _figures(result: Result) -> dict[str, list[float | None]]:
 IN_MEMORY_BYTES = 2 * 2**30
 
 #: Called with what is done ("features", "sessions", "reading", "features read", "training",
-#: "judging"), how much of it is finished, and how much there is at most: 0 where that is unknown.
+#: "evaluation"), how much is done, and of how much: 0 if unknown.
 Step = Callable[[str, int, int], None]
 
 
@@ -164,13 +170,13 @@ def usable(name: str) -> FeatureSet:
     NotFoundError, PluginError
         There is none of this name, or it does not load.
     """
-    found = feature_set(name)
-    if not found.columns:
+    features = feature_set(name)
+    if not features.columns:
         raise UsageError(
             f"the rows of {name} vary in length, so no model can train on "
             "them; list the sets: tunedb features"
         )
-    return found
+    return features
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -179,10 +185,10 @@ def check_recipe(recipe: Recipe) -> None:
     A slip of the pen should be told before anything is read.
     """
     recipe.check()
-    part("loss", recipe.loss)
-    part("row model", recipe.rows)
-    part("label", recipe.label)
-    part("training set", recipe.training_set)
+    recipe_part("loss", recipe.loss)
+    recipe_part("row model", recipe.rows)
+    recipe_part("label", recipe.label)
+    recipe_part("training set", recipe.training_set)
 
 
 def digest_of_data(
@@ -212,8 +218,8 @@ def _extract(store: Store, features: StepFeatures, scope: Scope, step: Step) -> 
         "workload_ids": scope.workload_ids,
         "target_ids": scope.target_ids,
     }
-    found = store.features.coverage(features, computed=True, **where)
-    missing, done = found.able - found.known - len(_failed(store, features)), 0
+    coverage = store.features.coverage(features, computed=True, **where)
+    missing, done = coverage.able - coverage.known - len(_failed(store, features)), 0
 
     def on_program() -> None:
         nonlocal done
@@ -230,7 +236,7 @@ def _failed(store: Store, features: StepFeatures) -> set[int]:
     return set(store.batches.quarantined_lines(quarantine_name(features)))
 
 
-def course(fitted: Fitted) -> dict[str, Any]:
+def training_json(fitted: Fitted) -> dict[str, Any]:
     """Return the course of a training, for the card."""
     return {
         "rounds": fitted.rounds,
@@ -247,7 +253,7 @@ def course(fitted: Fitted) -> dict[str, Any]:
     }
 
 
-def _told(counts: DataCounts) -> dict[str, Any]:
+def _counts_json(counts: DataCounts) -> dict[str, Any]:
     """Return how many records were read and what of them is not learnt from, for the card."""
     return {
         "records": counts.records,
@@ -359,17 +365,17 @@ class TrainingJob:
             return fit_external(self.store, examples, self.recipe, **settings)
         return fit(examples, self.recipe, **settings)
 
-    def judge(self) -> dict[str, Any]:
+    def evaluate(self) -> dict[str, Any]:
         """Return how well the recipe does on held-out workloads (:mod:`.judging`)."""
         if self.external:
-            return not_judged("not evaluated: the features do not fit into memory")
+            return no_evaluation("not evaluated: the features do not fit into memory")
 
         def on_step(done: int, total: int) -> None:
-            self.step("judging", done, total)
+            self.step("evaluation", done, total)
 
         features = usable(self.recipe.features)
         records = self.store.training.records(features, **self.scope.ids())
-        return judge(
+        return quick_evaluation(
             self.examples,
             self.recipe,
             noise=repeat_noise(records),
@@ -387,8 +393,8 @@ class TrainingJob:
             select(self.labels, self.recipe),
             store_key=self.store.key,
             scope=self.scope.to_json(self.store),
-            counts=_told(self.counts),
-            training=course(fitted) | {"external": self.external},
+            counts=_counts_json(self.counts),
+            training=training_json(fitted) | {"external": self.external},
             evaluation=evaluation,
             body=body,
         )

@@ -102,16 +102,20 @@ class ByOrigin:
         UsageError
             A name is unknown, or no program is of these origins.
         """
-        known = {origin.value: number for number, origin in enumerate(ORIGINS)}
-        names = [part.strip() for part in argument.split(",")] if argument else [*_SOURCES]
+        number_of = {origin.value: number for number, origin in enumerate(ORIGINS)}
+        names = (
+            [origin_name.strip() for origin_name in argument.split(",")]
+            if argument
+            else [*_SOURCES]
+        )
         for name in names:
-            if name not in known:
-                raise UsageError(f"no origin {name!r}; there are: {', '.join(known)}")
-        chosen = np.flatnonzero(np.isin(examples.origins, [known[name] for name in names]))
+            if name not in number_of:
+                raise UsageError(f"no origin {name!r}; there are: {', '.join(number_of)}")
+        chosen = np.flatnonzero(np.isin(examples.origins, [number_of[name] for name in names]))
         if not len(chosen):
-            found = ", ".join(ORIGINS[number].value for number in np.unique(examples.origins))
+            present = ", ".join(ORIGINS[number].value for number in np.unique(examples.origins))
             raise UsageError(
-                f"no program has the origin {', '.join(names)}; there are: {found or 'none'}"
+                f"no program has the origin {', '.join(names)}; there are: {present or 'none'}"
             )
         return chosen
 

@@ -12,7 +12,7 @@ import numpy as np
 from ....errors import TuneDBError
 from ....models import cards, dataset, failure_store, training_job
 from ....models import store as model_store
-from ....models.base import TrainingSet, part
+from ....models.base import TrainingSet, recipe_part
 from ....models.failures import FailureModel
 from ....models.recipe import Recipe
 from ....models.run_trials import RunTrial, RunTrials, join
@@ -292,7 +292,7 @@ class Learner:
         if not _has_pairs(examples):
             return
         recipe = _tuning_recipe(self.recipe, int(examples.sizes.sum()))
-        cost = cards.Cost()
+        cost = cards.TrainingCost()
         fitted = fit(examples, recipe, threads=threads, device=options.device)
         row = self._row(fitted, examples, cost.to_json())
         self.use(scorer_of(fitted.model, row))
@@ -306,7 +306,7 @@ class Learner:
             examples,
             select(examples, recipe),
             store_key=self._store.key,
-            training=training_job.course(fitted) | {"tuning": True},
+            training=training_job.training_json(fitted) | {"tuning": True},
             cost=cost,
             body=fitted.model.to_bytes(),
         )
@@ -356,7 +356,7 @@ class Learner:
         recipe, examples = self.recipe, self._load(target_ids)
         for choice in (recipe.training_set, f"diverse:{BASE_PROGRAMS}"):
             policy: TrainingSet
-            policy, argument = part("training set", choice)
+            policy, argument = recipe_part("training set", choice)
             examples = examples.take(policy.choose(examples, argument, recipe.seed))
             if len(examples) <= BASE_PROGRAMS:
                 break

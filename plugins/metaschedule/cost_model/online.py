@@ -27,7 +27,7 @@ from ....errors import (
 from ....json_checks import parse_json
 from ....models._xgboost import threads_to_use
 from ....models.aggregation import stacked
-from ....models.base import Label, part
+from ....models.base import LabelPolicy, recipe_part
 from ....models.dataset import FAILURES, ExampleWorkload
 from ....models.failures import penalty
 from ....models.model import Model
@@ -462,7 +462,7 @@ def trial_of(
             return None
         unknown = FAILURES.index(FailureKind.UNKNOWN)
         return RunTrial(program.digest, program_id, rows, float("nan"), unknown)
-    policy: Label = part("label", label)[0]
+    policy: LabelPolicy = recipe_part("label", label)[0]
     seconds = float(policy.seconds(times, np.array([0, len(times)]))[0])
     return RunTrial(program.digest, program_id, rows, seconds)
 
