@@ -52,9 +52,9 @@ def tools():
     )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def intrinsics():
-    """TVM's tensor intrinsics, loaded as a tuning run loads them."""
+    """TVM's tensor intrinsics, loaded as a tuning run loads them; TVM's import takes 20 s here."""
     from tunedb.plugins.metaschedule.intrinsics import load_intrinsics
 
     load_intrinsics()

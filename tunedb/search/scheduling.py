@@ -199,7 +199,9 @@ def estimated_latency(tasks: Sequence[TaskState]) -> float:
 
 def batch_size(trials: int, tasks: int, most: int) -> int:
     """Return the trials of a batch: two or more, with room for three batches of each task."""
-    return min(most, max(_LEAST_BATCH, trials // (_BATCHES * max(tasks, 1))))
+    if tasks == 1:
+        return most
+    return min(most, max(_LEAST_BATCH, trials // (_BATCHES * tasks)))
 
 
 def next_task(

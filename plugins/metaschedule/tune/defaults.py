@@ -31,6 +31,7 @@ from ..threads import runtime_threads
 from ..workers.warm_builder import WarmBuilder
 from .options import TuneOptions
 from .remote import rpc_runner
+from .scheduler import TaskScheduler
 
 __all__ = ["Task", "host_target"]
 
@@ -243,6 +244,21 @@ def strategy_of(strategy: Any, database: Database, known: Known, *, warm: bool) 
     if strategy == "tunedb":
         return EvolutionarySearch(database, known=known, warm=warm)
     return _tvms("strategy", strategy, ms.SearchStrategy)
+
+
+def scheduler_of(options: TuneOptions, database: Database) -> Any:
+    """Return the task scheduler of a run.
+
+    Raises
+    ------
+    UsageError
+        A word that TVM does not know, or minutes for a scheduler of TVM's.
+    """
+    if options.task_scheduler == "tunedb":
+        return TaskScheduler(database, minutes=options.minutes, seed=options.seed)
+    if options.minutes is not None:
+        raise UsageError("TVM's task schedulers count trials; minutes need the scheduler 'tunedb'")
+    return _tvms("task_scheduler", options.task_scheduler, ms.TaskScheduler)
 
 
 def callbacks_of(callbacks: Any, database: Database) -> list[Any]:

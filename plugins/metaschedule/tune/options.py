@@ -25,8 +25,9 @@ EVALUATOR = EvaluatorConfig(number=1, repeat=3, min_repeat_ms=30)
 #: them, and with 16 the cost model learns four times as often.
 TRIALS_PER_BATCH = 16
 
-#: Trials for each task where nobody says.
+#: Trials for each task by default, and where a number of minutes is the budget.
 TRIALS_PER_TASK = 64
+TIMED_TRIALS_PER_TASK = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,7 @@ class TuneOptions:
     task_scheduler: Any
     space: Any
     strategy: Any
+    minutes: float | None
     num_tuning_cores: int | str
     seed: int | None
     module_equality: str
@@ -93,8 +95,11 @@ class TuneOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} must be 1 or more, not {value}")
+        if self.minutes is not None and not self.minutes > 0:
+            raise UsageError(f"minutes must be positive, not {self.minutes}")
         each = self.max_trials_per_task
-        bound = tasks * (TRIALS_PER_TASK if each is None else each)
+        usual = TRIALS_PER_TASK if self.minutes is None else TIMED_TRIALS_PER_TASK
+        bound = tasks * (usual if each is None else each)
         if self.max_trials_global is None:
             return bound
         return self.max_trials_global if each is None else min(self.max_trials_global, bound)

@@ -27,11 +27,14 @@ class TaskResult:
         Local number of the workload; None where nothing is stored of it.
     record : Record or None
         The best one that the database serves for it, whoever measured it; None for none.
+    problem : str or None
+        Error of TVM that ended the search of this task, in one line.
     """
 
     progress: TaskProgress
     workload_id: int | None
     record: Record | None
+    problem: str | None = None
 
     def __repr__(self) -> str:
         trials = self.progress.trials

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from tvm.s_tir import meta_schedule as ms
@@ -31,6 +31,7 @@ from .progress import Monitor, ProgressCallback, TaskProgress
 from .remote import describe
 from .results import TaskResult, TuningResult
 from .resume import end_run, run_key, session_of_run, trials_done
+from .scheduler import TaskScheduler
 from .server_sync import delivering, telling
 from .tvm_logs import logs_in_files
 
@@ -63,6 +64,8 @@ class Run:
         Delivers to a server what is measured.
     keeps : ExitStack
         Closes a database that was opened for the run.
+    problems : dict of int to str
+        Tasks that TVM cannot tune, by number, with the reason.
     """
 
     mod: Any
@@ -77,6 +80,7 @@ class Run:
     monitor: Monitor
     outbox: Outbox | None
     keeps: ExitStack
+    problems: dict[int, str] = field(default_factory=dict)
 
     @classmethod
     def begin(cls, options: TuneOptions, stack: ExitStack) -> Self:
@@ -142,7 +146,8 @@ class Run:
         for task in self.tasks:
             self.known.prepare(task.mod, self.target)
         model = defaults.cost_model_of(self.options.cost_model, self.database)
-        arguments = self._arguments(model, stack)
+        scheduler = defaults.scheduler_of(self.options, self.database)
+        arguments = self._arguments(model, scheduler, stack)
         self.monitor.start()
         try:
             self._call(arguments)
@@ -154,9 +159,13 @@ class Run:
         finally:
             if isinstance(model, CostModel):
                 model.flush()
+        if isinstance(scheduler, TaskScheduler):
+            self.problems.update(scheduler.problems)
+        if len(self.problems) == len(self.tasks):
+            raise PluginError(f"TVM ended the tuning run: {self.problems[0]}")
         end_run(self.database._handle)
 
-    def _arguments(self, model: Any, stack: ExitStack) -> dict[str, Any]:
+    def _arguments(self, model: Any, scheduler: Any, stack: ExitStack) -> dict[str, Any]:
         """Return what all of TVM's functions for tuning take."""
         options, left = self.options, self.trials - self.done
         cores = options.num_tuning_cores
@@ -181,7 +190,7 @@ class Run:
             "database": self.database,
             "cost_model": model,
             "measure_callbacks": [*callbacks, ProgressCallback(self.monitor)],
-            "task_scheduler": options.task_scheduler,
+            "task_scheduler": scheduler,
             "module_equality": self.database._handle.workloads.equality,
         }
 
@@ -216,8 +225,8 @@ class Run:
             database=self.database,
             target=self.target,
             tasks=tuple(
-                self._result(task, progress)
-                for task, progress in zip(self.tasks, told.tasks, strict=True)
+                self._result(task, progress, self.problems.get(number))
+                for number, (task, progress) in enumerate(zip(self.tasks, told.tasks, strict=True))
             ),
             trials=told.trials,
             resumed=self.done,
@@ -233,15 +242,18 @@ class Run:
         is_cpu = handle.targets.stored(self.target).is_cpu
         return threads_of(handle.session()) if is_cpu else None
 
-    def _result(self, task: defaults.Task, progress: TaskProgress) -> TaskResult:
+    def _result(
+        self, task: defaults.Task, progress: TaskProgress, problem: str | None
+    ) -> TaskResult:
         handle = self.database._handle
         with handle.lock:
             found = handle.workloads.find(task.mod)
             equal = [] if found is None else handle.workloads.equal_ids(found)
             here = handle.store.targets.id_of(handle.targets.stored(self.target).digest)
         if found is None or here is None:
-            return TaskResult(progress, None if found is None else found.id, None)
-        return TaskResult(progress, found.id, handle.store.records.best(equal, [here]))
+            return TaskResult(progress, None if found is None else found.id, None, problem)
+        record = handle.store.records.best(equal, [here])
+        return TaskResult(progress, found.id, record, problem)
 
 
 def _join_run(
@@ -270,6 +282,7 @@ def _join_run(
             "remote": None if remote is None else remote.tracker_key,
             "remeasure": options.remeasure,
             "threads": None if remote is not None else threads.as_json(),
+            **({} if options.minutes is None else {"minutes": options.minutes}),
         },
     )
     done = trials_done(handle, key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from ..database.database import Database, handle_of
 from ..database.handle import Handle
 from ..measure.measure_callback import run_secs_of
 from ..targets import first_line
+from .tvm_logs import task_logger
 
 __all__ = ["TaskScheduler"]
 
@@ -127,9 +129,11 @@ class TaskScheduler(_PyTaskScheduler):
 
         # TVM holds this function, which holds nothing of TVM's object.
         def tune(contexts: Any, weights: Any, trials: int, per_task: int, *rest: Any) -> None:
-            _tune(handle, limits, problems, list(contexts), [float(w) for w in weights])(
-                int(trials), int(per_task), *rest
-            )
+            tasks = [
+                _Task(task_state(handle, context.mod, context.target, float(weight)), context)
+                for context, weight in zip(contexts, weights, strict=True)
+            ]
+            _tune(tasks, limits, problems, int(trials), int(per_task), *rest)
 
         super().__init__(lambda: -1, None, tune)
 
@@ -139,8 +143,7 @@ class _Task:
     """A task while it is tuned."""
 
     state: TaskState
-    strategy: Any
-    spaces: list[Any] | None = None
+    context: Any
     problem: str | None = None
     began: float = 0.0
     is_running: bool = False
@@ -161,7 +164,7 @@ class _Task:
         self.began = time.perf_counter()
         candidates = None
         if not self.state.is_finished:
-            candidates = self.guard(self.strategy.generate_measure_candidates)
+            candidates = self.guard(self.context.search_strategy.generate_measure_candidates)
         if not candidates:
             self.state.is_finished = True
             return None
@@ -174,7 +177,45 @@ class _Task:
         runs = [run_secs_of(result) for result in results if result.error_msg is None]
         times = [mean_of(run) for run in runs if status_of(run) is Status.OK]
         self.state.add(times, len(candidates), time.perf_counter() - self.began)
-        self.guard(self.strategy.notify_runner_results, candidates, results)
+        self.guard(self.context.search_strategy.notify_runner_results, candidates, results)
+
+    def guarded_context(self, logger: logging.Logger | None) -> Any:
+        """Return the task's context with a design space and a strategy that raise no error.
+
+        The design space is generated here: an error in TVM's own loop would end the run.
+        """
+        context, space = self.context, self.context.space_generator
+        strategy = context.search_strategy
+        spaces = self.guard(space.generate_design_space, context.mod) or ()
+
+        def begin(*arguments: Any) -> None:
+            if not self.state.is_finished:
+                self.guard(strategy.pre_tuning, *arguments)
+
+        return ms.TuneContext(
+            context.mod,
+            target=context.target,
+            space_generator=_PySpaceGenerator(
+                space.sch_rules or [],
+                space.postprocs or [],
+                space.mutator_probs or {},
+                lambda _context: None,
+                lambda _mod: list(spaces),
+                None,
+            ),
+            search_strategy=_PySearchStrategy(
+                lambda _context: None,
+                begin,
+                lambda: self.guard(strategy.post_tuning),
+                self.generate,
+                self.notify,
+                None,
+            ),
+            task_name=context.task_name,
+            rand_state=context.rand_state,
+            num_threads=context.num_threads,
+            logger=logger,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,32 +250,30 @@ class _Loop:
 
 
 def _tune(
-    handle: Handle,
+    tasks: list[_Task],
     limits: Limits,
     problems: dict[int, str],
-    contexts: list[Any],
-    weights: list[float],
-) -> Callable[..., None]:
-    """Return TVM's ``tune`` for these tasks."""
-
-    def tune(trials: int, trials_per_task: int, batch: int, *rest: Any) -> None:
-        tasks = [
-            _Task(task_state(handle, context.mod, context.target, weight), context.search_strategy)
-            for context, weight in zip(contexts, weights, strict=True)
+    trials: int,
+    trials_per_task: int,
+    batch: int,
+    *rest: Any,
+) -> None:
+    """Run TVM's own loop over tasks whose errors end themselves only."""
+    loop = _Loop(tasks, limits, trials_per_task, batch_size(trials, len(tasks), int(batch)))
+    rng = random.Random(limits.seed)  # noqa: S311  chance, not security
+    inner: list[Any] = []
+    inner.append(_PyTaskScheduler(lambda: loop.next(inner[0], rng), None, None))
+    weights = [task.state.weight for task in tasks]
+    try:
+        contexts = [
+            task.guarded_context(task_logger(number, len(tasks), str(task.context.task_name)))
+            for number, task in enumerate(tasks)
         ]
-        loop = _Loop(tasks, limits, trials_per_task, batch_size(trials, len(tasks), batch))
-        rng = random.Random(limits.seed)  # noqa: S311  chance, not security
-        inner: list[Any] = []
-        inner.append(_PyTaskScheduler(lambda: loop.next(inner[0], rng), None, None))
-        try:
-            guarded = [_guarded(c, task) for c, task in zip(contexts, tasks, strict=True)]
-            inner[0].tune(guarded, weights, trials, trials_per_task, loop.batch, *rest)
-        finally:
-            # The function and the scheduler hold one another, beyond the garbage collector.
-            inner.clear()
-            problems.update({n: t.problem for n, t in enumerate(tasks) if t.problem is not None})
-
-    return tune
+        inner[0].tune(contexts, weights, trials, trials_per_task, loop.batch, *rest)
+    finally:
+        # The function and the scheduler hold one another, beyond the garbage collector.
+        inner.clear()
+        problems.update({n: t.problem for n, t in enumerate(tasks) if t.problem is not None})
 
 
 def task_state(handle: Handle, mod: Any, target: Any, weight: float) -> TaskState:
@@ -280,41 +319,4 @@ def _bytes_of(signature: Signature) -> float:
     """Return the bytes of the arguments."""
     return float(
         sum(prod(shape) * _BYTES.get(str(dtype), 4) for dtype, shape in signature.arguments or ())
-    )
-
-
-def _guarded(context: Any, task: _Task) -> Any:
-    """Return a tuning context whose errors end its task only.
-
-    Its design space is generated here, since an error in TVM's own loop would end the run.
-    """
-    space, strategy = context.space_generator, context.search_strategy
-    task.spaces = task.guard(space.generate_design_space, context.mod)
-
-    def begin(most: int, batch: int, spaces: Any, database: Any, model: Any) -> None:
-        if not task.state.is_finished:
-            task.guard(strategy.pre_tuning, most, batch, spaces, database, model)
-
-    return ms.TuneContext(
-        context.mod,
-        target=context.target,
-        space_generator=_PySpaceGenerator(
-            space.sch_rules or [],
-            space.postprocs or [],
-            space.mutator_probs or {},
-            lambda _context: None,
-            lambda _mod: list(task.spaces or ()),
-            None,
-        ),
-        search_strategy=_PySearchStrategy(
-            lambda _context: None,
-            begin,
-            lambda: task.guard(strategy.post_tuning),
-            task.generate,
-            task.notify,
-            None,
-        ),
-        task_name=context.task_name,
-        rand_state=context.rand_state,
-        num_threads=context.num_threads,
     )

@@ -26,13 +26,14 @@ def tune(
     max_trials_global: int | None = None,
     *,
     max_trials_per_task: int | None = None,
+    minutes: float | None = None,
     num_trials_per_iter: int = TRIALS_PER_BATCH,
     builder: Any = "warm",
     runner: Any = "local",
     database: Database | str | Path | None = None,
     cost_model: Any = "tunedb",
     measure_callbacks: Any = "default",
-    task_scheduler: Any = "gradient",
+    task_scheduler: Any = "tunedb",
     space: Any = "post-order-apply",
     strategy: Any = "tunedb",
     num_tuning_cores: int | str = "physical",
@@ -71,8 +72,12 @@ def tune(
         Trials of all tasks together; by default 64 for each.
     max_trials_per_task : int, optional
         Trials of one task at most.
+    minutes : float, optional
+        Time of the search; the batch that runs then is finished. Without `max_trials_global` the
+        time is the budget.
     num_trials_per_iter : int
-        Trials of a batch. The cost model learns after each.
+        Trials of a batch at most. The cost model learns after each. Batches of several tasks are
+        smaller where the budget is small (:func:`tunedb.search.scheduling.batch_size`).
     builder : {"warm", "local"} or Builder
         ``warm`` is a :class:`WarmBuilder`, which ends with the run.
     runner : {"local", "rpc"}, RPCConfig or Runner
@@ -86,7 +91,9 @@ def tune(
     measure_callbacks : "default", MeasureCallback or list of them
         By default what records, removes artifacts and teaches the cost model. Others take their
         place.
-    task_scheduler, space, seed, module_equality, special_space
+    task_scheduler : {"tunedb", "gradient", "round-robin"} or TaskScheduler
+        ``tunedb`` is a :class:`~.scheduler.TaskScheduler` of the database.
+    space, seed, module_equality, special_space
         As for ``ms.tune_tir``. `module_equality` is that of a database that is opened here.
     num_tuning_cores : {"physical", "logical"} or int
         Threads of the search. The words count the CPUs that this process may use, by affinity and

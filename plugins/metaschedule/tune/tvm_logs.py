@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["logs_in_files"]
+__all__ = ["logs_in_files", "task_logger"]
 
 _LOGGER = "tvm.s_tir.meta_schedule"
 
@@ -34,6 +34,14 @@ def logs_in_files() -> Iterator[None]:
         logger.setLevel(before[0])
         logger.propagate = before[1]
         logger.handlers.extend(before[2])
+
+
+def task_logger(number: int, tasks: int, name: str) -> logging.Logger | None:
+    """Return the logger that TVM made for a task of a run, or None (``logging.py`` of TVM)."""
+    digits = len(str(tasks - 1))
+    full = f"{_LOGGER}.logging.task_{number:0{digits}d}_{name[:100]}"
+    logger = logging.root.manager.loggerDict.get(full)
+    return logger if isinstance(logger, logging.Logger) else None
 
 
 def _loggers() -> Iterator[logging.Logger]:
