@@ -29,6 +29,7 @@ COLUMNS = (
     Column("record", "record", right=True),
     Column("best", "best", text.seconds, right=True),
     Column("first", "first batch", text.seconds, right=True, least=80),
+    Column("calls"),
     Column("trials", "trials", text.number, right=True),
     Column("served", "known", text.number, right=True),
     Column("failed", "failed", text.number, right=True),
@@ -36,6 +37,7 @@ COLUMNS = (
     Column("operators"),
     Column("donor"),
     Column("forecast", "95 % at", text.number, right=True, least=100),
+    Column("problem"),
 )
 
 
@@ -66,12 +68,17 @@ _RUN = (
         help="Largest number of trials of one task.",
     ),
     click.option(
+        "--minutes",
+        type=click.FloatRange(min=0, min_open=True),
+        help="Time of the search, alone or with --trials: the smaller budget ends the run.",
+    ),
+    click.option(
         "--batch",
         "num_trials_per_iter",
         type=click.IntRange(min=1),
         default=16,
         show_default=True,
-        help="Trials between two updates of the cost model.",
+        help="Largest number of trials between two updates of the cost model.",
     ),
     click.option("--seed", type=click.IntRange(min=0), help="Seed of the search."),
     click.option(
@@ -157,16 +164,21 @@ def command(settings: Settings, module: str, **choices: Any) -> None:
     and of similar ones; programs that this machine measured are not measured again ("known"). To
     continue an interrupted run, run the same command again.
 
+    Each batch goes to the operator whose expected gain for the network is largest. An operator that
+    TVM cannot tune is reported, the others are tuned, and the exit code is 1.
+
     Example:
       tunedb tune matmul.py
       tunedb tune my.models:attention --trials 256 --batch 32
+      tunedb tune network.onnx --minutes 10
       tunedb tune model.onnx --per-task 64 --op conv2d
       tunedb tune conv.py --target '{"kind": "cuda", "arch": "sm_80"}' --json
       tunedb tune conv.py --layer postgresql://tuning.example/tunedb
       tunedb tune conv.py --target nvidia/jetson-orin-nano --tracker 192.168.0.2:9190 --key orin
     """
     runner = _runner(choices)
-    with _interruptible(settings) as history, _display(settings) as show:
+    minutes = choices["minutes"]
+    with _interruptible(settings) as history, _display(settings, minutes) as show:
 
         def on_progress(progress: Progress) -> None:
             history.append(progress)
@@ -174,6 +186,8 @@ def command(settings: Settings, module: str, **choices: Any) -> None:
 
         result = _tune(settings, module, runner, choices, on_progress)
     _report(settings, module, result)
+    if any(task.problem is not None for task in result.tasks):
+        raise click.exceptions.Exit(1)
 
 
 def _runner(choices: dict[str, Any]) -> Any:
@@ -265,8 +279,13 @@ def _report(settings: Settings, module: str, result: TuningResult) -> None:
             for name in ("starting", "searching", "building", "running", "learning")
         )
     )
+    if result.latency is not None:
+        settings.note(f"Sum of the operators' times: {text.seconds(result.latency)}")
     for note in result.notes:
         settings.note(note)
+    for task in result.tasks:
+        if task.problem is not None:
+            settings.warn(f"TVM cannot tune {task.name}, apply uses its default: {task.problem}")
     if result.resumed:
         settings.note(f"{text.count(result.resumed, 'trial')} of these in an earlier run")
     if result.served:
@@ -301,6 +320,7 @@ def _row(task: TaskResult) -> dict[str, Any]:
         "record": None if task.record is None else task.record.id,
         "best": task.seconds,
         "first": progress.first_seconds,
+        "calls": task.calls,
         "trials": progress.trials,
         "served": progress.served,
         "failed": progress.failed,
@@ -308,6 +328,7 @@ def _row(task: TaskResult) -> dict[str, Any]:
         "operators": list(task.operators),
         "donor": None if task.donor is None else task.donor.hex(),
         "forecast": None if progress.forecast is None else progress.forecast.trials,
+        "problem": task.problem,
     }
 
 
@@ -315,7 +336,7 @@ def _row(task: TaskResult) -> dict[str, Any]:
 
 
 @contextmanager
-def _display(settings: Settings) -> Iterator[Callable[[Progress], None]]:
+def _display(settings: Settings, minutes: float | None) -> Iterator[Callable[[Progress], None]]:
     """Yield a callback that shows progress: a bar on a terminal, else with -v a line per batch."""
     import sys
 
@@ -328,7 +349,8 @@ def _display(settings: Settings) -> Iterator[Callable[[Progress], None]]:
     from rich.progress import Progress as Bars
 
     columns = (
-        *(TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn()),
+        *(TextColumn("{task.description}"), BarColumn(None)),
+        *(() if minutes else (MofNCompleteColumn(),)),
         *(TextColumn("{task.fields[best]}"), TimeElapsedColumn()),
     )
     # Transient: the report takes the bar's place.
@@ -339,8 +361,8 @@ def _display(settings: Settings) -> Iterator[Callable[[Progress], None]]:
             bars.update(
                 task,
                 description=escape(text.cut(text.clean(progress.task.name), 30)),
-                total=progress.of,
-                completed=progress.trials,
+                total=60 * minutes if minutes else progress.of,
+                completed=min(progress.seconds, 60 * minutes) if minutes else progress.trials,
                 best=_forecast(progress.task),
             )
 

@@ -86,7 +86,7 @@ def test_keys_are_documented_data(module, fakes, run_json):
         sorted(
             (
                 *("task", "workload_id", "record", "best", "first", "trials", "served", "failed"),
-                *("origin", "operators", "donor", "forecast"),
+                *("origin", "operators", "donor", "forecast", "calls", "problem"),
             )
         )
     ]

@@ -52,6 +52,15 @@ def tools():
     )
 
 
+@pytest.fixture(autouse=True)
+def tvm_logs():
+    """TVM leaves the files of its logs open; each test closes them."""
+    from tunedb.plugins.metaschedule.tune.tvm_logs import logs_in_files
+
+    with logs_in_files():
+        yield
+
+
 @pytest.fixture(scope="session", autouse=True)
 def intrinsics():
     """TVM's tensor intrinsics, loaded as a tuning run loads them; TVM's import takes 20 s here."""

@@ -54,7 +54,7 @@ class FakeRunner(_PyRunner):
 
     __slots__ = ("__dict__", "__weakref__")
 
-    def __init__(self, errors=lambda _: None, on_run=lambda _: None):
+    def __init__(self, errors=lambda _: None, on_run=lambda _: None, scale=1.0):
         self.ran, self.batches = ran, batches = [], []
 
         def run(inputs):
@@ -66,7 +66,8 @@ class FakeRunner(_PyRunner):
             ran.append(hash_)
             on_run(hash_)
             error = errors(hash_)
-            result = RunnerResult(None if error else seconds_of(hash_), error)
+            times = [scale * seconds for seconds in seconds_of(hash_)]
+            result = RunnerResult(None if error else times, error)
             return RunnerFuture(lambda: True, lambda: result)
 
         super().__init__(run)

@@ -54,6 +54,11 @@ class Task:
     mod: Any
     extracted: Any = None
 
+    @property
+    def calls(self) -> int | None:
+        """Times that a Relax program calls the function."""
+        return None if self.extracted is None else int(self.extracted.weight)
+
 
 def host_target() -> Any:
     """Return this machine's processor as a target, with the threads that its programs get."""

@@ -27,6 +27,8 @@ class TaskResult:
         Local number of the workload; None where nothing is stored of it.
     record : Record or None
         The best one that the database serves for it, whoever measured it; None for none.
+    calls : int or None
+        Times that the network calls the function; None outside of a Relax program.
     problem : str or None
         Error of TVM that ended the search of this task, in one line.
     """
@@ -34,6 +36,7 @@ class TaskResult:
     progress: TaskProgress
     workload_id: int | None
     record: Record | None
+    calls: int | None = None
     problem: str | None = None
 
     def __repr__(self) -> str:
@@ -113,6 +116,19 @@ class TuningResult:
     def __repr__(self) -> str:
         tasks, seconds = len(self.tasks), round(self.seconds, 1)
         return f"TuningResult(tasks={tasks}, trials={self.trials}, seconds={seconds})"
+
+    @property
+    def latency(self) -> float | None:
+        """Seconds of all operators of a Relax program, by their calls; None where one is unknown.
+
+        The runtime's own calls and allocations come on top.
+        """
+        total = 0.0
+        for task in self.tasks:
+            if task.calls is None or task.seconds is None:
+                return None
+            total += task.calls * task.seconds
+        return total
 
     @property
     def served(self) -> int:

@@ -251,9 +251,10 @@ class Run:
             equal = [] if found is None else handle.workloads.equal_ids(found)
             here = handle.store.targets.id_of(handle.targets.stored(self.target).digest)
         if found is None or here is None:
-            return TaskResult(progress, None if found is None else found.id, None, problem)
+            id_ = None if found is None else found.id
+            return TaskResult(progress, id_, None, task.calls, problem)
         record = handle.store.records.best(equal, [here])
-        return TaskResult(progress, found.id, record, problem)
+        return TaskResult(progress, found.id, record, task.calls, problem)
 
 
 def _join_run(

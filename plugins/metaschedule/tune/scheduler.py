@@ -226,7 +226,7 @@ class _Loop:
     limits: Limits
     trials_per_task: int
     batch: int
-    began: float = field(default_factory=time.monotonic)
+    began: float
 
     def next(self, scheduler: Any, rng: random.Random) -> int:
         """Return the number of the task that gets the next batch, or -1 at the end."""
@@ -259,7 +259,9 @@ def _tune(
     *rest: Any,
 ) -> None:
     """Run TVM's own loop over tasks whose errors end themselves only."""
-    loop = _Loop(tasks, limits, trials_per_task, batch_size(trials, len(tasks), int(batch)))
+    loop = _Loop(
+        tasks, limits, trials_per_task, batch_size(trials, len(tasks), int(batch)), time.monotonic()
+    )
     rng = random.Random(limits.seed)  # noqa: S311  chance, not security
     inner: list[Any] = []
     inner.append(_PyTaskScheduler(lambda: loop.next(inner[0], rng), None, None))

@@ -1,0 +1,168 @@
+"""The task scheduler in TVM's own loop."""
+
+import time
+from types import SimpleNamespace
+
+import networks
+import pytest
+import tvm
+from fake_measuring import FakeBuilder, FakeRunner
+from tvm.relax.frontend.onnx import from_onnx
+from tvm.s_tir import meta_schedule as ms
+
+from tunedb.errors import PluginError, UsageError
+from tunedb.plugins.metaschedule import Database, MeasureCallback
+from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
+from tunedb.plugins.metaschedule.search.task_search import TaskSearch
+from tunedb.plugins.metaschedule.tune.scheduler import TaskScheduler
+from tunedb.plugins.metaschedule.tune.tune import tune
+from tunedb.search.scheduling import Objective
+
+TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})
+
+
+@pytest.fixture
+def database(tmp_path):
+    with Database(tmp_path / "store.db", target=TARGET) as found:
+        yield found
+
+
+@pytest.fixture
+def measuring():
+    builder = FakeBuilder()
+    yield {"builder": builder, "runner": FakeRunner(scale=1e-4)}
+    builder.close()
+
+
+def run(database, measuring, mod, **options):
+    """Tune without compiling; return the result and the tasks of the batches, in order."""
+    batches = []
+    options.setdefault("max_trials_global", 24)
+    result = tune(
+        mod,
+        TARGET,
+        database=database,
+        cost_model="random",
+        strategy=EvolutionarySearch(database, population_size=8, generations=0),
+        num_tuning_cores=1,
+        seed=1,
+        on_progress=lambda progress: batches.append(progress.task.name),
+        **measuring,
+        **options,
+    )
+    return result, batches
+
+
+@ms.space_generator.ScheduleFn
+def space(sch):
+    """Schedule small matmuls, and fail as TVM's rules do on what they do not understand."""
+    loops = sch.get_loops(sch.get_sblock("C"))
+    sch.split(loops[0], sch.sample_perfect_tile(loops[0], 2, 16))
+    if int(sch.get(loops[1]).extent) > 16:
+        sch.compute_inline(sch.get_sblock("C"))
+
+
+def test_a_small_budget_goes_to_the_operators_that_cost_most(database, measuring):
+    mod = from_onnx(networks.mobile())
+    result, batches = run(database, measuring, mod, max_trials_global=6)
+    assert len(batches) == 3 and len(set(batches)) == 3
+    assert all("conv2d" in name for name in batches)
+    assert result.latency is None and result.tasks[0].calls == 1
+
+
+def test_a_second_run_begins_with_what_the_first_left_out(database, measuring):
+    mod = from_onnx(networks.mobile())
+    _, first = run(database, measuring, mod, max_trials_global=6)
+    _, second = run(database, measuring, mod, max_trials_global=8)
+    assert second[0] not in first
+    done, _ = run(database, measuring, mod, max_trials_global=60)
+    assert done.latency > 0
+
+
+def test_a_task_that_tvm_cannot_tune_costs_itself(database, measuring, tools):
+    mod = tvm.IRModule({"bad": tools.matmul(32)["main"], "good": tools.matmul()["main"]})
+    result, batches = run(database, measuring, mod, space=space)
+    problems = {task.name: task.problem for task in result.tasks}
+    assert "init statement" in problems["bad"] and "\n" not in problems["bad"]
+    assert problems["good"] is None
+    assert set(batches) == {"good"}
+    assert result.tasks[1].record is not None
+
+
+def test_a_run_without_any_other_task_fails(database, measuring, tools):
+    with pytest.raises(PluginError, match="init statement"):
+        run(database, measuring, tools.matmul(32), space=space)
+
+
+def test_a_search_that_raises_costs_its_task(database, measuring, tools, monkeypatch):
+    mod = tvm.IRModule({"small": tools.matmul(8)["main"], "large": tools.matmul(32)["main"]})
+    generate = TaskSearch.generate
+
+    def flaky(self):
+        if self.report.task == "large":
+            raise ValueError("no batch")
+        return generate(self)
+
+    monkeypatch.setattr(TaskSearch, "generate", flaky)
+    result, batches = run(database, measuring, mod)
+    assert {task.name: task.problem for task in result.tasks} == {
+        "small": None,
+        "large": "no batch",
+    }
+    assert set(batches) == {"small"}
+
+
+def test_time_ends_a_run(database, measuring, tools, monkeypatch):
+    clock = iter(range(0, 10_000, 30))
+    fake = SimpleNamespace(monotonic=lambda: next(clock), perf_counter=time.perf_counter)
+    monkeypatch.setattr("tunedb.plugins.metaschedule.tune.scheduler.time", fake)
+    mod = tvm.IRModule({"small": tools.matmul(8)["main"], "large": tools.matmul(32)["main"]})
+    _, batches = run(database, measuring, mod, max_trials_global=None, minutes=2)
+    assert len(batches) == 3
+
+
+def test_tvms_own_call(database, measuring, tools, tmp_path):
+    scheduler = TaskScheduler(database, objective=Objective(latency=10.0), seed=1)
+    tasks = [
+        ms.TuneContext(
+            tools.matmul(n),
+            target=TARGET,
+            space_generator="post-order-apply",
+            search_strategy=strategy,
+            task_name=f"matmul{n}",
+            num_threads=1,
+            rand_state=n,
+        )
+        for n, strategy in ((8, "replay-trace"), (16, EvolutionarySearch(database)))
+    ]
+    ms.tune_tasks(
+        tasks=tasks,
+        task_weights=[1.0, 2.0],
+        work_dir=str(tmp_path),
+        max_trials_global=8,
+        database=database,
+        cost_model="random",
+        measure_callbacks=[MeasureCallback(database)],
+        task_scheduler=scheduler,
+        **measuring,
+    )
+    # Estimates are below 10 s from the beginning.
+    assert scheduler.problems == {} and database.store.records.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"minutes": 0}, "minutes must be positive"),
+        ({"minutes": 1, "task_scheduler": "gradient"}, "minutes need the scheduler"),
+        ({"task_scheduler": "fastest"}, "TVM has no task_scheduler"),
+    ],
+)
+def test_what_cannot_be(database, measuring, tools, options, message):
+    with pytest.raises(UsageError, match=message):
+        run(database, measuring, tools.matmul(), **options)
+
+
+def test_another_database():
+    with pytest.raises(PluginError, match="needs a tunedb database"):
+        TaskScheduler(ms.database.MemoryDatabase())
