@@ -22,7 +22,7 @@ COLUMNS = (
     Column("step", "step"),
     Column("name", "name", flexible=True),
     Column("ok", "ok"),
-    Column("told", "result", flexible=True),
+    Column("message", "result", flexible=True),
 )
 
 
@@ -357,7 +357,7 @@ def _check(settings: Settings, configuration: Configuration, file: Path) -> None
     from ...advisor.collect.configuration_check import check
 
     rows = [
-        {"step": result.step, "name": result.name, "ok": result.is_ok, "told": result.message}
+        {"step": result.step, "name": result.name, "ok": result.is_ok, "message": result.message}
         for result in check(configuration, file.absolute().parent)
     ]
     print_rows(settings, COLUMNS, rows)

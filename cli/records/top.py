@@ -51,7 +51,7 @@ COLUMNS = (
 
 #: Columns after the mean with --session-corrected.
 CORRECTED = (
-    Column("corrected", "corrected", text.seconds, right=True),
+    Column("session_corrected", "corrected", text.seconds, right=True),
     Column("factor", "factor", lambda value: f"{value:.3f}", right=True),
     Column("machine", "machine", right=True, fold=True),
 )
@@ -212,7 +212,7 @@ class _BestRecords:
         for ranked in self._store.runs.top_k_corrected(group, target_id, self._limit, structures):
             rank, machine = (rank + 1 if ranked.machine == machine else 1), ranked.machine
             yield _row(rank, self._store.records.get(ranked.id)) | {
-                "corrected": ranked.seconds,
+                "session_corrected": ranked.seconds,
                 "factor": ranked.factor,
                 "machine": ranked.machine,
             }

@@ -10,7 +10,7 @@ from cachetools import LRUCache
 
 from ... import limits
 from ...errors import TargetError, UsageError
-from ...records import MODULES, NO_TARGET, Target
+from ...records import CPU_KINDS, MODULES, NO_TARGET, Target
 from ...storage.store import Store
 from . import modules
 
@@ -177,6 +177,11 @@ def as_target(target: Any) -> Any:
             f"unknown target {target!r} ({first_line(error)}); give one that "
             "tvm.target.Target accepts, e.g. {'kind': 'llvm', 'num-cores': 4}"
         ) from None
+
+
+def is_cpu(target: Any) -> bool:
+    """Return whether a TVM target is a processor."""
+    return str(target.kind.name) in CPU_KINDS
 
 
 def first_line(error: Exception) -> str:

@@ -83,7 +83,7 @@ def test_one_step_at_a_time(run):
         ("devices", "Tesla K40c", True), ("programs", "mm", True),
     ]  # fmt: skip
     # 39 shapes of two dimensions, two inputs.
-    assert found[1]["told"].startswith("78 variants, ")
+    assert found[1]["message"].startswith("78 variants, ")
 
 
 def test_the_check_finds_what_is_missing(run):
@@ -94,13 +94,13 @@ def test_the_check_finds_what_is_missing(run):
     arguments = ("--step", "programs", "--program", "nn", "--directory", "none", "--block", "32")
     run("advise", "configure", *arguments, "--run", "python3 {threads}")
     found = json.loads(run("advise", "configure", "--step", "check", "--json", code=1).stdout)
-    told = {row["name"]: row["told"] for row in found if not row["ok"]}
+    told = {row["name"]: row["message"] for row in found if not row["ok"]}
     assert told["gone"] == "no such folder"
     assert told["mm"] == "run: ./mm is not found"
     assert "none is not a folder" in told["nn"]
     run("advise", "configure", "--step", "environment", "--profiler", "ncu")
     found = json.loads(run("advise", "configure", "--step", "check", "--json", code=1).stdout)
-    assert any("ncu is not on the PATH" in row["told"] for row in found)
+    assert any("ncu is not on the PATH" in row["message"] for row in found)
 
 
 def test_without_a_device_or_a_program(run):

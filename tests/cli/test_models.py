@@ -42,7 +42,7 @@ def test_the_list(small, run, run_json):
     )
     assert one["targets"] and "skylake" in one["target"]
     assert (one["loss"], two["loss"]) == ("relative", "log")
-    assert one["learnt"] < one["programs"]
+    assert one["trained_on"] < one["programs"]
     assert one["random"] == 0.5 < one["pairwise"] <= 1
     assert (two["pairwise"], two["random"], two["size"]) == (None, None, None)
     assert one["size"] > 1000 and one["current"] and two["current"]

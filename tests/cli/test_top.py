@@ -140,10 +140,10 @@ def test_the_best_by_corrected_time(run, run_json, two_days):
     # By raw time number 9 is behind number 5 of the first day; without the factor it is first.
     plain = run_json("--db", two_days, "top", "matmul", "-k", 3)
     assert [row["mean"] for row in plain] == pytest.approx([5e-3, 6e-3, 6e-3])
-    assert "corrected" not in plain[0]
+    assert "session_corrected" not in plain[0]
     rows = run_json("--db", two_days, "top", "matmul", "-k", 3, "--session-corrected")
     assert [row["id"] for row in rows] == [13, 6, 12]
-    assert [row["corrected"] for row in rows] == pytest.approx([4e-3, 5e-3, 5e-3])
+    assert [row["session_corrected"] for row in rows] == pytest.approx([4e-3, 5e-3, 5e-3])
     assert [row["mean"] for row in rows] == pytest.approx([6e-3, 5e-3, 7.5e-3])
     assert [row["factor"] for row in rows] == pytest.approx([1.5, 1.0, 1.5])
     assert [row["rank"] for row in rows] == [1, 2, 3]
@@ -169,7 +169,7 @@ def test_sessions_without_factor_are_told(run, run_json, two_days):
     assert "2 of 2 sessions have no factor yet" in result.stderr
     assert "tunedb sessions --update" in result.stderr
     rows = run_json("--db", two_days, "top", "matmul", "--session-corrected")
-    assert [row["corrected"] for row in rows] == [row["mean"] for row in rows]
+    assert [row["session_corrected"] for row in rows] == [row["mean"] for row in rows]
 
 
 def test_one_session_has_nothing_to_correct(run, filled):

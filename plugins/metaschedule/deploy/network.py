@@ -18,8 +18,7 @@ from tvm import relax
 from tvm.relax import pipeline
 
 from ....errors import UsageError
-from ....records import CPU_KINDS
-from ..targets import first_line
+from ..targets import first_line, is_cpu
 
 __all__ = [
     "DEFAULT",
@@ -88,11 +87,11 @@ class Lowering:
             return {}
         if isinstance(self.layout, Mapping):
             return {name: list(layouts) for name, layouts in self.layout.items()}
-        return dict(_CPU_LAYOUT) if _is_cpu(target) else {}
+        return dict(_CPU_LAYOUT) if is_cpu(target) else {}
 
     def packs(self, target: Any) -> bool:
         """Return whether weights are packed for a target."""
-        return _is_cpu(target) if self.prepack is None else self.prepack
+        return is_cpu(target) if self.prepack is None else self.prepack
 
 
 #: What ``tune`` and ``compile`` do where nobody says.
@@ -300,7 +299,3 @@ class _ConstantFolder(relax.PyExprMutator):
             return None
         value = argument.value
         return value.numpy() if isinstance(value, tvm.runtime.Tensor) else np.asarray(value, dtype)
-
-
-def _is_cpu(target: Any) -> bool:
-    return str(target.kind.name) in CPU_KINDS

@@ -15,7 +15,6 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RPCConfig
 from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
 
 from ....errors import PluginError, UsageError
-from ....records import CPU_KINDS
 from ....storage.config import locate, locate_layers, make_folder
 from ..cost_model.cost_model import CostModel
 from ..database.database import Database
@@ -26,7 +25,7 @@ from ..measure.reuse import ReusingBuilder, ReusingRunner
 from ..module_source import is_relax, prim_funcs
 from ..modules import plain
 from ..search.strategy import EvolutionarySearch
-from ..targets import as_target, first_line
+from ..targets import as_target, first_line, is_cpu
 from ..threads import runtime_threads
 from ..workers.warm_builder import WarmBuilder
 from .options import TuneOptions
@@ -85,7 +84,7 @@ def target_of(target: Any, *, is_remote: bool) -> Any:
             )
         return host_target()
     found = as_target(target)
-    if found.kind.name in CPU_KINDS and not found.attrs.get("num-cores"):
+    if is_cpu(found) and not found.attrs.get("num-cores"):
         if not is_remote:
             config = plain(found.export())
             return tvm.target.Target({**config, "num-cores": runtime_threads().count})
@@ -224,8 +223,7 @@ def evaluator_of(runner: Any, evaluator: EvaluatorConfig) -> EvaluatorConfig | N
 
 def device_of(target: Any) -> str:
     """Return the kind of device that runs programs for a target."""
-    kind = str(target.kind.name)
-    return "cpu" if kind in CPU_KINDS else kind
+    return "cpu" if is_cpu(target) else str(target.kind.name)
 
 
 def builder_of(builder: Any, workers: int | None, stack: ExitStack) -> Any:
