@@ -16,7 +16,7 @@ from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
 from tunedb.plugins.metaschedule.search.task_search import TaskSearch
 from tunedb.plugins.metaschedule.tune.scheduler import TaskScheduler
 from tunedb.plugins.metaschedule.tune.tune import tune
-from tunedb.search.scheduling import Objective
+from tunedb.search.scheduling import TuningGoal
 
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})
 
@@ -122,7 +122,7 @@ def test_time_ends_a_run(database, measuring, tools, monkeypatch):
 
 
 def test_tvms_own_call(database, measuring, tools, tmp_path):
-    scheduler = TaskScheduler(database, objective=Objective(latency=10.0), seed=1)
+    scheduler = TaskScheduler(database, goal=TuningGoal(latency=10.0), seed=1)
     tasks = [
         ms.TuneContext(
             tools.matmul(n),

@@ -8,8 +8,8 @@ from tunedb.errors import UsageError
 from tunedb.search.forecast import Curve
 from tunedb.search.scheduling import (
     Machine,
-    Objective,
     TaskState,
+    TuningGoal,
     batch_size,
     estimated_latency,
     next_task,
@@ -20,8 +20,8 @@ def task(weight=1.0, flop=1e9, size=1e6, **options):
     return TaskState(weight, flop, size, **options)
 
 
-def choose(tasks, batch=4, objective=Objective(), epsilon=0.0):  # noqa: B008
-    return next_task(tasks, batch, objective, random.Random(0), epsilon=epsilon)
+def choose(tasks, batch=4, goal=TuningGoal(), epsilon=0.0):  # noqa: B008
+    return next_task(tasks, batch, goal, random.Random(0), epsilon=epsilon)
 
 
 def order(tasks, batches, seconds=1.0, times=lambda task: [task.latency / 30]):
@@ -111,17 +111,17 @@ def test_a_run_ends_with_its_tasks_its_latency_or_its_gains():
     done = task(best=0.5)
     done.is_finished = True
     assert choose([done]) is None
-    assert choose([task(best=0.5)], objective=Objective(latency=0.6)) is None
-    assert choose([task(best=0.5)], objective=Objective(latency=0.4)) == 0
+    assert choose([task(best=0.5)], goal=TuningGoal(latency=0.6)) is None
+    assert choose([task(best=0.5)], goal=TuningGoal(latency=0.4)) == 0
     late = task(best=0.5, known_trials=10_000)
-    assert choose([late], objective=Objective(least_gain=0.1)) is None
-    assert choose([late], objective=Objective(least_gain=1e-9)) == 0
+    assert choose([late], goal=TuningGoal(least_gain=0.1)) is None
+    assert choose([late], goal=TuningGoal(least_gain=1e-9)) == 0
 
 
 def test_chance_chooses_in_proportion_to_the_latency():
     tasks = [task(flop=4e9, best=0.4), task(flop=1e9, best=0.1)]
     rng = random.Random(1)
-    chosen = [next_task(tasks, 4, Objective(), rng, epsilon=1.0) for _ in range(500)]
+    chosen = [next_task(tasks, 4, TuningGoal(), rng, epsilon=1.0) for _ in range(500)]
     assert 350 < chosen.count(0) < 450
 
 
@@ -136,4 +136,4 @@ def test_batches_are_as_small_as_the_budget_asks_for(trials, tasks, expected):
 @pytest.mark.parametrize("options", [{"latency": 0.0}, {"least_gain": 1.0}, {"least_gain": -0.1}])
 def test_goals_out_of_range(options):
     with pytest.raises(UsageError):
-        Objective(**options)
+        TuningGoal(**options)

@@ -17,7 +17,7 @@ from tunedb import limits
 from tunedb.cli import main
 from tunedb.errors import BusyError, UnreachableError, UsageError
 from tunedb.exchange.sync import push
-from tunedb.plugins.metaschedule.tune.server_sync import delivering
+from tunedb.plugins.metaschedule.tune.server_sync import start_outbox
 from tunedb.storage import deadlines
 from tunedb.storage.store import Store
 from tunedb.storage.versions import upgrade
@@ -220,7 +220,7 @@ def test_a_run_goes_on_with_its_file(
     url = {"locked": postgres_url, "silent": silent, "falls silent": proxy.url}[trouble]
 
     def run(store, stack):
-        outbox = delivering(store, url, stack)
+        outbox = start_outbox(store, url, stack)
         store.records.add([make_measurement(1)], OWN)
         outbox.notify()
         return outbox.close()

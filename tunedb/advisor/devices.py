@@ -1,4 +1,4 @@
-"""What is known of GPUs by their names.
+"""Facts on GPUs by their names.
 
 Sources: NVIDIA's list of CUDA GPUs (compute capability) and the data sheets and white papers of the
 chips (multiprocessors); AMD's data sheets (compute units; of MI250 and MI250X those of one die,
@@ -16,7 +16,7 @@ _FAMILIES = frozenset(
     ["nvidia", "corporation", "geforce", "tesla", "quadro", "amd", "radeon", "instinct", "graphics"]
 )
 
-#: What is left out of a name that is not known with it: editions of memory, slot and board.
+#: Words left out of a name that is not known with them: editions of memory, slot and board.
 _EDITIONS = tuple(
     re.compile(words)
     for words in (

@@ -1,7 +1,7 @@
 """Observations as columns of numbers.
 
 Two sets. ``raw`` are the counters as a profiler gives them, as the document learns from; a count
-grows with the problem, so what was learnt of one kernel says little of another. ``ratios`` are
+grows with the problem, so what one kernel teaches says little of another. ``ratios`` are
 numbers that compare between kernels: counts per executed instruction, percents of peak, and what
 the launch is to the device.
 """

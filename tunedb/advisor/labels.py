@@ -1,4 +1,4 @@
-"""What should become of a thread block, as the run times of its slice say.
+"""Labels of thread blocks, from the run times of their slices.
 
 Two methods. ``paper`` is Algorithm 1 of Connors and Qasem (HPCC 2017) to the letter, which depends
 on the order of the variants and calls everything right that beats the baseline. ``slice-best``
@@ -28,7 +28,7 @@ Order = Literal["ascending", "given"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PaperRun:
-    """What Algorithm 1 gave.
+    """Result of Algorithm 1.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class PaperRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class BlockVerdict:
     """An observation beside the best of its slice.
 
     Parameters
@@ -181,7 +181,7 @@ def slice_best(
 
 def verdicts(
     observations: Sequence[Observation], *, tolerance: float | None = TOLERANCE
-) -> list[Verdict]:
+) -> list[BlockVerdict]:
     """Return every observation beside the best of its slice; see :func:`slice_best`.
 
     Raises
@@ -191,7 +191,7 @@ def verdicts(
     """
     if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 0):
         raise ValueError(f"a tolerance of {tolerance}; expected a number from 0 on")
-    found: dict[int, Verdict] = {}
+    found: dict[int, BlockVerdict] = {}
     for positions in by_slice(observations):
         best = min(positions, key=lambda i: (observations[i].seconds, *_rank(observations[i])))
         within = _noise(observations, positions) if tolerance is None else tolerance
@@ -203,16 +203,16 @@ def verdicts(
 
 def _verdict(
     observation: Observation, best: Observation, position: int, tolerance: float, *, alone: bool
-) -> Verdict:
+) -> BlockVerdict:
     gain = observation.seconds / best.seconds
     if alone:
-        return Verdict(None, False, position, gain)
+        return BlockVerdict(None, False, position, gain)
     if observation.seconds <= (1 + tolerance) * best.seconds:
-        return Verdict(Label.NO_CHANGE, False, position, gain)
+        return BlockVerdict(Label.NO_CHANGE, False, position, gain)
     if best.threads == observation.threads:
-        return Verdict(Label.NO_CHANGE, True, position, gain)
+        return BlockVerdict(Label.NO_CHANGE, True, position, gain)
     larger = best.threads > observation.threads
-    return Verdict(Label.INCREASE if larger else Label.DECREASE, False, position, gain)
+    return BlockVerdict(Label.INCREASE if larger else Label.DECREASE, False, position, gain)
 
 
 def _noise(observations: Sequence[Observation], positions: Sequence[int]) -> float:
@@ -258,14 +258,14 @@ def to_labels(codes: Sequence[int] | Codes) -> list[Label | None]:
 
 def accuracy(truth: Codes, advice: Codes) -> float:
     """Return the share of advised rows (both codes are there) that are right; NaN without any."""
-    told = (truth != NONE) & (advice != NONE)
-    return float(np.mean(truth[told] == advice[told])) if told.any() else float("nan")
+    compared = (truth != NONE) & (advice != NONE)
+    return float(np.mean(truth[compared] == advice[compared])) if compared.any() else float("nan")
 
 
 def balanced_accuracy(truth: Codes, advice: Codes) -> float:
     """Return the mean over the classes that occur of the share that is right; NaN without any."""
-    told = (truth != NONE) & (advice != NONE)
-    truth, advice = truth[told], advice[told]
+    compared = (truth != NONE) & (advice != NONE)
+    truth, advice = truth[compared], advice[compared]
     shares = [np.mean(advice[truth == code] == code) for code in np.unique(truth)]
     return float(np.mean(shares)) if shares else float("nan")
 
@@ -278,7 +278,7 @@ def confusion(truth: Codes, advice: Codes) -> npt.NDArray[np.int64]:
     ndarray, shape (3, 3), int64
         Rows are true labels and columns advice, in the order of ``LABELS``.
     """
-    told = (truth != NONE) & (advice != NONE)
+    compared = (truth != NONE) & (advice != NONE)
     table = np.zeros((len(LABELS), len(LABELS)), np.int64)
-    np.add.at(table, (truth[told], advice[told]), 1)
+    np.add.at(table, (truth[compared], advice[compared]), 1)
     return table

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: "Technical Specifications per Compute Capability").
 LARGEST = (1024, 1024, 64)
 
-#: How far away a multiple of the warp may be to be taken for a nearer block that is none.
+#: Largest distance of a multiple of the warp that replaces a nearer block that is none.
 _NEAR = 2.0
 
 

@@ -1,4 +1,4 @@
-"""What the advisor learns from: launches whose run time is known, one row each.
+"""Training data of the advisor: launches whose run time is known, one row each.
 
 A *slice* is a set of observations that differ in the thread block alone: one kernel and problem on
 one device, with all other parameters equal. Times are comparable inside a slice only.
@@ -18,7 +18,7 @@ from ..launches import Extents
 
 
 class Label(StrEnum):
-    """What a thread block should do (Connors and Qasem, HPCC 2017, Algorithm 1)."""
+    """Advice for a thread block (Connors and Qasem, HPCC 2017, Algorithm 1)."""
 
     DECREASE = "decrease"
     NO_CHANGE = "noChange"

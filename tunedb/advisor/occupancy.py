@@ -22,8 +22,8 @@ MAX_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What a multiprocessor of one compute capability has.
+class MultiprocessorLimits:
+    """Resources of a multiprocessor of one compute capability.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """What fits on one multiprocessor.
+    """Blocks and warps that fit on one multiprocessor.
 
     Parameters
     ----------
@@ -94,8 +94,8 @@ def _limits(
     partitions: int = 4,
     shared_unit: int = 256,
     shared_reserved: int = 0,
-) -> Limits:
-    return Limits(
+) -> MultiprocessorLimits:
+    return MultiprocessorLimits(
         warps,
         blocks,
         registers * _KIB,
@@ -110,7 +110,7 @@ def _limits(
     )
 
 
-def _recent(warps: int, blocks: int, shared: int) -> Limits:
+def _recent(warps: int, blocks: int, shared: int) -> MultiprocessorLimits:
     """Return the limits of 8.0 and later: a block may have all shared memory but 1 KiB."""
     return _limits(warps, blocks, shared, shared - 1, shared_unit=128, shared_reserved=1)
 
@@ -126,7 +126,7 @@ _FERMI = _limits(
 )
 
 #: Compute capability → limits.
-LIMITS: dict[str, Limits] = {
+LIMITS: dict[str, MultiprocessorLimits] = {
     "2.0": _FERMI,
     "2.1": _FERMI,
     "3.0": _limits(64, 16, 48, registers_thread=63),
@@ -200,7 +200,7 @@ def occupancy(
     return Occupancy(blocks * warps / limits.warps, blocks, blocks * warps, limit)
 
 
-def _by_registers(limits: Limits, warps: int, registers: int) -> int:
+def _by_registers(limits: MultiprocessorLimits, warps: int, registers: int) -> int:
     """Return how many blocks the registers suffice for (``cudaOccMaxBlocksPerSMRegsLimit``)."""
     if registers == 0:
         return limits.blocks
@@ -213,7 +213,7 @@ def _by_registers(limits: Limits, warps: int, registers: int) -> int:
     return per_partition * limits.partitions // warps
 
 
-def _by_shared(limits: Limits, shared: int) -> int:
+def _by_shared(limits: MultiprocessorLimits, shared: int) -> int:
     if shared > limits.shared_block:
         return 0
     taken = _up(shared + limits.shared_reserved, limits.shared_unit)

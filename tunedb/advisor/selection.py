@@ -20,7 +20,7 @@ _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class LaunchSelection:
     """Which columns are kept, and why the others are not.
 
     Parameters
@@ -41,7 +41,7 @@ class Selection:
     correlated: tuple[tuple[str, str, float], ...]
 
 
-def select(inputs: Inputs, *, threshold: float = 0.9, signed: bool = False) -> Selection:
+def select(inputs: Inputs, *, threshold: float = 0.9, signed: bool = False) -> LaunchSelection:
     """Return which columns are kept.
 
     Columns are gone through in alphabetical order: a column that is zero or constant is dropped,
@@ -85,7 +85,7 @@ def select(inputs: Inputs, *, threshold: float = 0.9, signed: bool = False) -> S
             kept.append(i)
         else:
             correlated.append((name, varying[before], float(table[i, before])))
-    return Selection(
+    return LaunchSelection(
         tuple(varying[i] for i in kept), tuple(zero), tuple(constant), tuple(correlated)
     )
 

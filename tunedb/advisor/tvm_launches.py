@@ -328,9 +328,9 @@ def launches_of_rows(
         x, y, z, *grid = (max(1, round(2.0**value - 1)) for value in row[1:])
         if x * y * z > limits.MAX_BLOCK_THREADS:
             return ()
-        told = (grid[0], grid[1], grid[2]) if max(grid) <= _MAX_EXACT else None
-        if not found or found[-1] != ((x, y, z), told):
-            found.append(((x, y, z), told))
+        exact_grid = (grid[0], grid[1], grid[2]) if max(grid) <= _MAX_EXACT else None
+        if not found or found[-1] != ((x, y, z), exact_grid):
+            found.append(((x, y, z), exact_grid))
     return tuple(_launch(name, number, *one) for number, one in enumerate(found))
 
 
@@ -434,7 +434,7 @@ class _Stages:
 
 
 class _Numbers:
-    """What a :class:`~tunedb.features.steps.formulas.Builder` does, with numbers at once."""
+    """A :class:`~tunedb.features.steps.formulas.Builder` that computes numbers at once."""
 
     def const(self, number: float) -> float:
         return number
@@ -461,7 +461,7 @@ _MOST = 1_000
 
 @dataclass
 class FillReport:
-    """What became of the records of GPU programs.
+    """Outcome for the records of GPU programs.
 
     Parameters
     ----------
@@ -579,8 +579,8 @@ class _Finder:
                 stored.values(), self._store.features.rows(one, list(stored)), strict=True
             ):
                 if table is not None:
-                    told = launches_of_rows(table, one.columns, program.workload.name)
-                    rows[program.id].append(told)
+                    launches = launches_of_rows(table, one.columns, program.workload.name)
+                    rows[program.id].append(launches)
         found = {}
         for id_, program in stored.items():
             try:
@@ -625,11 +625,11 @@ def agreed(steps: tuple[Launch, ...], rows: Sequence[tuple[Launch, ...]]) -> tup
         have fewer: they take equal neighbours for one kernel, and kernels that store nothing but
         constants have no rows. Empty where a block differs, or where nothing is known.
     """
-    told = [one for one in rows if one]
-    blocks = {frozenset(launch.block for launch in one) for one in told}
+    described = [one for one in rows if one]
+    blocks = {frozenset(launch.block for launch in one) for one in described}
     if len(blocks) > 1 or (steps and not all(one <= {x.block for x in steps} for one in blocks)):
         return ()
-    most = max(map(len, told), default=0)
+    most = max(map(len, described), default=0)
     if len(steps) > most:
         return steps
-    return next((one for one in told if len(one) == most), ())
+    return next((one for one in described if len(one) == most), ())

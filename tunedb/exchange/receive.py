@@ -35,8 +35,8 @@ from .merge_report import MergeReport, SourceTally
 from .verify import (
     DIFFERENT,
     DigestedRow,
-    FeatureSet,
     MeasurementVerifier,
+    SentFeatureSet,
     SharedRows,
     fail,
     failure_from_row,
@@ -98,7 +98,7 @@ class _Features(NamedTuple):
     """Rows of a feature set for the program with this digest, and the source of its record."""
 
     program: bytes
-    named: FeatureSet
+    named: SentFeatureSet
     rows: Any
     source: ForeignSource
 

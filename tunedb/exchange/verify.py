@@ -133,7 +133,7 @@ class _SpillingCache(LRUCache[tuple[str, int], bytes]):
         return key, body
 
 
-class FeatureSet:
+class SentFeatureSet:
     """Name, version and columns of a feature set."""
 
     __slots__ = ("columns", "name", "version")
@@ -169,7 +169,7 @@ class SharedRows:
         self.sources: dict[int, ForeignSource] = {}
         self.sessions: dict[int, Session] = {}
         self.targets: dict[int, Target] = {}
-        self.feature_sets: dict[int, FeatureSet] = {}
+        self.feature_sets: dict[int, SentFeatureSet] = {}
         self.counter_sets: dict[int, CounterSet] = {}
         self._workloads: dict[int, tuple[str, str, str | None]] = {}
         self._bodies = Bodies()
@@ -366,7 +366,7 @@ class SharedRows:
             fail("its columns are not a list of names")
         self._count_bytes(body)
         _check_installed(name, integer(version), tuple(names))
-        self.feature_sets[number] = FeatureSet(name, version, tuple(names))
+        self.feature_sets[number] = SentFeatureSet(name, version, tuple(names))
         return b"feature set"
 
     def _counter_set(

@@ -49,7 +49,7 @@ _SCOPE = (
     *("alloc_size", "alloc_prod", "alloc_outer_prod", "alloc_inner_prod"),
     *("outer_prod", "num_loops", "auto_unroll_max_step"),
 )
-#: What a block's name tells of the workload: the first of these words that is in it.
+#: Words of a block's name that say the workload; the first one in it counts.
 _WORKLOADS = (
     ("softmax", ("softmax",)),
     ("max_min", ("max", "min")),
@@ -216,7 +216,7 @@ class PerStoreSet:
     curve_samples: int = CURVE_SAMPLES
     cache_line: int = CACHE_LINE
 
-    #: What the rows are computed from.
+    #: Kind of program that the rows are computed from.
     needs = Needs.LOWERED
     #: Changes whenever a value may change.
     version = 1
@@ -249,7 +249,7 @@ class PerStoreSet:
         )
 
 
-#: What TVM's ``PerStoreFeature`` computes.
+#: Features of TVM's ``PerStoreFeature``.
 PER_STORE_TVM = PerStoreSet("tvm")
-#: What Ansor describes.
+#: Features that Ansor describes.
 PER_STORE_ANSOR = PerStoreSet("ansor")

@@ -108,7 +108,7 @@ def get_itervar_feature_flatten(nest: Nest, take_log: bool = True) -> NDArray[np
     nest : Nest
         A program with flat buffers.
     take_log : bool
-        As in :func:`get_itervar_feature`, but True unless told otherwise, as in AutoTVM.
+        As in :func:`get_itervar_feature`, but True by default, as in AutoTVM.
 
     Returns
     -------

@@ -178,7 +178,7 @@ def _check_rows(
     sample: int | None,
     on_row: Callable[[int, int], None] | None,
 ) -> None:
-    """Compute digests and derived columns anew."""
+    """Recompute digests and derived columns."""
     ids = _sampled(connection, sample)
     sizes = [_n_rows(connection, table) for table in _CONTENT]
     total = (

@@ -1,4 +1,4 @@
-"""Models in a database: found again by what they were made from, made where there is none.
+"""Models in a database: cached by their inputs, and trained where none is stored.
 
 A model is a row: its card, and its boosters unless only the card is kept. Its digest is that of
 everything that decides what training makes (:func:`~tunedb.models.cards.model_digest`), so the same
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..storage.store import Store
     from .dataset import Dataset
 
-#: What the models are that this module trains; those of kind ``failures`` predict failures.
+#: Kind of the models that this module trains; those of kind ``failures`` predict failures.
 KIND = "ranker"
 
 #: Sets whose coverage is this share of the largest one's count as equally good.
@@ -52,9 +52,9 @@ class TrainedModel:
     stored : StoredModel
         Its row, with the card.
     was_there : bool
-        Whether the database knew it by its digest before.
+        True where the database knew it by its digest before.
     trained : bool
-        Whether it was trained now; a model that was there is read, or trained again where only
+        True where it was trained now; a stored model is read, or trained again where only
         its card was kept.
     """
 
@@ -79,7 +79,7 @@ def train(
     """Return the model that a recipe makes of a database, trained where it is not there yet.
 
     Features of a set that needs no module are computed first where programs lack them, and the
-    factors of sessions are estimated anew (:func:`tunedb.models.sessions.update`).
+    factors of sessions are estimated again (:func:`tunedb.models.sessions.update`).
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def train(
     NotFoundError
         Nothing was measured, or nothing has features; the message says what to run.
     UsageError
-        Nothing can be learnt: one record, or failures only.
+        Nothing to train on: one record, or failures only.
     PluginError
         XGBoost is not installed, or a part of the recipe does not load.
     """
@@ -245,8 +245,8 @@ def find(
 ) -> StoredModel | None:
     """Return the best model for some targets, or None.
 
-    One that has learnt from records of all of them, of this database, and can be loaded. Current
-    ones (:func:`is_current`) come before others; then counts from how many programs it was made,
+    It was trained on records of all of them, of this database, and can be loaded. Current
+    ones (:func:`is_current`) come before others; then counts the number of its training programs,
     its pairwise accuracy on held-out workloads, and how new it is.
 
     Parameters
@@ -254,7 +254,7 @@ def find(
     store : Store
         The database.
     feature_set : NamedSet or str
-        What the model reads; a set of another version is another set.
+        Feature set of the model; a set of another version is another set.
     target_ids : sequence of int or None
         Targets that it must know; None for any.
     """

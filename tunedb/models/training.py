@@ -1,4 +1,4 @@
-"""Training a model: what is learnt from, how long to boost, and the boosters."""
+"""Training of a model: training programs, number of rounds, and the boosters."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _PARTNERS = 32
 #: held-out workloads, None where none are held out.
 OnRound = Callable[[int, float | None], None]
 
-#: Makes the matrix of the programs that are learnt from, given the row model, threads and a seed.
+#: Builds the matrix of the training programs from the row model, threads and a seed.
 MakeMatrix = Callable[[Dataset, RowModel, int, int], TrainingMatrix]
 
 
@@ -54,7 +54,7 @@ class Fitted:
     Parameters
     ----------
     model : Model
-        What was trained.
+        The trained model.
     history : tuple of float
         Mean pairwise accuracy over held-out workloads after each round; empty where none were
         held out.
@@ -66,9 +66,9 @@ class Fitted:
         Workloads (indices into :attr:`Dataset.workloads`) that boosting was stopped by. The
         boosters are trained on all workloads afterwards, these too.
     programs : int
-        Programs that the boosters learnt from.
+        Training programs of the boosters.
     left_out : dict
-        Why programs of the examples were not learnt from → how many: ``only failures`` in their
+        Reasons for which examples were left out → how many: ``only failures`` in their
         group, or not in the ``training set``.
     seconds : float
         Wall time of it all.
@@ -117,7 +117,7 @@ def fit(
     device : str
         XGBoost's: ``cpu``, or ``cuda`` where a GPU and a build for it are there.
     on_round : callable, optional
-        For progress; at most :func:`most_rounds` rounds. What it raises ends the training, and
+        For progress; at most :func:`most_rounds` rounds. An exception in it ends the training, and
         nothing is left behind.
     make_matrix : callable, optional
         Another than :func:`in_memory` (as :mod:`tunedb.models.external`).
@@ -125,7 +125,7 @@ def fit(
     Raises
     ------
     UsageError
-        Nothing can be learnt from the examples, or a choice of the recipe has a wrong argument.
+        No example can be trained on, or a choice of the recipe has a wrong argument.
     NotFoundError, PluginError
         A part that the recipe names does not exist or load; XGBoost is not installed.
     """
@@ -193,7 +193,7 @@ def _selected(examples: Dataset, recipe: Recipe) -> tuple[Dataset, dict[str, int
             f"nothing to learn from: none of {_count(len(examples))} ran; "
             "measure or import more, then: tunedb train"
         )
-    # Rows are copied once, and only those that are learnt from: they are most of the memory.
+    # Rows are copied once, and only those of training programs: they are most of the memory.
     rankable = replace(examples, rows=examples.rows[:0]).take(able)
     policy: TrainingSet
     policy, argument = recipe_part("training set", recipe.training_set)

@@ -60,7 +60,7 @@ def quick_evaluation(
     Parameters
     ----------
     examples : Dataset
-        All that the model is made from, with rows.
+        All inputs of the model, with rows.
     recipe : Recipe
         The model's.
     noise : ndarray of float64 or None
@@ -152,7 +152,7 @@ def _figures(result: Result) -> dict[str, list[float | None]]:
 # ---- Training ------------------------------------------------------------------------------------
 
 #: Bytes of feature rows up to which a model is trained in memory: 3 million rows of 164 columns.
-#: Training takes three times as much: the rows, those that are learnt from, and their bins.
+#: Training takes three times as much: all rows, the training rows, and their bins.
 IN_MEMORY_BYTES = 2 * 2**30
 
 #: Called with what is done ("features", "sessions", "reading", "features read", "training",
@@ -182,7 +182,7 @@ def usable(name: str) -> FeatureSet:
 def check_recipe(recipe: Recipe) -> None:
     """Raise NotFoundError, PluginError or UsageError for a part or number that cannot be.
 
-    A slip of the pen should be told before anything is read.
+    A typing error is reported before anything is read.
     """
     recipe.check()
     recipe_part("loss", recipe.loss)
@@ -254,7 +254,7 @@ def training_json(fitted: Fitted) -> dict[str, Any]:
 
 
 def _counts_json(counts: DataCounts) -> dict[str, Any]:
-    """Return how many records were read and what of them is not learnt from, for the card."""
+    """Return how many records were read and how many were left out, for the card."""
     return {
         "records": counts.records,
         "left_out": {
@@ -287,11 +287,11 @@ class TrainingJob:
     scope : Scope
         Which records count.
     labels : Dataset
-        What is measured, without feature rows.
+        Measured programs, without feature rows.
     counts : DataCounts
-        What was read for them.
+        Feature rows that were read for them.
     external : bool
-        Whether feature rows stream from disk; the model is the same.
+        True where feature rows stream from disk; the model is the same.
     threads : int or None
         Threads of XGBoost.
     step : callable
@@ -323,7 +323,7 @@ class TrainingJob:
         These are features that need no module, and the factors of sessions.
         """
         step = step or _silent
-        import_xgboost()  # what is missing should be told before anything is computed
+        import_xgboost()  # a missing package is reported before anything is computed
         features = usable(recipe.features)
         if isinstance(features, StepFeatures):
             _extract(store, features, scope, step)
@@ -346,7 +346,7 @@ class TrainingJob:
 
     @cached_property
     def examples(self) -> Dataset:
-        """What is measured, with feature rows: of :attr:`labels`, whatever was added since."""
+        """Measured programs with feature rows: those of :attr:`labels`."""
         return with_rows(self.store, self.labels, on_read=partial(self.step, "features read"))
 
     def fit(self) -> Fitted:

@@ -1,4 +1,4 @@
-"""Which programs are learnt from.
+"""Choice of the training programs.
 
 More records are not better by themselves: late in a search nearly all programs are good, and a
 model that sees mostly those no longer learns what a bad one looks like.
@@ -15,11 +15,11 @@ from .dataset import ORIGINS, Dataset
 
 Ints = NDArray[np.int64]
 
-#: Trials of each group that ``first`` takes unless told otherwise: one round of MetaSchedule's
+#: Trials of each group that ``first`` takes by default: one round of MetaSchedule's
 #: and auto_scheduler's search, before which no model has chosen anything.
 FIRST_TRIALS = 64
 
-#: Programs that ``diverse`` takes unless told otherwise.
+#: Programs that ``diverse`` takes by default.
 DIVERSE_PROGRAMS = 2000
 
 #: Trials of each group among which ``diverse`` chooses, unless they are too few for what is asked
@@ -64,7 +64,7 @@ class First:
         Parameters
         ----------
         examples : Dataset
-            What to choose from.
+            Programs to choose from.
         argument : str
             How many trials, :data:`FIRST_TRIALS` if empty.
         seed : int
@@ -90,7 +90,7 @@ class ByOrigin:
         Parameters
         ----------
         examples : Dataset
-            What to choose from.
+            Programs to choose from.
         argument : str
             Names of :class:`~tunedb.records.Origin` with commas between them; Ansor's three sources
             (random, mutated, measured) if empty.
@@ -136,7 +136,7 @@ class Diverse:
         Parameters
         ----------
         examples : Dataset
-            What to choose from; fewer than asked for are all taken.
+            Programs to choose from; fewer than asked for are all taken.
         argument : str
             How many programs, :data:`DIVERSE_PROGRAMS` if empty.
         seed : int

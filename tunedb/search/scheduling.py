@@ -17,7 +17,7 @@ from statistics import median
 from ..errors import UsageError
 from .forecast import Curve
 
-__all__ = ["Machine", "Objective", "TaskState", "batch_size", "next_task"]
+__all__ = ["Machine", "TaskState", "TuningGoal", "batch_size", "next_task"]
 
 #: Share of the recent gain in what is expected of the next batch; Ansor's alpha.
 _RECENT = 0.2
@@ -59,7 +59,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Objective:
+class TuningGoal:
     """Goal of a run, after section 6.1 of Ansor's paper.
 
     Parameters
@@ -207,7 +207,7 @@ def batch_size(trials: int, tasks: int, most: int) -> int:
 def next_task(
     tasks: Sequence[TaskState],
     batch: int,
-    objective: Objective,
+    goal: TuningGoal,
     rng: random.Random,
     *,
     epsilon: float = 0.05,
@@ -220,7 +220,7 @@ def next_task(
         All tasks of the run.
     batch : int
         Trials of a batch.
-    objective : Objective
+    goal : TuningGoal
         Goal of the run.
     rng : random.Random
         Source of chance.
@@ -233,7 +233,7 @@ def next_task(
         None when the run is done.
     """
     open_tasks = [n for n, task in enumerate(tasks) if not task.is_finished]
-    if not open_tasks or objective.is_reached(tasks):
+    if not open_tasks or goal.is_reached(tasks):
         return None
     fastest: dict[str, float] = {}
     for task in tasks:
@@ -243,7 +243,7 @@ def next_task(
         n: tasks[n].weight * tasks[n].expected_gain(batch, fastest.get(tasks[n].family, 0.0))
         for n in open_tasks
     }
-    if max(gains.values()) < objective.least_gain * estimated_latency(tasks):
+    if max(gains.values()) < goal.least_gain * estimated_latency(tasks):
         return None
     if rng.random() < epsilon:
         shares = [tasks[n].weight * tasks[n].latency for n in open_tasks]

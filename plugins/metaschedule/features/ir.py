@@ -53,7 +53,7 @@ _BINARY = {
 }
 _NOT = {"Not": Node.OP_NOT, "BitwiseNot": Node.OP_BITNOT}
 
-#: What TVM's releases call the types of each role: the types, and fields with another name.
+#: Types of each role in TVM's releases, and fields with another name.
 NODE_NAMES: dict[str, dict[str, tuple[tuple[str, ...], dict[str, str]]]] = {
     "0.27": {
         "For": (("tirx.For",), {}),

@@ -37,7 +37,7 @@ _walk = tvm_ffi.get_global_func("ffi.StructuralWalk")
 _PREORDER = int(tvm_ffi.WalkOrder.PREORDER)
 _again = s_tir.StmtSimplify()
 
-#: What TVM's second simplification is always needed after.
+#: Instructions after which TVM's second simplification is always needed.
 _CHANGED = _simplify.MATCHED | _simplify.COPIED
 #: Functions of tvm-ffi that the compiled callbacks call, in the order of ``_simplify.prepare``.
 _FUNCTIONS = (

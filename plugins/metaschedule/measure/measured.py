@@ -47,7 +47,7 @@ _PAGE = 500
 
 @dataclass(frozen=True, slots=True)
 class KnownProgram:
-    """What is known of a program.
+    """A program that was measured before.
 
     Parameters
     ----------

@@ -113,7 +113,7 @@ class ReusingRunner(_PyRunner):
 
 
 class _Builds:
-    """What a builder owns."""
+    """State of a builder."""
 
     def __init__(self, builder: Any, known: Known) -> None:
         self._builder = builder
@@ -146,7 +146,7 @@ class _Builds:
 
 
 class _Runs:
-    """What a runner owns."""
+    """State of a runner."""
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner

@@ -135,7 +135,7 @@ class _Course:
             self.best = min(times) if self.best is None else min(self.best, *times)
             self.first = self.best if self.first is None else self.first
 
-    def told(self) -> TaskProgress:
+    def as_progress(self) -> TaskProgress:
         """Return it as others see it."""
         return TaskProgress(
             name=self.name,
@@ -197,7 +197,7 @@ class Monitor:
         if self._tell is None:
             return
         try:
-            self._tell(self.now(course.told()))
+            self._tell(self.now(course.as_progress()))
         except Exception as error:
             self.failure = error
             raise
@@ -216,7 +216,7 @@ class Monitor:
 
     def tasks(self) -> tuple[TaskProgress, ...]:
         """Return what became of each task."""
-        return tuple(course.told() for course in self._courses)
+        return tuple(course.as_progress() for course in self._courses)
 
     def _scopes(self) -> dict[str, float]:
         said = {} if self._profiler is None else self._profiler.get()

@@ -32,7 +32,7 @@ from .remote import describe
 from .results import TaskResult, TuningResult
 from .resume import end_run, run_key, session_of_run, trials_done
 from .scheduler import TaskScheduler
-from .server_sync import delivering, telling
+from .server_sync import notify_outbox, start_outbox
 from .tvm_logs import logs_in_files
 
 __all__ = ["Run"]
@@ -105,8 +105,8 @@ class Run:
         handle = database._handle
         outbox, tell = None, options.on_progress
         if options.server is not None:
-            outbox = delivering(database.store, options.server, stack)
-            tell = telling(outbox, tell)
+            outbox = start_outbox(database.store, options.server, stack)
+            tell = notify_outbox(outbox, tell)
         tasks, notes = defaults.tasks_of(mod, target, options, handle.workloads.equality)
         trials = options.trials(len(tasks))
         done = _join_run(handle, tasks, target, options, trials, threads, stack)

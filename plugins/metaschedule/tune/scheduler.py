@@ -20,7 +20,7 @@ from ....programs.workload_info import signature_of
 from ....records import Signature, Status
 from ....run_times import mean_of, status_of
 from ....search.forecast import similar_curves
-from ....search.scheduling import Machine, Objective, TaskState, batch_size, next_task
+from ....search.scheduling import Machine, TaskState, TuningGoal, batch_size, next_task
 from ....storage.workloads import Neighbour
 from .. import modules
 from ..compat import register_errors
@@ -39,14 +39,14 @@ _BYTES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uin
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of a run besides its trials.
+class RunLimits:
+    """RunLimits of a run besides its trials.
 
     Parameters
     ----------
     seconds : float or None
         Wall time from the start of TVM's loop; a batch that has begun is finished.
-    objective : Objective
+    goal : TuningGoal
         Goal of the run.
     epsilon : float
         Probability that chance chooses the next task.
@@ -55,7 +55,7 @@ class Limits:
     """
 
     seconds: float | None = None
-    objective: Objective = field(default_factory=Objective)
+    goal: TuningGoal = field(default_factory=TuningGoal)
     epsilon: float = 0.05
     seed: int | None = None
 
@@ -75,7 +75,7 @@ class TaskScheduler(_PyTaskScheduler):
         Database of the run.
     minutes : float, optional
         Time of the run; by default the trials alone end it.
-    objective : Objective, optional
+    goal : TuningGoal, optional
         Latency that suffices, or least gain of a batch.
     epsilon : float
         Probability that chance chooses the next task.
@@ -109,7 +109,7 @@ class TaskScheduler(_PyTaskScheduler):
         database: Database,
         *,
         minutes: float | None = None,
-        objective: Objective | None = None,
+        goal: TuningGoal | None = None,
         epsilon: float = 0.05,
         seed: int | None = None,
     ) -> None:
@@ -123,14 +123,14 @@ class TaskScheduler(_PyTaskScheduler):
         if not 0 <= epsilon <= 1:
             raise UsageError(f"epsilon must be from 0 to 1, not {epsilon}")
         seconds = None if minutes is None else 60 * minutes
-        limits = Limits(seconds, objective or Objective(), epsilon, seed)
+        limits = RunLimits(seconds, goal or TuningGoal(), epsilon, seed)
         self.problems: dict[int, str] = {}
         problems = self.problems
 
         # TVM holds this function, which holds nothing of TVM's object.
         def tune(contexts: Any, weights: Any, trials: int, per_task: int, *rest: Any) -> None:
             tasks = [
-                _Task(task_state(handle, context.mod, context.target, float(weight)), context)
+                _TunedTask(task_state(handle, context.mod, context.target, float(weight)), context)
                 for context, weight in zip(contexts, weights, strict=True)
             ]
             _tune(tasks, limits, problems, int(trials), int(per_task), *rest)
@@ -139,7 +139,7 @@ class TaskScheduler(_PyTaskScheduler):
 
 
 @dataclass(slots=True, eq=False)
-class _Task:
+class _TunedTask:
     """A task while it is tuned."""
 
     state: TaskState
@@ -222,8 +222,8 @@ class _Task:
 class _Loop:
     """TVM's loop over the tasks of one run."""
 
-    tasks: list[_Task]
-    limits: Limits
+    tasks: list[_TunedTask]
+    limits: RunLimits
     trials_per_task: int
     batch: int
     began: float
@@ -239,9 +239,7 @@ class _Loop:
         if seconds is not None and time.monotonic() - self.began >= seconds:
             return -1
         states = [task.state for task in self.tasks]
-        chosen = next_task(
-            states, self.batch, self.limits.objective, rng, epsilon=self.limits.epsilon
-        )
+        chosen = next_task(states, self.batch, self.limits.goal, rng, epsilon=self.limits.epsilon)
         if chosen is None:
             return -1
         if self.tasks[chosen].is_running:
@@ -250,8 +248,8 @@ class _Loop:
 
 
 def _tune(
-    tasks: list[_Task],
-    limits: Limits,
+    tasks: list[_TunedTask],
+    limits: RunLimits,
     problems: dict[int, str],
     trials: int,
     trials_per_task: int,

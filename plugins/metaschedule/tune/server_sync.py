@@ -13,12 +13,12 @@ from ....exchange.sync import pull
 from ....storage.store import Store
 from .progress import Progress
 
-__all__ = ["delivering", "telling"]
+__all__ = ["notify_outbox", "start_outbox"]
 
 _log = logging.getLogger("tunedb")
 
 
-def delivering(store: Store, server: str | Path, stack: ExitStack) -> Outbox:
+def start_outbox(store: Store, server: str | Path, stack: ExitStack) -> Outbox:
     """Pull what is new on a server, and deliver to it what is measured until the stack ends.
 
     Parameters
@@ -49,7 +49,7 @@ def delivering(store: Store, server: str | Path, stack: ExitStack) -> Outbox:
     return outbox
 
 
-def telling(
+def notify_outbox(
     outbox: Outbox, on_progress: Callable[[Progress], object] | None
 ) -> Callable[[Progress], object]:
     """Return what a run calls after each batch, which the outbox then delivers."""

@@ -1,4 +1,4 @@
-"""What runs inside the worker processes of :class:`~.warm_builder.WarmBuilder`.
+"""Code of the worker processes of :class:`~.warm_builder.WarmBuilder`.
 
 A worker is ``python -m tvm.exec.popen_worker``, which imports TVM (about 1.3 s). Nothing here
 imports more. In particular no ``tvm.s_tir.tensor_intrin`` (seconds of CPU time), which TVM's own

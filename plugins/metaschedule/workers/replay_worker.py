@@ -1,4 +1,4 @@
-"""What runs inside the worker processes of :class:`~.replay_pool.ReplayPool`.
+"""Code of the worker processes of :class:`~.replay_pool.ReplayPool`.
 
 A worker opens the database itself, read-only, and gets numbers of programs.
 """
@@ -25,7 +25,7 @@ from .replay import Replayer
 #: Rows of a program: how many, columns, their float32; or why there are none, in a line and whole.
 Answer = tuple[int, int, bytes] | tuple[str, str]
 
-#: What is no fault of a program.
+#: Errors that are no fault of a program.
 _DATABASE = (BusyError, SchemaError, StorageError)
 
 

@@ -1,6 +1,6 @@
 """A builder whose worker processes outlive the batch.
 
-TVM's ``LocalBuilder`` starts its workers anew for each batch, and each of them imports TVM (1.3 s)
+TVM's ``LocalBuilder`` starts new workers for each batch, and each of them imports TVM (1.3 s)
 and then TVM's tensor intrinsics (seconds of CPU time), which no build needs.
 """
 

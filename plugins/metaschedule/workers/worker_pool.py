@@ -48,9 +48,9 @@ class Worker(PopenWorker):
     """
 
     def __init__(self, log: IO[bytes]) -> None:
-        #: Its process id, from when it has told it until it is known to be dead.
+        #: Process id, from its report until the process is known to be dead.
         self.pid: int | None = None
-        #: Whether it is ready for jobs, and how many it has served. Kept by the pool.
+        #: Readiness for jobs, and number of jobs served. Kept by the pool.
         self.ready = False
         self.uses = 0
         self._log = log
@@ -115,7 +115,7 @@ class Worker(PopenWorker):
         super().kill()
 
     def is_alive(self) -> bool:
-        """Whether the process runs."""
+        """Return whether the process runs."""
         with self._lock:  # a process that was waited for gives its id back to the system
             alive = bool(super().is_alive())
             if not alive:
@@ -268,7 +268,7 @@ class WorkerPool:
             workers, threads = list(self._workers.values()), list(self._threads)
         for worker in workers:
             worker.kill_now()
-        # A process that has not told its id yet is killed by its thread when it has.
+        # A process that has not reported its id yet is killed by its thread afterwards.
         deadline = time.monotonic() + 10.0
         for thread in threads:
             if thread is not threading.current_thread():  # the garbage collector runs anywhere
@@ -310,7 +310,7 @@ class WorkerPool:
                     with self._changed:
                         del self._workers[threading.current_thread()]
                     worker.kill()
-        except Exception as error:  # nobody else would hear of it
+        except Exception as error:  # nothing else would report it
             reason = " ".join(str(error).split())
         with self._changed:
             del self._threads[threading.current_thread()]
@@ -325,7 +325,7 @@ class WorkerPool:
         for _ in range(_START_ATTEMPTS):
             try:
                 worker.start()
-                self._require_open()  # after it told its id: until then `close` cannot kill it
+                self._require_open()  # after it reported its id: until then `close` cannot kill it
                 problem = worker.call(*self._setup, limit=START_TIMEOUT_SEC)
             except Exception as error:
                 self._require_open()

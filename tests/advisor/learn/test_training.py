@@ -63,7 +63,7 @@ def test_gain_recovers_weights():
                 continue
             size, full = np.log2(threads), geometry.occupancies([one])[0]
             rows.append(replace(one, seconds=(tile + 1) * np.exp(0.3 * size - 0.5 * full)))
-    comparison = gain.Comparison.of(rows)
+    comparison = gain.Comparison.from_observations(rows)
     columns = ("log2 threads", "occupancy")
     found = gain.fit(comparison, np.ones(len(rows), bool), columns, scaled=False)
     assert found == pytest.approx([0.3, -0.5], rel=0.1)  # ridge shrinks a little

@@ -15,7 +15,7 @@ from ...errors import UsageError
 from .. import labels as labelling
 from ..inputs import read_inputs
 from ..observations import LABELS, Inputs, Label, Labels, Observation
-from ..selection import Selection, correlations, select
+from ..selection import LaunchSelection, correlations, select
 from .clusters import Clusters, Ellipse, cluster, ellipse
 from .components import Components, principal_components, standardise
 from .times import KernelTimes, SliceGain, kernel_times, slice_gains
@@ -82,7 +82,7 @@ class Analysis:
         Name of the inputs.
     inputs : Inputs
         Selected inputs of `sample`.
-    selection : Selection
+    selection : LaunchSelection
         Inputs that are kept, and the others with the reason.
     rare : tuple of str
         Inputs that fewer than half of the launches have: other tools measure them.
@@ -112,7 +112,7 @@ class Analysis:
     gains: tuple[SliceGain, ...]
     kind: str
     inputs: Inputs
-    selection: Selection
+    selection: LaunchSelection
     rare: tuple[str, ...]
     subject: int
     correlation: Floats

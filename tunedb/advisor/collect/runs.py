@@ -316,7 +316,7 @@ class VariantBuilder:
         self._work = work
         self._state = state
         self._environment = environment_of(environment, base, device_variables)
-        #: Changes with the program's folder, so that an edited program is built and run anew.
+        #: Changes with the program's folder, so that an edited program is built and run again.
         self.source = fingerprint(self._source, work)
 
     def build(self, variant: Variant) -> tuple[Path, Failure | None]:

@@ -30,7 +30,7 @@ _ALIKE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """What speaks for an answer.
+    """Evidence for an answer.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the same advice gave in measured slices, to blocks of like size.
+    """Gains of the same advice in measured slices, to blocks of like size.
 
     Parameters
     ----------
@@ -67,13 +67,13 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Advice:
-    """What is said of one launch.
+    """Advice on one launch.
 
     Parameters
     ----------
     observation : Observation
     label : Label or None
-        None is no advice: the launch is unlike all that the advisor has learnt from.
+        None is no advice: the launch is unlike all training data of the advisor.
     probability : float
         Of the label; of the likeliest one where there is no advice.
     probabilities : tuple of float
@@ -122,12 +122,12 @@ def advise(
     for position, one in enumerate(known):
         slices[one.slice].append(position)
     outcomes, near = StepOutcomes.from_observations(known), advisor.near([known[i] for i in wanted])
-    told = advisor.scores(known).argmax(axis=1).astype(np.int8)
+    advised = advisor.scores(known).argmax(axis=1).astype(np.int8)
     found = []
     for i, is_near in zip(wanted, near, strict=True):
         others = [known[j] for j in slices[known[i].slice] if j != i]
         t1 = t1_of(stated or {}, known[i].workload, known[i].kernel)
-        found.append(_one(advisor, known, (outcomes, told), i, others, bool(is_near), t1))
+        found.append(_one(advisor, known, (outcomes, advised), i, others, bool(is_near), t1))
     return found
 
 
@@ -236,7 +236,7 @@ def _of_inputs(advisor: Advisor, one: Observation, code: int) -> list[Reason]:
 
 
 def _expected(
-    known: Sequence[Observation], outcomes: StepOutcomes, told: Codes, position: int, code: int
+    known: Sequence[Observation], outcomes: StepOutcomes, advised: Codes, position: int, code: int
 ) -> Expected | None:
     """Return what the same advice gave in other slices, to blocks of like size."""
     if LABELS[code] == Label.NO_CHANGE:
@@ -244,7 +244,7 @@ def _expected(
     threads = np.array([one.threads for one in known])
     after = outcomes.after[:, code]
     size = known[position].threads
-    alike = (told == code) & (threads <= _ALIKE * size) & (threads * _ALIKE >= size)
+    alike = (advised == code) & (threads <= _ALIKE * size) & (threads * _ALIKE >= size)
     alike &= (after != np.arange(len(known))) & (outcomes.slice != outcomes.slice[position])
     if not alike.any():
         return None

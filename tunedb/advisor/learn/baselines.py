@@ -1,4 +1,4 @@
-"""What the advisor has to beat: methods that learn nothing, or next to nothing."""
+"""Baselines of the advisor: methods that learn nothing, or next to nothing."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def nothing(observations: Sequence[Observation]) -> Codes:
 def rule(observations: Sequence[Observation]) -> Codes:
     """Return the advice of the simple rule."""
     threads = np.array([one.threads for one in observations])
-    told = np.where(
+    codes = np.where(
         threads > SHRINK_ABOVE, DECREASE, np.where(threads < GROW_BELOW, INCREASE, NO_CHANGE)
     )
-    return told.astype(np.int8)
+    return codes.astype(np.int8)
 
 
 def occupancy(observations: Sequence[Observation]) -> Codes:
@@ -37,15 +37,15 @@ def occupancy(observations: Sequence[Observation]) -> Codes:
     """
     fraction = occupancies(observations)
     threads = np.array([one.threads for one in observations])
-    told = nothing(observations)
+    codes = nothing(observations)
     for positions in by_slice(observations):
         rows = np.array(positions)
         full = fraction[rows] >= fraction[rows].max() - 1e-9
         reached = threads[rows[full]]
         for row in rows[~full]:
             nearest = reached[np.argmin(np.abs(reached - threads[row]))]
-            told[row] = np.sign(nearest - threads[row]) + NO_CHANGE
-    return told
+            codes[row] = np.sign(nearest - threads[row]) + NO_CHANGE
+    return codes
 
 
 def majority(truth: Codes) -> int:

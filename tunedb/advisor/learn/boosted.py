@@ -157,7 +157,7 @@ def extract(fitted: Any, columns: int) -> Boosted:
     start = np.full(3, _NEVER)
     parts: dict[str, list[Any]] = {name: [] for name in _TREE}
     code, root, size = [], [], 0
-    # Of two classes one score is learnt, the log odds of the second; the first stays at 0.
+    # Of two classes one score is trained, the log odds of the second; the first stays at 0.
     if len(classes) == 2:
         start[classes] = 0.0, np.log(prior[1] / prior[0])
         classes = classes[1:]

@@ -30,7 +30,7 @@ from .splits import Mask, by_group, families, group_folds, slice_numbers
 from .ten_splits import ten_splits
 from .training import check, fit, learnable, material, reach
 
-#: What can be held out.
+#: Units that can be held out.
 SPLITS = ("kernel", "slice", "random")
 
 #: Methods that learn.
@@ -44,7 +44,7 @@ Step = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What methods are judged on."""
+    """Data that methods are evaluated on."""
 
     observations: Sequence[Observation]
     truth: Codes
@@ -116,10 +116,10 @@ def evaluate(
     scores: list[Score] = []
     tables = {}
     for split in splits:
-        told = _SPLITS[split](case)
-        notes.extend(told.notes)
-        for method, advice in told.advice.items():
-            rows = told.judged & (truth != NONE)
+        split_advice = _SPLITS[split](case)
+        notes.extend(split_advice.notes)
+        for method, advice in split_advice.advice.items():
+            rows = split_advice.judged & (truth != NONE)
             scores.append(_score(method, split, "", truth, advice, outcomes, rows))
             if split != "kernel":
                 continue
@@ -153,7 +153,7 @@ def _by_slice(case: _Case) -> _Told:
 
 
 def _fold_by_fold(case: _Case, held_out: Sequence[tuple[str, Mask]], *, abstain: bool) -> _Told:
-    """Return advice for each held-out part by what was learnt from the rest."""
+    """Return advice for each held-out part by a model of the rest."""
     truth, subject = case.truth, case.subject
     advice = {name: np.full(len(truth), NONE, np.int8) for name in (*case.methods, "majority")}
     for name, rows in held_out:
@@ -163,9 +163,9 @@ def _fold_by_fold(case: _Case, held_out: Sequence[tuple[str, Mask]], *, abstain:
         advice["majority"][held] = baselines.majority(training)
         for method in case.methods:
             case.step(f"holding out {name}: {method}")
-            told = _advice(case, held, left, method, abstain)
-            if told is not None:
-                advice[method][held] = told
+            part_advice = _advice(case, held, left, method, abstain)
+            if part_advice is not None:
+                advice[method][held] = part_advice
     notes = [
         f"{name}: the other kernels have too few labels to learn from"
         for name, rows in held_out
@@ -181,7 +181,7 @@ def _advice(
     method: str,
     abstain: bool,
 ) -> Codes | None:
-    """Return advice for held-out rows by a model of others; None where nothing can be learnt.
+    """Return advice for held-out rows by a model of others; None where nothing can be trained.
 
     Launches out of reach get none where whole kernels are held out: then the reach is that of the
     training kernels from one another.
@@ -193,11 +193,11 @@ def _advice(
         return None
     model = fit(chosen, codes, method, case.inputs)
     subjects = [case.observations[i] for i in held]
-    told = np.asarray(model.scores(subjects).argmax(axis=1), np.int8)
+    advised = np.asarray(model.scores(subjects).argmax(axis=1), np.int8)
     if abstain:
         labelled = [one for one, code in zip(chosen, codes, strict=True) if code != NONE]
-        told[~reach(labelled).near(ratios(subjects))] = NONE
-    return told
+        advised[~reach(labelled).near(ratios(subjects))] = NONE
+    return advised
 
 
 def _at_random(case: _Case) -> _Told:
@@ -249,14 +249,14 @@ def _score(
     outcomes: StepOutcomes,
     rows: Mask,
 ) -> Score:
-    told = rows & (advice != NONE)
-    alone = outcomes.regret(advice, told)
+    has_advice = rows & (advice != NONE)
+    alone = outcomes.regret(advice, has_advice)
     return Score(
         method=method,
         split=split,
         held_out=held_out,
         rows=int(rows.sum()),
-        advised=int(told.sum()),
+        advised=int(has_advice.sum()),
         accuracy=accuracy(truth[rows], advice[rows]),
         balanced=balanced_accuracy(truth[rows], advice[rows]),
         regret=outcomes.regret(advice, rows),

@@ -1,4 +1,4 @@
-"""What judging the advisor comes to: plain data, for tables, JSON and the page."""
+"""Results of an evaluation of the advisor: plain data, for tables, JSON and the page."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ class Comparison:
     family: np.ndarray[Any, np.dtype[np.int64]]
 
     @classmethod
-    def of(cls, observations: Sequence[Observation]) -> Comparison:
+    def from_observations(cls, observations: Sequence[Observation]) -> Comparison:
         """Return the comparison of observations."""
         launch, number = geometry.columns(observations), slice_numbers(observations)
         seconds = np.log(np.array([one.seconds for one in observations], np.float64))
@@ -254,10 +254,10 @@ def choose(observations: Sequence[Observation], truth: Codes) -> Gain:
     truth : ndarray, shape (n,), int8
         Their labels.
     """
-    comparison = Comparison.of(observations)
+    comparison = Comparison.from_observations(observations)
     known = truth != NONE
     parts = [
-        _Part.of(observations, rows)
+        _Part.from_rows(observations, rows)
         for _, rows in by_group(comparison.family)
         if (rows & known).any()
     ]
@@ -291,7 +291,7 @@ class _Part:
     after: np.ndarray[Any, np.dtype[np.int64]]
 
     @classmethod
-    def of(
+    def from_rows(
         cls, observations: Sequence[Observation], rows: np.ndarray[Any, np.dtype[np.bool_]]
     ) -> _Part:
         inside = [one for one, held in zip(observations, rows, strict=True) if held]
@@ -299,9 +299,9 @@ class _Part:
 
 
 def _mark(scores: Floats, truth: Codes, tolerance: float) -> float:
-    told = scores.copy()
-    told[:, NO_CHANGE] = np.maximum(told[:, NO_CHANGE], tolerance)
-    advice = told.argmax(axis=1).astype(np.int8)
+    adjusted = scores.copy()
+    adjusted[:, NO_CHANGE] = np.maximum(adjusted[:, NO_CHANGE], tolerance)
+    advice = adjusted.argmax(axis=1).astype(np.int8)
     advice[truth == NONE] = NONE
     return balanced_accuracy(truth, advice)
 

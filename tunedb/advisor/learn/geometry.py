@@ -1,4 +1,4 @@
-"""What a launch is before it runs: columns that are known of any block, measured or not.
+"""Launch geometry: columns that are known of any block, measured or not.
 
 Only these can be computed for a block that nobody has tried, so only these go into a prediction of
 what another block would take.
@@ -80,9 +80,9 @@ def occupancies(observations: Sequence[Observation]) -> Floats:
 
 
 def _occupancy(one: Observation) -> float:
-    told = resident(one, one.threads)
-    if told is not None:
-        return told.fraction
+    residency = resident(one, one.threads)
+    if residency is not None:
+        return residency.fraction
     warps = -(-one.threads // WARP)
     blocks = min(_BLOCKS, _RESIDENT // (warps * WARP))
     return blocks * warps * WARP / _RESIDENT

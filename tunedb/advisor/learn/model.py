@@ -1,4 +1,4 @@
-"""An advisor: what it reads, what it learnt, how sure it is and what it keeps silent about."""
+"""An advisor: its inputs, its models, its confidence and the launches on which it abstains."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .preprocessing import Preparation, numbers
 from .splits import by_group
 from .svm import SVM
 
-# ---- How far a launch is from all that a model has learnt from -----------------------------------
+# ---- Distance of a launch from the training data -------------------------------------------------
 #
 # A model answers any question. Beyond what it knows its answers are worth nothing, so advice is
 # withheld from launches that are farther from the training rows than kernels usually are from one
@@ -211,15 +211,15 @@ class Advisor:
         return softmax(self.scores(observations, inputs), self.temperature)
 
     def near(self, observations: Sequence[Observation]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return which launches are like something that was learnt from."""
+        """Return which launches are near the training data."""
         if self.reach is None:
             return np.ones(len(observations), bool)
         return self.reach.near(ratios(observations))
 
     def advise(self, observations: Sequence[Observation]) -> Codes:
         """Return a label for each launch that is within reach, and :data:`NONE` for others."""
-        told = self.scores(observations).argmax(axis=1).astype(np.int8)
-        return np.where(self.near(observations), told, NONE).astype(np.int8)
+        best = self.scores(observations).argmax(axis=1).astype(np.int8)
+        return np.where(self.near(observations), best, NONE).astype(np.int8)
 
     def to_bytes(self) -> bytes:
         """Return the model as JSON; equal models have equal bytes."""

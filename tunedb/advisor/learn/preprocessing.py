@@ -1,6 +1,6 @@
 """Inputs made fit for a learner: gaps filled, logarithms, the columns that say something, scaled.
 
-All of it is learnt from the training rows and kept with the model, so that what is held out has no
+All of it is fitted to the training rows and kept with the model, so that what is held out has no
 part in it.
 """
 

@@ -1,4 +1,4 @@
-"""What following advice costs: the time after one step, beside the best and beside doing nothing.
+"""Regret of following advice: the time after one step, beside the best and beside doing nothing.
 
 Accuracy counts all mistakes alike; most of them cost nothing, because most blocks of a kernel are
 about as fast as one another. Regret weighs them.

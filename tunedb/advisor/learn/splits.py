@@ -1,4 +1,4 @@
-"""What is held out: rows at random, whole slices, whole kernels."""
+"""Held-out units: rows at random, whole slices, whole kernels."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def thin(observations: Sequence[Observation], slices: int) -> list[int]:
 
     At most so many slices of a family: those whose digests come first, which is as good as drawn
     and the same each time. Where a family has launches whose registers are known, those without
-    are left out: their occupancy is a bound alone, and would be learnt as if it were theirs.
+    are left out: their occupancy is a bound alone, and would be trained on as if it were theirs.
     """
     groups = families(observations)
     known = np.array([one.registers is not None for one in observations], bool)

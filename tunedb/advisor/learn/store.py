@@ -18,14 +18,14 @@ from ..labels import NONE, to_codes
 from ..loading import load
 from ..observations import LABELS, Labels, Observation
 from .model import Advisor
-from .training import Step, Training, train
+from .training import AdvisorTraining, Step, train
 
 if TYPE_CHECKING:
     from ...storage.store import Store
 
 KIND = "advisor"
 
-#: What the cards of advisors say of their layout; those of cost models say a number.
+#: Layout in the cards of advisors; those of cost models have a number.
 CARD = "advisor 1"
 
 
@@ -35,7 +35,7 @@ class TrainedAdvisor:
 
     Parameters
     ----------
-    training : Training
+    training : AdvisorTraining
         What training came to.
     stored : StoredModel
         Its row.
@@ -43,7 +43,7 @@ class TrainedAdvisor:
         Whether the database had one of the same data and choices before.
     """
 
-    training: Training
+    training: AdvisorTraining
     stored: StoredModel
     was_there: bool
 
@@ -158,7 +158,7 @@ def find(store: Store, id_: int | None = None) -> tuple[Advisor, StoredModel]:
 
 
 def _card(
-    training: Training,
+    training: AdvisorTraining,
     observations: Sequence[Observation],
     labels: Labels,
     choices: dict[str, Any],

@@ -15,7 +15,7 @@ from ..labels import Codes, Floats
 from ..scikit_learn import import_sklearn
 from .preprocessing import numbers
 
-#: What tuning chooses from.
+#: Values that tuning chooses from.
 GRID = {"svm__estimator__C": (1.0, 10.0), "svm__estimator__gamma": (0.01, 0.03, 0.1)}
 
 #: Score of a class that no training row has: it never wins.
@@ -106,13 +106,15 @@ def extract(fitted: Any) -> SVM:
     weights = np.zeros((3, len(vectors)))
     intercepts = np.full(3, _NEVER)
     # Of two classes scikit-learn trains one machine, whose positive side is the second class.
-    told = [
+    machine_votes = [
         (int(fitted.classes_[-1]), machines[0], 1.0),
         (int(fitted.classes_[0]), machines[0], -1.0),
     ]
     if len(machines) > 1:
-        told = [(int(c), one, 1.0) for c, one in zip(fitted.classes_, machines, strict=True)]
-    for code, one, sign in told:
+        machine_votes = [
+            (int(c), one, 1.0) for c, one in zip(fitted.classes_, machines, strict=True)
+        ]
+    for code, one, sign in machine_votes:
         # np.add.at: the same vector may support a machine several times.
         at = [number[row.tobytes()] for row in one.support_vectors_]
         np.add.at(weights[code], at, sign * one.dual_coef_[0])

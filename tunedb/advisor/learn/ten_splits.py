@@ -24,7 +24,7 @@ SPLITS, TEST, VALIDATION = 10, 0.2, 0.25
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TenSplits:
-    """What the protocol came to.
+    """Result of the protocol.
 
     Parameters
     ----------

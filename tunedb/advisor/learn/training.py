@@ -24,7 +24,7 @@ from .model import LEARNERS, Advisor, Reach, calibrate
 from .preprocessing import COUNTS_ABOVE, Preparation, transformer
 from .splits import by_group, families, say, slice_numbers, thin, weights
 
-#: Slices of a family that are learnt from: more say nothing new about other kernels.
+#: Training slices of a family: more say nothing new about other kernels.
 MOST_SLICES = 400
 
 #: Rows that machines and trees learn from, and rows that tuning looks at: training takes the
@@ -41,14 +41,14 @@ Step = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Training:
-    """What training came to.
+class AdvisorTraining:
+    """Result of a training.
 
     Parameters
     ----------
     advisor : Advisor
     rows : int
-        Launches that were learnt from; those without a label do not count.
+        Training launches; those without a label do not count.
     kernels : tuple of str
         Families of them.
     marks : mapping of str to float
@@ -71,7 +71,7 @@ def check(observations: Sequence[Observation], truth: Codes) -> tuple[str, ...]:
     Raises
     ------
     UsageError
-        Nothing can be learnt from it.
+        There is nothing to train on.
     """
     known = truth[truth != NONE]
     if not len(observations):
@@ -106,8 +106,8 @@ def train(
     learner: str = "auto",
     inputs: str = "ratios",
     on_step: Step | None = None,
-) -> Training:
-    """Return an advisor that learnt from labelled observations.
+) -> AdvisorTraining:
+    """Return an advisor that is trained on labelled observations.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def train(
         fitted, temperature=calibrate(scores[judged], truth[judged]), reach=reach(known)
     )
     kernels = tuple(dict.fromkeys(families(known).tolist()))
-    return Training(advisor, len(known), kernels, marks, notes)
+    return AdvisorTraining(advisor, len(known), kernels, marks, notes)
 
 
 def material(observations: Sequence[Observation], learner: str) -> list[int]:
@@ -204,7 +204,7 @@ def fit(observations: Sequence[Observation], truth: Codes, learner: str, inputs:
 
 
 def reach(observations: Sequence[Observation]) -> Reach:
-    """Return how far advice reaches that was learnt from some launches, all with labels."""
+    """Return the reach of advice that is trained on some launches, all with labels."""
     return Reach.fit(ratios(observations), families(observations))
 
 
@@ -268,7 +268,7 @@ def held_out_scores(
     scores : ndarray, shape (n, 3), float64
     judged : ndarray, shape (n,), bool
         Which rows have scores: labelled ones that the learner uses, where there is a second
-        family that can be learnt from.
+        family that can be trained on.
     """
     scores = np.zeros((len(observations), len(LABELS)))
     judged = np.zeros(len(observations), bool)

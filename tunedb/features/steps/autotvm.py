@@ -11,7 +11,7 @@ from typing import Any
 
 from ...errors import FormatError
 from .formulas import Builder, Value
-from .operators import Operator
+from .operators import AnchorOperator
 from .schedule import MAX_LOOPS, REDUCTION, SPATIAL, Axis, Loop, Schedule
 from .tasks import TaskStructure
 
@@ -113,7 +113,7 @@ def _tile(
         letter = letters[name]
         known = numbers.get(letter)
         extent = None if known is None else builder.extent(known)
-        kind = Operator.kind(letter) if letter else SPATIAL
+        kind = AnchorOperator.kind(letter) if letter else SPATIAL
         axis = _axis(builder, values, extent, kind)
         if letter and letter not in axes:
             axes[letter] = axis
@@ -125,7 +125,7 @@ def _tile(
             schedule.axes.append(axes.pop(letter))
         elif letter in numbers:
             whole = builder.extent(numbers[letter])
-            schedule.axes.append(Axis(whole, Operator.kind(letter)))
+            schedule.axes.append(Axis(whole, AnchorOperator.kind(letter)))
     schedule.axes += axes.values()
 
 

@@ -22,7 +22,7 @@ _TOO_LARGE = f"a sketch that takes more than {MAX_OPERATIONS} operations"
 #: Largest magnitude of a column, so that float32 holds it (``_steps.BOUND``).
 BOUND = 1e30
 
-#: What is said of a program whose status is not 0 (``_steps``).
+#: Messages for programs whose status is not 0 (``_steps``).
 COMPLAINTS = (
     "",
     "decisions that are damaged",

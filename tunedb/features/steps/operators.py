@@ -22,7 +22,7 @@ _REDUCED = frozenset("ryxk")
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class AnchorOperator:
     """An operator without its extents.
 
     Parameters
@@ -43,7 +43,7 @@ class Operator:
 
 
 #: An operator, and the extents of its axes by their letters.
-Sized = tuple[Operator, dict[str, int]]
+Sized = tuple[AnchorOperator, dict[str, int]]
 
 
 def operator_of(signature: Signature, family: str | None) -> Sized | None:
@@ -82,7 +82,7 @@ def _matmul(a: Shape, b: Shape) -> Sized | None:
     else:
         return None
     accesses = ((True, (_at("i"), _at("j"))), (False, (_at("i"), _at("k"))), (False, of_b))
-    return Operator("ijk", accesses), {"i": a[0], "j": j, "k": a[1]}
+    return AnchorOperator("ijk", accesses), {"i": a[0], "j": j, "k": a[1]}
 
 
 def _batch_matmul(a: Shape, b: Shape) -> Sized | None:
@@ -91,7 +91,7 @@ def _batch_matmul(a: Shape, b: Shape) -> Sized | None:
         return None
     operator, extents = plain
     accesses = tuple((is_write, (_at("b"), *dims)) for is_write, dims in operator.accesses)
-    return Operator("bijk", accesses), {"b": max(a[0], b[0]), **extents}
+    return AnchorOperator("bijk", accesses), {"b": max(a[0], b[0]), **extents}
 
 
 def _convolution(
@@ -142,4 +142,4 @@ def _convolution(
         order = order.replace("r", "")
         of_kernel = tuple(dim for dim in of_kernel if dim != _at("r"))
     accesses = ((True, output), (False, of_data), (False, of_kernel))
-    return Operator(order, accesses), {letter: extents[letter] for letter in order}
+    return AnchorOperator(order, accesses), {letter: extents[letter] for letter in order}

@@ -148,7 +148,7 @@ SECTOR = 32
 
 @dataclass(frozen=True, slots=True)
 class _Fetched:
-    """What one cache stage fetches at a time.
+    """Elements that one cache stage fetches at a time.
 
     Parameters
     ----------
@@ -259,7 +259,7 @@ class Fetches:
         builder.emit("fetch.sectors_share", builder.div(fetched, read))
 
 
-# ---- What MetaSchedule's postprocessors did, told by a trace's tail ------------------------------
+# ---- MetaSchedule's postprocessors, from a trace's tail ------------------------------------------
 
 _COUNTED = {
     "Bind": "bind",
@@ -284,14 +284,14 @@ def read_tail(body: bytes | None) -> list[float]:
     if body is None:
         return [0.0] * (len(TAIL) + TAIL_DEPTHS)
     try:
-        told, vectors = _read(orjson.loads(body))
+        counts, vectors = _read(orjson.loads(body))
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise FormatError(f"cannot read a tail: {error!r:.200}") from None
-    return [*(float(told[name]) for name in TAIL), *vectors]
+    return [*(float(counts[name]) for name in TAIL), *vectors]
 
 
 def _read(instructions: list[Any]) -> tuple[Counter[str], list[float]]:
-    told: Counter[str] = Counter(instructions=len(instructions))
+    counts: Counter[str] = Counter(instructions=len(instructions))
     loops: list[Any] = []  # of the last block that was asked for them
     fused: dict[str, int] = {}
     vectors = [0.0] * TAIL_DEPTHS
@@ -299,34 +299,34 @@ def _read(instructions: list[Any]) -> tuple[Counter[str], list[float]]:
     for kind, inputs, attrs, outputs in instructions:
         name = _COUNTED.get(kind)
         if name is not None:
-            told[name] += 1
+            counts[name] += 1
         if kind == "GetLoops":
             loops = outputs
-            told["loops"] = max(told["loops"], len(loops))
-            told["all_loops"] += len(loops)
+            counts["loops"] = max(counts["loops"], len(loops))
+            counts["all_loops"] += len(loops)
         elif kind == "GetChildBlocks":
-            told["blocks"] += len(outputs)
+            counts["blocks"] += len(outputs)
         elif kind == "Fuse":
             fused[outputs[0]] = len(inputs)
         elif kind == "Parallel":
             if len(loops) > deepest:
                 deepest = len(loops)
-                told["parallel_loops"] = fused.get(inputs[0], 1)
+                counts["parallel_loops"] = fused.get(inputs[0], 1)
         elif kind == "Vectorize":
             n_fused = fused.get(inputs[0], 1)
-            told["vector_loops"] = max(told["vector_loops"], n_fused)
+            counts["vector_loops"] = max(counts["vector_loops"], n_fused)
             if len(loops) > most:
                 most = len(loops)
-                told["inner_vector_loops"] = n_fused
+                counts["inner_vector_loops"] = n_fused
             if len(loops) < TAIL_DEPTHS:  # of blocks of one depth, the last one is the consumer
                 vectors[len(loops)] = float(n_fused)
         elif kind == "Annotate" and attrs[0] == "pragma_auto_unroll_max_step":
-            told["unroll"] += 1
+            counts["unroll"] += 1
         elif kind == "DecomposeReduction" and inputs[1] in loops:
             depth = loops.index(inputs[1])
-            told["decompose_depth"] = max(told["decompose_depth"], depth)
-            told["decompose_depths"] += depth
-    return told, vectors
+            counts["decompose_depth"] = max(counts["decompose_depth"], depth)
+            counts["decompose_depths"] += depth
+    return counts, vectors
 
 
 # ---- From a schedule to columns ------------------------------------------------------------------

@@ -13,7 +13,7 @@ from ...programs.workload_info.blocks import is_zero
 from ...programs.workload_info.graphs import Graph, Unreadable, entry_of, functions_of, graph_of
 from ...records import MODULES, Signature, Workload
 from .columns import TASK
-from .operators import Operator, operator_of
+from .operators import AnchorOperator, operator_of
 from .schedule import REDUCTION, SPATIAL, UNKNOWN, Schedule
 
 _BLOCKS = ("Block", "SBlock")
@@ -80,8 +80,8 @@ class TaskStructure:
         One of :data:`.columns.TOOLS`.
     blocks : tuple of (str, Block)
         Blocks of a module by name.
-    operator : Operator or None
-        Operator of a workload key, for workloads without blocks.
+    operator : AnchorOperator or None
+        AnchorOperator of a workload key, for workloads without blocks.
     bits : int
         Bits of an element of the first argument.
     is_product : bool
@@ -94,7 +94,7 @@ class TaskStructure:
 
     tool: str
     blocks: tuple[tuple[str, Block], ...] = ()
-    operator: Operator | None = None
+    operator: AnchorOperator | None = None
     bits: int = _DEFAULT_BITS
     is_product: bool = False
     is_dense_gpu: bool = False
@@ -112,7 +112,7 @@ class TaskStructure:
         return block if block is not None and len(block.axes) == len(schedule.axes) else None
 
 
-def _block_of_operator(operator: Operator, bits: int) -> Block:
+def _block_of_operator(operator: AnchorOperator, bits: int) -> Block:
     numbers = {letter: number for number, letter in enumerate(operator.letters)}
     accesses = tuple(
         Access(
@@ -135,7 +135,7 @@ def read_task(
     function = signature.function or ""
     extents: list[int] = []
     blocks: tuple[tuple[str, Block], ...] = ()
-    operator: Operator | None = None
+    operator: AnchorOperator | None = None
     if tool == "metaschedule":
         blocks = blocks_of(workload, extents)
     else:

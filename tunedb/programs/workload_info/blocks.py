@@ -112,7 +112,7 @@ def _count(graph: Graph, node: int, counts: dict[int, float]) -> float:
 
 # ---- The operator family of a function -----------------------------------------------------------
 
-#: What a statement consists of.
+#: Parts of a statement.
 _STATEMENTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("BlockRealize", "SBlockRealize"), ("block",)),
     **dict.fromkeys(

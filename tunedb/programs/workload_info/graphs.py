@@ -209,7 +209,7 @@ class FfiGraph(Graph):
 
     @cached_property
     def _values_are_nodes(self) -> bool:
-        """Whether constants are of 0.27, which writes the number of a node that holds them.
+        """Return whether constants are of 0.27, which writes the number of a node that holds them.
 
         The version is not part of a workload, so it is told by the nodes: in a graph of before,
         hardly all constants are by chance the numbers of nodes that hold an integer.
