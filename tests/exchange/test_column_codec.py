@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tunedb.errors import FormatError
 from tunedb.exchange.column_codec import LAYOUT, decode, encode
 from tunedb.storage import exchange_types
+from tunedb.storage.columns import MEASUREMENT
 from tunedb.system.compression import compress_all
 
 INTEGERS = st.one_of(
@@ -92,9 +93,12 @@ def test_bytes_that_end_in_zero_beside_missing_ones():
     assert math.copysign(1, found[0][-2]) == -1
 
 
+REST = (None,) * (len(MEASUREMENT) - 14)
+
+
 def test_times_keep_every_bit():
     odd = struct.pack("<4d", math.nan, -0.0, 5e-324, math.inf)
-    row = [1, None, None, 1, 1, 1, None, b"[]", 0, odd, 0, 0, None, 1] + [None] * 6
+    row = [1, None, None, 1, 1, 1, None, b"[]", 0, odd, 0, 0, None, 1, *REST]
     rows = [tuple(row), (*row[:9], None, *row[10:]), (*row[:9], b"", *row[10:])]
     assert decode("measurement", 3, encode("measurement", rows)) == rows
 
@@ -117,7 +121,7 @@ def test_values_that_no_column_holds(table, row, said):
 
 
 def test_run_times_are_whole_numbers_of_bytes():
-    row = (1, None, None, 1, 1, 1, None, b"[]", 0, b"1234567", 0, 0, None, 1) + (None,) * 6
+    row = (1, None, None, 1, 1, 1, None, b"[]", 0, b"1234567", 0, 0, None, 1, *REST)
     with pytest.raises(FormatError, match="run_secs: run times that are not float64"):
         encode("measurement", [row])
 
