@@ -279,6 +279,15 @@ def _report(settings: Settings, module: str, result: TuningResult) -> None:
             for name in ("starting", "searching", "building", "running", "learning")
         )
     )
+    untried = sum(
+        task.record is None and task.problem is None and not task.progress.trials
+        for task in result.tasks
+    )
+    if untried:
+        settings.note(
+            f"{text.count(untried, 'operator')} without a trial; "
+            "give more --trials or --minutes, or run the same command again"
+        )
     if result.latency is not None:
         settings.note(f"Sum of the operators' times: {text.seconds(result.latency)}")
     for note in result.notes:

@@ -133,6 +133,12 @@ def test_batches_are_as_small_as_the_budget_asks_for(trials, tasks, expected):
     assert batch_size(trials, tasks, 16) == expected
 
 
+def test_batches_are_as_small_as_the_time_asks_for():
+    assert batch_size(33_000, 33, 16, seconds=600) == 12
+    assert batch_size(33_000, 33, 16, seconds=60) == 2
+    assert batch_size(528, 33, 16, seconds=6_000) == 5
+
+
 @pytest.mark.parametrize("options", [{"latency": 0.0}, {"least_gain": 1.0}, {"least_gain": -0.1}])
 def test_goals_out_of_range(options):
     with pytest.raises(UsageError):

@@ -31,6 +31,8 @@ _EXPONENT = 0.5
 _FIRST = 2.0
 #: Batches of each task for which the budget has room.
 _BATCHES = 3
+#: Trials of a second on two cores, for the batches of a run that time limits.
+_TRIALS_PER_SECOND = 2
 #: Trials of the smallest batch: builders work beside each other.
 _LEAST_BATCH = 2
 
@@ -197,10 +199,12 @@ def estimated_latency(tasks: Sequence[TaskState]) -> float:
     return sum(task.weight * task.latency for task in tasks)
 
 
-def batch_size(trials: int, tasks: int, most: int) -> int:
+def batch_size(trials: int, tasks: int, most: int, seconds: float | None = None) -> int:
     """Return the trials of a batch: two or more, with room for three batches of each task."""
     if tasks == 1:
         return most
+    if seconds is not None:
+        trials = min(trials, int(seconds * _TRIALS_PER_SECOND))
     return min(most, max(_LEAST_BATCH, trials // (_BATCHES * tasks)))
 
 

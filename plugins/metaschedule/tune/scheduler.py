@@ -258,7 +258,11 @@ def _tune(
 ) -> None:
     """Run TVM's own loop over tasks whose errors end themselves only."""
     loop = _Loop(
-        tasks, limits, trials_per_task, batch_size(trials, len(tasks), int(batch)), time.monotonic()
+        tasks,
+        limits,
+        trials_per_task,
+        batch_size(trials, len(tasks), int(batch), limits.seconds),
+        time.monotonic(),
     )
     rng = random.Random(limits.seed)  # noqa: S311  chance, not security
     inner: list[Any] = []
