@@ -443,7 +443,7 @@ def test_a_worker_is_lost_before_it_is_sent_anything(here):
         gone.send(EXAMPLES, "inproc://gone/1/1")
 
 
-@pytest.mark.parametrize("name", ["distributed", "dask.dataframe", "xgboost.dask"])
+@pytest.mark.parametrize("name", ["dask.dataframe", *map(long, ("distributed", "xgboost.dask"))])
 def test_without_dask(name, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(PluginError, match=r"pip install 'tunedb\[dask\]'") as caught:

@@ -474,6 +474,7 @@ def test_the_default_database_is_the_users(quick, tools, tmp_path, monkeypatch):
     assert Path(result.database.url).name == "mine.db"
 
 
+@pytest.mark.stress
 def test_a_real_run_with_all_defaults(tools, tmp_path):
     """Compiled and measured on this machine; the winner computes what NumPy computes."""
     mod = tools.matmul(64)
