@@ -44,10 +44,24 @@ def load(options: argparse.Namespace) -> Any:
     return from_onnx(NETWORKS[options.network][options.size]())
 
 
+def lowered_by_tvm(mod: Any, target: Any, *more: Any) -> Any:
+    """Return a network after the passes that TVM's own pipeline runs before it tunes, and more."""
+    import tvm
+    from tvm import relax
+
+    with target, tvm.transform.PassContext(opt_level=3):
+        return tvm.transform.Sequential(
+            [
+                relax.transform.DecomposeOpsForInference(),
+                relax.transform.CanonicalizeBindings(),
+                relax.get_pipeline("zero"),
+                *more,
+            ]
+        )(mod)
+
+
 def tune_arm(options: argparse.Namespace) -> None:
     """Tune in this process; write the curve of (second, task, best seconds)."""
-    import tvm
-
     from tunedb.plugins.metaschedule import Database, tune
     from tunedb.plugins.metaschedule.tune.defaults import host_target
 
@@ -56,18 +70,9 @@ def tune_arm(options: argparse.Namespace) -> None:
     folder = options.folder / options.arm
     folder.mkdir()
     if options.arm == "tvm":
-        from tvm import relax
         from tvm.s_tir import meta_schedule as ms
 
-        # The passes that TVM's own pipeline runs before it tunes.
-        with target:
-            lowered = tvm.transform.Sequential(
-                [
-                    relax.transform.DecomposeOpsForInference(),
-                    relax.transform.CanonicalizeBindings(),
-                    relax.get_pipeline("zero"),
-                ]
-            )(mod)
+        lowered = lowered_by_tvm(mod, target)
         tasks = ms.relax_integration.extract_tasks(lowered, target)
         trials = options.total or options.trials * len(tasks)
         ms.relax_integration.tune_relax(
@@ -78,7 +83,6 @@ def tune_arm(options: argparse.Namespace) -> None:
             max_trials_global=trials,
             max_trials_per_task=None if options.total else options.trials,
             num_trials_per_iter=min(16, options.trials),
-            num_tuning_cores=2,
             seed=options.seed,
         )
         weights = {}
@@ -129,16 +133,9 @@ def compiled(options: argparse.Namespace, arm: str | None) -> Any:
         database = ms.database.JSONDatabase(
             str(folder / "database_workload.json"), str(folder / "database_tuning_record.json")
         )
-        with target, database, tvm.transform.PassContext(opt_level=3):
-            lowered = tvm.transform.Sequential(
-                [
-                    relax.transform.DecomposeOpsForInference(),
-                    relax.transform.CanonicalizeBindings(),
-                    relax.get_pipeline("zero"),
-                    relax.transform.MetaScheduleApplyDatabase(),
-                ]
-            )(mod)
-            executable = tvm.compile(lowered, target=target)
+        with target, database:
+            lowered = lowered_by_tvm(mod, target, relax.transform.MetaScheduleApplyDatabase())
+        executable = tvm.compile(lowered, target=target)
     else:
         with Database(approve(options.folder / arm / "tune.db"), target=target) as store:
             executable = compile(mod, store, target).executable
@@ -205,11 +202,10 @@ def measure(options: argparse.Namespace) -> list[Row]:
         contents = {arm: json.loads((Path(folder) / f"{arm}.json").read_text()) for arm in arms}
         times, error = latencies(options, arms)
     name = f"{options.network} ({options.size})"
-    rows = [
-        Row(f"{name}: latency, untuned against tunedb", "ms", 1e3 * times[arm], untuned)
-        for arm, untuned in (("tunedb", 1e3 * times["untuned"]),)
-        if arm in times
-    ]
+    rows = []
+    if "tunedb" in times:
+        ours_ms, untuned_ms = 1e3 * times["tunedb"], 1e3 * times["untuned"]
+        rows.append(Row(f"{name}: latency, untuned against tunedb", "ms", ours_ms, untuned_ms))
     rows.append(Row("largest error against untuned", "", error, None, "≤ 1e-4", error <= 1e-4))
     ours = contents.get("tunedb")
     for arm, bar, wall in (("tvm", LATENCY, WALL), ("gradient", None, None)):

@@ -101,7 +101,7 @@ def compare(name: str, func: Any, schedule: Any, target: Any) -> tuple[float, fl
         shapes = [tuple(int(e) for e in p.ty.shape) for p in func.params]
         inputs = [rng.random(shape, dtype="float32") for shape in shapes[:-1]]
         arrays = [tvm.runtime.tensor(x) for x in (*inputs, np.zeros(shapes[-1], "float32"))]
-        timer = compiled.mod.time_evaluator("main", tvm.cpu(), number=3, repeat=5)
+        timer = compiled.mod.time_evaluator("main", tvm.cpu(), number=3, repeat=5, min_repeat_ms=20)
         times.append(statistics.median(timer(*arrays).results))
         np.testing.assert_allclose(arrays[-1].numpy(), reference(name, inputs), rtol=1e-3)
     return times[0], times[1]

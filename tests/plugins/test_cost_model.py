@@ -546,7 +546,6 @@ def test_candidates_without_features_come_last(database, make, monkeypatch):
     results = make.ok(range(50, 56))
     model._online.update(context, candidates, results)
     assert next(iter(model._online._learners.values())).scoring.unseen() in (0, 4)
-    model.flush()
 
 
 def test_a_batch_without_any_features_is_ranked_last_by_a_new_model(database, make, monkeypatch):

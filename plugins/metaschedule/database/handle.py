@@ -229,6 +229,17 @@ class Handle:
                     return [each.record for each in served]
             return []
 
+    def task_ids(self, mod: Any, target: Any) -> tuple[int | None, list[int], list[int]]:
+        """Return the ids of a module's workload, of it and its equivalents, and of the target.
+
+        None and empty lists where they are not stored.
+        """
+        with self.lock:
+            found = self.workloads.find(mod)
+            equal = [] if found is None else self.workloads.equal_ids(found)
+            here = self.store.targets.id_of(self.targets.stored(target).digest)
+        return None if found is None else found.id, equal, [] if here is None else [here]
+
     def best_records(self, mod: Any, target: Any, most: int) -> list[tuple[int, Any]]:
         """Return the numbers and TuningRecords of the store's best records of a module."""
         with self.lock:

@@ -15,6 +15,7 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RPCConfig
 from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
 
 from ....errors import PluginError, UsageError
+from ....search.forecast import Curve
 from ....storage.config import locate, locate_layers, make_folder
 from ..cost_model.cost_model import CostModel
 from ..database.database import Database
@@ -249,7 +250,9 @@ def strategy_of(strategy: Any, database: Database, known: Known, *, warm: bool) 
     return _tvms("strategy", strategy, ms.SearchStrategy)
 
 
-def scheduler_of(options: TuneOptions, database: Database) -> Any:
+def scheduler_of(
+    options: TuneOptions, database: Database, curves: Sequence[Sequence[Curve]]
+) -> Any:
     """Return the task scheduler of a run.
 
     Raises
@@ -258,7 +261,7 @@ def scheduler_of(options: TuneOptions, database: Database) -> Any:
         A word that TVM does not know, or minutes for a scheduler of TVM's.
     """
     if options.task_scheduler == "tunedb":
-        return TaskScheduler(database, minutes=options.minutes, seed=options.seed)
+        return TaskScheduler(database, minutes=options.minutes, seed=options.seed, curves=curves)
     if options.minutes is not None:
         raise UsageError("TVM's task schedulers count trials; minutes need the scheduler 'tunedb'")
     return _tvms("task_scheduler", options.task_scheduler, ms.TaskScheduler)

@@ -95,8 +95,6 @@ class TuneOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} must be 1 or more, not {value}")
-        if self.minutes is not None and not self.minutes > 0:
-            raise UsageError(f"minutes must be positive, not {self.minutes}")
         each = self.max_trials_per_task
         usual = TRIALS_PER_TASK if self.minutes is None else TIMED_TRIALS_PER_TASK
         bound = tasks * (usual if each is None else each)

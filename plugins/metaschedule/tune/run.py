@@ -12,11 +12,9 @@ from tvm.s_tir import meta_schedule as ms
 
 from ....errors import PluginError
 from ....exchange.outbox import Outbox
-from ....programs.workload_info import signature_of
-from ....search.forecast import Curve, similar_curves
+from ....search.forecast import Curve
 from ....system.host import threads_of
 from ....system.temporary import TemporaryFolder
-from .. import modules
 from ..cost_model.cost_model import CostModel
 from ..database.database import Database
 from ..database.handle import Handle
@@ -31,7 +29,7 @@ from .progress import Monitor, ProgressCallback, TaskProgress
 from .remote import describe
 from .results import TaskResult, TuningResult
 from .resume import end_run, run_key, session_of_run, trials_done
-from .scheduler import TaskScheduler
+from .scheduler import TaskScheduler, task_curves
 from .server_sync import notify_outbox, start_outbox
 from .tvm_logs import logs_in_files
 
@@ -52,6 +50,8 @@ class Run:
         Where records come from and go to; its session is that of this run.
     tasks : list of Task
         The functions that are tuned.
+    curves : list of list of Curve
+        Searches for workloads that are similar to each.
     notes : tuple of str
         What users should know of them.
     trials, done : int
@@ -73,6 +73,7 @@ class Run:
     options: TuneOptions
     database: Database
     tasks: list[defaults.Task]
+    curves: list[list[Curve]]
     notes: tuple[str, ...]
     trials: int
     done: int
@@ -112,8 +113,9 @@ class Run:
         done = _join_run(handle, tasks, target, options, trials, threads, stack)
         if ms.Profiler.current() is None:
             stack.enter_context(ms.Profiler())
-        curves = [(task.name, _curves(handle, task.mod, target)) for task in tasks]
-        monitor = Monitor(curves, done, trials, tell, began)
+        curves = [task_curves(handle, task.mod, target) for task in tasks]
+        names = [task.name for task in tasks]
+        monitor = Monitor(list(zip(names, curves, strict=True)), done, trials, tell, began)
         known = Known(handle, remeasure=options.remeasure)
         return cls(
             mod,
@@ -121,6 +123,7 @@ class Run:
             options,
             database,
             tasks,
+            curves,
             notes,
             trials,
             done,
@@ -146,7 +149,7 @@ class Run:
         for task in self.tasks:
             self.known.prepare(task.mod, self.target)
         model = defaults.cost_model_of(self.options.cost_model, self.database)
-        scheduler = defaults.scheduler_of(self.options, self.database)
+        scheduler = defaults.scheduler_of(self.options, self.database, self.curves)
         arguments = self._arguments(model, scheduler, stack)
         self.monitor.start()
         try:
@@ -246,15 +249,9 @@ class Run:
         self, task: defaults.Task, progress: TaskProgress, problem: str | None
     ) -> TaskResult:
         handle = self.database._handle
-        with handle.lock:
-            found = handle.workloads.find(task.mod)
-            equal = [] if found is None else handle.workloads.equal_ids(found)
-            here = handle.store.targets.id_of(handle.targets.stored(self.target).digest)
-        if found is None or here is None:
-            id_ = None if found is None else found.id
-            return TaskResult(progress, id_, None, task.calls, problem)
-        record = handle.store.records.best(equal, [here])
-        return TaskResult(progress, found.id, record, task.calls, problem)
+        id_, equal, here = handle.task_ids(task.mod, self.target)
+        record = handle.store.records.best(equal, here) if equal and here else None
+        return TaskResult(progress, id_, record, task.calls, problem)
 
 
 def _join_run(
@@ -298,9 +295,3 @@ def _join_run(
     )
     stack.callback(handle.use_session, before)
     return done
-
-
-def _curves(handle: Handle, mod: Any, target: Any) -> list[Curve]:
-    """Return the courses of searches for workloads that are similar to a module."""
-    signature = signature_of(modules.to_workload(mod))
-    return similar_curves(handle.store, signature, handle.targets.stored(target))

@@ -19,8 +19,8 @@ from ....errors import PluginError, TuneDBError, UsageError
 from ....programs.workload_info import signature_of
 from ....records import Signature, Status
 from ....run_times import mean_of, status_of
-from ....search.forecast import similar_curves
-from ....search.scheduling import Machine, TaskState, TuningGoal, batch_size, next_task
+from ....search.forecast import Curve, similar_curves
+from ....search.scheduling import TaskState, TuningGoal, batch_size, next_task
 from ....storage.workloads import Neighbour
 from .. import modules
 from ..compat import register_errors
@@ -30,7 +30,7 @@ from ..measure.measure_callback import run_secs_of
 from ..targets import first_line
 from .tvm_logs import task_logger
 
-__all__ = ["TaskScheduler"]
+__all__ = ["TaskScheduler", "task_curves"]
 
 register_errors()
 
@@ -40,7 +40,7 @@ _BYTES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uin
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """RunLimits of a run besides its trials.
+    """Limits of a run besides its trials.
 
     Parameters
     ----------
@@ -81,6 +81,8 @@ class TaskScheduler(_PyTaskScheduler):
         Probability that chance chooses the next task.
     seed : int, optional
         Seed of that chance.
+    curves : sequence of sequence of Curve, optional
+        Searches for workloads that are similar to each task; by default those of the database.
 
     Attributes
     ----------
@@ -112,6 +114,7 @@ class TaskScheduler(_PyTaskScheduler):
         goal: TuningGoal | None = None,
         epsilon: float = 0.05,
         seed: int | None = None,
+        curves: Sequence[Sequence[Curve]] | None = None,
     ) -> None:
         handle = handle_of(database)
         if handle is None:
@@ -129,9 +132,10 @@ class TaskScheduler(_PyTaskScheduler):
 
         # TVM holds this function, which holds nothing of TVM's object.
         def tune(contexts: Any, weights: Any, trials: int, per_task: int, *rest: Any) -> None:
+            known = curves or [task_curves(handle, one.mod, one.target) for one in contexts]
             tasks = [
-                _TunedTask(task_state(handle, context.mod, context.target, float(weight)), context)
-                for context, weight in zip(contexts, weights, strict=True)
+                _TunedTask(_task_state(handle, context, float(weight), courses), context)
+                for context, weight, courses in zip(contexts, weights, known, strict=True)
             ]
             _tune(tasks, limits, problems, int(trials), int(per_task), *rest)
 
@@ -280,42 +284,26 @@ def _tune(
         problems.update({n: t.problem for n, t in enumerate(tasks) if t.problem is not None})
 
 
-def task_state(handle: Handle, mod: Any, target: Any, weight: float) -> TaskState:
-    """Return a task as the database knows it.
-
-    Parameters
-    ----------
-    handle : Handle
-        The database.
-    mod : tvm.IRModule
-        Module of the task.
-    target : tvm.target.Target
-        Target of the run.
-    weight : float
-        Times that the network calls it.
-    """
+def task_curves(handle: Handle, mod: Any, target: Any) -> list[Curve]:
+    """Return the courses of searches for workloads that are similar to a module."""
     signature = signature_of(modules.to_workload(mod))
-    stored = handle.targets.stored(target)
-    best, trials = None, 0
-    with handle.lock:
-        found = handle.workloads.find(mod)
-        here = handle.store.targets.id_of(stored.digest)
-        if found is not None and here is not None:
-            equal = handle.workloads.equal_ids(found)
-            record = handle.store.records.best(equal, [here])
-            best = None if record is None else record.mean
-            own = [Neighbour(id_, (here,), 0.0, "exact") for id_ in equal]
-            trials = sum(len(course) for course in handle.store.answers.courses(own))
-        curves = similar_curves(handle.store, signature, stored)
+    return similar_curves(handle.store, signature, handle.targets.stored(target))
+
+
+def _task_state(handle: Handle, context: Any, weight: float, curves: Sequence[Curve]) -> TaskState:
+    """Return a task as the database knows it."""
+    signature = signature_of(modules.to_workload(context.mod))
+    _, equal, here = handle.task_ids(context.mod, context.target)
+    record = handle.store.records.best(equal, here) if equal and here else None
+    own = [Neighbour(id_, tuple(here), 0.0, "exact") for id_ in equal]
     return TaskState(
         weight,
         float(signature.flops or 0),
         _bytes_of(signature),
-        Machine(),
-        str(signature.family),
-        curves,
-        best,
-        trials,
+        family=str(signature.family),
+        curves=curves,
+        best=None if record is None else record.mean,
+        known_trials=sum(len(course) for course in handle.store.answers.courses(own)),
     )
 
 

@@ -81,7 +81,7 @@ class TaskStructure:
     blocks : tuple of (str, Block)
         Blocks of a module by name.
     operator : AnchorOperator or None
-        AnchorOperator of a workload key, for workloads without blocks.
+        Operator of a workload key, for workloads without blocks.
     bits : int
         Bits of an element of the first argument.
     is_product : bool
