@@ -21,6 +21,8 @@ from ..layers import (
     workload_keys,
     workloads_in,
 )
+from ..network import COLUMNS as NETWORK
+from ..network import network_rows, note_network
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, output_options, print_rows
 
@@ -76,6 +78,13 @@ CORRECTED = (
     is_flag=True,
     help="Rank by time / factor of the session (tunedb sessions); TVM's own order is uncorrected.",
 )
+@click.option(
+    "--network",
+    metavar="[NAME]",
+    is_flag=False,
+    flag_value="",
+    help="Show what the last tuning run of a network (by default of any) came to.",
+)
 @layer_option
 @output_options
 @common_options
@@ -87,6 +96,7 @@ def command(
     target: str | None,
     step: str | None,
     corrected: bool,
+    network: str | None,
     layers: tuple[str, ...],
 ) -> None:
     """Show the best programs of one workload, or of every workload.
@@ -96,6 +106,9 @@ def command(
     targets are never compared. Failed, foreign and retracted records are left out. Where the
     database has no record for a workload and target, the first layer that has one answers.
 
+    With --network: the latency of a network before and after its last tuning run, and the time of
+    each operator, with its share of what the machine can do.
+
     Example:
       tunedb top
       tunedb top matmul -k 5 --target llvm
@@ -103,7 +116,13 @@ def command(
       tunedb top conv2d --step rfactor
       tunedb top matmul --session-corrected
       tunedb top conv2d --layer postgresql://tuning.example/tunedb
+      tunedb top --network mobilenet
     """
+    if network is not None:
+        if workload or limit or target or step or corrected or layers:
+            raise click.UsageError("--network shows a whole run: give it no other selection")
+        _show_network(settings, network)
+        return
     if corrected and layers:
         raise click.UsageError(
             "--session-corrected covers this database only: use it without --layer"
@@ -135,6 +154,24 @@ def command(
     empty = "no valid record" if step_filter is None else step_filter.explain()
     columns = _columns(rows, detailed=workload is not None, corrected=corrected)
     print_rows(settings, columns, rows, empty=empty)
+
+
+def _show_network(settings: Settings, name: str) -> None:
+    """Print the last run of a network; of any network for an empty name."""
+    from ...errors import NotFoundError
+
+    with reading(settings) as store:
+        runs = [network for _, network in store.runs.networks()]
+    found = [network for network in runs if name in ("", network.name)]
+    if not found:
+        names = ", ".join(sorted({network.name for network in runs}))
+        raise NotFoundError(
+            f"no tuning run of the network {name}; there are: {names}"
+            if runs
+            else "no network was tuned yet; tune one: tunedb tune network.onnx"
+        )
+    print_rows(settings, NETWORK, network_rows(found[-1]))
+    note_network(settings, found[-1])
 
 
 @dataclass(frozen=True, slots=True)

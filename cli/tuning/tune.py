@@ -11,13 +11,16 @@ import click
 from .. import text
 from ..layers import layer_option, resolve_layers
 from ..module import lowering_of, lowering_options
+from ..network import COLUMNS as NETWORK
+from ..network import network_rows, note_network
 from ..options import Settings, common_options, pass_settings
-from ..output import Column, output_options, print_rows
+from ..output import Column, output_options, print_rows, print_table
 
 if TYPE_CHECKING:
     from ...exchange.outbox import Delivery
     from ...plugins.metaschedule.tune.progress import Progress, TaskProgress
     from ...plugins.metaschedule.tune.results import TaskResult, TuningResult
+    from ...storage.network_runs import NetworkRun
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,6 +43,9 @@ COLUMNS = (
     Column("problem"),
 )
 
+
+#: Columns of a network that those of tasks have, too.
+_SHARED = frozenset({"operator", "digest", "calls"})
 
 _RUN = (
     click.option(
@@ -91,6 +97,11 @@ _RUN = (
     ),
     click.option(
         "--no-warm", is_flag=True, help="Do not start from programs of similar workloads."
+    ),
+    click.option(
+        "--no-latency",
+        is_flag=True,
+        help="Do not measure a network as a whole before and after the run.",
     ),
     click.option("--remeasure", is_flag=True, help="Measure known programs again."),
     click.option(
@@ -165,7 +176,10 @@ def command(settings: Settings, module: str, **choices: Any) -> None:
     continue an interrupted run, run the same command again.
 
     Each batch goes to the operator whose expected gain for the network is largest. An operator that
-    TVM cannot tune is reported, the others are tuned, and the exit code is 1.
+    TVM cannot tune is reported, the others are tuned, and the exit code is 1. At the end the
+    network is measured with equal inputs before and after, operator by operator; "of the limit" is
+    the least time on this machine (its peak and bandwidth are measured once) as a share of the
+    time. The exit code is also 1 where outputs differ by more than rounding.
 
     Example:
       tunedb tune matmul.py
@@ -186,7 +200,8 @@ def command(settings: Settings, module: str, **choices: Any) -> None:
 
         result = _tune(settings, module, runner, choices, on_progress)
     _report(settings, module, result)
-    if any(task.problem is not None for task in result.tasks):
+    is_accurate = result.network is None or result.network.is_accurate
+    if not is_accurate or any(task.problem is not None for task in result.tasks):
         raise click.exceptions.Exit(1)
 
 
@@ -242,11 +257,21 @@ def _tune(
         num_tuning_cores=choices.pop("jobs") or "physical",
         evaluator=evaluator,
         warm=not choices.pop("no_warm"),
+        network=_name_of(module),
+        measure_network=not choices.pop("no_latency"),
         **lowering_of(choices.pop("layout"), choices.pop("no_prepack")),
         layers=resolve_layers(settings, choices.pop("layers")),
         on_progress=on_progress,
         **choices,
     )
+
+
+def _name_of(module: str) -> str:
+    """Return the name of a network: of its file, or of its name in a Python module."""
+    from pathlib import Path
+
+    path, _, name = module.rpartition(":")
+    return name if path else Path(module).stem
 
 
 @contextmanager
@@ -265,11 +290,20 @@ def _interruptible(settings: Settings) -> Iterator[list[Progress]]:
 
 
 def _report(settings: Settings, module: str, result: TuningResult) -> None:
-    """Print the result of each task, then notes on the run."""
-    try:
-        print_rows(settings, COLUMNS, [_row(task) for task in result.tasks])
-    finally:
-        result.database.close()
+    """Print the result of each task, the times of the network, and notes on the run."""
+    rows = [_row(task) for task in result.tasks]
+    result.database.close()
+    network = result.network
+
+    def show() -> None:
+        print_table(COLUMNS, rows)
+        if network is not None:
+            print_table(NETWORK, network_rows(network))
+
+    columns = (*COLUMNS, *(column for column in NETWORK if column.key not in _SHARED))
+    unknown = dict.fromkeys(column.key for column in columns)
+    merged = [unknown | row for row in _merged(rows, network)]
+    print_rows(settings, columns, merged, show=show)
     costs = result.costs
     threads = "" if result.threads is None else f" on {text.threads(result.threads)}"
     settings.note(
@@ -288,7 +322,10 @@ def _report(settings: Settings, module: str, result: TuningResult) -> None:
             f"{text.count(untried, 'operator')} without a trial; "
             "give more --trials or --minutes, or run the same command again"
         )
-    if result.latency is not None:
+    if network is not None:
+        note_network(settings, network)
+        settings.note("Show this again: tunedb top --network " + network.name)
+    elif result.latency is not None:
         settings.note(f"Sum of the operators' times: {text.seconds(result.latency)}")
     for note in result.notes:
         settings.note(note)
@@ -307,6 +344,18 @@ def _report(settings: Settings, module: str, result: TuningResult) -> None:
     if best is not None:
         settings.note(f"Show the best record: tunedb show {best.id}")
         settings.note(f"Compile the module: tunedb apply {module} -o lib.so")
+
+
+def _merged(rows: list[dict[str, Any]], network: NetworkRun | None) -> list[dict[str, Any]]:
+    """Return the rows of tasks with their times in the network, then its other rows."""
+    found = [] if network is None else network_rows(network)
+    times = {
+        row["operator"]: {key: value for key, value in row.items() if key not in _SHARED}
+        for row in found
+    }
+    tasks = {row["task"] for row in rows}
+    others = [{"task": name, **time} for name, time in times.items() if name not in tasks]
+    return [row | times.get(row["task"], {"kind": "operator"}) for row in rows] + others
 
 
 def _note_delivery(settings: Settings, delivery: Delivery) -> None:
@@ -354,13 +403,19 @@ def _display(settings: Settings, minutes: float | None) -> Iterator[Callable[[Pr
         return
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
     from rich.progress import Progress as Bars
 
     columns = (
         *(TextColumn("{task.description}"), BarColumn(None)),
         *(() if minutes else (MofNCompleteColumn(),)),
-        *(TextColumn("{task.fields[best]}"), TimeElapsedColumn()),
+        *(TextColumn("{task.fields[best]}"), TimeElapsedColumn(), TimeRemainingColumn()),
     )
     # Transient: the report takes the bar's place.
     with Bars(*columns, console=Console(stderr=True, highlight=False), transient=True) as bars:
@@ -372,7 +427,7 @@ def _display(settings: Settings, minutes: float | None) -> Iterator[Callable[[Pr
                 description=escape(text.cut(text.clean(progress.task.name), 30)),
                 total=60 * minutes if minutes else progress.of,
                 completed=min(progress.seconds, 60 * minutes) if minutes else progress.trials,
-                best=_forecast(progress.task),
+                best=_state(progress),
             )
 
         yield show
@@ -381,9 +436,22 @@ def _display(settings: Settings, minutes: float | None) -> Iterator[Callable[[Pr
 def _note(settings: Settings, progress: Progress) -> None:
     if settings.verbosity > 0:
         settings.note(
-            f"{progress.task.name}: {progress.trials} of {progress.of} trials, "
-            f"{_forecast(progress.task)}"
+            f"{progress.task.name}: {progress.trials} of {progress.of} trials, {_state(progress)}"
         )
+
+
+def _state(progress: Progress) -> str:
+    """Return the estimate of a network, and the operators that have a program; else of the task."""
+    if progress.latency is None:
+        return _forecast(progress.task)
+    faster = ""
+    if progress.untuned is not None:
+        faster = f" ({progress.untuned / progress.latency:.1f}x)"
+    tuned = sum(task.trials > 0 for task in progress.tasks)
+    return (
+        f"about {text.seconds(progress.latency)}{faster}, "
+        f"{tuned} of {text.count(len(progress.tasks), 'operator')} tuned"
+    )
 
 
 def _forecast(task: TaskProgress) -> str:

@@ -209,3 +209,10 @@ def test_numbers_of_threads_are_shown_where_they_differ(run, run_json, tmp_path)
     assert "threads" in done.stdout
     assert "Different numbers of TVM's threads: their times are not comparable." in done.stderr
     assert "Different" not in run("--db", path, "top", "-k", 1).stderr
+
+
+def test_networks_without_a_run(run, filled):
+    result = run("--db", filled, "top", "--network", code=3)
+    assert "no network was tuned yet; tune one: tunedb tune network.onnx" in result.stderr
+    result = run("--db", filled, "top", "matmul", "--network", "net", code=2)
+    assert "--network shows a whole run" in result.stderr

@@ -87,6 +87,7 @@ def test_keys_are_documented_data(module, fakes, run_json):
             (
                 *("task", "workload_id", "record", "best", "first", "trials", "served", "failed"),
                 *("origin", "operators", "donor", "forecast", "calls", "problem"),
+                *("kind", "untuned", "seconds", "share", "flops", "limit"),
             )
         )
     ]
@@ -219,7 +220,24 @@ def test_a_network_from_a_file(fakes, run, run_json, tmp_path):
     """What is tuned is what apply and explain find, with the same options and not with others."""
     onnx.save(networks.mobile(size=8), "net.onnx")
     keep = ("--layout", "keep", "--no-prepack")
-    run("tune", "net.onnx", "--per-task", 1, "--op", "conv2d", *SHORT, *keep)
+    tuned = run_json("tune", "net.onnx", "--per-task", 1, "--op", "conv2d", *SHORT, *keep)
+    *operators, runtime, network = run_json("top", "--network", "net")
+    assert [row["kind"] for row in operators] == ["operator"] * len(operators)
+    assert runtime["kind"] == "runtime" and network["operator"] == "net"
+    assert network["seconds"] > 0 and network["untuned"] > 0
+    by_name = {row["operator"]: row for row in operators}
+    convolutions = [row for row in tuned if row["record"] is not None]
+    assert len(convolutions) == 4
+    for row in convolutions:
+        assert (row["calls"], row["seconds"]) == (1, by_name[row["task"]]["seconds"])
+        assert row["flops"] > 0 and row["limit"] > 0
+    # Operators that were not tuned, the runtime and the network follow.
+    assert [row["task"] for row in tuned[-2:]] == ["calls and allocations", "net"]
+    told = run("top", "--network").stderr
+    assert re.search(r"net on 2 threads: .* untuned, .* tuned \(.*x\); sum of the operators", told)
+    assert "Limit of this machine: " in told
+    none = run("top", "--network", "other", code=3)
+    assert "no tuning run of the network other; there are: net" in none.stderr
     rows = run_json("apply", "net.onnx", "-o", tmp_path / "net.so", *keep)
     found = [row["function"] for row in rows if row["record"] is not None]
     assert len(found) == 4 and all("conv2d" in name for name in found)

@@ -7,13 +7,13 @@ import pytest
 from tunedb.errors import UsageError
 from tunedb.search.forecast import Curve
 from tunedb.search.scheduling import (
-    Machine,
     TaskState,
     TuningGoal,
     batch_size,
     estimated_latency,
     next_task,
 )
+from tunedb.system.roofline import Roofline
 
 
 def task(weight=1.0, flop=1e9, size=1e6, **options):
@@ -46,16 +46,18 @@ def test_weights_count():
 
 
 def test_operations_and_bytes_are_estimates_until_something_is_measured():
-    machine = Machine(flops=1e11, bandwidth=1e10, slowdown=10)
-    assert machine.seconds(1e9, 1e6) == pytest.approx(1e-2)
-    assert machine.seconds(1e6, 1e9) == pytest.approx(1e-1)
-    untuned = task(weight=2.0, machine=machine)
-    assert untuned.latency == pytest.approx(0.1)
+    roofline = Roofline(1e11, ((1e7, 1e11), (1e8, 1e10)))
+    assert roofline.seconds(1e9, 1e6) == pytest.approx(1e-2)
+    assert roofline.seconds(1e3, 1e7) == pytest.approx(1e-4)
+    assert roofline.seconds(1e6, 1e9) == pytest.approx(1e-1)
+    unknown = task(weight=2.0, roofline=roofline)
+    assert unknown.latency == pytest.approx(30 * 1e-2)
+    untuned = task(weight=2.0, roofline=roofline, untuned=0.1)
     assert estimated_latency([untuned, task(best=0.05)]) == pytest.approx(0.25)
 
 
 def test_a_task_with_a_stored_program_waits_for_those_without():
-    tuned = task(flop=2e9, best=2 * Machine().seconds(2e9, 1e6), known_trials=64)
+    tuned = task(flop=2e9, best=2 * task(flop=2e9).limit, known_trials=64)
     assert choose([tuned, task(flop=1e9)]) == 1
 
 
@@ -102,7 +104,7 @@ def test_a_task_that_is_slower_than_similar_ones_is_expected_to_catch_up():
 
 
 def test_nothing_is_expected_beyond_the_limit_of_the_machine():
-    limit = Machine().seconds(1e9, 1e6)
+    limit = task().limit
     assert task(best=limit, known_trials=4).expected_gain(4, 0.0) == 0
     assert task(best=limit * 1.01, known_trials=1).expected_gain(4, 0.0) <= limit * 0.0101
 

@@ -5,9 +5,12 @@ from dataclasses import replace
 import pytest
 from builders import FOREIGN, OWN, make_measurement, make_session
 
+from tunedb.identity import canonical_json
 from tunedb.records import Failure, FailureKind, Phase, Session, Source, SourceKind
 from tunedb.results import SessionFactor
+from tunedb.storage.network_runs import NetworkRun, OperatorTime
 from tunedb.system.host import session_class
+from tunedb.system.roofline import Roofline
 
 
 def session(number=0, text=b'{"cpu":"x","cores":2,"os":"a","tvm":"0.27"}'):
@@ -37,6 +40,50 @@ def test_sessions_that_name_no_device_are_alone():
     one, other = session(1, b'{"tvm":"0.27"}'), session(2, b'{"tvm":"0.27"}')
     assert session_class(one) != session_class(other)
     assert session_class(one) == session_class(replace(one))
+
+
+NETWORK = NetworkRun(
+    name="net",
+    target="llvm",
+    threads=2,
+    untuned=2e-2,
+    latency=1e-3,
+    deviation=2e-4,
+    tolerance=1e-4,
+    operators=(OperatorTime("conv2d", "ab" * 16, 2, 1.5e-2, 7e-4, 1e7, 1e5),),
+    roofline=Roofline(1e11, ((1e6, 1e11), (1e8, 1e10))),
+)
+
+
+def end_of_run(number, network):
+    fingerprint = {"cpu": "x", "run": {"key": "k", "trials": 8, "network": network}}
+    return session(number, canonical_json(fingerprint))
+
+
+def test_runs_of_networks_come_back_as_they_were_stored(store):
+    later = replace(NETWORK, name="later", roofline=None)
+    for number, network in ((2, later), (1, NETWORK)):
+        store.sessions.add(end_of_run(number, network.as_json()))
+    assert [network for _, network in store.runs.networks()] == [NETWORK, later]
+    assert repr(NETWORK).startswith("NetworkRun(name='net'") and "\n" not in repr(NETWORK)
+    assert NETWORK.runtime == pytest.approx(3e-4) and not NETWORK.is_accurate
+    (operator,) = NETWORK.operators
+    assert operator.limit_share(NETWORK.roofline) == pytest.approx(2e-4 / 7e-4)
+    assert operator.limit_share(None) is None
+
+
+@pytest.mark.parametrize(
+    "network", [None, 3, {}, NETWORK.as_json() | {"latency": "fast"}, {"name": "net"}]
+)
+def test_what_is_no_run_of_a_network_is_left_out(store, network):
+    store.sessions.add(end_of_run(1, network))
+    store.sessions.add(session(2, b'{"run":[]}'))
+    assert store.runs.networks() == []
+
+
+def test_networks_of_strangers_are_left_out(store):
+    add(store, [make_measurement(session=end_of_run(1, NETWORK.as_json()))], FOREIGN)
+    assert store.runs.networks() == []
 
 
 def add(store, measurements, source=OWN):

@@ -15,9 +15,10 @@ from math import inf
 from statistics import median
 
 from ..errors import UsageError
+from ..system.roofline import Roofline
 from .forecast import Curve
 
-__all__ = ["Machine", "TaskState", "TuningGoal", "batch_size", "next_task"]
+__all__ = ["TaskState", "TuningGoal", "batch_size", "next_task"]
 
 #: Share of the recent gain in what is expected of the next batch; Ansor's alpha.
 _RECENT = 0.2
@@ -25,6 +26,10 @@ _RECENT = 0.2
 _SIMILAR = 0.5
 #: A batch without a gain of this share is a miss; each miss halves what is expected.
 _LEAST_GAIN = 0.01
+#: Limits of a machine that nobody has measured.
+_USUAL = Roofline(1e11, ((inf, 1e10),))
+#: How much slower than the machine's limit untuned loops are.
+_UNTUNED = 30.0
 #: Run time of a program after n random trials, over that of the best: 1 + n ** -0.5.
 _EXPONENT = 0.5
 #: How much slower than the machine's limit the best program of a first batch is expected to be.
@@ -35,29 +40,6 @@ _BATCHES = 3
 _TRIALS_PER_SECOND = 2
 #: Trials of the smallest batch: builders work beside each other.
 _LEAST_BATCH = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """Limits of a machine, for estimates before anything is measured.
-
-    Parameters
-    ----------
-    flops : float
-        Floating-point operations per second of all threads.
-    bandwidth : float
-        Bytes per second.
-    slowdown : float
-        How much slower untuned loops are.
-    """
-
-    flops: float = 1e11
-    bandwidth: float = 1e10
-    slowdown: float = 30.0
-
-    def seconds(self, flop: float, size: float) -> float:
-        """Return the least time of so many operations on so many bytes (the roofline model)."""
-        return max(flop / self.flops, size / self.bandwidth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +83,10 @@ class TaskState:
         Times that the network calls it.
     flop, size : float
         Operations and bytes of one call.
-    machine : Machine
-        Limits of the device.
+    roofline : Roofline
+        Limits of the machine.
+    untuned : float or None
+        Seconds of the untuned program; None takes an estimate.
     family : str
         Tasks of one family are similar.
     curves : sequence of Curve
@@ -116,7 +100,8 @@ class TaskState:
     weight: float
     flop: float
     size: float
-    machine: Machine = Machine()
+    roofline: Roofline = _USUAL
+    untuned: float | None = None
     family: str = ""
     curves: Sequence[Curve] = ()
     best: float | None = None
@@ -134,9 +119,15 @@ class TaskState:
 
     @property
     def latency(self) -> float:
-        """Seconds of one call: the best measured, or an estimate of the untuned program."""
-        limit = self.machine.seconds(self.flop, self.size)
-        return limit * self.machine.slowdown if self.best is None else self.best
+        """Seconds of one call of the best program; without one, of the untuned program."""
+        if self.best is not None:
+            return self.best
+        return _UNTUNED * self.limit if self.untuned is None else self.untuned
+
+    @property
+    def limit(self) -> float:
+        """Least seconds of one call on this machine."""
+        return self.roofline.seconds(self.flop, self.size)
 
     def add(self, times: Sequence[float], trials: int, tuning_seconds: float) -> None:
         """Add a batch.
@@ -170,15 +161,14 @@ class TaskState:
             Operations per second of the fastest similar task; 0 for none.
         """
         halved: float = 0.5**self.misses
-        limit = self.machine.seconds(self.flop, self.size)
         if self.best is None:
-            return max(self.latency - _FIRST * limit, 0.0) * halved
+            return max(self.latency - _FIRST * self.limit, 0.0) * halved
         course = self.best * self._relative_gain(batch)
         similar = self.best - self.flop / (fastest * _SIMILAR) if fastest > 0 else 0.0
         expected = max(course, similar)
         if self.batches:
             expected = _RECENT * self.recent + (1 - _RECENT) * expected
-        return min(expected * halved, max(self.best - limit, 0.0))
+        return min(expected * halved, max(self.best - self.limit, 0.0))
 
     def _relative_gain(self, batch: int) -> float:
         """Return the share of the run time that a batch is expected to gain."""

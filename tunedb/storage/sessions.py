@@ -19,6 +19,7 @@ from . import schema, statements
 from .database import Database
 from .loader import Loader
 from .lookup import Lookup
+from .network_runs import NetworkRun
 from .retractions import is_retracted
 from .retry import retried
 from .rows import Rows, now
@@ -395,11 +396,26 @@ class Runs:
 
         Sessions that only records of others name are omitted. Runs two statements.
         """
-        sessions = [
-            (id_, session)
+        return self._own(
+            [
+                (id_, session)
+                for id_, session in self._loader.all_sessions()
+                if _run_key(fingerprint_of(session)) == key
+            ]
+        )
+
+    def networks(self) -> list[tuple[Session, NetworkRun]]:
+        """Return the tuning runs of networks that ended here, oldest first, with their sessions."""
+        found = [
+            (id_, session, network)
             for id_, session in self._loader.all_sessions()
-            if _run_key(fingerprint_of(session)) == key
+            if (network := NetworkRun.of(session)) is not None
         ]
+        own = {id_ for id_, _ in self._own([(id_, session) for id_, session, _ in found])}
+        return [(session, network) for id_, session, network in found if id_ in own]
+
+    def _own(self, sessions: list[tuple[int, Session]]) -> list[tuple[int, Session]]:
+        """Return the sessions without those that only records of others name."""
         is_own = _m.source_id.in_(self._own_sources())
         rows = self._db.select(
             select(_m.session_id, func.max(case((is_own, 1), else_=0)).label("own"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ __all__ = [
     "Compiled",
     "Use",
     "compile",
+    "compile_lowered",
     "find_record",
     "schedule",
     "tasks_of",
@@ -323,25 +324,38 @@ def compile(
     """
     target = _target_of(database, target)
     use_threads()
-    lowering = Lowering(layout, prepack)
-    notes: list[str] = []
     if is_relax(mod):
+        lowering = Lowering(layout, prepack)
         with _converted_errors("TVM cannot compile it"):
             lowered = lower(mod, target, lowering)
-        mod, notes = lowered.mod, list(lowered.notes)
-    is_network = is_relax(mod)
+        made = compile_lowered(lowered.mod, database, target, packs=lowering.packs(target))
+        return replace(made, notes=lowered.notes + made.notes)
     mod, uses = _scheduled(mod, database, target)
     with _converted_errors("TVM cannot compile it"):
-        if is_network and lowering.packs(target):
-            notes += [
+        mod = _with_symbols(_with_defaults(mod, target))
+        return Compiled(tvm.compile(mod, target=target), tuple(uses))
+
+
+def compile_lowered(mod: Any, database: Database | None, target: Any, *, packs: bool) -> Compiled:
+    """Compile a program of :func:`.network.lower`; without a database with TVM's defaults.
+
+    Raises
+    ------
+    PluginError
+        TVM cannot compile it.
+    """
+    mod, uses = (mod, []) if database is None else _scheduled(mod, database, target)
+    notes: tuple[str, ...] = ()
+    with _converted_errors("TVM cannot compile it"):
+        if packs:
+            notes = tuple(
                 f"weights are parameters: {name} of the library packs them"
                 for name in packing_functions(mod)
-            ]
+            )
             with target, tvm.transform.PassContext(opt_level=3):
                 mod = pack_weights(mod)
-        mod = _with_defaults(mod, target)
-        executable = tvm.compile(mod if is_network else _with_symbols(mod), target=target)
-    return Compiled(executable, tuple(uses), tuple(notes))
+        executable = tvm.compile(_with_defaults(mod, target), target=target)
+    return Compiled(executable, tuple(uses), notes)
 
 
 def write_library(executable: Any, path: str | Path) -> None:

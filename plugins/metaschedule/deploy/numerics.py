@@ -128,7 +128,7 @@ def allocate(
     """
     return [
         [
-            _tensor(device, dtype, values)
+            tensor(device, dtype, values)
             for (_, dtype, _), values in zip(
                 args_info, drawn(args_info, draw, seed=seed), strict=True
             )
@@ -156,9 +156,10 @@ def drawn(args_info: Sequence[Sequence[Any]], draw: int, *, seed: int) -> Arrays
     return arrays
 
 
-def _tensor(device: Any, dtype: str, values: NDArray[Any]) -> Any:
-    tensor = empty(values.shape, dtype, device)
-    return tensor.copyfrom(values.astype(tensor.numpy().dtype))
+def tensor(device: Any, dtype: str, values: NDArray[Any]) -> Any:
+    """Return a tensor of TVM's on a device."""
+    made = empty(values.shape, dtype, device)
+    return made.copyfrom(values.astype(made.numpy().dtype))
 
 
 def _is_float(dtype: str) -> bool:
@@ -205,10 +206,10 @@ def run_compared(
 def _run(rt_mod: Any, device: Any, args: Sequence[Any]) -> Arrays:
     rt_mod[rt_mod.entry_name](*args)
     device.sync()
-    return [_plain(arg.numpy()) for arg in args]
+    return [plain(arg.numpy()) for arg in args]
 
 
-def _plain(array: NDArray[Any]) -> NDArray[Any]:
+def plain(array: NDArray[Any]) -> NDArray[Any]:
     """Return an array in a type of NumPy itself: bfloat16 and float8 as float32."""
     return array if array.dtype.kind in "fiub" else array.astype(np.float32)
 

@@ -17,13 +17,14 @@ from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
 from ....errors import PluginError, UsageError
 from ....search.forecast import Curve
 from ....storage.config import locate, locate_layers, make_folder
+from ....system.roofline import Roofline
 from ..cost_model.cost_model import CostModel
 from ..database.database import Database
-from ..deploy.network import Lowering, lower
+from ..deploy.network import Lowered, Lowering, lower
 from ..measure.measure_callback import MeasureCallback
 from ..measure.measured import Known
 from ..measure.reuse import ReusingBuilder, ReusingRunner
-from ..module_source import is_relax, prim_funcs
+from ..module_source import as_module, is_relax, prim_funcs
 from ..modules import plain
 from ..search.strategy import EvolutionarySearch
 from ..targets import as_target, first_line, is_cpu
@@ -133,12 +134,29 @@ def database_of(
     return opened
 
 
+def module_of(options: TuneOptions) -> Any:
+    """Return the module that is meant, with its parameters as constants.
+
+    Raises
+    ------
+    PluginError
+        TVM cannot bind the parameters.
+    """
+    mod = as_module(options.mod)
+    if not (options.params and is_relax(mod)):
+        return mod
+    try:
+        return relax.transform.BindParams("main", dict(options.params))(mod)
+    except Exception as error:  # whatever the pass raises
+        raise PluginError(f"TVM cannot bind the parameters: {first_line(error)}") from error
+
+
 def tasks_of(
     mod: Any, target: Any, options: TuneOptions, module_equality: str
-) -> tuple[list[Task], tuple[str, ...]]:
+) -> tuple[list[Task], Lowered | None]:
     """Return the functions of a module that are tuned, in the order in which TVM takes them.
 
-    Beside them, what users should know of them.
+    Beside them the lowered module, for a Relax program.
 
     Raises
     ------
@@ -147,9 +165,9 @@ def tasks_of(
     PluginError
         TVM cannot lower a Relax program.
     """
-    notes: tuple[str, ...] = ()
+    lowered = None
     if is_relax(mod):
-        tasks, notes = _relax_tasks(mod, target, options, module_equality)
+        tasks, lowered = _relax_tasks(mod, target, options, module_equality)
         if words := options.op_names:
             names = ", ".join(sorted({task.name for task in tasks}))
             tasks = [task for task in tasks if any(word in task.name for word in words)]
@@ -162,18 +180,15 @@ def tasks_of(
         tasks = [Task(name, _normalize_mod(f)) for name, f in functions if name not in skipped]
     if not tasks:
         raise UsageError("nothing to tune: the module has no unscheduled function")
-    return tasks, notes
+    return tasks, lowered
 
 
 def _relax_tasks(
     mod: Any, target: Any, options: TuneOptions, module_equality: str
-) -> tuple[list[Task], tuple[str, ...]]:
+) -> tuple[list[Task], Lowered]:
     """Return the functions of a Relax program as :func:`compile` asks the database for them."""
-    lowering = Lowering(options.layout, options.prepack)
     try:
-        if options.params:
-            mod = relax.transform.BindParams("main", dict(options.params))(mod)
-        lowered = lower(mod, target, lowering)
+        lowered = lower(mod, target, Lowering(options.layout, options.prepack))
         extracted = ms.relax_integration.extract_tasks(
             lowered.mod, target, module_equality=module_equality
         )
@@ -184,7 +199,7 @@ def _relax_tasks(
         for one in extracted
         if not one.mod.attrs.get("tirx.is_scheduled", False)
     ]
-    return tasks, lowered.notes
+    return tasks, lowered
 
 
 def runner_of(runner: Any, evaluator: EvaluatorConfig) -> Any:
@@ -251,7 +266,11 @@ def strategy_of(strategy: Any, database: Database, known: Known, *, warm: bool) 
 
 
 def scheduler_of(
-    options: TuneOptions, database: Database, curves: Sequence[Sequence[Curve]]
+    options: TuneOptions,
+    database: Database,
+    curves: Sequence[Sequence[Curve]],
+    untuned: Sequence[float | None] | None,
+    roofline: Roofline | None,
 ) -> Any:
     """Return the task scheduler of a run.
 
@@ -261,7 +280,14 @@ def scheduler_of(
         A word that TVM does not know, or minutes for a scheduler of TVM's.
     """
     if options.task_scheduler == "tunedb":
-        return TaskScheduler(database, minutes=options.minutes, seed=options.seed, curves=curves)
+        return TaskScheduler(
+            database,
+            minutes=options.minutes,
+            seed=options.seed,
+            curves=curves,
+            untuned=untuned,
+            roofline=roofline,
+        )
     if options.minutes is not None:
         raise UsageError("TVM's task schedulers count trials; minutes need the scheduler 'tunedb'")
     return _tvms("task_scheduler", options.task_scheduler, ms.TaskScheduler)

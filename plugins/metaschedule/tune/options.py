@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, LocalRunner
 
 from ....errors import UsageError
 from ..database.database import Database
@@ -60,9 +60,16 @@ class TuneOptions:
     remeasure: bool
     layout: Layout
     prepack: bool | None
+    network: str | None
+    measure_network: bool
     layers: Sequence[str | Path] | None
     server: str | Path | None
     on_progress: Callable[[Progress], object] | None
+
+    def measures_network(self) -> bool:
+        """Return whether a network is measured as a whole: asked for, and candidates run here."""
+        is_local = self.runner == "local" or isinstance(self.runner, LocalRunner)
+        return self.measure_network and is_local
 
     def search_threads(self) -> int:
         """Return how many threads search; words of TVM's count CPUs that this process may use.

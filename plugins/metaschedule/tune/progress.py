@@ -17,7 +17,7 @@ from ..compat import register_errors
 from ..measure.measure_callback import run_secs_of
 from ..measure.measured import is_served
 
-__all__ = ["Costs", "Monitor", "Progress", "ProgressCallback", "TaskProgress"]
+__all__ = ["Costs", "Course", "Monitor", "Progress", "ProgressCallback", "TaskProgress"]
 
 register_errors()
 
@@ -97,6 +97,9 @@ class Progress:
         Since the run began.
     costs : Costs
         Where they went.
+    latency, untuned : float or None
+        Seconds of all operators of a Relax program: the best known ones, and before the tuning.
+        None where the time of one is unknown.
     """
 
     task: TaskProgress
@@ -105,14 +108,31 @@ class Progress:
     of: int
     seconds: float
     costs: Costs
+    latency: float | None = None
+    untuned: float | None = None
 
 
 @dataclass(slots=True)
-class _Course:
-    """The course of one task while it is tuned."""
+class Course:
+    """The course of one task while it is tuned.
+
+    Parameters
+    ----------
+    name : str
+        Name of the task.
+    curves : sequence of Curve
+        Searches for similar workloads.
+    calls : int or None
+        Calls in one run of a Relax program.
+    untuned, known : float or None
+        Seconds of the untuned function, and of the best record before the run.
+    """
 
     name: str
     curves: Sequence[Curve]
+    calls: int | None = None
+    untuned: float | None = None
+    known: float | None = None
     trials: int = 0
     served: int = 0
     failed: int = 0
@@ -135,6 +155,12 @@ class _Course:
             self.best = min(times) if self.best is None else min(self.best, *times)
             self.first = self.best if self.first is None else self.first
 
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of the best program, or of the untuned function."""
+        times = [time for time in (self.best, self.known) if time is not None]
+        return min(times) if times else self.untuned
+
     def as_progress(self) -> TaskProgress:
         """Return it as others see it."""
         return TaskProgress(
@@ -153,8 +179,8 @@ class Monitor:
 
     Parameters
     ----------
-    tasks : sequence of (str, sequence of Curve)
-        Name of each task, in the order of the scheduler, and searches for similar workloads.
+    courses : sequence of Course
+        Courses of the tasks, in the order of the scheduler.
     done, of : int
         Trials that an earlier, unfinished run has done, and those of all.
     on_progress : callable or None
@@ -170,14 +196,14 @@ class Monitor:
 
     def __init__(
         self,
-        tasks: Sequence[tuple[str, Sequence[Curve]]],
+        courses: Sequence[Course],
         done: int,
         of: int,
         on_progress: Callable[[Progress], object] | None,
         began: float,
     ) -> None:
         self.failure: Exception | None = None
-        self._courses = [_Course(name, curves) for name, curves in tasks]
+        self._courses = courses
         self._done = done
         self._of = of
         self._tell = on_progress
@@ -212,6 +238,8 @@ class Monitor:
             of=self._of,
             seconds=seconds,
             costs=self._costs(seconds),
+            latency=_total(self._courses, [course.seconds for course in self._courses]),
+            untuned=_total(self._courses, [course.untuned for course in self._courses]),
         )
 
     def tasks(self) -> tuple[TaskProgress, ...]:
@@ -230,6 +258,16 @@ class Monitor:
         starting = self._starting or seconds
         searching = max(seconds - starting - sum(spent.values()), 0.0)
         return Costs(**spent, starting=starting, searching=searching)
+
+
+def _total(courses: Sequence[Course], seconds: Sequence[float | None]) -> float | None:
+    """Return the seconds of all calls; None where one is unknown."""
+    total = 0.0
+    for course, one in zip(courses, seconds, strict=True):
+        if course.calls is None or one is None:
+            return None
+        total += course.calls * one
+    return total
 
 
 class ProgressCallback(_PyMeasureCallback):

@@ -9,6 +9,7 @@ from ....exchange.outbox import Delivery
 from ....json_checks import parse_json
 from ....records import Origin
 from ....results import Record
+from ....storage.network_runs import NetworkRun
 from ..database.database import Database
 from .progress import Costs, TaskProgress
 
@@ -96,6 +97,8 @@ class TuningResult:
     threads : int or None
         Threads of TVM's runtime that programs were measured with; None on GPUs, and where nobody
         knows.
+    network : NetworkRun or None
+        Times of a Relax program as a whole, before and after; None where they were not measured.
     notes : tuple of str
         What users should know of the program, in one line each.
     delivery : Delivery or None
@@ -110,6 +113,7 @@ class TuningResult:
     seconds: float
     costs: Costs
     threads: int | None = None
+    network: NetworkRun | None = None
     notes: tuple[str, ...] = ()
     delivery: Delivery | None = None
 

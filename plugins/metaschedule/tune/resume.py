@@ -16,12 +16,13 @@ from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
 
 from .... import identity
 from ....records import Session
+from ....storage.network_runs import NetworkRun
 from ....system.host import fingerprint_of
 from .. import modules
 from ..database.handle import Handle
 from ..threads import RuntimeThreads
 
-__all__ = ["end_run", "run_key", "session_of_run", "trials_done"]
+__all__ = ["end_run", "run_key", "session_of_run", "store_network", "trials_done"]
 
 
 def run_key(
@@ -135,6 +136,13 @@ def end_run(handle: Handle) -> None:
     if trials_done(handle, said["run"]["key"]):
         said["run"]["ended"] = True
         handle.store.sessions.add(_begun_now(said))
+
+
+def store_network(handle: Handle, network: NetworkRun) -> None:
+    """Store what the run of a handle's session came to for its network."""
+    said = fingerprint_of(handle.session())
+    said["run"]["network"] = network.as_json()
+    handle.store.sessions.add(_begun_now(said))
 
 
 def _begun_now(fingerprint: Mapping[str, Any]) -> Session:

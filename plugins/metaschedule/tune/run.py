@@ -10,25 +10,30 @@ from typing import Any, Self
 
 from tvm.s_tir import meta_schedule as ms
 
-from ....errors import PluginError
+from ....errors import PluginError, TuneDBError
 from ....exchange.outbox import Outbox
+from ....results import Record
 from ....search.forecast import Curve
-from ....system.host import threads_of
+from ....storage.network_runs import NetworkRun
+from ....system.host import session_class, threads_of
+from ....system.roofline import Roofline
 from ....system.temporary import TemporaryFolder
 from ..cost_model.cost_model import CostModel
 from ..database.database import Database
 from ..database.handle import Handle
+from ..deploy.network import Lowering
 from ..intrinsics import load_intrinsics
 from ..measure.measured import Known
-from ..module_source import as_module, is_relax
+from ..module_source import is_relax
 from ..targets import first_line
 from ..threads import RuntimeThreads, use_threads
 from . import defaults
+from .network import Network
 from .options import TuneOptions
-from .progress import Monitor, ProgressCallback, TaskProgress
+from .progress import Course, Monitor, ProgressCallback, TaskProgress
 from .remote import describe
 from .results import TaskResult, TuningResult
-from .resume import end_run, run_key, session_of_run, trials_done
+from .resume import end_run, run_key, session_of_run, store_network, trials_done
 from .scheduler import TaskScheduler, task_curves
 from .server_sync import notify_outbox, start_outbox
 from .tvm_logs import logs_in_files
@@ -52,7 +57,9 @@ class Run:
         The functions that are tuned.
     curves : list of list of Curve
         Searches for workloads that are similar to each.
-    notes : tuple of str
+    untuned : list of float or None
+        Seconds of the untuned function of each; None where unknown.
+    notes : list of str
         What users should know of them.
     trials, done : int
         Trials of the whole run, and those that an earlier, unfinished run has done.
@@ -64,6 +71,8 @@ class Run:
         Delivers to a server what is measured.
     keeps : ExitStack
         Closes a database that was opened for the run.
+    network : Network or None
+        A Relax program that is measured as a whole.
     problems : dict of int to str
         Tasks that TVM cannot tune, by number, with the reason.
     """
@@ -74,13 +83,15 @@ class Run:
     database: Database
     tasks: list[defaults.Task]
     curves: list[list[Curve]]
-    notes: tuple[str, ...]
+    untuned: list[float | None]
+    notes: list[str]
     trials: int
     done: int
     known: Known
     monitor: Monitor
     outbox: Outbox | None
     keeps: ExitStack
+    network: Network | None
     problems: dict[int, str] = field(default_factory=dict)
 
     @classmethod
@@ -94,7 +105,7 @@ class Run:
         """
         began = time.perf_counter()
         threads = use_threads()
-        mod, target = as_module(options.mod), options.target
+        mod, target = defaults.module_of(options), options.target
         remote = defaults.remote_of(options.runner)
         if target is None and isinstance(options.database, Database):
             target = options.database.tvm_target
@@ -108,14 +119,26 @@ class Run:
         if options.server is not None:
             outbox = start_outbox(database.store, options.server, stack)
             tell = notify_outbox(outbox, tell)
-        tasks, notes = defaults.tasks_of(mod, target, options, handle.workloads.equality)
+        tasks, lowered = defaults.tasks_of(mod, target, options, handle.workloads.equality)
+        notes = list(lowered.notes) if lowered else []
         trials = options.trials(len(tasks))
         done = _join_run(handle, tasks, target, options, trials, threads, stack)
+        network = None
+        if lowered is not None and options.measures_network():
+            lowering = Lowering(options.layout, options.prepack)
+            try:
+                network = Network.begin(mod, lowered, target, lowering, _roofline(handle), stack)
+            except TuneDBError as error:
+                notes.append(f"the network's latency is not measured: {error}")
         if ms.Profiler.current() is None:
             stack.enter_context(ms.Profiler())
         curves = [task_curves(handle, task.mod, target) for task in tasks]
-        names = [task.name for task in tasks]
-        monitor = Monitor(list(zip(names, curves, strict=True)), done, trials, tell, began)
+        untuned = [None if network is None else network.untuned_seconds(t.mod) for t in tasks]
+        courses = [
+            Course(task.name, known, task.calls, seconds, _best_seconds(handle, task, target))
+            for task, known, seconds in zip(tasks, curves, untuned, strict=True)
+        ]
+        monitor = Monitor(courses, done, trials, tell, began)
         known = Known(handle, remeasure=options.remeasure)
         return cls(
             mod,
@@ -124,6 +147,7 @@ class Run:
             database,
             tasks,
             curves,
+            untuned,
             notes,
             trials,
             done,
@@ -131,6 +155,7 @@ class Run:
             monitor,
             outbox,
             keeps,
+            network,
         )
 
     def tune(self, stack: ExitStack) -> None:
@@ -149,7 +174,13 @@ class Run:
         for task in self.tasks:
             self.known.prepare(task.mod, self.target)
         model = defaults.cost_model_of(self.options.cost_model, self.database)
-        scheduler = defaults.scheduler_of(self.options, self.database, self.curves)
+        scheduler = defaults.scheduler_of(
+            self.options,
+            self.database,
+            self.curves,
+            self.untuned,
+            None if self.network is None else self.network.roofline,
+        )
         arguments = self._arguments(model, scheduler, stack)
         self.monitor.start()
         try:
@@ -223,6 +254,7 @@ class Run:
 
     def result(self) -> TuningResult:
         """Return what the run came to."""
+        network = self._measured_network()
         told = self.monitor.now(self.monitor.tasks()[0])
         return TuningResult(
             database=self.database,
@@ -236,9 +268,23 @@ class Run:
             seconds=told.seconds,
             costs=told.costs,
             threads=self._threads(),
-            notes=self.notes,
+            network=network,
+            notes=tuple(self.notes),
             delivery=None if self.outbox is None else self.outbox.close(),
         )
+
+    def _measured_network(self) -> NetworkRun | None:
+        """Measure the network with the best programs, and store what it came to."""
+        if self.network is None:
+            return None
+        name = self.options.network or "network"
+        try:
+            found = self.network.finish(self.database, name, self._threads(), self.tasks)
+        except TuneDBError as error:
+            self.notes.append(f"the tuned network is not measured: {error}")
+            return None
+        store_network(self.database._handle, found)
+        return found
 
     def _threads(self) -> int | None:
         handle = self.database._handle
@@ -248,10 +294,30 @@ class Run:
     def _result(
         self, task: defaults.Task, progress: TaskProgress, problem: str | None
     ) -> TaskResult:
-        handle = self.database._handle
-        id_, equal, here = handle.task_ids(task.mod, self.target)
-        record = handle.store.records.best(equal, here) if equal and here else None
+        id_, record = _best(self.database._handle, task, self.target)
         return TaskResult(progress, id_, record, task.calls, problem)
+
+
+def _best(handle: Handle, task: defaults.Task, target: Any) -> tuple[int | None, Record | None]:
+    """Return the id of a task's workload, and its best record."""
+    id_, equal, here = handle.task_ids(task.mod, target)
+    return id_, handle.store.records.best(equal, here) if equal and here else None
+
+
+def _best_seconds(handle: Handle, task: defaults.Task, target: Any) -> float | None:
+    _, record = _best(handle, task, target)
+    return None if record is None else record.mean
+
+
+def _roofline(handle: Handle) -> Roofline | None:
+    """Return the limits of this machine that an earlier run has measured."""
+    here = session_class(handle.session())
+    found = [
+        network.roofline
+        for session, network in handle.store.runs.networks()
+        if session_class(session) == here
+    ]
+    return found[-1] if found else None
 
 
 def _join_run(

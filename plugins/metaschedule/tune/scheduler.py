@@ -22,6 +22,7 @@ from ....run_times import mean_of, status_of
 from ....search.forecast import Curve, similar_curves
 from ....search.scheduling import TaskState, TuningGoal, batch_size, next_task
 from ....storage.workloads import Neighbour
+from ....system.roofline import Roofline
 from .. import modules
 from ..compat import register_errors
 from ..database.database import Database, handle_of
@@ -30,7 +31,7 @@ from ..measure.measure_callback import run_secs_of
 from ..targets import first_line
 from .tvm_logs import task_logger
 
-__all__ = ["TaskScheduler", "task_curves"]
+__all__ = ["TaskScheduler", "sizes_of", "task_curves"]
 
 register_errors()
 
@@ -83,6 +84,10 @@ class TaskScheduler(_PyTaskScheduler):
         Seed of that chance.
     curves : sequence of sequence of Curve, optional
         Searches for workloads that are similar to each task; by default those of the database.
+    untuned : sequence of float or None, optional
+        Seconds of each task's untuned function; by default, and where None, an estimate.
+    roofline : Roofline, optional
+        Limits of the machine, for estimates.
 
     Attributes
     ----------
@@ -115,6 +120,8 @@ class TaskScheduler(_PyTaskScheduler):
         epsilon: float = 0.05,
         seed: int | None = None,
         curves: Sequence[Sequence[Curve]] | None = None,
+        untuned: Sequence[float | None] | None = None,
+        roofline: Roofline | None = None,
     ) -> None:
         handle = handle_of(database)
         if handle is None:
@@ -133,10 +140,15 @@ class TaskScheduler(_PyTaskScheduler):
         # TVM holds this function, which holds nothing of TVM's object.
         def tune(contexts: Any, weights: Any, trials: int, per_task: int, *rest: Any) -> None:
             known = curves or [task_curves(handle, one.mod, one.target) for one in contexts]
-            tasks = [
-                _TunedTask(_task_state(handle, context, float(weight), courses), context)
-                for context, weight, courses in zip(contexts, weights, known, strict=True)
-            ]
+            times = untuned or [None] * len(known)
+            tasks = []
+            for context, weight, courses, seconds in zip(
+                contexts, weights, known, times, strict=True
+            ):
+                state = _task_state(handle, context, float(weight), courses)
+                state.untuned = seconds
+                state.roofline = roofline or state.roofline
+                tasks.append(_TunedTask(state, context))
             _tune(tasks, limits, problems, int(trials), int(per_task), *rest)
 
         super().__init__(lambda: -1, None, tune)
@@ -290,16 +302,22 @@ def task_curves(handle: Handle, mod: Any, target: Any) -> list[Curve]:
     return similar_curves(handle.store, signature, handle.targets.stored(target))
 
 
+def sizes_of(mod: Any) -> tuple[float, float]:
+    """Return the operations of a function, and the bytes of its arguments."""
+    return _sizes(signature_of(modules.to_workload(mod)))
+
+
 def _task_state(handle: Handle, context: Any, weight: float, curves: Sequence[Curve]) -> TaskState:
     """Return a task as the database knows it."""
     signature = signature_of(modules.to_workload(context.mod))
+    flop, size = _sizes(signature)
     _, equal, here = handle.task_ids(context.mod, context.target)
     record = handle.store.records.best(equal, here) if equal and here else None
     own = [Neighbour(id_, tuple(here), 0.0, "exact") for id_ in equal]
     return TaskState(
         weight,
-        float(signature.flops or 0),
-        _bytes_of(signature),
+        flop,
+        size,
         family=str(signature.family),
         curves=curves,
         best=None if record is None else record.mean,
@@ -307,8 +325,8 @@ def _task_state(handle: Handle, context: Any, weight: float, curves: Sequence[Cu
     )
 
 
-def _bytes_of(signature: Signature) -> float:
-    """Return the bytes of the arguments."""
-    return float(
-        sum(prod(shape) * _BYTES.get(str(dtype), 4) for dtype, shape in signature.arguments or ())
+def _sizes(signature: Signature) -> tuple[float, float]:
+    size = sum(
+        prod(shape) * _BYTES.get(str(dtype), 4) for dtype, shape in signature.arguments or ()
     )
+    return float(signature.flops or 0), float(size)

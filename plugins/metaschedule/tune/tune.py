@@ -47,6 +47,8 @@ def tune(
     remeasure: bool = False,
     layout: Layout = "auto",
     prepack: bool | None = None,
+    network: str | None = None,
+    measure_network: bool = True,
     layers: Sequence[str | Path] | None = None,
     server: str | Path | None = None,
     on_progress: Callable[[Progress], object] | None = None,
@@ -111,6 +113,11 @@ def tune(
     layout, prepack
         Of a Relax program, as for :func:`compile`, which must get the same: ``auto`` puts channels
         of ``conv2d`` last on CPUs, and there the search chooses the layout of weights.
+    network : str, optional
+        Name of a Relax program, under which ``tunedb top --network`` shows what this run came to.
+    measure_network : bool
+        Whether a Relax program is measured as a whole, before and after, where this machine has its
+        device. The untuned times guide the search.
     layers : sequence of str or Path, optional
         Databases of others that answer behind a database that is opened here, and give donors to
         the search; by default, where no `database` is named, those of a ``tunedb.toml``.

@@ -1,0 +1,269 @@
+"""Times of a compiled network and of its functions, measured in a process of its own."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import relax, tirx
+from tvm.support.popen_pool import PopenPoolExecutor
+
+from ....errors import PluginError
+from ....system.roofline import Roofline
+from ....system.temporary import TemporaryFolder
+from ..measure.roofline import measure_roofline
+from ..targets import first_line
+from ..threads import use_threads
+from . import numerics
+
+__all__ = ["FunctionTime", "Inputs", "NetworkTimer", "Times", "inputs_of"]
+
+#: Seconds of runs that are timed, of the network as a whole and function by function.
+_SECONDS = 1.0
+#: Runs at most.
+_RUNS = 200
+#: Functions of the virtual machine itself.
+_BUILTIN = "vm.builtin."
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Arguments of a network.
+
+    Parameters
+    ----------
+    tensors : tuple of (str, str, list of int)
+        ``TENSOR``, dtype and shape of each argument.
+    count : int
+        Number of arguments that are no weights; they come first.
+    """
+
+    tensors: tuple[tuple[str, str, list[int]], ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTime:
+    """Time of a function in one run of a network.
+
+    Parameters
+    ----------
+    calls : int
+        Number of calls.
+    seconds : float
+        Median seconds of all calls. Each one is timed, which adds about a microsecond.
+    """
+
+    calls: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Times of a network.
+
+    Parameters
+    ----------
+    latency : float
+        Median seconds of a run.
+    functions : mapping of str to FunctionTime
+        Functions that are not the virtual machine's own.
+    deviation, tolerance : float
+        Largest relative deviation of an output from that of the first network that the timer
+        measured (:func:`.numerics.deviation`), and the largest that is allowed.
+    """
+
+    latency: float
+    functions: Mapping[str, FunctionTime]
+    deviation: float
+    tolerance: float
+
+
+class NetworkTimer:
+    """Measures networks with equal random inputs, one after another, in one process.
+
+    Parameters
+    ----------
+    device : str
+        Kind of the device, in TVM's words.
+    seconds : float
+        Time limit of one measurement, and of the start of the process.
+    """
+
+    def __init__(self, device: str = "cpu", seconds: float = 60.0) -> None:
+        self._device = device
+        threads = use_threads()
+        self._threads = threads.count
+        self._folder = TemporaryFolder("network")
+        self._numbers = count()
+        self._pool = PopenPoolExecutor(max_workers=1, timeout=seconds, initializer=use_threads)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._pool.shutdown(wait=False)
+        self._folder.close()
+
+    def times(self, executable: Any, inputs: Inputs) -> Times:
+        """Measure a network.
+
+        Parameters
+        ----------
+        executable : tvm.relax.VMExecutable
+            The network, as :func:`.apply.compile` returns it.
+        inputs : Inputs
+            Its inputs (:func:`inputs_of`), which get equal random values each time.
+
+        Raises
+        ------
+        PluginError
+            It cannot be linked, or its process fails or exceeds the time limit.
+        """
+        # A process that loads the same path again gets the library that it has.
+        path = self._folder.path / f"network-{next(self._numbers)}.so"
+        try:
+            executable.export_library(str(path))
+            outputs = self._folder.path / "outputs.npz"
+            times: Times = self._call(_times, str(path), self._device, inputs, str(outputs))
+            return times
+        finally:
+            path.unlink(missing_ok=True)
+
+    def roofline(self, target: Any) -> Roofline:
+        """Measure the limits of this machine (:func:`~.measure.roofline.measure_roofline`).
+
+        Raises
+        ------
+        PluginError
+            TVM cannot compile for the target.
+        """
+        found: Roofline = self._call(_roofline, str(target), self._threads)
+        return found
+
+    def _call(self, function: Any, *arguments: Any) -> Any:
+        try:
+            return self._pool.submit(function, *arguments).result()
+        except TimeoutError:
+            raise PluginError("a run exceeds the time limit") from None
+        except Exception as error:  # whatever TVM raises, and the end of the process
+            raise PluginError(first_line(error)) from error
+
+
+def inputs_of(mod: Any) -> Inputs | None:
+    """Return the inputs of a program's ``main``; None where a type is no tensor of known sizes."""
+    main, tensors = mod["main"], []
+    for parameter in main.params:
+        shape = getattr(parameter.ty, "shape", None)
+        extents: list[Any] = list(shape.values) if isinstance(shape, relax.ShapeExpr) else [None]
+        if not all(isinstance(extent, tirx.IntImm) for extent in extents):
+            return None
+        tensors.append(("TENSOR", str(parameter.ty.dtype), [int(extent) for extent in extents]))
+    weights = main.attrs and "num_input" in main.attrs
+    return Inputs(tuple(tensors), int(main.attrs["num_input"]) if weights else len(tensors))
+
+
+# ---------------------------------------------------------------------- in the process
+
+
+def _roofline(target: str, threads: int) -> Roofline:
+    return measure_roofline(tvm.target.Target(target), threads)
+
+
+def _times(path: str, kind: str, inputs: Inputs, outputs: str) -> Times:
+    """Measure the network of a library."""
+    device = tvm.runtime.device(kind)
+    machine = relax.VirtualMachine(tvm.runtime.load_module(path), device)
+    arrays = numerics.drawn(inputs.tensors, 0, seed=0)
+    tensors = [
+        numerics.tensor(device, dtype, array)
+        for (_, dtype, _), array in zip(inputs.tensors, arrays, strict=True)
+    ]
+    with suppress(AttributeError):  # the function of a network whose weights are parameters
+        pack = machine["main_transform_params"]
+        tensors[inputs.count :] = pack(tensors[inputs.count :])
+
+    def run() -> Any:
+        result = machine["main"](*tensors)
+        device.sync()
+        return result
+
+    calls: list[dict[str, list[float]]] = []
+    begun: list[float] = []
+
+    def instrument(_function: Any, name: str, before: bool, *_: Any) -> int:
+        if before:
+            begun.append(time.perf_counter())
+        else:
+            device.sync()
+            calls[-1][str(name)].append(time.perf_counter() - begun.pop())
+        return 0
+
+    def instrumented() -> Any:
+        calls.append(defaultdict(list))
+        return run()
+
+    machine.set_instrument(instrument)
+    begin = time.perf_counter()
+    found = _arrays(instrumented())
+    latency = time.perf_counter() - begin
+    if latency < _SECONDS:
+        calls.clear()
+        _seconds(instrumented)
+        machine.set_instrument(lambda *_: 0)
+        latency = median(_seconds(run))
+    return Times(
+        latency,
+        {
+            name: FunctionTime(len(one), median(sum(run[name]) for run in calls))
+            for name, one in calls[0].items()
+            if not name.startswith(_BUILTIN)
+        },
+        _deviation(found, Path(outputs)),
+        numerics.tolerance_of([str(array.dtype) for array in found]),
+    )
+
+
+def _seconds(run: Callable[[], object]) -> list[float]:
+    """Return the seconds of runs."""
+    seconds: list[float] = []
+    while not seconds or (sum(seconds) < _SECONDS and len(seconds) < _RUNS):
+        begin = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - begin)
+    return seconds
+
+
+def _arrays(result: Any) -> list[NDArray[Any]]:
+    """Return the tensors of a result, which may be nested."""
+    if isinstance(result, tvm.runtime.Tensor):
+        return [numerics.plain(result.numpy())]
+    return [array for part in result for array in _arrays(part)]
+
+
+def _deviation(found: Sequence[NDArray[Any]], path: Path) -> float:
+    """Return the largest deviation from the outputs of a file, which is written if missing."""
+    if not path.exists():
+        np.savez(path, *found)
+        return 0.0
+    with np.load(path) as expected:
+        return max(
+            numerics.deviation(expected[f"arr_{number}"], array)
+            for number, array in enumerate(found)
+        )
