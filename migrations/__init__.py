@@ -1,4 +1,4 @@
-"""Alembic revisions: the only way that a schema comes to be, also in a new file."""
+"""Alembic revisions, which create and upgrade every schema, also that of a new file."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection
 
-# Alembic's ``context`` and ``op`` are proxies of the process, and two threads in them at once
-# run each other's migration on one connection (seen as a segmentation fault of SQLite).
+# Alembic's ``context`` and ``op`` are proxies of the process: two threads that use them at once run
+# each other's migration on one connection (seen as a segmentation fault of SQLite).
 _lock = threading.Lock()
 
 
@@ -31,7 +31,7 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
 
 
 def restore_guards(connection: Connection) -> None:
-    """Make the guards of a server as they were: triggers may have been dropped or disabled."""
+    """Restore the guards of a server: triggers may have been dropped or disabled."""
     script = import_module(".versions.0007_server_guards", __name__)
     script.make_guards(connection)
 

@@ -1,4 +1,4 @@
-"""What Alembic runs: a migration is atomic on a connection of tunedb.storage.engine.
+"""Alembic's environment: a migration is atomic on a connection of tunedb.storage.engine.
 
 With the driver's own transactions a failing migration left half of its tables behind; inside
 ``BEGIN IMMEDIATE`` nothing is left.

@@ -1,9 +1,9 @@
-"""Room for logs of other tools.
+"""Columns for logs of other tools.
 
 * ``program.decisions`` holds bytes: numbers of transform steps are packed, not JSON;
-* ``measurement`` gets the seconds of the whole trial, what many lines of a log say alike
-  (``context``) and what one line alone says (``extra``). It is found through its program, so the
-  index of its digest alone goes, and so do median and minimum, which no query used;
+* ``measurement`` gets the seconds of the whole trial, the values that many lines of a log share
+  (``context``) and those of one line (``extra``). Queries reach it through its program, so the
+  index of its digest alone is dropped, and so are median and minimum, which no query used;
 * ``workload`` gets its signature.
 
 Revision 0002, after 0001.
@@ -83,7 +83,7 @@ def upgrade() -> None:
 
 
 def _upgrade_sqlite() -> None:
-    """Make the tables anew: SQLite can change neither a type nor a constraint."""
+    """Recreate the tables: SQLite can change neither a type nor a constraint."""
     _anew("workload", lambda: _create_workload(signature=True), _COPY_WORKLOAD)
     _anew("program", lambda: _create_program(Blob), _COPY_PROGRAM)
     _anew("measurement", _create_measurement, _COPY_MEASUREMENT)
@@ -119,7 +119,7 @@ def _upgrade_postgresql() -> None:
 
 
 def downgrade() -> None:
-    """Go back as far as that can be: what 0001 has no column for is lost."""
+    """Go back to 0001; values without a column there are lost."""
     if op.get_bind().dialect.name == "sqlite":
         _downgrade_sqlite()
     else:
@@ -153,9 +153,9 @@ def _downgrade_postgresql() -> None:
 
 
 def _anew(table: str, create: Callable[[], None], copy: str) -> None:
-    """Make a table anew and copy its rows.
+    """Recreate a table and copy its rows.
 
-    Copied twice, because a renamed table would keep quotes around its name for ever.
+    The rows are copied twice, because a renamed table would keep quotes around its name.
     """
     op.execute(_SAVE[table])
     op.drop_table(table)

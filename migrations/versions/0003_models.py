@@ -1,7 +1,7 @@
-"""Room for what models leave behind.
+"""Tables of models.
 
 * ``session_factor``: how much slower one session measured than another;
-* ``prediction``: what a model said of a program before it was measured.
+* ``prediction``: the score of a program by a model, before its measurement.
 
 Revision 0003, after 0002.
 """

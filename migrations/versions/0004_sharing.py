@@ -1,8 +1,8 @@
-"""Room for what databases tell each other.
+"""Tables for exchanges between databases.
 
 * ``retraction``: also of whole sources and sessions, and by which database;
 * ``watermark``: how far an exchange with another database has come;
-* an index by which programs are removed: without it each one would look through all predictions.
+* an index for the removal of programs, which would otherwise scan all predictions for each one.
 
 Revision 0004, after 0003.
 """
@@ -23,20 +23,20 @@ Int = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 Text = sa.Text()
 Blob = sa.LargeBinary()
 
-#: Whoever wrote a database of an earlier revision has retracted by itself.
+#: In earlier revisions each retraction is the database's own.
 _BY_THIS_STORE = """
     INSERT INTO retraction (digest, store, subject, reason, created_at)
     SELECT o.digest, m.value, o.subject, o.reason, o.created_at
     FROM old_retraction AS o, meta AS m WHERE m.key = 'store'"""
 
-#: Earlier revisions know neither other databases' retractions nor those of sources and sessions.
+#: Earlier revisions have neither other databases' retractions nor those of sources and sessions.
 _OF_MEASUREMENTS = """
     INSERT INTO retraction (subject, digest, reason, created_at)
     SELECT o.subject, o.digest, o.reason, o.created_at
     FROM old_retraction AS o, meta AS m
     WHERE m.key = 'store' AND o.store = m.value AND o.subject = 'measurement'"""
 
-#: What these take back is not served, and must not be again.
+#: The records of these retractions are not served, and must stay so.
 _RECORD_BY_RECORD = """
     INSERT INTO retraction (subject, digest, reason, created_at)
     SELECT 'measurement', m.digest, min(o.reason), min(o.created_at)
@@ -75,9 +75,9 @@ def downgrade() -> None:
 
 
 def _anew(create: Callable[[], None], copies: Sequence[str]) -> None:
-    """Make the table anew and copy its rows.
+    """Recreate the table and copy its rows.
 
-    Copied twice, because a renamed table would keep quotes around its name for ever.
+    The rows are copied twice, because a renamed table would keep quotes around its name.
     """
     op.execute("CREATE TABLE old_retraction AS SELECT * FROM retraction")
     op.drop_table("retraction")

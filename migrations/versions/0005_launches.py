@@ -1,6 +1,6 @@
-"""Room for what GPUs did: launches of kernels, and the counters of profilers.
+"""Tables for launches of GPU kernels and for the counters of profilers.
 
-What databases have told each other says how far launches have come, too.
+``watermark`` records how far launches have come in an exchange, too.
 
 Revision 0005, after 0004.
 """
@@ -91,10 +91,10 @@ _WITHOUT = """
 
 
 def _watermark_anew(*, launches: bool) -> None:
-    """Make the table anew, with a column for launches or without, and copy its rows.
+    """Recreate the table, with a column for launches or without, and copy its rows.
 
-    A column that is added to a table of SQLite stands in its definition otherwise than in that of
-    a new one, and a renamed table keeps quotes around its name.
+    In SQLite the definition of a table with an added column differs from that of a new table, and a
+    renamed table keeps quotes around its name.
     """
     added = [sa.Column("launch_id", Int, nullable=False)] if launches else []
     op.execute("CREATE TABLE old_watermark AS SELECT * FROM watermark")

@@ -1,13 +1,13 @@
-"""Room for who says what: the sources of aliases, failures and launches.
+"""The sources of aliases, failures and launches.
 
-* ``workload_alias``, ``failure``, ``launch``: the source that says it;
+* ``workload_alias``, ``failure``, ``launch``: the source that states the row;
 * ``foreign_feature``: the features that came with a merge;
 * ``retraction``: also of the aliases of a source alone.
 
 Revision 0006, after 0005.
 """
 
-# What is put into SQL here are names of this file.
+# Only names of this file are formatted into SQL here.
 # ruff: noqa: S608
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _NUMBERED = {
     for table in ("failure", "launch")
 }
 
-#: The name of a foreign source under which stands what earlier revisions did not attribute.
+#: The name of the foreign source of rows that earlier revisions did not attribute.
 _BEFORE = "before revision 0006"
 _UNKNOWN = "unknown"
 
-#: Aliases of a workload whose records are all of one source are that source's.
+#: If all records of a workload have one source, its aliases belong to that source.
 _ALIASES = """
     INSERT INTO workload_alias (scheme, key, workload_id, source_id)
     SELECT a.scheme, a.key, a.workload_id,
@@ -65,7 +65,7 @@ _ALIASES = """
         FROM measurement GROUP BY workload_id
     ) AS s ON s.workload_id = a.workload_id"""
 
-#: A measurement that succeeded has no failure; whoever said so was not the one who measured.
+#: A measurement that succeeded has no failure; its own source did not state this one.
 _FAILURES = f"""
     INSERT INTO failure ({_FAILURE}, source_id)
     SELECT {", ".join(f"f.{name}" for name in _FAILURE.split(", "))},
@@ -80,7 +80,7 @@ _RETRACTIONS = """
     INSERT INTO retraction (digest, store, subject, reason, created_at)
     SELECT digest, store, subject, reason, created_at FROM old_retraction"""
 
-#: Earlier revisions attribute nothing, and know one retraction of each digest and database.
+#: Earlier revisions attribute no rows, and have one retraction of each digest and database.
 _PLAIN_ALIASES = """
     INSERT INTO workload_alias (scheme, key, workload_id)
     SELECT DISTINCT scheme, key, workload_id FROM old_workload_alias"""
@@ -127,12 +127,12 @@ def downgrade() -> None:
 
 
 def _before() -> bytes:
-    """Return the digest of the source of what earlier revisions did not attribute."""
+    """Return the digest of the source of rows that earlier revisions did not attribute."""
     return identity.digest("source", _UNKNOWN.encode(), _BEFORE.encode())
 
 
 def _add_source_of_before() -> None:
-    """Add that source where there is something that may be its own."""
+    """Add that source if a row may belong to it."""
     op.get_bind().execute(
         sa.text(
             """
@@ -158,9 +158,9 @@ def _add_source_of_before() -> None:
 
 
 def _remake(table: str, create: Callable[[], None], copies: Sequence[str]) -> None:
-    """Make a table anew and copy its rows.
+    """Recreate a table and copy its rows.
 
-    Copied twice, because a renamed table would keep quotes around its name for ever.
+    The rows are copied twice, because a renamed table would keep quotes around its name.
     """
     op.execute(_ASIDE[table])
     op.drop_table(table)
@@ -169,7 +169,7 @@ def _remake(table: str, create: Callable[[], None], copies: Sequence[str]) -> No
         parameters = {"before": _before()} if ":before" in copy else {}
         op.get_bind().execute(sa.text(copy), parameters)
     op.drop_table(f"old_{table}")
-    # PostgreSQL goes on numbering after the rows that were copied with their numbers.
+    # PostgreSQL must continue numbering after the copied rows, which kept their numbers.
     if table in _NUMBERED and op.get_bind().dialect.name == "postgresql":
         op.execute(_NUMBERED[table])
 
@@ -200,12 +200,12 @@ def _create_alias(*, sources: bool) -> None:
 
 
 def _source(*, sources: bool) -> list[sa.Column[int]]:
-    """Return the column that says whose a row is."""
+    """Return the column with the source of a row."""
     return [sa.Column("source_id", Int, nullable=False)] if sources else []
 
 
 def _known_by(table: str, *, sources: bool) -> list[sa.schema.Constraint]:
-    """Return the constraints by which a row is known."""
+    """Return the constraints that identify a row."""
     of = [_reference(table, "source_id", "source")] if sources else []
     key = ["digest", *(["source_id"] if sources else [])]
     return [*of, sa.UniqueConstraint(*key, name=op.f(f"uq_{table}_{'_'.join(key)}"))]

@@ -1,12 +1,12 @@
-"""Guards of a server: what its writers may say, and what the server derives itself.
+"""Guards of a server: the rights of its writers, and the columns that the server derives.
 
-* ``account``: with which role of the server a database is registered;
+* ``account``: the role of the server under which a database is registered;
 * on PostgreSQL, triggers and functions (:data:`GUARDS`).
 
 Revision 0007, after 0006.
 """
 
-# What is put into SQL here are names of this file.
+# Only names of this file are formatted into SQL here.
 # ruff: noqa: S608
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ depends_on = None
 Int = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 Text = sa.Text()
 
-#: Every function has a search path of its own, so that no name is looked up where its caller says;
-#: ``public`` stands for the schema of the tables. Who is asked for is the session's user, because
-#: a function of the owner runs as the owner.
+#: Every function sets its own search path, so that its caller's does not resolve any name;
+#: ``public`` stands for the schema of the tables. The functions check the session's user, because a
+#: function of the owner runs as the owner.
 _HEAD = "LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp"
 
 #: Digest of the sketch without an instruction.
@@ -38,7 +38,7 @@ BEGIN
   RETURN pg_has_role(session_user,
     (SELECT relowner FROM pg_class WHERE oid = 'public.measurement'::regclass), 'MEMBER');
 END $$""",
-    # Any writer tunes into the server itself. Others' names are their accounts'.
+    # Any writer may write in the server's own name; other names belong to their accounts.
     f"""
 CREATE OR REPLACE FUNCTION public.tunedb_may_speak(key text) RETURNS boolean STABLE {_HEAD} AS $$
 BEGIN
@@ -48,7 +48,7 @@ BEGIN
     OR public.tunedb_is_owner();
 END $$""",
     # float64, little-endian, summed from left to right as tunedb.run_times does. PostgreSQL refuses
-    # a # quotient that becomes 0, so the smallest means are taken as they are given.
+    # a quotient that becomes 0, so the smallest means keep their given value.
     f"""
 CREATE OR REPLACE FUNCTION public.tunedb_mean(run_secs bytea, given float8) RETURNS float8
 IMMUTABLE {_HEAD} AS $$
@@ -106,7 +106,7 @@ BEGIN
   RETURN EXISTS (SELECT FROM public.retraction t WHERE t.digest = ANY (digests)
     AND t.store = ANY (stores) AND t.subject <> 'aliases');
 END $$""",
-    # What identifies a record's group, what ranks it and what serves it follows from other columns.
+    # Other columns determine a record's group, its rank and whether it is served.
     f"""
 CREATE OR REPLACE FUNCTION public.tunedb_guard_measurement() RETURNS trigger {_HEAD} AS $$
 DECLARE
@@ -152,7 +152,7 @@ BEGIN
   END IF;
   RETURN NEW;
 END $$""",
-    # Names of workloads, failures and launches count as far as their source is trusted.
+    # Names of workloads, failures and launches in trusted sources come from the sources' accounts.
     f"""
 CREATE OR REPLACE FUNCTION public.tunedb_guard_word() RETURNS trigger {_HEAD} AS $$
 DECLARE
@@ -166,7 +166,7 @@ BEGIN
   END IF;
   RETURN NEW;
 END $$""",
-    # In the server's own name the owner takes back, who may relay what others say, too.
+    # Only the owner retracts in the server's own name, and he may relay retractions of others.
     f"""
 CREATE OR REPLACE FUNCTION public.tunedb_guard_retraction() RETURNS trigger {_HEAD} AS $$
 BEGIN
@@ -191,7 +191,7 @@ BEGIN
     NEW.registered_at, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
   RETURN NEW;
 END $$""",
-    # A script is code, and nobody checks the bytes of a model: both are the owner's word.
+    # A script is code, and XGBoost does not check the bytes of a model: only the owner stores them.
     f"""
 CREATE OR REPLACE FUNCTION public.tunedb_guard_workload() RETURNS trigger {_HEAD} AS $$
 BEGIN
@@ -208,8 +208,8 @@ BEGIN
   END IF;
   RETURN NEW;
 END $$""",
-    # Features that came with a merge are replaced by those that are computed here; others stay, and
-    # so does the mark of those that are there.
+    # Computed features may replace merged ones; other features stay, and so does the mark of
+    # existing merged ones.
     f"""
 CREATE OR REPLACE FUNCTION public.tunedb_guard_feature() RETURNS trigger {_HEAD} AS $$
 BEGIN
@@ -232,7 +232,7 @@ BEGIN
   END IF;
   RETURN OLD;
 END $$""",
-    # Writers call it after retractions: it takes away what the rule above would not serve.
+    # Writers call it after retractions: it stops serving records that the rule above excludes.
     f"""
 CREATE OR REPLACE FUNCTION public.tunedb_stop_serving() RETURNS bigint SECURITY DEFINER
 {_HEAD} AS $$
@@ -270,7 +270,7 @@ FOR EACH ROW EXECUTE FUNCTION public.tunedb_guard_{function}()"""
     ),
 )
 
-#: With the functions of triggers go the triggers.
+#: Dropping the functions of triggers drops the triggers.
 _DROP = """
     DROP FUNCTION tunedb_guard_measurement, tunedb_guard_source, tunedb_guard_word,
         tunedb_guard_retraction, tunedb_guard_account, tunedb_guard_workload, tunedb_guard_model,
@@ -280,10 +280,10 @@ _DROP = """
 
 
 def make_guards(connection: sa.Connection) -> None:
-    """Make the guards of a server, or make them as they were."""
+    """Create or restore the guards of a server."""
     schema = connection.execute(sa.text("SELECT quote_ident(current_schema())")).scalar_one()
     for statement in GUARDS:
-        # A percent sign is no parameter here.
+        # A percent sign does not mark a parameter here.
         connection.exec_driver_sql(statement.replace("public.", f"{schema}.").replace("%", "%%"))
 
 

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Buffer accesses of a store: regions, strides, reuse (group 2 of Ansor's features).
 
-With TVM's way and Ansor's way next to each other (`Work.ansor`): where they differ, a comment
-says how. Integers wrap like TVM's; divisions by zero give what C++ gives.
+Both TVM's and Ansor's definitions (`Work.ansor`); a comment explains each difference. Integers wrap
+like TVM's; divisions by zero give C++'s results.
 """
 
 from libc.stdint cimport uint8_t, uint64_t
@@ -35,7 +35,7 @@ cdef int64_t shape_of(Work* self, Nest nest, int32_t place) noexcept nogil:
     return upper_extent(&self.analyzer, nest, node)
 
 
-# --- what is accessed
+# --- accesses
 
 
 cdef void add_pattern(Work* self, int32_t access, int32_t first, int32_t count, Nest nest) noexcept nogil:
@@ -66,10 +66,10 @@ cdef int32_t add_access(Work* self, Nest nest, int32_t buffer, uint8_t type) noe
 
 
 cdef int find_accesses(Work* self, Nest nest, int32_t stmt) noexcept nogil:
-    """Collect what a store reads and writes; the nodes of its value are in `tally.order`.
+    """Collect the accesses of a store; the nodes of its value are in `tally.order`.
 
-    The written buffer comes first. One that is read as well counts with the indices of the store
-    alone: it is an update.
+    The written buffer comes first. If the store reads it too (an update), only the indices of the
+    store count.
     """
     cdef const Stmt* store = &nest.stmts[stmt]
     cdef const Node* node
@@ -144,7 +144,7 @@ cdef int64_t region(Work* self, Nest nest, const Access* access) noexcept nogil:
 
 
 cdef int record_touch(Work* self, int32_t loop, int32_t level, int32_t access) noexcept nogil:
-    """Add what an access touches under a loop to what was touched there before."""
+    """Add the elements that an access touches under a loop to those of earlier accesses."""
     cdef int32_t i = self.first_touch[loop]
     cdef int32_t buffer = self.accesses[access].buffer
     cdef int64_t elements = self.accesses[access].touched
@@ -174,7 +174,7 @@ cdef int record_touch(Work* self, int32_t loop, int32_t level, int32_t access) n
 
 
 cdef int find_regions(Work* self, Nest nest) noexcept nogil:
-    """Widen the bindings from the innermost loop to the outermost, and note what is touched."""
+    """Widen the bindings from the innermost loop to the outermost, and record touched elements."""
     cdef int32_t level, i, loop
     cdef bint wider
     cdef size_t wanted = <size_t>self.depth * self.n_accesses
@@ -204,7 +204,7 @@ cdef int find_regions(Work* self, Nest nest) noexcept nogil:
 
 
 cdef uint8_t loop_class(Work* self, Nest nest, int32_t level) noexcept nogil:
-    """Class a loop by the box that the indices of the store go through over this loop alone."""
+    """Class a loop by the box of the store's indices over this loop alone."""
     cdef const Access* written = &self.accesses[0]
     cdef int64_t elements = 1
     cdef int32_t k
@@ -212,7 +212,7 @@ cdef uint8_t loop_class(Work* self, Nest nest, int32_t level) noexcept nogil:
     if self.analyzer.status != DONE:
         return MIXED
     evaluate(&self.analyzer, nest, ALL_NODES)
-    if self.analyzer.status != DONE:  # they have no bound while the other loops are at their minimum
+    if self.analyzer.status != DONE:  # no bound while the other loops are at their minimum
         self.analyzer.status = DONE
         return MIXED
     for k in range(nest.buffers[written.buffer].ndim):
@@ -224,7 +224,7 @@ cdef uint8_t loop_class(Work* self, Nest nest, int32_t level) noexcept nogil:
 
 
 cdef bint is_annotated(Work* self, Nest nest) noexcept nogil:
-    """Whether there is a loop around the store whose position is asked for."""
+    """Whether a loop around the store needs a position."""
     cdef int32_t i
     for i in range(self.depth):
         if nest.loops[self.chain[i]].kind != SERIAL and nest.loops[self.chain[i]].kind != THREAD_BINDING:
@@ -233,10 +233,10 @@ cdef bint is_annotated(Work* self, Nest nest) noexcept nogil:
 
 
 cdef void classify_loops(Work* self, Nest nest) noexcept nogil:
-    """Tell spatial loops, reduce loops and those in between, by the elements that are written.
+    """Class loops as spatial, reduce or mixed by the elements that they write.
 
-    A loop is a reduce loop if its variable is not in the indices of the store, spatial if the box
-    that they go through has an element for each iteration, else mixed.
+    A loop is a reduce loop if its variable is not in the indices of the store, spatial if their box
+    has an element for each iteration, else mixed.
     """
     cdef int32_t level, loop
     choose(&self.analyzer, nest, self.roots, nest.buffers[self.accesses[0].buffer].ndim)
@@ -255,7 +255,7 @@ cdef void classify_loops(Work* self, Nest nest) noexcept nogil:
 
 
 cdef int64_t stride_of(Work* self, Nest nest, const Access* access, int32_t loop) noexcept nogil:
-    """Return the smallest distance in elements that one step of a loop makes, 0 without any."""
+    """Return the smallest distance in elements of one step of a loop, 0 without any."""
     cdef const Buffer* buffer = &nest.buffers[access.buffer]
     cdef int64_t least = POS_INF, inner, found
     cdef int32_t pattern = access.pattern
@@ -306,7 +306,7 @@ cdef void find_stride(Work* self, Nest nest, Access* access) noexcept nogil:
 
 
 cdef double bytes_under(Work* self, Nest nest, int32_t loop) noexcept nogil:
-    """Return the bytes that all stores up to now touched under a loop."""
+    """Return the bytes that all stores so far touched under a loop."""
     cdef int32_t i = self.first_touch[loop]
     cdef double total = 0
     while i != NO:
@@ -318,7 +318,7 @@ cdef double bytes_under(Work* self, Nest nest, int32_t loop) noexcept nogil:
 cdef double bytes_at_once(Work* self, Nest nest) noexcept nogil:
     """Return the bytes of one iteration of the innermost loop: an element for each access.
 
-    TVM counts the accesses of this store alone, Ansor those of all stores up to now.
+    TVM counts the accesses of this store alone, Ansor those of all stores so far.
     """
     cdef double total = 0
     cdef int32_t i
@@ -334,7 +334,7 @@ cdef double bytes_at_once(Work* self, Nest nest) noexcept nogil:
 
 
 cdef void find_reuse(Work* self, Nest nest, int32_t which) noexcept nogil:
-    """Look for the innermost loop that accesses the same elements again."""
+    """Find the innermost loop that accesses the same elements again."""
     cdef Access* access = &self.accesses[which]
     cdef int32_t level, inner
     cdef const Touch* touch
@@ -378,7 +378,7 @@ cdef void find_sizes(Work* self, Access* access, int32_t which) noexcept nogil:
         access.unique_bytes = <double>access.element if self.ansor else 1
         return
     access.unique_bytes = <double>access.touched * <double>access.element
-    if self.ansor:  # what the first of the stores under the outermost loop touched
+    if self.ansor:  # touched by the first of the stores under the outermost loop
         access.unique_bytes = <double>self.touches[self.touch_of[which]].first * <double>access.element
     part = 1.0 * <double>access.min_stride * <double>access.element / <double>self.cache_line
     if not part < 1.0:
@@ -411,8 +411,8 @@ cdef bint comes_before(Nest nest, const Access* a, const Access* b) noexcept nog
 cdef void sort_accesses(Work* self, Nest nest) noexcept nogil:
     """Order by lines, then bytes, both falling, then name (insertion: there are few).
 
-    Buffers may share a name. Of those TVM's order depends on their addresses; most often the one
-    that is accessed last comes first, and so it does here.
+    Buffers may share a name. TVM orders those by their addresses; most often the one that is
+    accessed last comes first, as always here.
     """
     cdef int32_t i, k
     for i in range(self.n_accesses):
@@ -424,9 +424,9 @@ cdef void sort_accesses(Work* self, Nest nest) noexcept nogil:
 
 
 cdef int measure_accesses(Work* self, Nest nest, bint classify, bint last) noexcept nogil:
-    """Measure the accesses that `find_accesses` found; returns a Status.
+    """Measure the accesses that `find_accesses` found; return a Status.
 
-    `last` is 0 where another store replaces what this one gives: then only what it touches counts.
+    `last` is 0 if another store replaces this one's row: then only its touched elements count.
     """
     cdef int32_t i
     cdef int status

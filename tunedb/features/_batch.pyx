@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The rows of many scheduled modules in one stretch without the GIL.
+"""The rows of many scheduled modules with one release of the GIL.
 
-A program takes some ten microseconds from TVM's objects to its rows, less than it costs threads to
-hand the GIL to each other; so it is left once for all programs of a thread.
+A program takes some ten microseconds from TVM's objects to its rows, less than handing the GIL from
+thread to thread costs; so each thread releases it once for all of its programs.
 """
 
 from libc.stdint cimport int32_t, int64_t, uintptr_t
@@ -19,12 +19,12 @@ from tunedb.features._scheduled cimport Scheduler
 
 
 cdef class Batch:
-    """Works through modules; memory is kept. One object for each thread.
+    """Works through modules and keeps its memory. Each thread needs its own object.
 
     Parameters
     ----------
     reader : Reader
-        Of the TVM that made the modules.
+        A reader for the TVM of the modules.
     """
 
     cdef Reader reader
@@ -56,8 +56,8 @@ cdef class Batch:
         Returns
         -------
         list of ndarray of float64 (n_rows, 164), or None
-            Views of one array; None where the slower way has to say what is wrong, or what it is
-            that nobody knows in it.
+            Views of one array; None for a module that the slower way has to explain: it is damaged,
+            or has nodes of unknown types.
         """
         cdef Options options = standard_options(TVM, gpu)
         cdef int32_t count = <int32_t>len(modules), i, columns = 0
@@ -99,7 +99,7 @@ cdef class Batch:
         return found
 
     cdef int32_t work(self, uintptr_t root, const Options* options, int32_t used) noexcept nogil:
-        """Compute the rows of a module behind those of others; their number, or -1."""
+        """Append the rows of a module to those of others; return their number, or -1."""
         cdef void* moved
         cdef int64_t size
         if root == 0 or self.reader.read_root(self.nest, root):

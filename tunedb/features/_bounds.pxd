@@ -18,13 +18,13 @@ cdef enum:
     AT_MINIMUM = -2  # the same where every loop is at its minimum
     EXACT_DEPTH = 63  # loops from this depth on share the last bit of `uses`
 
-cdef enum Status:  # what kernels return
+cdef enum Status:  # results of kernels
     DONE = 0
     NO_MEMORY = 1
     ZERO_DIVISOR = 2  # an index divides by zero, or adds opposite infinities
     WRONG_RANK = 3  # a buffer is accessed with another number of indices than it has dimensions
     UNKNOWN_TAG = 4  # a loop is bound to a thread that TVM does not know
-    TOO_LARGE = 5  # shared nodes make an expression too large to be walked as a tree
+    TOO_LARGE = 5  # shared nodes make an expression too large to walk as a tree
 
 cdef struct Bound:
     int64_t low
@@ -35,13 +35,13 @@ cdef struct Modular:  # the values coeff * x + base
     int64_t base
 
 cdef struct Analyzer:
-    Bound* of_var  # what each variable is bound to
+    Bound* of_var  # the binding of each variable
     Modular* modular_of_var
     Bound* of_node  # valid for chosen nodes, as of their last evaluation
     Modular* modular_of_node
     uint64_t* uses  # by node: loops whose variables occur in it, a bit for each depth
-    uint32_t* seen  # by node: the last walk that came by
-    uint32_t* reached  # by node: the last walk for whose bounds it counted
+    uint32_t* seen  # by node: the last walk that visited it
+    uint32_t* reached  # by node: the last walk whose bounds needed it
     int32_t* chosen  # ascending
     int32_t* stack
     int32_t n_chosen
@@ -51,7 +51,7 @@ cdef struct Analyzer:
     uint32_t stamp
     uint8_t exact  # modular sets follow the ranges of loops; TVM's stay those of their minimum
     uint8_t has_mod  # among the chosen nodes
-    uint8_t status  # a Status; the first thing that went wrong
+    uint8_t status  # a Status; the first error
 
 cdef int analyzer_start(Analyzer* self, Nest nest, bint exact) noexcept nogil
 cdef void analyzer_free(Analyzer* self) noexcept nogil

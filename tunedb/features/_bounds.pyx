@@ -1,13 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Bounds of index expressions under bindings of loop variables, as TVM's analyzer gives them.
 
-An expression is evaluated from the left, each node once, so shared nodes and deep expressions
-cost what they have nodes. When the binding of one loop changes, only the nodes that use its
-variable are evaluated again.
+An expression is evaluated from the left, each node once, so the cost of shared nodes and deep
+expressions is their number of nodes. When the binding of one loop changes, only the nodes that use
+its variable are evaluated again.
 
 TVM binds every loop variable to its minimum first and to its range afterwards. The second binding
-leaves the modular set of the first, so that for TVM ``i % 8`` is a constant whatever ``i`` ranges
-over. That is so here too unless `exact` is set.
+keeps the modular set of the first, so ``i % 8`` is a constant for TVM, whatever the range of ``i``.
+So it is here unless `exact` is set.
 """
 
 from libc.stdlib cimport free, realloc
@@ -49,9 +49,9 @@ cdef inline int32_t operand(Nest nest, const Node* node, int32_t i) noexcept nog
 cdef int32_t descending(
     Nest nest, const int32_t* roots, int32_t n_roots, uint32_t* seen, uint32_t stamp, int32_t* out
 ) noexcept nogil:
-    """Write the nodes of some expressions, users before operands, and return how many.
+    """Write the nodes of some expressions, users before operands, and return their number.
 
-    `stamp` is a value that no entry of `seen` has; those of the nodes written have it afterwards.
+    `stamp` is a value that no entry of `seen` has; the entries of the written nodes get it.
     """
     cdef int32_t n = NO, i, child, count = 0, pending = 0
     cdef const Node* node
@@ -102,7 +102,7 @@ cdef inline void reach(Analyzer* self, int32_t node) noexcept nogil:
 
 
 cdef void reach_operands(Analyzer* self, const Node* node) noexcept nogil:
-    """Mark the operands that the bound of a node comes from."""
+    """Mark the operands that determine the bound of a node."""
     cdef uint8_t op = node.op
     if is_arithmetic(op) or op == OP_RAMP or op == OP_LET:
         reach(self, node.a)
@@ -117,7 +117,7 @@ cdef void reach_operands(Analyzer* self, const Node* node) noexcept nogil:
 cdef void choose(Analyzer* self, Nest nest, const int32_t* roots, int32_t n_roots) noexcept nogil:
     """Choose the nodes of some expressions for `evaluate`, and find the loops that they use.
 
-    Chosen is what the bounds come from: neither the arguments of loads and calls nor conditions.
+    Only nodes that determine bounds are chosen, no arguments of loads and calls and no conditions.
     """
     cdef int32_t* order = self.stack
     cdef int32_t i, n, count
@@ -145,10 +145,10 @@ cdef void choose(Analyzer* self, Nest nest, const int32_t* roots, int32_t n_root
 cdef void evaluate(Analyzer* self, Nest nest, int32_t loop) noexcept nogil:
     """Evaluate the chosen nodes that use the variable of `loop`, or all of them.
 
-    To be called AT_MINIMUM where all loops are there, with ALL_NODES after the first change of a
-    binding, and then with the loop of each change, so that `of_node` holds what follows from the
-    bindings. Modular sets stay those of the minimum unless they are exact; what divides by zero
-    there only, TVM does not see.
+    Call it with AT_MINIMUM while all loops are at their minimum, with ALL_NODES after the first
+    change of a binding, and then with the loop of each change, so that `of_node` follows the
+    bindings. Modular sets stay those of the minimum unless they are exact; TVM does not see a
+    division by zero that occurs only there.
     """
     cdef uint64_t bit = loop_bit(nest, loop) if loop >= 0 else 0
     cdef bint sets = self.has_mod and (self.exact or loop == AT_MINIMUM)
@@ -165,7 +165,7 @@ cdef void evaluate(Analyzer* self, Nest nest, int32_t loop) noexcept nogil:
 
 
 cdef Bound bound_of(Analyzer* self, Nest nest, int32_t node) noexcept nogil:
-    """Return the bound of an expression under the bindings; what is chosen stays."""
+    """Return the bound of an expression under the bindings; the chosen nodes stay."""
     cdef int32_t* order = self.stack
     cdef int32_t i, n, count
     if nest.nodes[node].op == OP_INT:
@@ -188,7 +188,7 @@ cdef Bound bound_of(Analyzer* self, Nest nest, int32_t node) noexcept nogil:
 
 
 cdef bint reserve(void** data, size_t size) noexcept nogil:
-    """Give an array another size; what it holds and `data` stay if there is no memory."""
+    """Resize an array; without memory its contents and `data` stay."""
     cdef void* moved = realloc(data[0], size)
     if moved == NULL:
         return False
@@ -197,7 +197,7 @@ cdef bint reserve(void** data, size_t size) noexcept nogil:
 
 
 cdef int analyzer_start(Analyzer* self, Nest nest, bint exact) noexcept nogil:
-    """Begin with a nest: nothing is bound. Returns DONE or NO_MEMORY."""
+    """Begin with a nest, all variables unbound; return DONE or NO_MEMORY."""
     cdef size_t room
     cdef int32_t i
     if nest.n_vars > self.room_vars:
@@ -306,11 +306,11 @@ cdef bint uses_loop(Analyzer* self, Nest nest, int32_t node, int32_t loop) noexc
 
 
 cdef int64_t coefficient(Analyzer* self, Nest nest, int32_t node, int32_t var) noexcept nogil:
-    """Return the coefficient that TVM's stride analysis takes a variable to have, 0 without it.
+    """Return the coefficient of a variable in TVM's stride analysis, 0 without the variable.
 
-    TVM walks the expression from left to right, operands first, and remembers what it met since
-    the variable: after a product with a constant that constant, after a sum 1, whichever came
-    first; the variable met once more sets it to 2 (``GetVarStride`` in per_store_feature.cc). So
+    TVM walks the expression from left to right, operands first. After the variable, the first
+    product with a constant gives that constant, the first sum gives 1, whichever comes first; a
+    second occurrence of the variable sets it to 2 (``GetVarStride`` in per_store_feature.cc). So
     ``i * 4 + j`` has 4 for ``i`` and 1 for ``j``, but ``j + i * 4`` has 4 for both.
     """
     cdef int32_t* stack = self.stack
@@ -325,7 +325,7 @@ cdef int64_t coefficient(Analyzer* self, Nest nest, int32_t node, int32_t var) n
         if steps > WALK_LIMIT:
             fail(self, TOO_LARGE)
             return 0
-        if stack[size] < 0:  # the operands of this sum or product have been walked
+        if stack[size] < 0:  # the operands of this sum or product are done
             one = &nest.nodes[-1 - stack[size]]
             if not seen:
                 continue
@@ -377,8 +377,8 @@ def bounds(Nest nest, int32_t node, at_range=None, *, bint exact=False):
     node : int
         The expression.
     at_range : sequence of int, optional
-        Loops whose variables range; those of all other loops are at their minimum. They are bound
-        in the order of ``PerStoreFeature``: all to the minimum from the outermost, then these to
+        Loops whose variables have their range; all others are at their minimum. The order of
+        binding is that of ``PerStoreFeature``: all to the minimum from the outermost, then these to
         their range from the innermost.
     exact : bool, optional
         Whether modular sets follow the ranges; TVM's stay those of the minimum.
@@ -406,7 +406,7 @@ def bounds(Nest nest, int32_t node, at_range=None, *, bint exact=False):
         for loop in range(nest.n_loops):
             bind_min(&self, nest, loop)
         choose(&self, nest, &node, 1)
-        self.has_mod = 1  # the modular set is asked for
+        self.has_mod = 1  # the caller wants the modular set
         evaluate(&self, nest, AT_MINIMUM)
         for loop in sorted(at_range or (), reverse=True):
             if not 0 <= loop < nest.n_loops:

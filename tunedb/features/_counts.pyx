@@ -1,11 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Arithmetic of a stored value: how many operations of each kind one evaluation takes.
+"""Arithmetic of a stored value: the number of operations of each kind in one evaluation.
 
-A value is counted as the tree that it is printed as: a node that two operands share counts twice.
-Indices of what is loaded belong to it. In TVM's way the type of the result decides between float
-and int, and only IEEE floats are floats; in Ansor's, comparisons go by what is compared, bfloat16
-and the narrow floats are floats, a vector operation counts once for each lane, and a sum of a
-product is one multiply-add.
+A value counts as a tree, as if printed: a node that two operands share counts twice. The indices of
+its loads belong to it. For TVM the type of the result decides between float and int, and only IEEE
+floats are floats; for Ansor, comparisons go by their operands, bfloat16 and the narrow floats are
+floats, a vector operation counts once for each lane, and a sum of a product is one multiply-add.
 """
 
 from tunedb.features._bounds cimport descending
@@ -19,7 +18,7 @@ cdef enum:
     CODE_FLOAT = 2
     CODE_HANDLE = 3
     CODE_BFLOAT = 4
-    CODE_NARROW_FLOATS = 7  # float8_e3m4 and all that follow in DLPack's enumeration
+    CODE_NARROW_FLOATS = 7  # float8_e3m4 and the following ones in DLPack's enumeration
 
 
 cdef inline bint is_float(uint8_t code, bint ansor) noexcept nogil:
@@ -34,7 +33,7 @@ cdef inline bint is_product_for(Nest nest, int32_t node, const Node* sum) noexce
 
 
 cdef int kind_of(Nest nest, const Node* node, bint ansor) noexcept nogil:
-    """Return the Count that a node adds to, without regard to multiply-adds, or -1."""
+    """Return the Count that a node adds to, regardless of multiply-adds, or -1."""
     cdef uint8_t op = node.op
     cdef uint8_t code = node.code
     cdef int kind

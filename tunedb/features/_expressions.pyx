@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Variables, buffers and expressions of TVM's IR into the flat form (``_reader.pyx``)."""
+"""Reads variables, buffers and expressions of TVM's IR into the flat form (``_reader.pyx``)."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
@@ -15,7 +15,7 @@ cdef inline uint32_t slot_of(uintptr_t key, int32_t room) noexcept nogil:
 
 
 cdef int32_t lookup(Walk* walk, uintptr_t key) noexcept nogil:
-    """Return what is known under an address, or NO."""
+    """Return the number stored under an address, or NO."""
     cdef uint32_t slot = slot_of(key, walk.room)
     while walk.keys[slot] != 0:
         if walk.keys[slot] == key:
@@ -49,7 +49,7 @@ cdef bint make_room(Walk* walk, int32_t room) noexcept nogil:
 
 
 cdef void insert(Walk* walk, uintptr_t key, int32_t value) noexcept nogil:
-    """Remember a number under an address; the latest one counts."""
+    """Store a number under an address; the latest one counts."""
     cdef uint32_t slot
     if 2 * walk.used >= walk.room and not make_room(walk, 2 * walk.room):
         return
@@ -63,7 +63,7 @@ cdef void insert(Walk* walk, uintptr_t key, int32_t value) noexcept nogil:
 
 
 cdef int32_t new_var(Walk* walk, Nest nest, Object* object, uint8_t kind, int32_t owner, int32_t node) noexcept nogil:
-    """Add a variable and remember it under its address."""
+    """Add a variable and store its number under its address."""
     cdef Tables* tables = walk.tables
     cdef const char* data
     cdef int32_t size, text, number
@@ -80,7 +80,7 @@ cdef int32_t new_var(Walk* walk, Nest nest, Object* object, uint8_t kind, int32_
 
 
 cdef int32_t new_buffer(Walk* walk, Nest nest, Object* object, uint8_t kind) noexcept nogil:
-    """Add a buffer, allocated where the program is, and remember it under its address."""
+    """Add a buffer, allocated at the present place, and store its number under its address."""
     cdef Tables* tables = walk.tables
     cdef const char* data
     cdef int32_t size, text, number, first, i, node
@@ -123,7 +123,7 @@ cdef int32_t new_buffer(Walk* walk, Nest nest, Object* object, uint8_t kind) noe
 
 
 cdef int32_t buffer_of(Walk* walk, Nest nest, Object* object) noexcept nogil:
-    """Return the number of a buffer; one that nothing declared is added."""
+    """Return the number of a buffer; an undeclared buffer is added."""
     cdef int32_t number = lookup(walk, <uintptr_t>object)
     if number <= -2:
         return -2 - number
@@ -211,7 +211,7 @@ cdef int32_t read_node(Walk* walk, Nest nest, Object* object) noexcept nogil:
         value = new_var(walk, nest, child(object, at[0]), VAR_LET, NO, a)
         b = read_expr(walk, nest, child(object, at[2]))
         return nest.add_node(OP_LET, type.code, type.bits, type.lanes, a, b, NO, value)
-    # The rest has one to three operands.
+    # All other types have one to three operands.
     a = read_expr(walk, nest, child(object, at[0]))
     if role == NOT:
         return nest.add_node(tables.types[object.kind].op, type.code, type.bits, type.lanes, a, NO, NO, 0)
@@ -226,7 +226,7 @@ cdef int32_t read_node(Walk* walk, Nest nest, Object* object) noexcept nogil:
 
 
 cdef int32_t read_var(Walk* walk, Nest nest, Object* object) noexcept nogil:
-    """Return the node of a variable; an iterator of a block is the value that is bound to it."""
+    """Return the node of a variable; for an iterator of a block that of its binding."""
     cdef int32_t number = lookup(walk, <uintptr_t>object)
     if number == NO:
         number = new_var(walk, nest, object, VAR_FREE, NO, NO)
@@ -280,7 +280,7 @@ cdef int32_t read_shuffle(Walk* walk, Nest nest, Object* object, Node* type) noe
 
 
 cdef int32_t read_unknown(Walk* walk, Nest nest, Object* object) noexcept nogil:
-    """Add a node of a type that the reader does not know, over what it finds in it."""
+    """Add a node of an unknown type over the nodes in its fields."""
     cdef Tables* tables = walk.tables
     cdef Node type
     cdef Type* described

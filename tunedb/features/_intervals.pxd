@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What an operation makes of the bounds of its operands (``_intervals.pyx``)."""
+"""Bounds of an operation from those of its operands (``_intervals.pyx``)."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
@@ -7,7 +7,7 @@ from tunedb.features._bounds cimport Analyzer, Bound, Modular
 from tunedb.features._nest cimport OP_ADD, OP_BITAND, OP_MAX, OP_SHL, OP_SHR, Nest, Node
 
 cdef enum:
-    NO_SET = -1  # coefficient of a modular set that does not exist: of what divides by zero
+    NO_SET = -1  # coefficient of the missing modular set of a division by zero
 
 cdef Bound everything(uint8_t code, uint8_t bits) noexcept nogil
 cdef Modular modular(int64_t coeff, int64_t base) noexcept nogil

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""What an operation makes of the bounds and modular sets of its operands.
+"""Bounds and modular sets of an operation from those of its operands.
 
 The rules are those of TVM's ``ConstIntBoundAnalyzer`` and ``ModularSetAnalyzer`` (``src/sym``,
 earlier ``src/arith``). Infinity is the largest 64-bit integer, minus infinity its negative; sums
@@ -31,7 +31,7 @@ cdef inline bint is_small(int64_t x) noexcept nogil:
     return -(<int64_t>1 << SMALL_BITS) < x < <int64_t>1 << SMALL_BITS
 
 
-# --- numbers with infinities
+# --- numbers and infinities
 
 
 cdef int64_t inf_add(Analyzer* self, int64_t x, int64_t y) noexcept nogil:
@@ -73,7 +73,7 @@ cdef inline int64_t floor_div(int64_t x, int64_t y) noexcept nogil:
 
 
 cdef int64_t inf_div(Analyzer* self, int64_t x, int64_t y, bint floors) noexcept nogil:
-    if y == 0:  # the end of a bound that is empty
+    if y == 0:  # the end of an empty bound
         fail(self, ZERO_DIVISOR)
         return x
     if x == POS_INF or x == NEG_INF:
@@ -99,7 +99,7 @@ cdef inline int64_t inf_shift_right(int64_t x, int64_t y) noexcept nogil:
 
 
 cdef inline int64_t gcd(int64_t x, int64_t y) noexcept nogil:
-    """Return the greatest common divisor, where that of a number and 0 is the number."""
+    """Return the greatest common divisor; that of a number and 0 is the number."""
     cdef int64_t rest
     if x < 0:
         x = negative(x)
@@ -123,7 +123,7 @@ cdef inline Bound bound(int64_t low, int64_t high) noexcept nogil:
 
 
 cdef inline Bound finite_ends(int64_t low, int64_t high) noexcept nogil:
-    """Return a bound that is not empty at infinity (TVM's MakeBound)."""
+    """Return a bound that infinities do not make empty (TVM's MakeBound)."""
     return bound(POS_INF - 1 if low == POS_INF else low, NEG_INF + 1 if high == NEG_INF else high)
 
 
@@ -136,7 +136,7 @@ cdef inline Bound common(Bound a, Bound b) noexcept nogil:
 
 
 cdef Bound everything(uint8_t code, uint8_t bits) noexcept nogil:
-    """Return what a type can represent."""
+    """Return the range of a type."""
     cdef int value_bits = bits - (code == CODE_INT)
     cdef Bound made
     if code == CODE_BOOL:
@@ -163,7 +163,7 @@ cdef Bound quotients(Analyzer* self, Bound a, Bound b, bint floors) noexcept nog
 
 
 cdef Bound quotient(Analyzer* self, const Node* node, Bound a, Bound b, bint floors) noexcept nogil:
-    """Divide by a bound that may go through 0, but not end there from below."""
+    """Divide by a bound that may contain 0, but not as its upper end."""
     cdef Bound below, above, all = everything(node.code, node.bits)
     if b.low > 0 or b.high < 0:
         return quotients(self, a, b, floors)
@@ -177,7 +177,7 @@ cdef Bound quotient(Analyzer* self, const Node* node, Bound a, Bound b, bint flo
 
 
 cdef Bound divisor(Analyzer* self, Bound b) noexcept nogil:
-    """Return a divisor on the assumption that programs do not divide by 0."""
+    """Return the bound of a divisor, assuming that programs do not divide by 0."""
     if b.low == 0:
         if b.high < 1:
             fail(self, ZERO_DIVISOR)
@@ -308,7 +308,7 @@ cdef Bound node_bound(Analyzer* self, Nest nest, const Node* node) noexcept nogi
 
 # --- modular sets
 
-#: Operators inside of one another that are folded.
+#: Deepest nesting of operators that is folded.
 cdef enum:
     MOST_FOLDED = 16
 
@@ -328,7 +328,7 @@ cdef Modular modular(int64_t coeff, int64_t base) noexcept nogil:
 
 
 cdef inline Modular no_set() noexcept nogil:
-    """Return the set of what divides by zero: TVM ends in an error if it looks at it."""
+    """Return the set of a division by zero: TVM ends in an error if it reads the set."""
     cdef Modular made
     made.coeff = NO_SET
     made.base = 0
@@ -348,7 +348,7 @@ cdef Modular modular_union(Modular a, Modular b) noexcept nogil:
 
 
 cdef bint is_constant(const Node* nodes, int32_t number, int depth, int64_t* value) noexcept nogil:
-    """Tell whether an expression is one of constants alone, and compute it as TVM folds it."""
+    """Tell whether an expression has constants alone, and compute it as TVM folds it."""
     cdef const Node* node = &nodes[number]
     cdef uint8_t op = node.op
     cdef int64_t a, b
@@ -367,7 +367,7 @@ cdef bint is_constant(const Node* nodes, int32_t number, int depth, int64_t* val
         value[0] = wrap_mul(a, b)
     elif op == OP_MIN or op == OP_MAX:
         value[0] = min(a, b) if op == OP_MIN else max(a, b)
-    elif b == 0 or b == -1:  # -1 overflows for the least number
+    elif b == 0 or b == -1:  # the least number / -1 overflows
         return False
     elif op == OP_DIV:
         value[0] = a / b
@@ -381,7 +381,7 @@ cdef bint is_constant(const Node* nodes, int32_t number, int depth, int64_t* val
 
 
 cdef bint is_not_negative(Analyzer* self, const Node* nodes, int32_t number) noexcept nogil:
-    """Tell whether TVM proves it: by its bound, or of a constant that its simplifier folds."""
+    """Tell whether TVM proves it: by the bound, or for a constant that its simplifier folds."""
     cdef int64_t value = 0
     if self.of_node[number].low >= 0:
         return True
@@ -398,7 +398,7 @@ cdef Modular modular_quotient(
     if a.coeff % value == 0:
         if a.base == 0:
             return modular(a.coeff / value, 0)
-        # Truncation rounds down only what is known not to be negative.
+        # Truncation rounds down only numbers that are proven not to be negative.
         if a.base > 0 and value > 0 and (floors or is_not_negative(self, nodes, left)):
             return modular(a.coeff / value, a.base / value)
     return modular(1, 0)

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What the walk over the axes of a program works with (``_itervar.pyx``)."""
+"""Types of the walk over the axes of a program (``_itervar.pyx``)."""
 
 from libc.math cimport log
 from libc.stdint cimport int32_t, int64_t, uint64_t
@@ -63,13 +63,13 @@ cdef struct Touch:
 cdef struct Known:  # about a variable
     int32_t axis  # that it has now, or NO
     int32_t place  # its first on the stack, or NO
-    int32_t met  # number (from 1) of the access whose index met it last
+    int32_t met  # number (from 1) of the last access with it in its index
     int64_t stride  # in that index
 
 cdef struct Name:
     const char* text
     int32_t size
-    int32_t number  # of the buffer or access that is called so
+    int32_t number  # of the buffer or access with this name
 
 
 cdef inline int64_t product(int64_t a, int64_t b) noexcept nogil:

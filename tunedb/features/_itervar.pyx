@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """AutoTVM's features of the axes of a program (docs/features.md, "autotvm.itervar").
 
-One walk over the flat form, in source order. Every loop that opens becomes an axis. Every access is
-noted with each axis around it; a loop that closes multiplies its extent into the accesses under it,
-into the count where it moves through the buffer and into the reuse where it does not.
+One walk over the flat form, in source order. Every opened loop becomes an axis. Every access is
+recorded with each axis around it. A closed loop multiplies its extent into the accesses under it:
+into the count if it moves through the buffer, into the reuse if it does not.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -40,18 +40,18 @@ cdef inline bint same_text(const Name* a, const Name* b) noexcept nogil:
 
 
 cdef class Walk:
-    """A walk over a program: its axes, and what they touch."""
+    """A walk over a program: its axes and their touches."""
 
     cdef Nest nest
     cdef Axis* axes  # in order of appearance, at most one for each loop
     cdef Access* accesses
     cdef Touch* touches
-    cdef int32_t* todo  # nodes that are still to be visited
+    cdef int32_t* todo  # nodes to visit
     cdef int32_t n_axes, n_accesses, room_accesses, n_touches, room_touches, n_todo, room_todo
     cdef Known* known  # of each variable
     cdef int32_t* stack  # variables
     cdef int32_t depth
-    cdef uint8_t* skipped  # of each loop: it opened a virtual thread that was known
+    cdef uint8_t* skipped  # of each loop: it opened a known virtual thread
     cdef int64_t topdown
     cdef int64_t work
     cdef int status
@@ -87,7 +87,7 @@ cdef class Walk:
     # ---- the walk --------------------------------------------------------------------------------
 
     cdef void run(self) noexcept nogil:
-        """Walk over the program; `status` says how it ended."""
+        """Walk over the program; `status` is the outcome."""
         cdef Loop* loops = self.nest.loops
         cdef int32_t loop = 0
         cdef int32_t stmt = 0
@@ -123,7 +123,7 @@ cdef class Walk:
         return SLOT_UNROLLED if loop.kind == UNROLLED else SLOT_SERIAL
 
     cdef void open(self, int32_t number) noexcept nogil:
-        """Open a loop: a new axis, unless it is a virtual thread that was met before."""
+        """Open a loop: a new axis, unless it is a known virtual thread."""
         cdef Loop* loop = &self.nest.loops[number]
         cdef int32_t slot = self.slot_of(loop)
         cdef Axis* axis
@@ -134,7 +134,7 @@ cdef class Walk:
         if slot == SLOT_VTHREAD and self.known[loop.var].axis != NO:
             self.skipped[number] = 1
         else:
-            # An earlier axis of this variable keeps what it has: nothing refers to it any more.
+            # An earlier axis of this variable keeps its values: nothing refers to it any more.
             axis = &self.axes[self.n_axes]
             if self.known[loop.var].place == NO:
                 self.known[loop.var].place = self.depth
@@ -189,14 +189,14 @@ cdef class Walk:
         for place in range(self.depth):
             outer = &self.axes[self.known[self.stack[place]].axis]
             if m < outer.first_access:
-                continue  # its variable was bound again since: C++ would stop here
+                continue  # its variable was bound again: C++ would stop here
             if moves:
                 touches[outer.position].count = product(touches[outer.position].count, axis.length)
             else:
                 touches[outer.position].reuse = product(touches[outer.position].reuse, axis.length)
 
     cdef void push_base(self, int32_t m, Axis* axis, Touch* own) noexcept nogil:
-        """Leave what one thread touches with the axes of the next parallel level, as a negative."""
+        """Store the elements of one thread in the axes of the next parallel level, negated."""
         cdef Touch* touches = &self.touches[self.accesses[m].first]
         cdef int level = parallel_level(axis.slot) + 1
         cdef Axis* outer
@@ -214,7 +214,7 @@ cdef class Walk:
     # ---- statements and expressions --------------------------------------------------------------
 
     cdef void visit_stmt(self, Stmt* stmt) noexcept nogil:
-        """Visit a statement: what it stores to, its value, its index."""
+        """Visit a statement: its buffer, its value, its index."""
         if stmt.kind == STMT_STORE:
             self.access(stmt.buffer, stmt.first_index, stmt.n_index)
         self.visit(stmt.value)
@@ -252,7 +252,7 @@ cdef class Walk:
             self.push(node.a)
 
     cdef Node* pop(self) noexcept nogil:
-        """Return the next node, or NULL where the walk must end. One visit is one unit of work."""
+        """Return the next node, or NULL to end the walk. One visit is one unit of work."""
         self.work += 1
         if self.work > MOST_WORK or self.n_todo > MOST_TOUCHES:
             self.status = TOO_LARGE
@@ -262,7 +262,7 @@ cdef class Walk:
         return &self.nest.nodes[self.todo[self.n_todo]]
 
     cdef void visit(self, int32_t root) noexcept nogil:
-        """Count the arithmetic of an expression on the innermost axis, and note its loads."""
+        """Count the arithmetic of an expression on the innermost axis, and record its loads."""
         cdef Axis* axis = NULL
         cdef Node* node
         cdef int32_t base = self.n_todo
@@ -285,7 +285,7 @@ cdef class Walk:
             self.push_children(node)
 
     cdef void access(self, int32_t buffer, int32_t first_index, int32_t n_index) noexcept nogil:
-        """Note an access with all open axes."""
+        """Record an access with all open axes."""
         cdef Access* access
         cdef Touch* touch
         cdef int32_t place, var
@@ -316,8 +316,8 @@ cdef class Walk:
     cdef void parse_index(self, int32_t root) noexcept nogil:
         """Find the stride of each variable of an index, as naively as AutoTVM.
 
-        A product `variable * constant` sets the stride that the next new variable takes; any other
-        new variable takes 1. A variable that was met before takes none, so the stride waits for
+        A product `variable * constant` sets the stride of the next new variable; any other new
+        variable has 1. A variable that occurred before does not take the stride, which waits for
         the next new one.
         """
         cdef Node* nodes = self.nest.nodes
@@ -339,7 +339,7 @@ cdef class Walk:
             self.push_children(node)
 
     cdef bint make_room(self) noexcept nogil:
-        """Tell whether there is room for one more access; otherwise `status` says why not."""
+        """Tell whether there is room for one more access; otherwise set `status`."""
         cdef void* moved
         cdef int64_t wanted = <int64_t>self.n_touches + self.depth + 1
         if wanted > MOST_TOUCHES or self.n_accesses >= MOST_TOUCHES:
@@ -361,7 +361,7 @@ cdef class Walk:
             self.room_touches = <int32_t>(2 * wanted + 64)
         return True
 
-    # ---- what comes out --------------------------------------------------------------------------
+    # ---- results ---------------------------------------------------------------------------------
 
     cdef void sort_names(self) noexcept nogil:
         """Name each access `<buffer>_<n>`, counted over buffers of one name, and sort as text."""
@@ -408,7 +408,7 @@ cdef class Walk:
         return size
 
     cdef double* flatten(self, bint take_log) noexcept nogil:
-        """Return all rows one after another (to be freed), or NULL if there is no memory."""
+        """Return all rows one after another, or NULL without memory; the caller frees them."""
         cdef double* out = <double*>malloc((self.flat_size() + 1) * sizeof(double))
         cdef int64_t* end = <int64_t*>malloc((self.n_axes + 1) * sizeof(int64_t))
         cdef int64_t at = 0
@@ -434,7 +434,7 @@ cdef class Walk:
         return out
 
     def check(self):
-        """Raise what `status` says."""
+        """Raise the error of `status`."""
         if self.status == NO_MEMORY:
             raise MemoryError("the axes of a program")
         if self.status == TOO_LARGE:
@@ -506,7 +506,7 @@ cdef void write_touch(double* out, Touch* touch, bint take_log) noexcept nogil:
 
 
 def axes(Nest nest not None):
-    """Return the axes of a program in order of appearance, with all that they touch.
+    """Return the axes of a program in order of appearance, with their touches.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ cdef enum:
     ATOM_MOD = 2  # floormod
     ATOM_OPAQUE = 3  # anything else; `source` is its node
 
-cdef int64_t UNBOUNDED  # larger than any value that is reasoned about
+cdef int64_t UNBOUNDED  # larger than any bounded value
 
 cdef struct Term:
     int32_t atom
@@ -36,19 +36,19 @@ cdef struct Atom:
     int64_t low
     int64_t high
     uint64_t uses  # loops in it (`loop_bit`)
-    int32_t node  # in the program that is being written, or NO
+    int32_t node  # in the output program, or NO
 
-cdef enum Fate:  # what becomes of a loop
+cdef enum Fate:  # of a loop
     KEPT = 0
-    DROPPED = 1  # of one iteration, and nothing is said about it
-    MERGED = 2  # bound to a thread of the kernel that `into` is bound to, too
+    DROPPED = 1  # of one iteration, without binding or annotation
+    MERGED = 2  # bound to the same thread of the kernel as `into`
 
 cdef struct LoopFate:
     uint8_t fate
     uint8_t is_constant  # of one iteration: its variable is its min
     int32_t into
     int32_t kernel  # outermost loop around it that is bound to a thread, or NO
-    int32_t new  # number of the loop in the program that is written
+    int32_t new  # number of the loop in the output program
 
 cdef struct Forms:
     Atom* atoms
@@ -57,7 +57,7 @@ cdef struct Forms:
     int32_t n_terms, room_terms
     int32_t first_atom  # atoms before it belong to other statements
     LoopFate* loops
-    Linear constraints[MAX_CONSTRAINTS]  # forms that are negative where the statement is reached
+    Linear constraints[MAX_CONSTRAINTS]  # forms that are negative when the statement runs
     int32_t n_constraints
     int32_t failed
 

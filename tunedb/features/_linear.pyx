@@ -1,13 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Linear forms of index expressions: sums of loops, quotients and remainders with coefficients.
 
-The bindings of a block's iterators are substituted into its indices without being simplified, so
-indices such as ``(i * 256 + t * 2 + v) // 32`` have to be understood here: as ``i * 8 + t // 16``.
-The rules are those of TVM's simplifiers for constant divisors (``src/arith/canonical_simplify.cc``,
-``SplitDivConst``): multiples of the divisor leave the numerator, and what cannot reach the common
-divisor of the rest is dropped.
+The reader substitutes the bindings of a block's iterators into its indices without simplifying
+them, so this module simplifies indices such as ``(i * 256 + t * 2 + v) // 32`` to
+``i * 8 + t // 16``. The rules are those of TVM's simplifiers for constant divisors
+(``src/arith/canonical_simplify.cc``, ``SplitDivConst``): multiples of the divisor leave the
+numerator, and terms that cannot reach the common divisor of the rest are dropped.
 
-Numbers beyond ``UNBOUNDED`` are not reasoned about: a form with one stays as it is written.
+A form with a number beyond ``UNBOUNDED`` stays unsimplified.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -19,8 +19,8 @@ from tunedb.features._nest cimport *
 UNBOUNDED = 1 << 40
 
 cdef enum:
-    THREAD_BITS = 54  # bits from here on stand for threads, those before for depths of loops
-    NO_MEMORY = 1  # what `failed` says
+    THREAD_BITS = 54  # first bit of threads; those before are depths of loops
+    NO_MEMORY = 1  # a value of `failed`
     TOO_MANY_TERMS = 2
 
 
@@ -145,8 +145,8 @@ cdef int32_t loop_atom(Forms* self, Nest nest, int32_t loop) noexcept nogil:
 cdef uint64_t loop_bit(const Loop* loop) noexcept nogil:
     """Return the bit of a loop among those around a statement.
 
-    Loops that are bound to one thread are one loop, wherever they are; the others are told apart
-    by their depth, the last bit of which stands for all deeper ones.
+    Loops that are bound to one thread share a bit, wherever they are; the others have a bit for
+    their depth, and all of the deepest share the last one.
     """
     if loop.tag != TAG_NONE:
         return <uint64_t>1 << (THREAD_BITS + loop.tag)
@@ -177,7 +177,7 @@ cdef int32_t opaque_atom(Forms* self, Nest nest, int32_t node, int64_t low, int6
 
 
 cdef uint64_t uses_of(Forms* self, Nest nest, int32_t node) noexcept nogil:
-    """Return the loops that occur in an expression of the program that is read."""
+    """Return the loops that occur in an expression of the input program."""
     cdef Node* found = &nest.nodes[node]
     cdef uint64_t uses = 0
     cdef int32_t i, loop
@@ -262,7 +262,7 @@ cdef void plain_range(Forms* self, const Linear* form, int64_t* low, int64_t* hi
 
 
 cdef int64_t constrained(Forms* self, const Linear* form, const Linear* negative) noexcept nogil:
-    """Return the largest value that a form has where another one is negative.
+    """Return the largest value of a form while another one is negative.
 
     negative = k * form + rest and negative <= -1, so k * form <= -1 - min(rest).
     """
@@ -284,14 +284,14 @@ cdef int64_t constrained(Forms* self, const Linear* form, const Linear* negative
 
 
 cdef void begin(Forms* self, Nest nest, int32_t predicate) noexcept nogil:
-    """Begin a statement that is reached where a predicate of its block holds."""
+    """Begin a statement, which runs if a predicate of its block holds."""
     self.first_atom = self.n_atoms
     self.n_constraints = 0
     add_constraints(self, nest, predicate)
 
 
 cdef void add_constraints(Forms* self, Nest nest, int32_t node) noexcept nogil:
-    """Learn from a predicate of the form ``a < b and ...``."""
+    """Add the constraints of a predicate of the form ``a < b and ...``."""
     cdef Linear form, other
     cdef Node* found
     if node < 0 or self.n_constraints == MAX_CONSTRAINTS:
@@ -316,7 +316,7 @@ cdef void take_atom(Forms* self, Linear* out, int32_t atom) noexcept nogil:
 
 
 cdef void linear_of(Forms* self, Nest nest, int32_t node, Linear* out) noexcept nogil:
-    """Write the linear form of an integer expression of the program that is read."""
+    """Write the linear form of an integer expression of the input program."""
     cdef Node* found = &nest.nodes[node]
     cdef Linear other
     cdef int32_t loop
@@ -372,7 +372,7 @@ cdef void product(Forms* self, Nest nest, int32_t node, Linear* out) noexcept no
 
 
 cdef void extreme(Forms* self, Nest nest, int32_t node, Linear* out) noexcept nogil:
-    """Take the operand of a min or max that it always is, or the whole as an atom."""
+    """Take the operand that a min or max always equals, or the whole as an atom."""
     cdef bint is_min = nest.nodes[node].op == OP_MIN
     cdef Linear a, b, difference
     cdef int64_t low, high, a_low, a_high, b_low, b_high
@@ -401,7 +401,7 @@ cdef void extreme(Forms* self, Nest nest, int32_t node, Linear* out) noexcept no
 
 
 cdef void quotient(Forms* self, Nest nest, int32_t node, Linear* out) noexcept nogil:
-    """Take floordiv or floormod apart; truncating ones where the numerator is not negative."""
+    """Split floordiv or floormod, and truncating ones if the numerator is not negative."""
     cdef uint8_t op = nest.nodes[node].op
     cdef Linear numerator, divisor
     cdef int64_t low, high

@@ -1,22 +1,22 @@
 # cython: language_level=3
-"""The flat loop-nest form: what every extractor reads (docs/features.md, "The flat form").
+"""The flat loop-nest form, the input of every extractor (docs/features.md, "The flat form").
 
 A program is a handful of C arrays. Expressions are nodes whose children have smaller numbers
-(static single assignment), so one pass from the left sees operands before their users; a node may
-be shared (the value that is bound to a block's iterator stands for it wherever it is used).
-Loops, statements and blocks are numbered in source order. Nothing in here knows TVM.
+(static single assignment), so one pass from the left sees operands before their users. Nodes may be
+shared: all uses of a block's iterator are the node of its binding. Loops, statements and blocks are
+numbered in source order. This module is independent of TVM.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uintptr_t
 
 cpdef enum Op:
-    OP_UNKNOWN = 0  # a node type that the reader does not know; `value` is its type index
+    OP_UNKNOWN = 0  # a node type unknown to the reader; `value` is its type index
     OP_INT = 1  # value
     OP_FLOAT = 2  # value holds the bits of a double
     OP_STRING = 3
     OP_VAR = 4  # value: number of the variable
     OP_LOAD = 5  # value: number of the buffer; a, b: indices
-    OP_CALL = 6  # value: a Call of below; a, b: arguments; c: 1 where it may have effects
+    OP_CALL = 6  # value: a Call (below); a, b: arguments; c: 1 if it may have effects
     OP_CAST = 7  # a
     OP_ADD = 8  # a, b; the same down to OP_BITXOR
     OP_SUB = 9
@@ -49,7 +49,7 @@ cpdef enum Op:
     OP_LET = 36  # value: number of the variable; a: its value, b: body
     OP_END = 37
 
-cpdef enum Call:  # calls that arithmetic on indices understands
+cpdef enum Call:  # calls that the arithmetic on indices handles
     CALL_OTHER = 0
     CALL_IF_THEN_ELSE = 1
     CALL_LIKELY = 2
@@ -64,7 +64,7 @@ cpdef enum ForKind:  # TVM's
     UNROLLED = 3
     THREAD_BINDING = 4
 
-cpdef enum Tag:  # what a loop is bound to
+cpdef enum Tag:  # binding of a loop
     TAG_NONE = 0
     BLOCK_X = 1
     BLOCK_Y = 2
@@ -149,7 +149,7 @@ cdef struct Stmt:
     int32_t loop
     int32_t block
     int32_t condition  # innermost condition around it (a statement), or NO
-    int32_t value  # node: what is stored, evaluated, tested
+    int32_t value  # node: stored, evaluated or tested value
     int32_t buffer  # stores
     int32_t first_index  # of `args`: nodes
     int32_t n_index
@@ -219,13 +219,13 @@ cdef class Nest:
     cdef readonly int32_t n_iters, n_functions, n_text
     cdef int32_t room_nodes, room_args, room_vars, room_loops, room_stmts, room_buffers
     cdef int32_t room_blocks, room_iters, room_functions, room_text
-    # Where the next loop or statement goes.
+    # Place of the next loop or statement.
     cdef int32_t loop, block, condition, function
     cdef uint8_t init
     cdef int failed  # a malloc failed
 
     cdef void reset(self) noexcept nogil
-    # Each returns the number of what it added, or NO and sets `failed`.
+    # Each returns the number of the added item, or NO and sets `failed`.
     cdef int32_t add_node(self, uint8_t op, uint8_t code, uint8_t bits, uint16_t lanes, int32_t a, int32_t b, int32_t c, int64_t value) noexcept nogil
     cdef int32_t add_args(self, int32_t count) noexcept nogil
     cdef int32_t add_var(self, uint8_t kind, uint8_t code, uint8_t bits, int32_t owner, int32_t node, int32_t name, int32_t name_size, uintptr_t object) noexcept nogil

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The flat loop-nest form: growing arrays, building them from Python, and showing them.
 
-The reader fills a nest without the GIL; `NestBuilder` fills one from Python, for
-tests and for programs that come from elsewhere.
+The reader fills a nest without the GIL; `NestBuilder` fills one from Python, for tests and for
+programs of other origin.
 """
 
 from libc.stdlib cimport free
@@ -30,7 +30,7 @@ cdef class Nest:
         free(self.text)
 
     cdef void reset(self) noexcept nogil:
-        """Forget the program; the memory stays for the next one."""
+        """Clear the program; the memory stays for the next one."""
         self.n_nodes = self.n_args = self.n_vars = self.n_loops = self.n_stmts = 0
         self.n_buffers = self.n_blocks = self.n_iters = self.n_functions = self.n_text = 0
         self.loop = self.block = self.condition = self.function = NO
@@ -116,7 +116,7 @@ cdef class Nest:
         return first
 
     cdef int32_t add_buffer(self) noexcept nogil:
-        """Add a buffer that nothing allocates, at the place where the program is."""
+        """Add a buffer without an allocation, at the present place."""
         cdef void* moved
         cdef Buffer* buffer
         if self.n_buffers == self.room_buffers:
@@ -251,7 +251,7 @@ cdef class Nest:
         return self.n_stmts - 1
 
     def dump(self):
-        """Return the program as lists of dictionaries, for references in tests and for people.
+        """Return the program as lists of dictionaries, for test references and people.
 
         Returns
         -------
@@ -382,7 +382,7 @@ cdef class NestBuilder:
             OP_CALL, code, bits, 1, first, <int32_t>len(arguments), effects, which))
 
     def free_var(self, str name, int code=0, int bits=32):
-        """Return a node for a new variable that nothing binds."""
+        """Return a node for a new free variable."""
         cdef bytes data = name.encode()
         cdef int32_t text = self._name(name)
         cdef int32_t var = self._checked(self.nest.add_var(
@@ -466,7 +466,7 @@ cdef class NestBuilder:
         extent, min : int or tuple of one int
             A constant, or ``(node,)`` for an expression.
         again : int
-            A loop whose variable this one binds again, as a thread may be bound twice.
+            A loop whose variable this loop binds again, as a thread may be bound twice.
         """
         cdef bytes data = name.encode()
         cdef int32_t text = self._name(name)
@@ -505,8 +505,7 @@ cdef class NestBuilder:
         Parameters
         ----------
         iters : sequence of (kind, extent, node)
-            Its iterators, with the value that is bound to each; uses of an iterator are uses of
-            that node.
+            Its iterators with their bindings; uses of an iterator are uses of the bound node.
         """
         cdef bytes data = name.encode()
         cdef int32_t text = self._name(name)
@@ -530,18 +529,18 @@ cdef class NestBuilder:
         self.nest.close_block()
 
     def set_predicate(self, int32_t node):
-        """Say where the open block runs."""
+        """Set the predicate of the open block."""
         self._known(node)
         if self.nest.block == NO:
             raise IndexError("no block is open")
         self.nest.blocks[self.nest.block].predicate = node
 
     def set_init(self, bint init):
-        """Say whether the statements to come are under the init of their block."""
+        """Set whether the following statements are under the init of their block."""
         self.nest.init = init
 
     def open_condition(self, int32_t node):
-        """Add a condition under which the next statements are; return its statement."""
+        """Add a condition on the following statements; return its statement."""
         self._known(node)
         cdef int32_t stmt = self._checked(self.nest.add_stmt(STMT_CONDITION, node))
         self.nest.condition = stmt
@@ -565,6 +564,6 @@ cdef class NestBuilder:
         return stmt
 
     def evaluate(self, int32_t value):
-        """Add an expression that is evaluated and return its statement."""
+        """Add an evaluated expression and return its statement."""
         self._known(value)
         return self._checked(self.nest.add_stmt(STMT_EVALUATE, value))

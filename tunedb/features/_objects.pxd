@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """TVM's objects through tvm-ffi's C ABI, as the reader sees them.
 
-No header is used and nothing is linked. What ``tvm/ffi/c_api.h`` fixes is declared here (the
-object header, ``TVMFFIAny``, the cell of a sequence, the bytes of a text); where TVM's own classes
-keep their fields is in `Tables`. The small layout of a map is no part of ``c_api.h``: the
-self-test of ``plugins/metaschedule/features/ir.py`` looks at it.
+The reader uses no header and links nothing. This module declares the fixed parts of
+``tvm/ffi/c_api.h`` (the object header, ``TVMFFIAny``, the cell of a sequence, the bytes of a text);
+`Tables` has the offsets of fields in TVM's own classes. The small layout of a map is not part of
+``c_api.h``: the self-test of ``plugins/metaschedule/features/ir.py`` checks it.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
@@ -12,7 +12,7 @@ from libc.string cimport memcmp, memset
 
 from tunedb.features._nest cimport Node
 
-# Type indices that the ABI fixes (TVMFFITypeIndex).
+# Type indices of the ABI (TVMFFITypeIndex).
 cdef enum:
     INT = 1
     BOOL = 2
@@ -23,7 +23,7 @@ cdef enum:
     ARRAY = 71
 
 cdef enum:
-    MAX_DEPTH = 2000  # nested nodes; what TVM itself survives is some 6000
+    MAX_DEPTH = 2000  # nested nodes; TVM itself survives some 6000
     MAX_FIELDS = 8
     MAX_CHILDREN = 10
 
@@ -58,7 +58,7 @@ cdef struct Map:  # ffi::MapObj; pairs in order where the highest bit of slots i
 ctypedef int (*FunctionCall)(void*, Any*, int32_t, Any*) noexcept nogil
 ctypedef int (*DecRef)(void*) noexcept nogil
 
-cdef enum:  # roles: what a type is to the reader; the order of ROLES
+cdef enum:  # roles of types for the reader, in the order of ROLES
     UNKNOWN
     FOR
     STORE
@@ -113,10 +113,10 @@ cdef struct Type:
     uint8_t is_stmt
     uint8_t is_expr
     uint8_t n_children
-    int32_t child[MAX_CHILDREN]  # offsets of fields that a walk over an unknown type follows
+    int32_t child[MAX_CHILDREN]  # offsets of the fields to walk in an unknown type
     uint8_t child_is_sequence[MAX_CHILDREN]
 
-cdef struct Operator:  # an ir.Op: how a call of it counts
+cdef struct Operator:  # an ir.Op: the kind of its calls
     uintptr_t address
     uint8_t call
     uint8_t effects
@@ -182,7 +182,7 @@ cdef inline bint is_text(Any* value, const char* text, int32_t length) noexcept 
 
 
 cdef inline bint int_value(Tables* tables, Object* object, int64_t* value) noexcept nogil:
-    """Whether an expression is an integer constant of 64 bits, and which."""
+    """Whether an expression is an integer constant of 64 bits; write its value."""
     cdef Any* held
     if role_of(tables, object) != INT_IMM:
         return False
@@ -195,7 +195,7 @@ cdef inline bint int_value(Tables* tables, Object* object, int64_t* value) noexc
 
 
 cdef inline void type_of(Tables* tables, Object* type, Node* into) noexcept nogil:
-    """Write code, bits and lanes of a type; what is no primitive type is a handle."""
+    """Write code, bits and lanes of a type; other than primitive types are handles."""
     cdef uint8_t* dtype
     if role_of(tables, type) == PRIM_TYPE:
         dtype = <uint8_t*>type + tables.offset[PRIM_TYPE][0]

@@ -6,8 +6,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from tunedb.features._nest cimport Nest
 
 cdef enum Flavour:
-    TVM = 0  # what TVM's PerStoreFeature computes
-    ANSOR = 1  # what Ansor describes
+    TVM = 0  # the values of TVM's PerStoreFeature
+    ANSOR = 1  # the definitions of Ansor
 
 cdef struct Options:
     uint8_t flavour
@@ -18,17 +18,17 @@ cdef struct Options:
 
 
 cdef class PerStore:
-    """Rows of one program after another; memory is kept. One object for each thread."""
+    """Rows of one program after another; keeps its memory. Each thread needs its own object."""
 
     cdef double* rows  # n_rows * n_columns, valid until the next `run`
     cdef readonly int32_t n_rows, n_columns
     cdef void* work
     cdef size_t room_rows
 
-    # Compute the rows of a nest that is lowered; returns a Status (`_bounds.pxd`), DONE is 0.
+    # Compute the rows of a lowered nest; return a Status (`_bounds.pxd`), DONE is 0.
     cdef int run(self, Nest nest, const Options* options) noexcept nogil
 
 # Return the default options.
 cdef Options standard_options(int flavour, bint gpu) noexcept nogil
-# Raise what a Status other than DONE says.
+# Raise the error of a Status other than DONE.
 cdef int raise_status(int status) except -1

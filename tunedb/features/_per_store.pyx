@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Ansor's per-store features on the flat form, in TVM's way and in Ansor's.
+"""Ansor's per-store features on the flat form, by TVM's and by Ansor's definitions.
 
 `PerStore.run` goes through the statements in source order, keeps the loops around them, and gives
-a row to each buffer that is stored. The groups of columns: 1 arithmetic (``_counts``), loop kinds
-and threads, 2 buffer accesses (``_access``), 3 arithmetic intensity, 4 allocation, 5 outer scope.
+a row to each stored buffer. The groups of columns: 1 arithmetic (``_counts``), loop kinds and
+threads, 2 buffer accesses (``_access``), 3 arithmetic intensity, 4 allocation, 5 outer scope.
 """
 
 from libc.math cimport log2
@@ -58,7 +58,7 @@ cdef inline double scaled(double x, bint ansor) noexcept nogil:
 
 
 cdef int position_of(Work* self, int32_t level) noexcept nogil:
-    """Say where among the loops of its class a loop is."""
+    """Return the position of a loop among the loops of its class."""
     cdef int32_t i
     cdef bint outermost = True, innermost = True
     cdef int first = INNER_SPATIAL if self.classes[level] == SPATIAL else INNER_REDUCE
@@ -94,10 +94,10 @@ cdef void write_kind(Work* self, Nest nest, uint8_t kind, double* out) noexcept 
 
 
 cdef void write_threads(Work* self, Nest nest, bint gpu, double* out) noexcept nogil:
-    """Write whether it is a GPU, and the lengths of blockIdx, threadIdx and vthread.
+    """Write `is_gpu` and the lengths of blockIdx, threadIdx and vthread.
 
-    TVM takes the outermost loop of each tag, and none where it is no GPU; Ansor the innermost, and
-    the product of the virtual threads.
+    TVM takes the outermost loop of each tag, and 1 on a CPU; Ansor the innermost, and the product
+    of the virtual threads.
     """
     cdef int64_t lengths[7]
     cdef bint found[7]
@@ -148,8 +148,8 @@ cdef void write_access(Access* access, bint ansor, double* out) noexcept nogil:
 cdef double float_operations(Work* self) noexcept nogil:
     """Return the float operations of one iteration of the innermost loop.
 
-    TVM divides what all iterations take, after it may have wrapped, by their number; for Ansor a
-    multiply-add is two operations.
+    TVM divides the operations of all iterations, which may have wrapped, by their number; for Ansor
+    a multiply-add is two operations.
     """
     cdef uint64_t total = 0
     cdef int i
@@ -169,7 +169,7 @@ cdef double intensity(Work* self, double operations, int32_t level) noexcept nog
 cdef void write_curve(Work* self, int32_t samples, double* out) noexcept nogil:
     """Sample operations per byte over operations, the loops from the innermost outwards.
 
-    Where TVM ends in an error, because the products of a program overflow, the samples are 0.
+    If the products of a program overflow, the samples are 0; TVM ends in an error.
     """
     cdef double total = float_operations(self)
     cdef double one = total, here, before = 0, wanted, low = 0, high
@@ -200,7 +200,7 @@ cdef void write_curve(Work* self, int32_t samples, double* out) noexcept nogil:
 cdef int64_t product_around(Work* self, Nest nest, const Buffer* buffer) noexcept nogil:
     """Return the product of the loops around an allocation.
 
-    TVM looks at it when it has left the loops inside; its product may have overflowed there.
+    TVM reads it after it has left the loops inside, where its product may have overflowed.
     """
     cdef int32_t loop = NO if buffer.kind == BUFFER_PARAMETER else buffer.alloc_loop
     cdef int64_t around = 1
@@ -214,9 +214,9 @@ cdef int64_t product_around(Work* self, Nest nest, const Buffer* buffer) noexcep
 
 cdef void write_allocation(Work* self, Nest nest, int32_t buffer, double* out) noexcept nogil:
     """Write bytes, elements times outer product, outer product, and the outer product of the
-    store over that.
+    store over it.
 
-    TVM takes parameters for allocated around all loops, Ansor for not allocated.
+    For TVM parameters are allocated around all loops, for Ansor they are not allocated.
     """
     cdef const Buffer* one = &nest.buffers[buffer]
     cdef int64_t elements = 1, around = 1, size = 0, total = 0
@@ -252,7 +252,7 @@ cdef void write_scope(Work* self, Nest nest, double* out) noexcept nogil:
 
 
 cdef inline bint is_seen(Work* self, Nest nest, const Stmt* stmt) noexcept nogil:
-    """Whether a statement is a store that counts: TVM passes over stores of constants."""
+    """Whether a statement is a store that counts: TVM skips stores of constants."""
     cdef uint8_t op
     if stmt.kind != STMT_STORE:
         return False
@@ -261,7 +261,7 @@ cdef inline bint is_seen(Work* self, Nest nest, const Stmt* stmt) noexcept nogil
 
 
 cdef int32_t number_rows(Work* self, Nest nest) noexcept nogil:
-    """Give each stored buffer a row in the order of first stores; allocated ones follow."""
+    """Assign a row to each stored buffer in the order of first stores, then to allocated ones."""
     cdef int32_t i, buffer, count = 0
     for i in range(nest.n_buffers):
         self.row[i] = self.access_of[i] = self.last_store[i] = NO
@@ -281,7 +281,7 @@ cdef int32_t number_rows(Work* self, Nest nest) noexcept nogil:
 
 
 cdef void add_counts(Work* self, int64_t* kept, bint sum) noexcept nogil:
-    """Multiply the counts of a value with the iterations; Ansor adds up those of a buffer."""
+    """Multiply the counts of a value by the iterations; Ansor adds up those of a buffer."""
     cdef int i
     for i in range(N_COUNTS):
         kept[i] = <int64_t>((<uint64_t>kept[i] if sum else 0)
@@ -289,7 +289,7 @@ cdef void add_counts(Work* self, int64_t* kept, bint sum) noexcept nogil:
 
 
 cdef int take_store(Work* self, Nest nest, int32_t s, const Options* options, double* rows) noexcept nogil:
-    """Look at a store, and write its row if it is the last one of its buffer."""
+    """Measure a store, and write its row if it is the last one of its buffer."""
     cdef const Stmt* stmt = &nest.stmts[s]
     cdef bint last = self.last_store[stmt.buffer] == s
     cdef double* out = rows + <size_t>self.row[stmt.buffer] * self.n_columns
@@ -410,7 +410,7 @@ cdef int raise_status(int status) except -1:
     return 0
 
 
-#: Objects between two calls of `per_store`: their memory is used again.
+#: Idle objects of `per_store`, which keep their memory.
 cdef list _idle = []
 
 
@@ -423,7 +423,7 @@ def per_store(Nest nest, *, str flavour, bint gpu, int buffers_per_store=5, int 
     nest : Nest
         The program, as TVM lowers it for its ``PerStoreFeature``.
     flavour : {"tvm", "ansor"}
-        Whose definitions count where they differ.
+        The definitions to use.
     gpu : bool
         Whether the target is a GPU.
     buffers_per_store : int, optional

@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""From TVM's IR to the flat form, through tvm-ffi's C ABI and TVM's reflection tables.
+"""Reads TVM's IR into the flat form, through tvm-ffi's C ABI and TVM's reflection tables.
 
-Where TVM's classes keep their fields is looked up by the caller at run time
-(``plugins/metaschedule/features/ir.py``), who also has the self-test.
+The caller (``plugins/metaschedule/features/ir.py``) looks up the offsets of fields in TVM's classes
+at run time, and has the self-test.
 
-Objects are only read while the caller holds a reference to the module, so no reference counts are
-touched and the GIL is not needed.
+The caller holds a reference to the module meanwhile, so the reader touches no reference counts and
+needs no GIL.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
@@ -18,8 +18,8 @@ from tunedb.features._objects cimport *
 
 from ..errors import FormatError, LimitError
 
-#: Roles with the fields that are read, in the order of the offsets below. One name may stand for
-#: many types (``Binary``), whose fields must then be at the same place.
+#: Roles with the fields to read, in the order of the offsets below. One role may cover many types
+#: (``Binary``), whose fields must then have equal offsets.
 ROLES = {
     "For": ("loop_var", "min", "extent", "kind", "body", "thread_binding", "annotations"),
     "BufferStore": ("buffer", "value", "indices"),
@@ -182,7 +182,7 @@ cdef void read_loop(Walk* walk, Nest nest, Object* object) noexcept nogil:
 
 
 cdef uint8_t tag_of(Tables* tables, Object* binding) noexcept nogil:
-    """Return what the thread tag of an IterVar says."""
+    """Return the Tag of an IterVar's thread tag."""
     cdef const char* data
     cdef int32_t size
     if role_of(tables, binding) != ITER_VAR:
@@ -199,7 +199,7 @@ cdef uint8_t tag_of(Tables* tables, Object* binding) noexcept nogil:
 
 
 cdef void read_realize(Walk* walk, Nest nest, Object* object) noexcept nogil:
-    """Read a block under the values that are bound to its iterators."""
+    """Read a block under the bindings of its iterators."""
     cdef Tables* tables = walk.tables
     cdef int32_t* at = tables.offset[BLOCK]
     cdef Object* block = child(object, tables.offset[REALIZE][2])
@@ -296,7 +296,7 @@ cdef void read_buffers(Walk* walk, Nest nest, Sequence* allocated, Sequence* mat
 
 
 cdef void read_unknown_stmt(Walk* walk, Nest nest, Object* object) noexcept nogil:
-    """Count a statement of unknown type, and read what is under it."""
+    """Count a statement of unknown type, and read the statements under it."""
     cdef Tables* tables = walk.tables
     cdef Type* described
     cdef Sequence* part
@@ -399,26 +399,26 @@ cdef class Reader:
     Parameters
     ----------
     object_type : type
-        ``tvm_ffi.Object``; anything else is refused, because only its handle can be read.
+        ``tvm_ffi.Object``; the reader refuses other objects, because it can read no other handle.
     types : dict of str to list of (int, dict of str to int)
-        For each of `ROLES` the type indices that have it, with the offsets of their fields.
+        For each of `ROLES` its type indices, with the offsets of their fields.
     ops : dict of int to int
         `Op` of the type indices that are ``Binary`` or ``Not``.
     described : dict of int to (bool, bool, list of (int, bool))
         For each type index whether it is a statement, whether it is an expression, and its fields
-        that hold objects: their offset, and whether they are an array. Types without a role are
-        walked through these.
+        with objects: their offset, and whether they are an array. The reader walks types without a
+        role through these.
     type_offset : int
         Offset of ``ty`` in ``ir.Expr``.
     int_size : int
-        Bytes of ``ir.IntImm.value``: 8, or 16 where it is a TVMFFIAny.
+        Bytes of ``ir.IntImm.value``: 8, or 16 if it is a TVMFFIAny.
     operators : dict of int to (int, bool)
         Address of each ``ir.Op``: its `Call` and whether it may have effects.
     function_call, dec_ref, map_get : int
         Addresses of ``TVMFFIFunctionCall``, ``TVMFFIObjectDecRef`` and of the function object
         ``ffi.MapGetItemOrMissing``, for maps with many entries.
     list_functions : callable
-        Gets a module and returns its functions as ``[(name, PrimFunc)]``; asked only for modules
+        Gets a module and returns its functions as ``[(name, PrimFunc)]``; called only for modules
         with more functions than a small map holds.
     """
 
@@ -492,14 +492,14 @@ cdef class Reader:
         Parameters
         ----------
         module : tvm.IRModule or tvm.tirx.PrimFunc
-            What is read. It must not be changed meanwhile: the GIL is released.
+            The module or function; nobody may change it meanwhile, because the GIL is released.
         nest : Nest, optional
-            Is emptied and filled, instead of a new one.
+            A nest to clear and fill, instead of a new one.
 
         Raises
         ------
         TypeError
-            It is neither.
+            `module` is neither.
         LimitError
             Its statements or expressions are nested too deep, or too many.
         FormatError
@@ -527,7 +527,7 @@ cdef class Reader:
         return nest
 
     cdef int read_root(self, Nest nest, uintptr_t root) noexcept nogil:
-        """Read a module by its address; 0, or not 0 where `read` has to say why not."""
+        """Read a module by its address; return 0, or another number if `read` has to raise."""
         cdef Walk walk
         cdef int32_t status
         start(&walk, &self.tables, nest)
@@ -574,7 +574,7 @@ cdef class Reader:
         return False
 
     def unknown(self, Nest nest):
-        """Return how many nodes of each type index the reader did not know, by type index."""
+        """Return the number of nodes of unknown types, by type index."""
         cdef int32_t i
         found = {}
         for i in range(nest.n_nodes):

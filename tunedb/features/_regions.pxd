@@ -6,14 +6,14 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from tunedb.features._linear cimport Forms, Linear
 from tunedb.features._nest cimport Nest
 
-cdef enum:  # why a program cannot be rewritten
+cdef enum:  # reasons why a program cannot be rewritten
     FAILED_MEMORY = 1
     FAILED_TERMS = 2
 
 cdef enum:  # states of a window
     UNTOUCHED = 0
     EXACT = 1
-    WHOLE = 2  # accesses lie differently in the loops around: the dimension stays as it is
+    WHOLE = 2  # accesses differ in the loops around: the dimension keeps its declared size
 
 cdef struct Ref:  # a linear form in the pool of terms
     int32_t first
@@ -21,20 +21,20 @@ cdef struct Ref:  # a linear form in the pool of terms
     int64_t base
 
 cdef struct Access:
-    int32_t buffer  # not a window, but what it is a window of
+    int32_t buffer  # the accessed buffer; for a window the buffer behind it
     int32_t stmt  # or NO: the region of a window
     int32_t loop
     int32_t first_ref  # one for each dimension
     int32_t ndim
 
-cdef struct Window:  # what the scope of an allocation touches of one dimension
+cdef struct Window:  # the part of one dimension that the scope of an allocation touches
     int64_t low
     int64_t high
     int32_t outer_first  # terms of loops around the allocation
     int32_t outer_n
     uint8_t state
 
-cdef struct Place:  # where a buffer is allocated, and its windows
+cdef struct Place:  # the allocation of a buffer, and its windows
     int32_t loop  # innermost loop around all its accesses, or NO
     uint8_t accessed
     uint8_t relaxed  # threads whose loops count as inside: a scope

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""What a scheduled program accesses, and what the scope of each buffer touches of it.
+"""The accesses of a scheduled program, and the region of each buffer inside its allocation.
 
-The first half of ``_scheduled.pyx``: which loops stay, where each buffer is allocated, and in which
-region of it the loops inside of its allocation move.
+The first half of ``_scheduled.pyx``: it decides which loops stay, where each buffer is allocated,
+and which region of it the loops inside of its allocation touch.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -20,7 +20,7 @@ cdef enum:  # scopes whose threads count as inside of an allocation (TVM's Stora
 
 
 cdef class Regions:
-    """The arrays of one program after another; memory is kept."""
+    """The arrays of one program after another; the object keeps its memory."""
 
     def __dealloc__(self):
         forms_free(&self.forms)
@@ -39,7 +39,7 @@ cdef class Regions:
         return FAILED_TERMS if self.forms.failed else 0
 
     cdef int find(self, Nest nest) noexcept nogil:
-        """Find the accesses and regions of a program; 0, or why that is not possible."""
+        """Find the accesses and regions of a program; return 0, or the reason for a failure."""
         cdef int32_t i
         self.n_accesses = self.n_refs = 0
         self.failed = 0
@@ -61,7 +61,7 @@ cdef class Regions:
 
 
 cdef bint make_room(Regions self, Nest nest) noexcept nogil:
-    """Make the arrays that are as long as those of the program."""
+    """Allocate the arrays that are as long as those of the program."""
     cdef void* moved
     cdef int32_t room = self.room_loops
     cdef int32_t i
@@ -96,7 +96,7 @@ cdef bint make_room(Regions self, Nest nest) noexcept nogil:
 
 
 cdef void decide_loops(Regions self, Nest nest) noexcept nogil:
-    """Decide which loops stay: one for each thread of a kernel, and none of one iteration."""
+    """Decide which loops stay: one for each thread of a kernel, and no unit loops."""
     cdef int32_t i, k
     cdef Loop* loop
     cdef LoopFate* fate
@@ -151,7 +151,7 @@ cdef void find_cross(Regions self, Nest nest) noexcept nogil:
 
 
 cdef bint is_alone(Regions self, Nest nest, int32_t block, int32_t first, uint64_t uses) noexcept nogil:
-    """Whether a reduction is all that its loops hold: threads, and loops of the reduction."""
+    """Whether the loops of a reduction hold nothing else: threads, and loops of the reduction."""
     cdef int32_t i, updates = 0
     cdef Loop* loop
     for i in range(nest.loops[first].first_stmt, nest.loops[first].end_stmt):
@@ -165,11 +165,11 @@ cdef bint is_alone(Regions self, Nest nest, int32_t block, int32_t first, uint64
     return updates == 1
 
 
-# ---- what is accessed ----------------------------------------------------------------------------
+# ---- accesses ------------------------------------------------------------------------------------
 
 
 cdef void gather(Regions self, Nest nest, int32_t number) noexcept nogil:
-    """Note the accesses of a statement with the linear forms of their indices."""
+    """Record the accesses of a statement with the linear forms of their indices."""
     cdef Stmt* stmt = &nest.stmts[number]
     cdef int32_t i
     self.first_access[number] = self.n_accesses
@@ -202,7 +202,7 @@ cdef void gather_loads(Regions self, Nest nest, int32_t stmt, int32_t node) noex
 
 
 cdef int32_t add_access(Regions self, Nest nest, int32_t stmt, int32_t buffer, int32_t first, int32_t count) noexcept nogil:
-    """Note an access; one of a window is one of the buffer behind it."""
+    """Record an access; an access of a window is one of the buffer behind it."""
     cdef int32_t i, skipped, number, behind = buffer
     cdef Linear form, more
     cdef Buffer* window = &nest.buffers[buffer]
@@ -267,7 +267,7 @@ cdef void form_of(Regions self, const Ref* ref, Linear* out) noexcept nogil:
 
 
 cdef void gather_windows(Regions self, Nest nest) noexcept nogil:
-    """Note the regions of windows, through which instructions access the buffers behind."""
+    """Record the regions of windows, through which instructions access the buffers behind."""
     cdef int32_t i, k, number, loop, ndim
     cdef Buffer* window
     for i in range(nest.n_buffers):
@@ -296,7 +296,7 @@ cdef void add_corner(Regions self, Nest nest, Buffer* window, int32_t access, bi
         keep(self, &form, self.accesses[access].first_ref + i)
 
 
-# ---- where buffers are, and how large ------------------------------------------------------------
+# ---- places and sizes of buffers -----------------------------------------------------------------
 
 
 cdef void place_buffers(Regions self, Nest nest) noexcept nogil:
@@ -382,7 +382,7 @@ cdef bint is_relaxed(uint8_t relaxed, uint8_t tag) noexcept nogil:
 
 
 cdef void measure_windows(Regions self, Nest nest) noexcept nogil:
-    """Find what each allocated buffer's scope touches of it."""
+    """Find the region of each allocated buffer that its scope touches."""
     cdef int32_t i, k
     cdef Access* access
     cdef uint64_t inner
@@ -422,7 +422,7 @@ cdef void widen(Regions self, Window* window, const Ref* ref, uint64_t inner) no
 
 
 cdef void take_apart(Regions self, const Ref* ref, uint64_t inner, Linear* inside, Linear* outside) noexcept nogil:
-    """Split a form into what moves inside of an allocation, and what stays the same there."""
+    """Split a form into terms that change inside of an allocation, and terms that do not."""
     cdef int32_t i
     cdef Term term
     inside.base = ref.base

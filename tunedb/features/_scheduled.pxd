@@ -9,7 +9,7 @@ from tunedb.features._regions cimport Regions
 
 cdef class Scheduler(Regions):
     cdef readonly Nest out
-    cdef int32_t in_thread  # while it is written: buffer that takes the place of the block's own
+    cdef int32_t in_thread  # during a write: buffer that replaces the block's own
 
-    # Write `nest` as `out`; 0, or why that is not possible.
+    # Write `nest` as `out`; return 0, or the reason for a failure.
     cdef int run(self, Nest nest) noexcept nogil

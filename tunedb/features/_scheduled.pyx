@@ -1,20 +1,20 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""A scheduled program rewritten as TVM's lowering would leave it, as far as features see it.
+"""A scheduled program rewritten as TVM's lowering would leave it, for the effects on features.
 
-TVM lowers a deep copy through twelve passes before it looks at a program; that is nine tenths of
-the time of its extraction. Here one pass over the flat form does what the features notice:
+TVM lowers a deep copy through twelve passes before it extracts features, which takes nine tenths of
+the time of its extraction. Here one pass over the flat form has the same effects on features:
 
-* loops of one iteration go, loops bound to a thread that a loop around them is bound to are merged
-  with it (``SimplifyForFeatureExtraction``, ``UnifyThreadBinding``);
+* unit loops are removed, and a loop bound to the thread of a loop around it is merged with that
+  loop (``SimplifyForFeatureExtraction``, ``UnifyThreadBinding``);
 * indices, whose iterators the reader replaced by their bindings, are simplified (``_linear.pyx``);
-* buffers are allocated in the innermost loop around all their accesses, in the shape of what that
-  loop touches, with indices that begin at 0 (``PlanAndUpdateBufferAllocationLocation``,
+* buffers are allocated in the innermost loop around all their accesses, in the shape of the region
+  inside that loop, with indices that begin at 0 (``PlanAndUpdateBufferAllocationLocation``,
   ``CompactBufferAllocation``);
 * windows into buffers become accesses of those (``LowerMatchBuffer``);
 * a reduction over threads becomes a sum inside of each thread and a write-back
   (``LowerCrossThreadReduction``).
 
-What is written has stores alone: no other statement has features.
+The result has stores alone: no other statement has features.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -25,13 +25,13 @@ from tunedb.features._regions cimport *
 
 
 cdef class Scheduler(Regions):
-    """Rewrites one program after another; memory is kept. One object for each thread."""
+    """Rewrites one program after another and keeps its memory. Each thread needs its own object."""
 
     def __cinit__(self):
         self.out = Nest()
 
     def rewrite(self, Nest nest):
-        """Return the program as it would be lowered; valid until the next one.
+        """Return the lowered program; valid until the next call.
 
         Raises
         ------
@@ -90,7 +90,7 @@ cdef void write(Scheduler self, Nest nest) noexcept nogil:
 
 
 cdef int32_t last_thread(Scheduler self, Nest nest, int32_t kernel) noexcept nogil:
-    """Return the innermost of a kernel's threads, all of which are written around its body."""
+    """Return the innermost of a kernel's threads, which are all around its body."""
     cdef int32_t i, last = kernel
     for i in range(kernel, nest.loops[kernel].end_loop):
         if nest.loops[i].tag != TAG_NONE and is_kept(self, i):
@@ -99,7 +99,7 @@ cdef int32_t last_thread(Scheduler self, Nest nest, int32_t kernel) noexcept nog
 
 
 cdef void write_buffers(Scheduler self, Nest nest) noexcept nogil:
-    """Write all buffers, allocated ones in the shape of what is touched of them."""
+    """Write all buffers, allocated ones in the shape of their touched region."""
     cdef int32_t i, k, number, first, node, text, scope
     cdef int64_t extent
     cdef Buffer* old
@@ -159,7 +159,7 @@ cdef void write_body(Scheduler self, Nest nest, int32_t loop, int32_t end_loop, 
 
 
 cdef void write_loop(Scheduler self, Nest nest, int32_t loop) noexcept nogil:
-    """Write a loop and its body; the threads of a kernel are written at its outermost one."""
+    """Write a loop and its body; all threads of a kernel at the outermost one."""
     cdef Loop* found = &nest.loops[loop]
     cdef int32_t opened = 0, i
     if found.has_extent and found.extent == 0:
@@ -212,7 +212,7 @@ cdef void open_loop(Scheduler self, Nest nest, int32_t loop) noexcept nogil:
 
 
 cdef void write_store(Scheduler self, Nest nest, int32_t number, int32_t instead) noexcept nogil:
-    """Write a store; `instead` is the buffer that it writes and reads in place of its own."""
+    """Write a store; `instead` replaces the buffer that it writes and reads."""
     cdef Stmt* stmt = &nest.stmts[number]
     cdef int32_t first, value, made
     cdef Access* access = &self.accesses[self.first_access[number]]
@@ -244,7 +244,7 @@ cdef int32_t zero_index(Scheduler self) noexcept nogil:
 
 
 cdef int32_t write_indices(Scheduler self, Nest nest, Access* access) noexcept nogil:
-    """Write the indices of an access, from the start of what is touched."""
+    """Write the indices of an access, relative to the start of the touched region."""
     cdef int32_t first = self.out.add_args(access.ndim)
     cdef int32_t i, node
     cdef uint64_t inner = 0

@@ -1,11 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Straight-line arithmetic on the numbers of a program, for many programs in one call.
 
-What a column means follows from the steps, which many programs share, so it is worked out once
-(``tunedb.features.steps``) and becomes a :class:`Formula`: where the numbers stand among the
-decisions, a list of operations, and which result goes to which column. Here the decisions of a
-program are read from their stored form and the operations are carried out. NaN is a number that
-is not known, and a column of such a number is 0.
+``tunedb.features.steps`` compiles the steps that many programs share once to a :class:`Formula`:
+the places of the numbers among the decisions, a list of operations, and the column of each result.
+This module reads the decisions of a program from their stored form and carries out the operations.
+NaN is an unknown number, whose column is 0.
 """
 
 from libc.math cimport NAN, ceil, floor, fmax, fmin, isnan, log2
@@ -31,18 +30,18 @@ cdef enum:
     GREATEST = 11
     SUM = 12
     PRODUCT = 13
-    PREFIX = 14  # the product of the first values, of which value c says how many
-    PICK = 15  # the value with the number that value c says
+    PREFIX = 14  # the product of the first values; value c is their number
+    PICK = 15  # one of the values; value c is its index
     N_OPS = 16
 
-#: How decisions are stored; the order is that of ``tunedb.features.steps.formulas.Stored``.
+#: Storage forms of decisions, in the order of ``tunedb.features.steps.formulas.Stored``.
 cdef enum:
     TRACE = 0  # [[[instruction, value], ...], literals, literals of the tail]
     VARINTS = 1  # unsigned LEB128
     KNOBS = 2  # [value, ...]
     N_STORED = 3
 
-#: What became of a program; the order is that of ``tunedb.features.steps.formulas.COMPLAINTS``.
+#: Outcomes for a program, in the order of ``tunedb.features.steps.formulas.COMPLAINTS``.
 cdef enum:
     DONE = 0
     DAMAGED = 1
@@ -68,7 +67,7 @@ cdef struct Decision:
     int32_t slot
     int32_t count  # -1: one number instead of a list
 
-cdef struct Plan:  # what a Formula holds
+cdef struct Plan:  # the contents of a Formula
     int stored, n_slots, n_decisions, n_literals, n_operations, n_outputs, n_columns
     int n_tail, n_device, n_task
     Decision* decisions
@@ -89,7 +88,7 @@ cdef struct Job:
 
 
 cdef class Numbers:
-    """Numbers that many programs share: what a tail, a target or a workload says."""
+    """Numbers that many programs share: the facts of a tail, a target or a workload."""
 
     cdef double* data
     cdef readonly int size
@@ -108,34 +107,34 @@ cdef class Numbers:
 
 
 cdef class Formula:
-    """How the columns of a program follow from its decisions.
+    """The arithmetic that computes a program's columns from its decisions.
 
     Parameters
     ----------
     stored : int
-        How the decisions are stored.
+        Storage form of the decisions.
     n_slots : int
-        How many numbers they are: of a trace those of its decisions, then its literals.
+        Their number: for a trace the numbers of its decisions, then its literals.
     decisions : list of tuple
         ``(instruction, slot, count)`` by instruction, of a trace; a count of -1 is a decision
-        that is no list.
+        that is not a list.
     n_literals : int
         Literals of a trace's sketch; they take the last slots.
     constants, lists : list
         Numbers and lists of values that operations refer to.
     operations : list of tuple
-        ``(code, a, b, c)``; each makes the value of its own number from earlier ones.
+        ``(code, a, b, c)``; each computes the value of its own index from earlier ones.
     outputs : list of tuple
         ``(column, value, log)``; with `log`, ``log2(1 + value)`` is stored, with the value's sign.
     row : bytes
-        The whole row as float32: the columns that are the same for all programs.
+        The whole row as float32, with the columns that all programs share.
     n_tail, n_device, n_task : int
-        How many numbers of a tail, of a target and of a workload there are.
+        Numbers of facts of a tail, of a target and of a workload.
 
     Raises
     ------
     ValueError
-        A number refers to what is not there.
+        A number refers to a missing value.
     """
 
     cdef Plan plan
@@ -184,7 +183,7 @@ cdef class Formula:
         free(self.plan.lists)
 
     cdef int _check(self, int n_constants, int n_lists) except -1:
-        """Refuse what would read or write outside of the arrays."""
+        """Raise ValueError for a number that would read or write outside of the arrays."""
         cdef int i, j, places
         cdef int n_own = self.plan.n_slots - self.plan.n_literals  # without literals
         cdef bint good = 0 <= self.plan.stored < N_STORED
@@ -231,23 +230,23 @@ def evaluate(
     Parameters
     ----------
     formulas : list of Formula
-        How the columns follow.
+        The formula of each program.
     decisions : list of bytes
         Decisions in their stored form.
     tails, devices, tasks : list of Numbers
-        What tail, target and workload say.
+        The facts of tail, target and workload.
     rows : memoryview of float32 (n, columns)
-        Where the rows go. The row of a program that is not :data:`DONE` is undefined.
+        Output. The row of a program that is not :data:`DONE` is undefined.
 
     Returns
     -------
     bytes
-        What became of each program.
+        The outcome for each program.
 
     Raises
     ------
     ValueError
-        The lists are of different lengths, or a formula expects other numbers or columns.
+        The lists have different lengths, or a formula expects other numbers or columns.
     """
     cdef Py_ssize_t n = len(formulas), i
     if not (len(decisions) == len(tails) == len(devices) == len(tasks) == rows.shape[0] == n):
@@ -279,7 +278,7 @@ cdef int fill(
     Job* job, Formula formula, bytes data, Numbers tail, Numbers device, Numbers task,
     float[::1] row,
 ) except -1:
-    """Make a job, which lives as long as the objects do."""
+    """Return a job, valid as long as the objects live."""
     if (
         formula is None or data is None or tail is None or device is None or task is None
         or formula.plan.n_columns != row.shape[0] or formula.plan.n_tail != tail.size
@@ -360,7 +359,7 @@ cdef inline double value_of(
 cdef double of_list(
     int code, const Operation* op, const int32_t* items, const double* values
 ) noexcept nogil:
-    """Carry out an operation on a list; all but products leave out what is not known."""
+    """Carry out an operation on a list; all but products skip unknown numbers."""
     cdef double result = NAN, item
     cdef int i, n = op.b
     if code == PICK:
@@ -442,7 +441,7 @@ cdef int read_trace(
     status = read_list(&text, slots + n_own, plan.n_literals)
     if status != DONE:
         return status
-    # The tail's literals follow from the decisions of the sketch: they are passed over.
+    # The tail's literals follow from the decisions of the sketch: skip them.
     if not take(&text, b",") or not peek(&text, b"[") or not skip(&text) or not take(&text, b"]"):
         return DAMAGED
     return DONE if text.at == text.end else DAMAGED

@@ -1,15 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Reading JSON text in C: numbers, lists of them, and passing over everything else.
+"""Reads numbers and lists of numbers from JSON text in C, and skips all other values.
 
-The text is what ``orjson`` wrote, without blanks. What is damaged is refused, nothing is read
-behind the end, and what only brackets and quotes would tell is not checked.
+``orjson`` wrote the text, without blanks. Damaged numbers are refused, and no read goes beyond the
+end. Skipped values are checked for brackets and quotes alone.
 """
 
 from libc.math cimport NAN, isnan, pow
 from libc.string cimport memcmp
 
 cdef enum:
-    MAX_DEPTH = 64  # of what is passed over
+    MAX_DEPTH = 64  # of skipped values
 
 cdef struct Text:
     const char* at
@@ -28,7 +28,7 @@ cdef inline bint take(Text* text, char wanted) noexcept nogil:
 
 
 cdef inline bint value(Text* text, double* result) noexcept nogil:
-    """Read a value; of one that is no number and no word of annotations, NaN."""
+    """Read a value; NaN if it is neither a number nor a word of annotations."""
     if text.at >= text.end:
         return False
     cdef char first = text.at[0]
@@ -83,7 +83,7 @@ cdef inline bint number(Text* text, double* result) noexcept nogil:
 
 
 cdef inline bint skip(Text* text) noexcept nogil:
-    """Pass over one JSON value, well formed as far as brackets and quotes go."""
+    """Skip one JSON value; only its brackets and quotes are checked."""
     cdef int depth = 0
     cdef char byte
     while text.at < text.end:
@@ -121,12 +121,12 @@ cdef inline bint skip_string(Text* text) noexcept nogil:
             text.at += 1
             return True
         text.at += 1
-    text.at = text.end  # an escape may have led behind it
+    text.at = text.end  # an escape may have led beyond it
     return False
 
 
 cdef inline bint skip_word(Text* text) noexcept nogil:
-    """Pass over a number, ``true``, ``false`` or ``null``."""
+    """Skip a number, ``true``, ``false`` or ``null``."""
     cdef const char* start = text.at
     cdef char byte
     while text.at < text.end:

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What is known of a store and the loops around it (``_work.pyx``)."""
+"""The state of a store and the loops around it (``_work.pyx``)."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
@@ -34,7 +34,7 @@ cdef struct Access:  # of one buffer by one store
     uint8_t reuse
     uint64_t uses  # loops whose variables occur in its indices
     int64_t element  # bytes
-    int64_t touched  # elements, under the outermost loop that was looked at
+    int64_t touched  # elements, under the outermost loop so far
     int64_t min_stride
     int64_t stride  # of the innermost loop
     int64_t skipped  # product of the extents of the loops inside the one that has `min_stride`
@@ -47,7 +47,7 @@ cdef struct Access:  # of one buffer by one store
     double lines
     double unique_lines
 
-cdef struct Touch:  # what stores touched of a buffer under a loop
+cdef struct Touch:  # elements of a buffer that stores touched under a loop
     int32_t buffer
     int32_t next  # touch of the same loop, or NO
     int32_t count
@@ -55,7 +55,7 @@ cdef struct Touch:  # what stores touched of a buffer under a loop
     int64_t least
     int64_t first
 
-cdef struct Work:  # one store after another of one program; memory is kept for the next program
+cdef struct Work:  # one store after another of a program; keeps memory for the next program
     Analyzer analyzer
     Tally tally
     # Loops around the store, outermost first
@@ -64,7 +64,7 @@ cdef struct Work:  # one store after another of one program; memory is kept for 
     int64_t* touched_bytes  # under each of them
     int32_t depth
     int64_t product
-    # What it accesses
+    # Its accesses
     Pattern* patterns
     Access* accesses
     int32_t* by_size  # accesses in the order of the columns
@@ -75,7 +75,7 @@ cdef struct Work:  # one store after another of one program; memory is kept for 
     int32_t n_regions
     int32_t n_roots
     int32_t* access_of  # by buffer: place among the accesses, or NO
-    # What all stores up to now touched
+    # Touches of all stores so far
     Touch* touches
     int32_t* first_touch  # by loop
     int32_t* touch_of  # by place in the chain and access
@@ -87,13 +87,13 @@ cdef struct Work:  # one store after another of one program; memory is kept for 
     int32_t* last_store
     # By place in `args`
     int64_t* shape  # extents of buffers
-    # By loop, from when it was entered
+    # By loop, as of its entry
     int64_t* extent
     # By row
     int64_t* kept  # N_COUNTS counts
     int64_t* outer  # product of the loops around the last store
     # By function, and of the whole program at the end
-    int64_t* ends  # what is left of the product when its loops are left
+    int64_t* ends  # the product after its loops are left
     # Loops of the chain, classed for the store
     uint8_t* classes
     int32_t room_nodes

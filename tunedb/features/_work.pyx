@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""What is known of a store and the loops around it: memory, and the way from store to store."""
+"""The state of a store and the loops around it: memory, and the steps from store to store."""
 
 from libc.stdlib cimport free
 
@@ -95,10 +95,10 @@ cdef void free_work(Work* self) noexcept nogil:
 
 
 cdef int64_t extent_of(Work* self, Nest nest, int32_t loop) noexcept nogil:
-    """Return the extent of a loop right under those that are open.
+    """Return the extent of a loop directly under the open ones.
 
-    One that is not constant counts 1 for TVM; for Ansor its largest value, while the loops around
-    go through their ranges.
+    An extent that is not constant counts 1 for TVM; for Ansor it is its largest value over the
+    ranges of the loops around.
     """
     cdef const Loop* one = &nest.loops[loop]
     cdef int32_t i
@@ -137,7 +137,7 @@ cdef void pop_loop(Work* self) noexcept nogil:
 
 
 cdef int open_next(Work* self, Nest nest, int32_t* next_loop) noexcept nogil:
-    """Open the next loop of the program, after closing those that it is not in."""
+    """Open the next loop of the program, after closing the loops that are not around it."""
     cdef int32_t loop = next_loop[0]
     next_loop[0] += 1
     while self.depth and self.chain[self.depth - 1] != nest.loops[loop].parent:
@@ -146,7 +146,7 @@ cdef int open_next(Work* self, Nest nest, int32_t* next_loop) noexcept nogil:
 
 
 cdef int go_to(Work* self, Nest nest, int32_t* next_loop, int32_t stmt, int32_t loop) noexcept nogil:
-    """Open and close loops on the way to a statement that is right under `loop`."""
+    """Open and close loops on the way to a statement directly under `loop`."""
     cdef int status
     while next_loop[0] < nest.n_loops and nest.loops[next_loop[0]].first_stmt <= stmt:
         status = open_next(self, nest, next_loop)

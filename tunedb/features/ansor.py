@@ -1,4 +1,4 @@
-"""Ansor's features, a row for each buffer that is stored (docs/features.md, "ansor.per_store").
+"""Ansor's features, a row for each stored buffer (docs/features.md, "ansor.per_store").
 
 Two feature sets: ``ansor.per_store/tvm`` has the values of TVM 0.27's ``PerStoreFeature``
 (``src/s_tir/meta_schedule/feature_extractor/per_store_feature.cc``), ``ansor.per_store/ansor``
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ._nest import Nest
 
 #: Buffers with columns of their own, samples of the curve of arithmetic intensity, and bytes of a
-#: cache line, unless something else is asked for.
+#: cache line, by default.
 BUFFERS_PER_STORE, CURVE_SAMPLES, CACHE_LINE = 5, 10, 64
 
 _OPERATIONS = ("mad", "addsub", "mul", "divmod", "cmp", "mathfunc", "otherfunc")
@@ -49,7 +49,7 @@ _SCOPE = (
     *("alloc_size", "alloc_prod", "alloc_outer_prod", "alloc_inner_prod"),
     *("outer_prod", "num_loops", "auto_unroll_max_step"),
 )
-#: Words of a block's name that say the workload; the first one in it counts.
+#: Words in a block's name that identify the workload; the first match counts.
 _WORKLOADS = (
     ("softmax", ("softmax",)),
     ("max_min", ("max", "min")),
@@ -73,7 +73,7 @@ def per_store_names(
     Parameters
     ----------
     buffers_per_store, curve_samples : int, optional
-        The options that the features are computed with.
+        The options of the features.
     workload : bool, optional
         Whether the eight columns of `workload_embedding` follow.
 
@@ -127,7 +127,7 @@ def per_store_tvm(
     Returns
     -------
     ndarray of float64, (buffers stored, columns)
-        Rows in the order of the first stores; stores of constants are passed over.
+        Rows in the order of the first stores; stores of constants are skipped.
 
     Raises
     ------
@@ -161,8 +161,8 @@ def per_store_ansor(
     Returns
     -------
     ndarray of float64, (buffers stored or allocated, columns)
-        Rows in the order of the first stores, then buffers that are allocated and never stored in
-        the order of the program, with values in the columns of their allocation alone.
+        Rows in the order of the first stores, then buffers that are only allocated, in the order of
+        the program, with values in the columns of their allocation alone.
     """
     return _per_store.per_store(
         nest,
@@ -175,7 +175,7 @@ def per_store_ansor(
 
 
 def workload_embedding(names: Sequence[str]) -> NDArray[np.float64]:
-    """Return what the names of a module's blocks tell of its workload.
+    """Return the workload embedding from the names of a module's blocks.
 
     Parameters
     ----------
@@ -185,8 +185,8 @@ def workload_embedding(names: Sequence[str]) -> NDArray[np.float64]:
     Returns
     -------
     ndarray of float64, (8,)
-        1 for each of softmax, max or min, add, batch_matmul, matmul, depthwiseconv2d,
-        conv2d_winograd and conv2d that a block is; a block is the first one whose word is in its
+        1 for each kind of block in the module: softmax, max or min, add, batch_matmul, matmul,
+        depthwiseconv2d, conv2d_winograd and conv2d. A block has the first kind whose word is in its
         name in lower case (group 6 of TVM's ``PerStoreFeature``).
     """
     found = np.zeros(len(_WORKLOADS))
@@ -206,7 +206,7 @@ class PerStoreSet:
     Parameters
     ----------
     flavour : {"tvm", "ansor"}
-        Whose definitions count.
+        The definitions.
     buffers_per_store, curve_samples, cache_line : int, optional
         As for `per_store_tvm`.
     """
@@ -216,14 +216,14 @@ class PerStoreSet:
     curve_samples: int = CURVE_SAMPLES
     cache_line: int = CACHE_LINE
 
-    #: Kind of program that the rows are computed from.
+    #: Kind of program from which the rows are computed.
     needs = Needs.LOWERED
     #: Changes whenever a value may change.
     version = 1
 
     @property
     def name(self) -> str:
-        """``ansor.per_store/tvm``, and the options that are not the default."""
+        """``ansor.per_store/tvm``, with the options that differ from the default."""
         options = (
             ("buffers_per_store", self.buffers_per_store, BUFFERS_PER_STORE),
             ("curve_samples", self.curve_samples, CURVE_SAMPLES),

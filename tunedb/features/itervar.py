@@ -1,8 +1,8 @@
 """AutoTVM's loop features, ``autotvm.itervar`` (docs/features.md, "autotvm.itervar").
 
-For each axis of a program: its attributes, the float arithmetic done directly in it, and how each
-access under it touches its buffer. The values are those of AutoTVM's C++ (TVM v0.5 to v0.19,
-``src/autotvm/touch_extractor.cc``); the calls have the names of ``tvm.autotvm.feature``.
+For each axis of a program: its attributes, the float arithmetic directly in it, and how each access
+under it touches its buffer. The values equal those of AutoTVM's C++ (TVM v0.5 to v0.19,
+``src/autotvm/touch_extractor.cc``); the functions have the names of ``tvm.autotvm.feature``.
 
 The axes are those of the flat form after ``tunedb.plugins.metaschedule.features.flat.flatten``:
 blocks lowered, buffers of one dimension, unit loops kept.
@@ -100,8 +100,8 @@ def get_itervar_feature(nest: Nest, take_log: bool = False) -> list[Row]:
 def get_itervar_feature_flatten(nest: Nest, take_log: bool = True) -> NDArray[np.float64]:
     """Return the features of every axis in one vector.
 
-    The same as :func:`get_itervar_feature` and :func:`flatten_itervar_feature`, without Python
-    objects on the way.
+    Equal to :func:`get_itervar_feature` and :func:`flatten_itervar_feature`, without Python objects
+    in between.
 
     Parameters
     ----------
@@ -162,10 +162,10 @@ def get_flatten_name(fea: Sequence[Row]) -> list[str]:
 
 
 def get_buffer_curve_sample_flatten(nest: Nest, sample_n: int = 30) -> NDArray[np.float64]:
-    """Return AutoTVM's curve samples: features whose number does not depend on the loops.
+    """Return AutoTVM's curve samples, whose number does not depend on the loops.
 
-    For each buffer that the deepest axes touch: how count and reuse, and count and topdown,
-    grow with each other from the innermost axis to the outermost, both ways.
+    Each buffer that the deepest axes touch has curves of count and reuse, and of count and topdown,
+    from the innermost axis to the outermost, both ways.
 
     Parameters
     ----------
@@ -182,9 +182,8 @@ def get_buffer_curve_sample_flatten(nest: Nest, sample_n: int = 30) -> NDArray[n
 
     Notes
     -----
-    Of the accesses to one buffer the first by name counts where AutoTVM takes the first of a hash
-    map. A value below 1 (an extent that is 0 or unknown) counts as 1, where AutoTVM has a NaN or
-    an infinity.
+    The first access by name to a buffer counts; AutoTVM takes the first of a hash map. A value
+    below 1 (an extent that is 0 or unknown) counts as 1; AutoTVM has a NaN or an infinity there.
 
     Raises
     ------
@@ -215,7 +214,7 @@ def _raw_name(access: str) -> str:
 
 
 def _sample(x: list[float], y: list[float], count: int) -> list[float]:
-    """Sample one curve: at each i the last point that is not to the right of it."""
+    """Sample one curve: at each i the last point at or left of it."""
     found = []
     for i in range(count):
         last = max(j for j, left in enumerate(x) if i > left - 1e-6)
@@ -250,7 +249,7 @@ class ItervarFeatures:
         nest : Nest
             A program with flat buffers.
         gpu : bool
-            Not used: the axes say what they are bound to.
+            Unused: the axes have their bindings.
 
         Returns
         -------

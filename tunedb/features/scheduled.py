@@ -1,7 +1,7 @@
 """Ansor's columns straight from the scheduled program (docs/features.md, "tunedb.scheduled").
 
-The program is rewritten in its flat form as TVM's lowering would leave it (``_scheduled.pyx``),
-and the kernel of ``ansor.per_store/tvm`` reads that.
+``_scheduled.pyx`` rewrites the program in its flat form as TVM's lowering would leave it, and the
+kernel of ``ansor.per_store/tvm`` reads the result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ._nest import Nest
 
-#: Schedulers that are not in use: their memory is kept, and list methods are atomic.
+#: Idle schedulers, which keep their memory; list methods are atomic.
 _idle: list[Scheduler] = []
 
 
@@ -37,7 +37,7 @@ def scheduled_rows(nest: Nest, *, gpu: bool) -> NDArray[np.float64]:
     Returns
     -------
     ndarray of float64, (n_rows, 164)
-        A row for each buffer that is stored, in the columns of ``ansor.per_store/tvm``.
+        A row for each stored buffer, in the columns of ``ansor.per_store/tvm``.
 
     Raises
     ------

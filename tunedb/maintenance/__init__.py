@@ -1,4 +1,4 @@
-"""Care of a whole database: whether it is sound, what it can do without, and its free space.
+"""Maintenance of a whole database: check, prune and vacuum.
 
-Imports storage and whatever owns the rows that are checked; only the command line imports it.
+Imports storage and the rooms that own the checked rows; only the command line imports it.
 """

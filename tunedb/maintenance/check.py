@@ -126,7 +126,7 @@ def check(
     return report
 
 
-# ---------------------------------------------------------------------- what SQLite says
+# ---------------------------------------------------------------------- SQLite's own checks
 
 
 def _check_sqlite(connection: Connection, report: CheckReport) -> None:
@@ -158,7 +158,7 @@ def _objects(connection: Connection) -> dict[str, str]:
 
 
 def _objects_of_new() -> dict[str, str]:
-    """Return the objects of a database as this version makes it."""
+    """Return the objects of a new database of this version."""
     engine = make_engine(parse_url(":memory:"))
     try:
         with engine.begin() as connection:
@@ -218,7 +218,7 @@ def _n_rows(connection: Connection, table: Table) -> int:
 
 
 def _sampled(connection: Connection, sample: int | None) -> list[int] | None:
-    """Return the ids of the measurements to look at; None for all."""
+    """Return the ids of the measurements to check; None for all."""
     if sample is None:
         return None
     ids = list(connection.execute(select(schema.measurement.c.id)).scalars())
@@ -311,7 +311,7 @@ def _shown(value: Any) -> str:
 
 
 def _measurements(connection: Connection, ids: Sequence[int] | None) -> Iterator[Any]:
-    """Yield the columns of measurements that another value determines."""
+    """Yield the derived columns of measurements, with the columns that determine them."""
     m, p = schema.measurement.c, schema.program.c
     statement = (
         select(
@@ -352,7 +352,7 @@ def _check_measurement(row: Any, store: Store, report: CheckReport) -> None:
 
 
 def _derived(record: Record, row: Any) -> dict[str, Any]:
-    """Return what the derived columns of a measurement must hold."""
+    """Return the derived columns of a measurement, recomputed."""
     measurement = record.measurement
     times = measurement.run_secs
     served = measurement.is_valid and row.trust >= Trust.VERIFIED and not row.retracted

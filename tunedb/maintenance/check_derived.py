@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _l = schema.launch.c
 
-#: Rows that are read at a time.
+#: Rows of one read.
 PAGE = 1000
 
 #: Exceptions that reading a damaged row may raise.
@@ -36,7 +36,7 @@ DAMAGE = (TuneDBError, ValueError, TypeError, KeyError, IndexError, struct.error
 
 
 def unreadable(error: Exception) -> str:
-    """Return what is wrong with a row that raised one of :data:`DAMAGE`."""
+    """Return the problem of a row that raised one of :data:`DAMAGE`."""
     return f"it cannot be read ({type(error).__name__}: {error})"
 
 
@@ -44,7 +44,7 @@ def unreadable(error: Exception) -> str:
 
 
 def _of_sample(statement: Select[Any], ids: Sequence[int] | None) -> Select[Any]:
-    """Return a query of features that asks only for the programs of some measurements."""
+    """Restrict a query of features to the programs of some measurements; None for all."""
     if ids is None:
         return statement
     measured = select(schema.measurement.c.program_id).where(
@@ -54,7 +54,7 @@ def _of_sample(statement: Select[Any], ids: Sequence[int] | None) -> Select[Any]
 
 
 def n_features(connection: Connection, ids: Sequence[int] | None) -> int:
-    """Return the number of rows of features to look at."""
+    """Return the number of rows of features to check."""
     counted = select(func.count()).select_from(schema.feature)
     return int(connection.execute(_of_sample(counted, ids)).scalar_one())
 
@@ -81,7 +81,7 @@ def feature_rows(connection: Connection, ids: Sequence[int] | None) -> Iterator[
 
 
 def check_features(row: Any, report: CheckReport) -> None:
-    """Check that a program's rows are as many numbers as they say, under as many names."""
+    """Check that a program's rows unpack, with a number for each name of their set."""
     from ..features import blobs
 
     label = f"{row.name} version {row.version}"
@@ -152,7 +152,7 @@ def model_digest(row: Any) -> bytes:
 
 
 def _of_workload(row: Any, _: Store) -> dict[str, Any]:
-    """Return what follows from a workload's body."""
+    """Return the columns that a workload's body determines."""
     signature = signature_of(Workload(row.format, decompress(row.body)))
     return {
         "function": label(signature.function),
@@ -163,28 +163,28 @@ def _of_workload(row: Any, _: Store) -> dict[str, Any]:
 
 
 def _of_target(row: Any, _: Store) -> dict[str, Any]:
-    """Return what follows from a target's configuration."""
+    """Return the columns that a target's configuration determines."""
     target = Target(row.kind, row.config.encode())
     return {"architecture": identity.clean_text(target.architecture)}
 
 
 def _of_source(row: Any, _: Store) -> dict[str, Any]:
-    """Raise for a source of a kind or a trust that there is not."""
+    """Raise ValueError for a source of an unknown kind or trust."""
     SourceKind(row.kind)
     Trust(row.trust)
     return {}
 
 
 def _of_model(row: Any, store: Store) -> dict[str, Any]:
-    """Return what the card must say: models are trained here, and stay here."""
+    """Raise FormatError if a model's card names another store: models are never exchanged."""
     card = parse_json(row.card.encode())
-    said = card.get("store", store.key) if isinstance(card, dict) else None
-    if said != store.key:
+    key = card.get("store", store.key) if isinstance(card, dict) else None
+    if key != store.key:
         raise FormatError("its card names another store; it was trained elsewhere")
     return {}
 
 
-#: Columns that others determine, or that have few values.
+#: Checks of columns that others determine, or that have few values.
 DETERMINED: dict[Table, Callable[[Any, Store], dict[str, Any]]] = {
     schema.workload: _of_workload,
     schema.target: _of_target,

@@ -49,7 +49,7 @@ def rows_of(connection: Connection, table: Table) -> Iterator[Any]:
 
 
 def _meta_problem(row: Any, _: Store) -> str | None:
-    """Return what is wrong with a word of the database about itself."""
+    """Return the problem of a row of table ``meta``."""
     if row.key not in _KEYS | {schema.PRUNED}:
         return f"{row.key!r} is not one of its keys"
     form = _META_FORMS.get(row.key)
@@ -59,14 +59,14 @@ def _meta_problem(row: Any, _: Store) -> str | None:
 
 
 def _prediction_problem(row: Any, _: Store) -> str | None:
-    """Return what is wrong with a prediction."""
+    """Return the problem of a prediction."""
     if math.isfinite(row.score):
         return None
     return f"the score of program {row.program_id} is {row.score}"
 
 
 def _factor_problem(row: Any, store: Store) -> str | None:
-    """Return what is wrong with the factor of a session."""
+    """Return the problem of a session's factor."""
     where = f"{row.subject} {row.subject_id}"
     find: Callable[[int], Any] | None = {
         "session": store.sessions.get,
@@ -84,7 +84,7 @@ def _factor_problem(row: Any, store: Store) -> str | None:
 
 
 def _set_problem(row: Any, _: Store) -> str | None:
-    """Return what is wrong with a feature set: its columns, where the same set is installed."""
+    """Return the problem of a feature set; if it is installed, its columns must be equal."""
     from ..features.base import load_feature_sets
 
     label = f"{row.name} version {row.version}"
@@ -98,7 +98,7 @@ def _set_problem(row: Any, _: Store) -> str | None:
     return None if tuple(columns) == installed.columns else f"{label} has other columns"
 
 
-#: Tables whose rows have no digest, and what may be wrong with a row. The first column names it.
+#: Tables whose rows have no digest → function of a row's problem. The first column names the row.
 PLAIN: dict[Table, Callable[[Any, Store], str | None]] = {
     schema.meta: _meta_problem,
     schema.feature_set: _set_problem,
@@ -111,7 +111,7 @@ PLAIN: dict[Table, Callable[[Any, Store], str | None]] = {
 
 
 def check_tables(connection: Connection, store: Store, report: CheckReport) -> None:
-    """Check what rows of several tables say of each other."""
+    """Check that rows of several tables agree."""
     _check_store(connection, store, report)
     _check_retractions(connection, report)
     _check_foreign_features(connection, report)
@@ -120,25 +120,24 @@ def check_tables(connection: Connection, store: Store, report: CheckReport) -> N
 
 
 def _check_store(connection: Connection, store: Store, report: CheckReport) -> None:
-    """Compare the key of the store with what confirms it.
+    """Compare the key of the store with the header of a SQLite file.
 
-    The header of a SQLite file does, and the cards of its models, which stay at home. Sources do
-    not: all that are trusted as own may be of other databases.
+    The cards of its models confirm the key too (:mod:`.check_derived`). Sources do not: all own
+    sources may come from other databases.
     """
     keys = set(connection.execute(select(schema.meta.c.key)).scalars())
     for key in sorted(_KEYS - keys):
         report.add("readable", "meta", None, f"it has no {key}")
-    said = store.key
     if connection.dialect.name == "sqlite":
         mark = versions.mark_of(connection)
-        if mark and mark != versions.store_mark(said):
-            report.add("digest", "meta", None, "the file's header says that store is another key")
+        if mark and mark != versions.store_mark(store.key):
+            report.add("digest", "meta", None, "the file's header belongs to another store key")
 
 
 def _check_retractions(connection: Connection, report: CheckReport) -> None:
-    """Report own retractions whose subject is not what their digest is of; it covers its table.
+    """Report own retractions whose subject does not fit the table of their digest.
 
-    Those of others say what they like, and take back nothing that is not theirs.
+    Retractions of others may state anything; they retract only records of their own store.
     """
     r = schema.retraction.c
     subjects = {
@@ -149,29 +148,30 @@ def _check_retractions(connection: Connection, report: CheckReport) -> None:
     found = select(r.digest, r.subject).where(r.subject.not_in(SUBJECTS))
     wrong = list(connection.execute(found))
     for table, fitting in subjects.items():
-        # The index of retractions is asked for each row: that of measurements begins with programs.
+        # The query looks each row up in the index of retractions: that of measurements begins with
+        # programs.
         other = select(r.digest, r.subject).join_from(
             table, schema.retraction, r.digest == table.c.digest
         )
         wrong += connection.execute(other.where(r.subject.not_in(fitting), r.store == store_key()))
     for digest, subject in sorted({(bytes(row.digest).hex(), row.subject) for row in wrong}):
-        words = f"{digest[:16]} is taken back as {subject!r}, which it is not"
+        words = f"{digest[:16]} is retracted as {subject!r}, which it is not"
         report.add("derived", "retraction", None, words)
 
 
 def _check_foreign_features(connection: Connection, report: CheckReport) -> None:
-    """Report rows about features that are not there."""
+    """Report rows of ``foreign_feature`` without features."""
     foreign, feature = schema.foreign_feature.c, schema.feature.c
     there = exists().where(
         feature.program_id == foreign.program_id,
         feature.feature_set_id == foreign.feature_set_id,
     )
     for program in connection.execute(select(foreign.program_id).where(~there)).scalars():
-        report.add("derived", "foreign_feature", program, "it speaks of features that are missing")
+        report.add("derived", "foreign_feature", program, "it refers to features that are missing")
 
 
 def _check_orphans(connection: Connection, report: CheckReport) -> None:
-    """Check the digests of programs without a measurement; the others are checked with theirs."""
+    """Check the digests of programs without a measurement; measurements check the others."""
     p, w, t = schema.program.c, schema.workload.c, schema.target.c
     sketch, tail = schema.sketch.c, schema.tail.c
     measured = exists().where(schema.measurement.c.program_id == p.id)
@@ -196,7 +196,7 @@ def _check_orphans(connection: Connection, report: CheckReport) -> None:
 
 
 def _check_samples(connection: Connection, store: Store, report: CheckReport) -> None:
-    """Compute some rows of features again, of sets that need no TVM."""
+    """Recompute a sample of the features of sets that need no TVM."""
     from ..extraction import verify
     from ..features import blobs
 
@@ -211,8 +211,8 @@ def _check_samples(connection: Connection, store: Store, report: CheckReport) ->
         # Not for secrets: any sample will do, and the next run should draw another.
         drawn = sorted(random.sample(known, min(len(known), limits.FEATURE_SAMPLE)))
         stored = {
-            one.program_id: one
-            for one in connection.execute(
+            features.program_id: features
+            for features in connection.execute(
                 select(f.program_id, f.n_rows, f.n_columns, f.data).where(
                     and_(f.feature_set_id == row.id, f.program_id.in_(drawn))
                 )
@@ -221,12 +221,12 @@ def _check_samples(connection: Connection, store: Store, report: CheckReport) ->
         try:
             programs = store.programs.get(drawn)
             rows = [
-                blobs.unpack(one.n_rows, one.n_columns, bytes(one.data))
-                for one in (stored[program.id] for program in programs)
+                blobs.unpack(features.n_rows, features.n_columns, bytes(features.data))
+                for features in (stored[program.id] for program in programs)
             ]
             wrong = verify.differing(feature_set, programs, rows)
         except DAMAGE:
-            # Of the row or the program, which is reported where each is looked at.
+            # The checks of features and of programs report a damaged row.
             continue
         for place in wrong:
             words = f"{row.name} version {row.version}: not the features of the program's steps"

@@ -276,7 +276,7 @@ class PrunePlan:
 
 
 def plan(store: Store, wanted: PruneRules) -> PrunePlan:
-    """PrunePlan a pruning; nothing is written.
+    """Plan a pruning; nothing is written.
 
     Parameters
     ----------

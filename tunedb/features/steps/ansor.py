@@ -1,8 +1,8 @@
 """The schedule that the steps of auto_scheduler describe (:mod:`tunedb.programs.ansor`).
 
-Stages and loops are positions in lists that the steps change. How long the lists were at first is
-not in the log; they are made longer when a step refers to a place behind their end, which is exact
-because the places in front of it are all known by then.
+Stages and loops are positions in lists that the steps change. The log does not have the initial
+lengths of the lists. A step that refers to a place behind the end extends its list, which is exact
+because all places before it are known by then.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _COUNTED = {
 
 @dataclass(slots=True, eq=False)
 class _Stage:
-    """A stage; ``loops`` are those that some step referred to, and the axes behind them."""
+    """A stage; ``loops`` are the loops that a step referred to, and the axes behind them."""
 
     loops: list[Loop] = field(default_factory=list)
     axes: list[Axis] = field(default_factory=list)
@@ -73,12 +73,12 @@ class _Stage:
 
 
 def read_sketch(builder: Builder, sketch: Any) -> Schedule:
-    """Return what a sketch says.
+    """Return the schedule of a sketch.
 
     Raises
     ------
     FormatError
-        These are no steps, or more than are followed.
+        The sketch has no steps, or too many.
     """
     try:
         steps = sketch["steps"]
@@ -128,7 +128,7 @@ class _StepReader:
         if extent is None:
             known, *values = builder.slots(1 + len(lengths))
             found: list[Value | None] = list(values)
-        else:  # a length is not known, so nothing was taken out
+        else:  # a length is unknown, so no number was taken out
             known = builder.const(extent) if extent else builder.const_unknown()
             found = [None if one is None else builder.const(one) for one in lengths]
         self._lengths[-1] = (known, found)
@@ -226,7 +226,7 @@ class _StepReader:
         self._stages.insert(stage + 1, _Stage(fetch=fetch))
 
     def _chw(self, stage: int, scope: str) -> None:
-        # The loops of the stage are computed into the cache; what is left is to write it back.
+        # The loops of the stage now compute into the cache; the stage only writes it back.
         self._stage(stage)
         self._schedule.scopes[scope_of(scope)] += 1
         self._stages.insert(stage, _Stage())
@@ -241,7 +241,7 @@ class _StepReader:
     def _sa(self, stage: int, _: int, __: int, ___: int) -> None:
         self._stage(stage)
 
-    # ------------------------------------------------------------------ the whole
+    # ------------------------------------------------------------------ the schedule
 
     def finish(self) -> Schedule:
         """Return the schedule, whose tiled stage is now known."""
@@ -251,9 +251,9 @@ class _StepReader:
         anchor = max(self._stages, key=lambda stage: (sum(stage.split_first), len(stage.axes)))
         _tell_kinds(anchor)
         schedule.axes, schedule.nest = anchor.axes, anchor.loops
-        # Stages stand in the order of the tensors that they fetch. How much that is, is not in the
-        # log: the extents of these stages' splits are without threads, and were not written anew
-        # when tiles were mutated.
+        # Stages are in the order of the tensors that they fetch. The log does not have the sizes of
+        # these fetches: the extents of these stages' splits lack the threads, and the mutation of
+        # tiles did not update them.
         tensors = count()
         for stage in self._stages:
             if stage.fetch is not None:
@@ -266,7 +266,7 @@ class _StepReader:
 
 
 def _tell_kinds(stage: _Stage) -> None:
-    """Tell spatial axes from those of reductions, which get fewer levels of tiles."""
+    """Distinguish spatial axes from reductions, which have fewer levels of tiles."""
     counts = Counter(len(axis.parts) for axis in stage.axes if axis.parts)
     most = max(counts, default=0)
     for axis in stage.axes:

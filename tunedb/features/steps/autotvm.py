@@ -1,8 +1,8 @@
 """The schedule that the knobs of AutoTVM describe (:mod:`tunedb.programs.autotvm`).
 
-What a template does with a knob is not in the log. The names of topi's templates tell which axis
-a tile is of, and the number of its parts how deep it goes; the order of the loops is taken to be
-the usual one: all outer tiles, then the reduction, then the innermost tiles.
+The log does not have the template's use of a knob. The name of a knob in topi's templates gives the
+axis of a tile, and the number of its parts the depth. The assumed order of loops is the usual one:
+all outer tiles, then the reduction, then the innermost tiles.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ _UNROLL = {"auto_unroll_max_step": "unroll_steps", "unroll_explicit": "unroll_ex
 
 
 def read_sketch(builder: Builder, sketch: Any, task: TaskStructure, *, is_gpu: bool) -> Schedule:
-    """Return what a configuration's space says.
+    """Return the schedule of a configuration's space.
 
     Raises
     ------
     FormatError
-        This is no list of knobs, or more than are followed.
+        The sketch is not a list of knobs, or has too many.
     """
     try:
         knobs = sketch["knobs"]
@@ -75,7 +75,7 @@ def read_sketch(builder: Builder, sketch: Any, task: TaskStructure, *, is_gpu: b
 
 def _read(builder: Builder, knobs: list[Any], task: TaskStructure, is_gpu: bool) -> Schedule:
     schedule = Schedule()
-    builder.slots(1)  # the number of the configuration says nothing
+    builder.slots(1)  # the number of the configuration has no meaning
     tiles: dict[str, list[Value]] = {}
     for name, kind, length in knobs:
         count = 1 if length is None else length
@@ -104,7 +104,7 @@ def _read(builder: Builder, knobs: list[Any], task: TaskStructure, is_gpu: bool)
 def _tile(
     builder: Builder, schedule: Schedule, tiles: dict[str, list[Value]], task: TaskStructure
 ) -> None:
-    """Make the axes, in the operator's order; those of knobs that nobody knows come first."""
+    """Return the axes, in the operator's order; axes of unknown knobs come first."""
     operator = task.operator
     numbers = {} if operator is None else {one: at for at, one in enumerate(operator.letters)}
     letters = {name: _letter(name, task) for name in tiles}
@@ -137,13 +137,13 @@ def _letter(knob: str, task: TaskStructure) -> str:
 
 
 def _axis(builder: Builder, values: list[Value], extent: Value | None, kind: str) -> Axis:
-    """Return an axis; its outermost part is -1 in the log where it follows from the others."""
+    """Return an axis; an outermost part of -1 in the log follows from the others."""
     if not values:
         return Axis(extent, kind)
     first, rest = values[0], values[1:]
     if extent is not None:
         return Axis(extent, kind, [builder.ceildiv(extent, builder.product(rest)), *rest])
-    # -1 / max(-1, 0) is unknown, and so is what it is multiplied with.
+    # -1 / max(-1, 0) is unknown, and so are its products.
     known = builder.mul(first, builder.div(first, builder.greatest([first, builder.const(0)])))
     return Axis(builder.product([known, *rest]), kind, [known, *rest])
 

@@ -1,4 +1,4 @@
-"""Building formulas: which arithmetic on a program's decisions gives which column."""
+"""Builder of formulas, the arithmetic that computes columns from a program's decisions."""
 
 from __future__ import annotations
 
@@ -67,20 +67,20 @@ class Stored(IntEnum):
 
 
 class Builder:
-    """Collects operations and columns, and makes the :class:`~tunedb.features._steps.Formula`.
+    """Collects operations and columns, and builds the :class:`~tunedb.features._steps.Formula`.
 
-    FormatError is raised by any method for a sketch that takes too many operations.
+    Any method raises FormatError for a sketch that takes too many operations.
 
-    A method takes values and returns one. None stands for a number that nobody knows: what is
-    computed from it is None again, except that :meth:`greatest`, :meth:`least` and :meth:`total`
-    leave it out. A column of such a number is 0.
+    A method takes values and returns one. None is an unknown number: results computed from it are
+    None too, but :meth:`greatest`, :meth:`least` and :meth:`total` skip it. The column of an
+    unknown number is 0.
 
     Parameters
     ----------
     stored : Stored
-        How the decisions are stored.
+        Storage form of the decisions.
     n_extents : int
-        How many extents the workload has.
+        Number of extents of the workload.
     """
 
     def __init__(self, stored: Stored, n_extents: int) -> None:
@@ -98,7 +98,7 @@ class Builder:
         self._outputs: list[tuple[int, int, int]] = []
         self._row = array("f", bytes(4 * len(COLUMNS)))
 
-    # ------------------------------------------------------------------ where numbers come from
+    # ------------------------------------------------------------------ inputs
 
     def slots(self, count: int) -> list[Value]:
         """Return the next `count` numbers of the decisions."""
@@ -107,7 +107,7 @@ class Builder:
         return [self._operation(Op.SLOT, slot) for slot in range(first, self.n_slots)]
 
     def decision(self, instruction: int, count: int | None) -> list[Value]:
-        """Return what an instruction of a trace decided: `count` numbers, None for a single one."""
+        """Return the decision of a trace's instruction: `count` numbers, None for a single one."""
         first = self.n_slots
         values = self.slots(1 if count is None else count)
         self.decisions.append((instruction, first, -1 if count is None else count))
@@ -130,19 +130,19 @@ class Builder:
         return found
 
     def tail(self, name: str) -> Value:
-        """Return what the tail says under a name of :data:`.columns.TAIL`."""
+        """Return the tail's fact of a name in :data:`.columns.TAIL`."""
         return self._operation(Op.TAIL, _TAIL[name])
 
     def vector_loops(self, depth: int) -> Value | None:
-        """Return how many loops of a block of that depth the tail fused into a vector loop."""
+        """Return the number of loops of a block of that depth that the tail vectorised."""
         return self._operation(Op.TAIL, len(TAIL) + depth) if depth < TAIL_DEPTHS else None
 
     def device(self, name: str) -> Value:
-        """Return what the target says under a name of :data:`.columns.DEVICE`."""
+        """Return the target's fact of a name in :data:`.columns.DEVICE`."""
         return self._operation(Op.DEVICE, _DEVICE[name])
 
     def task(self, name: str) -> Value:
-        """Return what the workload says under a name of :data:`.columns.TASK`."""
+        """Return the workload's fact of a name in :data:`.columns.TASK`."""
         return self._operation(Op.TASK, _TASK[name])
 
     def extent(self, number: int) -> Value:
@@ -164,11 +164,11 @@ class Builder:
         return self._binary(Op.MUL, a, b)
 
     def div(self, a: Value | None, b: Value | None) -> Value | None:
-        """Return ``a / b``; unknown where b is 0."""
+        """Return ``a / b``; unknown if b is 0."""
         return self._binary(Op.DIV, a, b)
 
     def ceildiv(self, a: Value | None, b: Value | None) -> Value | None:
-        """Return ``a / b``, rounded up; unknown where b is 0."""
+        """Return ``a / b``, rounded up; unknown if b is 0."""
         return self._binary(Op.CEILDIV, a, b)
 
     def product(self, values: Iterable[Value | None]) -> Value | None:
@@ -206,7 +206,7 @@ class Builder:
         return self._listed(Op.PREFIX, self._with_unknown(values), count)
 
     def pick(self, values: Sequence[Value | None], number: Value | None) -> Value | None:
-        """Return the value with that number, from 0; unknown where there is none."""
+        """Return the value with that index, from 0; unknown if there is none."""
         if number is None:
             return None
         return self._listed(Op.PICK, self._with_unknown(values), number)
@@ -216,7 +216,7 @@ class Builder:
         return [unknown if value is None else value for value in values]  # type: ignore[misc]
 
     def const_unknown(self) -> Value:
-        """Return a number that is not known when the formula runs."""
+        """Return the unknown number, 0 / 0."""
         zero = self.const(0)
         return self._operation(Op.DIV, zero, zero)
 
@@ -290,7 +290,7 @@ class Builder:
 
 
 def _fold(op: Op, a: float, b: float) -> float | None:
-    """Carry out an operation on two numbers that are known when the formula is made."""
+    """Carry out an operation on two constants while the formula is built."""
     if op is Op.ADD:
         return a + b
     if op is Op.SUB:
@@ -304,7 +304,7 @@ def _fold(op: Op, a: float, b: float) -> float | None:
 
 
 def _stored(number: float, log: bool) -> float:
-    """Return what a column holds of a number (``_steps.column_of``)."""
+    """Return the column's value of a number (``_steps.column_of``)."""
     if math.isnan(number):
         return 0.0
     number = max(-BOUND, min(BOUND, number))

@@ -2,8 +2,8 @@
 
 See :mod:`tunedb.programs.metaschedule.trace` for their stored form.
 
-Blocks and loops are followed by the variables that a trace gives them. Where a loop ends up is
-known for blocks that keep their loops; what a block computed elsewhere is left with is not.
+Variables of the trace identify blocks and loops. The final loops are known for blocks that keep
+their loops, and unknown for blocks that are computed elsewhere.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAX_BLOCKS = 128
 #: Most parts of one sampled tile.
 _MAX_PARTS = 64
 
-#: Annotations of the sketch that postprocessors carry out, and what they bind.
+#: Annotations of the sketch that postprocessors carry out → their bindings.
 _LIMITS = {
     "meta_schedule.parallel": "parallel_limit",
     "meta_schedule.vectorize": "vector_limit",
@@ -44,7 +44,7 @@ _LIMITS = {
 
 @dataclass(slots=True, eq=False)
 class _ScheduledBlock:
-    """A block of the schedule. ``loops`` is None while its loops are not known."""
+    """A block of the schedule. ``loops`` is None while its loops are unknown."""
 
     name: str = ""
     loops: list[Loop] | None = None
@@ -57,12 +57,12 @@ class _ScheduledBlock:
 
 
 def read_sketch(builder: Builder, instructions: Any, task: TaskStructure) -> Schedule:
-    """Return what a sketch says.
+    """Return the schedule of a sketch.
 
     Raises
     ------
     FormatError
-        These are no instructions, or more than are followed.
+        The sketch has no instructions, or too many.
     """
     if type(instructions) is not list or len(instructions) > MAX_INSTRUCTIONS:
         raise FormatError("a sketch that is not a list of instructions, or too long")
@@ -106,7 +106,7 @@ class _InstructionReader:
         self._literals = self._builder.literals(n_literals)
 
     def _value(self, item: Any) -> Any:
-        """Return what an input stands for: a variable, a literal, None."""
+        """Return the value of an input: a variable, a literal, None."""
         if item == {}:
             self._used += 1
             return self._literals[self._used - 1]
@@ -164,7 +164,7 @@ class _InstructionReader:
                 for extent, kind in known.axes
             ]
         loops = [Loop.from_axis(axis) for axis in axes]
-        if not block.tiles:  # the tiles of a block are worth more than what it became
+        if not block.tiles:  # the tiles of a block say more than its new loops
             block.axes, block.loops = axes, loops
         return list(loops)
 
@@ -310,7 +310,7 @@ class _InstructionReader:
             self._schedule.factored.append(values[0])
         return ()
 
-    # ------------------------------------------------------------------ the whole
+    # ------------------------------------------------------------------ the schedule
 
     def finish(self) -> Schedule:
         """Return the schedule, whose tiled block is now known."""

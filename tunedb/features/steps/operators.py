@@ -15,7 +15,7 @@ from .schedule import REDUCTION, SPATIAL
 
 Shape = tuple[int, ...]
 
-#: The axes of a tensor's dimension with how far a step of each moves.
+#: The axes of a tensor's dimension, with the stride of each.
 Dimension = tuple[tuple[str, int], ...]
 
 _REDUCED = frozenset("ryxk")
@@ -30,7 +30,7 @@ class AnchorOperator:
     letters : str
         Its axes in the order of the loops.
     accesses : tuple of (bool, tuple of Dimension)
-        For each tensor whether it is written, and its dimensions.
+        For each tensor whether the operator writes it, and its dimensions.
     """
 
     letters: str
@@ -47,7 +47,7 @@ Sized = tuple[AnchorOperator, dict[str, int]]
 
 
 def operator_of(signature: Signature, family: str | None) -> Sized | None:
-    """Return the operator of a key with its extents, None where it is not one of those known here.
+    """Return the operator of a key with its extents; None if it is unknown.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def _convolution(
 ) -> Sized | None:
     """Return a convolution over NCHW and OIHW, or NHWC and HWIO.
 
-    The output's places follow from the operations; how they share height and width, from the
+    The number of the output's places follows from the operations, their height and width from the
     input.
     """
     by_channels = kernel[2] <= data[2] and kernel[3] <= data[3]

@@ -83,7 +83,7 @@ def split_loop(loop: Loop, lengths: Sequence[Value | None]) -> tuple[list[Loop],
     if not axis.parts:
         axis.parts = list(lengths)
         levels = list(range(len(lengths)))
-    else:  # a part that is split again stays on its level
+    else:  # a part keeps its level when it is split again
         levels = [level] * len(lengths)
     loops = [Loop(n, ((axis, at, n),)) for at, n in zip(levels, lengths, strict=True)]
     return loops, new_axis
@@ -128,7 +128,7 @@ class Schedule:
     scopes : Counter
         Cache stages by kind of memory (:data:`.columns.SCOPES`).
     bound : dict
-        Extents of the loops that were bound to an annotation (:data:`.columns.BINDINGS`).
+        Extents of the loops with an annotation (:data:`.columns.BINDINGS`).
     fetches : list of Fetch
         Cache stages that read.
     writes : list of int

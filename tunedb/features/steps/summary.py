@@ -1,4 +1,4 @@
-"""From a schedule to the columns of ``steps``."""
+"""The columns of ``steps`` for a schedule."""
 
 from __future__ import annotations
 
@@ -41,12 +41,11 @@ class Footprints:
     Parameters
     ----------
     builder : Builder
-        What makes the values.
+        The builder of the values.
     schedule : Schedule
         The loops.
     block : Block or None
-        The stage as it was written, whose axes are the schedule's; without it only the output is
-        known.
+        The unscheduled stage, whose axes are the schedule's; without it only the output is known.
     """
 
     def __init__(self, builder: Builder, schedule: Schedule, block: Block | None) -> None:
@@ -58,7 +57,7 @@ class Footprints:
         self._tiles: list[Tiles] = [[builder.const(1)] * len(schedule.axes)]
 
     def tiles(self, start: int) -> Tiles:
-        """Return how long the loops from `start` inwards run along each axis."""
+        """Return the length along each axis of the loops from `start` inwards."""
         nest = self._schedule.nest
         wanted = max(len(nest) - start, 0)
         while len(self._tiles) <= wanted:
@@ -72,16 +71,16 @@ class Footprints:
         return self._tiles[wanted]
 
     def block_tiles(self, depth: int) -> Tiles:
-        """Return how long the threads of a block together run along each axis.
+        """Return the length along each axis of all threads of a block together.
 
-        What is computed into shared memory inside a thread's loops is computed for all threads of
-        its block. In the tiles of TVM's schedules the outermost part of a spatial axis belongs to
-        the blocks of the grid and the others to vthreads, threads and the loops of a thread.
+        A computation into shared memory inside a thread's loops serves all threads of its block. In
+        the tiles of TVM's schedules the outermost part of a spatial axis belongs to the blocks of
+        the grid and the others to vthreads, threads and the loops of a thread.
 
         Parameters
         ----------
         depth : int
-            Loops around that tile; those of reductions are left out of it.
+            Number of loops around the tile, which leaves out those of reductions.
         """
         inner = self.tiles(depth)
         if self._schedule.bound.keys().isdisjoint(THREADS):
@@ -92,7 +91,7 @@ class Footprints:
         ]
 
     def touched(self, tiles: Tiles, *, is_write: bool | None) -> Value | None:
-        """Return the elements that tiles read or write, or for None the bytes of both."""
+        """Return the elements that tiles read or write; for None the bytes of both."""
         builder = self._builder
         if self._block is None:
             if is_write is not True:
@@ -114,7 +113,7 @@ class Footprints:
         return self._builder.product(spans)
 
     def run(self, access: Access, tiles: Tiles) -> Value | None:
-        """Return how many elements of that box stand in a row: its innermost dimension."""
+        """Return the number of contiguous elements in that box: its innermost dimension."""
         if not access.dimensions or not access.dimensions[-1]:
             return self._builder.const(1)
         return self._span(access.dimensions[-1], tiles)
@@ -139,7 +138,7 @@ def movement(access: Access, axis: int) -> str:
     return "contiguous" if abs(moved[-1]) == 1 and not any(moved[:-1]) else "strided"
 
 
-# ---- The columns of cache stages that read: how much they fetch, how often, and in which pieces --
+# ---- The columns of cache stages that read: size, frequency and pieces of their fetches ----------
 
 #: Bytes that a GPU reads from its memory at once (CUDA C++ Best Practices Guide, "Coalesced Access
 #: to Global Memory"); half of a CPU's cache line.
@@ -155,9 +154,9 @@ class _Fetched:
     access : Access
         How the tiled stage reads it.
     tiles : Tiles
-        What it is for: the loops inside the fetch, of all threads that share it.
+        The loops inside the fetch, of all threads that share it.
     elements, bits : Value or None
-        How much it is.
+        Size of the fetch.
     is_shared : bool
         Whether it goes into the memory that the threads of a block share.
     """
@@ -175,13 +174,13 @@ class Fetches:
     Parameters
     ----------
     builder : Builder
-        Where the columns go.
+        The builder of the columns.
     schedule : Schedule
         The loops and the cache stages.
     block : Block or None
-        The stage as it was written; without it nobody knows what is fetched.
+        The unscheduled stage; without it the fetches are unknown.
     footprints : Footprints
-        Of that stage.
+        The footprints of that stage.
     """
 
     def __init__(
@@ -227,7 +226,7 @@ class Fetches:
         builder.emit("fetch.bytes_ratio", builder.div(shared, limit))
 
     def _traffic(self, known: Sequence[_Fetched]) -> None:
-        """Write what all fetches of the program move."""
+        """Write the traffic of all fetches of the program."""
         builder, footprints = self._builder, self._footprints
         work = builder.product(axis.extent for axis in self._schedule.axes)
         times = [builder.div(work, builder.product(one.tiles)) for one in known]
@@ -242,7 +241,7 @@ class Fetches:
         builder.emit("fetch.repeated", builder.div(traffic, whole), log=True)
 
     def _pieces(self, known: Sequence[_Fetched]) -> None:
-        """Write how long the pieces are that stand in a row in memory."""
+        """Write the lengths of the contiguous pieces in memory."""
         builder = self._builder
         sector = builder.const(8 * SECTOR)
         runs = [self._footprints.run(one.access, one.tiles) for one in known]
@@ -272,9 +271,9 @@ _COUNTED = {
 
 
 def read_tail(body: bytes | None) -> list[float]:
-    """Return what a tail says: :data:`.columns.TAIL`, then vector loops by the depth of blocks.
+    """Return the facts of a tail: :data:`.columns.TAIL`, then vector loops by the depth of blocks.
 
-    All of it is zero without a tail.
+    All facts are zero without a tail.
 
     Raises
     ------
@@ -292,7 +291,7 @@ def read_tail(body: bytes | None) -> list[float]:
 
 def _read(instructions: list[Any]) -> tuple[Counter[str], list[float]]:
     counts: Counter[str] = Counter(instructions=len(instructions))
-    loops: list[Any] = []  # of the last block that was asked for them
+    loops: list[Any] = []  # of the block of the last GetLoops
     fused: dict[str, int] = {}
     vectors = [0.0] * TAIL_DEPTHS
     deepest = most = 0
@@ -331,11 +330,11 @@ def _read(instructions: list[Any]) -> tuple[Counter[str], list[float]]:
 
 # ---- From a schedule to columns ------------------------------------------------------------------
 
-#: A decided place of computation is stored as this much more, so that 0 is none at all:
-#: 1 is "inline" (TVM's -2), 2 "root" (-1), 3 the outermost loop (0).
+#: Added to a decided place of computation, so that 0 means no place: 1 is "inline" (TVM's -2),
+#: 2 "root" (-1), 3 the outermost loop (0).
 _LOCATION_OFFSET = 3
 
-#: Numbers of a workload and a target that are stored as logarithms.
+#: Facts of a workload and a target whose columns are logarithms.
 _LOGGED = frozenset(
     {
         *(
@@ -355,11 +354,11 @@ class Summary:
     Parameters
     ----------
     builder : Builder
-        Where the columns go.
+        The builder of the columns.
     schedule : Schedule
-        What the steps say.
+        The schedule.
     block : Block or None
-        The tiled block as it was written; its axes are the schedule's.
+        The unscheduled tiled block; its axes are the schedule's.
     """
 
     def __init__(self, builder: Builder, schedule: Schedule, block: Block | None) -> None:
@@ -466,7 +465,7 @@ class Summary:
         if last:
             builder.emit("tile.inner_work", builder.product(last), log=True)
 
-    # ------------------------------------------------------------------ loops and what they touch
+    # ------------------------------------------------------------------ loops and their footprints
 
     def _nest(self) -> None:
         builder = self.builder
@@ -489,7 +488,7 @@ class Summary:
             end = start
 
     def _inner(self) -> None:
-        """Write what the innermost loop does."""
+        """Write the columns of the innermost loop."""
         builder, nest = self.builder, self.schedule.nest
         if not nest:
             return
@@ -512,13 +511,13 @@ class Summary:
         for how in ("contiguous", "broadcast", "strided"):
             builder.emit_number(f"inner.{how}", reads.count(how))
 
-    # ------------------------------------------------------------------ what loops are bound to
+    # ------------------------------------------------------------------ bindings of loops
 
     def _bound(self, name: str) -> Value | None:
         return self.builder.greatest(self.schedule.bound.get(name, ()))
 
     def _product_of(self, names: Sequence[str]) -> Value | None:
-        """Return the product of the extents of the loops that are bound to some names."""
+        """Return the product of the extents of the loops with some bindings."""
         return self.builder.product(
             self._bound(name) for name in names if name in self.schedule.bound
         )
@@ -611,7 +610,7 @@ class Summary:
         builder.emit("knob.annotations", builder.total(words))
 
     def _located(self) -> None:
-        """Write what the first decided place means if its consumer is the tiled stage."""
+        """Write the effect of the first decided place if its consumer is the tiled stage."""
         builder, nest = self.builder, self.schedule.nest
         if not self.schedule.locations or not nest:
             return
@@ -631,12 +630,12 @@ class Summary:
 
 
 def _waste(builder: Builder, extent: Value | None, unit: Value | None) -> Value | None:
-    """Return which share more is done because `extent` is rounded up to a multiple of `unit`."""
+    """Return the share of extra work when `extent` is rounded up to a multiple of `unit`."""
     rounded = builder.mul(builder.ceildiv(extent, unit), unit)
     return builder.sub(builder.div(rounded, extent), builder.const(1))
 
 
 def _groups(nest: Sequence[Loop]) -> list[int]:
-    """Return where groups of loops of one kind and one level start, the innermost group first."""
+    """Return the starts of groups of loops of one kind and level, the innermost group first."""
     keys = [(loop.kind, loop.level) for loop in nest]
     return [at for at in reversed(range(len(nest))) if at == 0 or keys[at] != keys[at - 1]]

@@ -21,7 +21,7 @@ _LOADS = ("BufferLoad", "TensorLoad")
 _VARIABLES = ("Var", "SizeVar")
 _ITERATOR_KINDS = {0: SPATIAL, "0": SPATIAL, 2: REDUCTION, "2": REDUCTION}
 
-#: Most nodes of a block that are looked at, so that a graph that shares its nodes costs no more.
+#: Most visited nodes of a block, which bounds the cost of a graph with shared nodes.
 _MAX_NODES = 20_000
 _MAX_ACCESSES = 32
 _MAX_BLOCKS = 256
@@ -127,7 +127,7 @@ def _block_of_operator(operator: AnchorOperator, bits: int) -> Block:
 def read_task(
     workload: Workload, signature: Signature, tool: str
 ) -> tuple[TaskStructure, list[float]]:
-    """Return the structure and the numbers of a workload, as far as its body can be read.
+    """Return the structure and the numbers of a workload, from the readable parts of its body.
 
     The numbers are those of :data:`.columns.TASK`, NaN for unknown ones, and then the extents.
     """
@@ -173,7 +173,7 @@ def _numbers_of(signature: Signature, tool: str, family: str | None) -> dict[str
 
 
 def bits_of(dtype: str | None) -> int:
-    """Return the bits of an element: 16 for ``float16``, 32 where nothing is known."""
+    """Return the bits of an element: 16 for ``float16``, 32 for unknown types."""
     if dtype == "bool":
         return 8
     found = None if dtype is None else _BITS.match(dtype)
@@ -184,7 +184,7 @@ def bits_of(dtype: str | None) -> int:
 
 
 def blocks_of(workload: Workload, extents: list[int]) -> tuple[tuple[str, Block], ...]:
-    """Return the innermost blocks of a module's entry by name, none where it cannot be read.
+    """Return the innermost blocks of a module's entry by name; none if it cannot be read.
 
     The constant extents of their iterators are appended to `extents`.
     """
@@ -201,7 +201,7 @@ def blocks_of(workload: Workload, extents: list[int]) -> tuple[tuple[str, Block]
 
 
 def _blocks_in(graph: Graph, function: int) -> list[int]:
-    """Return the blocks of a function that have no block inside them."""
+    """Return the innermost blocks of a function."""
     found: list[int] = []
     seen: set[int] = set()
     stack: list[tuple[int, int | None]] = [(function, None)]
@@ -255,11 +255,11 @@ class _Indices:
     Parameters
     ----------
     graph : Graph
-        Where the block is.
+        The graph with the block.
     numbers : dict
         Variable of an iterator → number of the axis.
     extents : dict
-        Variable of an iterator → its extent, of those that are constants.
+        Variable of an iterator → its extent, if constant.
     """
 
     graph: Graph
@@ -267,7 +267,7 @@ class _Indices:
     extents: dict[int, int]
 
     def dimension(self, index: int) -> Dimension:
-        """Return the axes in an index with their coefficients; 1 where it is not affine."""
+        """Return the axes in an index with their coefficients; 1 if it is not affine."""
         try:
             found = self._linear(index, 16)
         except Unreadable:
@@ -317,7 +317,7 @@ def _accesses(read: _Indices, body: int) -> tuple[Access, ...]:
             continue
         dimensions = tuple(map(read.dimension, graph.elements(graph.child(node, "indices"))))
         found[buffer, is_write] = Access(_buffer_bits(graph, buffer), is_write, dimensions)
-    # A reduction reads what it writes.
+    # A reduction reads its output.
     written = {buffer for buffer, is_write in found if is_write}
     return tuple(
         access for (buffer, is_write), access in found.items() if is_write or buffer not in written

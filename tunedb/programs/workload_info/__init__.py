@@ -24,20 +24,20 @@ _LOADABLE = re.compile(r"0\.27\.\d+(?:rc\d+|\.post\d+)?(?:\+.*)?")
 
 
 def signature_of(workload: Workload) -> Signature:
-    """Return what a workload computes, as far as its body says it without TVM.
+    """Return the signature of a workload, read from its body without TVM.
 
     Parameters
     ----------
     workload : Workload
-        Of any format and any source. Its body is foreign: what is damaged or unknown in it is
-        None in the signature, and nothing is raised for it.
+        A workload of any format and source. Damaged and unknown parts of its body are None in the
+        signature and raise no error.
 
     Returns
     -------
     Signature
-        ``flops`` as defined at the head of this package. ``arguments`` are the buffers among a
-        function's parameters, for AutoTVM the tensors that the task names (its inputs); a tensor
-        of unknown extent makes them None as a whole.
+        The docstring of this package defines ``flops``. ``arguments`` are the buffers among a
+        function's parameters, for AutoTVM the tensors that the task names (its inputs); they are
+        None if a tensor has an unknown extent.
     """
     # A tuning space of kernels is a workload without programs.
     is_space = workload.format == WorkloadFormat.T1
@@ -50,16 +50,16 @@ def signature_of(workload: Workload) -> Signature:
 
 
 def is_rebuildable(format: str, tvm_version: str | None, *, has_script: bool) -> bool:
-    """Tell whether the plugin can make a module of today's TVM (0.27) from a workload.
+    """Tell whether the plugin can build a module of today's TVM (0.27) from a workload.
 
     Parameters
     ----------
     format : str
         The workload's :class:`~tunedb.records.WorkloadFormat`.
     tvm_version : str or None
-        Version of TVM that wrote its graph; a graph of unknown version is not loaded.
+        Version of TVM that wrote its graph; None if unknown, which TVM cannot load.
     has_script : bool
-        Whether its TVMScript text is stored, which outlives versions.
+        Whether its TVMScript text is stored, which any version reads.
     """
     if has_script:
         return True

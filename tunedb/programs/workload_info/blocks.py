@@ -1,9 +1,9 @@
-"""The operator family of a function from its blocks: by their names and by what they compute.
+"""The operator family of a function from the names and the computations of its blocks.
 
-A block that sums products of two tensors is a contraction, told apart by how its iterators index
-the two: a spatial and a reduction iterator added in one index are the window of a convolution, a
-spatial iterator of both is a batch or a group. Names alone tell softmax, normalization and
-pooling, whose loops are those of other reductions.
+A block that sums products of two tensors is a contraction. Its indexes distinguish the families:
+a spatial and a reduction iterator added in one index are the window of a convolution, a spatial
+iterator of both tensors is a batch or a group. Softmax, normalization and pooling have the loops
+of other reductions; their names distinguish them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .graphs import MAX_NAME, Graph, Unreadable, dimension
 
 # ---- Arithmetic operations of a function's body --------------------------------------------------
 #
-# The definition is that of TVM's ``EstimateTIRFlops`` (``src/s_tir/analysis/estimate_flops.cc``):
-# each ``+ - * / // % min max`` in a stored value is one operation, of integers as of floats, times
-# the extents of the loops around it. Indexes, comparisons, casts, loads and calls (``exp``,
-# ``sqrt``) are none, though a call's arguments are counted; of two branches the dearer one counts.
+# As in TVM's ``EstimateTIRFlops`` (``src/s_tir/analysis/estimate_flops.cc``), each
+# ``+ - * / // % min max`` in a stored value is one operation, of integers and floats, times the
+# extents of the loops around it. Indexes, comparisons, casts, loads and calls (``exp``, ``sqrt``)
+# do not count, but a call's arguments do; of two branches the dearer one counts.
 
 _A_AND_B = ("a", "b")
 
-#: Operations of a node itself, and the fields whose operations are added.
+#: Operations of a node itself, and the fields whose operations it adds.
 _COSTS: dict[str, tuple[int, tuple[str, ...]]] = {
     **dict.fromkeys(
         ("Add", "Sub", "Mul", "Div", "Mod", "FloorDiv", "FloorMod", "Min", "Max"), (1, _A_AND_B)
@@ -45,7 +45,7 @@ _COSTS: dict[str, tuple[int, tuple[str, ...]]] = {
     "Select": (0, ("condition", "true_value", "false_value")),
 }
 
-#: Nodes whose operations are those of the nodes in an array.
+#: Nodes that add the operations of the nodes in an array.
 _LISTS = {"SeqStmt": "seq", "Call": "args"}
 
 _BRANCHES = frozenset({"IfThenElse", "Select"})
@@ -54,24 +54,24 @@ _BRANCHES = frozenset({"IfThenElse", "Select"})
 def operations_of(graph: Graph, root: int) -> float:
     """Return the arithmetic operations of one run of a function, block or expression.
 
-    Infinite where there are more than a float can hold.
+    Infinite if a float cannot hold the number.
 
     Parameters
     ----------
     graph : Graph
-        Where the node is.
+        The graph with the node.
     root : int
         A PrimFunc, a statement or an expression.
 
     Raises
     ------
     Unreadable
-        A loop has no constant extent or is a ``While``, a node is of no known kind, or the graph
+        A loop has no constant extent or is a ``While``, a node has an unknown kind, or the graph
         is damaged or contains itself.
     """
     counts: dict[int, float] = {}
     open_nodes: set[int] = set()
-    # Explicit, because graphs may be deeper than Python's stack; each node is counted once.
+    # An explicit stack, because graphs may be deeper than Python's; it counts each node once.
     stack = [(root, False)]
     while stack:
         node, is_ready = stack.pop()
@@ -88,7 +88,7 @@ def operations_of(graph: Graph, root: int) -> float:
 
 
 def _children(graph: Graph, node: int) -> list[int]:
-    """Return the nodes whose operations a node's are made of."""
+    """Return the nodes whose operations a node adds."""
     kind = graph.visit(node)
     if kind in _LISTS:
         return graph.elements(graph.child(node, _LISTS[kind]))
@@ -155,17 +155,17 @@ _SPATIAL, _REDUCTION = 0, 2
 #: Calls that choose among values and compute none.
 _CHOICES = frozenset({"if_then_else", "likely"})
 
-#: Families that the name of a block may give it where its loops reduce, and where they do not.
+#: Families that come from the name of a block with, and without, a reduction.
 _NAMED_REDUCTIONS = ("softmax", "normalization", "pooling", "sparse_dense")
 _NAMED_OTHERS = ("softmax", "normalization")
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The indexes at which an operand loads.
+    """The indexes of an operand's load.
 
-    ``dimensions`` are the iterators of each index, ``windows`` those of the affine ones: an index
-    that divides belongs to a reshaped tensor, not to a window.
+    ``dimensions`` are the iterators of each index, ``windows`` those of the affine indexes: an
+    index with a division belongs to a reshaped tensor, not to a window.
     """
 
     buffer: int
@@ -175,7 +175,7 @@ class _Read:
 
 @dataclass(slots=True)
 class _Block:
-    """A block that has no block inside it."""
+    """A block without a block inside it."""
 
     name: str
     extents: dict[int, int] = field(default_factory=dict)
@@ -187,7 +187,7 @@ class _Block:
 
 
 def family_of_blocks(graph: Graph, function: int) -> str | None:
-    """Return the operator family of a PrimFunc, None where its blocks do not tell.
+    """Return the operator family of a PrimFunc; None if its blocks do not tell.
 
     Raises
     ------
@@ -204,7 +204,7 @@ def family_of_blocks(graph: Graph, function: int) -> str | None:
         return anchor
     named = (family_of_name(block.name) for block in blocks)
     known += [family for family in named if family is not None and is_convolution(family)]
-    # TVM writes a transposed convolution as one over its dilated input.
+    # TVM writes a transposed convolution as a convolution over its dilated input.
     if any("dilate" in block.name and "data" in block.name for block in blocks):
         known.append(transposed_of(anchor))
     return anchor_of(known)
@@ -238,8 +238,8 @@ def iterators_of(graph: Graph, function: int) -> list[tuple[tuple[int, int | Non
     Returns
     -------
     list of tuple of (int, int or None)
-        Kind of iterator (TVM's ``IterVarType``) and extent, None for one that is no constant.
-        Blocks without iterators, such as the root, are left out.
+        Kind of iterator (TVM's ``IterVarType``) and extent; None if it is not constant. Blocks
+        without iterators, such as the root, are left out.
 
     Raises
     ------
@@ -300,7 +300,7 @@ def _read_block(graph: Graph, node: int) -> _Block:
 def _family_of_block(graph: Graph, block: _Block) -> str | None:
     named = family_of_name(block.name)
     if named is not None and named.endswith("_winograd"):
-        return named  # only its last block, which reduces nothing, says so
+        return named  # only the name of its last block, which reduces nothing, has the word
     if block.has_init or block.reduction:
         return _family_of_reduction(graph, block, named)
     if named in _NAMED_OTHERS:
@@ -396,7 +396,7 @@ def _without_casts(graph: Graph, node: int) -> int:
 
 
 def _buffer(graph: Graph, access: int) -> int:
-    """Return what a load or store accesses; the field was renamed in 0.27."""
+    """Return the buffer of a load or store; TVM 0.27 renamed the field."""
     found = graph.optional(access, "buffer")
     return graph.child(access, "source") if found is None else found
 
@@ -418,10 +418,10 @@ def _reads_of(graph: Graph, operand: int, extents: dict[int, int]) -> list[_Read
 
 
 def _walk(graph: Graph, root: int, extents: dict[int, int]) -> list[int]:
-    """Return the nodes of an expression, each once; the indexes of loads are left out.
+    """Return the nodes of an expression, each once, without the indexes of loads.
 
-    So are the terms of a division that is zero, given the extents of iterators: ``co // 64`` with
-    64 channels is how a convolution is written that has no groups.
+    The terms of a division that is zero, given the extents of iterators, are left out too: a
+    convolution without groups may have ``co // 64`` with 64 channels.
     """
     seen: set[int] = set()
     stack = [root]
@@ -442,11 +442,11 @@ def is_zero(graph: Graph, division: int, extents: Mapping[int, int]) -> bool:
     Parameters
     ----------
     graph : Graph
-        Where the division is.
+        The graph with the division.
     division : int
         Its node.
     extents : mapping of int to int
-        Variable of an iterator → how often it runs, from 0.
+        Variable of an iterator → its extent; it starts from 0.
 
     Raises
     ------
@@ -461,7 +461,7 @@ def is_zero(graph: Graph, division: int, extents: Mapping[int, int]) -> bool:
 
 
 def _operands(graph: Graph, node: int, kind: str) -> list[int]:
-    """Return the values that an expression is made of, without the conditions of choices."""
+    """Return the operands of an expression, without the conditions of choices."""
     if kind in _BINARY or kind in _COMPARISONS:
         return [graph.child(node, "a"), graph.child(node, "b")]
     if kind == "Cast":
@@ -484,7 +484,7 @@ def _computes(graph: Graph, value: int) -> bool:
 
 
 def _callee(graph: Graph, call: int) -> str:
-    """Return the last part of the name of what is called, e.g. ``if_then_else``."""
+    """Return the last part of the name of the called operator, e.g. ``if_then_else``."""
     try:
         return graph.operator(graph.child(call, "op"))
     except Unreadable:

@@ -1,6 +1,6 @@
-"""How far apart two workloads are, by what their signatures say.
+"""The distance between two workloads by their signatures.
 
-A distance is in octaves: 1 between workloads that differ by a factor of 2 in one extent of one
+Distances are in octaves: 1 between workloads that differ by a factor of 2 in one extent of one
 argument.
 """
 
@@ -17,7 +17,7 @@ from ...records import Signature
 Shapes = Sequence[Sequence[int]]
 Argument = tuple[str | None, tuple[int, ...]]
 
-#: Squared distance for an argument that one workload has and the other has not: two octaves.
+#: Squared distance for an argument that the other workload lacks: two octaves.
 _MISSING = 4.0
 
 #: Squared distance for an argument of another type: one octave.
@@ -25,9 +25,9 @@ _OTHER_TYPE = 1.0
 
 
 def structure_of(family: str | None, shapes: Shapes) -> tuple[object, ...]:
-    """Return what must be equal for shapes to be comparable extent by extent.
+    """Return the family and the number of dimensions of each argument.
 
-    The family, and the number of dimensions of each argument.
+    Shapes of equal structures can be compared extent by extent.
     """
     return (family, *map(len, shapes))
 
@@ -38,12 +38,12 @@ def log_extents(shapes: Shapes) -> NDArray[np.float64]:
 
 
 def distances(one: Signature, others: Sequence[Signature]) -> NDArray[np.float64]:
-    """Return how far some workloads are from one.
+    """Return the distances of some workloads from one.
 
     Between workloads of equal structure it is the Euclidean distance of the logarithms of all
-    extents, an octave being added (as a further dimension) for each argument of another type.
-    Otherwise the arguments are aligned in their order such that the distance is least; only those
-    of equally many dimensions can stand for each other, and each other one adds two octaves.
+    extents; each argument of another type adds an octave, as a further dimension. Otherwise the
+    arguments are aligned in their order with the least distance; only arguments of equally many
+    dimensions match, and each unmatched one adds two octaves.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def distances(one: Signature, others: Sequence[Signature]) -> NDArray[np.float64
     Returns
     -------
     ndarray of float64, shape (len(others),)
-        In octaves; infinity where the families differ, or family or arguments are unknown.
+        In octaves; infinity if the families differ, or family or arguments are unknown.
     """
     found = np.full(len(others), inf)
     if one.family is None or one.arguments is None:
@@ -79,7 +79,7 @@ def distances(one: Signature, others: Sequence[Signature]) -> NDArray[np.float64
 
 
 def distance(one: Signature, other: Signature) -> float:
-    """Return how far two workloads are apart, in octaves (:func:`distances`)."""
+    """Return the distance between two workloads, in octaves (:func:`distances`)."""
     return float(distances(one, [other])[0])
 
 

@@ -1,12 +1,12 @@
-"""Operator families: one short word for what a workload computes.
+"""Operator families: one short word for the computation of a workload.
 
 ``attention``, ``conv1d`` to ``conv3d`` with the variants ``conv2d_winograd``,
 ``conv2d_transpose``, ``depthwise_conv2d`` and ``group_conv2d``, ``sparse_dense``,
 ``batch_matmul``, ``matmul``, ``softmax``, ``normalization``, ``pooling``, ``reduction``,
 ``elementwise`` and ``data_movement``.
 
-A fused function is of the family of its anchor, the operator that the schedule is made for: the
-first of this order among its parts.
+A fused function has the family of its anchor, the operator that determines the schedule: the first
+of this order among its parts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-#: From the most to the least telling; N stands for the number of dimensions.
+#: From the most to the least specific; N is the number of dimensions.
 _ORDER = (
     "attention",
     "convNd_winograd",
@@ -92,7 +92,7 @@ _PATTERNS = tuple(
 
 @lru_cache(maxsize=1024)
 def family_of_name(name: str) -> str | None:
-    """Return the family that the name of a task, function or block says, None where it says none.
+    """Return the family in the name of a task, function or block; None if it names no family.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def family_of_name(name: str) -> str | None:
 
 
 def anchor_of(families: Iterable[str | None]) -> str | None:
-    """Return the most telling of the families of a function's parts, None where none is known."""
+    """Return the most specific of the families of a function's parts; None if none is known."""
     known = [family for family in families if family is not None]
     return min(known, key=_rank, default=None)
 
@@ -120,15 +120,15 @@ def _rank(family: str) -> int:
 
 
 def is_convolution(family: str) -> bool:
-    """Tell whether it is a convolution of any variant."""
+    """Tell whether a family is a convolution of any variant."""
     return _CONV.search(family) is not None
 
 
 def transposed_of(family: str) -> str:
-    """Return the transposed convolution of as many dimensions: ``conv2d_transpose``."""
+    """Return the transposed variant of a convolution: ``conv2d_transpose``."""
     return "conv{}d_transpose".format(*_CONV.findall(family))
 
 
 def is_matmul(family: str) -> bool:
-    """Tell whether it is a product of matrices."""
+    """Tell whether a family is a product of matrices."""
     return family in ("matmul", "batch_matmul", "sparse_dense")

@@ -1,18 +1,18 @@
-"""Object graphs of IRModules in plain Python, in both encodings that TVM ever wrote.
+"""Object graphs of IRModules in plain Python, in both of TVM's encodings.
 
 The *node list* (TVM 0.8 to 0.21, ``src/node/serialization.cc``)::
 
     {"root": 1, "nodes": [{"type_key": "tir.For", "attrs": {"extent": "26"}, "data": [..]}]}
 
-where every attribute is text: the number of a node for an object, a literal otherwise; and the
+writes every attribute as text: the number of a node for an object, a literal otherwise. The
 *tvm-ffi graph* (TVM >= 0.22, ``ffi/src/ffi/extra/serialization.cc``)::
 
     {"root_index": 1, "nodes": [{"type": "tirx.For", "data": {"extent": 26}}]}
 
-Type keys moved from ``tir.*`` to ``tirx.*``, ``s_tir.*``, ``prim.*`` and ``ir.*``, so nodes are
-told apart by the last part of their key. Graphs are foreign: every index and type is checked
-where it is used, and every walk pays from one budget, so that what shares or loops costs no more
-than a multiple of its nodes.
+writes numbers as integers. Type keys moved from ``tir.*`` to ``tirx.*``, ``s_tir.*``, ``prim.*``
+and ``ir.*``, so the last part of the key identifies the kind of a node. Graphs are foreign: every
+use checks indexes and types, and all walks share one budget, so that a graph with shared nodes or
+cycles costs no more than a multiple of its nodes.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ Tensor = tuple[str | None, tuple[int, ...]]
 #: Most dimensions of one tensor. TVM's own have at most 8.
 MAX_DIMENSIONS = 64
 
-#: Longest name that is taken over; those of relax's fused functions reach some hundreds.
+#: Longest accepted name; those of relax's fused functions reach some hundreds.
 MAX_NAME = 4096
 
-#: Visits to nodes that one graph may cost, for each of its nodes. Real ones need less than one.
+#: Allowed visits for each node of a graph. Real graphs need less than one.
 _VISITS_PER_NODE = 8
 _FIRST_VISITS = 1000
 
 
 class Unreadable(Exception):
-    """The graph or key does not say what is asked. Never leaves this package."""
+    """The graph or key lacks a requested value. Never leaves this package."""
 
 
 def dimension(value: Any) -> int:
-    """Return a dimension or extent, or raise Unreadable for what is none."""
+    """Return a dimension or extent; raise Unreadable if the value is not one."""
     if type(value) is not int or not 0 <= value < INT64:
         raise Unreadable("no dimension")
     return value
 
 
 def is_name(value: Any) -> bool:
-    """Tell whether it is a name that both databases can hold."""
+    """Tell whether a value is a name that both databases can hold."""
     return type(value) is str and 0 < len(value) <= MAX_NAME and "\0" not in value
 
 
 def name(value: Any) -> str:
-    """Return a name, or raise Unreadable for what is none."""
+    """Return a name; raise Unreadable if the value is not one."""
     if not is_name(value):
         raise Unreadable("no name")
     text: str = value
@@ -62,12 +62,12 @@ def name(value: Any) -> str:
 
 
 class Graph:
-    """The nodes of a graph, whichever encoding it has. Nodes are passed around as their numbers.
+    """The nodes of a graph in either encoding. Callers refer to nodes by their numbers.
 
-    All methods raise Unreadable for what the graph does not hold.
+    All methods raise Unreadable if the graph lacks the requested value.
     """
 
-    #: Where a node has its type key, its fields and its text.
+    #: Names under which a node has its type key, its fields and its text.
     _KEY: str
     _FIELDS: str
     _TEXT: str
@@ -82,7 +82,7 @@ class Graph:
         raise NotImplementedError
 
     def _constant(self, value: Any) -> int:
-        """Return the integer that the ``value`` of an ``IntImm`` stands for."""
+        """Return the integer of an ``IntImm``, given its field ``value``."""
         raise NotImplementedError
 
     def _checked(self, number: Any) -> int:
@@ -102,12 +102,12 @@ class Graph:
             raise Unreadable("a graph that shares its nodes without measure")
 
     def visit(self, number: int) -> str:
-        """Return what kind of node it is, and pay for the visit.
+        """Return the kind of a node, and pay for the visit.
 
         Raises
         ------
         Unreadable
-            The walks over this graph cost more than any real one.
+            The walks over this graph cost more than those over any real graph.
         """
         self._pay(1)
         return self.kind(number)
@@ -118,7 +118,7 @@ class Graph:
         return key.rpartition(".")[2] if type(key) is str and key != "None" else ""
 
     def field(self, number: int, field: str) -> Any:
-        """Return a field as it is written, None where there is none."""
+        """Return a field as stored; None if the node lacks it."""
         fields = self._node(number).get(self._FIELDS)
         return fields.get(field) if type(fields) is dict else None
 
@@ -130,7 +130,7 @@ class Graph:
         return found
 
     def optional(self, number: int, field: str) -> int | None:
-        """Return the node that a field refers to, None where it refers to no object."""
+        """Return the node that a field refers to; None if it refers to no object."""
         value = self.field(number, field)
         if value is None:
             return None
@@ -173,7 +173,7 @@ class Graph:
         return self._constant(self.field(number, "value"))
 
     def dtype(self, number: int) -> str:
-        """Return the data type that a buffer's ``dtype`` field says."""
+        """Return the data type in a buffer's ``dtype`` field."""
         value = self.field(number, "dtype")
         if type(value) is int:  # since 0.26 the node of a PrimType
             value = self.field(self._checked(value), "dtype")
@@ -209,10 +209,10 @@ class FfiGraph(Graph):
 
     @cached_property
     def _values_are_nodes(self) -> bool:
-        """Return whether constants are of 0.27, which writes the number of a node that holds them.
+        """Whether constants are numbers of nodes that hold the value, as TVM 0.27 writes them.
 
-        The version is not part of a workload, so it is told by the nodes: in a graph of before,
-        hardly all constants are by chance the numbers of nodes that hold an integer.
+        A workload does not hold its version, so the nodes decide: in an older graph it is unlikely
+        that all constants happen to be numbers of nodes that hold an integer.
         """
         constants = (
             node.get("data")
@@ -229,7 +229,7 @@ class FfiGraph(Graph):
 
 
 def _number(text: Any) -> int:
-    """Return the integer that a node list wrote as text, or raise Unreadable."""
+    """Return an integer that a node list wrote as text, or raise Unreadable."""
     # Bounded, because int() is quadratic in the number of digits.
     if type(text) is not str or len(text) > 20:
         raise Unreadable("no number")
@@ -240,12 +240,12 @@ def _number(text: Any) -> int:
 
 
 def graph_of(value: Any) -> Graph:
-    """Return the graph of parsed JSON, whichever encoding it has.
+    """Return the graph of parsed JSON in either encoding.
 
     Raises
     ------
     Unreadable
-        It has neither.
+        The value has neither encoding.
     """
     if type(value) is not dict or type(value.get("nodes")) is not list:
         raise Unreadable("no graph")
@@ -263,9 +263,9 @@ class Function:
     name : str or None
         Its ``global_symbol``, or else its name in the module.
     node : int
-        The PrimFunc.
+        Number of the PrimFunc's node.
     is_entry : bool
-        Whether it says that it is the module's entry (``tir.is_entry_func``).
+        Whether its attributes mark it as the module's entry (``tir.is_entry_func``).
     """
 
     name: str | None
@@ -293,12 +293,12 @@ def functions_of(graph: Graph) -> list[Function]:
 
 
 def entry_of(functions: list[Function]) -> Function:
-    """Return the function that is tuned, as MetaSchedule's ``FindEntryFunc`` chooses it.
+    """Return the function to tune, as MetaSchedule's ``FindEntryFunc`` chooses it.
 
     Raises
     ------
     Unreadable
-        Several could be meant.
+        The choice is ambiguous.
     """
     if len(functions) == 1:
         return functions[0]

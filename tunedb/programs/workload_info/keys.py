@@ -15,13 +15,13 @@ from .graphs import MAX_DIMENSIONS, Tensor, Unreadable, dimension, name
 
 # ---- Arithmetic operations of operators from their shapes, by hand -------------------------------
 #
-# A multiply-add is two operations, of integers as of floats. Convolutions are counted as the direct
-# loop nest of TVM's ``topi.nn`` does them, whatever algorithm the schedule uses: so a Winograd
-# convolution counts as the direct one (as AutoTVM's own ``add_flop``), products with padding count,
-# and a transposed convolution counts its taps at every output.
+# A multiply-add is two operations, of integers and floats. A convolution has the operations of the
+# direct loop nest in TVM's ``topi.nn``, whatever algorithm the schedule uses: a Winograd one counts
+# as the direct one (as in AutoTVM's ``add_flop``), products with padding count, and a transposed
+# convolution counts its taps at every output.
 
-#: Layouts of data and kernel by the word in a task's name. A letter that occurs twice stands for
-#: a dimension that was split, so ``NCHWc`` has C in two parts.
+#: Layouts of data and kernel by the word in a task's name. A letter that occurs twice is a split
+#: dimension: ``NCHWc`` has C in two parts.
 _LAYOUTS = {
     "ncw": ("NCW", "OIW"),
     "nwc": ("NWC", "WIO"),
@@ -43,20 +43,20 @@ _PACKED_KERNEL = {
 
 
 def padding_of(value: Any, kernel: tuple[int, ...]) -> tuple[int, ...]:
-    """Return how much padding each spatial dimension gets in all, as topi's ``get_pad_tuple``.
+    """Return the total padding of each spatial dimension, as topi's ``get_pad_tuple``.
 
     Parameters
     ----------
     value : int, list of int or str
-        One for all, one for each dimension, one for each side (first all fronts, then all
-        backs), ``"SAME"`` or ``"VALID"``.
+        One number for all dimensions, for each dimension or for each side (first all fronts, then
+        all backs), ``"SAME"`` or ``"VALID"``.
     kernel : tuple of int
         Spatial extents of the (dilated) kernel.
 
     Raises
     ------
     Unreadable
-        It is none of these.
+        `value` is none of these.
     """
     n = len(kernel)
     if value == "VALID":
@@ -73,12 +73,12 @@ def padding_of(value: Any, kernel: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def steps_of(value: Any, n: int) -> tuple[int, ...]:
-    """Return strides or dilations of `n` dimensions: one for all, or one for each.
+    """Return strides or dilations of `n` dimensions: one number for all, or one for each.
 
     Raises
     ------
     Unreadable
-        They are neither, or not positive.
+        `value` is neither, or a number is not positive.
     """
     values = value if type(value) is list else [value] * n
     steps = tuple(dimension(item) for item in values)
@@ -90,7 +90,7 @@ def steps_of(value: Any, n: int) -> tuple[int, ...]:
 def convolved(
     spatial: tuple[int, ...], kernel: tuple[int, ...], strides: Any, padding: Any, dilation: Any = 1
 ) -> tuple[int, ...]:
-    """Return the output's spatial extents of a convolution or a pooling.
+    """Return the spatial extents of the output of a convolution or a pooling.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def convolved(
 def transposed(
     spatial: tuple[int, ...], kernel: tuple[int, ...], strides: Any, padding: Any, more: Any = 0
 ) -> tuple[int, ...]:
-    """Return the output's spatial extents of a transposed convolution.
+    """Return the spatial extents of the output of a transposed convolution.
 
     ``more`` is the output padding, an integer or one for each dimension; the others are as in
     :func:`convolved`.
@@ -127,7 +127,7 @@ def transposed(
     Raises
     ------
     Unreadable
-        Nothing is left of the output.
+        The output is empty.
     """
     n = len(spatial)
     added = [dimension(item) for item in (more if type(more) is list else [more] * n)]
@@ -155,7 +155,7 @@ def layouts_of(word: str, data: tuple[int, ...], kernel: tuple[int, ...]) -> tup
     Raises
     ------
     Unreadable
-        No such layout is known.
+        The layout is unknown.
     """
     plain = _LAYOUTS.get(word)
     if plain is None:
@@ -176,7 +176,7 @@ def extent_of(shape: tuple[int, ...], layout: str, letter: str) -> int:
 
 
 def spatial_of(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
-    """Return the spatial extents among a shape: D, H, W as far as the layout has them."""
+    """Return the spatial extents of a shape: D, H and W if the layout has them."""
     return tuple(size for size, part in zip(shape, layout, strict=True) if part in "DHW")
 
 
@@ -188,7 +188,7 @@ def matmul_operations(a: tuple[int, ...], b: tuple[int, ...]) -> int:
     Raises
     ------
     Unreadable
-        The shapes are of no such product.
+        The shapes do not fit.
     """
     if len(a) == 2:
         m, k = a
@@ -207,14 +207,14 @@ def batch_matmul_operations(a: tuple[int, ...], b: tuple[int, ...], transposed_a
     Parameters
     ----------
     a : tuple of int
-        ``(batch, m, k)``, or ``(batch, k, m)`` where `transposed_a`.
+        ``(batch, m, k)``; ``(batch, k, m)`` if `transposed_a`.
     b : tuple of int
         ``(batch, n, k)`` or ``(batch, k, n)``. Either batch may be 1.
 
     Raises
     ------
     Unreadable
-        The shapes are of no such product.
+        The shapes do not fit.
     """
     if len(a) != 3 or len(b) != 3 or (1 not in (a[0], b[0]) and a[0] != b[0]):
         raise Unreadable("no batches")
@@ -226,10 +226,10 @@ def batch_matmul_operations(a: tuple[int, ...], b: tuple[int, ...], transposed_a
 
 # ---- Functions of TVM's tutorials and of public logs, which their authors registered by name -----
 #
-# A log holds the name and the arguments only, so these are the definitions under which the public
-# logs replay. They say the arguments' shapes; data types only where the key names one. A name is no
-# proof: the nnfusion logs have ``conv2d_layer`` with and without an addition behind it, under one
-# key. Operations are those of the anchor operator alone.
+# A log holds only the name and the arguments; the public logs replay under these definitions. They
+# give the arguments' shapes, and data types if the key names one. A name is no proof: the nnfusion
+# logs have ``conv2d_layer`` with and without a following addition, under one key. Operations are
+# those of the anchor operator alone.
 
 Shape = tuple[int, ...]
 
@@ -250,19 +250,19 @@ def shape_of(value: Any) -> Shape:
 
 
 def describe(function: str, args: list[Any]) -> Described:
-    """Return what a registered function computes.
+    """Return arguments and operations of a registered function.
 
     Parameters
     ----------
     function : str
-        Its name; what stands before the last dot or slash (``tutorial/``) says nothing.
+        Its name; a prefix up to the last dot or slash (``tutorial/``) is ignored.
     args : list
         Its arguments as JSON values.
 
     Raises
     ------
     Unreadable
-        It is none of those known here, its arguments are others, or too large to be real.
+        The function is unknown, or its arguments do not fit or are too large to be real.
     """
     short = function.replace("/", ".").rpartition(".")[2]
     known = _FUNCTIONS.get(short)
@@ -280,7 +280,7 @@ def _untyped(*shapes: Shape) -> tuple[Tensor, ...]:
 
 
 def _conv2d_layer(args: list[Any]) -> Described:
-    """Tell nnfusion's function, whose padding is a word, from that of TVM's tutorial."""
+    """Describe nnfusion's function, whose padding is a word, or that of TVM's tutorial."""
     if type(args[8]) is str:
         n, ci, h, w, co, kh, kw = shape_of(args[:7])
         with_bias = False
@@ -360,7 +360,7 @@ def _relu_layer(args: list[Any]) -> Described:
 def _sparse_dense(args: list[Any]) -> Described:
     """``sparse_dense(M, N, K, w_data, w_indices, w_indptr, dtype)`` of TVM's tutorial.
 
-    The weights are blocks of a sparse matrix; a bias and a ReLU follow.
+    The weights are blocks of a sparse matrix, followed by a bias and a ReLU.
     """
     m, n, k = shape_of(args[:3])
     data, indices, indptr = (shape_of(args[i]) for i in (3, 4, 5))
@@ -369,7 +369,7 @@ def _sparse_dense(args: list[Any]) -> Described:
     return Described((*inputs, (dtype, (m, n)), (dtype, (m, n))), 2 * m * prod(data))
 
 
-#: By name: the number of arguments, and what tells the rest.
+#: Name → the number of arguments and the function that describes it.
 _FUNCTIONS: dict[str, tuple[int, Callable[[list[Any]], Described]]] = {
     "batch_matmul_layer": (5, _batch_matmul_layer),
     "conv2d": (9, _conv2d_template),
@@ -388,13 +388,13 @@ _FUNCTIONS: dict[str, tuple[int, Callable[[list[Any]], Described]]] = {
 
 # ---- Workload keys -------------------------------------------------------------------------------
 
-#: Deepest lists among a task's arguments in which tensors are looked for.
+#: Deepest lists among a task's arguments that may hold tensors.
 _MAX_DEPTH = 4
 
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _LAYOUT = re.compile(r"ncdhw|ndhwc|nchw|nhwc|hwcn|hwnc|ncw|nwc")
 
-#: Words of AutoTVM tasks whose second tensor is no kernel, or one in a form of its own.
+#: Words of AutoTVM tasks whose second tensor is not a kernel, or has a special form.
 _OTHER_KERNELS = ("bitserial", "deformable", "quantized", "simd")
 
 #: Tasks of TVM 0.4 that name channels and kernel size before the strides.
@@ -404,8 +404,8 @@ _LEGACY = ("topi_x86_", "topi_intel_graphics_")
 def of_ansor(key: Any) -> Signature:
     """Return the signature of auto_scheduler's workload key, parsed.
 
-    A hash of a compute DAG is no name: of ``[hash, shape, ...]`` the shapes are known, of
-    ``[hash, dim, ...]`` nothing, because flat dimensions do not say where a tensor ends.
+    A hash of a compute DAG is not a name: ``[hash, shape, ...]`` gives the shapes, ``[hash, dim,
+    ...]`` nothing, because flat dimensions do not show where a tensor ends.
     """
     if type(key) is not list or not key or type(key[0]) is not str:
         return Signature()
@@ -440,7 +440,7 @@ def of_autotvm(task: Any) -> Signature:
 
 
 def of_arguments(value: Any) -> Signature:
-    """Return the signature of ``[index, args_info]``, which says the tensors and no more."""
+    """Return the signature of ``[index, args_info]``, which has the tensors alone."""
     if type(value) is not list or len(value) != 2 or type(value[1]) is not list:
         return Signature()
     try:
@@ -451,7 +451,7 @@ def of_arguments(value: Any) -> Signature:
 
 
 def as_flops(operations: int) -> float | None:
-    """Return a count as a float, None where it is too large for one."""
+    """Return a count as a float; None if it is too large."""
     try:
         value = float(operations)
     except OverflowError:
@@ -460,7 +460,7 @@ def as_flops(operations: int) -> float | None:
 
 
 def _of_registered(function: str, args: list[Any]) -> Signature:
-    """Return what is known of a function or task by its name and its arguments."""
+    """Return the signature of a function or task from its name and arguments."""
     try:
         label = name(function)
     except Unreadable:
@@ -474,7 +474,7 @@ def _of_registered(function: str, args: list[Any]) -> Signature:
 
 
 def _tensor(value: Any, *, dtype: int, shape: int) -> Tensor:
-    """Return a tensor of a list that begins with ``TENSOR``; what follows is left out."""
+    """Return the tensor of a list that begins with ``TENSOR``; further items are ignored."""
     if type(value) is not list or len(value) < 3 or value[0] != "TENSOR":
         raise Unreadable("no tensor")
     return name(value[dtype]), shape_of(value[shape])
@@ -483,7 +483,7 @@ def _tensor(value: Any, *, dtype: int, shape: int) -> Tensor:
 def _tensors(values: list[Any]) -> tuple[Tensor, ...]:
     """Return the tensors among arguments, also those in lists (``concatenate``).
 
-    No tensors at all where one of them cannot be read: the others would mean something else.
+    Return no tensors if one cannot be read: the others would have another meaning.
     """
     found: list[Tensor] = []
 
@@ -546,19 +546,19 @@ def _convolution_operations(
 
 
 def _layout_word(task: str, family: str, rest: list[Any]) -> str:
-    """Return the layout that the task's name, or else one of its arguments, says."""
+    """Return the layout in the task's name, or else in one of its arguments."""
     texts = [task, *(item.lower() for item in rest if type(item) is str)]
     found = next(filter(None, map(_LAYOUT.search, texts)), None)
     if found is None:
         if "packed" not in task:
             raise Unreadable("no layout")
         return "nchw"
-    # "conv1d_transpose_nchw" is the name of a task over NCW.
+    # The task "conv1d_transpose_nchw" has layout NCW.
     return found[0].replace("h", "") if "conv1d" in family else found[0]
 
 
 def _steps(task: str, rest: list[Any], taps: tuple[int, ...]) -> tuple[Any, Any, Any]:
-    """Return strides, padding, and dilation or (of a transposed one) output padding."""
+    """Return strides, padding, and dilation (output padding of a transposed convolution)."""
     if task.startswith(_LEGACY) and len(rest) > 1 and rest[1] == list(taps):
         lists = [item for item in rest[2:] if type(item) is list]
         if len(lists) == 3 and task == "topi_x86_conv2d":

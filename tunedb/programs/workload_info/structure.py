@@ -1,8 +1,7 @@
-"""The structure of a workload, by which a name that somebody gives it is confirmed without TVM.
+"""The structure of a workload, which confirms a foreign name for it without TVM.
 
-Two workloads with one structure take the same arguments and run the same iterators in the same
-blocks. So a trace of one either fits the other or does not replay, and what it computes there is
-what the other computes.
+Two workloads of equal structure take the same arguments and run the same iterators in the same
+blocks. So a trace of one either does not replay on the other, or computes the other's result there.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from . import signature_of
 from .blocks import iterators_of
 from .graphs import Tensor, Unreadable, entry_of, functions_of, graph_of
 
-#: The iterators of a block: kind (TVM's ``IterVarType``) and extent; None for one that varies.
+#: The iterators of a block: kind (TVM's ``IterVarType``) and extent; None if it is not constant.
 Block = tuple[tuple[int, int | None], ...]
 
 _GRAPHS = frozenset({WorkloadFormat.GRAPH, WorkloadFormat.NODES})
@@ -25,19 +24,19 @@ _GRAPHS = frozenset({WorkloadFormat.GRAPH, WorkloadFormat.NODES})
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """The shape of a workload, as its body says it.
+    """Arguments, blocks, family and operations of a workload, read from its body.
 
     Parameters
     ----------
     arguments : tuple of (str or None, tuple of int) or None
-        Data types and shapes; None where they are unknown.
+        Data types and shapes; None if unknown.
     blocks : tuple of Block or None
-        The iterators of each function's blocks, in the order of statements; None where the body is
-        no graph that can be read.
+        The iterators of each function's blocks, in the order of statements; None if the body is not
+        a readable graph.
     family : str or None
         The operator family.
     flops : float or None
-        Operations.
+        Number of operations.
     """
 
     arguments: tuple[Tensor, ...] | None
@@ -48,13 +47,13 @@ class Structure:
     def agrees(self, other: Structure, *, anchor: bool = False) -> bool:
         """Tell whether two workloads can be the same computation.
 
-        Where the blocks of one cannot be read, arguments, family and operations decide; what
-        is unknown is never equal.
+        If the blocks of one are unknown, arguments, family and operations decide. Unknown arguments
+        never agree.
 
         Parameters
         ----------
         other : Structure
-            Of the other workload.
+            Structure of the other workload.
         anchor : bool
             Compare only the blocks that run most often (TVM's equality ``anchor-block``).
         """
