@@ -15,6 +15,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 import leftovers
+import quick_schema
 from builders import copied
 from effort import EFFORT, examples
 from leftovers import nothing_is_left_behind  # noqa: F401 - a fixture
@@ -69,6 +70,10 @@ def pytest_collection_modifyitems(items):
 def pytest_unconfigure():
     _configuration.cleanup()
     leftovers.remove_own_folder()
+
+
+def pytest_runtest_setup(item):
+    quick_schema.use(item.path)
 
 
 def pytest_runtest_logfinish(nodeid):
