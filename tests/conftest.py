@@ -1,5 +1,6 @@
 """Databases to test on: SQLite files and a PostgreSQL that lives as long as the run."""
 
+import inspect
 import logging
 import os
 import signal
@@ -32,6 +33,11 @@ os.environ["XDG_CONFIG_HOME"] = _configuration.name
 # As in processes of ours; whichever test comes first would set them for the others.
 os.environ.setdefault("TVM_NUM_THREADS", "2")
 os.environ.setdefault("TVM_BIND_THREADS", "0")
+
+# TVM's decorators look at the whole stack, and for each frame without a file inspect goes through
+# all modules: a third of the time in which tests are collected.
+for _name in ("importlib._bootstrap", "importlib._bootstrap_external", "runpy"):
+    inspect.modulesbyfile[f"<frozen {_name}>"] = "importlib"
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile(
