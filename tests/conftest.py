@@ -1,5 +1,6 @@
 """Databases to test on: SQLite files and a PostgreSQL that lives as long as the run."""
 
+import inspect
 import logging
 import os
 import signal
@@ -15,6 +16,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 import leftovers
+import quick_schema
 from builders import copied
 from effort import EFFORT, examples
 from leftovers import nothing_is_left_behind  # noqa: F401 - a fixture
@@ -31,6 +33,11 @@ os.environ["XDG_CONFIG_HOME"] = _configuration.name
 # As in processes of ours; whichever test comes first would set them for the others.
 os.environ.setdefault("TVM_NUM_THREADS", "2")
 os.environ.setdefault("TVM_BIND_THREADS", "0")
+
+# TVM's decorators look at the whole stack, and for each frame without a file inspect goes through
+# all modules: a third of the time in which tests are collected.
+for _name in ("importlib._bootstrap", "importlib._bootstrap_external", "runpy"):
+    inspect.modulesbyfile[f"<frozen {_name}>"] = "importlib"
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile(
@@ -69,6 +76,10 @@ def pytest_collection_modifyitems(items):
 def pytest_unconfigure():
     _configuration.cleanup()
     leftovers.remove_own_folder()
+
+
+def pytest_runtest_setup(item):
+    quick_schema.use(item.path)
 
 
 def pytest_runtest_logfinish(nodeid):

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import quick_schema
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -107,6 +108,16 @@ def test_golden(store_url):
     """After a change of the schema: tests/migrations/update_goldens.py, and read the difference."""
     name = "postgresql" if "://" in store_url else "sqlite"
     assert dump(store_url) == (HERE / f"schema_{name}.sql").read_text()
+
+
+def test_other_tests_make_the_same_schema(tmp_path):
+    paths = [tmp_path / name for name in ("migrated.db", "first.db", "quick.db")]
+    for path in paths:
+        Store(path).close()
+        quick_schema.use(tmp_path)
+    found = {dump(str(path)) for path in paths}
+    assert len(found) == 1
+    assert len({path.stat().st_size for path in paths}) == 1
 
 
 def test_up_down_up(store_url):
