@@ -10,7 +10,7 @@ import click
 
 from .. import text
 from ..layers import layer_option, resolve_layers
-from ..module import lowering_of, lowering_options
+from ..module import bind_words, lowering_of, lowering_options
 from ..options import Settings, common_options, pass_settings
 from ..output import Column, output_options, print_rows
 
@@ -164,6 +164,9 @@ def command(settings: Settings, module: str, **choices: Any) -> None:
     and of similar ones; programs that this machine measured are not measured again ("known"). To
     continue an interrupted run, run the same command again.
 
+    A network with symbolic sizes is tuned for the numbers that --bind gives, for each combination
+    where a name has several.
+
     Each batch goes to the operator whose expected gain for the network is largest. An operator that
     TVM cannot tune is reported, the others are tuned, and the exit code is 1.
 
@@ -172,12 +175,13 @@ def command(settings: Settings, module: str, **choices: Any) -> None:
       tunedb tune my.models:attention --trials 256 --batch 32
       tunedb tune network.onnx --minutes 10
       tunedb tune model.onnx --per-task 64 --op conv2d
+      tunedb tune bert.onnx --bind batch=1 --bind length=128 --bind length=256
       tunedb tune conv.py --target '{"kind": "cuda", "arch": "sm_80"}' --json
       tunedb tune conv.py --layer postgresql://tuning.example/tunedb
       tunedb tune conv.py --target nvidia/jetson-orin-nano --tracker 192.168.0.2:9190 --key orin
     """
     runner = _runner(choices)
-    minutes = choices["minutes"]
+    minutes, bind = choices["minutes"], choices["bind"]
     with _interruptible(settings) as history, _display(settings, minutes) as show:
 
         def on_progress(progress: Progress) -> None:
@@ -185,7 +189,7 @@ def command(settings: Settings, module: str, **choices: Any) -> None:
             show(progress)
 
         result = _tune(settings, module, runner, choices, on_progress)
-    _report(settings, module, result)
+    _report(settings, module + bind_words(bind), result)
     if any(task.problem is not None for task in result.tasks):
         raise click.exceptions.Exit(1)
 
@@ -242,7 +246,7 @@ def _tune(
         num_tuning_cores=choices.pop("jobs") or "physical",
         evaluator=evaluator,
         warm=not choices.pop("no_warm"),
-        **lowering_of(choices.pop("layout"), choices.pop("no_prepack")),
+        **lowering_of(*(choices.pop(name) for name in ("layout", "no_prepack", "bind"))),
         layers=resolve_layers(settings, choices.pop("layers")),
         on_progress=on_progress,
         **choices,

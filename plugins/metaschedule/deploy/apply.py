@@ -6,7 +6,7 @@ does the same for functions as they are, without a report of the records that th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,7 @@ from .network import (
     DEFAULT,
     Layout,
     Lowering,
+    bind_sizes,
     lower,
     pack_weights,
     packing_functions,
@@ -104,10 +105,13 @@ def tasks_of(mod: Any, target: Any, lowering: Lowering = DEFAULT) -> dict[str, A
 
     Raises
     ------
+    UsageError
+        A symbolic size has no number, or a number has no symbolic size.
     PluginError
         TVM cannot lower the Relax program.
     """
     if not is_relax(mod):
+        bind_sizes(mod, lowering.bind)
         return {name: _normalize_mod(func) for name, func in prim_funcs(mod).items()}
     target = as_target(target)
     with _converted_errors("TVM cannot extract the functions of this program"):
@@ -212,6 +216,7 @@ def schedule(
     *,
     layout: Layout = "auto",
     prepack: bool | None = None,
+    bind: Mapping[str, int] | None = None,
 ) -> tuple[Any, list[Use]]:
     """Return a module whose functions are scheduled by their best records.
 
@@ -223,7 +228,7 @@ def schedule(
         Database of the records.
     target : tvm.target.Target, dict or None
         Target of the module; None takes the database's.
-    layout, prepack
+    layout, prepack, bind
         As for :func:`compile`. Weights are not packed yet.
 
     Returns
@@ -236,15 +241,22 @@ def schedule(
     Raises
     ------
     UsageError
-        No target is given, and the database is bound to none.
+        No target is given, and the database is bound to none; or as for :func:`compile`.
     PluginError
         TVM cannot lower the program.
     """
     target = _target_of(database, target)
     with _converted_errors("TVM cannot lower it"):
-        if is_relax(mod):
-            mod = lower(mod, target, Lowering(layout, prepack)).mod
+        mod, _ = _lowered(mod, target, Lowering(layout, prepack, bind))
     return _scheduled(mod, database, target)
+
+
+def _lowered(mod: Any, target: Any, lowering: Lowering) -> tuple[Any, tuple[str, ...]]:
+    """Return a module with the functions that are tuned, and notes for the user."""
+    if not is_relax(mod):
+        return bind_sizes(mod, lowering.bind), ()
+    lowered = lower(mod, target, lowering)
+    return lowered.mod, lowered.notes
 
 
 def _scheduled(mod: Any, database: Database, target: Any) -> tuple[Any, list[Use]]:
@@ -280,6 +292,7 @@ def compile(
     *,
     layout: Layout = "auto",
     prepack: bool | None = None,
+    bind: Mapping[str, int] | None = None,
 ) -> Compiled:
     """Compile a module with its best programs.
 
@@ -303,6 +316,8 @@ def compile(
         Whether weights are packed in the layout of the best programs: constants here, parameters
         by a function of the library, which :attr:`Compiled.notes` names. None: on CPUs. Programs
         that were measured without packing are used without it.
+    bind : mapping of str to int, optional
+        Number of each symbolic size of a Relax program, e.g. ``{"batch": 1, "length": 128}``.
 
     Returns
     -------
@@ -312,7 +327,7 @@ def compile(
     Raises
     ------
     UsageError
-        There is no target, or the layout is unknown.
+        There is no target, the layout is unknown, or a symbolic size has no number.
     PluginError
         TVM cannot compile the module.
 
@@ -323,25 +338,22 @@ def compile(
     """
     target = _target_of(database, target)
     use_threads()
-    lowering = Lowering(layout, prepack)
-    notes: list[str] = []
-    if is_relax(mod):
-        with _converted_errors("TVM cannot compile it"):
-            lowered = lower(mod, target, lowering)
-        mod, notes = lowered.mod, list(lowered.notes)
+    lowering = Lowering(layout, prepack, bind)
+    with _converted_errors("TVM cannot compile it"):
+        mod, notes = _lowered(mod, target, lowering)
     is_network = is_relax(mod)
     mod, uses = _scheduled(mod, database, target)
     with _converted_errors("TVM cannot compile it"):
         if is_network and lowering.packs(target):
-            notes += [
+            notes += tuple(
                 f"weights are parameters: {name} of the library packs them"
                 for name in packing_functions(mod)
-            ]
+            )
             with target, tvm.transform.PassContext(opt_level=3):
                 mod = pack_weights(mod)
         mod = _with_defaults(mod, target)
         executable = tvm.compile(mod if is_network else _with_symbols(mod), target=target)
-    return Compiled(executable, tuple(uses), tuple(notes))
+    return Compiled(executable, tuple(uses), notes)
 
 
 def write_library(executable: Any, path: str | Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +16,17 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RPCConfig
 from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
 
-from ....errors import PluginError, UsageError
+from ....errors import PluginError, TuneDBError, UsageError
 from ....search.forecast import Curve
 from ....storage.config import locate, locate_layers, make_folder
 from ..cost_model.cost_model import CostModel
 from ..database.database import Database
-from ..deploy.network import Lowering, lower
+from ..deploy.network import bind_sizes, lower
 from ..measure.measure_callback import MeasureCallback
 from ..measure.measured import Known
 from ..measure.reuse import ReusingBuilder, ReusingRunner
 from ..module_source import is_relax, prim_funcs
-from ..modules import plain
+from ..modules import modules_equal, plain
 from ..search.strategy import EvolutionarySearch
 from ..targets import as_target, first_line, is_cpu
 from ..threads import runtime_threads
@@ -56,7 +58,7 @@ class Task:
 
     @property
     def calls(self) -> int | None:
-        """Times that a Relax program calls the function."""
+        """Times that a Relax program calls the function, in all of its sizes."""
         return None if self.extracted is None else int(self.extracted.weight)
 
 
@@ -143,7 +145,7 @@ def tasks_of(
     Raises
     ------
     UsageError
-        There are none.
+        There are none, or a symbolic size has no number.
     PluginError
         TVM cannot lower a Relax program.
     """
@@ -156,6 +158,8 @@ def tasks_of(
             if not tasks:
                 raise UsageError(f"no operator has {' or '.join(words)} in its name: {names}")
     else:
+        for lowering in options.lowerings():
+            bind_sizes(mod, lowering.bind)
         special = options.special_space or {}
         skipped = {name for name, space in special.items() if space is None}
         functions = prim_funcs(mod).items()
@@ -169,22 +173,56 @@ def _relax_tasks(
     mod: Any, target: Any, options: TuneOptions, module_equality: str
 ) -> tuple[list[Task], tuple[str, ...]]:
     """Return the functions of a Relax program as :func:`compile` asks the database for them."""
-    lowering = Lowering(options.layout, options.prepack)
+    found: list[tuple[Mapping[str, int], Any]] = []
+    notes: dict[str, None] = {}
     try:
         if options.params:
             mod = relax.transform.BindParams("main", dict(options.params))(mod)
-        lowered = lower(mod, target, lowering)
-        extracted = ms.relax_integration.extract_tasks(
-            lowered.mod, target, module_equality=module_equality
-        )
+        for lowering in options.lowerings():
+            lowered = lower(mod, target, lowering)
+            notes.update(dict.fromkeys(lowered.notes))
+            extracted = ms.relax_integration.extract_tasks(
+                lowered.mod, target, module_equality=module_equality
+            )
+            _add(found, lowering.bind or {}, extracted, module_equality)
+    except TuneDBError:
+        raise
     except Exception as error:  # whatever a pass raises
         raise PluginError(f"TVM cannot lower this program: {first_line(error)}") from error
-    tasks = [
-        Task(str(one.task_name), one.dispatched[0], one)
-        for one in extracted
-        if not one.mod.attrs.get("tirx.is_scheduled", False)
-    ]
-    return tasks, lowered.notes
+    names = Counter(str(one.task_name) for _, one in found)
+    tasks = []
+    for sizes, one in found:
+        name = str(one.task_name)
+        if names[name] > 1:
+            name += "".join(f"_{key}{size}" for key, size in sizes.items())
+            name = re.sub(r"\W", "_", name)  # it names a log file
+        tasks.append(Task(name, one.dispatched[0], _copied(one, name, one.weight)))
+    return tasks, tuple(notes)
+
+
+def _add(
+    found: list[tuple[Mapping[str, int], Any]],
+    sizes: Mapping[str, int],
+    extracted: Sequence[Any],
+    module_equality: str,
+) -> None:
+    """Add the functions of a program with some sizes; one that is there counts its calls."""
+    before = len(found)
+    for one in extracted:
+        if one.mod.attrs.get("tirx.is_scheduled", False):
+            continue
+        for number, (other_sizes, other) in enumerate(found[:before]):
+            if modules_equal(other.dispatched[0], one.dispatched[0], module_equality):
+                weight = other.weight + one.weight
+                found[number] = other_sizes, _copied(other, other.task_name, weight)
+                break
+        else:
+            found.append((sizes, one))
+
+
+def _copied(task: Any, name: str, weight: int) -> Any:
+    """Return an extracted task under another name or with another number of calls."""
+    return ms.ExtractedTask(name, task.mod, task.target, list(task.dispatched), weight)
 
 
 def runner_of(runner: Any, evaluator: EvaluatorConfig) -> Any:

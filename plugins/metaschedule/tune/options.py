@@ -11,7 +11,7 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from ....errors import UsageError
 from ..database.database import Database
-from ..deploy.network import Layout
+from ..deploy.network import Layout, Lowering, bindings
 from ..threads import usable_cpus, whole_cores
 from .progress import Progress
 
@@ -60,9 +60,20 @@ class TuneOptions:
     remeasure: bool
     layout: Layout
     prepack: bool | None
+    bind: Mapping[str, int | Sequence[int]] | None
     layers: Sequence[str | Path] | None
     server: str | Path | None
     on_progress: Callable[[Progress], object] | None
+
+    def lowerings(self) -> list[Lowering]:
+        """Return how a Relax program is lowered, for each combination of sizes.
+
+        Raises
+        ------
+        UsageError
+            As :class:`Lowering`.
+        """
+        return [Lowering(self.layout, self.prepack, sizes) for sizes in bindings(self.bind)]
 
     def search_threads(self) -> int:
         """Return how many threads search; words of TVM's count CPUs that this process may use.

@@ -47,6 +47,7 @@ def tune(
     remeasure: bool = False,
     layout: Layout = "auto",
     prepack: bool | None = None,
+    bind: Mapping[str, int | Sequence[int]] | None = None,
     layers: Sequence[str | Path] | None = None,
     server: str | Path | None = None,
     on_progress: Callable[[Progress], object] | None = None,
@@ -111,6 +112,9 @@ def tune(
     layout, prepack
         Of a Relax program, as for :func:`compile`, which must get the same: ``auto`` puts channels
         of ``conv2d`` last on CPUs, and there the search chooses the layout of weights.
+    bind : mapping of str to int or sequence of int, optional
+        Number of each symbolic size of a Relax program, e.g. ``{"batch": 1, "length": [128,
+        256]}``. Each combination is tuned; an operator that is equal in several is one task.
     layers : sequence of str or Path, optional
         Databases of others that answer behind a database that is opened here, and give donors to
         the search; by default, where no `database` is named, those of a ``tunedb.toml``.
@@ -129,7 +133,7 @@ def tune(
     Raises
     ------
     UsageError
-        An argument is none of these, or there is nothing to tune.
+        An argument is none of these, a symbolic size has no number, or there is nothing to tune.
     TargetError
         TVM does not know the target.
     PluginError
