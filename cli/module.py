@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -35,7 +35,7 @@ def compile_target_option(function: F) -> F:
 
 
 def lowering_options(function: F) -> F:
-    """Add ``--layout`` and ``--no-prepack`` to a command, for :func:`lowering_of`."""
+    """Add ``--layout``, ``--no-prepack`` and ``--bind``, for :func:`lowering_of`."""
     layout = click.option(
         "--layout",
         type=click.Choice(["auto", "keep"]),
@@ -46,12 +46,40 @@ def lowering_options(function: F) -> F:
     prepack = click.option(
         "--no-prepack", is_flag=True, help="Keep weights of a network in their layout."
     )
-    return layout(prepack(function))
+    bind = click.option(
+        "--bind",
+        metavar="NAME=NUMBER",
+        multiple=True,
+        callback=_sizes,
+        help="Number of a symbolic size of a network; one --bind for each size.",
+    )
+    return layout(prepack(bind(function)))
 
 
-def lowering_of(layout: str, no_prepack: bool) -> dict[str, Any]:
-    """Return the arguments ``layout`` and ``prepack`` of ``tune`` and ``compile``."""
-    return {"layout": layout, "prepack": False if no_prepack else None}
+def _sizes(
+    _context: click.Context, _option: click.Parameter, words: tuple[str, ...]
+) -> dict[str, int | list[int]]:
+    """Return the sizes of ``--bind``: a number, or a list where a name has several."""
+    sizes: dict[str, list[int]] = {}
+    for word in words:
+        name, equals, number = word.rpartition("=")
+        if not (equals and name and number.isdecimal()):
+            raise click.BadParameter(f"{word!r} is not NAME=NUMBER, e.g. batch=1")
+        sizes.setdefault(name, []).append(int(number))
+    return {name: found[0] if len(found) == 1 else found for name, found in sizes.items()}
+
+
+def lowering_of(
+    layout: str, no_prepack: bool, bind: Mapping[str, int | list[int]]
+) -> dict[str, Any]:
+    """Return the arguments ``layout``, ``prepack`` and ``bind`` of ``tune`` and ``compile``."""
+    return {"layout": layout, "prepack": False if no_prepack else None, "bind": bind}
+
+
+def bind_words(bind: Mapping[str, int | list[int]]) -> str:
+    """Return the options ``--bind`` for the command that a message names, with a space before."""
+    numbers = ((name, size if isinstance(size, int) else size[0]) for name, size in bind.items())
+    return "".join(f" --bind {name}={number}" for name, number in numbers)
 
 
 def one_target(

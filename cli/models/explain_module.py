@@ -43,6 +43,7 @@ def explain_module(
     compatible: bool,
     layout: str,
     no_prepack: bool,
+    bind: dict[str, Any],
 ) -> None:
     """Show the record that each function of a module gets, or why it gets none.
 
@@ -53,6 +54,7 @@ def explain_module(
     Example:
       tunedb explain module model.py
       tunedb explain module package.kernels:Kernels --target llvm
+      tunedb explain module bert.onnx --bind batch=1 --bind length=128
     """
     with reading(settings) as store:
         device = one_target(store, target)
@@ -65,7 +67,7 @@ def explain_module(
             load_module(words),
             device.attributes,
             fallback=fallback,
-            **lowering_of(layout, no_prepack),
+            **lowering_of(layout, no_prepack, bind),
         )
     name = label(device)
     print_rows(

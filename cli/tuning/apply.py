@@ -11,7 +11,13 @@ import click
 
 from .. import text
 from ..layers import layer_name, layer_option, layered_target, resolve_layers
-from ..module import compile_target_option, label, lowering_of, lowering_options
+from ..module import (
+    bind_words,
+    compile_target_option,
+    label,
+    lowering_of,
+    lowering_options,
+)
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, output_options, print_rows
 
@@ -61,6 +67,7 @@ def command(
     all_: bool,
     layout: str,
     no_prepack: bool,
+    bind: dict[str, Any],
     layers: tuple[str, ...],
 ) -> None:
     """Compile a module with the best stored programs, or write its scheduled TVMScript.
@@ -69,19 +76,21 @@ def command(
     A function without a record is compiled unscheduled, on a GPU with TVM's default schedules. The
     file appears complete or not at all; if no function has a record, nothing is written. --script
     writes the scheduled module as TVMScript, a Relax program lowered and fused.
-    A network that was tuned with --layout or --no-prepack needs the same options here.
+    A network that was tuned with --layout or --no-prepack needs the same options here, and one
+    with symbolic sizes a --bind for each.
     Where the database has no record for a function, the first layer that has one answers.
 
     Example:
       tunedb apply model.py -o model.so
       tunedb apply my.kernels:matmul -o matmul_scheduled.py
       tunedb apply net.onnx -o net.so --target llvm --all
+      tunedb apply bert.onnx -o bert.so --bind batch=1 --bind length=128
       tunedb apply model.py -o model.so --layer team.db
     """
     layers = resolve_layers(settings, layers)
     with reading(settings) as store:
         device = layered_target(settings, store, target, layers)
-    lowering = lowering_of(layout, no_prepack)
+    lowering = lowering_of(layout, no_prepack, bind)
     options = _CompileOptions(device.attributes, compatible, all_, layers, lowering)
     uses = _write(settings, module, output, script, function, options)
     rows = [
@@ -108,7 +117,7 @@ def command(
     if missing:
         settings.note(
             f"{text.count(missing, 'function')} without a record; "
-            f"for the reason, run: tunedb explain module {module}"
+            f"for the reason, run: tunedb explain module {module}{bind_words(bind)}"
         )
 
 
@@ -181,7 +190,7 @@ def _write(
             uses = list(compiled.uses)
     finally:
         database.close()
-    _require(module, uses, all_=options.all)
+    _require(module + bind_words(options.lowering["bind"]), uses, all_=options.all)
     if as_script:
         write_whole(output, mod.script(show_meta=True) + "\n")
     else:

@@ -105,6 +105,7 @@ def command(
     seed: int,
     layout: str,
     no_prepack: bool,
+    bind: dict[str, Any],
 ) -> None:
     """Measure the best programs again, and check their results.
 
@@ -135,7 +136,7 @@ def command(
         Revalidation(store, repeat=repeat, seed=seed, timeout_sec=timeout) as revalidation,
     ):
         groups = [store.lookup.workload(words) for words in workloads]
-        lowering = Lowering(**lowering_of(layout, no_prepack))
+        lowering = Lowering(**lowering_of(layout, no_prepack, bind))
         jobs = _jobs(store, groups, modules, target, revalidation, lowering, foreign=foreign)
         try:
             with progress_bar(settings, len(jobs)) as progress:

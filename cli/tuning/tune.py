@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from .. import text
 from ..layers import layer_option, resolve_layers
-from ..module import lowering_of, lowering_options
+from ..module import bind_words, lowering_of, lowering_options
 from ..network import COLUMNS as NETWORK
 from ..network import network_rows, note_network
 from ..options import Settings, common_options, pass_settings
@@ -175,6 +176,9 @@ def command(settings: Settings, module: str, **choices: Any) -> None:
     and of similar ones; programs that this machine measured are not measured again ("known"). To
     continue an interrupted run, run the same command again.
 
+    A network with symbolic sizes is tuned for the numbers that --bind gives, for each combination
+    where a name has several.
+
     Each batch goes to the operator whose expected gain for the network is largest. An operator that
     TVM cannot tune is reported, the others are tuned, and the exit code is 1. At the end the
     network is measured with equal inputs before and after, operator by operator; "of the limit" is
@@ -186,12 +190,13 @@ def command(settings: Settings, module: str, **choices: Any) -> None:
       tunedb tune my.models:attention --trials 256 --batch 32
       tunedb tune network.onnx --minutes 10
       tunedb tune model.onnx --per-task 64 --op conv2d
+      tunedb tune bert.onnx --bind batch=1 --bind length=128 --bind length=256
       tunedb tune conv.py --target '{"kind": "cuda", "arch": "sm_80"}' --json
       tunedb tune conv.py --layer postgresql://tuning.example/tunedb
       tunedb tune conv.py --target nvidia/jetson-orin-nano --tracker 192.168.0.2:9190 --key orin
     """
     runner = _runner(choices)
-    minutes = choices["minutes"]
+    minutes, bind = choices["minutes"], choices["bind"]
     with _interruptible(settings) as history, _display(settings, minutes) as show:
 
         def on_progress(progress: Progress) -> None:
@@ -199,8 +204,8 @@ def command(settings: Settings, module: str, **choices: Any) -> None:
             show(progress)
 
         result = _tune(settings, module, runner, choices, on_progress)
-    _report(settings, module, result)
-    is_accurate = result.network is None or result.network.is_accurate
+    _report(settings, module + bind_words(bind), result)
+    is_accurate = all(network.is_accurate for network in result.networks)
     if not is_accurate or any(task.problem is not None for task in result.tasks):
         raise click.exceptions.Exit(1)
 
@@ -259,7 +264,7 @@ def _tune(
         warm=not choices.pop("no_warm"),
         network=_name_of(module),
         measure_network=not choices.pop("no_latency"),
-        **lowering_of(choices.pop("layout"), choices.pop("no_prepack")),
+        **lowering_of(*(choices.pop(name) for name in ("layout", "no_prepack", "bind"))),
         layers=resolve_layers(settings, choices.pop("layers")),
         on_progress=on_progress,
         **choices,
@@ -293,16 +298,16 @@ def _report(settings: Settings, module: str, result: TuningResult) -> None:
     """Print the result of each task, the times of the network, and notes on the run."""
     rows = [_row(task) for task in result.tasks]
     result.database.close()
-    network = result.network
+    networks = result.networks
 
     def show() -> None:
         print_table(COLUMNS, rows)
-        if network is not None:
+        for network in networks:
             print_table(NETWORK, network_rows(network))
 
     columns = (*COLUMNS, *(column for column in NETWORK if column.key not in _SHARED))
     unknown = dict.fromkeys(column.key for column in columns)
-    merged = [unknown | row for row in _merged(rows, network)]
+    merged = [unknown | row for row in _merged(rows, networks)]
     print_rows(settings, columns, merged, show=show)
     costs = result.costs
     threads = "" if result.threads is None else f" on {text.threads(result.threads)}"
@@ -322,10 +327,10 @@ def _report(settings: Settings, module: str, result: TuningResult) -> None:
             f"{text.count(untried, 'operator')} without a trial; "
             "give more --trials or --minutes, or run the same command again"
         )
-    if network is not None:
+    for network in networks:
         note_network(settings, network)
-        settings.note("Show this again: tunedb top --network " + network.name)
-    elif result.latency is not None:
+        settings.note(f"Show this again: tunedb top --network {quote(network.name)}")
+    if not networks and result.latency is not None:
         settings.note(f"Sum of the operators' times: {text.seconds(result.latency)}")
     for note in result.notes:
         settings.note(note)
@@ -346,16 +351,20 @@ def _report(settings: Settings, module: str, result: TuningResult) -> None:
         settings.note(f"Compile the module: tunedb apply {module} -o lib.so")
 
 
-def _merged(rows: list[dict[str, Any]], network: NetworkRun | None) -> list[dict[str, Any]]:
-    """Return the rows of tasks with their times in the network, then its other rows."""
-    found = [] if network is None else network_rows(network)
-    times = {
-        row["operator"]: {key: value for key, value in row.items() if key not in _SHARED}
-        for row in found
-    }
-    tasks = {row["task"] for row in rows}
-    others = [{"task": name, **time} for name, time in times.items() if name not in tasks]
-    return [row | times.get(row["task"], {"kind": "operator"}) for row in rows] + others
+def _merged(rows: list[dict[str, Any]], networks: Sequence[NetworkRun]) -> list[dict[str, Any]]:
+    """Return the rows of tasks with their times in the first network, then its and others' rows."""
+    rows = [row | {"kind": "operator"} for row in rows]
+    known = {row["task"]: row for row in rows}
+    others = []
+    for network in networks:
+        for found in network_rows(network):
+            name = found["operator"]
+            times = {key: value for key, value in found.items() if key not in _SHARED}
+            if name in known and "seconds" not in known[name]:
+                known[name].update(times)
+            else:
+                others.append({"task": name, "calls": found["calls"], **times})
+    return rows + others
 
 
 def _note_delivery(settings: Settings, delivery: Delivery) -> None:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
+from math import prod
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+import psutil
 import tvm
 from tvm import relax, tirx
 from tvm.script.parser.core.entry import _default_globals
 
-from ...errors import FormatError, NotFoundError, PluginError, UsageError
+from ...errors import FormatError, NotFoundError, PluginError, TuneDBError, UsageError
 from ...system.files import require_regular
 
 __all__ = ["FORMS", "load_module"]
@@ -65,7 +68,8 @@ def load_module(spec: str | Path, *, function: str | None = None) -> Any:
     FormatError
         The file, or the code in it, raises an error, or gives no module.
     PluginError
-        A package is missing that reads the file; the message says which.
+        A package is missing that reads the file; the message says which. Or the model is larger
+        than the memory that is free.
     """
     text = str(spec)
     path, _, name = text.partition(":")
@@ -264,6 +268,7 @@ def _made(spec: str, name: str, value: Any) -> Any:
 def _read_model(path: Path) -> Any:
     """Return a model of another framework as a Relax program."""
     _require_file(path)
+    _require_memory(path, path.stat().st_size)
     package, install, read = _READERS[path.suffix]
     try:
         found = import_module(package)
@@ -273,17 +278,93 @@ def _read_model(path: Path) -> Any:
         ) from None
     try:
         return read(found, path)
+    except TuneDBError:
+        raise
     except Exception as error:
-        words = " ".join(str(error).split())[:300]
-        raise FormatError(f"{path}: {type(error).__name__}: {words}") from error
+        raise FormatError(f"{path}: {_words(error)}") from error
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def _require_memory(path: Path, size: int) -> None:
+    """Raise PluginError where a model does not fit into memory: TVM copies what a reader holds."""
+    available = psutil.virtual_memory().available
+    if 2 * size > available:
+        raise PluginError(
+            f"{path}: reading the model takes {2 * size / 1e9:.3g} GB of memory, twice its size, "
+            f"and {available / 1e9:.3g} GB are free; use a machine with more"
+        )
 
 
 def _read_onnx(onnx: Any, path: Path) -> Any:
+    # Names the node; TVM's frontend names an operator at most, and takes an empty file.
+    try:
+        onnx.checker.check_model(str(path))
+    except onnx.checker.ValidationError as error:
+        words = _words(error).rstrip(".")
+        raise FormatError(
+            f"{path}: {words}; export it again, with its external data beside it"
+        ) from error
+    model = onnx.load(str(path), load_external_data=False)
+    newest = onnx.defs.onnx_opset_version()
+    for opset in model.opset_import:
+        if opset.domain in ("", "ai.onnx") and opset.version > newest:
+            raise FormatError(
+                f"{path}: opset {opset.version} is newer than {newest}, the newest of onnx "
+                f"{onnx.__version__}; export the model with opset {newest} or an earlier one"
+            )
+    _require_memory(path, path.stat().st_size + _external_bytes(onnx, model))
+    onnx.load_external_data_for_model(model, str(path.parent))
+    for value in model.graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.dim_value <= 0 and dim.dim_param in ("", "?"):
+                dim.dim_param = f"{value.name}_{axis}"
+    return _from_onnx(onnx, path, model)
+
+
+def _external_bytes(onnx: Any, model: Any) -> int:
+    """Return the bytes of a model's weights in other files."""
+    sizes = onnx.helper.tensor_dtype_to_np_dtype
+    return sum(
+        prod(weight.dims) * sizes(weight.data_type).itemsize
+        for weight in model.graph.initializer
+        if onnx.external_data_helper.uses_external_data(weight)
+    )
+
+
+def _from_onnx(onnx: Any, path: Path, model: Any) -> Any:
+    """Return a model of ONNX as a Relax program.
+
+    Raises
+    ------
+    FormatError
+        TVM lacks an operator, or cannot convert a node.
+    """
     from tvm.relax.frontend.onnx import from_onnx
 
-    # Names the node; TVM's frontend names an operator at most, and takes an empty file.
-    onnx.checker.check_model(str(path))
-    return from_onnx(onnx.load(str(path)))
+    try:
+        with redirect_stdout(io.StringIO()):  # TVM prints the inputs of a node that it refuses
+            return from_onnx(model)
+    except tvm.error.OpNotImplemented as error:
+        missing = str(error).rpartition(": ")[2].split(", ")
+        nodes = {n.op_type: n.name or n.output[0] for n in reversed(model.graph.node)}
+        names = ", ".join(f"{kind} (node {nodes.get(kind)})" for kind in sorted(missing))
+        raise FormatError(
+            f"{path}: TVM has no operator {names}; export the model without it"
+        ) from None
+    except Exception as error:
+        # Frames of TVM's frontend hold the node; the error does not name it.
+        frames = [frame.f_locals.get("node") for frame, _ in traceback.walk_tb(error.__traceback__)]
+        found = [node for node in frames if isinstance(node, onnx.NodeProto)]
+        if not found:
+            raise
+        node = found[-1]
+        raise FormatError(
+            f"{path}: TVM cannot convert {node.op_type} (node {node.name or node.output[0]}): "
+            f"{_words(error)}"
+        ) from error
 
 
 def _read_torch(torch: Any, path: Path) -> Any:

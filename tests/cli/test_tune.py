@@ -123,6 +123,7 @@ def test_every_choice_arrives(module, run, monkeypatch, tmp_path):
         *("--seed", 7, "--repeat", 5, "--min-repeat-ms", 11, "--no-warm", "--remeasure"),
         *("--jobs", 3, "--work-dir", tmp_path / "logs", "--op", "conv", "--op", "dense"),
         *("--tracker", "10.0.0.1:9190", "--key", "board"),
+        *("--bind", "a=1", "--bind", "b=2", "--bind", "b=3"),
         code=130,
     )
     assert [str(var.name_hint) for var in given["mod"].get_global_vars()] == ["small"]
@@ -138,6 +139,7 @@ def test_every_choice_arrives(module, run, monkeypatch, tmp_path):
         "op_names": ("conv", "dense"),
         "warm": False,
         "remeasure": True,
+        "bind": {"a": 1, "b": [2, 3]},
     }
     assert {name: given[name] for name in expected} == expected
     assert (given["evaluator"].repeat, given["evaluator"].min_repeat_ms) == (5, 11)
@@ -245,6 +247,54 @@ def test_a_network_from_a_file(fakes, run, run_json, tmp_path):
     assert [row["function"] for row in told if row["record"] is not None] == found
     done = run("apply", "net.onnx", "-o", tmp_path / "net.so", code=3)
     assert "no record for " in done.stderr
+
+
+def test_a_network_with_symbolic_sizes(fakes, run, run_json, tmp_path):
+    onnx.save(networks.symbolic("batch", "length"), "net.onnx")
+    asked = run("tune", "net.onnx", *SHORT, code=2).stderr.splitlines()[-1]
+    assert asked == (
+        "Error: the program has symbolic sizes: batch, length; give a number for batch and length, "
+        "e.g. --bind batch=1, in Python bind={...}"
+    )
+    assert run_json("sessions") == []
+    both = ("--bind", "length=8", "--bind", "length=4", "--bind", "batch=1")
+    done = run("tune", "net.onnx", "--per-task", 1, "--op", "matmul", "--no-latency", *SHORT, *both)
+    tasks = [line.split()[0] for line in done.stdout.splitlines()[1:]]
+    assert sorted(tasks) == [
+        "fused_matmul1_add1",
+        "fused_matmul_add_relu_length4_batch1",
+        "fused_matmul_add_relu_length8_batch1",
+    ]
+    assert "tunedb apply net.onnx --bind length=8 --bind batch=1 -o lib.so" in done.stderr
+    sizes = ("--bind", "batch=1", "--bind", "length=4")
+    rows = run_json("apply", "net.onnx", "-o", tmp_path / "net.so", *sizes)
+    assert sum(row["record"] is not None for row in rows) == 2
+    told = run_json("explain", "module", "net.onnx", *sizes)
+    assert sum(row["record"] is not None for row in told) == 2
+    checked = run("revalidate", "--module", "net.onnx", *sizes, "-k", 1, "--repeat", 1)
+    assert checked.stdout.count("passed") == 2
+    said = run("apply", "net.onnx", "-o", tmp_path / "net.so", *both, code=2).stderr
+    assert "bind: one number is expected for length, not [8, 4]" in said
+    said = run("explain", "module", "net.onnx", "--bind", "n=1", code=2).stderr
+    assert "no symbolic size 'n'; there are: batch, length" in said
+    assert "'batch' is not NAME=NUMBER" in run("tune", "net.onnx", "--bind", "batch", code=2).stderr
+
+
+def test_a_network_without_anything_to_tune_is_one_line(run):
+    builder = networks.Builder()
+    model = builder.model(builder.node("Identity", ["x"]), {"x": [1, 4]}, [1, 4])
+    onnx.save(model, "net.onnx")
+    said = run("tune", "net.onnx", *SHORT, code=2).stderr.splitlines()
+    assert said[-1] == "Error: nothing to tune: the module has no unscheduled function"
+
+
+def test_a_budget_smaller_than_the_number_of_operators(fakes, run):
+    onnx.save(networks.symbolic(1, 8), "net.onnx")
+    said = run("tune", "net.onnx", "--trials", 2, *SHORT).stderr.splitlines()
+    assert (
+        "3 operators without a trial; give more --trials or --minutes, or run the same command "
+        "again"
+    ) in said
 
 
 @pytest.mark.stress

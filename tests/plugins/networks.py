@@ -7,7 +7,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from onnx_networks import Builder
 
-__all__ = ["Builder", "mobile"]
+__all__ = ["Builder", "mobile", "symbolic"]
 
 
 def mobile(size=16, channels=8, classes=10):
@@ -22,3 +22,12 @@ def mobile(size=16, channels=8, classes=10):
     data = b.node("Flatten", [data])
     data = b.node("Gemm", [data, b.weight(channels, classes), b.weight(classes, scale=1.0)])
     return b.model(data, {"image": [1, 3, size, size]}, [1, classes])
+
+
+def symbolic(batch, length):
+    """Return a classifier of sequences, whose sizes may be names; its last part has no length."""
+    b = Builder()
+    data = b.node("Relu", [b.dense("text", 16, 8)])
+    data = b.node("ReduceMean", [data], axes=[1], keepdims=0)
+    data = b.node("Softmax", [b.dense(data, 8, 4)], axis=-1)
+    return b.model(data, {"text": [batch, length, 16]}, [batch, 4])

@@ -238,6 +238,14 @@ def test_a_model_of_onnx(tmp_path):
     assert mod.script().count("R.nn.conv2d(") == 4
 
 
+def test_sizes_without_a_name_get_one(tmp_path):
+    model = networks.symbolic("batch", "?")
+    model.graph.input[0].type.tensor_type.shape.dim[0].ClearField("dim_param")
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    (param,) = load_module(tmp_path / "m.onnx")["main"].params
+    assert [str(size) for size in param.ty.shape][:2] == ["text_0", "text_1"]
+
+
 def unknown_operator():
     builder = networks.Builder()
     return builder.model(builder.node("Selu2", ["image"]), {"image": [1, 3]}, [1, 3])
@@ -257,6 +265,78 @@ def test_a_broken_model_of_onnx_is_one_line(tmp_path, content, words):
     with pytest.raises(FormatError, match=rf"m\.onnx: .*{words}") as caught:
         load_module(path)
     assert "\n" not in str(caught.value)
+
+
+def refused(path):
+    """Return the one line that refuses a file."""
+    with pytest.raises(FormatError) as caught:
+        load_module(path)
+    line = str(caught.value)
+    assert line.startswith(f"{path}: ") and "\n" not in line
+    return line.removeprefix(f"{path}: ")
+
+
+def test_an_operator_that_tvm_lacks_is_named_with_its_node(tmp_path, capfd):
+    builder = networks.Builder()
+    data = builder.node("StringNormalizer", ["text"])
+    onnx.save(builder.model(data, {"text": [3]}, [3]), str(tmp_path / "m.onnx"))
+    assert refused(tmp_path / "m.onnx") == (
+        "TVM has no operator StringNormalizer (node stringnormalizer_0); export the model without "
+        "it"
+    )
+    builder = networks.Builder()
+    data = builder.node("TopK", [builder.node("Relu", ["image"]), "count"])
+    model = builder.model(data, {"image": [3], "count": [1]}, [2])
+    model.graph.node[1].output.append("places")
+    model.graph.input[1].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    assert refused(tmp_path / "m.onnx").startswith("TVM cannot convert TopK (node topk_1): ")
+    assert capfd.readouterr().out == ""
+
+
+def test_an_opset_that_is_too_new_is_refused(tmp_path):
+    newest = onnx.defs.onnx_opset_version()
+    model = networks.mobile()
+    model.opset_import[0].version = newest + 1
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    assert refused(tmp_path / "m.onnx") == (
+        f"opset {newest + 1} is newer than {newest}, the newest of onnx {onnx.__version__}; export "
+        f"the model with opset {newest} or an earlier one"
+    )
+
+
+@pytest.fixture
+def external(tmp_path):
+    """A model whose weights, 100 kB, lie in a file beside it."""
+    builder = networks.Builder()
+    model = builder.model(builder.dense("x", 100, 250, bias=False), {"x": [1, 100]}, [1, 250])
+    path = tmp_path / "m.onnx"
+    onnx.save(model, str(path), save_as_external_data=True, location="w.bin", size_threshold=0)
+    return path
+
+
+def test_external_data(external):
+    assert is_relax(load_module(external))
+    (external.parent / "w.bin").unlink()
+    line = refused(external)
+    assert "should be stored in " in line and "w.bin" in line
+    assert line.endswith("; export it again, with its external data beside it")
+
+
+def test_a_model_that_is_larger_than_memory_is_not_read(external, monkeypatch):
+    def available(size):
+        memory = SimpleNamespace(available=size)
+        monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
+
+    size = external.stat().st_size
+    assert size < 10_000
+    for free, reads in ((2 * size - 1, False), (199_999, False), (200_000 + 2 * size, True)):
+        available(free)
+        if reads:
+            assert is_relax(load_module(external))
+            continue
+        with pytest.raises(PluginError, match=r"m\.onnx: reading the model takes .* GB are free;"):
+            load_module(external)
 
 
 def test_a_program_of_torch(tmp_path):

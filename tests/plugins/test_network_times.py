@@ -22,8 +22,8 @@ def timer():
 
 
 def compiled(mod):
-    lowered = lower(mod, TARGET, Lowering()).mod
-    return compile_lowered(lowered, None, TARGET, packs=True).executable
+    lowered = lower(mod, TARGET, Lowering())
+    return compile_lowered(lowered, None, TARGET).executable
 
 
 def test_a_network_and_its_operators(timer):

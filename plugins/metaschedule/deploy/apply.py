@@ -6,7 +6,7 @@ does the same for functions as they are, without a report of the records that th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,7 +35,9 @@ from ..trace_codec import floats_of
 from .network import (
     DEFAULT,
     Layout,
+    Lowered,
     Lowering,
+    bind_sizes,
     lower,
     pack_weights,
     packing_functions,
@@ -105,10 +107,13 @@ def tasks_of(mod: Any, target: Any, lowering: Lowering = DEFAULT) -> dict[str, A
 
     Raises
     ------
+    UsageError
+        A symbolic size has no number, or a number has no symbolic size.
     PluginError
         TVM cannot lower the Relax program.
     """
     if not is_relax(mod):
+        bind_sizes(mod, lowering.bind)
         return {name: _normalize_mod(func) for name, func in prim_funcs(mod).items()}
     target = as_target(target)
     with _converted_errors("TVM cannot extract the functions of this program"):
@@ -213,6 +218,7 @@ def schedule(
     *,
     layout: Layout = "auto",
     prepack: bool | None = None,
+    bind: Mapping[str, int] | None = None,
 ) -> tuple[Any, list[Use]]:
     """Return a module whose functions are scheduled by their best records.
 
@@ -224,7 +230,7 @@ def schedule(
         Database of the records.
     target : tvm.target.Target, dict or None
         Target of the module; None takes the database's.
-    layout, prepack
+    layout, prepack, bind
         As for :func:`compile`. Weights are not packed yet.
 
     Returns
@@ -237,15 +243,22 @@ def schedule(
     Raises
     ------
     UsageError
-        No target is given, and the database is bound to none.
+        No target is given, and the database is bound to none; or as for :func:`compile`.
     PluginError
         TVM cannot lower the program.
     """
     target = _target_of(database, target)
     with _converted_errors("TVM cannot lower it"):
-        if is_relax(mod):
-            mod = lower(mod, target, Lowering(layout, prepack)).mod
+        mod, _ = _lowered(mod, target, Lowering(layout, prepack, bind))
     return _scheduled(mod, database, target)
+
+
+def _lowered(mod: Any, target: Any, lowering: Lowering) -> tuple[Any, tuple[str, ...]]:
+    """Return a module with the functions that are tuned, and notes for the user."""
+    if not is_relax(mod):
+        return bind_sizes(mod, lowering.bind), ()
+    lowered = lower(mod, target, lowering)
+    return lowered.mod, lowered.notes
 
 
 def _scheduled(mod: Any, database: Database, target: Any) -> tuple[Any, list[Use]]:
@@ -281,6 +294,7 @@ def compile(
     *,
     layout: Layout = "auto",
     prepack: bool | None = None,
+    bind: Mapping[str, int] | None = None,
 ) -> Compiled:
     """Compile a module with its best programs.
 
@@ -304,6 +318,8 @@ def compile(
         Whether weights are packed in the layout of the best programs: constants here, parameters
         by a function of the library, which :attr:`Compiled.notes` names. None: on CPUs. Programs
         that were measured without packing are used without it.
+    bind : mapping of str to int, optional
+        Number of each symbolic size of a Relax program, e.g. ``{"batch": 1, "length": 128}``.
 
     Returns
     -------
@@ -313,7 +329,7 @@ def compile(
     Raises
     ------
     UsageError
-        There is no target, or the layout is unknown.
+        There is no target, the layout is unknown, or a symbolic size has no number.
     PluginError
         TVM cannot compile the module.
 
@@ -324,19 +340,19 @@ def compile(
     """
     target = _target_of(database, target)
     use_threads()
+    lowering = Lowering(layout, prepack, bind)
     if is_relax(mod):
-        lowering = Lowering(layout, prepack)
         with _converted_errors("TVM cannot compile it"):
             lowered = lower(mod, target, lowering)
-        made = compile_lowered(lowered.mod, database, target, packs=lowering.packs(target))
+        made = compile_lowered(lowered, database, target)
         return replace(made, notes=lowered.notes + made.notes)
-    mod, uses = _scheduled(mod, database, target)
+    mod, uses = _scheduled(bind_sizes(mod, bind), database, target)
     with _converted_errors("TVM cannot compile it"):
         mod = _with_symbols(_with_defaults(mod, target))
         return Compiled(tvm.compile(mod, target=target), tuple(uses))
 
 
-def compile_lowered(mod: Any, database: Database | None, target: Any, *, packs: bool) -> Compiled:
+def compile_lowered(lowered: Lowered, database: Database | None, target: Any) -> Compiled:
     """Compile a program of :func:`.network.lower`; without a database with TVM's defaults.
 
     Raises
@@ -344,10 +360,10 @@ def compile_lowered(mod: Any, database: Database | None, target: Any, *, packs: 
     PluginError
         TVM cannot compile it.
     """
-    mod, uses = (mod, []) if database is None else _scheduled(mod, database, target)
+    mod, uses = (lowered.mod, []) if database is None else _scheduled(lowered.mod, database, target)
     notes: tuple[str, ...] = ()
     with _converted_errors("TVM cannot compile it"):
-        if packs:
+        if lowered.lowering.packs(target):
             notes = tuple(
                 f"weights are parameters: {name} of the library packs them"
                 for name in packing_functions(mod)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
@@ -346,6 +346,7 @@ def explain(
     most: int = 3,
     layout: Layout = "auto",
     prepack: bool | None = None,
+    bind: Mapping[str, int] | None = None,
 ) -> list[FunctionFinding]:
     """Return the record for each function of a module, or the reasons why there is none.
 
@@ -361,7 +362,7 @@ def explain(
         As for :class:`~tunedb.plugins.metaschedule.Database`.
     most : int
         Most of the nearest workloads to name.
-    layout, prepack
+    layout, prepack, bind
         As for :func:`~.apply.compile`.
 
     Returns
@@ -373,13 +374,15 @@ def explain(
     ------
     TargetError
         TVM does not know the target.
+    UsageError
+        A symbolic size has no number.
     PluginError
         TVM cannot extract the functions of a Relax program.
     """
     target = as_target(target)
     handle = Handle(store, target=target, fallback=fallback, module_equality=module_equality)
     explainer = _Explainer(handle, target, most)
-    tasks = tasks_of(mod, target, Lowering(layout, prepack))
+    tasks = tasks_of(mod, target, Lowering(layout, prepack, bind))
     return [explainer.finding(name, task) for name, task in sorted(tasks.items())]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +26,8 @@ __all__ = [
     "Layout",
     "Lowered",
     "Lowering",
+    "bind_sizes",
+    "bindings",
     "fold_constants",
     "lower",
     "pack_weights",
@@ -65,21 +68,29 @@ class Lowering:
     prepack : bool or None
         Whether the tuner chooses the layout of weights, which are packed when the program is
         compiled. None: on CPUs.
+    bind : mapping of str to int, optional
+        Number of each symbolic size of the program.
 
     Raises
     ------
     UsageError
-        Another layout.
+        Another layout, or a size that is no positive number.
     """
 
     layout: Layout = "auto"
     prepack: bool | None = None
+    bind: Mapping[str, int] | None = None
 
     def __post_init__(self) -> None:
         if not (self.layout in ("auto", "keep") or isinstance(self.layout, Mapping)):
             raise UsageError(
                 f"layout must be auto, keep or a mapping of operators, not {self.layout!r}"
             )
+        for name, size in (self.bind or {}).items():
+            if not isinstance(size, int):
+                raise UsageError(f"bind: one number is expected for {name}, not {size!r}")
+            if size < 1:
+                raise UsageError(f"bind: {name} must be 1 or more, not {size}")
 
     def layouts(self, target: Any) -> dict[str, list[str]]:
         """Return the layouts of operators for a target, as ``ConvertLayout`` takes them."""
@@ -108,10 +119,64 @@ class Lowered:
         The program: fused functions, and Relax functions that call them.
     notes : tuple of str
         What could not be done, in one line each.
+    lowering : Lowering
+        Its layout, packing and sizes.
     """
 
     mod: Any
     notes: tuple[str, ...]
+    lowering: Lowering
+
+
+def bindings(bind: Mapping[str, int | Sequence[int]] | None) -> list[dict[str, int]]:
+    """Return each combination of sizes, where a name may have several.
+
+    Examples
+    --------
+    >>> bindings({"batch": 1, "length": [128, 256]})
+    [{'batch': 1, 'length': 128}, {'batch': 1, 'length': 256}]
+    """
+    bind = bind or {}
+    sizes = [dict.fromkeys([size] if isinstance(size, int) else size) for size in bind.values()]
+    if not all(sizes):
+        raise UsageError("bind: a name without a number")
+    return [dict(zip(bind, chosen, strict=True)) for chosen in product(*sizes)]
+
+
+def bind_sizes(mod: Any, bind: Mapping[str, int] | None) -> Any:
+    """Return a program whose symbolic sizes are numbers.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        A Relax program, or PrimFuncs, whose sizes stay as they are.
+    bind : mapping of str to int, optional
+        Number of each symbolic size of the program's parameters.
+
+    Raises
+    ------
+    UsageError
+        A symbolic size has no number, or a name is not that of a symbolic size.
+    """
+    symbols = {
+        str(symbol.name)
+        for func in mod.functions.values()
+        if isinstance(func, relax.Function)
+        for param in func.params
+        for symbol in relax.analysis.tir_vars_in_type(param.ty)
+    }
+    bind = bind or {}
+    names = ", ".join(sorted(symbols)) or "none"
+    if unknown := sorted(bind.keys() - symbols):
+        raise UsageError(
+            f"bind: the program has no symbolic size {unknown[0]!r}; there are: {names}"
+        )
+    if missing := sorted(symbols - bind.keys()):
+        raise UsageError(
+            f"the program has symbolic sizes: {names}; give a number for "
+            f"{' and '.join(missing)}, e.g. --bind {missing[0]}=1, in Python bind={{...}}"
+        )
+    return relax.transform.BindSymbolicVars(dict(bind))(mod) if bind else mod
 
 
 def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
@@ -124,13 +189,16 @@ def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
     target : tvm.target.Target
         What it is compiled for.
     lowering : Lowering
-        Layout and packing.
+        Layout, packing and sizes.
 
     Raises
     ------
+    UsageError
+        As :func:`bind_sizes`.
     Exception
         What a pass of TVM raises.
     """
+    mod = bind_sizes(mod, lowering.bind)
     transform, notes = relax.transform, []
     try:
         dispatch = pipeline.library_dispatch_passes(target)
@@ -167,7 +235,7 @@ def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
         )(mod)
         if lowering.packs(target):
             mod = _mark_weights(mod)
-    return Lowered(mod, tuple(notes))
+    return Lowered(mod, tuple(notes), lowering)
 
 
 def pack_weights(mod: Any) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +16,18 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RPCConfig
 from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
 
-from ....errors import PluginError, UsageError
+from ....errors import PluginError, TuneDBError, UsageError
 from ....search.forecast import Curve
 from ....storage.config import locate, locate_layers, make_folder
 from ....system.roofline import Roofline
 from ..cost_model.cost_model import CostModel
 from ..database.database import Database
-from ..deploy.network import Lowered, Lowering, lower
+from ..deploy.network import Lowered, bind_sizes, lower
 from ..measure.measure_callback import MeasureCallback
 from ..measure.measured import Known
 from ..measure.reuse import ReusingBuilder, ReusingRunner
 from ..module_source import as_module, is_relax, prim_funcs
-from ..modules import plain
+from ..modules import modules_equal, plain
 from ..search.strategy import EvolutionarySearch
 from ..targets import as_target, first_line, is_cpu
 from ..threads import runtime_threads
@@ -57,7 +59,7 @@ class Task:
 
     @property
     def calls(self) -> int | None:
-        """Times that a Relax program calls the function."""
+        """Times that a Relax program calls the function, in all of its sizes."""
         return None if self.extracted is None else int(self.extracted.weight)
 
 
@@ -153,19 +155,19 @@ def module_of(options: TuneOptions) -> Any:
 
 def tasks_of(
     mod: Any, target: Any, options: TuneOptions, module_equality: str
-) -> tuple[list[Task], Lowered | None]:
+) -> tuple[list[Task], list[Lowered]]:
     """Return the functions of a module that are tuned, in the order in which TVM takes them.
 
-    Beside them the lowered module, for a Relax program.
+    Beside them a Relax program, lowered for each combination of sizes.
 
     Raises
     ------
     UsageError
-        There are none.
+        There are none, or a symbolic size has no number.
     PluginError
         TVM cannot lower a Relax program.
     """
-    lowered = None
+    lowered: list[Lowered] = []
     if is_relax(mod):
         tasks, lowered = _relax_tasks(mod, target, options, module_equality)
         if words := options.op_names:
@@ -174,6 +176,8 @@ def tasks_of(
             if not tasks:
                 raise UsageError(f"no operator has {' or '.join(words)} in its name: {names}")
     else:
+        for lowering in options.lowerings():
+            bind_sizes(mod, lowering.bind)
         special = options.special_space or {}
         skipped = {name for name, space in special.items() if space is None}
         functions = prim_funcs(mod).items()
@@ -185,21 +189,55 @@ def tasks_of(
 
 def _relax_tasks(
     mod: Any, target: Any, options: TuneOptions, module_equality: str
-) -> tuple[list[Task], Lowered]:
+) -> tuple[list[Task], list[Lowered]]:
     """Return the functions of a Relax program as :func:`compile` asks the database for them."""
+    found: list[tuple[Mapping[str, int], Any]] = []
+    programs = []
     try:
-        lowered = lower(mod, target, Lowering(options.layout, options.prepack))
-        extracted = ms.relax_integration.extract_tasks(
-            lowered.mod, target, module_equality=module_equality
-        )
+        for lowering in options.lowerings():
+            programs.append(lower(mod, target, lowering))
+            extracted = ms.relax_integration.extract_tasks(
+                programs[-1].mod, target, module_equality=module_equality
+            )
+            _add(found, lowering.bind or {}, extracted, module_equality)
+    except TuneDBError:
+        raise
     except Exception as error:  # whatever a pass raises
         raise PluginError(f"TVM cannot lower this program: {first_line(error)}") from error
-    tasks = [
-        Task(str(one.task_name), one.dispatched[0], one)
-        for one in extracted
-        if not one.mod.attrs.get("tirx.is_scheduled", False)
-    ]
-    return tasks, lowered
+    names = Counter(str(one.task_name) for _, one in found)
+    tasks = []
+    for sizes, one in found:
+        name = str(one.task_name)
+        if names[name] > 1:
+            name += "".join(f"_{key}{size}" for key, size in sizes.items())
+            name = re.sub(r"\W", "_", name)  # it names a log file
+        tasks.append(Task(name, one.dispatched[0], _copied(one, name, one.weight)))
+    return tasks, programs
+
+
+def _add(
+    found: list[tuple[Mapping[str, int], Any]],
+    sizes: Mapping[str, int],
+    extracted: Sequence[Any],
+    module_equality: str,
+) -> None:
+    """Add the functions of a program with some sizes; one that is there counts its calls."""
+    before = len(found)
+    for one in extracted:
+        if one.mod.attrs.get("tirx.is_scheduled", False):
+            continue
+        for number, (other_sizes, other) in enumerate(found[:before]):
+            if modules_equal(other.dispatched[0], one.dispatched[0], module_equality):
+                weight = other.weight + one.weight
+                found[number] = other_sizes, _copied(other, other.task_name, weight)
+                break
+        else:
+            found.append((sizes, one))
+
+
+def _copied(task: Any, name: str, weight: int) -> Any:
+    """Return an extracted task under another name or with another number of calls."""
+    return ms.ExtractedTask(name, task.mod, task.target, list(task.dispatched), weight)
 
 
 def runner_of(runner: Any, evaluator: EvaluatorConfig) -> Any:

@@ -17,14 +17,14 @@ from ....system.roofline import Roofline
 from .. import modules
 from ..database.database import Database
 from ..deploy.apply import compile_lowered
-from ..deploy.network import Lowered, Lowering
+from ..deploy.network import Lowered, bind_sizes
 from ..deploy.network_times import FunctionTime, NetworkTimer, Times, inputs_of
 from ..module_source import prim_funcs
 from ..targets import is_cpu
 from .defaults import Task
 from .scheduler import sizes_of
 
-__all__ = ["Network"]
+__all__ = ["Network", "untuned_networks", "untuned_seconds"]
 
 #: What TVM's ``SplitLayoutRewritePreproc`` appends to the name of a function.
 _PACKED = "_prepacked"
@@ -40,8 +40,6 @@ class Network:
         The network, lowered.
     target : tvm.target.Target
         Its target.
-    packs : bool
-        Whether weights are packed.
     workloads : mapping of str to str
         Function → digest of its workload.
     measure : callable
@@ -54,7 +52,6 @@ class Network:
 
     lowered: Lowered
     target: Any
-    packs: bool
     workloads: Mapping[str, str]
     measure: Callable[[Any], Times]
     untuned: Times
@@ -62,63 +59,53 @@ class Network:
 
     @classmethod
     def begin(
-        cls,
-        mod: Any,
-        lowered: Lowered,
-        target: Any,
-        lowering: Lowering,
-        roofline: Roofline | None,
-        stack: ExitStack,
+        cls, mod: Any, lowered: Lowered, target: Any, timer: NetworkTimer, roofline: Roofline | None
     ) -> Self:
-        """Measure an untuned network, and the machine where its limits are unknown.
+        """Measure an untuned network.
 
         Parameters
         ----------
         mod : tvm.IRModule
             The network as the user gives it.
-        lowered, target, lowering
-            The same, lowered, with the target and the way.
+        lowered : Lowered
+            The same, lowered.
+        target : tvm.target.Target
+            Its target.
+        timer : NetworkTimer
+            Measures it.
         roofline : Roofline or None
-            Limits of this machine, if they are known.
-        stack : ExitStack
-            Ends the process that measures.
+            Limits of this machine.
 
         Raises
         ------
         TuneDBError
             It cannot be measured; the message says why.
         """
-        inputs = inputs_of(mod)
+        inputs = inputs_of(bind_sizes(mod, lowered.lowering.bind))
         if inputs is None:
             raise TuneDBError("an argument is no tensor of known size")
-        device = tvm.runtime.device(target.get_target_device_type())
-        if not device.exist:
-            raise TuneDBError(f"this machine has no device for {target.kind.name}")
-        packs = lowering.packs(target)
-        untuned = compile_lowered(lowered.mod, None, target, packs=packs)
-        timer = stack.enter_context(NetworkTimer(str(device.type)))
-        times = timer.times(untuned.executable, inputs)
-        if roofline is None and is_cpu(target):
-            roofline = timer.roofline(target)
+        untuned = compile_lowered(lowered, None, target)
         return cls(
             lowered,
             target,
-            packs,
             {
                 name: _digest(_normalize_mod(function))
                 for name, function in prim_funcs(lowered.mod).items()
             },
             lambda executable: timer.times(executable, inputs),
-            times,
+            timer.times(untuned.executable, inputs),
             roofline,
         )
 
-    def untuned_seconds(self, task: Any) -> float | None:
-        """Return the seconds of one call of a task's untuned function, or None if unknown."""
-        digest = _digest(task)
-        times = [time for name, time in self.untuned.functions.items() if self._key(name) == digest]
-        calls = sum(time.calls for time in times)
-        return sum(time.seconds for time in times) / calls if calls else None
+    def named(self, name: str) -> str:
+        """Return a name that tells the sizes."""
+        sizes = [f"{key}={size}" for key, size in (self.lowered.lowering.bind or {}).items()]
+        return " ".join([name, *sizes])
+
+    def times_of(self, workload: str) -> list[FunctionTime]:
+        """Return the untuned times of the functions of a workload."""
+        functions = self.untuned.functions.items()
+        return [time for name, time in functions if self._key(name) == workload]
 
     def finish(
         self, database: Database, name: str, threads: int | None, tasks: Sequence[Task]
@@ -141,7 +128,7 @@ class Network:
         TuneDBError
             It cannot be measured; the message says why.
         """
-        made = compile_lowered(self.lowered.mod, database, self.target, packs=self.packs)
+        made = compile_lowered(self.lowered, database, self.target)
         tuned = self.measure(made.executable)
         return NetworkRun(
             name=name,
@@ -187,6 +174,53 @@ class Network:
         """Return the digest of a function's workload; its name where it is not a PrimFunc."""
         name = function.removesuffix(_PACKED)
         return self.workloads.get(name, name)
+
+
+def untuned_networks(
+    mod: Any,
+    programs: Sequence[Lowered],
+    target: Any,
+    roofline: Roofline | None,
+    stack: ExitStack,
+) -> list[Network]:
+    """Measure untuned networks, and the machine where its limits are unknown.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        The network as the user gives it.
+    programs : sequence of Lowered
+        The same, lowered for several combinations of sizes.
+    target : tvm.target.Target
+        Its target.
+    roofline : Roofline or None
+        Limits of this machine, if they are known.
+    stack : ExitStack
+        Ends the process that measures.
+
+    Raises
+    ------
+    TuneDBError
+        They cannot be measured; the message says why.
+    """
+    device = tvm.runtime.device(target.get_target_device_type())
+    if not device.exist:
+        raise TuneDBError(f"this machine has no device for {target.kind.name}")
+    timers = [stack.enter_context(NetworkTimer(str(device.type))) for _ in programs]
+    if roofline is None and is_cpu(target):
+        roofline = timers[0].roofline(target)
+    return [
+        Network.begin(mod, lowered, target, timer, roofline)
+        for lowered, timer in zip(programs, timers, strict=True)
+    ]
+
+
+def untuned_seconds(networks: Sequence[Network], task: Any) -> float | None:
+    """Return the seconds of one call of a task's untuned function, or None if unknown."""
+    digest = _digest(task)
+    times = [time for network in networks for time in network.times_of(digest)]
+    calls = sum(time.calls for time in times)
+    return sum(time.seconds for time in times) / calls if calls else None
 
 
 def _digest(mod: Any) -> str:

@@ -11,7 +11,7 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, LocalRunner
 
 from ....errors import UsageError
 from ..database.database import Database
-from ..deploy.network import Layout
+from ..deploy.network import Layout, Lowering, bindings
 from ..threads import usable_cpus, whole_cores
 from .progress import Progress
 
@@ -62,6 +62,7 @@ class TuneOptions:
     prepack: bool | None
     network: str | None
     measure_network: bool
+    bind: Mapping[str, int | Sequence[int]] | None
     layers: Sequence[str | Path] | None
     server: str | Path | None
     on_progress: Callable[[Progress], object] | None
@@ -70,6 +71,16 @@ class TuneOptions:
         """Return whether a network is measured as a whole: asked for, and candidates run here."""
         is_local = self.runner == "local" or isinstance(self.runner, LocalRunner)
         return self.measure_network and is_local
+
+    def lowerings(self) -> list[Lowering]:
+        """Return how a Relax program is lowered, for each combination of sizes.
+
+        Raises
+        ------
+        UsageError
+            As :class:`Lowering`.
+        """
+        return [Lowering(self.layout, self.prepack, sizes) for sizes in bindings(self.bind)]
 
     def search_threads(self) -> int:
         """Return how many threads search; words of TVM's count CPUs that this process may use.

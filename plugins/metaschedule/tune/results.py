@@ -97,8 +97,9 @@ class TuningResult:
     threads : int or None
         Threads of TVM's runtime that programs were measured with; None on GPUs, and where nobody
         knows.
-    network : NetworkRun or None
-        Times of a Relax program as a whole, before and after; None where they were not measured.
+    networks : tuple of NetworkRun
+        Times of a Relax program as a whole, before and after, for each combination of its sizes;
+        empty where they were not measured.
     notes : tuple of str
         What users should know of the program, in one line each.
     delivery : Delivery or None
@@ -113,7 +114,7 @@ class TuningResult:
     seconds: float
     costs: Costs
     threads: int | None = None
-    network: NetworkRun | None = None
+    networks: tuple[NetworkRun, ...] = ()
     notes: tuple[str, ...] = ()
     delivery: Delivery | None = None
 

@@ -21,14 +21,13 @@ from ....system.temporary import TemporaryFolder
 from ..cost_model.cost_model import CostModel
 from ..database.database import Database
 from ..database.handle import Handle
-from ..deploy.network import Lowering
 from ..intrinsics import load_intrinsics
 from ..measure.measured import Known
 from ..module_source import is_relax
 from ..targets import first_line
 from ..threads import RuntimeThreads, use_threads
 from . import defaults
-from .network import Network
+from .network import Network, untuned_networks, untuned_seconds
 from .options import TuneOptions
 from .progress import Course, Monitor, ProgressCallback, TaskProgress
 from .remote import describe
@@ -71,8 +70,8 @@ class Run:
         Delivers to a server what is measured.
     keeps : ExitStack
         Closes a database that was opened for the run.
-    network : Network or None
-        A Relax program that is measured as a whole.
+    networks : list of Network
+        A Relax program that is measured as a whole, for each combination of its sizes.
     problems : dict of int to str
         Tasks that TVM cannot tune, by number, with the reason.
     """
@@ -91,7 +90,7 @@ class Run:
     monitor: Monitor
     outbox: Outbox | None
     keeps: ExitStack
-    network: Network | None
+    networks: list[Network]
     problems: dict[int, str] = field(default_factory=dict)
 
     @classmethod
@@ -120,20 +119,19 @@ class Run:
             outbox = start_outbox(database.store, options.server, stack)
             tell = notify_outbox(outbox, tell)
         tasks, lowered = defaults.tasks_of(mod, target, options, handle.workloads.equality)
-        notes = list(lowered.notes) if lowered else []
+        notes = list(dict.fromkeys(note for program in lowered for note in program.notes))
         trials = options.trials(len(tasks))
         done = _join_run(handle, tasks, target, options, trials, threads, stack)
-        network = None
-        if lowered is not None and options.measures_network():
-            lowering = Lowering(options.layout, options.prepack)
+        networks: list[Network] = []
+        if lowered and options.measures_network():
             try:
-                network = Network.begin(mod, lowered, target, lowering, _roofline(handle), stack)
+                networks = untuned_networks(mod, lowered, target, _roofline(handle), stack)
             except TuneDBError as error:
                 notes.append(f"the network's latency is not measured: {error}")
         if ms.Profiler.current() is None:
             stack.enter_context(ms.Profiler())
         curves = [task_curves(handle, task.mod, target) for task in tasks]
-        untuned = [None if network is None else network.untuned_seconds(t.mod) for t in tasks]
+        untuned = [untuned_seconds(networks, task.mod) for task in tasks]
         courses = [
             Course(task.name, known, task.calls, seconds, _best_seconds(handle, task, target))
             for task, known, seconds in zip(tasks, curves, untuned, strict=True)
@@ -155,7 +153,7 @@ class Run:
             monitor,
             outbox,
             keeps,
-            network,
+            networks,
         )
 
     def tune(self, stack: ExitStack) -> None:
@@ -179,7 +177,7 @@ class Run:
             self.database,
             self.curves,
             self.untuned,
-            None if self.network is None else self.network.roofline,
+            self.networks[0].roofline if self.networks else None,
         )
         arguments = self._arguments(model, scheduler, stack)
         self.monitor.start()
@@ -254,7 +252,7 @@ class Run:
 
     def result(self) -> TuningResult:
         """Return what the run came to."""
-        network = self._measured_network()
+        networks = self._measured_networks()
         told = self.monitor.now(self.monitor.tasks()[0])
         return TuningResult(
             database=self.database,
@@ -268,23 +266,24 @@ class Run:
             seconds=told.seconds,
             costs=told.costs,
             threads=self._threads(),
-            network=network,
+            networks=networks,
             notes=tuple(self.notes),
             delivery=None if self.outbox is None else self.outbox.close(),
         )
 
-    def _measured_network(self) -> NetworkRun | None:
-        """Measure the network with the best programs, and store what it came to."""
-        if self.network is None:
-            return None
-        name = self.options.network or "network"
-        try:
-            found = self.network.finish(self.database, name, self._threads(), self.tasks)
-        except TuneDBError as error:
-            self.notes.append(f"the tuned network is not measured: {error}")
-            return None
-        store_network(self.database._handle, found)
-        return found
+    def _measured_networks(self) -> tuple[NetworkRun, ...]:
+        """Measure the networks with the best programs, and store what they came to."""
+        found = []
+        for network in self.networks:
+            name = network.named(self.options.network or "network")
+            try:
+                run = network.finish(self.database, name, self._threads(), self.tasks)
+            except TuneDBError as error:
+                self.notes.append(f"the tuned network is not measured: {error}")
+                continue
+            store_network(self.database._handle, run)
+            found.append(run)
+        return tuple(found)
 
     def _threads(self) -> int | None:
         handle = self.database._handle

@@ -49,6 +49,7 @@ def tune(
     prepack: bool | None = None,
     network: str | None = None,
     measure_network: bool = True,
+    bind: Mapping[str, int | Sequence[int]] | None = None,
     layers: Sequence[str | Path] | None = None,
     server: str | Path | None = None,
     on_progress: Callable[[Progress], object] | None = None,
@@ -118,6 +119,9 @@ def tune(
     measure_network : bool
         Whether a Relax program is measured as a whole, before and after, where this machine has its
         device. The untuned times guide the search.
+    bind : mapping of str to int or sequence of int, optional
+        Number of each symbolic size of a Relax program, e.g. ``{"batch": 1, "length": [128,
+        256]}``. Each combination is tuned; an operator that is equal in several is one task.
     layers : sequence of str or Path, optional
         Databases of others that answer behind a database that is opened here, and give donors to
         the search; by default, where no `database` is named, those of a ``tunedb.toml``.
@@ -136,7 +140,7 @@ def tune(
     Raises
     ------
     UsageError
-        An argument is none of these, or there is nothing to tune.
+        An argument is none of these, a symbolic size has no number, or there is nothing to tune.
     TargetError
         TVM does not know the target.
     PluginError

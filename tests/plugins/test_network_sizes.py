@@ -1,0 +1,134 @@
+"""Networks with symbolic sizes."""
+
+import networks
+import numpy as np
+import pytest
+import tvm
+from fake_measuring import FakeBuilder, FakeRunner
+from tvm import relax
+from tvm.relax.frontend.onnx import from_onnx
+
+from tunedb.errors import UsageError
+from tunedb.plugins.metaschedule import Database, compile
+from tunedb.plugins.metaschedule.deploy.apply import schedule, tasks_of
+from tunedb.plugins.metaschedule.deploy.explain import explain
+from tunedb.plugins.metaschedule.deploy.network import Lowering, bind_sizes, bindings
+from tunedb.plugins.metaschedule.modules import modules_equal
+from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
+from tunedb.plugins.metaschedule.tune.tune import tune
+
+TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})
+
+
+@pytest.fixture(scope="module")
+def mod():
+    return from_onnx(networks.symbolic("batch", "length"))
+
+
+@pytest.fixture
+def database(tmp_path):
+    with Database(tmp_path / "store.db", target=TARGET) as found:
+        yield found
+
+
+def run(database, mod, **options):
+    builder = FakeBuilder()
+    try:
+        return tune(
+            mod,
+            TARGET,
+            database=database,
+            builder=builder,
+            runner=FakeRunner(scale=1e-4),
+            cost_model="random",
+            strategy=EvolutionarySearch(database, population_size=8, generations=0),
+            num_tuning_cores=1,
+            seed=1,
+            **options,
+        )
+    finally:
+        builder.close()
+
+
+def test_a_network_with_numbers_is_the_network_that_was_exported_with_them(mod):
+    bound = tasks_of(mod, TARGET, Lowering(bind={"batch": 2, "length": 8}))
+    static = tasks_of(from_onnx(networks.symbolic(2, 8)), TARGET)
+    assert bound.keys() == static.keys()
+    assert all(modules_equal(bound[name], static[name], "structural") for name in bound)
+
+
+def test_what_is_tuned_is_found_with_the_same_numbers(mod, database):
+    sizes = {"batch": 2, "length": 8}
+    result = run(database, mod, bind=sizes, max_trials_per_task=2)
+    assert all(task.record is not None for task in result.tasks)
+    made = compile(mod, database, bind=sizes)
+    assert made.uses and all(use.record_id is not None for use in made.uses)
+    data = np.random.default_rng(0).normal(size=(2, 8, 16)).astype("float32")
+    plain = tvm.compile(bind_sizes(mod, sizes), target=TARGET)
+    found, expected = (
+        relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(data)).numpy()
+        for executable in (made.executable, plain)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    _, uses = schedule(mod, database, bind=sizes)
+    assert [use.record_id for use in uses] == [use.record_id for use in made.uses]
+    findings = explain(database.store, mod, TARGET, bind=sizes)
+    assert all(finding.record is not None for finding in findings)
+    others = explain(database.store, mod, TARGET, bind={"batch": 3, "length": 8})
+    assert any(finding.record is None for finding in others)
+
+
+def test_each_combination_of_sizes_is_tuned_and_equal_operators_once(mod, database):
+    result = run(database, mod, bind={"batch": 1, "length": [8, 4]}, max_trials_per_task=2)
+    calls = {task.name: task.calls for task in result.tasks}
+    assert calls == {
+        **{f"fused_matmul_add_relu_batch1_length{length}": 1 for length in (8, 4)},
+        **{f"mean_batch1_length{length}": 1 for length in (8, 4)},
+        "fused_matmul1_add1": 2,
+        "softmax": 2,
+    }
+    for length in (8, 4):
+        made = compile(mod, database, bind={"batch": 1, "length": length})
+        assert all(use.record_id is not None for use in made.uses)
+
+
+def test_combinations():
+    assert bindings(None) == [{}]
+    assert bindings({"a": [1, 2, 1], "b": (3, 4)}) == [
+        {"a": a, "b": b} for a, b in ((1, 3), (1, 4), (2, 3), (2, 4))
+    ]
+    with pytest.raises(UsageError, match="a name without a number"):
+        bindings({"a": []})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (None, "symbolic sizes: batch, length; give a number for batch and length, e.g. --bind"),
+        ({"batch": 1}, "symbolic sizes: batch, length; give a number for length, e.g. --bind len"),
+        ({"n": 1}, "no symbolic size 'n'; there are: batch, length"),
+        ({"batch": 0, "length": 8}, "bind: batch must be 1 or more, not 0"),
+    ],
+)
+def test_other_sizes_are_refused_in_one_line(mod, database, sizes, message):
+    for call in (
+        lambda: compile(mod, database, bind=sizes),
+        lambda: schedule(mod, database, bind=sizes),
+        lambda: explain(database.store, mod, TARGET, bind=sizes),
+        lambda: run(database, mod, bind=sizes),
+    ):
+        with pytest.raises(UsageError, match=message) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+    assert database.store.records.count() == 0
+
+
+def test_one_program_has_one_number_for_each_size(mod, database):
+    with pytest.raises(UsageError, match=r"one number is expected for batch, not \[1, 2\]"):
+        compile(mod, database, bind={"batch": [1, 2], "length": 8})
+
+
+def test_functions_have_no_sizes_to_bind(database, tools):
+    for call in (compile, schedule, lambda mod, database, **sizes: run(database, mod, **sizes)):
+        with pytest.raises(UsageError, match="no symbolic size 'n'; there are: none"):
+            call(tools.matmul(), database, bind={"n": 4})
