@@ -1,9 +1,9 @@
-"""Networks from an empty database: MetaSchedule as it is, and tunedb with both task schedulers.
+"""Networks from an empty database: MetaSchedule as it is, tunedb, and ONNX Runtime beside.
 
-Each arm tunes a small network in a process of its own, with the same trials and threads. The
-compiled networks are then timed in turn, and their outputs compared with those of the untuned one.
-The area is that under the curve of the sum of the operators' best times over wall time, up to the
-end of the longer of both runs of tunedb: an operator without a program counts as untuned.
+Each arm tunes a network in a process of its own, with the same trials and threads. The compiled
+networks are then timed in turn, and their outputs compared with those of the untuned one. A curve
+is the sum of the operators' best times by their calls over wall time, the start included; an
+operator without a program counts as untuned.
 """
 
 from __future__ import annotations
@@ -14,24 +14,34 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
+from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from common import Row, approve, run
 
-#: Bars of the issue: latency and wall time against ``tune_relax``, area against TVM's scheduler.
-LATENCY, WALL, AREA = 0.65, 0.4, 0.8
-_ARMS = ("tvm", "gradient", "tunedb")
+from tunedb.plugins.metaschedule.threads import runtime_threads
+
+#: Bars of the issue: latency and wall time against ``tune_relax``, and the time until its final
+#: latency; area against TVM's scheduler; latency against ONNX Runtime.
+LATENCY, WALL, CATCH_UP, AREA, ONNX = 0.65, 0.4, 1 / 6, 0.8, 1.1
+#: tunedb is measured against each.
+_ARMS = ("tvm", "gradient", "onnxruntime")
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--network", default="mobilenet_v2", help="see onnx_networks.py")
+    parser.add_argument(
+        "--network", default="mobilenet_v2", help="names of onnx_networks.py, by commas"
+    )
     parser.add_argument("--size", default="quick", choices=("quick", "full"))
     parser.add_argument("--trials", type=int, default=16, help="trials of each task")
     parser.add_argument("--total", type=int, help="trials of all tasks, instead")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--arms", default=",".join(_ARMS), help="of " + ", ".join(_ARMS))
+    parser.add_argument("--seed", default="0", help="seeds, by commas")
+    parser.add_argument("--arms", default="tvm,gradient", help="of " + ", ".join(_ARMS))
+    parser.add_argument("--plot", type=Path, help="PNG of the curves; needs matplotlib")
     parser.add_argument("--arm", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
 
@@ -66,7 +76,7 @@ def tune_arm(options: argparse.Namespace) -> None:
     from tunedb.plugins.metaschedule.tune.defaults import host_target
 
     mod, target, curve = load(options), host_target(), []
-    started = time.perf_counter()
+    seed, started = int(options.seed), time.perf_counter()
     folder = options.folder / options.arm
     folder.mkdir()
     if options.arm == "tvm":
@@ -74,6 +84,7 @@ def tune_arm(options: argparse.Namespace) -> None:
 
         lowered = lowered_by_tvm(mod, target)
         tasks = ms.relax_integration.extract_tasks(lowered, target)
+        weights = {str(task.task_name): int(task.weight) for task in tasks}
         trials = options.total or options.trials * len(tasks)
         ms.relax_integration.tune_relax(
             lowered,
@@ -83,9 +94,9 @@ def tune_arm(options: argparse.Namespace) -> None:
             max_trials_global=trials,
             max_trials_per_task=None if options.total else options.trials,
             num_trials_per_iter=min(16, options.trials),
-            seed=options.seed,
+            measure_callbacks=[*ms.MeasureCallback.create("default"), _watch(curve, started)],
+            seed=seed,
         )
-        weights = {}
     else:
         with Database(folder / "tune.db", target=target) as database:
             result = tune(
@@ -96,7 +107,7 @@ def tune_arm(options: argparse.Namespace) -> None:
                 max_trials_per_task=None if options.total else options.trials,
                 num_trials_per_iter=16,
                 task_scheduler=options.arm,
-                seed=options.seed,
+                seed=seed,
                 on_progress=lambda progress: curve.append(
                     (
                         time.perf_counter() - started,
@@ -114,6 +125,24 @@ def tune_arm(options: argparse.Namespace) -> None:
         "trials": trials,
     }
     (options.folder / f"{options.arm}.json").write_text(json.dumps(content))
+
+
+def _watch(curve: list[tuple[float, str, float | None]], started: float) -> Any:
+    """Return a callback of TVM's that notes the best time of each batch."""
+    from tvm.s_tir import meta_schedule as ms
+
+    @ms.derived_object
+    class Watch(ms.measure_callback.PyMeasureCallback):
+        def apply(
+            self, scheduler: Any, number: int, candidates: Any, builds: Any, runs: Any
+        ) -> None:
+            times = [
+                sum(map(float, one.run_secs)) / len(one.run_secs) for one in runs if one.run_secs
+            ]
+            name = str(scheduler.tasks_[number].ctx.task_name)
+            curve.append((time.perf_counter() - started, name, min(times, default=None)))
+
+    return Watch()
 
 
 def compiled(options: argparse.Namespace, arm: str | None) -> Any:
@@ -142,6 +171,25 @@ def compiled(options: argparse.Namespace, arm: str | None) -> Any:
     return relax.VirtualMachine(executable, tvm.cpu())
 
 
+def onnx_runtime(options: argparse.Namespace) -> Callable[..., Any]:
+    """Return a function that runs the network in ONNX Runtime, with the threads of TVM's."""
+    import onnxruntime
+    from onnx_networks import NETWORKS
+
+    session_options = onnxruntime.SessionOptions()
+    session_options.intra_op_num_threads = runtime_threads().count
+    model = NETWORKS[options.network][options.size]().SerializeToString()
+    session = onnxruntime.InferenceSession(
+        model, session_options, providers=["CPUExecutionProvider"]
+    )
+    names = [one.name for one in session.get_inputs()]
+
+    def call(*inputs: Any) -> Any:
+        return session.run(None, dict(zip(names, inputs, strict=True)))[0]
+
+    return call
+
+
 def latencies(options: argparse.Namespace, arms: list[str]) -> tuple[dict[str, float], float]:
     """Return the median seconds of the networks, timed in turn, and the largest error."""
     import numpy as np
@@ -150,44 +198,55 @@ def latencies(options: argparse.Namespace, arms: list[str]) -> tuple[dict[str, f
     mod = load(options)
     shapes = [[int(extent) for extent in param.ty.shape] for param in mod["main"].params]
     rng = np.random.default_rng(0)
-    inputs = [tvm.runtime.tensor(rng.normal(size=shape).astype("float32")) for shape in shapes]
-    machines = {"untuned": compiled(options, None)} | {arm: compiled(options, arm) for arm in arms}
-    outputs = {arm: machine["main"](*inputs).numpy() for arm, machine in machines.items()}
+    arrays = [rng.normal(size=shape).astype("float32") for shape in shapes]
+    inputs = [tvm.runtime.tensor(array) for array in arrays]
+    calls: dict[str, Callable[[], Any]] = {}
+    for arm in ("untuned", *arms):
+        if arm == "onnxruntime":
+            calls[arm] = partial(onnx_runtime(options), *arrays)
+        else:
+            calls[arm] = partial(
+                compiled(options, None if arm == "untuned" else arm)["main"], *inputs
+            )
+    outputs = {
+        arm: output if isinstance(output := call(), np.ndarray) else output.numpy()
+        for arm, call in calls.items()
+    }
     scale = float(np.abs(outputs["untuned"]).max())
     error = max(float(np.abs(one - outputs["untuned"]).max()) / scale for one in outputs.values())
-    times: dict[str, list[float]] = {arm: [] for arm in machines}
+    times: dict[str, list[float]] = {arm: [] for arm in calls}
     for _ in range(9):
-        for arm, machine in machines.items():
-            calls, started = 0, time.perf_counter()
+        for arm, call in calls.items():
+            number, started = 0, time.perf_counter()
             while time.perf_counter() - started < 0.2:
-                machine["main"](*inputs)
-                calls += 1
-            times[arm].append((time.perf_counter() - started) / calls)
+                call()
+                number += 1
+            times[arm].append((time.perf_counter() - started) / number)
     return {arm: median(seconds) for arm, seconds in times.items()}, error
 
 
-def area(content: dict[str, Any], untuned: float, end: float) -> float:
-    """Return the mean of the sum of the operators' best times from 0 to `end`."""
+def steps(content: dict[str, Any], untuned: float) -> list[tuple[float, float]]:
+    """Return the curve of an arm: seconds of tuning, and the sum of the operators' best times."""
     weights = content["weights"]
     # An equal share of the untuned network for each call of an operator without a program.
-    share = untuned / sum(weights.values())
-    best = dict.fromkeys(weights, share)
-    total, last = 0.0, 0.0
+    best = dict.fromkeys(weights, untuned / sum(weights.values()))
+    curve = [(0.0, untuned)]
     for second, name, seconds in content["curve"]:
-        current = sum(weights[task] * value for task, value in best.items())
-        total, last = total + current * (second - last), second
         if seconds is not None:
             best[name] = min(best[name], seconds)
-    current = sum(weights[task] * value for task, value in best.items())
-    return (total + current * (end - last)) / end
+        curve.append((second, sum(weights[task] * value for task, value in best.items())))
+    return curve
 
 
-def measure(options: argparse.Namespace) -> list[Row]:
-    """Run the arms, one after the other, and compare them."""
-    if options.arm:
-        tune_arm(options)
-        raise SystemExit(0)
-    arms = options.arms.split(",")
+def area(curve: list[tuple[float, float]], end: float) -> float:
+    """Return the mean of a curve from 0 to `end`."""
+    ends = [second for second, _ in curve[1:]] + [end]
+    return sum(value * (to - begin) for (begin, value), to in zip(curve, ends, strict=True)) / end
+
+
+def one_run(options: argparse.Namespace) -> dict[str, Any]:
+    """Tune and time one network with one seed."""
+    arms = [arm for arm in options.arms.split(",") if arm]
     with tempfile.TemporaryDirectory(prefix="tunedb-networks-") as folder:
         options.folder = Path(folder)
         arguments = [
@@ -196,58 +255,159 @@ def measure(options: argparse.Namespace) -> list[Row]:
             if getattr(options, name) is not None
             for value in (f"--{name}", str(getattr(options, name)))
         ]
-        for arm in arms:
+        contents = {}
+        for arm in (*arms, "tunedb"):
+            if arm == "onnxruntime":
+                continue
             command = [sys.executable, __file__, *arguments, "--arm", arm, "--folder", folder]
             subprocess.run(command, check=True)
-        contents = {arm: json.loads((Path(folder) / f"{arm}.json").read_text()) for arm in arms}
-        times, error = latencies(options, arms)
-    name = f"{options.network} ({options.size})"
-    rows = []
-    if "tunedb" in times:
-        ours_ms, untuned_ms = 1e3 * times["tunedb"], 1e3 * times["untuned"]
-        rows.append(Row(f"{name}: latency, untuned against tunedb", "ms", ours_ms, untuned_ms))
-    rows.append(Row("largest error against untuned", "", error, None, "≤ 1e-4", error <= 1e-4))
-    ours = contents.get("tunedb")
-    for arm, bar, wall in (("tvm", LATENCY, WALL), ("gradient", None, None)):
-        if arm not in times or ours is None:
+            contents[arm] = json.loads((Path(folder) / f"{arm}.json").read_text())
+        times, error = latencies(options, [*arms, "tunedb"])
+    curves = {arm: steps(content, times["untuned"]) for arm, content in contents.items()}
+    found = {"times": times, "error": error, "contents": contents, "curves": curves}
+    print(json.dumps({"network": options.network, "seed": options.seed, "times": times}))
+    return found
+
+
+def plot(runs: dict[str, list[dict[str, Any]]], path: Path) -> None:
+    """Write the curves of the first seed of each network."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6 * len(runs), 4), layout="constrained")
+    for axes, (name, found) in zip(
+        figure.subplots(1, len(runs), squeeze=False)[0], runs.items(), strict=True
+    ):
+        for arm, curve in found[0]["curves"].items():
+            seconds = [*(second for second, _ in curve), found[0]["contents"][arm]["seconds"]]
+            values = [1e3 * value for _, value in curve]
+            axes.step(seconds, [*values, values[-1]], where="post", label=arm)
+        if "onnxruntime" in found[0]["times"]:
+            axes.axhline(
+                1e3 * found[0]["times"]["onnxruntime"], linestyle=":", label="ONNX Runtime"
+            )
+        axes.set(
+            title=name, xlabel="seconds of tuning", ylabel="sum of operators, ms", yscale="log"
+        )
+        axes.legend()
+    figure.savefig(path)
+
+
+def mean(values: list[float]) -> float:
+    """Return the geometric mean."""
+    return float(prod(values) ** (1 / len(values)))
+
+
+def caught_up(found: dict[str, Any]) -> float:
+    """Return tunedb's seconds until the final latency of ``tune_relax``, over those of all its run.
+
+    More than the whole run of tunedb where it never comes so far.
+    """
+    last = found["curves"]["tvm"][-1][1]
+    ours = found["contents"]["tunedb"]["seconds"]
+    reached = next((s for s, value in found["curves"]["tunedb"] if value <= last), 2 * ours)
+    return reached / found["contents"]["tvm"]["seconds"]
+
+
+def rows_of(name: str, found: list[dict[str, Any]]) -> list[Row]:
+    """Return the rows of a network; ratios are geometric means over the seeds."""
+
+    def times(arm: str) -> float:
+        return mean([one["times"][arm] for one in found])
+
+    def seconds(arm: str) -> float:
+        return mean([one["contents"][arm]["seconds"] for one in found])
+
+    error = max(one["error"] for one in found)
+    rows = [
+        Row(f"{name}: untuned", "ms", 1e3 * times("tunedb"), 1e3 * times("untuned")),
+        Row(f"{name}: largest error", "", error, None, "≤ 1e-4", error <= 1e-4),
+    ]
+    for arm, bar in (("tvm", LATENCY), ("gradient", None), ("onnxruntime", ONNX)):
+        if arm not in found[0]["times"]:
             continue
-        theirs = contents[arm]
-        ratio, seconds = times["tunedb"] / times[arm], ours["seconds"] / theirs["seconds"]
+        ratio = times("tunedb") / times(arm)
         rows.append(
             Row(
-                f"latency against {arm}, {ours['trials']} and {theirs['trials']} trials",
+                f"{name}: latency, {arm}",
                 "ms",
-                1e3 * times["tunedb"],
-                1e3 * times[arm],
-                "" if bar is None else f"≤ {bar} of tvm's",
+                1e3 * times("tunedb"),
+                1e3 * times(arm),
+                "" if bar is None else f"≤ {bar}",
                 None if bar is None else ratio <= bar,
             )
         )
+    for arm, bar in (("tvm", WALL), ("gradient", None)):
+        if arm in found[0]["contents"]:
+            ratio = seconds("tunedb") / seconds(arm)
+            rows.append(
+                Row(
+                    f"{name}: wall time, {arm}",
+                    "s",
+                    seconds("tunedb"),
+                    seconds(arm),
+                    "" if bar is None else f"≤ {bar}",
+                    None if bar is None else ratio <= bar,
+                )
+            )
+    if "tvm" in found[0]["contents"]:
+        share = mean([caught_up(one) for one in found])
+        until = share * seconds("tvm")
         rows.append(
             Row(
-                f"wall time against {arm}",
+                f"{name}: time until tvm's final latency",
                 "s",
-                ours["seconds"],
-                theirs["seconds"],
-                "" if wall is None else f"≤ {wall} of tvm's",
-                None if wall is None else seconds <= wall,
+                until,
+                seconds("tvm"),
+                "≤ 1/6",
+                share <= CATCH_UP,
             )
         )
-    if ours is not None and "gradient" in contents:
-        end = max(ours["seconds"], contents["gradient"]["seconds"])
-        areas = {
-            arm: 1e3 * area(contents[arm], times["untuned"], end) for arm in ("tunedb", "gradient")
-        }
+    if "gradient" in found[0]["contents"]:
+        areas = {}
+        for arm in ("tunedb", "gradient"):
+            areas[arm] = mean(
+                [
+                    area(
+                        one["curves"][arm],
+                        max(one["contents"][a]["seconds"] for a in ("tunedb", "gradient")),
+                    )
+                    for one in found
+                ]
+            )
         rows.append(
             Row(
-                "mean of the curve against gradient",
+                f"{name}: mean of the curve, gradient",
                 "ms",
-                areas["tunedb"],
-                areas["gradient"],
-                f"≤ {AREA} of gradient's",
+                1e3 * areas["tunedb"],
+                1e3 * areas["gradient"],
+                f"≤ {AREA}",
                 areas["tunedb"] <= AREA * areas["gradient"],
             )
         )
+    return rows
+
+
+def measure(options: argparse.Namespace) -> list[Row]:
+    """Run the arms, one after the other, and compare them."""
+    if options.arm:
+        tune_arm(options)
+        raise SystemExit(0)
+    names, seeds = options.network.split(","), options.seed.split(",")
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for name in names:
+        for seed in seeds:
+            options.network, options.seed = name, seed
+            runs.setdefault(name, []).append(one_run(options))
+    if options.plot:
+        plot(runs, options.plot)
+    rows = [row for name, found in runs.items() for row in rows_of(name, found)]
+    if len(names) > 1:
+        for arm, bar in (("tvm", LATENCY), ("onnxruntime", ONNX)):
+            if all(arm in found[0]["times"] for found in runs.values()):
+                ratio = mean(
+                    [one["times"]["tunedb"] / one["times"][arm] for f in runs.values() for one in f]
+                )
+                rows.append(Row(f"all: latency, {arm}", "", ratio, 1.0, f"≤ {bar}", ratio <= bar))
     return rows
 
 
