@@ -65,7 +65,7 @@ def load_module(spec: str | Path, *, function: str | None = None) -> Any:
     FormatError
         The file, or the code in it, raises an error, or gives no module.
     PluginError
-        The package that reads the file is missing; the message names it.
+        A package is missing that reads the file; the message says which.
     """
     text = str(spec)
     path, _, name = text.partition(":")
