@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> str:
-        """Look the version up when it is asked for: importlib.metadata is slow to import."""
+        """Look the version up on first use: importlib.metadata is slow to import."""
         if name != "__version__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import metadata
@@ -60,14 +60,14 @@ logging.getLogger("tunedb").addHandler(logging.NullHandler())
 
 
 def open(url: str | Path, *, create: bool = True, read_only: bool = False) -> Store:
-    """Open a database, and make it where there is none.
+    """Open a database, creating it if there is none.
 
     Parameters
     ----------
     url : str or Path
         A path, ``sqlite:///path``, ``:memory:`` or ``postgresql+psycopg://…``.
     create : bool
-        Make the file (or the tables of an empty server database) where it is missing.
+        Create a missing file (or the tables of an empty server database).
     read_only : bool
         Never write; the file must exist.
 
@@ -79,11 +79,11 @@ def open(url: str | Path, *, create: bool = True, read_only: bool = False) -> St
     Raises
     ------
     NotFoundError
-        The file is missing and may not be made.
+        The file is missing, and `create` is false.
     SchemaError
         The file is no database, belongs to another program, or has another schema.
     StorageError
-        The medium refuses.
+        The storage fails.
 
     Examples
     --------

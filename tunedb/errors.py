@@ -1,6 +1,6 @@
-"""Every error that tunedb raises on purpose, with the exit code that the CLI gives it.
+"""The errors that tunedb raises on purpose, with their exit codes.
 
-Each message is one line that says what went wrong, where, and how to go on.
+Each message is one line: what went wrong, where, and how to go on.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ class TuneDBError(Exception):
 
 
 class UsageError(TuneDBError):
-    """A call or command that cannot be carried out as it was written."""
+    """An invalid call or command."""
 
     exit_code = 2
 
 
 class ApprovalError(UsageError):
-    """TVM was to get something of a database that the user has not approved."""
+    """The user has not approved the database from which TVM would get data."""
 
 
 class NotFoundError(TuneDBError):
@@ -44,18 +44,18 @@ class BusyError(TuneDBError):
 
 
 class StorageError(TuneDBError):
-    """The medium refused: disk full, read-only, damaged file, lost connection."""
+    """The storage failed: disk full, read-only, damaged file, lost connection."""
 
 
 class UnreachableError(StorageError):
     """A server that does not answer, or that cut the connection; it may come back."""
 
-    # As for a database that is busy: the same command may succeed later.
+    # As for a busy database: the same command may succeed later.
     exit_code = 5
 
 
 class FormatError(TuneDBError):
-    """Bytes that are not what their format promises (file, line and reason are in the message)."""
+    """Bytes that do not follow their format; the message has file, line and reason."""
 
 
 class IntegrityError(TuneDBError):
@@ -63,11 +63,11 @@ class IntegrityError(TuneDBError):
 
 
 class LimitError(TuneDBError):
-    """A bound of :mod:`tunedb.limits` was exceeded."""
+    """A value exceeds a bound of :mod:`tunedb.limits`."""
 
 
 class TargetError(UsageError):
-    """A handle has no target to serve, or was asked for another one."""
+    """A handle is not bound to a target, or a query names another one."""
 
 
 class PluginError(TuneDBError):

@@ -1,4 +1,4 @@
-"""Canonical bytes and digests: the only place where identities are made.
+"""Canonical bytes and digests: the only module that computes identities.
 
 A digest is BLAKE2b with 16 bytes over a version byte, the kind of row and its fields, each
 preceded by its length, so that no two different rows share their bytes. The digest covers the
@@ -42,9 +42,9 @@ def digest(kind: str, *fields: bytes) -> bytes:
 
 
 def shared_digest(kind: str, body: bytes) -> bytes:
-    """Return the digest of a row with one field that many others refer to.
+    """Return the digest of a row with one field, to which many other rows refer.
 
-    Those of short ones are remembered.
+    Digests of short fields are cached.
     """
     if len(body) > limits.MAX_REMEMBERED_BYTES:
         return digest(kind, body)
@@ -77,7 +77,7 @@ def measurement_digest(
     context: bytes | None,
     extra: bytes | None,
 ) -> bytes:
-    """Return the identity of a measurement, given the digests of what it refers to.
+    """Return the identity of a measurement, given the digests of the rows that it refers to.
 
     Parameters are the fields of :class:`tunedb.records.Measurement`; `program` and `session` are
     digests, `run_secs` float64 values, little-endian.
@@ -94,7 +94,7 @@ def measurement_digest(
         donor or b"",
     )
     if all_cost is None and context is None and extra is None:
-        # Records without them keep the digest that they had before these fields were.
+        # Records without these fields keep the digest from before the fields existed.
         return digest("measurement", *fields)
     # SQLite keeps no -0.0.
     cost = b"" if all_cost is None else pack_floats((all_cost + 0.0,))
@@ -107,10 +107,10 @@ def canonical_json(value: Any) -> bytes:
     Raises
     ------
     TypeError
-        For what JSON cannot hold. NaN and infinities become ``null`` in JSON and must be
-        refused before.
+        JSON cannot hold the value. NaN and infinities become ``null`` in JSON; callers must refuse
+        them before.
     """
-    # orjson's own bytes sit in a buffer of up to 16 KB each, which whoever keeps them keeps too.
+    # orjson's own bytes share a buffer of up to 16 KB each, which they would keep alive.
     return bytes(memoryview(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)))
 
 
@@ -130,10 +130,10 @@ def canonical_numbers(value: Any) -> Any:
 
 
 def clean_text(text: str) -> str:
-    """Return text as both databases can hold it; for labels, never for what a digest must keep.
+    """Return text as both databases can hold it; for labels, never for fields of a digest.
 
-    PostgreSQL refuses NUL, and both refuse the lone surrogates that stand for the bytes of a file
-    name that is no UTF-8: these become escapes.
+    PostgreSQL refuses NUL, and both refuse the lone surrogates of a file name that is not UTF-8:
+    these become escapes.
     """
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")
 

@@ -1,4 +1,4 @@
-"""What a GPU did: launches of kernels, with the counters that a profiler read."""
+"""Launches of GPU kernels, with a profiler's counters."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Extents = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class CounterSet:
-    """Which counters a profiler gave, and what they are counted in.
+    """Names and units of a profiler's counters.
 
     Parameters
     ----------
     tool : str
-        Whose names these are: ``ncu``, ``nvprof``, ``kernel_tuner``.
+        The tool of the names: ``ncu``, ``nvprof``, ``kernel_tuner``.
     tool_version : str or None
-        Its version, where the file says it.
+        Version of the tool, if the file has it.
     compute_capability : str or None
-        Of the device, ``"7.5"``, where the file says it.
+        Compute capability of the device, such as ``"7.5"``, if the file has it.
     counters : tuple of (str, str)
         Name as the tool writes it, and unit: ``%``, ``byte``, ``inst``; ``""`` for a count.
 
@@ -53,7 +53,7 @@ class CounterSet:
         object.__setattr__(self, "tool", _label(self.tool, "tool"))
         for name in ("tool_version", "compute_capability"):
             text = getattr(self, name)
-            # Nothing is one thing in the digest.
+            # An empty text and None have one digest.
             object.__setattr__(self, name, _label(text, name) if text else None)
         counters = tuple((_label(n, "counter"), _label(u, "unit")) for n, u in self.counters)
         object.__setattr__(self, "counters", counters)
@@ -81,11 +81,11 @@ class Launch:
     Parameters
     ----------
     kernel : str
-        Its name as the tool gives it; with template arguments where those are known.
+        Name of the kernel in the tool's form, with template arguments if known.
     threads : int
         Threads of a block.
     block : tuple of int or None
-        The block along x, y and z; None where only the number of threads is known.
+        The block along x, y and z; None if only the number of threads is known.
     grid : tuple of int or None
         Blocks along x, y and z (never threads, as OpenCL counts).
     number : int
@@ -93,19 +93,19 @@ class Launch:
     registers : int or None
         Registers of a thread.
     static_shared, dynamic_shared : int or None
-        Shared memory of a block in bytes: what the kernel declares, what the launch adds.
+        Shared memory of a block in bytes: declared by the kernel, and added by the launch.
     seconds : float or None
-        Time of this kernel, where a program has several; under a profiler it is not a run time.
-        What is not finite is kept as None.
+        Time of this kernel, if a program has several; under a profiler it is not a run time. None
+        replaces values that are not finite.
     counter_set : CounterSet or None
-        Which counters were read.
+        Names of the counters.
     values : tuple of float
-        Their values, as many as the set has; NaN is what was not measured.
+        Values of the counters; NaN for counters that were not measured.
 
     Raises
     ------
     FormatError
-        A number is not what a launch can have, or there are not as many values as counters.
+        A number is impossible for a launch, or values and counters differ in number.
     """
 
     kernel: str
@@ -130,7 +130,7 @@ class Launch:
         n_counters = 0 if self.counter_set is None else len(self.counter_set.counters)
         if len(self.values) != n_counters:
             raise FormatError(f"a launch with {len(self.values)} values of {n_counters} counters")
-        # Of one NaN there are many bytes, and the digest is of bytes; SQLite keeps no -0.0.
+        # The digest is of bytes: NaN has many encodings, and SQLite keeps no -0.0.
         values = tuple(math.nan if math.isnan(v) else float(v) + 0.0 for v in self.values)
         object.__setattr__(self, "values", values)
         seconds = self.seconds
@@ -139,7 +139,7 @@ class Launch:
             object.__setattr__(self, "seconds", seconds)
 
     def _check_numbers(self) -> None:
-        """Raise FormatError for a number that no launch has."""
+        """Raise FormatError for an impossible number."""
         _within("threads of a block", self.threads, 1, limits.MAX_BLOCK_THREADS)
         _within("number of a launch", self.number, 0, limits.MAX_LAUNCHES - 1)
         for extents in (self.block, self.grid):
@@ -183,13 +183,13 @@ _INT32 = 2**31 - 1
 
 
 def _within(what: str, value: object, least: int, most: int) -> None:
-    """Raise FormatError for what is no integer between two bounds."""
+    """Raise FormatError unless a value is an integer between two bounds."""
     if type(value) is not int or not least <= value <= most:
         raise FormatError(f"{what}: {value!r:.40} is not from {least} to {most}")
 
 
 def _label(text: object, what: str) -> str:
-    """Return a short text as both databases hold it."""
+    """Return a short text in the form that both databases can hold."""
     if not isinstance(text, str) or len(text) > limits.MAX_COUNTER_CHARS:
         raise FormatError(
             f"{what}: expected a text of at most {limits.MAX_COUNTER_CHARS} characters"
@@ -203,7 +203,7 @@ def counters_of(body: bytes) -> tuple[tuple[str, str], ...]:
     Raises
     ------
     FormatError
-        It is not ``[[name, unit], …]``.
+        The JSON is not ``[[name, unit], …]``.
     """
     found = parse_json(body)
     if not isinstance(found, list):
@@ -220,7 +220,7 @@ def values_of(data: bytes | None) -> tuple[float, ...]:
     Raises
     ------
     FormatError
-        These are no float64 values.
+        The bytes are not float64 values.
     """
     if data is None:
         return ()

@@ -1,7 +1,7 @@
 """Frozen dataclasses that rooms pass to one another.
 
-Rows of the database never leave :mod:`tunedb.storage`; these do. Each class that has an
-identity computes its ``digest`` once, when it is made.
+Rows of the database never leave :mod:`tunedb.storage`; records do. A class with an identity
+computes its ``digest`` once, at construction.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Status(IntEnum):
 
     OK = 0
     FAILED = 1
-    #: The log names the program and says that nobody ran it (TenSet's ``to_measure_programs``).
+    #: The log has the program without a run (TenSet's ``to_measure_programs``).
     UNMEASURED = 2
 
 
@@ -35,7 +35,7 @@ class Phase(StrEnum):
 
 
 class FailureKind(StrEnum):
-    """Why a measurement failed."""
+    """The kind of a failure."""
 
     COMPILE_ERROR = "compile_error"
     TIMEOUT = "timeout"
@@ -47,7 +47,7 @@ class FailureKind(StrEnum):
 
 
 class Origin(StrEnum):
-    """Where a candidate came from."""
+    """Origin of a candidate."""
 
     UNKNOWN = "unknown"
     RANDOM = "random"
@@ -58,7 +58,7 @@ class Origin(StrEnum):
 
 
 class Trust(IntEnum):
-    """How far a source's records are believed. Only ``OWN`` and ``VERIFIED`` reach TVM."""
+    """Trust in a source's records. Only ``OWN`` and ``VERIFIED`` reach TVM."""
 
     FOREIGN = 0
     VERIFIED = 1
@@ -75,16 +75,16 @@ class SourceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where rows came from, and how far it is trusted.
+    """The origin of rows, with its trust.
 
     Parameters
     ----------
     name : str
-        Unique among the sources of one database: a user's word, or the path of a file.
+        Unique among the sources of one database: the user's name for it, or the path of a file.
     kind : SourceKind
         How the rows came in.
     trust : Trust
-        Whether the rows may reach TVM. A source that exists keeps its trust.
+        Whether the rows may reach TVM. An existing source keeps its trust.
     """
 
     name: str
@@ -98,22 +98,22 @@ class Source:
 TUNING = Source("tuning", SourceKind.LIVE)
 
 
-#: Ends of the schemes of TVM's looser equalities: two workloads with such an alias in common are
-#: not the same computation.
+#: Suffixes of the schemes of TVM's looser equalities: two workloads that share an alias of these
+#: are not the same computation.
 LOOSE = (":ignore-tensor", ":anchor-block")
 
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """One name under which a workload is known to be equal to others.
+    """A name that equal workloads share.
 
     Parameters
     ----------
     scheme : str
-        Who says so: ``tvm:<version>:<equality mode>`` for a structural hash, ``script`` for the
-        digest of the TVMScript text, ``link`` for a user's word.
+        Kind of the name: ``tvm:<version>:<equality mode>`` for a structural hash, ``script`` for
+        the digest of the TVMScript text, ``link`` for a user's statement.
     key : str
-        The hash, digest or word.
+        The hash, digest or text.
     """
 
     scheme: str
@@ -123,7 +123,7 @@ class Alias:
 
 
 class WorkloadFormat(StrEnum):
-    """What a workload's body is, which also says how the traces of its programs are stored."""
+    """Format of a workload's body, which also determines the form of its programs' traces."""
 
     #: tvm-ffi's object graph of an IRModule (TVM >= 0.22); MetaSchedule traces.
     GRAPH = "tvm-graph"
@@ -147,15 +147,15 @@ MODULES = (WorkloadFormat.GRAPH, WorkloadFormat.NODES)
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What can be told about a workload without TVM; None where it cannot.
+    """Facts of a workload that need no TVM; None for unknown ones.
 
     Parameters
     ----------
     function : str or None
         Name of the function or task.
     arguments : tuple or None
-        ``(dtype, shape)`` of each tensor argument, inputs before outputs; dtype is None where
-        the log does not say it.
+        ``(dtype, shape)`` of each tensor argument, inputs before outputs; dtype is None if the log
+        lacks it.
     family : str or None
         Operator family, e.g. ``conv2d`` (:mod:`tunedb.programs.workload_info.families`).
     flops : float or None
@@ -172,14 +172,14 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A computation to be tuned.
+    """A computation to tune.
 
     Parameters
     ----------
     format : str
         A :class:`WorkloadFormat`, or a format of a newer tunedb.
     body : bytes
-        The workload as given, in canonical form and without its version metadata.
+        The workload in canonical form, without its version metadata.
     name : str
         Name for people; not part of the identity.
     tvm_version : str or None
@@ -213,7 +213,7 @@ class Target:
     config : bytes
         Canonical JSON of the whole configuration.
     text : str or None
-        The target as it was given, where that was text.
+        The original text of the target, if any.
     """
 
     kind: str
@@ -247,7 +247,7 @@ class Target:
 
     @property
     def label(self) -> str:
-        """The kind and what tells devices apart, for people: ``llvm skylake-avx512``."""
+        """The kind and the device, for people: ``llvm skylake-avx512``."""
         attributes = self.attributes or {}
         device = attributes.get("model") or self.architecture
         return f"{self.kind} {device}".rstrip()
@@ -260,10 +260,10 @@ class Target:
 
     @property
     def architecture(self) -> str:
-        """What must be equal, besides the kind, for a program to be worth trying elsewhere.
+        """The processor or GPU architecture, or an empty string.
 
-        The processor or GPU architecture as the configuration names it (``mcpu``, ``arch``,
-        ``march``, or the architecture of ``mtriple``), or an empty string.
+        It is the configuration's ``mcpu``, ``arch``, ``march``, or the architecture of ``mtriple``.
+        Targets of equal kind and architecture are compatible.
         """
         attributes = self.attributes or {}
         triple = str(attributes.get("mtriple", "")).split("-", maxsplit=1)[0]
@@ -271,10 +271,10 @@ class Target:
         return next((str(value) for value in named if value), triple)
 
 
-#: The target of records that name none.
+#: The target of records without a target.
 NO_TARGET = Target("none", b"null")
 
-#: Kinds of targets whose programs TVM splits among threads of its runtime.
+#: Kinds of targets whose programs run on threads of TVM's runtime.
 CPU_KINDS = ("llvm", "c")
 
 
@@ -290,7 +290,7 @@ class Trace:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no instruction stands before ``EnterPostproc``."""
+        """Whether the trace has no instruction before ``EnterPostproc``."""
         return self.sketch == b"[]"
 
 
@@ -320,7 +320,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What must be equal for two times to be comparable: machine, versions, start.
+    """Machine, versions and start of a run; times of one session are comparable.
 
     Parameters
     ----------
@@ -330,7 +330,7 @@ class Session:
         Microseconds since 1970, UTC.
     fingerprint : dict
         ``cpu``, ``gpu``, ``cores``, ``os``, ``python`` and the versions of ``tvm``, ``tvm_ffi``,
-        ``llvm`` and ``tunedb``; absent where unknown.
+        ``llvm`` and ``tunedb``; unknown ones are missing.
     """
 
     key: str
@@ -349,18 +349,18 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a measurement failed.
+    """The failure of a measurement.
 
     Parameters
     ----------
     kind : FailureKind
-        The class of failure.
+        Kind of the failure.
     phase : Phase
-        Where it happened.
+        Phase of the failure.
     message : str
-        What the builder or runner said.
+        Message of the builder or runner.
     seconds : float or None
-        How long it took until it failed, where that is known.
+        Seconds until the failure, if known.
     """
 
     kind: FailureKind
@@ -390,36 +390,37 @@ class Measurement:
     Parameters
     ----------
     program : Program
-        What ran.
+        The program.
     run_secs : tuple of float or None
-        All repeats in seconds, as the runner gave them; None where there is no list at all.
+        All repeats in seconds, as the runner gave them; None without a list.
     status : Status
         Whether the times count.
     measured_at : int
-        Microseconds since 1970, UTC; 0 where unknown.
+        Microseconds since 1970, UTC; 0 if unknown.
     occurrence : int
         For a file the ordinal among equal lines of that file; for a live commit the sequence
         number in its session.
     session : Session or None
-        Machine and versions; None for a file that does not say.
+        Machine and versions; None if the file lacks them.
     args_info : bytes or None
         Canonical JSON of the arguments' description (TVM's ``args_info``).
     origin : Origin
-        Where the candidate came from.
+        Origin of the candidate.
     donor : bytes or None
-        Digest of the program it was made from.
+        Digest of the program from which it was made.
     all_cost : float or None
-        Wall-clock seconds of the whole trial, build and run, where the log has them.
+        Wall-clock seconds of the whole trial, build and run, if the log has them.
     context : bytes or None
-        Canonical JSON of what many lines of a log say alike: versions, the target's raw text,
-        hardware parameters.
+        Canonical JSON of the values that many lines of a log share: versions, the target's raw
+        text, hardware parameters.
     extra : bytes or None
-        Canonical JSON of what this line alone says and no other field holds.
+        Canonical JSON of this line's other values, which no other field holds.
     failure : Failure or None
-        The cause, where it is known. Not part of the identity: it may be learnt later.
+        The cause, if known. Not part of the identity: it may be stored later.
     launches : tuple of Launch
         GPU kernels that the program launched, with their counters. Not part of the identity: more
-        may be learnt later. Records that are read have none; see ``store.launches.for_record``.
+        may be stored later. Queries return records without launches; see
+        ``store.launches.for_record``.
     """
 
     program: Program
@@ -459,13 +460,13 @@ class Measurement:
 
     @property
     def is_valid(self) -> bool:
-        """Whether the record may be an answer: it counts, and its trace does something."""
+        """Whether the record may answer a query: its times count, and its trace is not empty."""
         return self.status is Status.OK and not self.program.trace.is_empty
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """Bytes that could not be understood, kept with the reason."""
+    """Unreadable bytes with the reason."""
 
     file: str
     line: int

@@ -1,4 +1,4 @@
-"""Modules from what a user names: a TVMScript file, a name in a package, a model of a framework."""
+"""Modules that a user names: a TVMScript file, a name in a package, a model of a framework."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ...system.files import require_regular
 
 __all__ = ["FORMS", "load_module"]
 
-#: What :func:`load_module` takes, in words for messages and help.
+#: Inputs of :func:`load_module`, for messages and help.
 FORMS = "a TVMScript file (.py), package.module:name, an .onnx or a .pt2 file"
 
 #: Name under which a file runs; not that of a package, so that it hides none.
@@ -41,30 +41,30 @@ def load_module(spec: str | Path, *, function: str | None = None) -> Any:
 
         ``FILE.py``
             A TVMScript file. It is **run** as the user's own code; ``I``, ``T``, ``R`` and ``tvm``
-            are there without an import, as in what ``IRModule.script()`` prints. The module is the
-            IRModule that it defines, or its PrimFuncs together. ``FILE.py:name`` takes one object.
+            need no import, as in the output of ``IRModule.script()``. The module is the file's
+            IRModule, or its PrimFuncs together. ``FILE.py:name`` takes one object.
         ``package.module:name``
-            What a Python module has under that name. The working directory is searched first.
+            An object of a Python module. The working directory is searched first.
         ``FILE.onnx``
             A model of ONNX, through Relax. Its parameters become constants.
         ``FILE.pt2``
-            A program that ``torch.export.save`` wrote, through Relax. Only open what you trust.
+            A program of ``torch.export.save``, through Relax. Only open files that you trust.
 
         A callable is called without arguments.
     function : str, optional
-        Name of the only PrimFunc that is kept.
+        Name of the only PrimFunc to keep.
 
     Returns
     -------
     tvm.IRModule
-        With PrimFuncs under their own names, or a Relax program.
+        PrimFuncs under their own names, or a Relax program.
 
     Raises
     ------
     NotFoundError
         There is no such file, package, name or function.
     UsageError
-        Another form of `spec`, or several modules where one is meant.
+        `spec` has another form, or names several modules.
     FormatError
         The file, or the code in it, raises an error, or gives no module.
     PluginError
@@ -85,19 +85,19 @@ def load_module(spec: str | Path, *, function: str | None = None) -> Any:
 
 
 def as_module(value: Any, name: str = "main") -> Any:
-    """Return a function as a module under its own name, and a module as it is.
+    """Return a function as a module under its own name, and a module unchanged.
 
     Parameters
     ----------
     value : tvm.IRModule, tirx.PrimFunc or relax.Function
-        What becomes a module.
+        The module or function.
     name : str
-        Of a function that has no global symbol, or only ``main``.
+        Name for a function without a global symbol, or with ``main`` only.
 
     Raises
     ------
     UsageError
-        It is none of them.
+        `value` is none of these.
     """
     if isinstance(value, tvm.IRModule):
         return value
@@ -120,7 +120,7 @@ def prim_funcs(mod: Any) -> dict[str, Any]:
 
 
 def _symbol(func: Any, name: str) -> str:
-    """Return a PrimFunc's own name, or another where it has none; TE calls all of its ``main``."""
+    """Return a PrimFunc's own name, or another if it has none; TE names all of its ``main``."""
     symbol = str(func.attrs.get("global_symbol", "main")) if func.attrs else "main"
     return name if symbol == "main" else symbol
 
@@ -134,7 +134,7 @@ def _only(mod: Any, function: str, spec: str) -> Any:
 
 
 def _require_file(path: Path) -> None:
-    """Raise NotFoundError where there is no file, and StorageError where it is not regular."""
+    """Raise NotFoundError if there is no file, and StorageError if it is not regular."""
     try:
         require_regular(path)
     except OSError as error:
@@ -145,15 +145,15 @@ def _require_file(path: Path) -> None:
 
 
 class _Loader(SourceFileLoader):
-    """Runs a file and leaves no compiled form of it behind."""
+    """Runs a file without storing its compiled form."""
 
     def path_stats(self, path: Any) -> Any:
-        """Say that nothing is known, without which the import system keeps no compiled form."""
+        """Raise OSError, so that the import system stores no compiled form."""
         raise OSError(path)
 
 
 def _run_file(path: Path) -> Mapping[str, Any]:
-    """Run a file and return what it defines."""
+    """Run a file and return its definitions."""
     _require_file(path)
     module = ModuleType(_MODULE)
     module.__file__ = str(path)
@@ -172,7 +172,7 @@ def _run_file(path: Path) -> Mapping[str, Any]:
 
 
 def _import(name: str) -> Mapping[str, Any]:
-    """Import a Python module and return what it has."""
+    """Import a Python module and return its definitions."""
     with _searching(Path.cwd()):
         try:
             return vars(import_module(name))
@@ -197,7 +197,7 @@ def _searching(folder: Path) -> Iterator[None]:
 
 
 def _explain(where: object, error: Exception) -> NoReturn:
-    """Raise what somebody's code raised, in one line, with its line in their file."""
+    """Raise an error of the user's code as one line, with its line in the file."""
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
@@ -209,7 +209,7 @@ def _explain(where: object, error: Exception) -> NoReturn:
 
 
 def _one_of(spec: str, names: Mapping[str, Any], name: str | None) -> Any:
-    """Return the module that is meant among what a Python module defines."""
+    """Return the module to use among the definitions of a Python module."""
     if name is not None:
         if name not in names:
             known = ", ".join(_candidates(names)) or "no module"
@@ -247,7 +247,7 @@ def _candidates(names: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _made(spec: str, name: str, value: Any) -> Any:
-    """Return a named value as a module, calling what makes one."""
+    """Return a named value as a module; a callable is called first."""
     if callable(value) and not isinstance(value, tvm.ir.BaseFunc | tvm.IRModule):
         try:
             value = value()
@@ -373,7 +373,7 @@ def _read_torch(torch: Any, path: Path) -> Any:
     return from_exported_program(torch.export.load(str(path)))
 
 
-#: Ending → package that reads such files, what installs it, and the function that reads one.
+#: File extension → package that reads such files, its installation, and the function that reads.
 _READERS = {
     ".onnx": ("onnx", "'tunedb[onnx]'", _read_onnx),
     ".pt2": ("torch", "torch", _read_torch),

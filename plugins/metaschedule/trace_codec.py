@@ -4,10 +4,10 @@ The stored form is that of :mod:`tunedb.programs.metaschedule.trace`.
 
 ``Trace.as_json`` takes 0.6 ms of Python recursion and TVM reads a trace back by replaying it on a
 schedule (1 ms for a matmul, 6 ms for a conv2d). Here a compiled encoder writes the stored form in
-some 20 us, and :class:`TraceBuilder` makes the instructions of each sketch once and shares them.
+some 20 us, and :class:`TraceBuilder` builds the instructions of each sketch once and shares them.
 
-Two things are lost on the way exactly as they are in TVM's own file: an annotation 1.0 comes back
-as the integer 1, and a bare ``True`` as 1 (an ``IntImm`` of type bool stays one).
+Two details are lost, as in TVM's own file: an annotation 1.0 comes back as the integer 1, and a
+bare ``True`` as 1 (an ``IntImm`` of type bool stays one).
 """
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ from ...records import Trace
 
 # ---- Instructions of TVM made from the parts of a stored trace -----------------------------------
 #
-# TVM's own reader only exists together with a schedule (``Trace::ApplyJSONToSchedule``), so what it
-# does to the JSON, and what the schedule's primitives then put into the trace, is repeated here
-# type by type (``src/s_tir/schedule/trace.cc``, ``traced_schedule.cc``): the mutators read
-# attributes and decisions without conversions. The tests compare every kind with what TVM makes of
-# it.
+# TVM's own reader needs a schedule (``Trace::ApplyJSONToSchedule``). This module repeats its
+# conversions of the JSON, and those of the schedule's primitives, type by type
+# (``src/s_tir/schedule/trace.cc``, ``traced_schedule.cc``), because the mutators read attributes
+# and decisions without conversions. The tests compare every kind with TVM's own instructions.
 
 
 class Hole(NamedTuple):
-    """An instruction that has literals among its inputs, so it is made for each trace."""
+    """An instruction with literals among its inputs, which is built for each trace."""
 
     position: int
     kind: Any
@@ -57,13 +56,13 @@ class Part(NamedTuple):
     Parameters
     ----------
     serial : int
-        Tells apart two parts that were made from the same sketch.
+        Number that distinguishes two parts of the same sketch.
     instructions : list
         Instructions of TVM, with None for those with holes.
     holes : list of Hole
-        What stands at those places.
+        The instructions at those places.
     variables : dict
-        Random variables by name, those of the parts before included.
+        Random variables by name, including those of earlier parts.
     """
 
     serial: int
@@ -73,7 +72,7 @@ class Part(NamedTuple):
 
 
 class _Literal:
-    """Stands in a hole's inputs where a number of the trace is to be put."""
+    """Placeholder in a hole's inputs for a number of the trace."""
 
 
 _LITERAL = _Literal()
@@ -89,12 +88,12 @@ def make_part(serial: int, instructions: list[Any], variables: dict[str, Any]) -
     instructions : list
         ``[kind, inputs, attrs, outputs]`` with ``{}`` for literals.
     variables : dict
-        Random variables that parts before this one define.
+        Random variables of earlier parts.
 
     Raises
     ------
     ValueError
-        For an instruction that TVM 0.27 does not have, or a variable that is not defined.
+        TVM 0.27 lacks an instruction, or a variable is undefined.
     """
     part = Part(serial, [], [], dict(variables))
     for kind, inputs, attrs, outputs in instructions:
@@ -108,7 +107,7 @@ def fill(part: Part, literals: list[Any]) -> list[Any]:
     Raises
     ------
     ValueError
-        When the part has more or fewer places than there are literals.
+        The numbers of places and of literals differ.
     """
     instructions = part.instructions.copy()
     values = iter(literals)
@@ -134,7 +133,7 @@ def _put(inputs: list[Any], values: Any, convert: Callable[[Any], Any]) -> list[
 
 
 def _append(part: Part, name: str, inputs: Any, attrs: Any, outputs: Any) -> None:
-    """Add an instruction to a part that is being made."""
+    """Add an instruction to a part under construction."""
     if name not in CURRENT:
         raise ValueError(f"unknown instruction {name!r}")
     form = CURRENT[name].form
@@ -176,7 +175,7 @@ def _input(value: Any, variables: dict[str, Any]) -> Any:
 
 
 def _named_input(text: str, variables: dict[str, Any]) -> Any:
-    """Return what a string among inputs means that is no random variable."""
+    """Return the value of a string among inputs that is not a random variable."""
     if text == "None":
         return None
     if len(text) >= 2 and text[0] == text[-1] == '"':
@@ -196,10 +195,10 @@ def _output(name: str, variables: dict[str, Any]) -> Any:
 
 @lru_cache(maxsize=4096)
 def _variable(name: str) -> Any:
-    """Return a random variable of the kind that its name tells, as TVM's names do.
+    """Return a random variable of the kind in its name, as TVM names them.
 
-    They only need to be distinct inside of one trace, where names are; and nothing is kept in
-    them. So all traces share those of a name, which halves the time to make a sketch.
+    Variables need to be distinct inside of one trace only, as names are, and hold no values. So all
+    traces share the variable of a name, which halves the time to build a sketch.
     """
     if name[:1] == "b":
         return _api.SBlockRV()
@@ -214,7 +213,7 @@ def _index_map(text: str, variables: dict[str, Any]) -> Any:
     """Return the index map of its JSON.
 
     TVM replaces free variables by the random variables of their names. Its Python side has no
-    substitution that leaves the expressions as they are, so such a map is left to TVM's own way.
+    substitution that keeps the expressions unchanged, so TVM's own reader handles such a map.
     """
     graph = orjson.loads(text)
     nodes = graph["nodes"]
@@ -233,8 +232,8 @@ def _index_map(text: str, variables: dict[str, Any]) -> Any:
 # ---- attributes and literals, by kind ------------------------------------------------------------
 
 
-# Numbers are few and small, and expressions are immutable, so they are shared. Booleans and
-# integers have caches of their own, because True and 1 are one key.
+# Numbers are few and small, and expressions are immutable, so traces share them. Booleans and
+# integers have separate caches, because True and 1 are one key.
 @lru_cache(maxsize=4096)
 def _int32(value: int) -> Any:
     return IntImm("int32", value)
@@ -251,12 +250,12 @@ def _float32(value: float) -> Any:
 
 
 def check_int64(value: Any) -> Any:
-    """Return a number; one of more than 64 bits is refused, because TVM would take it as such.
+    """Return a number; integers beyond int64 are refused, because TVM would accept them.
 
     Raises
     ------
     ValueError
-        For an integer beyond int64.
+        The integer is beyond int64.
     """
     if type(value) is int and not -(2**63) <= value < 2**63:
         raise ValueError(f"the number {value} has more than 64 bits")
@@ -268,7 +267,7 @@ def _plain(value: Any) -> Any:
 
 
 def _expression(value: int | float) -> Any:
-    """Return a number as TVM's conversion to an expression makes it."""
+    """Return a number as TVM's conversion to an expression returns it."""
     if type(value) is float:
         return _float32(value)
     if -(2**31) <= value < 2**31:
@@ -284,7 +283,7 @@ def _default(value: Any) -> Any:
 
 
 def _probabilities(value: Any) -> Any:
-    # An integral one stands in the file as an integer.
+    # The file has an integral float as an integer.
     return [_float32(float(item)) for item in value]
 
 
@@ -293,7 +292,7 @@ def _attr_index_map(value: Any) -> Any:
     return None if value is None else _index_map(value, {})
 
 
-#: Types of attributes whose type in memory their JSON does not tell.
+#: Types of attributes whose JSON does not determine their type in memory.
 _CONVERSIONS: dict[Type, Callable[[Any], Any]] = {
     "bare flag": bool,
     "index map": _attr_index_map,
@@ -331,7 +330,7 @@ _log = logging.getLogger("tunedb")
 _item = tvm_ffi.get_global_func("ffi.ArrayGetItem")
 _to_json_graph = tvm_ffi.get_global_func("ffi.ToJSONGraph")
 _stringify = tvm_ffi.get_global_func("ffi.json.Stringify")
-#: What TVM and the conversion to its objects raise (its own errors are RuntimeErrors).
+#: Errors of TVM and of the conversion to its objects (TVM's own errors are RuntimeErrors).
 _ERRORS = (TypeError, ValueError, LookupError, AttributeError, OverflowError, RuntimeError)
 
 _METADATA = {"tvm_version": tvm.__version__}
@@ -350,7 +349,7 @@ def encode(trace: Any) -> Trace:
     Raises
     ------
     UnknownInstructionError
-        When TVM cannot write the trace as JSON either, e.g. for an annotation that is NaN.
+        TVM cannot write the trace as JSON either, e.g. for an annotation that is NaN.
     """
     try:
         tree = _api.TraceAsJSON(trace, False)
@@ -371,7 +370,7 @@ def dumps(value: Any) -> bytes:
     Raises
     ------
     FormatError
-        For what has no JSON form.
+        A value has no JSON form.
     """
     encoder = _encoder()
     try:
@@ -499,17 +498,17 @@ def _encoder() -> Any:
 
 
 class TraceBuilder:
-    """Makes traces of TVM from their stored form, without a schedule.
+    """Builds traces of TVM from their stored form, without a schedule.
 
     Instructions are immutable and TVM shares them between traces itself (``Trace.with_decision``,
-    ``simplified``), so those of a sketch are made once. Random variables only need to be distinct
-    inside of one trace. What a trace has of its own is its decisions, the few instructions with
-    numbers among their inputs, and the two containers.
+    ``simplified``), so those of a sketch are built once. Random variables need to be distinct
+    inside of one trace only. Only the decisions, the few instructions with numbers among their
+    inputs, and the two containers belong to a single trace.
 
     Parameters
     ----------
     max_sketches, max_tails : int
-        How many parts are kept, the least recently used going first. One takes some 20 KB.
+        Number of cached parts; the least recently used are dropped first. One takes some 20 KB.
     """
 
     def __init__(self, max_sketches: int = 256, max_tails: int = 1024) -> None:
@@ -524,7 +523,7 @@ class TraceBuilder:
         Raises
         ------
         UnknownInstructionError
-            For an instruction that TVM 0.27 does not have, or parts that do not fit each other.
+            TVM 0.27 lacks an instruction, or the parts do not fit each other.
         """
         try:
             decisions, sketch_literals, tail_literals = orjson.loads(trace.decisions)
@@ -546,7 +545,7 @@ class TraceBuilder:
         return part
 
     def _tail(self, sketch: Part, text: bytes) -> Part:
-        # The serial keeps a tail from meeting the variables of a sketch that was made again.
+        # The serial keeps a cached tail from the variables of a sketch that was built again.
         key = (sketch.serial, text)
         part = self._tails.get(key)
         if part is None:
@@ -559,12 +558,12 @@ class TraceBuilder:
 
 
 def replay(trace: Trace, mod: Any) -> Any:
-    """Return the trace as TVM itself makes it: by applying its JSON to a schedule of `mod`.
+    """Return the trace as TVM itself builds it: by applying its JSON to a schedule of `mod`.
 
     Raises
     ------
     UnknownInstructionError
-        When the trace does not fit the module, or TVM does not know one of its instructions.
+        The trace does not fit the module, or TVM does not know one of its instructions.
     """
     schedule = Schedule(mod, debug_mask="none", error_render_level="none")
     try:

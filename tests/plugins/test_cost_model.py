@@ -187,7 +187,7 @@ def test_too_few_programs_teach_nothing(database, make):
     measure(model, database, make, range(learner._LEAST - 1))
     assert scorer(model) is None
     measure(model, database, make, range(64, 66))
-    assert scorer(model).learnt == learner._LEAST + 1
+    assert scorer(model).trained_on == learner._LEAST + 1
 
 
 def test_failures_alone_teach_nothing(database, make):
@@ -199,7 +199,7 @@ def test_failures_alone_teach_nothing(database, make):
     model._online.update(make.context(), candidates, failed * 20)
     assert scorer(model) is None
     measure(model, database, make, range(20, 40))
-    assert scorer(model).learnt == 40
+    assert scorer(model).trained_on == 40
     assert scorer(model).row.card["learnt"]["failed"] == {"timeout": 20}
 
 
@@ -257,7 +257,7 @@ def test_it_learns_again_when_data_grew_by_a_fifth(database, make):
     measure(model, database, make, range(60, 71))
     assert scorer(model) is first
     measure(model, database, make, [71])
-    assert scorer(model).learnt == 72
+    assert scorer(model).trained_on == 72
 
 
 def test_a_workload_whose_trials_double_is_learnt_from_however_much_the_model_knows(
@@ -269,7 +269,7 @@ def test_a_workload_whose_trials_double_is_learnt_from_however_much_the_model_kn
     learnt = []
     for at in range(0, 320, 32):
         measure(model, database, make, range(at, at + 32))
-        learnt.append(scorer(model).learnt)
+        learnt.append(scorer(model).trained_on)
     assert learnt == [32, 32, 96, 96, 96, 192, 192, 192, 192, 192]
 
 
@@ -296,7 +296,7 @@ def test_programs_that_were_measured_before_are_no_growth(database, make):
         measure(model, database, make, range(10))
     assert scorer(model) is first
     measure(model, database, make, range(60, 80))
-    assert scorer(model).learnt == 80
+    assert scorer(model).trained_on == 80
 
 
 def test_drift_makes_it_learn_again(database, make, monkeypatch):
@@ -311,7 +311,7 @@ def test_drift_makes_it_learn_again(database, make, monkeypatch):
     measure(model, database, make, range(80, 80 + scoring._LEAST - 1))
     assert scorer(model).model.inner is right.model  # too few to tell
     measure(model, database, make, [150])
-    assert scorer(model).learnt == 80 + scoring._LEAST
+    assert scorer(model).trained_on == 80 + scoring._LEAST
 
 
 def upside_down(good):
@@ -326,7 +326,7 @@ def upside_down(good):
         def scores(self, rows, starts):
             return 1 - good.model.scores(rows, starts)
 
-    return learner.Scorer(Contrary(), good.row, learnt=40, least=good.least)
+    return learner.Scorer(Contrary(), good.row, trained_on=40, least=good.least)
 
 
 @pytest.mark.parametrize(("p5", "drifts"), [(0.2, False), (0.9, True)])
@@ -362,7 +362,7 @@ def test_the_best_model_of_the_database_is_taken(database, make, path, tools):
     assert next(iter(model._online._learners.values())).recipe == QUICK
     # Later trials are learnt from together with what it knew.
     measure(model, database, make, range(64, 80))
-    assert scorer(model).learnt == 80
+    assert scorer(model).trained_on == 80
     assert scorer(model).id is None
 
 
@@ -375,7 +375,7 @@ def test_a_model_that_the_database_has_outgrown_is_trained_again(database, make)
     measure(first, database, make, range(40, 100))
     model = CostModel(database)
     model._online.predict(make.context(), make.candidates([100]))
-    assert scorer(model).learnt == 100
+    assert scorer(model).trained_on == 100
 
 
 @pytest.mark.parametrize(
@@ -399,12 +399,12 @@ def test_of_a_workload_that_is_tuned_the_last_trials_are_learnt_from(
         model._online._loaded = learner.scorer_of(
             stored.load_model(database.store, kept), scorer(first).row
         )
-        model._online._loaded.learnt = 32
+        model._online._loaded.trained_on = 32
     context = make.context()
     for _ in range(2):
         model._online.predict(context, make.candidates([200]))
     # The first 16 of both, and the last 100 of the one: none of them twice.
-    assert scorer(model).learnt == learnt
+    assert scorer(model).trained_on == learnt
     assert (scorer(model).id == kept.id) is (training_set == "all")
     # The other has nothing that is new.
     used = scorer(model)
@@ -427,7 +427,7 @@ def test_a_stored_model_that_cannot_be_read_is_left_out(database, make, monkeypa
     with logged(logging.WARNING) as told:
         model._online.predict(make.context(), make.candidates([100]))
     assert ["a newer XGBoost" in one.getMessage() for one in told] == [True]
-    assert scorer(model).learnt == 40
+    assert scorer(model).trained_on == 40
 
 
 # ---- features ------------------------------------------------------------------------------------
@@ -487,7 +487,7 @@ def test_rows_that_the_callback_has_stored_are_taken(database, make):
     model = CostModel(database, recipe=QUICK)
     measure(model, database, make, range(24), predict=False)
     assert model._online.rows.computed == 0
-    assert scorer(model).learnt == 24
+    assert scorer(model).trained_on == 24
 
 
 def test_what_is_remembered_is_bounded_and_the_best_is_kept(make, tools, monkeypatch):
@@ -815,7 +815,7 @@ def test_a_read_only_database_is_learnt_from_and_not_written(database, make, pat
     context, candidates = make.context(), make.candidates(range(40, 50))
     assert make.accuracy(model._online.predict(context, candidates), range(40, 50)) > 0.6
     model._online.update(context, candidates, make.ok(range(40, 50)))
-    assert scorer(model).learnt == 50
+    assert scorer(model).trained_on == 50
     assert reader.store.counts() == before
     assert reader.store.models.all() == []
     reader.close()
@@ -956,7 +956,7 @@ def test_defect_5_a_model_that_was_saved_before_training_loads(database, make, t
     model.load(str(tmp_path / "m"))
     assert model._online.predict(make.context(), make.candidates(range(4))).shape == (4,)
     measure(model, database, make, range(40))
-    assert scorer(model).learnt == 40
+    assert scorer(model).trained_on == 40
 
 
 @pytest.fixture
@@ -1043,7 +1043,7 @@ def test_a_path_opens_a_database(path, make):
     model = CostModel(path, recipe=QUICK)
     assert path.exists()
     model._online.update(make.context(), make.candidates(range(20)), make.ok(range(20)))
-    assert scorer(model).learnt == 20
+    assert scorer(model).trained_on == 20
 
 
 def test_bad_arguments_are_told_in_one_line(database):

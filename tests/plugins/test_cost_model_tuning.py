@@ -196,7 +196,7 @@ def test_a_second_run_predicts_from_the_first_round_on(tools, tmp_path, watched)
             cold, watched[:] = list(watched), []
     assert cold[0][0] is None
     first, _, scores = watched[0]
-    assert first.learnt >= 2 * TRIALS
+    assert first.trained_on >= 2 * TRIALS
     assert len(np.unique(scores)) > 4
     # The first batch of the second run was predicted, and is in the ledger.
     database = Database(path, target=tools.llvm, read_only=True)

@@ -86,7 +86,7 @@ def threads_to_use(threads: int | None = None) -> int:
         return max(1, threads)
     if _spins():
         return 1
-    release_thread()  # XGBoost's threads inherit the affinity of the one that calls it
+    release_thread()  # XGBoost's threads inherit the affinity of the calling thread
     cores = len(allowed_cpus())
     bound = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return min(cores, int(bound)) if bound.isdigit() and int(bound) else cores

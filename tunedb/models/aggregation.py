@@ -33,11 +33,11 @@ class PackSum:
     def rows(
         self, rows: NDArray[np.float32], starts: NDArray[np.int64]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return the rows as they are."""
+        """Return the rows unchanged."""
         return rows, starts
 
     def columns(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the columns as they are."""
+        """Return the columns unchanged."""
         return columns
 
 
@@ -105,7 +105,7 @@ def segmented(
     begins, ends = starts[:-1], starts[1:]
     filled = begins < ends
     if filled.all() and len(begins):
-        # reduceat goes on to the end of the array with the last segment.
+        # reduceat extends the last segment to the end of the array.
         return np.asarray(ufunc.reduceat(values[: ends[-1]], begins, axis=0))
     reduced = np.zeros((len(begins), *values.shape[1:]), values.dtype)
     if filled.any():

@@ -222,7 +222,7 @@ class _Cluster:
         """Train a booster with ``xgboost.dask.train``."""
         from distributed import MultiLock
 
-        # Without a timeout, workers wait forever for one that was lost before they connect.
+        # Without a timeout, workers wait forever for a worker that was lost before they connect.
         config = import_xgboost("xgboost.collective").Config(tracker_timeout=_MEETING_SECONDS)
         train = _import_xgboost_dask().train
         # XGBoost has such a lock too, but its timeout also runs while a training waits for it.

@@ -76,7 +76,7 @@ def train_failures(
     Raises
     ------
     NotFoundError
-        No program was measured, or none has features; the message says what to run.
+        No program was measured, or none has features; the message names the command to run.
     UsageError
         No program failed, or all did; or the recipe is not one of a classifier.
     PluginError

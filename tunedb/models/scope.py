@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A selection of records by workload, target and source; None stands for all.
+    """A selection of records by workload, target and source; None selects all.
 
     Parameters
     ----------

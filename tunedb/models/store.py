@@ -1,10 +1,10 @@
-"""Models in a database: cached by their inputs, and trained where none is stored.
+"""Models in a database: cached, keyed by their inputs, and trained if they are missing.
 
-A model is a row: its card, and its boosters unless only the card is kept. Its digest is that of
-everything that decides what training makes (:func:`~tunedb.models.cards.model_digest`), so the same
-recipe on the same data is found again, and other data make another model. Nothing but the database
-itself may give it models: XGBoost believes the bytes that it reads, so a row that another database
-wrote is refused, and rebuilt from records instead.
+A model is a row: its card, and its boosters unless only the card is kept. Its digest covers
+everything that determines the result of training (:func:`~tunedb.models.cards.model_digest`), so
+the same recipe on the same data finds the stored model, and other data give another one. A database
+uses only its own models: XGBoost does not validate the bytes that it reads, so a row that another
+database wrote is refused, and retrained from records instead.
 """
 
 from __future__ import annotations
@@ -48,14 +48,13 @@ class TrainedModel:
     Parameters
     ----------
     model : Model
-        Ready to score.
+        The loaded model.
     stored : StoredModel
         Its row, with the card.
     was_there : bool
-        True where the database knew it by its digest before.
+        Whether the database had the digest before.
     trained : bool
-        True where it was trained now; a stored model is read, or trained again where only
-        its card was kept.
+        Whether it was trained now; a stored model is read, or retrained if only its card was kept.
     """
 
     model: Model
@@ -76,36 +75,36 @@ def train(
     external: bool | None = None,
     on_step: Step | None = None,
 ) -> TrainedModel:
-    """Return the model that a recipe makes of a database, trained where it is not there yet.
+    """Return the model of a recipe for a database, trained if it is not stored.
 
-    Features of a set that needs no module are computed first where programs lack them, and the
-    factors of sessions are estimated again (:func:`tunedb.models.sessions.update`).
+    Missing features of a set that needs no module are computed first, and the factors of sessions
+    are estimated again (:func:`tunedb.models.sessions.update`).
 
     Parameters
     ----------
     store : Store
         The database; the model becomes a row of it.
     recipe : Recipe
-        How to train.
+        Recipe of the model.
     scope : Scope
-        Which records count.
+        Selection of the records.
     threads : int or None
         Threads of XGBoost; the model does not depend on it.
     keep_body : bool
-        Store the boosters too, also for a model of which only the card was kept. Without them the
-        model is trained again whenever it is wanted.
+        Store the boosters too, also for a model with a card alone. Without them each use retrains
+        the model.
     evaluate : bool
-        Judge the recipe on workloads that are held out, for the card.
+        Evaluate the recipe on held-out workloads, for the card.
     force : bool
-        Train even where the model is there, and replace its card and boosters; boosters that
-        differ from those that its card names are warned of. A row that cannot be used
-        (:func:`unusable`) is replaced without.
+        Train even if the model is stored, and replace its card and boosters, with a warning if the
+        boosters differ from those of its card. A row that cannot be used (:func:`unusable`) is
+        replaced without `force`.
     external : bool or None
         Stream feature rows from disk instead of holding them in memory; None does so above
         :data:`tunedb.models.training_job.IN_MEMORY_BYTES`. The model is the same, but it is not
-        judged.
+        evaluated.
     on_step : callable or None
-        For progress.
+        Callback for progress.
 
     Returns
     -------
@@ -114,9 +113,9 @@ def train(
     Raises
     ------
     NotFoundError
-        Nothing was measured, or nothing has features; the message says what to run.
+        No program was measured, or none has features; the message names the command to run.
     UsageError
-        Nothing to train on: one record, or failures only.
+        No training data: one record, or failures only.
     PluginError
         XGBoost is not installed, or a part of the recipe does not load.
     """
@@ -155,7 +154,7 @@ def train(
 
 
 def load_model(store: Store, stored: StoredModel, *, threads: int | None = None) -> Model:
-    """Return a model of this database, trained again where only its card is kept.
+    """Return a model of this database, retrained if only its card is kept.
 
     Raises
     ------
@@ -163,7 +162,7 @@ def load_model(store: Store, stored: StoredModel, *, threads: int | None = None)
         Another database wrote the row, a newer XGBoost wrote the boosters, the model predicts
         failures, or only its card is kept and the data have changed.
     IntegrityError
-        The boosters are not those that the card names.
+        The boosters do not match the card.
     """
     if stored.kind != KIND:
         raise UsageError(f"model {stored.id} has kind {stored.kind!r}, which ranks no programs")
@@ -184,7 +183,7 @@ def load_model(store: Store, stored: StoredModel, *, threads: int | None = None)
 
 
 def training_dataset(store: Store, stored: StoredModel) -> Dataset:
-    """Return what a model's recipe would learn from today, without feature rows.
+    """Return today's training data of a model's recipe, without feature rows.
 
     Raises
     ------
@@ -197,16 +196,16 @@ def training_dataset(store: Store, stored: StoredModel) -> Dataset:
 
 
 def body_of(store: Store, stored: StoredModel) -> bytes | None:
-    """Return the checked bytes of a model of any kind; None where only the card is kept.
+    """Return the checked bytes of a model of any kind; None if only the card is kept.
 
     Raises
     ------
     UsageError
         Another database or version of tunedb wrote the row, or a newer XGBoost the boosters.
     ApprovalError
-        The user has not approved the database: XGBoost believes what it reads.
+        The user has not approved the database: XGBoost does not validate its input.
     IntegrityError
-        The bytes are not those that the card names.
+        The bytes do not match the card.
     """
     card = stored.card
     cards.check(stored)
@@ -232,7 +231,7 @@ def body_of(store: Store, stored: StoredModel) -> bytes | None:
 
 
 def unusable(store: Store, stored: StoredModel) -> str | None:
-    """Return why :func:`body_of` refuses a row, in a few words; None where it does not."""
+    """Return the reason why :func:`body_of` refuses a row, in a few words; None if it does not."""
     try:
         body_of(store, stored)
     except (UsageError, IntegrityError) as error:
@@ -245,9 +244,9 @@ def find(
 ) -> StoredModel | None:
     """Return the best model for some targets, or None.
 
-    It was trained on records of all of them, of this database, and can be loaded. Current
-    ones (:func:`is_current`) come before others; then counts the number of its training programs,
-    its pairwise accuracy on held-out workloads, and how new it is.
+    This database trained it on records of all of them, and it can be loaded. Current models
+    (:func:`is_current`) come before others; then the number of training programs counts, the
+    pairwise accuracy on held-out workloads, and the age.
 
     Parameters
     ----------
@@ -256,7 +255,7 @@ def find(
     feature_set : NamedSet or str
         Feature set of the model; a set of another version is another set.
     target_ids : sequence of int or None
-        Targets that it must know; None for any.
+        Targets of its training programs; None for any.
     """
     chosen = base.feature_set(feature_set) if isinstance(feature_set, str) else feature_set
     targets = [store.targets.get(id_).digest for id_ in target_ids or ()]
@@ -281,12 +280,12 @@ def find(
 
 
 def is_current(store: Store, stored: StoredModel) -> bool:
-    """Tell whether the same recipe would learn from the same data today."""
+    """Tell whether the training data of a model's recipe are the same today."""
     return _is_current(store, stored, {})
 
 
 def are_current(store: Store, models: Sequence[StoredModel]) -> list[bool]:
-    """Return :func:`is_current` of many models; what they have in common is read once."""
+    """Return :func:`is_current` of many models; common training data are read once."""
     now: dict[bytes, bytes | None] = {}
     return [_is_current(store, stored, now) for stored in models]
 
@@ -294,8 +293,8 @@ def are_current(store: Store, models: Sequence[StoredModel]) -> list[bool]:
 def choose_features(store: Store, scope: Scope = EVERYTHING) -> str:
     """Return the feature set that most measured programs have rows of.
 
-    Sets that cover nearly as many count as equal, and ``tunedb.scheduled`` is preferred among
-    them. Where no rows are stored it is ``steps``, which needs nothing but the records.
+    Sets that cover nearly as many count as equal, and ``tunedb.scheduled`` comes first among them.
+    If no rows are stored it is ``steps``, which needs only the records.
     """
     workloads, targets = scope.workload_ids, scope.target_ids
     stored = {
@@ -316,7 +315,7 @@ def choose_features(store: Store, scope: Scope = EVERYTHING) -> str:
 
 
 def _compare(stored: StoredModel, body: bytes) -> None:
-    """Warn of a model that was trained again and is another one."""
+    """Warn if a retrained model differs from the stored one."""
     if cards.body_digest(body).hex() != stored.card["body"]["digest"]:
         _log.warning(
             "model %d: the retrained model differs in some bytes; "
@@ -337,7 +336,7 @@ def _is_usable(store: Store, stored: StoredModel, feature_set: NamedSet) -> bool
 
 
 def _is_current(store: Store, stored: StoredModel, now: dict[bytes, bytes | None]) -> bool:
-    """Tell whether a model is of today's data; `now` remembers digests of what was read."""
+    """Tell whether a model is of today's data; `now` caches the digests of read data."""
     card = stored.card
     if card.get("card") != cards.VERSION or card["store"] != store.key:
         return False

@@ -28,19 +28,19 @@ from .model import Model
 from .pairs import Pairs
 from .recipe import Recipe
 
-#: Share of the workloads that boosting is stopped by.
+#: Share of held-out workloads, which stop boosting.
 HELD_OUT_SHARE = 0.2
 
-#: Workloads with programs to compare below which boosting is not stopped. One held-out workload
-#: says little: it may be ranked best by the first trees, which know next to nothing, and a model
-#: of those ranks others badly. Too many rounds cost little.
+#: Least workloads with programs to compare for early stopping. One held-out workload says little:
+#: the first trees, which have learned little, may rank it best, and a model of those ranks others
+#: badly. Too many rounds cost little.
 LEAST_WORKLOADS = 10
 
-#: Programs that each held-out one is compared with, in every round.
+#: Comparisons of each held-out program, in every round.
 _PARTNERS = 32
 
 #: Called after each round with its number, from 1 and over all boosters, and with the accuracy on
-#: held-out workloads, None where none are held out.
+#: held-out workloads; None without held-out workloads.
 OnRound = Callable[[int, float | None], None]
 
 #: Builds the matrix of the training programs from the row model, threads and a seed.
@@ -49,29 +49,29 @@ MakeMatrix = Callable[[Dataset, RowModel, int, int], TrainingMatrix]
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A model, and how it came to be.
+    """A model, with the facts of its training.
 
     Parameters
     ----------
     model : Model
         The trained model.
     history : tuple of float
-        Mean pairwise accuracy over held-out workloads after each round; empty where none were
-        held out.
+        Mean pairwise accuracy over held-out workloads after each round; empty without held-out
+        workloads.
     rounds : int
         Rounds of each booster.
     best_round : int
-        :func:`tunedb.models.boosting.best_round` of `history`; `rounds` where there is none.
+        :func:`tunedb.models.boosting.best_round` of `history`; `rounds` without a history.
     held_out : tuple of int
-        Workloads (indices into :attr:`Dataset.workloads`) that boosting was stopped by. The
+        Held-out workloads (indices into :attr:`Dataset.workloads`), which stopped boosting. The
         boosters are trained on all workloads afterwards, these too.
     programs : int
         Training programs of the boosters.
     left_out : dict
-        Reasons for which examples were left out → how many: ``only failures`` in their
-        group, or not in the ``training set``.
+        Reason → number of left-out examples: ``only failures`` in their group, or not in the
+        ``training set``.
     seconds : float
-        Wall time of it all.
+        Wall time of the whole training.
     threads : int
         Threads of XGBoost. The model does not depend on it.
     """
@@ -98,8 +98,8 @@ def fit(
 ) -> Fitted:
     """Train a model.
 
-    With ``recipe.patience`` some workloads are held out first, to find after how many rounds
-    boosting no longer gains on workloads that it has not seen; the boosters are then trained for
+    With ``recipe.patience`` the training first holds some workloads out, to find the number of
+    rounds after which boosting no longer gains on unseen workloads. It then trains the boosters for
     that many rounds on all workloads, because a workload is worth more than a round. With patience
     0, or fewer than :data:`LEAST_WORKLOADS` workloads, there are ``recipe.rounds`` rounds.
 
@@ -115,12 +115,12 @@ def fit(
     threads : int, optional
         See :func:`tunedb.models._xgboost.threads_to_use`.
     device : str
-        XGBoost's: ``cpu``, or ``cuda`` where a GPU and a build for it are there.
+        XGBoost's device: ``cpu``, or ``cuda`` with a GPU and a build for it.
     on_round : callable, optional
-        For progress; at most :func:`most_rounds` rounds. An exception in it ends the training, and
-        nothing is left behind.
+        Callback for progress; at most :func:`most_rounds` rounds. An exception in it ends the
+        training without left-over files.
     make_matrix : callable, optional
-        Another than :func:`in_memory` (as :mod:`tunedb.models.external`).
+        Builder of the matrix instead of :func:`in_memory` (as :mod:`tunedb.models.external`).
 
     Raises
     ------
@@ -164,15 +164,15 @@ def fit(
 
 
 def select(examples: Dataset, recipe: Recipe) -> Dataset:
-    """Return what a recipe learns from.
+    """Return the training programs of a recipe.
 
-    Those are the programs of groups where some program ran: where all failed none was better than
-    another, and no throughput is known. Of them the recipe's training set.
+    They are the recipe's training set of the groups with a program that ran: in a group of failures
+    no program is better than another, and no throughput is known.
 
     Raises
     ------
     UsageError
-        No two programs are left of which one is better.
+        No two programs of different quality are left.
     NotFoundError, PluginError
         The training set does not exist or load.
     """
@@ -180,12 +180,12 @@ def select(examples: Dataset, recipe: Recipe) -> Dataset:
 
 
 def most_rounds(recipe: Recipe) -> int:
-    """Return how many rounds of boosting a recipe takes at most, over all boosters."""
+    """Return the maximum number of boosting rounds of a recipe, over all boosters."""
     return recipe.rounds * (recipe.members + (recipe.patience > 0))
 
 
 def _selected(examples: Dataset, recipe: Recipe) -> tuple[Dataset, dict[str, int]]:
-    """Return what a recipe learns from, and how many programs are left out for which reason."""
+    """Return the training programs of a recipe, and the numbers of left-out ones by reason."""
     ran = np.bincount(examples.group[~examples.failed], minlength=len(examples.groups)) > 0
     able = np.flatnonzero(ran[examples.group])
     if not len(able):
@@ -193,7 +193,7 @@ def _selected(examples: Dataset, recipe: Recipe) -> tuple[Dataset, dict[str, int
             f"nothing to learn from: none of {_count(len(examples))} ran; "
             "measure or import more, then: tunedb train"
         )
-    # Rows are copied once, and only those of training programs: they are most of the memory.
+    # Rows, most of the memory, are copied once, and only those of training programs.
     rankable = replace(examples, rows=examples.rows[:0]).take(able)
     policy: TrainingSet
     policy, argument = recipe_part("training set", recipe.training_set)
@@ -223,7 +223,7 @@ def in_memory(examples: Dataset, row_model: RowModel, threads: int, seed: int) -
     Raises
     ------
     UsageError
-        They have no rows.
+        The examples have no rows.
     """
     if len(examples.rows) != examples.starts[-1] or not len(examples.rows):
         raise UsageError(
@@ -236,7 +236,7 @@ def in_memory(examples: Dataset, row_model: RowModel, threads: int, seed: int) -
 
 @dataclass(slots=True)
 class _RankerTraining:
-    """One training: the programs, and what all its boosters share."""
+    """One training: the programs, and the matrix that all its boosters share."""
 
     chosen: Dataset
     recipe: Recipe
@@ -248,11 +248,11 @@ class _RankerTraining:
     done: int = 0
 
     def search(self, held_out: NDArray[np.int64]) -> list[float]:
-        """Return the accuracy on held-out workloads after each round, until it gains no more."""
+        """Return the accuracy on held-out workloads after each round, until the gain ends."""
         unseen = np.isin(self.chosen.workload, held_out)
         labels, group = self.chosen.throughput[unseen], self.chosen.group[unseen]
         pairs = Pairs.from_labels(labels, group, _PARTNERS, self.recipe.seed)
-        # They are in the matrix and count 0: to put the others into bins again would take longer.
+        # Held-out programs are in the matrix with weight 0: binning the others again takes longer.
         stopping = EarlyStopping(pairs, unseen, self.recipe.patience)
         return self._boost(0, (~unseen).astype(np.float64), self.recipe.rounds, stopping)[1]
 
@@ -264,7 +264,7 @@ class _RankerTraining:
     def _boost(
         self, member: int, counts: Floats | None, rounds: int, stopping: EarlyStopping | None = None
     ) -> tuple[Any, list[float]]:
-        """Return a booster of so many rounds at most, and what was noted after each."""
+        """Return a booster of so many rounds at most, and its history."""
         recipe = self.recipe
         settings = parameters(
             recipe, seed=_seed(recipe, member), threads=self.threads, device=self.device
@@ -276,7 +276,7 @@ class _RankerTraining:
         )
 
     def _counts(self, member: int) -> Floats | None:
-        """Return how often each program counts in a member: its workload's place in a bootstrap."""
+        """Return each program's weight in a member: the count of its workload in a bootstrap."""
         present = np.unique(self.chosen.workload)
         if self.recipe.members == 1 or len(present) == 1:
             return None
@@ -291,19 +291,19 @@ class _RankerTraining:
 
 
 def _seed(recipe: Recipe, member: int) -> int:
-    """Return the seed of a member: no two recipes share one by being next to each other."""
+    """Return the seed of a member; recipes with adjacent seeds share none."""
     return int(np.random.SeedSequence([recipe.seed, member]).generate_state(1)[0] >> 1)
 
 
 def _held_out(examples: Dataset, recipe: Recipe) -> NDArray[np.int64]:
-    """Return the workloads that boosting is stopped by, ascending.
+    """Return the held-out workloads, which stop boosting, ascending.
 
-    Which of two workloads comes first depends on their digests and the seed alone, so that data
-    of others do not reshuffle them.
+    The order of two workloads depends on their digests and the seed alone, so that data of others
+    do not reshuffle them.
     """
     if recipe.patience == 0:
         return np.empty(0, np.int64)
-    # Only workloads with programs to compare can say anything.
+    # Only workloads with programs to compare have an accuracy.
     pairs = Pairs.from_labels(examples.throughput, examples.group, 2, recipe.seed)
     able = np.unique(examples.workload[pairs.compared]).tolist()
     if len(able) < LEAST_WORKLOADS:

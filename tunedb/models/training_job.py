@@ -1,4 +1,4 @@
-"""Training a model for a database: what is read, the training, its evaluation, and the card."""
+"""Training a model for a database: the inputs, the training, its evaluation, and the card."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ from .training import Fitted, fit, most_rounds, select
 if TYPE_CHECKING:
     from ..storage.store import Store
 
-# ---- A quick judgement of a recipe, for the card of the model that it makes ----------------------
+# ---- A quick evaluation of a recipe, for the card of its model -----------------------------------
 #
-# It is ``tunedb evaluate`` in little: one regime, workloads that are held out, and few seeds. Each
-# seed takes about as long as the training itself. What a card promises is watched by
-# :mod:`tunedb.models.drift`.
+# A small ``tunedb evaluate``: one regime, held-out workloads, and few seeds. Each seed takes about
+# as long as the training itself. :mod:`tunedb.models.drift` compares later trials with the card.
 
 #: Name of the model in the figures of a card.
 MODEL = "model"
@@ -40,10 +39,10 @@ MODEL = "model"
 #: Name of the oracle that measures each program once.
 FLOOR = "noise floor"
 
-#: Which pool says how good a model is: candidates that no model has chosen yet.
+#: The pool that measures a model's quality: candidates that no model has chosen yet.
 FIRST = "random"
 
-#: Seeds of the splits, and above how many rows there is but one.
+#: Seeds of the splits, and the number of rows above which there is only one.
 _SEEDS, _FEW_ROWS = 3, 30_000
 
 
@@ -55,31 +54,31 @@ def quick_evaluation(
     threads: int | None = None,
     on_step: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Return how well a recipe ranks workloads that it has not seen.
+    """Evaluate the ranking of unseen workloads by a recipe.
 
     Parameters
     ----------
     examples : Dataset
         All inputs of the model, with rows.
     recipe : Recipe
-        The model's.
+        Recipe of the model.
     noise : ndarray of float64 or None
-        How far run times are off (:func:`tunedb.models.evaluation.repeat_noise`).
+        Deviations of run times (:func:`tunedb.models.evaluation.repeat_noise`).
     threads : int or None
-        Of XGBoost.
+        Threads of XGBoost.
     on_step : callable or None
-        Called with the number of trainings that are done, and of all.
+        Called with the number of finished trainings, and of all.
 
     Returns
     -------
     dict
         For JSON: ``pools`` has for each kind of pool the number of ``workloads`` and ``figures``:
         model or baseline → figure → ``[mean, low, high]`` (95 % bootstrap interval over
-        workloads), and as ``noise floor`` what an oracle reaches that measures each program once.
-        ``pairwise`` is the model's mean in random pools, or in all trials where random ones are too
+        workloads), and as ``noise floor`` the figures of an oracle that measures each program once.
+        ``pairwise`` is the model's mean in random pools, or in all trials if random ones are too
         few; ``pairwise_p5`` the 5th percentile over workloads, in the kind of pool where it is
-        lower: what is below it is drift. Where nothing can be held out ``impossible`` says why,
-        and the others are empty or None.
+        lower: accuracy below it is drift. If no workload can be held out, ``impossible`` is the
+        reason, and the others are empty or None.
     """
     seeds = 1 if len(examples.rows) > _FEW_ROWS else _SEEDS
     try:
@@ -116,7 +115,7 @@ def quick_evaluation(
 
 
 def no_evaluation(reason: str) -> dict[str, Any]:
-    """Return what :func:`quick_evaluation` returns where nothing can be judged."""
+    """Return the result of :func:`quick_evaluation` without an evaluation."""
     return {
         "regime": NEW_WORKLOAD,
         "seeds": 0,
@@ -155,8 +154,8 @@ def _figures(result: Result) -> dict[str, list[float | None]]:
 #: Training takes three times as much: all rows, the training rows, and their bins.
 IN_MEMORY_BYTES = 2 * 2**30
 
-#: Called with what is done ("features", "sessions", "reading", "features read", "training",
-#: "evaluation"), how much is done, and of how much: 0 if unknown.
+#: Called with the step ("features", "sessions", "reading", "features read", "training",
+#: "evaluation"), the finished units, and their total: 0 if unknown.
 Step = Callable[[str, int, int], None]
 
 
@@ -168,7 +167,7 @@ def usable(name: str) -> FeatureSet:
     UsageError
         The number of its columns depends on the program.
     NotFoundError, PluginError
-        There is none of this name, or it does not load.
+        The feature set does not exist or does not load.
     """
     features = feature_set(name)
     if not features.columns:
@@ -180,9 +179,9 @@ def usable(name: str) -> FeatureSet:
 
 
 def check_recipe(recipe: Recipe) -> None:
-    """Raise NotFoundError, PluginError or UsageError for a part or number that cannot be.
+    """Raise NotFoundError, PluginError or UsageError for an impossible part or number.
 
-    A typing error is reported before anything is read.
+    So a typing error is reported before anything is read.
     """
     recipe.check()
     recipe_part("loss", recipe.loss)
@@ -194,9 +193,9 @@ def check_recipe(recipe: Recipe) -> None:
 def digest_of_data(
     store: Store, features: str, label: str, corrected: bool, scope: Scope
 ) -> bytes | None:
-    """Return the digest of what a model of these choices would learn from today.
+    """Return the digest of today's training data for these choices.
 
-    None where programs lack features that training would compute first.
+    None if programs lack features that training would compute first.
     """
     chosen = usable(features)
     examples, counts = load_counted(store, chosen, label=label, corrected=corrected, scope=scope)
@@ -206,14 +205,14 @@ def digest_of_data(
 
 
 def _load(store: Store, recipe: Recipe, scope: Scope) -> tuple[Dataset, DataCounts]:
-    """Return what a recipe learns from, without feature rows."""
+    """Return the examples of a recipe, without feature rows."""
     label, corrected = recipe.label, recipe.corrected
     features = usable(recipe.features)
     return load_counted(store, features, label=label, corrected=corrected, scope=scope)
 
 
 def _extract(store: Store, features: StepFeatures, scope: Scope, step: Step) -> None:
-    """Compute the features of programs that have none."""
+    """Compute missing features of programs."""
     where: dict[str, Any] = {
         "workload_ids": scope.workload_ids,
         "target_ids": scope.target_ids,
@@ -232,7 +231,7 @@ def _extract(store: Store, features: StepFeatures, scope: Scope, step: Step) -> 
 
 
 def _failed(store: Store, features: StepFeatures) -> set[int]:
-    """Return the programs whose features were asked for in vain: no extraction tries them again."""
+    """Return the programs whose features failed before: no extraction tries them again."""
     return set(store.batches.quarantined_lines(quarantine_name(features)))
 
 
@@ -254,7 +253,7 @@ def training_json(fitted: Fitted) -> dict[str, Any]:
 
 
 def _counts_json(counts: DataCounts) -> dict[str, Any]:
-    """Return how many records were read and how many were left out, for the card."""
+    """Return the numbers of read and of left-out records, for the card."""
     return {
         "records": counts.records,
         "left_out": {
@@ -271,31 +270,31 @@ def _is_large(labels: Dataset) -> bool:
 
 
 def _silent(step: str, done: int, total: int) -> None:
-    """Tell nobody."""
+    """No-op callback."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingJob:
-    """A recipe, and what it has to learn from.
+    """A recipe and its examples.
 
     Parameters
     ----------
     store : Store
         The database.
     recipe : Recipe
-        How to train.
+        Recipe of the model.
     scope : Scope
-        Which records count.
+        Selection of the records.
     labels : Dataset
         Measured programs, without feature rows.
     counts : DataCounts
-        Feature rows that were read for them.
+        Counts of used and unused records.
     external : bool
-        True where feature rows stream from disk; the model is the same.
+        Stream feature rows from disk; the model is the same.
     threads : int or None
         Threads of XGBoost.
     step : callable
-        For progress.
+        Callback for progress.
     """
 
     store: Store
@@ -318,9 +317,9 @@ class TrainingJob:
         threads: int | None = None,
         step: Step | None = None,
     ) -> Self:
-        """Return a job after what is missing was computed; parameters as :func:`store.train`.
+        """Compute missing inputs and return a job; parameters as :func:`store.train`.
 
-        These are features that need no module, and the factors of sessions.
+        The inputs are features that need no module, and the factors of sessions.
         """
         step = step or _silent
         import_xgboost()  # a missing package is reported before anything is computed
@@ -339,7 +338,7 @@ class TrainingJob:
     def read(
         cls, store: Store, recipe: Recipe, scope: Scope, *, threads: int | None = None
     ) -> Self:
-        """Return a job on what the database holds; nothing is written."""
+        """Return a job on the stored inputs; nothing is written."""
         labels, counts = _load(store, recipe, scope)
         large = _is_large(labels)
         return cls(store, recipe, scope, labels, counts, large, threads, _silent)
@@ -360,13 +359,13 @@ class TrainingJob:
         examples = self.labels if self.external else self.examples
         self.step("training", 0, most)
         if self.external:
-            from .external import fit_external  # reads what most never need
+            from .external import fit_external  # most jobs do not need it
 
             return fit_external(self.store, examples, self.recipe, **settings)
         return fit(examples, self.recipe, **settings)
 
     def evaluate(self) -> dict[str, Any]:
-        """Return how well the recipe does on held-out workloads (:mod:`.judging`)."""
+        """Evaluate the recipe on held-out workloads (:func:`quick_evaluation`)."""
         if self.external:
             return no_evaluation("not evaluated: the features do not fit into memory")
 

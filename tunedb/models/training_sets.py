@@ -1,7 +1,7 @@
 """Choice of the training programs.
 
 More records are not better by themselves: late in a search nearly all programs are good, and a
-model that sees mostly those no longer learns what a bad one looks like.
+model of mostly good programs does not learn to recognise bad ones.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ FIRST_TRIALS = 64
 #: Programs that ``diverse`` takes by default.
 DIVERSE_PROGRAMS = 2000
 
-#: Trials of each group among which ``diverse`` chooses, unless they are too few for what is asked
-#: for: late in a search nearly all programs are good.
+#: Trials of each group among which ``diverse`` chooses, unless they are too few: late in a search
+#: nearly all programs are good.
 _EARLY_TRIALS = 128
 
 #: Levels of throughput, equally wide in its square root. Stretches of equally many programs hold
@@ -31,7 +31,7 @@ _EARLY_TRIALS = 128
 _LEVELS = 8
 
 #: The three sources of candidates of Ansor's search (Zheng et al., OSDI 2020, section 5.1): random
-#: annotations, mutations of what the model rated well, and what was measured before.
+#: annotations, mutations of programs with high scores, and measured programs.
 _SOURCES = (Origin.RANDOM, Origin.MUTATED, Origin.MEASURED)
 
 
@@ -46,7 +46,7 @@ class All:
         Raises
         ------
         UsageError
-            There is an argument.
+            The argument is not empty.
         """
         if argument:
             raise UsageError(f"training set 'all' takes no argument, got {argument!r}")
@@ -66,7 +66,7 @@ class First:
         examples : Dataset
             Programs to choose from.
         argument : str
-            How many trials, :data:`FIRST_TRIALS` if empty.
+            Number of trials; :data:`FIRST_TRIALS` if empty.
         seed : int
             Not used.
 
@@ -80,7 +80,7 @@ class First:
 
 
 class ByOrigin:
-    """Programs by where their candidates came from: ``origin:random,mutated``."""
+    """Programs by origin: ``origin:random,mutated``."""
 
     name = "origin"
 
@@ -128,19 +128,19 @@ class Diverse:
     def choose(self, examples: Dataset, argument: str, seed: int) -> Ints:
         """Return the numbers of programs of all groups, slow, fast and failed ones.
 
-        Each group counts alike, and in it each of its strata: those that failed, and the
-        others by eight levels of throughput. Where a stratum or a group has too few, its places
-        go to the others. Of each group there are the first 128 trials to choose from, or, where
-        all groups together have too few of them, the first 256, 512, and so on.
+        Groups get equal numbers of places, and so do the strata of a group: the failures, and the
+        other programs by eight levels of throughput. If a stratum or a group has too few programs,
+        its places go to the others. The choice is among the first 128 trials of each group; if all
+        groups together have too few of them, among the first 256, 512, and so on.
 
         Parameters
         ----------
         examples : Dataset
-            Programs to choose from; fewer than asked for are all taken.
+            Programs to choose from; all, if they are fewer than the number.
         argument : str
-            How many programs, :data:`DIVERSE_PROGRAMS` if empty.
+            Number of programs; :data:`DIVERSE_PROGRAMS` if empty.
         seed : int
-            Of the draw inside a stratum.
+            Seed of the draw inside a stratum.
 
         Raises
         ------
@@ -155,8 +155,8 @@ class Diverse:
         group = examples.group[early].astype(np.int64)
         level = np.minimum(np.sqrt(examples.throughput[early]) * _LEVELS, _LEVELS - 1)
         stratum = np.where(examples.failed[early], _LEVELS, level.astype(np.int64))
-        # The n-th of each stratum before any (n + 1)-th, and so with the groups: whoever has
-        # nothing left is passed over, which leaves its places to the others.
+        # The n-th of each stratum before any (n + 1)-th, and so with the groups: an empty stratum
+        # or group leaves its places to the others.
         turn = _turns(group * (_LEVELS + 1) + stratum, draw)
         turn = _turns(group, turn * len(early) + draw)
         return np.sort(early[np.lexsort((draw, turn))[:most]])
@@ -174,7 +174,7 @@ def _number(name: str, argument: str, default: int) -> int:
 
 
 def _early(trials: NDArray[np.int32], most: int) -> Ints:
-    """Return the numbers of the programs of early trials, of which there are `most` at least."""
+    """Return the numbers of the programs of early trials, at least `most`."""
     span = _EARLY_TRIALS
     while (early := np.flatnonzero(trials < span)).size < most:
         span *= 2
@@ -182,7 +182,7 @@ def _early(trials: NDArray[np.int32], most: int) -> Ints:
 
 
 def _turns(kind: Ints, key: Ints) -> Ints:
-    """Return which one of its kind each is, from 0, in the order of a key, shape (n,)."""
+    """Return the rank of each item within its kind, from 0, in the order of a key, shape (n,)."""
     order = np.lexsort((key, kind))
     ordered = kind[order]
     begins = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))

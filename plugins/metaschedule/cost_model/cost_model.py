@@ -29,27 +29,27 @@ _DEVICES = ("cpu", "cuda")
 class CostModel(_PyCostModel):
     """A cost model that begins with a model of the database.
 
-    For each target it takes the best model that ``tunedb train`` has made for the feature set. If
-    there is none it trains one on the programs that have rows of the set, in about a second; in an
-    empty database it predicts at random until the first batch is measured. It trains again when the
+    For each target it takes the best model that ``tunedb train`` has stored for the feature set.
+    Without one it trains a model on the programs that have rows of the set, in about a second; in
+    an empty database it predicts at random until the first batch is measured. It retrains when the
     new trials are a fifth of its programs, when the trials of a workload have doubled, and when it
-    orders them worse than its card promises (drift). In between, scores of a workload are corrected
-    by a residual where that helps on trials that were left out of it.
+    orders them worse than its card promises (drift). In between, a residual corrects the scores of
+    a workload if that helps on held-out trials.
 
-    Predictions that were made before a program was measured are stored (``tunedb models drift``),
-    with a card of each model that was trained on the way. Rows of measured candidates are stored
-    where the database lacks them, so that nothing is extracted again for the next model.
+    Predictions made before the measurement of a program are stored (``tunedb models drift``), with
+    a card of each model of the run. Missing rows of measured candidates are stored, so that the
+    next model need not extract them again.
 
     Parameters
     ----------
     database : Database, str or Path
         Database of the run, or the URL or path of another one.
     features : str
-        Feature set. ``MeasureCallback`` stores rows of the sets that the database is told to keep.
+        Feature set. ``MeasureCallback`` stores rows of the database's feature sets.
     recipe : Recipe, optional
         Recipe of the models; by default that of the stored model. Its feature set is `features`.
-        While tuning there are no held-out workloads and at most 200 rounds, and of a large
-        database 4,000 diverse programs make the training set.
+        Training while tuning has no held-out workloads and at most 200 rounds; of a large database
+        it uses 4,000 diverse programs.
     threads : int, optional
         Threads that extract, score and train; by default those of the tuning context.
     device : {"cpu", "cuda"}
@@ -57,8 +57,8 @@ class CostModel(_PyCostModel):
     residuals : bool
         Whether scores may be corrected for the workload at hand.
     avoid_failures : bool
-        Whether scores are lowered by the share that expected failures cost
-        (:func:`tunedb.models.failures.penalty`), where the database has a model of failures
+        Whether scores are lowered by the cost of expected failures
+        (:func:`tunedb.models.failures.penalty`), if the database has a model of failures
         (``tunedb train --failures``).
 
     Raises
@@ -87,7 +87,7 @@ class CostModel(_PyCostModel):
     ...                                ms.measure_callback.UpdateCostModel()])
     """
 
-    # TVM's objects have no dictionary of their own.
+    # TVM's objects lack an instance dictionary.
     __slots__ = ("__dict__", "__weakref__")
 
     def __init__(

@@ -39,8 +39,8 @@ BASE_PROGRAMS = 4_000
 #: Growth of the programs after which the model is trained again (TVM's, apache/tvm#11892).
 _GROWTH = 0.2
 
-#: Least trials of a workload at which the model is trained again when they have doubled, however
-#: many programs of others it was trained on: on Roller's V100 logs, models with a workload's first
+#: Least trials of a workload at which the model is retrained when they have doubled, however many
+#: programs of others it was trained on: on Roller's V100 logs, models with a workload's first
 #: 128 trials in their training set ordered 71 % of the pairs among its next 64, models of other
 #: workloads alone 67 %.
 _ROUND = 64
@@ -114,7 +114,7 @@ class Learner:
     scoring : Scoring or None
         The model in use.
     failures : FailureModel or None
-        Model of failures; it stays as it is.
+        Model of failures; it is never retrained.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Learner:
                 best = model_store.find(
                     self._store, feature_set=self._options.features, target_ids=ids
                 )
-                # One of which only the card is kept would be trained first, for minutes perhaps.
+                # A model with a card alone would have to be retrained first, perhaps for minutes.
                 if best is not None and best.size is not None:
                     self._use_stored(best)
                     if not self._is_outgrown(best, ids):
@@ -237,7 +237,7 @@ class Learner:
         known: Container[int],
         threads: int,
     ) -> None:
-        """Add a measured batch; train again or correct scores where that is due.
+        """Add a measured batch; retrain or correct scores if necessary.
 
         Parameters
         ----------
@@ -247,7 +247,7 @@ class Learner:
             Results of the batch.
         known : container of int
             Programs that the store had measured before: they may be in the training set, so they
-            do not show how the model does on others.
+            do not test the model.
         threads : int
             Threads of XGBoost.
         """
@@ -271,7 +271,7 @@ class Learner:
 
     def _is_due(self, scoring: Scoring, workload: bytes) -> bool:
         """Tell whether to train again: the data grew, or the model drifted."""
-        if scoring.unseen() >= _GROWTH * scoring.scorer.learnt:
+        if scoring.unseen() >= _GROWTH * scoring.scorer.trained_on:
             return True
         new = scoring.unseen(workload)
         if new >= max(_ROUND, self._trials.count(workload) - new):
@@ -285,7 +285,7 @@ class Learner:
         return True
 
     def train(self, threads: int) -> None:
-        """Train a model on the store's programs and the trials, where these are enough."""
+        """Train a model on the store's programs and the trials, if these are enough."""
         options = self._options
         base = self._read_base()
         examples = self._trials.dataset(options.features, self.recipe.label, base)
@@ -329,7 +329,7 @@ class Learner:
         return self._base
 
     def _read_own(self, workload: ExampleWorkload) -> Dataset | None:
-        """Return the last stored trials of a workload; None where these are few."""
+        """Return the last stored trials of a workload; None if these are few."""
         for ids in self._target_ids:
             try:
                 examples = self._load(ids, [workload.id])
@@ -368,7 +368,7 @@ def scorer_of(model: Model, row: NewModel, id_: int | None = None) -> Scorer:
     return Scorer(
         model=model,
         row=row,
-        learnt=int(row.card["learnt"]["programs"]),
+        trained_on=int(row.card["learnt"]["programs"]),
         least=row.card["drift"]["pairwise_p5"],
         id=id_,
     )
@@ -384,7 +384,7 @@ def _has_pairs(examples: Dataset) -> bool:
     """Tell whether a model can be trained: there are enough programs, some faster than others."""
     if len(examples) < _LEAST:
         return False
-    # Programs of a group stand together; a group of failures alone is told by its zeros.
+    # Programs of a group are adjacent; a group of failures alone has only zeros.
     same = examples.group[1:] == examples.group[:-1]
     return bool((same & (np.diff(examples.throughput) != 0)).any())
 

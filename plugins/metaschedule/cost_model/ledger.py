@@ -29,7 +29,7 @@ class Scorer:
         Model that scores.
     row : NewModel
         Row of the model without boosters, which is added with the first stored prediction.
-    learnt : int
+    trained_on : int
         Number of programs in its training set.
     least : float or None
         Pairwise accuracy below which it has drifted: its card's 5th percentile over workloads.
@@ -39,7 +39,7 @@ class Scorer:
 
     model: Model
     row: NewModel
-    learnt: int
+    trained_on: int
     least: float | None = None
     id: int | None = None
 

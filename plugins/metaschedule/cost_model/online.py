@@ -94,7 +94,7 @@ def save(path: Path, scorer: Scorer | None) -> None:
 
 
 def load(path: Path) -> Scorer | None:
-    """Return the model of a file; None where the saved cost model had none yet.
+    """Return the model of a file; None if the saved cost model had none yet.
 
     XGBoost trusts the bytes that it reads, so load only files that you saved yourself; the digest
     reveals damage, not malice.
@@ -338,7 +338,7 @@ class OnlineModel:
         return known[1], known[2]
 
     def _program(self, task: CandidateTask, candidate: Any) -> Program | None:
-        """Return a candidate as the database knows it; None where it cannot be stored."""
+        """Return the stored form of a candidate; None if it cannot be stored."""
         try:
             trace = trace_codec.encode(candidate.sch.trace)
         except trace_codec.UnknownInstructionError:
@@ -437,7 +437,7 @@ class OnlineModel:
 def trial_of(
     rows: NDArray[np.float32], program: Program, program_id: int, result: Any, label: str
 ) -> RunTrial | None:
-    """Return a measured candidate as a trial; None for one that is no example.
+    """Return a measured candidate as a trial; None if it is no example.
 
     Parameters
     ----------

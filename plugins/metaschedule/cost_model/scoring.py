@@ -113,10 +113,10 @@ def fit_residual(
     Returns
     -------
     residual : Residual or None
-        None where there are too few trials, or it does not help.
+        None if there are too few trials, or it does not help.
     gain : float
         Share of the pairs among the better half of held-out trials that it brings into order; 0
-        where nothing was fitted.
+        without a fit.
     """
     features, scores, throughput = features[-MOST:], scores[-MOST:], throughput[-MOST:]
     if len(scores) < LEAST or throughput.min() == throughput.max():
@@ -270,7 +270,7 @@ class Scoring:
         trials.count += len(scores)
 
     def accuracy(self, workload: bytes) -> float:
-        """Return the pairwise accuracy over a workload's last trials; NaN where they are few."""
+        """Return the pairwise accuracy over a workload's last trials; NaN if they are few."""
         trials = self._unseen.get(workload)
         if trials is None or len(trials.outcomes) < _LEAST:
             return float("nan")

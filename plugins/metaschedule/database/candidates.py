@@ -1,7 +1,7 @@
 """Live candidates of a tuning run, from the search that makes them until they are stored.
 
-TVM hands a candidate through builder and runner without room for more, so everything else that is
-known of it is kept here under the address of its trace.
+TVM hands a candidate through builder and runner without room for more, so this module keeps the
+other facts about it under the address of its trace.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cachetools import FIFOCache
 from ....identity import canonical_json
 from ....records import Measurement, Origin
 
-#: Most candidates that are kept; a batch has 16 to 64, and each task of a run has one at a time.
+#: Most live candidates; a batch has 16 to 64, and each task of a run has one batch at a time.
 _MOST = 4096
 
 _CROSSOVER = "crossover"
@@ -51,7 +51,7 @@ class Lineage:
         operator : str
             Name of the operator that made the child.
         partner : Lineage, optional
-            Lineage of the second parent. One that descends from no stored program leaves no digest.
+            Lineage of the second parent. Without a stored ancestor it leaves no digest.
         """
         operators = (*self.operators, operator)
         if partner is None:
@@ -159,7 +159,7 @@ class CandidateRegistry:
                 self._taken(live, name, empty)
 
     def _taken(self, live: _LiveCandidate, name: str, empty: Any) -> Any:
-        """Empty an attribute and return its value; remove a candidate that is empty then."""
+        """Empty an attribute and return its value; remove a candidate that becomes empty."""
         value = getattr(live, name)
         setattr(live, name, empty)
         if live.lineage is None and live.committed is None and not live.is_recorded:

@@ -35,8 +35,8 @@ class Database(_PyDatabase):
         Target whose programs are served. Without it the handle serves a store that holds one kind
         of device for the workload, and binds to the target of its first commit.
     fallback : {"exact", "compatible"}
-        ``compatible`` answers with programs for targets of the same kind and architecture where
-        there are none for the exact target. Another kind is never served.
+        ``compatible`` answers with programs for targets of the same kind and architecture if there
+        are none for the exact target. Another kind is never served.
     module_equality : {"structural", "ignore-tensor", "anchor-block"}
         Equality under which two modules are one workload, here and in C++.
     read_only : bool
@@ -47,9 +47,9 @@ class Database(_PyDatabase):
         Feature sets whose rows ``MeasureCallback`` stores with each batch, so that training never
         replays; ``()`` for none. An error there is logged and stops nothing.
     layers : sequence of str or Path
-        Databases that answer, in this order, where this one has no record to serve for a workload
-        and target: paths or URLs, which are only read. One that cannot be read is left out for a
-        minute, with one warning.
+        Paths or URLs of databases that answer, in this order, if this one has no record to serve
+        for a workload and target. They are only read. An unreadable layer is left out for a minute,
+        with one warning.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class Database(_PyDatabase):
     >>> ms.tune_tir(mod, database.tvm_target, work_dir, 64, database=database)
     """
 
-    # TVM's objects have no dictionary of their own.
+    # TVM's objects lack an instance dictionary.
     __slots__ = ("__dict__", "__weakref__")
 
     def __init__(

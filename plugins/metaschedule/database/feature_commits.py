@@ -37,7 +37,7 @@ class FeatureCommits:
     Raises
     ------
     NotFoundError, PluginError
-        A feature set does not exist or does not load. One of :data:`DEFAULT` that does not load
+        A feature set does not exist or does not load. A set of :data:`DEFAULT` that does not load
         is logged and left out.
     UsageError
         `names` is a string.
@@ -116,7 +116,7 @@ class FeatureCommits:
             self._warn(features.name, bad[0].reason)
 
     def _rows(self, features: NestFeatures, candidates: Sequence[Any], target: Any) -> list[Any]:
-        """Return the rows of candidates, computed where no cost model remembers them."""
+        """Return the rows of candidates, computed if no cost model remembers them."""
         from ..features.rows import rows_of
 
         remembered = self.remembered.get(features.name, lambda: None)()

@@ -54,7 +54,7 @@ _arg_info_as_json = tvm_ffi.get_global_func("s_tir.meta_schedule.ArgInfoAsJSON")
 class Candidate:
     """One measured candidate, as a measure callback gets it.
 
-    A served one stands for a program that was measured before and is not stored.
+    A served candidate is a program that was measured before; it is not stored again.
     """
 
     workload: Any
@@ -135,7 +135,7 @@ class Handle:
             return self.workloads.find(mod) is not None or self.layers.have(mod)
 
     def commit_workload(self, mod: Any) -> Any:
-        """Return the Workload of exactly this module, adding it where it is missing."""
+        """Return the Workload of exactly this module, adding it if it is missing."""
         with self.lock:
             if self.store.read_only and self.workloads.find(mod) is None and self.layers.have(mod):
                 return ms.database.Workload(mod)
@@ -172,7 +172,7 @@ class Handle:
         Returns
         -------
         list of Program or None
-            The program of each candidate; None for one that was left out.
+            The program of each candidate; None if it was left out.
 
         Raises
         ------
@@ -359,7 +359,7 @@ class Handle:
             return Program(known.record, self.targets.stored(target), encoded).digest
 
     def _measured(self, candidate: Candidate, *, has_times: bool = True) -> Measurement | None:
-        """Return the stored form of a candidate; None, with a warning, where it has none."""
+        """Return the stored form of a candidate; None, with a warning, if it has none."""
         try:
             return self._measurement(candidate, has_times=has_times)
         except trace_codec.UnknownInstructionError as error:

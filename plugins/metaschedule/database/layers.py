@@ -1,9 +1,9 @@
 """Records that answer a handle: those of its own store, then those of its layers.
 
-Layers are databases of others that answer where the own store does not. Naming a layer is the
-user's trust: records that its owner serves are served. Still only its programs reach TVM, and they
+Layers are databases of others that answer if the own store does not. By naming a layer the user
+trusts it: records that its owner serves are served. Still only its programs reach TVM, and they
 must pass the allow-list of foreign programs (:mod:`tunedb.programs.allowlist`). Its modules and
-scripts are never parsed; an answer has the module of the question.
+scripts are never parsed; an answer has the user's module.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Layer:
         if self._answers is None and time.monotonic() >= self._retry_at:
             try:
                 self._answers = self._opened()
-            except Exception as error:  # whatever somebody else's database raises
+            except Exception as error:  # a foreign database may raise any class
                 self.leave_out(error)
         return self._answers
 
@@ -198,7 +198,7 @@ class Layer:
                 _log.debug("%s: %s", self.location, error)
 
     def find(self, mod: Any, workload: Any = None) -> StoredWorkload | None:
-        """Return the layer's row for a module; None where it has no records to serve for it."""
+        """Return the layer's row for a module; None if it has no records to serve for it."""
         answers = self.open()
         try:
             return None if answers is None else answers.workloads.find(mod, workload)
@@ -217,7 +217,7 @@ class Layer:
         try:
             stored = self._own.targets.bound
             if target is not None:
-                # Records get the user's target object, not one that is made from the row.
+                # Records get the user's target object, not a new one made from the row.
                 answers.targets.use_object(target)
                 stored = self._own.targets.stored(target)
             yield from answers.best(known, stored, level, chunk)
@@ -229,7 +229,7 @@ class Layer:
     ) -> list[tuple[Neighbour, list[Donor]]]:
         """Return the workloads that are most like one, itself too, with their best programs.
 
-        Programs that do not pass the allow-list are left out.
+        Programs that fail the allow-list are left out.
 
         Parameters
         ----------

@@ -49,7 +49,7 @@ class RecordTable:
     most : int
         Most records to keep.
     is_layer : bool
-        Whether the store is somebody else's, whose own sources are foreign ones here.
+        Whether the store belongs to others; its own sources are foreign here.
 
     Notes
     -----
@@ -74,7 +74,7 @@ class RecordTable:
         self._most = most
         self._is_layer = is_layer
         self._builder = TraceBuilder()
-        # No LRUCache: a top-16 of live records would take half as long again.
+        # No LRUCache: with it a top-16 of live records takes half as long again.
         self._live: OrderedDict[int, Any] = OrderedDict()
         self._broken: set[int] = set()
         # Records of foreign workloads, which are built on the module of the question: those that
@@ -172,7 +172,7 @@ class RecordTable:
     def _build(
         self, answer: Answer, asker: StoredWorkload | None = None
     ) -> tuple[StoredWorkload | None, Any]:
-        """Return the workload and the TuningRecord of a stored record, None where there is none."""
+        """Return the workload and the TuningRecord of a stored record; None without one."""
         known = None
         try:
             known = self._workloads.get(answer.workload_id, asker)
@@ -188,7 +188,7 @@ class RecordTable:
             )
         except (StorageError, BusyError):
             raise
-        except Exception as error:  # whatever TVM raises on what it does not understand
+        except Exception as error:  # TVM raises any class
             self._give_up(answer.id, error)
             return known, None
 
@@ -207,7 +207,7 @@ class RecordTable:
         self._quarantine(id_, error)
 
     def _trace(self, trace: Trace, known: StoredWorkload) -> Any:
-        """Return TVM's trace, built without replaying it where every instruction is known."""
+        """Return TVM's trace, built without a replay if every instruction is known."""
         trace = upgrade(trace)
         try:
             return self._builder.build(trace)

@@ -130,7 +130,7 @@ class Spool:
         return StorageError(f"{error}; the measurements are kept; run: tunedb import logs {path}")
 
     def _identity(self) -> tuple[int, int] | None:
-        """Return device and inode of the database's file, or None where it is missing."""
+        """Return device and inode of the database's file; None if it is missing."""
         if self._database is None:
             return None
         try:

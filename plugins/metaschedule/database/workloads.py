@@ -33,7 +33,7 @@ _MOST_HANDLES = 1024
 
 @dataclass(frozen=True, slots=True)
 class StoredWorkload:
-    """A row with the Workload object that stands for it.
+    """A row with its Workload object.
 
     Parameters
     ----------
@@ -42,11 +42,11 @@ class StoredWorkload:
     record : Workload
         Stored form.
     workload : tvm Workload
-        The one object that stands for the row, because ``dump_pruned`` groups records by it.
+        The one object of the row, because ``dump_pruned`` groups records by it.
     alias : Alias
         Name of the module under the handle's equality.
     is_exact : bool
-        Whether the module is that of the row; otherwise it is an own one that is equal by name.
+        Whether the module is that of the row; otherwise it is an own module, equal by name.
     """
 
     id: int
@@ -60,7 +60,7 @@ class WorkloadTable:
     """Workloads of a store under one of TVM's module equalities.
 
     Equal rows are found by alias (a structural hash) or script, and confirmed with TVM's equality
-    where TVM may read them, otherwise by structure (:mod:`tunedb.storage.names`). The exact module
+    if TVM may read them, otherwise by structure (:mod:`tunedb.storage.names`). The exact module
     of each row is kept: block names are outside TVM's hash, but traces refer to blocks by name.
 
     Parameters
@@ -70,7 +70,7 @@ class WorkloadTable:
     equality : str
         One of :data:`~.modules.EQUALITIES`.
     reads : bool
-        Whether TVM may read rows of own sources; False for somebody else's store.
+        Whether TVM may read rows of own sources; False for a store of others.
 
     Raises
     ------
@@ -119,8 +119,8 @@ class WorkloadTable:
         id_ : int
             Local number of the row.
         asker : StoredWorkload or None
-            An equal workload (:meth:`equal_ids`). Its module replaces one that TVM must not read;
-            without it, an own row under one of the row's names gives the module.
+            An equal workload (:meth:`equal_ids`). Its module replaces a module that TVM must not
+            read; without it, an own row under one of the row's names gives the module.
         foreign : bool
             Whether names of foreign sources count too. That is only for programs that are measured
             before they count.
@@ -139,7 +139,7 @@ class WorkloadTable:
         return self._lost.get(id_)
 
     def _read(self, id_: int) -> StoredWorkload | None:
-        """Return the workload of a row with its own module, None where TVM cannot or must not."""
+        """Return the workload of a row with its own module; None if TVM must not read that."""
         known = self._by_id.get(id_)
         if known is None and id_ not in self._lost:
             record = self._store.workloads.get(id_)
@@ -174,16 +174,16 @@ class WorkloadTable:
         # Only this plugin stores scripts, with the graphs that it writes; they are never exchanged.
         if record.script is not None or store.provenance.is_own_workload(id_):
             return True
-        # An own log whose records all failed: that takes a look at all records.
+        # An own log whose records all failed: this reads all records.
         last = store.names.last_workload()
         if self._own[0] != last:
             self._own = (last, store.provenance.own_workloads())
         return id_ in self._own[1]
 
     # A graph is for the release that wrote it: another may crash on it (0.27 on one of 0.26). A
-    # script outlives releases, but it is code: it is read only where an own source has records.
+    # script outlives releases, but it is code: TVM reads it only if an own source has records.
     def _readers(self, id_: int, record: Workload) -> Iterator[Callable[[], Any]]:
-        """Yield functions that make the module of a row: from its graph, and from its script."""
+        """Yield functions that build the module of a row: from its graph, and from its script."""
         if modules.is_readable(record):
             yield lambda: modules.to_module(record)
         script = record.script
@@ -236,16 +236,16 @@ class WorkloadTable:
         return known
 
     def _link(self, handle: Any, known: StoredWorkload) -> None:
-        """Remember that a Workload or module object stands for a row."""
+        """Remember the row of a Workload or module object."""
         self._by_handle[handle.__chandle__()] = (handle, known)
 
     # ------------------------------------------------------------------ the row of a module
 
     def find(self, mod: Any, workload: Any = None) -> StoredWorkload | None:
-        """Return the row that stands for a module under the handle's equality, or None.
+        """Return the row of a module under the handle's equality, or None.
 
         An exact copy of the module comes first, because its block names are the module's own; then
-        one that TVM may read. Foreign rows count if they have records to serve.
+        a row that TVM may read. Foreign rows count if they have records to serve.
 
         Parameters
         ----------
@@ -304,7 +304,7 @@ class WorkloadTable:
         return sorted([*ids, *filter(confirm, more)]) if more else ids
 
     def commit(self, mod: Any) -> StoredWorkload:
-        """Return the row of exactly this module, adding it where it is missing.
+        """Return the row of exactly this module, adding it if it is missing.
 
         Raises
         ------
@@ -350,7 +350,7 @@ class WorkloadTable:
         workload : tvm Workload
             Any Workload object.
         commit : bool
-            Add its module where it is missing.
+            Add its module if it is missing.
         """
         linked = self._by_handle.get(workload.__chandle__())
         if linked is not None and linked[1].is_exact:

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.float32]
 
-#: Most candidates that are remembered. Each keeps the objects of its trace alive: 70 KB.
+#: Most cached candidates. Each keeps the objects of its trace alive: 70 KB.
 _MOST = 1024
 
-#: Candidates of one prediction that are remembered, those of highest score: a search measures 64
-#: of some 2,500 by default, and nearly all of these are the best of their generation.
+#: Cached candidates of one prediction, those of highest score: a search measures 64 of some 2,500
+#: by default, and nearly all of these are the best of their generation.
 _BEST = 256
 
 
@@ -68,7 +68,7 @@ class ScoredCandidate:
     error : Exception or None
         Reason why there are no rows.
     score : float
-        Score of a model; NaN where it is not scored.
+        Score of a model; NaN if it is not scored.
     scorer : Scorer or None
         The model that scored it.
     """
@@ -81,10 +81,10 @@ class ScoredCandidate:
 
 
 class CandidateRows:
-    """Feature rows of candidates; those that a search may measure are remembered.
+    """Feature rows of candidates; those that a search may measure are cached.
 
-    A candidate is identified by the address of its trace: TVM measures the very schedules that it
-    has scored, and to hash a module takes longer than to extract its features.
+    A candidate is identified by the address of its trace: TVM measures the same schedule objects
+    that it has scored, and hashing a module takes longer than extracting its features.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ class CandidateRows:
         return [next(computed) if known is None else known for known in recalled]
 
     def checked(self, trace: Any, rows: Any) -> ScoredCandidate:
-        """Return a candidate with rows as they are stored, or with the error in them."""
+        """Return a candidate with rows in their stored form, or with their error."""
         if isinstance(rows, Exception):
             return ScoredCandidate(trace, None, rows)
         try:

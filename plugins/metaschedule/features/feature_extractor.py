@@ -39,7 +39,7 @@ class PerStoreFeature(_PyFeatureExtractor):
     cache_line_bytes : int
         Bytes in a cache line.
     extract_workload : bool
-        Whether eight columns are added that tell the workload from its blocks' names.
+        Whether to add the eight columns of the workload embedding.
 
     Attributes
     ----------
@@ -48,15 +48,15 @@ class PerStoreFeature(_PyFeatureExtractor):
 
     Notes
     -----
-    Where TVM ends the search because it cannot lower a candidate, this logs a warning and gives
-    the candidate one row of zeros. (A candidate without any row makes TVM's ``XGBModel`` fail.)
+    TVM ends the search if it cannot lower a candidate. This extractor logs a warning and gives the
+    candidate one row of zeros. (A candidate without any row makes TVM's ``XGBModel`` fail.)
 
     Examples
     --------
     >>> model = ms.cost_model.XGBModel(extractor=PerStoreFeature())
     """
 
-    # TVM's objects have no dictionary of their own.
+    # TVM's objects lack an instance dictionary.
     __slots__ = ("__dict__", "__weakref__")
 
     def __init__(
@@ -101,7 +101,7 @@ class FeatureExtractor(_PyFeatureExtractor):
     NotFoundError
         There is no such feature set.
     UsageError
-        It is not computed from IR, or its number of columns depends on the program.
+        The set is not computed from IR, or its number of columns depends on the program.
 
     Notes
     -----

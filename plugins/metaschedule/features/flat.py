@@ -1,8 +1,8 @@
-"""Scheduled modules as AutoTVM saw programs, and AutoTVM's calls on them.
+"""Scheduled modules in AutoTVM's form of programs, and AutoTVM's calls on them.
 
-AutoTVM extracted its features from what ``ana_lower`` made of a te schedule (v0.19
+AutoTVM extracted its features from a te schedule after ``ana_lower`` (v0.19
 ``python/tvm/autotvm/feature.py``): buffers of one dimension, unit loops kept, threads as axes,
-nothing vectorized, unrolled or split into virtual threads. `flatten` makes that from the
+nothing vectorized, unrolled or split into virtual threads. `flatten` builds this form from the
 modules of today's schedules, with TVM's own passes.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ....features._nest import Nest
 
-#: Annotation under which a loop hides what ``LowerOpaqueBlock`` would take away.
+#: Annotation that keeps unit and thread loops from ``LowerOpaqueBlock``; it has a thread's binding.
 _HIDDEN = "tunedb.flat"
 
 _BLOCK_PASSES = (
@@ -46,11 +46,10 @@ _BUFFER_PASSES = (
 
 
 def flatten(mod: Any) -> IRModule:
-    """Return a scheduled module as AutoTVM's ``ana_lower`` would have given it.
+    """Return a scheduled module in the form of AutoTVM's ``ana_lower``.
 
     Reductions are initialized before their first reduction loop, blocks lowered, allocations
-    compacted, buffers flattened and expressions simplified. Unit loops stay, and so do loops that
-    are bound to threads.
+    compacted, buffers flattened and expressions simplified. Unit loops and thread loops stay.
 
     Parameters
     ----------
@@ -87,8 +86,7 @@ def get_itervar_feature(mod_or_sch: Any, take_log: bool = False) -> list[itervar
     mod_or_sch : tvm.IRModule or tvm.s_tir.Schedule
         Is not changed.
     take_log : bool
-        As in :func:`tunedb.features.itervar.get_itervar_feature`, which says what is returned
-        and raised.
+        As in :func:`tunedb.features.itervar.get_itervar_feature`, like results and errors.
     """
     return itervar.get_itervar_feature(read_flat(mod_or_sch), take_log)
 
@@ -101,8 +99,7 @@ def get_itervar_feature_flatten(mod_or_sch: Any, take_log: bool = True) -> NDArr
     mod_or_sch : tvm.IRModule or tvm.s_tir.Schedule
         Is not changed.
     take_log : bool
-        As in :func:`tunedb.features.itervar.get_itervar_feature_flatten`, which says what is
-        returned and raised.
+        As in :func:`tunedb.features.itervar.get_itervar_feature_flatten`, like results and errors.
     """
     return itervar.get_itervar_feature_flatten(read_flat(mod_or_sch), take_log)
 
@@ -115,14 +112,14 @@ def get_buffer_curve_sample_flatten(mod_or_sch: Any, sample_n: int = 30) -> NDAr
     mod_or_sch : tvm.IRModule or tvm.s_tir.Schedule
         Is not changed.
     sample_n : int
-        As in :func:`tunedb.features.itervar.get_buffer_curve_sample_flatten`, which says what is
-        returned and raised.
+        As in :func:`tunedb.features.itervar.get_buffer_curve_sample_flatten`, like results and
+        errors.
     """
     return itervar.get_buffer_curve_sample_flatten(read_flat(mod_or_sch), sample_n)
 
 
 def _hide(loop: Any) -> Any:
-    """Return a loop that ``LowerOpaqueBlock`` leaves where it is, as a loop."""
+    """Return a loop that ``LowerOpaqueBlock`` keeps as a loop."""
     bound = loop.thread_binding
     if bound is None and not _is_one(loop.extent):
         return loop
@@ -149,7 +146,7 @@ def _is_one(value: Any) -> bool:
 def _decompose(mod: IRModule) -> IRModule:
     """Return a module whose reductions are initialized before their first reduction loop.
 
-    Those over threads, and those that TVM cannot take apart there, keep their init: TVM's passes
+    Reductions over threads, and those that TVM cannot split there, keep their init: TVM's passes
     put it into the block.
     """
     functions = {}
@@ -167,7 +164,7 @@ def _decompose(mod: IRModule) -> IRModule:
 
 
 def _reduction_variables(function: Any) -> dict[Any, list[Any]]:
-    """Return the variables in what is bound to reduction iterators of blocks that have an init.
+    """Return the variables in the bindings of reduction iterators, for blocks with an init.
 
     The key is the variable of a block's first iterator: it outlives changes around the block.
     """

@@ -1,10 +1,9 @@
 """TVM's IR in the flat form that the extractors read (docs/features.md).
 
 The compiled reader (``tunedb/features/_reader.pyx``) walks TVM's objects through tvm-ffi's C ABI.
-Here is what it has to know of the TVM that is installed: which types play which role
-(`NODE_NAMES`, an alias table per version, because TVM renames types and fields between minor
-releases) and where their fields are (TVM's reflection tables). It tests itself before its first
-use.
+This module gives it the facts of the installed TVM: the roles of types (`NODE_NAMES`, an alias
+table per version, because TVM renames types and fields between minor releases) and the offsets of
+their fields (TVM's reflection tables). The reader tests itself before its first use.
 """
 
 from __future__ import annotations
@@ -96,14 +95,14 @@ NODE_NAMES: dict[str, dict[str, tuple[tuple[str, ...], dict[str, str]]]] = {
     },
 }
 
-#: Calls that arithmetic on indices understands, in any release.
+#: Calls that the arithmetic on indices handles, in any release.
 _CALLS = {
     "prim.if_then_else": Known.CALL_IF_THEN_ELSE,
     "prim.likely": Known.CALL_LIKELY,
 }
 #: Effects of calls that count as pure (``CallEffectKind``): an annotation, a pure function.
 _PURE = (0, 1)
-#: Types that a walk over an unknown type follows.
+#: Types of the fields to follow in a walk over an unknown type.
 _WALKED = ("ir.", "prim.", "tirx.", "s_tir.")
 
 
@@ -113,9 +112,9 @@ def read(mod: Any, nest: Nest | None = None) -> Nest:
     Parameters
     ----------
     mod : tvm.IRModule or tvm.tirx.PrimFunc
-        A module, lowered or not. It must not be changed meanwhile: the GIL is released.
+        A module, lowered or not; nobody may change it meanwhile, because the GIL is released.
     nest : Nest, optional
-        Is emptied and filled, instead of a new one.
+        A nest to clear and fill, instead of a new one.
 
     Raises
     ------
@@ -130,14 +129,14 @@ def read(mod: Any, nest: Nest | None = None) -> Nest:
 
 
 def unknown_types(nest: Nest) -> dict[str, int]:
-    """Return how many nodes of which type were read without being understood."""
+    """Return the number of nodes of unknown types, by type."""
     keys = {index: key for key, index in type_indices().items()}
     return {keys.get(index, str(index)): count for index, count in reader().unknown(nest).items()}
 
 
 @cache
 def reader() -> Reader:
-    """Return the reader for the TVM that is installed; it has tested itself.
+    """Return the reader for the installed TVM, after its self-test.
 
     Raises
     ------
@@ -163,7 +162,7 @@ def reader() -> Reader:
 
 
 def fields(key: str) -> dict[str, tuple[int, int, str]]:
-    """Return offset, size and type of each field of a type, those of its bases included."""
+    """Return offset, size and type of each field of a type, including those of its bases."""
     info = tvm_ffi.core._lookup_or_register_type_info_from_type_key(key)
     found = {}
     while info is not None:
@@ -197,7 +196,7 @@ def _bases(key: str) -> set[str]:
 
 
 def _describe(key: str) -> tuple[bool, bool, list[tuple[int, bool]]]:
-    """Return whether a type is a statement or an expression, and what may be under it."""
+    """Return whether a type is a statement or an expression, and the fields to follow."""
     bases = _bases(key)
     children = [
         (offset, name == "ffi.Array")
@@ -256,7 +255,7 @@ def _functions(mod: Any) -> list[tuple[str, Any]]:
 
 
 def _operators() -> dict[int, tuple[int, bool]]:
-    """Return how calls of each operator count, by its address; operators live forever."""
+    """Return the kind of calls of each operator, by its address; operators live forever."""
     found = {}
     for name in Op.list_op_names():
         operator = Op.get(str(name))
@@ -270,7 +269,7 @@ def _operators() -> dict[int, tuple[int, bool]]:
 
 
 def _self_test(made: Reader) -> None:
-    """Raise ValueError if the reader misreads a program that has every layout it relies on."""
+    """Raise ValueError if the reader misreads a program with every layout it relies on."""
     for more in (0, 5):  # four entries and fewer have another layout than more
         annotations = {"pragma_auto_unroll_max_step": IntImm("int32", 16)}
         annotations |= {f"a long enough name {i}": IntImm("int32", i) for i in range(more)}

@@ -1,16 +1,16 @@
 """Lower a scheduled module as TVM does for its ``PerStoreFeature``, without its deep copy.
 
 TVM copies every candidate through a JSON graph before it lowers it (350 us for a matmul, 650 us
-for a conv2d). TVM's objects are immutable to whoever holds a second reference, and passes copy
-what they change, so the copy is not needed.
+for a conv2d). Passes change TVM's objects in place only without a second reference, and copy them
+otherwise, so the copy is not needed.
 
-One of its passes, ``SimplifyForFeatureExtraction``
-(``src/s_tir/meta_schedule/feature_extractor/per_store_feature.cc``), is not exported. It is made
-here from tvm-ffi's structural mutation with compiled callbacks (``_simplify.pyx``).
+TVM does not export one of its passes, ``SimplifyForFeatureExtraction``
+(``src/s_tir/meta_schedule/feature_extractor/per_store_feature.cc``). This module builds it from
+tvm-ffi's structural mutation with compiled callbacks (``_simplify.pyx``).
 
 Work that changes no statement is left out: simplifying the regions that blocks read and write,
 which no extractor reads; the passes for automatic copies, thread bindings and windows into buffers
-where a program has none; and TVM's second simplification where all index arithmetic is simple.
+if a program has none; and TVM's second simplification if all index arithmetic is simple.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _BLOCK = (
     *("iter_vars", "name_hint", "body", "init", "alloc_buffers", "match_buffers", "annotations"),
     "span",
 )
-#: Fields that they read, in the same order.
+#: Fields that the callbacks read, in the same order.
 _FIELDS = (
     *(("tirx.For", name) for name in _LOOP),
     *(("s_tir.SBlock", name) for name in _BLOCK),
@@ -70,7 +70,7 @@ _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "ui
 
 
 def lower(mod: Any) -> Any:
-    """Return a module as TVM lowers it before it computes its features; `mod` stays as it is.
+    """Return a module as TVM lowers it before it computes its features; `mod` is not changed.
 
     Parameters
     ----------
@@ -80,15 +80,15 @@ def lower(mod: Any) -> Any:
     Returns
     -------
     tvm.IRModule
-        Equal (``structural_equal`` with ``map_free_vars``) to what the passes of TVM's
-        ``PerStoreFeature`` make of a copy of `mod`, but that blocks do not say which regions they
-        read and write. Other threads run meanwhile.
+        Equal (``structural_equal`` with ``map_free_vars``) to the result of the passes of TVM's
+        ``PerStoreFeature``, but blocks lack the regions that they read and write. The GIL is
+        released meanwhile.
 
     Raises
     ------
     PluginError
-        TVM cannot lower the program, with the line of its message that says why; or the compiled
-        callbacks do not fit this TVM.
+        TVM cannot lower the program (the message has TVM's reason), or the compiled callbacks do
+        not fit this TVM.
     """
     first, rest = _passes()
     _simplify.begin()
@@ -98,7 +98,7 @@ def lower(mod: Any) -> Any:
         last = rest[found]
         if last is not None:
             mod = last(mod)
-        # TVM's simplifier may not be done with an expression the first time.
+        # TVM's simplifier is not idempotent.
         if found & _CHANGED or not _simplify.is_settled(ir.read(mod)):
             mod = _again(mod)
         return mod
@@ -108,7 +108,7 @@ def lower(mod: Any) -> Any:
 
 @cache
 def _passes() -> tuple[Any, tuple[Any, ...]]:
-    """Return the passes for all programs, and those after them by what `_simplify` found."""
+    """Return the passes for all programs, and the later passes by the findings of `_simplify`."""
     entries, leaving_out = _entries()
     _self_test(entries)
 
@@ -139,7 +139,7 @@ def _passes() -> tuple[Any, tuple[Any, ...]]:
 
 
 def _later_passes(found: int) -> Any:
-    """Return those passes between TVM's two simplifications that a program needs, or None."""
+    """Return the passes between TVM's two simplifications that a program needs, or None."""
     passes = []
     if found & _simplify.COPIED:
         passes.append(s_tir.LowerAutoCopy())
@@ -151,7 +151,7 @@ def _later_passes(found: int) -> Any:
 
 
 def _entries() -> tuple[Any, Any]:
-    """Return what ``ffi.StructuralMutate`` shall call for which type, for each of two passes."""
+    """Return the callbacks of ``ffi.StructuralMutate`` by type, for each of two passes."""
     indices = type_indices()
     library = ctypes.CDLL(tvm_ffi.libinfo.find_libtvm_ffi())
     zeros = [tirx.IntImm(dtype, 0) for dtype in _INTEGERS]
@@ -181,9 +181,9 @@ def _entries() -> tuple[Any, Any]:
 
 
 def _select(load: int) -> Any:
-    """Return the callback for ``Select``: a constant 1 where it loads nothing.
+    """Return the callback for ``Select``: a constant 1 for one without a load.
 
-    TVM does not look for loops' variables inside of one that stays, and neither does this.
+    Like TVM, it does not replace loops' variables inside of a ``Select`` that stays.
     """
 
     def callback(node: Any, _mutator: Any) -> Any:
@@ -197,7 +197,7 @@ def _select(load: int) -> Any:
 
 
 def _self_test(entries: Any) -> None:
-    """Raise PluginError unless the callbacks do to a small program what they should."""
+    """Raise PluginError unless the callbacks transform a small program as expected."""
     i, j = (tirx.Var(name, "int64") for name in "ij")
     buffer = tirx.decl_buffer((8, 8), "float32")
     serial = tirx.ForKind.SERIAL

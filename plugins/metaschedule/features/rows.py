@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     from ....features.base import NestFeatures
 
-#: Parts into which the work of one thread is cut, so that threads end at about the same time.
+#: Parts of one thread's work, so that threads end at about the same time.
 _PARTS = 8
 
 _log = logging.getLogger("tunedb")
 
 _reported: set[str] = set()
-#: Batches that are not in use: their memory is kept, and list methods are atomic.
+#: Idle batches, which keep their memory; list methods are atomic.
 _idle: list[Batch] = []
 
 
@@ -40,28 +40,28 @@ def rows_of(
     Parameters
     ----------
     modules : sequence of tvm.IRModule
-        Scheduled modules; they stay as they are.
+        Scheduled modules; they are not changed.
     target : tvm.target.Target
-        What they were scheduled for.
+        Target of the schedules.
     feature_set : NestFeatures
-        What is computed; its ``needs`` say on which form of a module.
+        Feature set of the rows; its ``needs`` select the form of a module.
     num_threads : int
         Threads that work at a time. Lowering, reading and the kernels release the GIL.
 
     Returns
     -------
     list of ndarray of float64 (rows, columns) or Exception
-        In the order of `modules`. Where a program has no features, the reason: a
+        In the order of `modules`; for a program without features the reason, a
         :class:`tunedb.errors.TuneDBError` in one line.
 
     Raises
     ------
     PluginError
-        The feature set is computed from no IR, or the plugin does not fit this TVM.
+        The feature set is not computed from IR, or the plugin does not fit this TVM.
     """
     prepare = _preparation(feature_set.needs)
     gpu = is_gpu(target)
-    ir.reader()  # what does not fit TVM is no fault of a program
+    ir.reader()  # raises here if it does not fit this TVM, which is no fault of a program
 
     def work(part: Sequence[Any]) -> list[NDArray[np.float64] | Exception]:
         nest = Nest()  # its arrays serve all programs of the part
@@ -80,7 +80,7 @@ def rows_of(
 
 
 def _quick_rows(modules: Sequence[Any], gpu: bool) -> list[NDArray[np.float64] | None]:
-    """Return the rows of ``tunedb.scheduled``, computed in one stretch without the GIL."""
+    """Return the rows of ``tunedb.scheduled``, computed with one release of the GIL."""
     batch = _idle.pop() if _idle else Batch(ir.reader())
     try:
         return batch.rows_of(list(modules), gpu)
@@ -89,7 +89,7 @@ def _quick_rows(modules: Sequence[Any], gpu: bool) -> list[NDArray[np.float64] |
 
 
 def is_gpu(target: Any) -> bool:
-    """Tell whether TVM's extractor takes a target for a GPU: ``gpu`` is among its keys."""
+    """Tell whether a target is a GPU for TVM's extractor: ``gpu`` is among its keys."""
     return "gpu" in [str(key) for key in target.keys]
 
 
@@ -106,12 +106,12 @@ def _rows(
         return feature_set.nest_rows(nest, gpu=gpu)
     except TuneDBError as error:
         return error
-    except Exception as error:  # one program is not the end of the batch
+    except Exception as error:  # an error of one program does not end the batch
         return PluginError(f"{feature_set.name}: {first_line(error)}")
 
 
 def _report_unknown(nest: Nest) -> None:
-    """Log once for each type of node that the reader walked without understanding it."""
+    """Log each unknown type of node once."""
     if not ir.reader().unknown(nest):
         return
     for name in ir.unknown_types(nest).keys() - _reported:
@@ -120,7 +120,7 @@ def _report_unknown(nest: Nest) -> None:
 
 
 def _preparation(needs: Needs) -> Callable[[Any], Any]:
-    """Return what makes the form of a module that a feature set needs."""
+    """Return the function that converts a module to the form that a feature set needs."""
     if needs == Needs.SCHEDULED:
         return _as_it_is
     if needs == Needs.LOWERED:

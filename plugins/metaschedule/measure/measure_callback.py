@@ -1,4 +1,4 @@
-"""The measure callback that keeps what TVM's ``AddToDatabase`` drops."""
+"""The measure callback, which keeps the facts that TVM's ``AddToDatabase`` drops."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ register_errors()
 class MeasureCallback(_PyMeasureCallback):
     """Record every measured candidate of a batch in one transaction.
 
-    Kept besides times: whether building or running failed, how (compile error, timeout, crash,
-    wrong result, error while running, infrastructure), the message and how long it took, and the
-    session. TVM's ``AddToDatabase`` may stand beside it in any order: each candidate is recorded
-    once. The features that the database is told to keep are stored with the batch. A
-    :class:`CostModel` of the database learns from it what failed to build: TVM's
-    ``UpdateCostModel`` leaves that out.
+    Besides times it records the phase of a failure (building or running), its kind (compile error,
+    timeout, crash, wrong result, error while running, infrastructure), its message and duration,
+    and the session. It works with TVM's ``AddToDatabase`` in any order: each candidate is recorded
+    once. The database's features are stored with the batch. The callback passes candidates that
+    failed to build to each :class:`CostModel` of the database, which TVM's ``UpdateCostModel``
+    leaves out.
 
     Parameters
     ----------
     database : Database or None
-        Where to record; None takes the database of the tuning run.
+        Database of the records; None for the database of the tuning run.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def record(
     Parameters
     ----------
     handle : Handle
-        Where to.
+        Handle of the database.
     context : tvm TuneContext
         The task: its module and target.
     candidates, builds, runs : sequence
@@ -109,14 +109,14 @@ def record(
 
 
 def run_secs_of(run: Any) -> tuple[float, ...]:
-    """Return all repeats in seconds, or TVM's sentinel where nothing ran, as its database does."""
+    """Return all repeats in seconds; TVM's sentinel if no run succeeded, as in TVM's database."""
     if run.run_secs is None:
         return (NO_TIME,)
     return floats_of(run.run_secs)
 
 
 def failure_of(build: Any, run: Any) -> Failure | None:
-    """Return why a candidate failed, or None."""
+    """Return the failure of a candidate, or None."""
     if build.error_msg is not None:
         return classify(Phase.BUILD, str(build.error_msg))
     if run.error_msg is not None:

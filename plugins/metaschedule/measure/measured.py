@@ -1,8 +1,8 @@
 """Programs that need not be measured again, by their scheduled modules.
 
-Two traces may schedule a workload alike, so a program is known by the module that comes out, which
-is what a builder gets. Modules of stored programs are found by replaying them once in a run; what
-is kept of each is a hash, and its module is made again when a candidate has the same one.
+Two traces may schedule a workload alike, so the scheduled module, the input of a builder,
+identifies a program. Stored programs are replayed once in a run to get their modules. Only the hash
+of each is kept; when a candidate has the same hash, the module is built again.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from ..targets import first_line
 from ..threads import usable_cpus
 from ..workers.replay import Replayer
 
-__all__ = ["ARTIFACT", "SPEAKER", "Known", "KnownProgram", "is_served"]
+__all__ = ["ARTIFACT", "KNOWN_TO_FAIL", "Known", "KnownProgram", "is_served"]
 
 _log = logging.getLogger("tunedb")
 
-#: First words of the message that stands for a program which is known to fail.
-SPEAKER = "tunedb: known to fail"
+#: First words of the error message of a program that is known to fail.
+KNOWN_TO_FAIL = "tunedb: known to fail"
 
-#: Name of the file that stands for a program which is known to run.
+#: Name of the file in place of the artifact of a program that is known to run.
 ARTIFACT = "tunedb-known-program"
 
-#: Failures that say nothing about the program: it is tried again.
+#: Failures that are not the program's fault: it is tried again.
 _TRY_AGAIN = (FailureKind.INFRASTRUCTURE, FailureKind.UNKNOWN)
 
-#: Programs that are read and replayed at a time.
+#: Programs to read and replay at a time.
 _PAGE = 500
 
 
@@ -52,13 +52,13 @@ class KnownProgram:
     Parameters
     ----------
     digest : bytes
-        Its identity (:class:`tunedb.records.Program`).
+        Digest of the program (:class:`tunedb.records.Program`).
     run_secs : tuple of float or None
         All repeats in seconds of the record by which the database ranks it; None if it failed.
     failed : bool
         Whether it failed.
     failure : Failure or None
-        Why, where that is known.
+        The cause of the failure, if known.
     """
 
     digest: bytes
@@ -68,13 +68,13 @@ class KnownProgram:
 
     @property
     def mean(self) -> float:
-        """Mean of the run times in seconds; infinite for one that failed."""
+        """Mean of the run times in seconds; infinite for a failure."""
         return math.inf if not self.run_secs or self.failed else mean_of(self.run_secs)
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A known program; its scheduled module is kept once somebody asked for an equal one."""
+    """A known program; its scheduled module is kept from the first comparison on."""
 
     known: KnownProgram
     program: StoredProgram
@@ -83,56 +83,54 @@ class _Entry:
 
 @dataclass(slots=True, eq=False)
 class _Task:
-    """A workload for a target, and which of its programs are known."""
+    """A workload for a target, and its known programs."""
 
     workload: StoredWorkload
     target: bytes
-    #: The last measurements that were read: of all sessions, and of those of others.
+    #: The last measurements read: of all sessions, and of other sessions.
     last: int = 0
     last_of_others: int = 0
-    #: By local number of the program; None for those that do not replay.
+    #: By local number of the program; None for a program that does not replay.
     entries: dict[int, _Entry | None] = field(default_factory=dict)
 
 
 def is_served(build: Any) -> bool:
-    """Tell whether a ``BuilderResult`` stands for a known program, which nobody has built.
+    """Tell whether a ``BuilderResult`` is that of a known program, which was not built.
 
-    Its times, or its failure, are stored already.
+    Its times or its failure are stored already.
     """
     if build.artifact_path is not None:
         return Path(str(build.artifact_path)).name == ARTIFACT
-    return build.error_msg is not None and str(build.error_msg).startswith(SPEAKER)
+    return build.error_msg is not None and str(build.error_msg).startswith(KNOWN_TO_FAIL)
 
 
 class Known:
     """The programs of one handle that need not be measured again.
 
-    Those that sessions of this session's class have measured for the same target
-    (:meth:`tunedb.storage.sessions.Runs.comparable`): with their times,
-    or failed for a reason that lies in the program. Those that do not replay are left out.
-
-    May be used from any thread.
+    Sessions of this session's class have measured them for the same target
+    (:meth:`tunedb.storage.sessions.Runs.comparable`), and they either have times or failed by their
+    own fault. Programs that do not replay are left out. Thread-safe.
 
     Parameters
     ----------
     handle : Handle
-        The database of the tuning run.
+        Handle of the run's database.
     remeasure : bool
-        Whether everything is measured: nothing is known then.
+        Measure every program; no program is known then.
     threads : int or None
         Threads that replay; by default the number of logical processors.
 
     Attributes
     ----------
     remeasure : bool
-        As given.
+        The parameter.
     served : int
-        Candidates for which known results stood in so far.
+        Candidates with reused results so far.
 
     Notes
     -----
-    A search strategy proposes no program twice in a run, so what the running session measures is
-    read by :meth:`prepare` alone, at the beginning of the next run.
+    A search strategy proposes no program twice in a run, so only :meth:`prepare`, at the beginning
+    of the next run, reads the measurements of the running session.
     """
 
     def __init__(
@@ -142,7 +140,7 @@ class Known:
         self.served = 0
         self._handle = handle
         self._threads = threads or usable_cpus()
-        # All schedules of a module have its anchor block, so that does not tell them apart.
+        # All schedules of a module have its anchor block, which cannot distinguish them.
         equality = handle.workloads.equality
         self._equality = "structural" if equality == "structural" else "ignore-tensor"
         self._replayer = Replayer(handle.store)
@@ -151,7 +149,7 @@ class Known:
         self._lock = handle.lock
 
     def prepare(self, mod: Any, target: Any) -> int:
-        """Find out which programs of a task are known; later calls read what came since.
+        """Find the known programs of a task; later calls read new measurements alone.
 
         Every program is replayed once, on threads.
 
@@ -165,7 +163,7 @@ class Known:
         Returns
         -------
         int
-            How many programs of the task are known.
+            Number of known programs of the task.
         """
         if self.remeasure:
             return 0
@@ -179,28 +177,28 @@ class Known:
             return sum(entry is not None for entry in task.entries.values())
 
     def refresh(self) -> None:
-        """Read what others have measured since of the tasks that were prepared."""
+        """Read new measurements of other sessions for the prepared tasks."""
         with self._lock:
             for task in self._tasks.values():
                 after = max(task.last, task.last_of_others)
                 task.last_of_others = self._read(task, after, own=False)
 
     def find(self, scheduled_mod: Any, target: Any) -> KnownProgram | None:
-        """Return what is known of a scheduled module, or None for one that is to be measured.
+        """Return the known program of a scheduled module; None if it must be measured.
 
         Parameters
         ----------
         scheduled_mod : IRModule
-            With post-processing applied, as a builder gets it.
+            Scheduled module with post-processing applied, as a builder gets it.
         target : tvm Target
-            What for.
+            Target of the program.
         """
         if not self._by_hash:
             return None
         hash_ = self._hash(scheduled_mod)
         with self._lock:
             key = self._handle.targets.stored(target).digest, hash_
-            for entry in sorted(self._by_hash.get(key, ()), key=lambda one: one.known.mean):
+            for entry in sorted(self._by_hash.get(key, ()), key=lambda entry: entry.known.mean):
                 if entry.mod is None:
                     entry.mod = self._replayer.module(entry.program)
                 if modules.modules_equal(entry.mod, scheduled_mod, self._equality):
@@ -210,12 +208,12 @@ class Known:
     # ------------------------------------------------------------------ reading
 
     def _read(self, task: _Task, after: int, *, own: bool) -> int:
-        """Read the measurements with greater ids; return the greatest id that was met.
+        """Read the measurements with greater ids; return the greatest id.
 
         Parameters
         ----------
         own : bool
-            Those of the running session, too.
+            Read measurements of the running session too.
         """
         store, session = self._handle.store, self._handle.session()
         target_id = store.targets.id_of(task.target)
@@ -242,19 +240,20 @@ class Known:
         return rows[-1].id if rows else after
 
     def _hashes(self, programs: Sequence[StoredProgram]) -> list[int | None]:
-        """Return the hash of each program's scheduled module, None where it does not replay."""
-        # The first of each workload on this thread: the replayer makes its module then.
+        """Return the hash of each program's scheduled module; None if it does not replay."""
+        # The first of each workload on this thread: the replayer then builds its module.
         first = {program.workload_id: program for program in reversed(programs)}
         done = {program.id: self._replayed(program) for program in first.values()}
         rest = [program for program in programs if program.id not in done]
         with ThreadPoolExecutor(self._threads, "tunedb-known") as pool:
-            done.update(zip([one.id for one in rest], pool.map(self._replayed, rest), strict=True))
+            ids = [program.id for program in rest]
+            done.update(zip(ids, pool.map(self._replayed, rest), strict=True))
         return [done[program.id] for program in programs]
 
     def _replayed(self, program: StoredProgram) -> int | None:
         try:
             return self._hash(self._replayer.module(program))
-        except Exception as error:  # whatever TVM raises on a trace that does not fit
+        except Exception as error:  # TVM raises any class for a trace that does not fit
             where = self._handle.store.location
             _log.debug("%s: program %d does not replay: %s", where, program.id, first_line(error))
             return None
@@ -264,12 +263,12 @@ class Known:
 
 
 def _outcomes(rows: Iterable[MeasuredProgram]) -> dict[int, KnownProgram]:
-    """Return what measurements say of each program: its best record, or how it failed."""
-    found: dict[int, KnownProgram] = {}
+    """Return the best record or the failure of each measured program, by its local number."""
+    programs: dict[int, KnownProgram] = {}
     for row in rows:
         if row.failure is not None and row.failure.kind in _TRY_AGAIN:
             continue
         known = KnownProgram(row.digest, row.run_secs, row.run_secs is None, row.failure)
-        if row.program_id not in found or known.mean < found[row.program_id].mean:
-            found[row.program_id] = known
-    return found
+        if row.program_id not in programs or known.mean < programs[row.program_id].mean:
+            programs[row.program_id] = known
+    return programs

@@ -1,7 +1,7 @@
-"""A builder and a runner for which programs that are known need neither be built nor run.
+"""A builder and a runner that neither build nor run known programs.
 
-They stand before any builder and any runner, so they work under every search strategy: what the
-strategy, the cost model and the task scheduler get are ordinary results.
+They wrap any builder and any runner, so they work under every search strategy: the strategy, the
+cost model and the task scheduler get ordinary results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ....errors import PluginError
 from ....records import Phase
 from ....system.temporary import TemporaryFolder
 from ..compat import register_errors
-from .measured import ARTIFACT, SPEAKER, Known, KnownProgram
+from .measured import ARTIFACT, KNOWN_TO_FAIL, Known, KnownProgram
 
 __all__ = ["ReusingBuilder", "ReusingRunner"]
 
@@ -27,20 +27,19 @@ register_errors()
 
 
 class ReusingBuilder(_PyBuilder):
-    """A builder that leaves known programs out.
+    """A builder that skips known programs.
 
-    Those that ran get a small file in place of an artifact, in a directory of its own, which a
-    :class:`ReusingRunner` with the same :class:`~.known.Known` takes; those that could not be
-    built fail again with the message that is stored. All others go to the inner builder in one
-    call and in their order. Before each batch it reads what other tuning runs have stored
-    meanwhile.
+    A known program that ran gets a small file in place of an artifact, in a directory of its own,
+    for a :class:`ReusingRunner` with the same :class:`~.measured.Known`; one that could not be
+    built fails again with the stored message. All others go to the inner builder in one call and in
+    their order. Before each batch it reads the new records of other tuning runs.
 
     Parameters
     ----------
     builder : tvm Builder
-        What builds.
+        Builder of the other programs.
     known : Known
-        What need not be built.
+        Known programs.
 
     Raises
     ------
@@ -49,12 +48,12 @@ class ReusingBuilder(_PyBuilder):
 
     Notes
     -----
-    ``RemoveBuildArtifact`` removes the files; what is left goes with :meth:`close`, or with the
-    builder. Record with
-    ``MeasureCallback``, which knows these results; TVM's ``AddToDatabase`` would store them again.
+    ``RemoveBuildArtifact`` removes the files; :meth:`close`, or the end of the builder, removes the
+    others. Record with ``MeasureCallback``, which recognises these results; TVM's ``AddToDatabase``
+    would store them again.
     """
 
-    # Objects of tvm-ffi have no instance dictionary of their own.
+    # Objects of tvm-ffi lack an instance dictionary.
     __slots__ = ("__dict__", "__weakref__")
 
     def __init__(self, builder: Any, known: Known) -> None:
@@ -69,19 +68,19 @@ class ReusingBuilder(_PyBuilder):
         return self._inner.build(build_inputs)
 
     def close(self) -> None:
-        """Remove what stands in for artifacts; it builds no more. May be called again."""
+        """Remove the files in place of artifacts and stop building; repeated calls do no harm."""
         self._inner.close()
 
 
 class ReusingRunner(_PyRunner):
-    """A runner that answers for known programs with the times that are stored.
+    """A runner that answers for known programs with their stored times.
 
     Parameters
     ----------
     runner : tvm Runner
-        What runs the others.
+        Runner of the other programs.
     known : Known
-        That of the :class:`ReusingBuilder`; counts what was served.
+        Known programs of the :class:`ReusingBuilder`; it counts the reused results.
 
     Raises
     ------
@@ -103,12 +102,12 @@ class ReusingRunner(_PyRunner):
 
     @property
     def served(self) -> int:
-        """Candidates for which known results stood in, those that are known to fail too."""
+        """Number of candidates with reused results, known failures included."""
         return self._known.served
 
     @property
     def measured(self) -> int:
-        """Candidates that went to the inner runner."""
+        """Number of candidates that went to the inner runner."""
         return self._inner.measured
 
 
@@ -124,16 +123,16 @@ class _Builds:
     def build(self, build_inputs: Sequence[Any]) -> list[Any]:
         inputs = list(build_inputs)
         self._known.refresh()
-        found = [self._known.find(item.mod, item.target) for item in inputs]
-        fresh = [item for item, known in zip(inputs, found, strict=True) if known is None]
-        built = iter(_asked(self._builder.build, fresh, "builder"))
-        return [next(built) if known is None else self._stand_in(known) for known in found]
+        programs = [self._known.find(item.mod, item.target) for item in inputs]
+        fresh = [item for item, known in zip(inputs, programs, strict=True) if known is None]
+        built = iter(_results(self._builder.build, fresh, "builder"))
+        return [next(built) if known is None else self._reused(known) for known in programs]
 
     def close(self) -> None:
         self._folder.close()
 
-    def _stand_in(self, known: KnownProgram) -> Any:
-        """Return the result of a program that is not built."""
+    def _reused(self, known: KnownProgram) -> Any:
+        """Return the build result of a known program."""
         self._known.served += 1
         if known.failure is not None and known.failure.phase is Phase.BUILD:
             return BuilderResult(None, _message(known))
@@ -157,27 +156,27 @@ class _Runs:
         paths = [Path(str(item.artifact_path)) for item in inputs]
         fresh = [i for i, path in zip(inputs, paths, strict=True) if path.name != ARTIFACT]
         self.measured += len(fresh)
-        running = iter(_asked(self._runner.run, fresh, "runner"))
-        return [_answer(path) if path.name == ARTIFACT else next(running) for path in paths]
+        running = iter(_results(self._runner.run, fresh, "runner"))
+        return [_stored(path) if path.name == ARTIFACT else next(running) for path in paths]
 
 
-def _asked(ask: Any, inputs: list[Any], what: str) -> list[Any]:
-    """Return the results for all inputs, which are asked for in one call."""
-    results = list(ask(inputs)) if inputs else []
+def _results(call: Any, inputs: list[Any], role: str) -> list[Any]:
+    """Return the results of a builder or runner for all inputs, from one call."""
+    results = list(call(inputs)) if inputs else []
     if len(results) != len(inputs):
-        raise PluginError(f"the {what} gave {len(results)} results for {len(inputs)} candidates")
+        raise PluginError(f"the {role} gave {len(results)} results for {len(inputs)} candidates")
     return results
 
 
-def _answer(path: Path) -> Any:
-    """Return a future that is done, with what is known."""
+def _stored(path: Path) -> Any:
+    """Return a finished future with the stored result of a known program."""
     run_secs, error = orjson.loads(path.read_bytes())
     result = RunnerResult(run_secs, error)
     return RunnerFuture(lambda: True, lambda: result)
 
 
 def _message(known: KnownProgram) -> str:
-    """Return what a program that is known to fail says."""
+    """Return the error message of a program that is known to fail."""
     if known.failure is None:
-        return SPEAKER
-    return f"{SPEAKER} ({known.failure.kind.value})\n{known.failure.message}"
+        return KNOWN_TO_FAIL
+    return f"{KNOWN_TO_FAIL} ({known.failure.kind.value})\n{known.failure.message}"

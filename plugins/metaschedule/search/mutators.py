@@ -80,7 +80,7 @@ class OperatorMutator(_PyMutator):
         Name of the operator (:data:`tunedb.search.operators.OPERATORS`).
     database : Database, optional
         Source of second parents: crossover draws one from the best programs of the database and
-        the latest ones that TVM has asked to cross.
+        the latest programs that TVM passed to the mutator.
     prior : TilePrior, optional
         Distribution of good tiles.
     jobs_per_core : int
@@ -101,7 +101,7 @@ class OperatorMutator(_PyMutator):
         The database is not tunedb's.
     """
 
-    # TVM's objects have no dictionary of their own.
+    # TVM's objects lack an instance dictionary.
     __slots__ = ("__dict__", "__weakref__")
 
     def __init__(

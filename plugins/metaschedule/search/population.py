@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ....search.prior import TilePrior
     from .search_report import OperatorCounts
 
-#: Share of a generation that are offspring; the others survive as they are (Ansor, MetaSchedule).
+#: Share of offspring in a generation; the others survive unchanged (Ansor, MetaSchedule).
 _MUTATED = 0.85
 #: Passes that fill a generation up after illegal and known offspring, and tries of one offspring in
 #: each. On GPUs most offspring break a limit of the device.
@@ -50,9 +50,9 @@ class Shares:
         Best programs that were measured of this very workload. MetaSchedule's and Ansor's share
         is 0.2; more would leave the model no unmeasured program to find near them.
     warm : float
-        Programs of other workloads, adapted. There are few donors, so what they do not fill is
-        drawn at random; 0.3 lets a search whose neighbours are known well begin from them, and
-        leaves half of the population to chance where they are misleading.
+        Programs of other workloads, adapted. Donors are few, so random programs fill the rest; 0.3
+        lets a search with good neighbours begin from them, and leaves half of the population to
+        chance in case they mislead.
     random : float
         Programs drawn from the design spaces, half of them with tiles from the prior.
 
@@ -90,7 +90,7 @@ class Individual:
     score : float
         Score of the cost model, 0 or more; the higher, the faster.
     is_served : bool
-        Whether its times are known and stand for a measurement.
+        Whether its stored times replace a measurement.
     """
 
     draft: Draft
@@ -181,13 +181,12 @@ class Breeding:
         return entered
 
     def draw(self, templates: Sequence[Draft], number: int) -> list[Individual]:
-        """Return random programs of the design spaces; fewer where most are illegal.
+        """Return random programs of the design spaces; fewer if most are illegal.
 
         Parameters
         ----------
         templates : sequence of Draft
-            Design spaces, with the decisions that were drawn when they were made, because these
-            hold the extents of the loops.
+            Design spaces with their initial decisions, which hold the extents of the loops.
         number : int
             Most programs to return.
         """
@@ -219,8 +218,8 @@ class Breeding:
     def evolve(self, population: Sequence[Individual], size: int) -> list[Individual]:
         """Return the next generation.
 
-        Parents are drawn in proportion to their scores. A generation has `size` programs, fewer
-        where the operators find no more legal ones.
+        Parents are drawn in proportion to their scores. A generation has `size` programs, fewer if
+        the operators find no more legal ones.
         """
         if not population:
             return []

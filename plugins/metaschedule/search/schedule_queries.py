@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from ....search.prior import TilePrior
 
 _PARALLEL = "meta_schedule.parallel"
-#: No loop has this number: TVM answers with the last location that is legal.
+#: No loop has this number: TVM returns the last legal location.
 _PAST_ALL = 2**31 - 1
 _INLINE = -2
-#: A block with two places is passed over once in eight times.
+#: Tries for another place: they miss that of a block with two places once in eight times.
 _DRAWS = 3
 
 #: Greatest seed of TVM's random states.
@@ -113,15 +113,15 @@ def locations(trace: Any, mod: IRModule, *, seed: int | None = None) -> dict[int
     mod : IRModule
         Workload.
     seed : int, optional
-        Look at one block only, drawn at random, and draw one other place for it, each legal one
-        with equal probability; this costs what TVM's own mutator does. By default all are found.
+        Draw one block, and one other place for it, each legal one with equal probability; this
+        costs as much as TVM's own mutator. By default all places of all blocks.
 
     Returns
     -------
     dict of int to list of int
-        By the number of the ``SampleComputeLocation`` the legal decisions, ascending: -2 for
-        inlining, -1 for a place of its own, else the number of a loop. Empty where there is none,
-        or no other place was drawn.
+        Number of the ``SampleComputeLocation`` → the legal decisions, ascending: -2 for inlining,
+        -1 for a place of its own, else the number of a loop. Empty if there is none, or no other
+        place was drawn.
 
     Raises
     ------
@@ -157,8 +157,8 @@ def locations(trace: Any, mod: IRModule, *, seed: int | None = None) -> dict[int
     return {number: legal for number, legal in places.items() if legal}
 
 
-# TVM has no function for the legal locations, but ``sample_compute_location`` takes, of a decision
-# that is not legal, the next lower one that is. It changes nothing in the module.
+# TVM exports no function for the legal locations, but ``sample_compute_location`` replaces an
+# illegal decision by the next lower legal one. It does not change the module.
 def _legal_places(schedule: Schedule, block: Any) -> list[int]:
     """Return the legal locations of a block, ascending."""
     places: list[int] = []
@@ -200,10 +200,10 @@ def extents(trace: Any, mod: IRModule) -> dict[str, list[list[int]]]:
     Returns
     -------
     dict of str to list of list of int
-        By the variable (its name in the stored form) of each block that is annotated with a bound
-        for parallel loops: for each block in it the extents of the loops around it, outermost
-        first, that ``RewriteParallelVectorizeUnroll`` may fuse: data-parallel ones of constant
-        extent that are neither annotated nor bound, up to one that has several statements in it.
+        Variable (its name in the stored form) of each block with a bound for parallel loops → for
+        each block in it the extents of the loops around it, outermost first, that
+        ``RewriteParallelVectorizeUnroll`` may fuse: data-parallel loops of constant extent without
+        annotation and binding, up to a loop with several statements.
 
     Raises
     ------
@@ -221,7 +221,7 @@ def extents(trace: Any, mod: IRModule) -> dict[str, list[list[int]]]:
 
 
 def most_parallel(target: Any, jobs_per_core: int = JOBS_PER_CORE) -> int | None:
-    """Return the most parallel iterations for a target; None if it does not say its cores.
+    """Return the most parallel iterations for a target; None if its cores are unknown.
 
     Parameters
     ----------
@@ -288,10 +288,10 @@ def _nests(stmt: Any, loops: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...],
 
 
 class ScheduleFacts(ABC):
-    """Answers to the questions of operators (:class:`tunedb.search.operators.TaskFacts`).
+    """Facts of a task for operators (:class:`tunedb.search.operators.TaskFacts`).
 
-    A question that a new operator asks of TVM is a method here: a query takes a trace and the
-    module of the task. The search and the mutators say how they put it (:meth:`ask`).
+    A fact that a new operator needs from TVM is a method here, with a query on a trace and the
+    module of the task. The search and the mutators implement the call of the query (:meth:`ask`).
 
     Parameters
     ----------
@@ -339,7 +339,7 @@ class DraftReplayer:
     postprocs : sequence of tvm Postproc
         Those of the task's space generator, initialised.
     threads : int
-        Drafts that are replayed at a time; TVM releases the GIL while it does.
+        Drafts to replay at a time; TVM releases the GIL meanwhile.
     seed : int
         Seed of the decisions that a draft leaves to TVM. Equal calls in equal order give equal
         schedules, whatever the number of threads.
@@ -353,7 +353,7 @@ class DraftReplayer:
         self._builder = TraceBuilder()
 
     def schedules(self, drafts: Sequence[Draft]) -> list[Any]:
-        """Return the schedule of each draft, postprocessed; None for one that is illegal."""
+        """Return the schedule of each draft, postprocessed; None for an illegal draft."""
         return self._map(self._postprocessed, drafts)
 
     def stored_schedules(self, traces: Sequence[Any]) -> list[Any]:
@@ -372,7 +372,7 @@ class DraftReplayer:
         return self._map(self._stored_schedule, traces)
 
     def ask(self, query: Callable[[Any, IRModule], dict[Any, Any]], draft: Draft) -> dict[Any, Any]:
-        """Return the result of a query on the trace of a draft; empty where that does not apply."""
+        """Return the result of a query on a draft's trace; empty if it does not apply."""
         try:
             return query(self._trace(draft), self.mod)
         except Exception:  # TVM raises several classes; nothing can be changed then

@@ -40,7 +40,7 @@ class OperatorCounts:
     offspring : Counter
         Drafts that were replayed.
     illegal : Counter
-        Those of them that do not apply, or that a postprocessor rejects.
+        Replayed drafts that do not apply, or that a postprocessor rejects.
     """
 
     offspring: Counter[str] = field(default_factory=Counter)
@@ -78,7 +78,7 @@ class TaskReport:
     lineages: dict[bytes, Lineage] = field(default_factory=dict)
 
     def add(self, digest: bytes, lineage: Lineage, seconds: float | None) -> None:
-        """Add a measured program; `seconds` is None for one that failed."""
+        """Add a measured program; `seconds` is None for a failure."""
         self.lineages[digest] = lineage
         if seconds is not None and (self.best_seconds is None or seconds < self.best_seconds):
             self.best_seconds, self.best = seconds, digest

@@ -24,14 +24,14 @@ register_errors()
 class EvolutionarySearch(_PySearchStrategy):
     """Evolutionary search that begins with the programs of a database.
 
-    Each round a population is put together from the best measured programs of the task, programs
-    of its neighbours that are adapted to it, and random ones. It evolves for some generations:
+    Each round builds a population from the best measured programs of the task, adapted programs of
+    its neighbours, and random ones. It evolves for some generations:
     parents are drawn in proportion to their scores, and the operators of
     :mod:`tunedb.search.operators` make offspring. The best programs that were never proposed are
     measured, and some random ones.
 
     The first batch of a task begins with the best known program, if its times are served, and
-    with up to five programs of neighbours as they are.
+    with up to five unchanged programs of neighbours.
 
     Parameters
     ----------
@@ -46,8 +46,8 @@ class EvolutionarySearch(_PySearchStrategy):
     shares : Shares, optional
         Sources of the initial population.
     eps_greedy : float
-        Share of each batch that is drawn from the random programs of its round; where that is no
-        whole number, chance decides on the fraction.
+        Share of random programs in each batch, drawn from those of its round; chance decides on a
+        fraction of a program.
     known : Known, optional
         Programs that are not measured again, as ``ReusingBuilder`` and ``ReusingRunner`` take them.
         Only the best of them is proposed, in the first batch.
@@ -84,7 +84,7 @@ class EvolutionarySearch(_PySearchStrategy):
     {'random': 16, 'mutated': 44, 'crossed': 4}
     """
 
-    # TVM's objects have no dictionary of their own.
+    # TVM's objects lack an instance dictionary.
     __slots__ = ("__dict__", "__weakref__")
 
     def __init__(
@@ -150,10 +150,10 @@ class EvolutionarySearch(_PySearchStrategy):
         -------
         dict
             For each task: ``trials`` and, by origin, ``proposals``; ``offspring`` of each operator
-            and how much of it was ``illegal``; of the best program that was measured its digest
-            (``best``), ``best_seconds``, its ``descent`` (its own lineage first, then that of the
-            program of this run that it descends from, and so on), and whether there is a crossover
-            in it (``best_is_crossed``). A name that several tasks have gets a number.
+            and its ``illegal`` part; for the best measured program its digest (``best``),
+            ``best_seconds``, its ``descent`` (its own lineage first, then that of its ancestor in
+            this run, and so on), and whether that has a crossover (``best_is_crossed``). Tasks of
+            equal names get numbers.
         """
         reports: dict[str, dict[str, Any]] = {}
         for report in self._shared.reports:

@@ -1,4 +1,4 @@
-"""Search of one task: rounds of evolution, and the batches that they give."""
+"""Search of one task: rounds of evolution and their batches."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 #: Rounds without a program to propose after which a task is done, as in MetaSchedule.
 _EMPTY_ROUNDS = 5
-#: Adapted programs of neighbours that the first batch measures as they are: inside of one
-#: instruction set the five best of a neighbour are the best first guess.
+#: Adapted programs of neighbours in the first batch, unchanged: inside of one instruction set the
+#: five best of a neighbour are the best first guess.
 _FIRST_WARM = 5
 #: Programs of a population for each trial of a batch, at most.
 _SCREENED = 16
-#: Best stored programs among which one is looked for that need not be measured again.
+#: Number of the best stored programs that are searched for a known one.
 _SERVED_FROM = 8
 
 
@@ -189,7 +189,7 @@ class TaskSearch:
         self._proposed = ModuleSet(handle.workloads.equality)
         self._announced: list[Any] = []
         self._rounds = self._empty_rounds = 0
-        # By record; None for one that does not apply here.
+        # By record; None if it does not apply here.
         self._stored: dict[int, Individual | None] = {}
         handle.commit_workload(self._mod)
         if options.known is not None:
@@ -343,7 +343,7 @@ class TaskSearch:
         return picked
 
     def _is_new(self, individual: Individual) -> bool:
-        """Tell whether a program is to be measured: neither proposed before nor known."""
+        """Tell whether a program must be measured: neither proposed before nor known."""
         mod = individual.schedule.mod
         if not self._proposed.add(mod):
             return False

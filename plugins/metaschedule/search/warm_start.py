@@ -19,15 +19,15 @@ from .. import modules
 from ..database.handle import Handle
 from ..database.layers import donors_of
 
-#: Nearest workloads, and the programs of each that make a prior.
+#: Nearest workloads, and programs of each, in a prior.
 _NEIGHBOURS = 16
 _PROGRAMS = 32
 
-#: Least share of a donor's decisions that is taken over; with fewer it is another kind of program.
+#: Least share of kept decisions of a donor; with fewer it is another kind of program.
 _LEAST_KEPT = 0.5
 
-#: Penalties of a donor in octaves of distance: for each better one of its workload, so that several
-#: workloads have a say early, and for the share of its decisions that found no place.
+#: Penalties of a donor in octaves of distance: for each better donor of its workload, so that
+#: several workloads come early, and for the share of its lost decisions.
 _PER_RANK = 0.25
 _PER_LOSS = 4.0
 
@@ -39,15 +39,15 @@ class WarmDraft:
     Parameters
     ----------
     draft : Draft
-        The program; decisions that the donor lacks are left to TVM.
+        The program; TVM draws decisions that the donor lacks.
     donor : bytes
-        Digest of the stored program that it was made from.
+        Digest of the stored program that was adapted.
     distance : float
         Distance of the donor's workload and target, in octaves.
     seconds : float
         Run time of the donor on its own workload.
     kept : float
-        Share of the decisions that were taken over.
+        Share of kept decisions.
     """
 
     draft: Draft
@@ -63,10 +63,9 @@ def warm_drafts(
     """Return good programs of similar workloads, adapted to a module; the most promising first.
 
     Donors are the best programs of the nearest workloads of the operator family, and of the module
-    itself for other targets of the kind; those of the layers too. Each is put on the template that
-    is most like it. Near workloads, fast programs and those that found a place for all decisions
-    come first; the second best of a workload counts as a quarter of an octave farther than the
-    best, and so on.
+    itself for other targets of the kind; those of the layers too. Each is adapted to the most
+    similar template. Near workloads, fast programs and donors that kept all decisions come first;
+    the second best of a workload counts as a quarter of an octave farther than the best, and so on.
 
     Parameters
     ----------
@@ -77,7 +76,7 @@ def warm_drafts(
     target : tvm Target
         Target of the tuning run.
     templates : sequence of Draft
-        Design spaces of the module, with the decisions that TVM drew when it made them.
+        Design spaces of the module, with TVM's initial decisions.
     most : int
         Most programs to return.
 
@@ -119,7 +118,7 @@ def tile_prior(handle: Handle, mod: Any, target: Any) -> TilePrior | None:
     Returns
     -------
     TilePrior or None
-        None where no such program has tiles.
+        None if no such program has tiles.
     """
     drafts, weights = [], []
     relatives = _relatives(handle, mod, target, _PROGRAMS, itself=True)
@@ -133,7 +132,7 @@ def tile_prior(handle: Handle, mod: Any, target: Any) -> TilePrior | None:
     return TilePrior.from_drafts(drafts, weights) if drafts else None
 
 
-# Of layers the module itself is always taken: its records are no trials that the search repeats.
+# From layers the module itself always counts: the search does not repeat its records as trials.
 def _relatives(
     handle: Handle, mod: Any, target: Any, most: int, *, itself: bool = False
 ) -> list[tuple[Neighbour, list[Donor]]]:
@@ -155,7 +154,7 @@ def _relatives(
 
 
 def _draft(donor: Donor) -> Draft | None:
-    """Return a stored program in today's instructions, None where they cannot express it."""
+    """Return a stored program in today's instructions; None if they cannot express it."""
     try:
         return Draft.from_trace(upgrade(donor.trace))
     except FormatError:
