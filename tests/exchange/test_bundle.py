@@ -22,7 +22,7 @@ from bundle_bytes import (
     seal,
     take_apart,
 )
-from effort import examples
+from effort import examples, long
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_column_codec import rows_of
@@ -220,13 +220,14 @@ def test_cut_at_any_byte(small, tmp_path):
             assert "\n" not in str(caught.value)
 
 
-def test_any_flipped_bit(small, tmp_path):
+@pytest.mark.parametrize("bits", [1, long(8)])
+def test_any_flipped_bit(small, tmp_path, bits):
     path = tmp_path / "flipped.tunedb"
     with Slate(path) as slate:
         for at in range(len(small)):
-            for bit in range(8):
+            for bit in range(at % 8, at % 8 + bits):
                 changed = bytearray(small)
-                changed[at] ^= 1 << bit
+                changed[at] ^= 1 << bit % 8
                 slate.write(changed)
                 with pytest.raises((FormatError, IntegrityError)):
                     BundlePeer(path)

@@ -4,7 +4,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from effort import examples
+from effort import EFFORT
 from exchanges import rename
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -21,10 +21,9 @@ from tunedb.storage.exchange_types import EVERYTHING, Selection
 from tunedb.storage.store import Store
 
 EACH = settings(
-    max_examples=examples(6),
+    max_examples=3 if EFFORT == "few" else 40,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-MANY = settings(EACH, max_examples=examples(40))
 
 RECORDS = st.lists(st.integers(0, len(pool()) - 1), max_size=12)
 
@@ -82,13 +81,6 @@ def test_laws(told, sqlite_template, tmp_path_factory):
     laws(told, Makes(sqlite_template, tmp_path_factory.mktemp("laws")))
 
 
-@pytest.mark.stress
-@MANY
-@given(told=st.tuples(TEAMS, TEAMS, TEAMS))
-def test_laws_of_many(told, sqlite_template, tmp_path_factory):
-    laws(told, Makes(sqlite_template, tmp_path_factory.mktemp("laws")))
-
-
 def laws(told, makes):
     """Compared are all tables but for whose a record is: that depends on who is trusted where."""
     a, b, c = teams(makes, told)
@@ -113,13 +105,6 @@ def a_copy(makes, path):
 @EACH
 @given(told=st.tuples(TEAMS, TEAMS, TEAMS), moved=st.booleans())
 def test_laws_with_owners(told, moved, sqlite_template, tmp_path_factory):
-    laws_with_owners(told, moved, Makes(sqlite_template, tmp_path_factory.mktemp("owners")))
-
-
-@pytest.mark.stress
-@MANY
-@given(told=st.tuples(TEAMS, TEAMS, TEAMS), moved=st.booleans())
-def test_laws_with_owners_of_many(told, moved, sqlite_template, tmp_path_factory):
     laws_with_owners(told, moved, Makes(sqlite_template, tmp_path_factory.mktemp("owners")))
 
 

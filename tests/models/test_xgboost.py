@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from effort import long
 
 from tunedb.errors import PluginError
 from tunedb.models import _xgboost
@@ -39,22 +40,19 @@ print(os.environ.get("OMP_WAIT_POLICY"), threads == threads_to_use(), threads)
 """
 
 
-def test_threads_sleep_while_they_wait():
-    cores = str(len(os.sched_getaffinity(0)))
-    assert told(OURS) == ["PASSIVE", "True", cores]
-
-
-def test_no_more_threads_than_openmp_s():
-    assert told(OURS, OMP_NUM_THREADS="1,4") == ["PASSIVE", "True", "1"]
-
-
-def test_a_policy_of_the_user_stays_and_spinning_threads_are_not_used():
-    assert told(OURS, OMP_WAIT_POLICY="active") == ["active", "True", "1"]
-
-
-def test_too_late_for_the_policy():
-    """Somebody imported XGBoost before: OpenMP has read the environment, or will not again."""
-    assert told("import xgboost\n" + OURS) == ["None", "True", "1"]
+@pytest.mark.parametrize(
+    ("before", "environment", "expected"),
+    [
+        ("", {}, ["PASSIVE", "True", str(len(os.sched_getaffinity(0)))]),
+        long("", {"OMP_NUM_THREADS": "1,4"}, ["PASSIVE", "True", "1"]),
+        # Threads that spin, by a policy of the user's, are not used.
+        long("", {"OMP_WAIT_POLICY": "active"}, ["active", "True", "1"]),
+        # Too late for a policy: OpenMP has read the environment, or will not again.
+        ("import xgboost", {}, ["None", "True", "1"]),
+    ],
+)
+def test_threads_sleep_while_they_wait(before, environment, expected):
+    assert told(before + OURS, **environment) == expected
 
 
 def test_asked_threads_are_used(monkeypatch):

@@ -1,7 +1,8 @@
 """What a fresh process does with TVM's threads, as JSON; run by test_threads.py.
 
-``python runtime_threads.py counts`` prints the decision; ``python runtime_threads.py pinned`` lets
-TVM pin the main thread first, and then tunes on.
+``python runtime_threads.py counts [{...}, ...]`` prints the decision with some variables of the
+environment, a line for each set; ``python runtime_threads.py pinned`` lets TVM pin the main thread
+first, and then tunes on.
 """
 
 import ctypes
@@ -110,5 +111,19 @@ def pinned():
     return found
 
 
+def counts_of_each(environments):
+    """Print what a process of its own decides with each; TVM has started no thread yet."""
+    for variables in environments:
+        child = os.fork()
+        if not child:
+            os.environ.update(variables)
+            print(json.dumps(counts()), flush=True)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+
+
 if __name__ == "__main__":
-    print(json.dumps({"counts": counts, "pinned": pinned}[sys.argv[1]]()))
+    if sys.argv[1] == "counts":
+        counts_of_each(json.loads(sys.argv[2]))
+    else:
+        print(json.dumps(pinned()))

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
+from test_itervar import gemm, thread_gemv
 from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.script import ir as I
 from tvm.script import tirx as T
 
-from tunedb.features.itervar import ANNOTATIONS
+from tunedb.features.itervar import ANNOTATIONS, get_itervar_feature
 from tunedb.plugins.metaschedule.features import flat
 
 
@@ -44,35 +45,7 @@ def loops(mod):
 
 def test_table_of_the_document():
     """A real matmul gives the table of AutoTVM's document, its labels [y] and [x] put right."""
-    rows = flat.get_itervar_feature(matmul())
-    serial = one_hot("SERIAL")
-    assert [row[:3] for row in rows] == [
-        (("_itervar_", "x"), ("_attr_", 128, 1, 128, 2097152, *serial), ("_arith_", 0, 0, 0)),
-        (("_itervar_", "y"), ("_attr_", 128, 2, 16384, 16384, *serial), ("_arith_", 0, 0, 0)),
-        (("_itervar_", "k"), ("_attr_", 128, 3, 2097152, 128, *serial), ("_arith_", 1, 1, 0)),
-    ]
-    assert touches(rows) == [
-        {
-            "A_0": (128, -1, 16384, 128, 0, 0),
-            "B_0": (0, -1, 16384, 128, 0, 0),
-            "C_0": (128, -1, 16384, 1, 0, 0),
-            "C_1": (128, -1, 16384, 128, 0, 0),
-            "C_2": (128, -1, 16384, 128, 0, 0),
-        },
-        {
-            "A_0": (0, -1, 128, 128, 0, 0),
-            "B_0": (1, -1, 16384, 1, 0, 0),
-            "C_0": (1, -1, 128, 1, 0, 0),
-            "C_1": (1, -1, 128, 128, 0, 0),
-            "C_2": (1, -1, 128, 128, 0, 0),
-        },
-        {
-            "A_0": (1, -1, 128, 1, 0, 0),
-            "B_0": (128, -1, 128, 1, 0, 0),
-            "C_1": (0, -1, 1, 128, 0, 0),
-            "C_2": (0, -1, 1, 128, 0, 0),
-        },
-    ]
+    assert flat.get_itervar_feature(matmul()) == get_itervar_feature(gemm())
 
 
 def test_calls_take_modules_and_schedules():
@@ -105,37 +78,14 @@ def gpu_gemv():
 
 def test_blocks_and_threads():
     """The vector for GPUs that is worked out by hand; today's C.local is called C_local."""
-    rows = flat.get_itervar_feature(gpu_gemv())
-    blocks = {
-        "A_0": (32, -1, 8192, 1, 4, 1),
-        "C_0": (32, -1, 128, 1, 4, 1),
-        "C_local_0": (0, -1, 1, 128, 1, 4),
-        "C_local_1": (0, -1, 1, 8192, 1, 4),
-        "C_local_2": (0, -1, 1, 8192, 1, 4),
-        "C_local_3": (0, -1, 1, 128, 1, 4),
-        "W_0": (0, -1, 64, 128, 1, 4),
-    }
-    threads = {
-        "A_0": (1, -1, 2048, 1, 32, 1),
-        "C_0": (1, -1, 32, 1, 0, 0),
-        "C_local_0": (0, -1, 1, 32, 0, 0),
-        "C_local_1": (0, -1, 1, 2048, 1, 32),
-        "C_local_2": (0, -1, 1, 2048, 1, 32),
-        "C_local_3": (0, -1, 1, 32, 0, 0),
-        "W_0": (0, -1, 64, 32, 1, 32),
-    }
-    reduction = {
-        "A_0": (128, -1, 64, 1, 0, 0),
-        "C_local_1": (0, -1, 1, 64, 0, 0),
-        "C_local_2": (0, -1, 1, 64, 0, 0),
-        "W_0": (1, -1, 64, 1, 0, 0),
-    }
-    assert touches(rows) == [blocks, threads, reduction]
-    assert [row[1] for row in rows] == [
-        ("_attr_", 4, 1, 4, 8192, *one_hot("BLOCK_X")),
-        ("_attr_", 32, 2, 128, 2048, *one_hot("THREAD_X")),
-        ("_attr_", 64, 3, 8192, 64, *one_hot("SERIAL")),
+    rows = get_itervar_feature(thread_gemv())
+    expected = [
+        {name.replace("C.local", "C_local"): values for name, values in touched.items()}
+        for touched in touches(rows)
     ]
+    found = flat.get_itervar_feature(gpu_gemv())
+    assert touches(found) == expected
+    assert [row[1] for row in found] == [row[1] for row in rows]
 
 
 def test_the_module_is_not_changed():

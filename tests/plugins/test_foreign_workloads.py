@@ -328,7 +328,10 @@ def test_measuring_again_does_not_vouch_for_a_body(path, live, tools, source):
     mod, measurement = live
     merge_in(path, [theirs(measurement, strange(mod))], source, names(mod))
     foreign = source is FOREIGN
-    with tunedb.open(path) as store, Revalidation(store, repeat=1) as revalidation:
+    with (
+        tunedb.open(path) as store,
+        Revalidation(store, repeat=1, max_workers=1) as revalidation,
+    ):
         assert revalidation.workloads_of(tools.matmul(8), tools.llvm, foreign=foreign) == []
         (ids,) = revalidation.workloads_of(mod, tools.llvm, foreign=foreign)
         (verdict,) = revalidation.run(ids, 1, 1, foreign=foreign)

@@ -10,6 +10,7 @@ import time
 
 import psutil
 import pytest
+from fake_measuring import FakeBuilder
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RPCConfig
 
 from tunedb import PluginError, UsageError
@@ -170,9 +171,11 @@ def test_tuning_on_a_remote_device(tracker, tools, tmp_path):
     assert said["evaluator"]["repeat"] == len(measurement.run_secs) == 2
     result.database.close()
     # What the device has measured is known there, and not on this machine.
-    again = tune(mod, LLVM, None, 4, **options)
-    assert again.served == 4
+    builder = FakeBuilder()
+    again = tune(mod, LLVM, None, 4, **options, builder=builder)
+    assert (again.served, builder.built) == (4, [])
     again.database.close()
+    builder.close()
 
 
 def test_a_runner_of_the_users_is_asked_where_it_measures(tracker):

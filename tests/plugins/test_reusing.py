@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -250,11 +250,11 @@ def test_programs_that_hang_or_die_are_not_tried_again(
         time.sleep(60)
 
     mod = tools.matmul(64)
+    runner = ms.runner.LocalRunner(timeout_sec=1.0, f_run_evaluator=evaluate)
     for served in (0, 2):
-        runner = ms.runner.LocalRunner(timeout_sec=1.0, f_run_evaluator=evaluate)
         with (
             knowing(sqlite_file, mod, tools.llvm) as (database, known),
-            WarmBuilder(max_workers=1) as builder,
+            closing(FakeBuilder() if served else WarmBuilder(max_workers=1)) as builder,
         ):
             outer = ReusingRunner(runner, known)
             tune(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -81,13 +81,19 @@ class BuildAndRun:
             "f_alloc_argument": partial(numerics.allocate, seed=seed),
             "alloc_repeat": draws,
         }
-        self._builder = WarmBuilder(
-            max_workers=max_workers, timeout_sec=timeout_sec, f_build=numerics.build
+        self._max_workers = max_workers
+
+    @cached_property
+    def _builder(self) -> WarmBuilder:
+        """Processes that build; they start with the first job."""
+        return WarmBuilder(
+            max_workers=self._max_workers, timeout_sec=self._timeout, f_build=numerics.build
         )
 
     def close(self) -> None:
         """End the processes that build."""
-        self._builder.close()
+        if "_builder" in vars(self):
+            self._builder.close()
 
     def outcomes(
         self, jobs: Sequence[Job], target: Any, run: Evaluator | None = None

@@ -91,7 +91,7 @@ def test_no_advice_on_what_is_out_of_reach():
 def test_counters_that_speak_for_it(learner):
     pytest.importorskip("sklearn")
     rows = []
-    for one in three(noise=0.01):
+    for one in three(noise=0.01, tiles=3):
         # One counter alone tells the label.
         apart = np.log2(one.threads / 128)
         rows.append(replace(one, threads=128, counters={"signal": apart, "noise": one.seconds % 1}))
