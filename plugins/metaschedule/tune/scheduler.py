@@ -83,6 +83,9 @@ class TaskScheduler(_PyTaskScheduler):
         Seed of that chance.
     curves : sequence of sequence of Curve, optional
         Searches for workloads that are similar to each task; by default those of the database.
+    try_space : callable, optional
+        Called with the number of a task before its design space is generated; returns why the task
+        is left out, or None (:func:`~..workers.space_probe.try_spaces`).
 
     Attributes
     ----------
@@ -115,6 +118,7 @@ class TaskScheduler(_PyTaskScheduler):
         epsilon: float = 0.05,
         seed: int | None = None,
         curves: Sequence[Sequence[Curve]] | None = None,
+        try_space: Callable[[int], str | None] = lambda _number: None,
     ) -> None:
         handle = handle_of(database)
         if handle is None:
@@ -137,7 +141,7 @@ class TaskScheduler(_PyTaskScheduler):
                 _TunedTask(_task_state(handle, context, float(weight), courses), context)
                 for context, weight, courses in zip(contexts, weights, known, strict=True)
             ]
-            _tune(tasks, limits, problems, int(trials), int(per_task), *rest)
+            _tune(tasks, limits, try_space, problems, int(trials), int(per_task), *rest)
 
         super().__init__(lambda: -1, None, tune)
 
@@ -159,9 +163,13 @@ class _TunedTask:
         except (TuneDBError, KeyboardInterrupt):
             raise
         except Exception as error:  # whatever TVM raises on a module that it does not understand
-            self.problem = first_line(error)
-            self.state.is_finished = True
+            self.leave_out(first_line(error))
             return None
+
+    def leave_out(self, problem: str) -> None:
+        """End the task without ending the run."""
+        self.problem = problem
+        self.state.is_finished = True
 
     def generate(self) -> list[Any] | None:
         """Return the next batch of candidates, or None at the task's end."""
@@ -183,14 +191,19 @@ class _TunedTask:
         self.state.add(times, len(candidates), time.perf_counter() - self.began)
         self.guard(self.context.search_strategy.notify_runner_results, candidates, results)
 
-    def guarded_context(self, logger: logging.Logger | None) -> Any:
+    def guarded_context(self, logger: logging.Logger | None, problem: str | None) -> Any:
         """Return the task's context with a design space and a strategy that raise no error.
 
-        The design space is generated here: an error in TVM's own loop would end the run.
+        The design space is generated here: an error in TVM's own loop would end the run. A task
+        with a problem has none.
         """
         context, space = self.context, self.context.space_generator
         strategy = context.search_strategy
-        spaces = self.guard(space.generate_design_space, context.mod) or ()
+        if problem is None:
+            spaces = self.guard(space.generate_design_space, context.mod) or ()
+        else:
+            spaces = ()
+            self.leave_out(problem)
 
         def begin(*arguments: Any) -> None:
             if not self.state.is_finished:
@@ -254,6 +267,7 @@ class _Loop:
 def _tune(
     tasks: list[_TunedTask],
     limits: RunLimits,
+    try_space: Callable[[int], str | None],
     problems: dict[int, str],
     trials: int,
     trials_per_task: int,
@@ -274,7 +288,9 @@ def _tune(
     weights = [task.state.weight for task in tasks]
     try:
         contexts = [
-            task.guarded_context(task_logger(number, len(tasks), str(task.context.task_name)))
+            task.guarded_context(
+                task_logger(number, len(tasks), str(task.context.task_name)), try_space(number)
+            )
             for number, task in enumerate(tasks)
         ]
         inner[0].tune(contexts, weights, trials, trials_per_task, loop.batch, *rest)
