@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib import _bootstrap, _bootstrap_external, import_module
+from pathlib import Path
+from types import ModuleType
+
+import tvm.s_tir
 
 from ...records import Trace
 
 _PACKAGE = "tvm.s_tir.tensor_intrin"
+#: Modules with the intrinsics of TVM's default rules for CPUs.
+_CPU_MODULES = ("x86", "arm_cpu")
 _TENSORIZE = b'"Tensorize"'
 
 
@@ -19,7 +27,36 @@ def needs_intrinsics(trace: Trace) -> bool:
 
 
 def load_intrinsics() -> None:
-    """Import TVM's tensor intrinsics, as its own ``TuneContext`` and ``default_build`` do.
+    """Import TVM's tensor intrinsics, as its own ``TuneContext`` and ``default_build`` do."""
+    if _PACKAGE in sys.modules:
+        # It costs nothing then, but another thread may still be at it.
+        import_module(_PACKAGE)
+    else:
+        _import(_PACKAGE)
+
+
+def load_cpu_intrinsics() -> None:
+    """Import the intrinsics of the default rules for CPUs, inside :func:`without_intrinsics`."""
+    for name in _CPU_MODULES:
+        _import(f"{_PACKAGE}.{name}")
+
+
+@contextmanager
+def without_intrinsics() -> Iterator[None]:
+    """Let ``TuneContext`` skip its import of all tensor intrinsics, which takes seconds."""
+    if _PACKAGE in sys.modules:
+        yield
+        return
+    package = sys.modules[_PACKAGE] = ModuleType(_PACKAGE)
+    package.__path__ = [str(Path(tvm.s_tir.__path__[0], "tensor_intrin"))]
+    try:
+        yield
+    finally:
+        del sys.modules[_PACKAGE]
+
+
+def _import(name: str) -> None:
+    """Import a module of tensor intrinsics.
 
     TVM parses its functions for it and asks :func:`inspect.stack` twice for each, which takes
     as long as the stack is deep: a thread of its own has a short one. Most of the time would go
@@ -27,12 +64,8 @@ def load_intrinsics() -> None:
     ``<frozen importlib._bootstrap_external>`` of the import's own frames, which no module has as
     its ``__file__``. The table in which :mod:`inspect` keeps what it found is told first.
     """
-    if _PACKAGE in sys.modules:
-        # It costs nothing then, but another thread may still be at it.
-        import_module(_PACKAGE)
-        return
     found: dict[str, str] = getattr(inspect, "modulesbyfile", {})
     for module in (_bootstrap, _bootstrap_external):
         found.setdefault(f"<frozen {module.__name__}>", module.__name__)
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(import_module, _PACKAGE).result()
+        thread.submit(import_module, name).result()

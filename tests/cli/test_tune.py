@@ -280,6 +280,16 @@ def test_a_network_with_symbolic_sizes(fakes, run, run_json, tmp_path):
     assert "'batch' is not NAME=NUMBER" in run("tune", "net.onnx", "--bind", "batch", code=2).stderr
 
 
+def test_a_function_that_kills_the_process_costs_itself(module, fakes, run, run_json, monkeypatch):
+    reason = "its design space kills the process (signal 11, SIGSEGV)"
+    monkeypatch.setattr(tuning_parts, "space_trial", lambda *_: {0: reason, 1: None}.get)
+    said = run("tune", module, "--trials", 4, *SHORT, code=1).stderr
+    assert f"Warning: TVM cannot tune matmul, apply uses its default: {reason}" in said
+    matmul, small = run_json("tune", module, "--trials", 4, *SHORT, "--remeasure", code=1)
+    assert (matmul["problem"], matmul["trials"], matmul["record"]) == (reason, 0, None)
+    assert small["problem"] is None and small["record"] is not None
+
+
 def test_a_network_without_anything_to_tune_is_one_line(run):
     builder = networks.Builder()
     model = builder.model(builder.node("Identity", ["x"]), {"x": [1, 4]}, [1, 4])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ from ..modules import modules_equal, plain
 from ..search.strategy import EvolutionarySearch
 from ..targets import as_target, first_line, is_cpu
 from ..threads import runtime_threads
+from ..workers.space_probe import try_spaces
 from ..workers.warm_builder import WarmBuilder
 from .options import TuneOptions
 from .remote import rpc_runner
@@ -309,6 +310,7 @@ def scheduler_of(
     curves: Sequence[Sequence[Curve]],
     untuned: Sequence[float | None] | None,
     roofline: Roofline | None,
+    try_space: Callable[[int], str | None],
 ) -> Any:
     """Return the task scheduler of a run.
 
@@ -325,10 +327,27 @@ def scheduler_of(
             curves=curves,
             untuned=untuned,
             roofline=roofline,
+            try_space=try_space,
         )
     if options.minutes is not None:
         raise UsageError("TVM's task schedulers count trials; minutes need the scheduler 'tunedb'")
     return _tvms("task_scheduler", options.task_scheduler, ms.TaskScheduler)
+
+
+def space_trial(
+    options: TuneOptions, builder: Any, tasks: Sequence[Task], target: Any
+) -> Callable[[int], str | None]:
+    """Return what tries the design space of a task in a worker; only a warm builder has some."""
+    if not isinstance(builder, WarmBuilder):
+        return lambda _number: None
+    # TVM has special spaces for functions alone, not for operators of a Relax program.
+    special = {} if tasks[0].extracted else options.special_space or {}
+    spaces = [special.get(task.name, options.space) for task in tasks]
+    return try_spaces(
+        builder,
+        [(task.mod, target, space) for task, space in zip(tasks, spaces, strict=True)],
+        seed=options.seed or 1,
+    )
 
 
 def callbacks_of(callbacks: Any, database: Database) -> list[Any]:

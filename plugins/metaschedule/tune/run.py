@@ -166,6 +166,8 @@ class Run:
         """
         if self.done >= self.trials:
             return
+        builder = self._builder(stack)
+        try_space = defaults.space_trial(self.options, builder, self.tasks, self.target)
         # TVM would import them for its first context.
         load_intrinsics()
         stack.enter_context(logs_in_files())
@@ -178,8 +180,9 @@ class Run:
             self.curves,
             self.untuned,
             self.networks[0].roofline if self.networks else None,
+            try_space,
         )
-        arguments = self._arguments(model, scheduler, stack)
+        arguments = self._arguments(model, scheduler, builder, stack)
         self.monitor.start()
         try:
             self._call(arguments)
@@ -197,12 +200,18 @@ class Run:
             raise PluginError(f"TVM ended the tuning run: {self.problems[0]}")
         end_run(self.database._handle)
 
-    def _arguments(self, model: Any, scheduler: Any, stack: ExitStack) -> dict[str, Any]:
+    def _builder(self, stack: ExitStack) -> Any:
+        cores = self.options.num_tuning_cores
+        workers = cores if isinstance(cores, int) else None
+        return defaults.builder_of(self.options.builder, workers, stack)
+
+    def _arguments(
+        self, model: Any, scheduler: Any, builder: Any, stack: ExitStack
+    ) -> dict[str, Any]:
         """Return what all of TVM's functions for tuning take."""
         options, left = self.options, self.trials - self.done
-        cores = options.num_tuning_cores
         builder, runner = defaults.reusing(
-            defaults.builder_of(options.builder, cores if isinstance(cores, int) else None, stack),
+            builder,
             defaults.runner_of(options.runner, options.evaluator),
             self.known,
         )

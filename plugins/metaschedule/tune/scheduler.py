@@ -88,6 +88,9 @@ class TaskScheduler(_PyTaskScheduler):
         Seconds of each task's untuned function; by default, and where None, an estimate.
     roofline : Roofline, optional
         Limits of the machine, for estimates.
+    try_space : callable, optional
+        Called with the number of a task before its design space is generated; returns why the task
+        is left out, or None (:func:`~..workers.space_probe.try_spaces`).
 
     Attributes
     ----------
@@ -122,6 +125,7 @@ class TaskScheduler(_PyTaskScheduler):
         curves: Sequence[Sequence[Curve]] | None = None,
         untuned: Sequence[float | None] | None = None,
         roofline: Roofline | None = None,
+        try_space: Callable[[int], str | None] = lambda _number: None,
     ) -> None:
         handle = handle_of(database)
         if handle is None:
@@ -149,7 +153,7 @@ class TaskScheduler(_PyTaskScheduler):
                 state.untuned = seconds
                 state.roofline = roofline or state.roofline
                 tasks.append(_TunedTask(state, context))
-            _tune(tasks, limits, problems, int(trials), int(per_task), *rest)
+            _tune(tasks, limits, try_space, problems, int(trials), int(per_task), *rest)
 
         super().__init__(lambda: -1, None, tune)
 
@@ -171,9 +175,13 @@ class _TunedTask:
         except (TuneDBError, KeyboardInterrupt):
             raise
         except Exception as error:  # whatever TVM raises on a module that it does not understand
-            self.problem = first_line(error)
-            self.state.is_finished = True
+            self.leave_out(first_line(error))
             return None
+
+    def leave_out(self, problem: str) -> None:
+        """End the task without ending the run."""
+        self.problem = problem
+        self.state.is_finished = True
 
     def generate(self) -> list[Any] | None:
         """Return the next batch of candidates, or None at the task's end."""
@@ -195,14 +203,19 @@ class _TunedTask:
         self.state.add(times, len(candidates), time.perf_counter() - self.began)
         self.guard(self.context.search_strategy.notify_runner_results, candidates, results)
 
-    def guarded_context(self, logger: logging.Logger | None) -> Any:
+    def guarded_context(self, logger: logging.Logger | None, problem: str | None) -> Any:
         """Return the task's context with a design space and a strategy that raise no error.
 
-        The design space is generated here: an error in TVM's own loop would end the run.
+        The design space is generated here: an error in TVM's own loop would end the run. A task
+        with a problem has none.
         """
         context, space = self.context, self.context.space_generator
         strategy = context.search_strategy
-        spaces = self.guard(space.generate_design_space, context.mod) or ()
+        if problem is None:
+            spaces = self.guard(space.generate_design_space, context.mod) or ()
+        else:
+            spaces = ()
+            self.leave_out(problem)
 
         def begin(*arguments: Any) -> None:
             if not self.state.is_finished:
@@ -266,6 +279,7 @@ class _Loop:
 def _tune(
     tasks: list[_TunedTask],
     limits: RunLimits,
+    try_space: Callable[[int], str | None],
     problems: dict[int, str],
     trials: int,
     trials_per_task: int,
@@ -286,7 +300,9 @@ def _tune(
     weights = [task.state.weight for task in tasks]
     try:
         contexts = [
-            task.guarded_context(task_logger(number, len(tasks), str(task.context.task_name)))
+            task.guarded_context(
+                task_logger(number, len(tasks), str(task.context.task_name)), try_space(number)
+            )
             for number, task in enumerate(tasks)
         ]
         inner[0].tune(contexts, weights, trials, trials_per_task, loop.batch, *rest)

@@ -66,6 +66,11 @@ class WarmBuilder(_PyBuilder):
         From :meth:`build` and :meth:`wait_until_ready`: no worker can be started, the initializer
         failed, or a named function is not registered. It keeps its type in a tuning run.
 
+    Attributes
+    ----------
+    pool : WorkerPool
+        The workers.
+
     Notes
     -----
     Artifacts lie in a temporary directory of the builder, which :meth:`close` removes.
@@ -115,6 +120,7 @@ class WarmBuilder(_PyBuilder):
         # garbage collector. TVM may keep the function longer than Python keeps `self`.
         super().__init__(batches.build)
         self._batches = batches
+        self.pool, self.timeout_sec = pool, timeout_sec
 
     def build(self, build_inputs: Sequence[Any]) -> list[Any]:
         """Build a batch; one ``BuilderResult`` for each ``BuilderInput``, in their order."""
@@ -122,12 +128,12 @@ class WarmBuilder(_PyBuilder):
 
     def wait_until_ready(self) -> None:
         """Wait until one worker is ready, so that an unusable configuration is known early."""
-        pool = self._batches.pool
+        pool = self.pool
         pool.wait(lambda: bool(pool.pids()))
 
     def worker_pids(self) -> tuple[int, ...]:
         """Return the process ids of the workers that run now."""
-        return self._batches.pool.pids()
+        return self.pool.pids()
 
     def close(self) -> None:
         """Kill the workers and remove all artifacts. May be called again."""

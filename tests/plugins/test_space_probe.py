@@ -1,0 +1,137 @@
+"""Design spaces that kill the process or hang."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+import tvm
+import tvm_ffi
+from fake_measuring import FakeRunner
+from tvm.s_tir import meta_schedule as ms
+
+from tunedb.errors import PluginError
+from tunedb.plugins.metaschedule import Database, WarmBuilder
+from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
+from tunedb.plugins.metaschedule.tune.tune import tune
+from tunedb.plugins.metaschedule.workers.space_probe import try_spaces
+
+TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})
+LIMIT = 5.0
+KILLS = "its design space kills the process (signal 11, SIGSEGV)"
+HANGS = "its design space hangs for more than 5 s"
+
+
+def make_space(kills=32, hangs=48):
+    """Return a schedule function: fatal for two extents, in every process but this one."""
+    here = os.getpid()
+
+    def space(sch):
+        import os
+        import signal
+        import time
+
+        loops = sch.get_loops(sch.get_sblock("C"))
+        extent = int(sch.get(loops[0]).extent)
+        if extent in (kills, hangs):
+            if os.getpid() == here:
+                raise RuntimeError("the tuning process got a fatal function")
+            if extent == hangs:
+                time.sleep(60)
+            os.kill(os.getpid(), signal.SIGSEGV)
+        sch.split(loops[0], sch.sample_perfect_tile(loops[0], 2, 16))
+
+    return space
+
+
+@pytest.fixture(scope="module")
+def builder():
+    """Workers without a compiler: an artifact is the hash of its module."""
+
+    def export(mod):
+        path = Path(tempfile.mkdtemp(), "artifact")
+        path.write_text(str(tvm_ffi.structural_hash(mod)))
+        return str(path)
+
+    with WarmBuilder(
+        max_workers=2, timeout_sec=LIMIT, f_build=lambda mod, *_: mod, f_export=export
+    ) as found:
+        yield found
+
+
+def run(path, builder, mod, space):
+    with Database(path, target=TARGET) as database:
+        return tune(
+            mod,
+            TARGET,
+            max_trials_global=4,
+            database=database,
+            builder=builder,
+            runner=FakeRunner(scale=1e-4),
+            cost_model="random",
+            strategy=EvolutionarySearch(database, population_size=8, generations=0),
+            space=space,
+            num_tuning_cores=1,
+            seed=1,
+        )
+
+
+def test_a_function_that_kills_or_hangs_costs_itself(tmp_path, builder, tools):
+    sizes = {"good": 16, "hanging": 48, "killing": 32}
+    mod = tvm.IRModule({name: tools.matmul(n)["main"] for name, n in sizes.items()})
+    result = run(tmp_path / "store.db", builder, mod, make_space())
+    assert {task.name: task.problem for task in result.tasks} == {
+        "good": None,
+        "hanging": HANGS,
+        "killing": KILLS,
+    }
+    assert [task.progress.trials for task in result.tasks] == [4, 0, 0]
+    assert result.tasks[0].record is not None
+
+
+def test_a_run_with_that_function_alone_says_so(tmp_path, builder, tools):
+    with pytest.raises(PluginError) as caught:
+        run(tmp_path / "store.db", builder, tools.matmul(32), make_space())
+    assert str(caught.value) == f"TVM ended the tuning run: {KILLS}"
+
+
+def test_what_cannot_be_sent_is_not_tried(builder, tools):
+    lock = threading.Lock()
+
+    def locked(sch):
+        with lock:
+            make_space()(sch)
+
+    spaces = [ms.space_generator.ScheduleFn(make_space()), locked, "no such space"]
+    problem = try_spaces(builder, [(tools.matmul(32), TARGET, one) for one in spaces], seed=1)
+    assert [problem(number) for number in range(3)] == [None] * 3
+
+
+def test_the_default_space_takes_the_intrinsics_of_its_target_alone():
+    code = """
+import sys
+import cloudpickle, tvm
+from tvm import te
+from tvm.s_tir import meta_schedule as ms
+from tunedb.plugins.metaschedule.workers import space_worker
+a, b = (te.placeholder((16, 16), name=name) for name in "AB")
+k = te.reduce_axis((0, 16), name="k")
+c = te.compute((16, 16), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
+mod = tvm.IRModule({"main": te.create_prim_func([a, b, c])})
+generated = []
+real = ms.TuneContext.generate_design_space
+ms.TuneContext.generate_design_space = lambda self: generated.append(real(self)) or generated[-1]
+for cpu in ("x86-64-v2", "cascadelake"):
+    target = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": cpu})
+    space_worker.try_space(cloudpickle.dumps((mod, target, "post-order-apply", 1)))
+    loaded = [name.rpartition(".")[2] for name in sys.modules if "s_tir.tensor_intrin" in name]
+    print(len(generated), sorted(loaded))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "1 []",
+        "2 ['arm_cpu', 'dot_product_common', 'x86']",
+    ]
