@@ -78,6 +78,14 @@ def test_a_second_run_begins_with_what_the_first_left_out(database, measuring):
     assert done.latency > 0
 
 
+def test_a_layout_that_tvm_refuses_is_kept_and_told(database, measuring):
+    mod, layout = from_onnx(networks.mobile()), {"relax.nn.conv2d": ["NHWC", "HWIO", "X?"]}
+    result, _ = run(database, measuring, mod, max_trials_global=2, layout=layout)
+    (note,) = result.notes
+    assert note.startswith("layout of relax.nn.conv2d is kept: ") and "\n" not in note
+    assert result.trials == 2
+
+
 def test_a_task_that_tvm_cannot_tune_costs_itself(database, measuring, tools):
     mod = tvm.IRModule({"bad": tools.matmul(32)["main"], "good": tools.matmul()["main"]})
     result, batches = run(database, measuring, mod, space=space)
