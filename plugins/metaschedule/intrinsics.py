@@ -21,6 +21,10 @@ _CPU_MODULES = ("x86", "arm_cpu")
 _TENSORIZE = b'"Tensorize"'
 
 
+class _Empty(ModuleType):
+    """Stands for the package while its modules are imported one by one."""
+
+
 def needs_intrinsics(trace: Trace) -> bool:
     """Tell whether a trace names one of TVM's tensor intrinsics."""
     return _TENSORIZE in trace.sketch or _TENSORIZE in (trace.tail or b"")
@@ -28,11 +32,15 @@ def needs_intrinsics(trace: Trace) -> bool:
 
 def load_intrinsics() -> None:
     """Import TVM's tensor intrinsics, as its own ``TuneContext`` and ``default_build`` do."""
-    if _PACKAGE in sys.modules:
+    found = sys.modules.get(_PACKAGE)
+    if isinstance(found, _Empty):
+        sys.modules.pop(_PACKAGE, None)
+        found = None
+    if found is None:
+        _import(_PACKAGE)
+    else:
         # It costs nothing then, but another thread may still be at it.
         import_module(_PACKAGE)
-    else:
-        _import(_PACKAGE)
 
 
 def load_cpu_intrinsics() -> None:
@@ -43,16 +51,20 @@ def load_cpu_intrinsics() -> None:
 
 @contextmanager
 def without_intrinsics() -> Iterator[None]:
-    """Let ``TuneContext`` skip its import of all tensor intrinsics, which takes seconds."""
+    """Let ``TuneContext`` skip its import of all tensor intrinsics, which takes seconds.
+
+    :func:`load_intrinsics` imports them inside, too.
+    """
     if _PACKAGE in sys.modules:
         yield
         return
-    package = sys.modules[_PACKAGE] = ModuleType(_PACKAGE)
+    package = sys.modules[_PACKAGE] = _Empty(_PACKAGE)
     package.__path__ = [str(Path(tvm.s_tir.__path__[0], "tensor_intrin"))]
     try:
         yield
     finally:
-        del sys.modules[_PACKAGE]
+        if sys.modules.get(_PACKAGE) is package:
+            del sys.modules[_PACKAGE]
 
 
 def _import(name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import subprocess
 import sys
 import types
 
@@ -74,3 +75,23 @@ def test_a_trace_that_tensorizes_needs_them():
     assert not needs_intrinsics(Trace(plain, tail=plain, decisions=b"[]"))
     assert needs_intrinsics(Trace(tensorizes, tail=None, decisions=b"[]"))
     assert needs_intrinsics(Trace(plain, tail=tensorizes, decisions=b"[]"))
+
+
+def test_all_intrinsics_load_while_only_those_of_cpus_are_there():
+    """In a process of its own: TVM registers an intrinsic once."""
+    program = """
+from tvm.s_tir import TensorIntrin
+from tunedb.plugins.metaschedule.intrinsics import *
+
+def missing(name):
+    return TensorIntrin.get(name, allow_missing=True) is None
+
+with without_intrinsics():
+    load_cpu_intrinsics()
+    assert not missing("dot_16x4_vnni") and missing("wmma_fill_16x16x16_f32")
+    load_intrinsics()
+    assert not missing("wmma_fill_16x16x16_f32")
+import tvm.s_tir.tensor_intrin as package
+assert package.__file__
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

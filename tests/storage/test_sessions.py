@@ -166,3 +166,15 @@ def test_records_of_an_untrusted_source_are_not_known(store):
     failed = make_measurement(1, (1e10,), session=session(), status=1)
     add(store, [failed], Source("foreign", SourceKind.FILE, FOREIGN.trust))
     assert store.programs.measured([1], 1, [1]) == []
+
+
+def test_the_newest_measurement_of_other_sessions(store):
+    mine, other = session(1), session(2)
+    assert store.runs.newest_of_others(mine) == 0
+    add(store, [make_measurement(1, session=mine), make_measurement(2, session=mine)])
+    assert store.runs.newest_of_others(mine) == 0
+    assert store.runs.newest_of_others(other) == 2
+    add(store, [make_measurement(3, session=other), make_measurement(4, session=mine)])
+    assert store.runs.newest_of_others(mine) == 3
+    add(store, [make_measurement(5, session=None)])
+    assert store.runs.newest_of_others(mine) == 5

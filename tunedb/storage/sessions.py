@@ -8,7 +8,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import and_, case, func, literal_column, select
+from sqlalchemy import and_, case, func, literal_column, or_, select
 
 from ..records import Session, Source, Status, Trust
 from ..results import Record, SessionFactor
@@ -317,6 +317,18 @@ class Runs:
             if per_machine[machine_] <= k:
                 best.append(CorrectedRecord(id_, machine_, factor_, seconds_))
         return best
+
+    def newest_of_others(self, session: Session) -> int:
+        """Return the id of the newest measurement that is not of a session; 0 for none."""
+        s = schema.session.c
+        own = select(s.id).where(s.digest == session.digest).scalar_subquery()
+        rows = self._db.select(
+            select(_m.id)
+            .where(or_(_m.session_id.is_(None), own.is_(None), _m.session_id != own))
+            .order_by(_m.id.desc())
+            .limit(1)
+        )
+        return rows[0].id if rows else 0
 
     # ------------------------------------------------------------------ factors
 

@@ -147,6 +147,8 @@ class Known:
         self._tasks: dict[tuple[int, bytes], _Task] = {}
         self._by_hash: dict[tuple[bytes, int], list[_Entry]] = {}
         self._lock = handle.lock
+        #: Newest measurement of another session at the last :meth:`refresh`.
+        self._newest_of_others = 0
 
     def prepare(self, mod: Any, target: Any) -> int:
         """Find the known programs of a task; later calls read new measurements alone.
@@ -179,6 +181,10 @@ class Known:
     def refresh(self) -> None:
         """Read new measurements of other sessions for the prepared tasks."""
         with self._lock:
+            newest = self._handle.store.runs.newest_of_others(self._handle.session())
+            if newest <= self._newest_of_others:
+                return
+            self._newest_of_others = newest
             for task in self._tasks.values():
                 after = max(task.last, task.last_of_others)
                 task.last_of_others = self._read(task, after, own=False)

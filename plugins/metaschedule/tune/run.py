@@ -21,10 +21,10 @@ from ....system.temporary import TemporaryFolder
 from ..cost_model.cost_model import CostModel
 from ..database.database import Database
 from ..database.handle import Handle
-from ..intrinsics import load_intrinsics
+from ..intrinsics import load_cpu_intrinsics, load_intrinsics, without_intrinsics
 from ..measure.measured import Known
 from ..module_source import is_relax
-from ..targets import first_line
+from ..targets import first_line, is_cpu
 from ..threads import RuntimeThreads, use_threads
 from . import defaults
 from .network import Network, untuned_networks, untuned_seconds
@@ -168,8 +168,7 @@ class Run:
             return
         builder = self._builder(stack)
         try_space = defaults.space_trial(self.options, builder, self.tasks, self.target)
-        # TVM would import them for its first context.
-        load_intrinsics()
+        self._load_intrinsics(stack)
         stack.enter_context(logs_in_files())
         for task in self.tasks:
             self.known.prepare(task.mod, self.target)
@@ -199,6 +198,15 @@ class Run:
         if len(self.problems) == len(self.tasks):
             raise PluginError(f"TVM ended the tuning run: {self.problems[0]}")
         end_run(self.database._handle)
+
+    def _load_intrinsics(self, stack: ExitStack) -> None:
+        """Import the tensor intrinsics that TVM would import for its first context."""
+        options = self.options
+        if is_cpu(self.target) and not options.special_space and isinstance(options.space, str):
+            stack.enter_context(without_intrinsics())
+            load_cpu_intrinsics()
+        else:
+            load_intrinsics()
 
     def _builder(self, stack: ExitStack) -> Any:
         cores = self.options.num_tuning_cores
