@@ -1,15 +1,15 @@
-"""The advisor for thread-block sizes: what it says of kernels that it has not seen.
+"""The advisor for thread-block sizes: its advice for kernels that it has not seen.
 
-Three kernels whose runs KTT profiled on an RTX 2080 Ti (9,305 launches in 362 slices) are judged.
-First the document's protocol: ten random splits, labels of Algorithm 1, raw counters. Then each
-kernel is held out in turn, on the same splits for all methods, and everything is chosen on the
+The script evaluates three kernels that KTT profiled on an RTX 2080 Ti (9,305 launches in 362
+slices). First the document's protocol: ten random splits, labels of Algorithm 1, raw counters. Then
+each kernel is held out in turn, on the same splits for all methods, and everything is chosen on the
 others: columns, parameters, tolerance, reach. Two further kernels, measured without counters by
-Kernel Tuner, are learnt from as well. Files of the judged kernels by other tools stay out.
+Kernel Tuner, are training data too. Files of the evaluated kernels by other tools stay out.
 
     python benchmarks/block_size.py ../shared/data/gpu
 
-Regret is the time after one step as told, over the best time of the slice (geometric mean over
-launches; those without advice stay as they are).
+Regret is the time after one step as advised, over the best time of the slice (geometric mean over
+launches; those without advice keep their time).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def near(name: str, found: float, anchor: float) -> Row:
 
 
 def random_rows(profiled: Sequence[Observation]) -> list[Row]:
-    """Return what the document's protocol gives, as the table of the specification."""
+    """Return the results of the document's protocol, as in the table of the specification."""
     truth = to_codes(labels.paper(profiled))
     rows = np.flatnonzero(truth != NONE)
     chosen, codes = [profiled[i] for i in rows], truth[rows]
@@ -88,7 +88,7 @@ def random_rows(profiled: Sequence[Observation]) -> list[Row]:
 
 
 def held_out_rows(found: AdvisorFindings) -> list[Row]:
-    """Return how methods do on held-out kernels; baseline is the best of what stands beside."""
+    """Return the results of methods on held-out kernels; the baseline is the best other method."""
     together = {one.method: one for one in found.scores_of("kernel")}
     means = {name: mean_balanced(found, name) for name in together}
     rows = []

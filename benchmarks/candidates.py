@@ -60,8 +60,8 @@ def make_module(name: str) -> Any:
 def random_candidates(mod: Any, target: Any, number: int, seed: int) -> list[Any]:
     """Return schedules that TVM draws at random from the space of a module.
 
-    They are what its replay-trace strategy measures: post-processed, those that the target cannot
-    run left out. Fewer are returned where drawing fails too often.
+    They are the candidates of its replay-trace strategy: post-processed, without those that the
+    target cannot run. Fewer are returned if drawing fails too often.
     """
     context = ms.TuneContext(
         mod=mod,

@@ -1,4 +1,4 @@
-"""What all benchmark scripts share: options, the table, the bars."""
+"""Shared parts of the benchmark scripts: options, the table, the bars."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tunedb.system.host import cpu_model
 class Row:
     """One line of a benchmark's table.
 
-    ``ratio`` is baseline / ours (times faster or smaller); ``bar`` says what must hold, and
-    ``ok`` whether it does (None where there is no bar).
+    ``ratio`` is baseline / ours (times faster or smaller); ``bar`` is the condition, and ``ok``
+    whether it holds (None without a bar).
     """
 
     name: str
@@ -66,7 +66,7 @@ def show(title: str, rows: list[Row], baseline: str) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Return what the figures were measured on."""
+    """Return the machine and the versions of the figures."""
     return {
         "cpu": cpu_model(),
         "cores": os.cpu_count(),

@@ -1,10 +1,10 @@
-"""The cost model: how well it ranks what it has not seen, and what it costs.
+"""The cost model: its ranking of unseen programs, and its cost.
 
-DATA holds the public logs that `roller.py` describes, in `costmodel/roller_ansor`; where it holds
+DATA holds the public logs that `roller.py` describes, in `costmodel/roller_ansor`; if it holds
 `measured_cpu` too (see `measured.py`), the model is compared with TVM's own on MetaSchedule's
 programs. One recipe serves all lines; it was chosen on 35 workloads that no split holds out
-(`recipes.py` prints that choice). Beside it stand the settings of TVM's model on the same features,
-and a random order.
+(`recipes.py` prints that choice). The table compares it with the settings of TVM's model on the
+same features, and with a random order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tunedb.models.splits import Split
 from tunedb.models.training import fit
 from tunedb.storage.store import Store
 
-#: What `tunedb train` does unless told otherwise, on features of the steps alone.
+#: The default recipe of `tunedb train`, on features of the steps alone.
 RECIPE = Recipe(features="steps")
 #: Chosen by the database for the line with few records.
 FEW = "diverse:2000"

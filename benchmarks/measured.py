@@ -1,8 +1,8 @@
 """Measure random candidates of TVM's test workloads on this machine, for `ranking.py`.
 
 Each workload becomes a directory with the two files of a MetaSchedule JSON database. It appears
-when the workload is done; workloads that have theirs are passed over, so that an interrupted run
-goes on where it stopped.
+when the workload is done. Workloads with a directory are skipped, so that an interrupted run
+continues where it stopped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The table that decided the defaults of `tunedb train`: losses, training sets, members.
+"""The table behind the defaults of `tunedb train`: losses, training sets, members.
 
 Measured on the development workloads of `roller.py`, which no line of `cost_model.py` holds out,
-in both machines' random pools: by cross-validation over workloads, and learnt from all tasks on the
+in both machines' random pools: by cross-validation over workloads, and trained on all tasks of the
 other machine. Intervals are over workloads.
 """
 
@@ -25,7 +25,7 @@ from tunedb.storage.store import Store
 
 FOLDS = 5
 DEFAULT = Recipe(features="steps")
-#: Each differs from the default in what it names.
+#: Each name lists the differences from the default.
 RECIPES: dict[str, Recipe] = {
     "default": DEFAULT,
     **{
@@ -49,7 +49,7 @@ RECIPES: dict[str, Recipe] = {
     },
     "reg_lambda 4": replace(DEFAULT, reg_lambda=4.0),
 }
-#: Regime → what its lines are called, and figures.
+#: Regime → prefix of its lines, and figures.
 FIGURES = {
     NEW_WORKLOAD: ("", ("pairwise", "top1", "top5", "trials90")),
     NEW_HARDWARE: ("other machine, ", ("pairwise", "top5", "trials90")),

@@ -1,8 +1,8 @@
-"""The public logs that `cost_model.py` learns from and is judged on, as examples and splits.
+"""The public logs that `cost_model.py` trains and evaluates on, as examples and splits.
 
 Roller's artifact (OSDI 2022, MIT licence) has Ansor's logs of the same operators on a V100 and a
-K80. Both name the same target, so the two machines are told apart by what they measured, as in any
-database (`tunedb sessions`).
+K80. Both name the same target, so the times of common programs distinguish the two machines, as in
+any database (`tunedb sessions`).
 """
 
 from __future__ import annotations

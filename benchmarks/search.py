@@ -1,9 +1,9 @@
 """How many trials, and how long, until a good program: tunedb beside plain MetaSchedule.
 
-The database holds what plain MetaSchedule finds for other workloads of the families, and nothing of
-those that are tuned here. All tuners take turns on a workload with the same evaluator and batches;
-the best programs of all runs are measured again in alternation. What is done is kept in a folder:
-an interrupted benchmark goes on where it stopped.
+The database holds plain MetaSchedule's records of other workloads of the families, and none of the
+tuned workloads. All tuners take turns on a workload with the same evaluator and batches; the best
+programs of all runs are measured again in alternation. A folder keeps finished runs: an interrupted
+benchmark continues where it stopped.
 
 A trial's time is the median of its repeats. "Good" is within 5 % of the best that plain
 MetaSchedule finds in all its trials with the same seed.

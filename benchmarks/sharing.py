@@ -1,8 +1,8 @@
 """Exchanging records: merge, pull, bundle, and many writers at once.
 
-The records are those of ``multiplied.py``. Rates are of one core, in a process of its own; the
-baseline beside them is what is done without tunedb's exchange: importing the JSON export of the
-same records, and with TVM at hand, loading a JSONDatabase and committing its records to another.
+The records are those of ``multiplied.py``. Rates are of one core, in a separate process. The
+baseline works without tunedb's exchange: it imports the JSON export of the same records, or loads a
+JSONDatabase with TVM and commits its records to another.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which TVM this plugin works with, and how its errors cross TVM.
+"""Supported versions of TVM, and errors that cross TVM.
 
 apache-tvm and apache-tvm-ffi are bound by ABI, but apache-tvm's metadata says only ``>=``: a plain
 ``pip install apache-tvm`` takes apache-tvm-ffi 0.1.15, with which ``tvm.ir.save_json`` segfaults.
@@ -51,7 +51,7 @@ def check_pair(tvm: str, ffi: str | None) -> None:
     Parameters
     ----------
     tvm, ffi : str
-        Versions, e.g. ``0.27.0.post1`` and ``0.1.14.post1``; None where not installed.
+        Versions, e.g. ``0.27.0.post1`` and ``0.1.14.post1``; None if not installed.
     """
     wanted = PAIRS.get(_release(tvm)[:2])
     if wanted is None:

@@ -100,7 +100,7 @@ def classify(phase: Phase, error_msg: str) -> Failure:
     Parameters
     ----------
     phase : Phase
-        Where it failed. ``UNKNOWN`` is replaced where the message says who speaks.
+        Phase of the failure. The writer of the message replaces ``UNKNOWN``.
     error_msg : str
         ``BuilderResult.error_msg`` or ``RunnerResult.error_msg``.
 
@@ -110,7 +110,7 @@ def classify(phase: Phase, error_msg: str) -> Failure:
         With the message made storable by :func:`tidy`, and the seconds where the message has them.
     """
     if phase is Phase.UNKNOWN:
-        phase = next((said for speaker, said in _PHASES if speaker.match(error_msg)), phase)
+        phase = next((known for writer, known in _PHASES if writer.match(error_msg)), phase)
     message = tidy(error_msg)
     kind, seconds = _kind(phase, message)
     return Failure(kind, phase, message, seconds)

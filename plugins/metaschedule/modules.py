@@ -83,8 +83,7 @@ def script_alias(script: str) -> Alias:
 def script_of(record: Workload, mod: Any) -> str:
     """Return the script of a stored workload with the module `mod`.
 
-    A script that this release has stored is used as it is, because printing takes ten times as
-    long.
+    A script that this release has stored is reused, because printing takes ten times as long.
     """
     if record.script is not None and record.tvm_version == str(tvm.__version__):
         return record.script
@@ -120,7 +119,7 @@ def to_module(workload: Workload) -> Any:
     Raises
     ------
     ValueError
-        TVM 0.27 could crash on the graph, whatever version its label names.
+        TVM 0.27 could crash on the graph; its version label is not trusted.
     """
     if not is_current_graph(orjson.loads(workload.body)):
         raise ValueError("a graph of another TVM")

@@ -52,7 +52,7 @@ class RuntimeThreads:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], *, cores: int) -> Self:
-        """Return what TVM does with an environment, and `cores` threads where it says nothing."""
+        """Return TVM's threads under an environment; `cores` threads if it sets no number."""
         named = [environment[name] for name in _VARIABLES if name in environment]
         count = max(1, _atoi(named[0])) if named else cores
         return cls(count, _BIND not in environment or _atoi(environment[_BIND]) == 1)
@@ -102,7 +102,7 @@ def use_threads() -> RuntimeThreads:
     Returns
     -------
     RuntimeThreads
-        What is in force.
+        The number and pinning in force.
     """
     threads = runtime_threads()
     if not any(name in os.environ for name in _VARIABLES):

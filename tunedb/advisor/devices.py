@@ -1,8 +1,8 @@
 """Facts on GPUs by their names.
 
 Sources: NVIDIA's list of CUDA GPUs (compute capability) and the data sheets and white papers of the
-chips (multiprocessors); AMD's data sheets (compute units; of MI250 and MI250X those of one die,
-which is what a program sees as a device).
+chips (multiprocessors); AMD's data sheets (compute units; for MI250 and MI250X those of one die,
+which is a device to programs).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Device:
     Parameters
     ----------
     name : str
-        As people write it, without vendor.
+        Usual name, without vendor.
     vendor : str
         ``NVIDIA`` or ``AMD``.
     compute_capability : str or None
@@ -42,7 +42,7 @@ class Device:
     multiprocessors : int
         Multiprocessors, or compute units.
     warp : int
-        Threads that go in step: 32; 64 on GCN and CDNA.
+        Threads in lockstep: 32; 64 on GCN and CDNA.
     max_threads : int
         Threads of the largest block.
     """
@@ -112,11 +112,11 @@ _AMD: dict[int, str] = {
 
 @lru_cache(maxsize=4096)
 def lookup(name: str) -> Device | None:
-    """Return the GPU of that name, or None where it is not known.
+    """Return the GPU of that name; None if it is unknown.
 
     Upper and lower case, spaces and underscores do not count, nor do a number in parentheses at the
-    end (``GeForce GTX 950 (0)``), the vendor, the family, and editions of memory and slot where
-    they make no other device (``Tesla V100-SXM2-16GB``).
+    end (``GeForce GTX 950 (0)``), the vendor, the family, and editions of memory and slot of the
+    same device (``Tesla V100-SXM2-16GB``).
     """
     known = _known()
     words = [

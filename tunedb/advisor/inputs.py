@@ -1,9 +1,9 @@
 """Observations as columns of numbers.
 
-Two sets. ``raw`` are the counters as a profiler gives them, as the document learns from; a count
-grows with the problem, so what one kernel teaches says little of another. ``ratios`` are
-numbers that compare between kernels: counts per executed instruction, percents of peak, and what
-the launch is to the device.
+Two sets. ``raw`` are the counters of a profiler, the document's inputs; a count grows with the
+problem, so one kernel teaches little about another. ``ratios`` are numbers that compare between
+kernels: counts per executed instruction, percents of peak, and the geometry of the launch on its
+device.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .devices import Device, lookup
 from .observations import Inputs, Observation
 from .occupancy import LIMITS, WARP, Occupancy, occupancy
 
-#: The count that others are divided by: warp instructions, without replays.
+#: The divisor of other counts: warp instructions, without replays.
 _INSTRUCTIONS = "inst_executed"
 
-#: Kinds of counters that compare between kernels as they are.
+#: Kinds of counters that compare between kernels unchanged.
 _COMPARABLE = frozenset({"percent", "level", "ratio"})
 
 #: Threads of the largest block on any NVIDIA GPU, and on AMD's.
@@ -30,11 +30,11 @@ _MAX_THREADS = 1024
 
 
 def raw(observations: Sequence[Observation]) -> Inputs:
-    """Return the counters as they are.
+    """Return the counters unchanged.
 
     Columns are neutral names (:mod:`tunedb.advisor.counters`) in alphabetical order, of all
-    counters that any observation has; NaN where one was not measured. Durations and throughputs
-    are among them, where the profiler read them.
+    counters that any observation has; NaN for counters that were not measured. Durations and
+    throughputs are among them, if the profiler read them.
     """
     return _table([observation.counters for observation in observations])
 
@@ -42,14 +42,13 @@ def raw(observations: Sequence[Observation]) -> Inputs:
 def ratios(observations: Sequence[Observation]) -> Inputs:
     """Return numbers that compare between kernels, problems and devices.
 
-    Of the counters (NaN where not measured):
+    From the counters (NaN if not measured):
 
     * counts, per executed warp instruction: ``NAME_per_inst``;
-    * percents, levels from 0 to 10, and ratios, as they are;
-    * rates, times and counters of unknown kind are left out, because they measure the device or
-      nobody knows what.
+    * percents, levels from 0 to 10, and ratios, unchanged;
+    * rates, times and counters of unknown kind are left out: the former measure the device.
 
-    Of the launch (:func:`geometry`), NaN where the device or the grid is not known.
+    From the launch (:func:`geometry`), NaN if the device or the grid is unknown.
     """
     return _table([_ratios(observation) for observation in observations])
 
@@ -92,7 +91,7 @@ def _ratios(observation: Observation) -> dict[str, float]:
 
 
 def geometry(observation: Observation) -> dict[str, float]:
-    """Return what a launch is to its device.
+    """Return the geometry of a launch on its device.
 
     Returns
     -------
@@ -115,7 +114,7 @@ def geometry(observation: Observation) -> dict[str, float]:
             :func:`tunedb.advisor.occupancy.occupancy`.
         ``occupancy_halved``, ``occupancy_doubled``
             The same with half and with twice the threads, registers and shared memory of a block
-            unchanged: what the usual guideline would go by.
+            unchanged: the basis of the usual guideline.
         ``log2_waves``, ``last_wave``
             Blocks of the grid / blocks that the device holds at once; how full the last of those
             waves is, above 0 to 1.
@@ -183,6 +182,6 @@ def resident(observation: Observation, threads: int) -> Occupancy | None:
 
 
 def shared_bytes(observation: Observation) -> int | None:
-    """Return the shared memory of a block in bytes; None where nothing is known of it."""
+    """Return the shared memory of a block in bytes; None if unknown."""
     known = (observation.static_shared, observation.dynamic_shared)
     return None if known == (None, None) else sum(part or 0 for part in known)

@@ -1,7 +1,7 @@
 """Labels of thread blocks, from the run times of their slices.
 
 Two methods. ``paper`` is Algorithm 1 of Connors and Qasem (HPCC 2017) to the letter, which depends
-on the order of the variants and calls everything right that beats the baseline. ``slice-best``
+on the order of the variants and accepts every block that beats the baseline. ``slice-best``
 compares every observation with the best of its slice, within a tolerance.
 """
 
@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from .observations import LABELS, Label, Labels, Observation
 
-#: Threads of the baseline's block where a kernel does not say which it is: the usual default.
+#: Threads of the baseline's block for a kernel without a stated one: the usual default.
 BASE_THREADS = 256
 
-#: Times that differ by less count as equal, where repeats do not say more.
+#: Times that differ by less count as equal, without repeats that show their variation.
 TOLERANCE = 0.05
 
 Order = Literal["ascending", "given"]
@@ -37,7 +37,7 @@ class PaperRun:
     bases : tuple of int
         Positions of the baselines, one per slice.
     overwrites : int
-        How often a baseline's label was replaced by another one.
+        Number of replacements of a baseline's label by another one.
     unlabelled : int
         Observations without a label.
     """
@@ -55,7 +55,7 @@ class BlockVerdict:
     Parameters
     ----------
     label : Label or None
-        Where the best block is; None where the slice has no other block.
+        Direction of the best block; None if the slice has no other block.
     shape : bool
         Whether the best has as many threads in another shape, and is faster than the tolerance.
     best : int
@@ -103,14 +103,14 @@ def paper(
         Threads of the baseline: the observation nearest to it (:func:`baseline`).
     order : {"ascending", "given"}
         The order in which variants write the label of their baseline; the last one wins. The
-        algorithm does not say it. Ascending is by threads, then extents along x, y and z, then
+        algorithm leaves it open. Ascending is by threads, then extents along x, y and z, then
         storage.
 
     Returns
     -------
     sequence of (Label or None)
-        None for variants with as many threads as the baseline or the very same time, and for a
-        baseline that has no other variants.
+        None for variants with as many threads as the baseline or exactly its time, and for a
+        baseline without other variants.
     """
     return run_paper(observations, base=base, order=order).labels
 
@@ -118,7 +118,7 @@ def paper(
 def run_paper(
     observations: Sequence[Observation], *, base: int = BASE_THREADS, order: Order = "ascending"
 ) -> PaperRun:
-    """Return the labels of :func:`paper` with what happened on the way.
+    """Return the labels of :func:`paper` with counts of the algorithm's steps.
 
     Raises
     ------
@@ -147,7 +147,7 @@ def run_paper(
 def algorithm_1(original: Observation, new: Observation) -> tuple[Label, Label] | None:
     """Return the labels of a variant and of its original by one turn of Algorithm 1's loop.
 
-    None where no branch holds: equal blocks, or a speed-up (time of the original / time of the
+    None if no branch applies: equal blocks, or a speed-up (time of the original / time of the
     variant) of exactly 1.
     """
     speedup = original.seconds / new.seconds
@@ -164,9 +164,9 @@ def slice_best(
 ) -> Labels:
     """Return the direction from every observation to the best of its slice.
 
-    ``noChange`` where the time is at most (1 + tolerance) times the best one, or where the best has
-    as many threads in another shape (:func:`verdicts` tells those apart). None where the slice has
-    one block only.
+    ``noChange`` if the time is at most (1 + tolerance) times the best one, or if the best has as
+    many threads in another shape (:func:`verdicts` distinguishes those). None if the slice has one
+    block only.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def slice_best(
         Of any number of slices.
     tolerance : float or None
         Share of the best time; None for twice the median coefficient of variation of the slice's
-        repeats, and 5 % where there are none.
+        repeats, and 5 % without repeats.
     """
     return [verdict.label for verdict in verdicts(observations, tolerance=tolerance)]
 
@@ -234,9 +234,9 @@ def _rank(observation: Observation) -> tuple[int, tuple[int, ...], int, int]:
 METHODS: dict[str, Callable[..., Labels]] = {"slice-best": slice_best, "paper": paper}
 
 
-# ---- Labels as small numbers, which is how they are counted --------------------------------------
+# ---- Labels as small numbers, for counting -------------------------------------------------------
 
-#: Code of a row without label, and of advice that is not given.
+#: Code of a row without a label or without advice.
 NONE = -1
 DECREASE, NO_CHANGE, INCREASE = range(3)
 
@@ -257,13 +257,13 @@ def to_labels(codes: Sequence[int] | Codes) -> list[Label | None]:
 
 
 def accuracy(truth: Codes, advice: Codes) -> float:
-    """Return the share of advised rows (both codes are there) that are right; NaN without any."""
+    """Return the share of right advice over rows with both codes; NaN without any."""
     compared = (truth != NONE) & (advice != NONE)
     return float(np.mean(truth[compared] == advice[compared])) if compared.any() else float("nan")
 
 
 def balanced_accuracy(truth: Codes, advice: Codes) -> float:
-    """Return the mean over the classes that occur of the share that is right; NaN without any."""
+    """Return the mean over occurring classes of the share of right advice; NaN without any."""
     compared = (truth != NONE) & (advice != NONE)
     truth, advice = truth[compared], advice[compared]
     shares = [np.mean(advice[truth == code] == code) for code in np.unique(truth)]
@@ -271,7 +271,7 @@ def balanced_accuracy(truth: Codes, advice: Codes) -> float:
 
 
 def confusion(truth: Codes, advice: Codes) -> npt.NDArray[np.int64]:
-    """Return how often each advice was given for each true label.
+    """Return the count of each advice for each true label.
 
     Returns
     -------

@@ -1,9 +1,9 @@
-"""Which thread blocks a kernel may be launched with.
+"""Legal thread blocks of a kernel.
 
-The document names three conditions: the device's limits; as many dimensions as the original block
-has; and results that stay right, which only running shows. So the model gives a direction, and the
-next legal block in it is looked up here. What is known to give right results are blocks that ran in
-the slice, and those that a FAIR T1 input of the kernel allows.
+The document names three conditions: the device's limits; as many dimensions as the original block;
+and right results, which only a run shows. So the model gives a direction, and this module finds the
+next legal block in it. Known to give right results are blocks that ran in the slice, and those that
+a FAIR T1 input of the kernel allows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: "Technical Specifications per Compute Capability").
 LARGEST = (1024, 1024, 64)
 
-#: Largest distance of a multiple of the warp that replaces a nearer block that is none.
+#: Largest distance of a multiple of the warp that replaces a nearer block.
 _NEAR = 2.0
 
 
@@ -39,18 +39,18 @@ def legal_blocks(
     seen: Collection[Extents] = (),
     t1: T1Input | None = None,
 ) -> list[Extents]:
-    """Return the blocks that are legal, ascending in threads, then along x, y and z.
+    """Return the legal blocks, ascending in threads, then along x, y and z.
 
     Parameters
     ----------
     observation : Observation
-        The launch. Its registers and shared memory are taken to stay as they are.
+        The launch. Other blocks are assumed to need equal registers and shared memory.
     seen : collection of Extents
-        Blocks of its slice that ran: legal whatever else holds.
+        Blocks of its slice that ran: always legal.
     t1 : T1Input, optional
-        What the kernel's tuning space allows. Where it speaks of the observation's parameters,
-        what it does not allow is not legal; otherwise powers of two along each of the original's
-        dimensions are, the original block, and what was seen.
+        The kernel's tuning space. If it covers the observation's parameters, only blocks that it
+        allows are legal; otherwise powers of two along each of the original's dimensions, the
+        original block, and seen blocks.
     """
     stated = _stated(observation, t1)
     made = _powers(observation) if stated is None else stated
@@ -65,12 +65,12 @@ def next_block(
     seen: Collection[Extents] = (),
     t1: T1Input | None = None,
 ) -> Extents | None:
-    """Return the next legal block in a direction; None where there is none, and for no change.
+    """Return the next legal block in a direction; None without one, and for no change.
 
-    Blocks that are known to give right results (seen, or stated by a T1 input) come before others.
-    Of them it is the nearest in threads, but a multiple of the warp up to a factor of two away is
-    taken for a nearer block that is none; of several with as many threads the one whose shape is
-    nearest to the original's, then the widest.
+    Blocks with known right results (seen, or stated by a T1 input) come before others. Of them the
+    nearest in threads wins, but a multiple of the warp up to a factor of two away replaces a nearer
+    block that is none; of several with as many threads the one whose shape is nearest to the
+    original's, then the widest.
     """
     threads = observation.threads
     stated = _stated(observation, t1)
@@ -86,7 +86,7 @@ def next_block(
 
 
 def fits(observation: Observation, block: Extents) -> bool:
-    """Tell whether the device can run the kernel with that block, as far as is known."""
+    """Tell whether the device can run the kernel with that block, by its known limits."""
     return not refusal(
         block,
         observation.device,
@@ -103,18 +103,18 @@ def refusal(
     registers: int | None = None,
     shared: int = 0,
 ) -> str | None:
-    """Return why a device cannot run a kernel with a block; None where nothing speaks against it.
+    """Return the reason why a device cannot run a kernel with a block; None if it can.
 
     Parameters
     ----------
     block : tuple of int
         Extents along x, y and z.
     device : str
-        Its name; of one that is unknown the limits are those that all have.
+        Name of the device; an unknown device has the limits that all share.
     compute_capability : str or None
-        ``"7.5"``.
+        Such as ``"7.5"``.
     registers : int, optional
-        Of a thread.
+        Registers of a thread.
     shared : int, optional
         Shared memory of a block, in bytes.
     """
@@ -143,7 +143,7 @@ def _powers(observation: Observation) -> Iterable[Extents]:
 
 
 def _stated(observation: Observation, t1: T1Input | None) -> list[Extents] | None:
-    """Return what a T1 input allows with the other parameters as they are; None if nothing."""
+    """Return the blocks that a T1 input allows with the other parameters unchanged, or None."""
     if t1 is None:
         return None
     names = t1.block_parameters
@@ -158,7 +158,7 @@ def _stated(observation: Observation, t1: T1Input | None) -> list[Extents] | Non
         try:
             block = t1.block(configuration) if t1.is_legal(configuration) else None
         except FormatError:
-            # A condition that divides by zero there does not hold.
+            # A condition that divides by zero is false.
             block = None
         if block is not None:
             found.append(block)

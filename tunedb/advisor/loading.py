@@ -1,14 +1,14 @@
-"""Observations out of a database.
+"""Observations from a database.
 
 An observation is one configuration of a kernel on a device: the launches of one program that were
-measured in one way. Several measurements of it are one observation, whose time is the median of
-their means (an outlier of one session does not move it), and whose counters are those of the first
-measurement that has some.
+measured in one way. Several measurements of it are one observation. Its time is the median of their
+means (an outlier of one session does not move it), its counters are those of the first measurement
+with counters.
 
-KTT's times of a run with counters are taken under the profiler: of 256 pairs the median differs by
-0.1 %, single ones by -18 % to 12 %. So the times of one slice are of one kind: of runs under the
-profiler or of others, whichever has more blocks; with equally many, of those with counters. Other
-tools profile apart from timing, so their launches with counters have plain times.
+KTT times a run with counters under the profiler: of 256 pairs the median differs by 0.1 %, single
+ones by -18 % to 12 %. So all times of one slice come from runs under the profiler, or all from
+others, whichever has more blocks; with equally many, from runs with counters. Other tools profile
+apart from timing, so their launches with counters have plain times.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ if TYPE_CHECKING:
     from ..results import LaunchRow
     from ..storage.store import Store
 
-# ---- Which launches differ in the thread block alone, and may be compared ------------------------
+# ---- Slices: launches that differ in the thread block alone --------------------------------------
 #
-# The key of a slice is a digest over all that must be equal: workload, target, kernel, and the
-# program without what feeds the block:
+# The key of a slice is a digest over everything that must be equal: workload, target, kernel, and
+# the program without the parts that determine the block:
 #
 # * programs of tuning parameters: all parameters but those of the block
 #   (:func:`tunedb.programs.thread_blocks.block_parameters`);
-# * launches that a profiler saw, of programs without parameters: the number of threads in the grid,
-#   as far as blocks can cover it (:func:`problems`). A template argument may be the block's size,
-#   so #   those do not count;
+# * profiled launches of programs without parameters: the number of threads in the grid, as far as
+#   blocks can cover it (:func:`problems`). A template argument may be the block's size, so those do
+#   not count;
 # * traces of MetaSchedule: the instructions before ``EnterPostproc`` and their decisions, without
-#   those that feed a bound loop (:func:`masked_trace`);
-# * all others: the program as it is, which makes slices of one.
+#   those that determine a bound loop (:func:`masked_trace`);
+# * all others: the whole program, which makes slices of one.
 
-#: A parameter that says how many blocks there were, which follows from the block.
+#: A parameter with the number of blocks, which follows from the block.
 _GRID = re.compile(r"grid(?:_size|size|dim|_dim)?[._]?[xyz]", re.IGNORECASE)
 
 _BOUND = re.compile(r'"?(?:threadIdx|blockIdx)\.[xyz]"?')
@@ -97,25 +97,25 @@ def parameter_key(
     Parameters
     ----------
     workload, target : Workload, Target
-        What is computed, and on which device.
+        Workload and device.
     kernel : str
-        Its plain name: a program may launch several.
+        Plain name of the kernel: a program may launch several.
     parameters : mapping
         The configuration; the order of its names does not count.
     block : collection of str
-        Names of those that feed the thread block.
+        Names of the parameters that determine the thread block.
     """
     rest = sorted((name, value) for name, value in parameters.items() if name not in block)
     return _key(workload, target, kernel, ["parameters", [list(pair) for pair in rest]])
 
 
 def problem_key(workload: Workload, target: Target, kernel: str, problem: int) -> bytes:
-    """Return the slice of a launch that a profiler saw.
+    """Return the slice of a profiled launch.
 
     Parameters
     ----------
     problem : int
-        Which of the kernel's problems it solved (:func:`problems`).
+        The kernel's problem that it solved (:func:`problems`).
     """
     return _key(workload, target, kernel, ["problem", problem])
 
@@ -145,12 +145,12 @@ def is_geometry(parameters: Iterable[str], block: Collection[str]) -> bool:
 
 
 def problems(launches: Sequence[tuple[Extents, Extents]]) -> list[int]:
-    """Return which problem each launch of one kernel solved.
+    """Return the problem of each launch of one kernel.
 
-    A problem of n threads along an axis takes ``ceil(n / block)`` blocks, so a launch says n up to
-    the size of a block. Launches whose ranges of n have a number in common solved the same problem;
-    they are gone through in the order of their threads. A kernel whose grid does not grow with the
-    problem (a loop over the grid) has a problem per block then, and nothing to compare.
+    A problem of n threads along an axis takes ``ceil(n / block)`` blocks, so a launch determines n
+    up to the size of a block. Launches whose ranges of n overlap solved the same problem; they are
+    visited in the order of their threads. If the grid of a kernel does not grow with the problem (a
+    loop over the grid), each block has its own problem, and there is no comparison.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def problems(launches: Sequence[tuple[Extents, Extents]]) -> list[int]:
     Returns
     -------
     list of int
-        The largest n that all launches of the problem can have solved: equal for those.
+        The largest n that all launches of the problem allow; equal for them.
     """
     ranges = []
     for block, grid in launches:
@@ -178,16 +178,16 @@ def problems(launches: Sequence[tuple[Extents, Extents]]) -> list[int]:
 
 
 def masked_trace(trace: Trace) -> tuple[list[Any], list[Any]]:
-    """Return a trace of MetaSchedule without what feeds its bound loops.
+    """Return a trace of MetaSchedule without the decisions of its bound loops.
 
-    Which decisions those are is followed back from ``Bind`` through ``Fuse`` to the factors of
-    ``Split``; of a tiling the parts that are bound are masked, the others stay. What comes after
-    ``EnterPostproc`` follows from the rest and is left out.
+    The decisions are traced back from ``Bind`` through ``Fuse`` to the factors of ``Split``; of a
+    tiling the bound parts are masked, the others stay. The instructions after ``EnterPostproc``
+    follow from the rest and are left out.
 
     Returns
     -------
     list, list
-        Instructions and decisions, None in the place of what was masked.
+        Instructions and decisions; None replaces masked parts.
 
     Raises
     ------
@@ -217,7 +217,7 @@ def _masked_instruction(instruction: list[Any], feeding: set[str]) -> list[Any]:
 
 
 def _head(trace: Trace) -> Trace:
-    """Return a trace up to ``EnterPostproc``; damaged decisions stay for others to complain of."""
+    """Return a trace up to ``EnterPostproc``; damaged decisions stay, for later checks."""
     try:
         decisions, literals, _ = orjson.loads(trace.decisions)
     except ValueError:
@@ -236,7 +236,7 @@ def _masked_decision(instruction: list[Any], value: Any, feeding: set[str]) -> A
 
 
 def _feeding(instructions: list[Any]) -> set[str]:
-    """Return the variables that bound loops depend on: loops, and the factors that made them."""
+    """Return the variables that bound loops depend on: loops, and the factors of their splits."""
     feeding: set[str] = set()
     for kind, inputs, attrs, outputs in reversed(instructions):
         if kind == "Bind" and attrs and _BOUND.fullmatch(str(attrs[0])):
@@ -251,7 +251,7 @@ def _feeding(instructions: list[Any]) -> set[str]:
     return feeding
 
 
-# ---- Observations out of a database --------------------------------------------------------------
+# ---- Observations from a database ----------------------------------------------------------------
 
 #: Formats whose times are those of the profiled run itself.
 _TIMED_UNDER_PROFILER = frozenset({"ktt", "ktt-csv", "ktt-xml", "t4"})
@@ -286,10 +286,10 @@ def load(
     devices: Collection[str] | None = None,
     profiled: bool | None = None,
 ) -> list[Observation]:
-    """Return the launches whose run time is known, in the order of record and launch.
+    """Return the launches with a known run time, in the order of record and launch.
 
-    Failed and retracted runs are left out; foreign sources count, as for cost models. Of a program
-    that launched several kernels only those count whose own time is known.
+    Failed and retracted runs are left out; foreign sources count, as for cost models. If a program
+    launched several kernels, only kernels with a time of their own count.
 
     Parameters
     ----------
@@ -297,7 +297,7 @@ def load(
         An open database.
     kernels, devices : collection of str, optional
         Only these: kernels by their names, plain names, or the names of their workloads; devices by
-        the names they have in the database, or that people write (``RTX 2080 Ti``).
+        their names in the database, or by usual names (``RTX 2080 Ti``).
     profiled : bool, optional
         True for runs with counters alone, False for those without; both by default.
 
@@ -327,8 +327,8 @@ def load(
 def t1_inputs(store: Store) -> dict[str, T1Input]:
     """Return the FAIR T1 inputs of a database by the names of their kernels.
 
-    Of several inputs of one kernel none counts unless they agree on the thread block, and one that
-    cannot be read does not count.
+    Several inputs of one kernel count only if they agree on the thread block. Unreadable inputs do
+    not count.
     """
     found: dict[str, T1Input | None] = {}
     for name, body in store.training.t1_inputs():
@@ -348,7 +348,7 @@ def t1_of(stated: Mapping[str, T1Input], workload: str, kernel: str) -> T1Input 
 
 
 def device_of(target: Target) -> str:
-    """Return the name of a target's device, or the target's kind where it says none."""
+    """Return the name of a target's device, or the target's kind without one."""
     model = (target.attributes or {}).get("model")
     return model if isinstance(model, str) and model not in ("", "unknown") else target.kind
 
@@ -391,11 +391,10 @@ def _runs(rows: Iterable[LaunchRow]) -> list[_Run]:
 
 @lru_cache(maxsize=1024)
 def _counted(counter_set: CounterSet | None) -> frozenset[str]:
-    """Return the neutral names of a set that a profiler's counters have.
+    """Return the neutral names of a profiler's counters in a set.
 
-    Kernel Tuner keeps what the user computes beside what was measured, and that is often made of
-    the time (``GFLOP/s``): a model that sees it sees the answer. So of its counters only those
-    count that a profiler has.
+    Kernel Tuner stores the user's metrics beside measured counters, and metrics often contain the
+    time (``GFLOP/s``), which is the answer of a model. So only names that a profiler has count.
     """
     if counter_set is None:
         return frozenset()
@@ -406,7 +405,7 @@ def _counted(counter_set: CounterSet | None) -> frozenset[str]:
 
 
 def _spread(secs: Sequence[float]) -> float | None:
-    """Return the coefficient of variation of some times; None where there is one."""
+    """Return the coefficient of variation of some times; None for a single time."""
     if len(secs) < 2:
         return None
     mean = fmean(secs)
@@ -419,13 +418,13 @@ def _parameters(row: LaunchRow) -> dict[str, Any]:
 
 @lru_cache(maxsize=1024)
 def _log(context: bytes | None) -> str:
-    """Return the format that a record was read from; empty for one that was not."""
+    """Return the format from which a record was read; empty for other records."""
     known = orjson.loads(context) if context else None
     return str(known.get("log", "")) if isinstance(known, dict) else ""
 
 
 def _put_in_slices(runs: Sequence[_Run], stated: Mapping[str, T1Input]) -> None:
-    """Set the slice of each run; what feeds the block is found out per tuning space."""
+    """Set the slice of each run; the parameters of the block are found per tuning space."""
     spaces: dict[tuple[int, bytes, str], list[_Run]] = {}
     for run in runs:
         spaces.setdefault((run.row.workload_id, run.row.trace.sketch, run.kernel), []).append(run)
@@ -490,14 +489,14 @@ def _configurations(runs: Sequence[_Run]) -> Iterable[tuple[list[_Run], _Run | N
 
 
 class _Reader:
-    """Makes observations; remembers what many of them share."""
+    """Builds observations; caches their shared parts."""
 
     def __init__(self) -> None:
         self._sets: dict[tuple[bytes, str | None], CounterSet] = {}
         self._targets: dict[bytes, tuple[str, str | None]] = {}
 
     def observation(self, timed: Sequence[_Run], counted: _Run | None) -> Observation:
-        """Return what some runs of one configuration say; `counted` has the counters."""
+        """Return the observation of some runs of one configuration; `counted` has the counters."""
         run = counted or timed[0]
         launch = run.row.launch
         device, capability = self._device(run.row.target)
@@ -532,7 +531,7 @@ class _Reader:
         )
 
     def _set(self, counter_set: CounterSet, capability: str | None) -> CounterSet:
-        """Return a set that knows its device: names of counters differ between generations."""
+        """Return a counter set with its device: names of counters differ between generations."""
         key = counter_set.digest, capability
         if key not in self._sets:
             self._sets[key] = replace(counter_set, compute_capability=capability)
@@ -548,7 +547,7 @@ class _Reader:
 
 
 def _of_arch(architecture: str) -> str | None:
-    """Return the compute capability that ``sm_75`` says."""
+    """Return the compute capability of an architecture such as ``sm_75``."""
     digits = architecture.removeprefix("sm_").rstrip("a")
     if digits == architecture or not digits.isdigit() or len(digits) < 2:
         return None

@@ -1,4 +1,4 @@
-"""Training data of the advisor: launches whose run time is known, one row each.
+"""Training data of the advisor: launches with known run times, one row each.
 
 A *slice* is a set of observations that differ in the thread block alone: one kernel and problem on
 one device, with all other parameters equal. Times are comparable inside a slice only.
@@ -40,15 +40,15 @@ class Observation:
     launch : int
         Number of the launch in the database.
     kernel : str
-        Name of the kernel without signature and template arguments: what is held out together.
+        Name of the kernel without signature and template arguments; evaluation holds it out.
     workload : str
         Name of the workload, which may hold several kernels.
     slice : bytes
         Equal for observations that differ in the block alone.
     device : str
-        Name of the device, or its target kind where no name is known.
+        Name of the device, or its target kind if the name is unknown.
     compute_capability : str or None
-        ``"7.5"``; from the counters, or what is known of the device.
+        Such as ``"7.5"``; from the counters, or the table of devices.
     threads : int
         Threads of a block.
     block, grid : tuple of int or None
@@ -58,7 +58,7 @@ class Observation:
     seconds : float
         Mean run time.
     spread : float or None
-        Coefficient of variation of the repeats; None where there is one.
+        Coefficient of variation of the repeats; None for a single one.
     counters : mapping
         Neutral name (:mod:`tunedb.advisor.counters`) → value; without those not measured.
     parameters : mapping
@@ -85,7 +85,7 @@ class Observation:
 
     @property
     def extents(self) -> Extents:
-        """Its block; where only its threads are known, those along x."""
+        """Its block; if only its threads are known, these along x."""
         return self.block or (self.threads, 1, 1)
 
 
@@ -98,12 +98,12 @@ class Inputs:
     names : tuple of str
         Columns.
     values : ndarray, shape (n, len(names)), float64
-        A row per observation; NaN where something was not measured.
+        A row per observation; NaN for inputs that were not measured.
     """
 
     names: tuple[str, ...]
     values: npt.NDArray[np.float64]
 
 
-#: One label per observation; None where the method gives none.
+#: One label per observation; None without a label.
 Labels = Sequence[Label | None]

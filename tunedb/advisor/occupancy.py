@@ -1,12 +1,12 @@
-"""How many warps of a kernel fit on a multiprocessor: NVIDIA's occupancy calculator.
+"""The number of a kernel's warps on a multiprocessor: NVIDIA's occupancy calculator.
 
 The numbers are those of the *CUDA C++ Programming Guide* (Technical Specifications per Compute
-Capability) and the rules those of ``cuda_occupancy.h`` of the CUDA Toolkit: registers are given to
-warps in units, each of the multiprocessor's partitions serves its own warps, shared memory is given
-to blocks in units, and from 8.0 on each block has 1 KiB of it for the system.
+Capability) and the rules those of ``cuda_occupancy.h`` of the CUDA Toolkit: registers are allocated
+to warps in units, each of the multiprocessor's partitions serves its own warps, shared memory is
+allocated to blocks in units, and from 8.0 on the system takes 1 KiB of it per block.
 
-AMD publishes no such rule for a name of a device alone (its limit depends on scalar and vector
-registers and on how a kernel was compiled for waves of 32 or 64), so the answer is None there.
+AMD publishes no such rule for the name of a device (the limit depends on scalar and vector
+registers and on the compilation of a kernel for waves of 32 or 64), so the result is None there.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ class MultiprocessorLimits:
     Parameters
     ----------
     warps, blocks : int
-        Active at once, at most.
+        Maximum number that is active at once.
     registers, registers_block : int
-        Of the multiprocessor, and of a block at most.
+        Registers of the multiprocessor, and maximum of a block.
     registers_thread : int
-        Of a thread at most.
+        Maximum number of registers of a thread.
     register_unit : int
-        Registers are given to a warp in multiples of it.
+        Unit of the registers of a warp.
     partitions : int
-        Parts of the multiprocessor that have registers of their own.
+        Parts of the multiprocessor with separate registers.
     shared, shared_block : int
         Bytes of shared memory of the multiprocessor, and of a block at most (after opting in).
     shared_unit : int
-        Shared memory is given to a block in multiples of it.
+        Unit of the shared memory of a block.
     shared_reserved : int
-        Bytes of shared memory that every block has for the system.
+        Bytes of shared memory that the system takes per block.
     """
 
     warps: int
@@ -67,12 +67,12 @@ class Occupancy:
     fraction : float
         Active warps / warps that the multiprocessor can hold, 0 to 1.
     blocks : int
-        Active blocks; 0 where the block cannot run at all.
+        Active blocks; 0 if the block cannot run at all.
     warps : int
         Active warps.
     limit : str
-        What stops a further block: ``warps``, ``blocks``, ``registers``, ``shared``; of several the
-        first. ``threads`` where the block is larger than any.
+        The resource that prevents a further block: ``warps``, ``blocks``, ``registers``,
+        ``shared``; the first of several. ``threads`` if the block is too large.
     """
 
     fraction: float
@@ -167,14 +167,14 @@ def occupancy(
     threads : int
         Threads of a block.
     registers : int or None
-        Registers of a thread; where they are not known they do not limit.
+        Registers of a thread; unknown ones do not limit.
     shared : int
         Bytes of shared memory of a block, static and dynamic.
 
     Returns
     -------
     Occupancy or None
-        None where the compute capability is not known, or the device has none (AMD).
+        None if the compute capability is unknown, or the device has none (AMD).
 
     Raises
     ------
@@ -201,7 +201,7 @@ def occupancy(
 
 
 def _by_registers(limits: MultiprocessorLimits, warps: int, registers: int) -> int:
-    """Return how many blocks the registers suffice for (``cudaOccMaxBlocksPerSMRegsLimit``)."""
+    """Return the number of blocks with enough registers (``cudaOccMaxBlocksPerSMRegsLimit``)."""
     if registers == 0:
         return limits.blocks
     if registers > limits.registers_thread:

@@ -1,8 +1,8 @@
-"""Which inputs are kept: those that say something, and not what another one says already.
+"""Selection of inputs: drop constant inputs, and inputs correlated with others.
 
 The document drops events that are zero for all programs, then those whose correlation with another
-one is above 0.9. It does not say which of a pair goes, nor what becomes of the sign: here the first
-in alphabetical order stays, and the sign does not count unless it is asked for.
+one is above 0.9. It leaves open which one of a pair to drop, and whether the sign counts: here the
+first in alphabetical order stays, and the sign does not count by default.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy.typing as npt
 from .observations import Inputs
 
 #: Differences from the mean that are rounding, relative to the largest value: summing n numbers
-#: loses about √n · 2⁻⁵², and a column of 1e12 ± 1e-4 says nothing.
+#: loses about √n · 2⁻⁵², and a column of 1e12 ± 1e-4 is constant.
 _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchSelection:
-    """Which columns are kept, and why the others are not.
+    """Kept columns, and the others by reason.
 
     Parameters
     ----------
@@ -42,19 +42,19 @@ class LaunchSelection:
 
 
 def select(inputs: Inputs, *, threshold: float = 0.9, signed: bool = False) -> LaunchSelection:
-    """Return which columns are kept.
+    """Select columns.
 
-    Columns are gone through in alphabetical order: a column that is zero or constant is dropped,
-    and so is one whose Pearson correlation with a column kept before is above the threshold.
+    In alphabetical order, a zero or constant column is dropped, and so is a column whose Pearson
+    correlation with a column kept before is above the threshold.
 
     Parameters
     ----------
     inputs : Inputs
-        NaN is what was not measured; a correlation is that of the rows where both were.
+        NaN for values that were not measured; a correlation uses the rows with both values.
     threshold : float
         Correlations above it drop the later column.
     signed : bool
-        Whether only positive correlations count, as the document's formula says literally; by
+        Whether only positive correlations count, as in the document's formula to the letter; by
         default their absolute value does.
 
     Raises
@@ -98,12 +98,12 @@ def correlations(values: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float
     Parameters
     ----------
     values : ndarray, shape (n, m), float64, or None
-        NaN is what was not measured; r is that of the rows where both columns were.
+        NaN for values that were not measured; r uses the rows with both values.
 
     Returns
     -------
     ndarray, shape (m, m), float64
-        NaN where a column is constant in those rows. Infinite values count as not measured.
+        NaN if a column is constant in those rows. Infinite values count as not measured.
     """
     if values is None or not values.shape[1]:
         return np.empty((0, 0))
@@ -121,7 +121,7 @@ def correlations(values: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float
 
 
 def _pearson(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    # Divided by the largest value first, so that squares of counts up to 1e300 stay finite.
+    # Division by the largest value keeps squares of counts up to 1e300 finite.
     scale = np.abs(values).max(axis=0, initial=0.0)
     scaled = values / np.where(scale > 0, scale, 1.0)
     centred = scaled - scaled.mean(axis=0)

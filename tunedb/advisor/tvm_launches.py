@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from ..features.steps.formulas import Builder
     from ..storage.store import Store
 
-# ---- Thread blocks of TVM's own GPU programs, from what is stored of them and without TVM --------
+# ---- Thread blocks of TVM's own GPU programs, from stored data and without TVM -------------------
 #
-# Three stored things say how many threads a program's kernels have:
+# Three kinds of stored data determine the threads of a program's kernels:
 #
 # * a trace of MetaSchedule binds loops whose extents are decisions and numbers of its splits;
 # * the steps of auto_scheduler annotate loops whose extents are lengths of its splits
 #   (:mod:`.ansor_threads`);
-# * the rows of ``ansor.per_store`` have, for each buffer that is stored, the extents of the bound
-#   loops around its first store (``threadIdx_x_len`` and so on, as log2(extent + 1)).
+# * the rows of ``ansor.per_store`` have, for each stored buffer, the extents of the bound loops
+#   around its first store (``threadIdx_x_len`` and so on, as log2(extent + 1)).
 #
-# Where one does not say it for certain, there is no launch: a wrong block is worse than none.
+# If the threads are uncertain, there is no launch: a wrong block is worse than none.
 
-#: Where a loop may be bound that makes a kernel.
+#: Bindings of loops that make a kernel.
 AXES = {
     f"{kind}.{axis}": (kind, at)
     for kind in ("blockIdx", "threadIdx")
@@ -50,13 +50,13 @@ _MAX_EXACT = 2**18
 
 @dataclass(slots=True)
 class Kernel:
-    """Extents that loops of one nest are bound to; None is one that is bound and not known."""
+    """Extents of the bound loops of one nest; None for a bound loop of unknown extent."""
 
     blocks: dict[int, int | None] = field(default_factory=dict)
     threads: dict[int, int | None] = field(default_factory=dict)
 
     def bind(self, kind: str, axis: int, extent: int | None) -> None:
-        """Note a loop. Loops that are bound to one axis of a kernel have one extent."""
+        """Record a loop. Loops bound to one axis of a kernel have one extent."""
         bound = self.blocks if kind == "blockIdx" else self.threads
         known = bound.get(axis)
         if known is not None and extent is not None and known != extent:
@@ -65,27 +65,27 @@ class Kernel:
 
 
 class UnknownError(Exception):
-    """The trace does not say it."""
+    """The trace does not determine the threads."""
 
 
 def launches_of_trace(trace: Trace, name: str, order: Sequence[str] = ()) -> tuple[Launch, ...]:
-    """Return the kernels that a trace of MetaSchedule makes.
+    """Return the kernels of a trace of MetaSchedule.
 
     Parameters
     ----------
     trace : Trace
-        In its stored form; its postprocessing binds loops too.
+        The trace in its stored form; its postprocessing binds loops too.
     name : str
-        Of the workload; TVM calls the kernels ``<name>_kernel``, ``<name>_kernel_1`` and so on.
+        Name of the workload; TVM's kernels are ``<name>_kernel``, ``<name>_kernel_1`` and so on.
     order : sequence of str
-        Names of the workload's blocks in their order, which tells the order of several kernels.
+        Names of the workload's blocks in their order, which gives the order of several kernels.
 
     Returns
     -------
     tuple of Launch
-        In the order of their blocks; of their first bindings where a block is not known. Empty
-        where the extent of a bound loop follows from the workload alone, or where it is not clear
-        which kernel a loop is of.
+        In the order of their blocks, or of their first bindings if a block is unknown. Empty if the
+        extent of a bound loop follows from the workload alone, or if the kernel of a loop is
+        ambiguous.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def launches_of_trace(trace: Trace, name: str, order: Sequence[str] = ()) -> tup
 
 
 def launches_of_kernels(kernels: Sequence[Kernel], name: str) -> tuple[Launch, ...]:
-    """Return kernels as launches, or raise UnknownError where the threads of one are not known."""
+    """Return kernels as launches; raise UnknownError if the threads of one are unknown."""
     found = []
     for number, kernel in enumerate(kernels):
         block = _extents(kernel.threads)
@@ -122,16 +122,16 @@ def _launch(name: str, number: int, block: Extents, grid: Extents | None) -> Lau
 
 
 def _extents(bound: dict[int, int | None]) -> Extents | None:
-    """Return the extents along x, y and z; None where one is not known."""
+    """Return the extents along x, y and z; None if one is unknown."""
     x, y, z = (bound.get(axis, 1) for axis in range(3))
     return None if x is None or y is None or z is None else (x, y, z)
 
 
 def _merged(kernels: dict[int, Kernel], named: Container[int]) -> dict[int, Kernel]:
-    """Return kernels, those together that are known to be one.
+    """Return kernels, joining nests that are known to be one kernel.
 
-    A block that is a consumer of another one, or the like, is bound through a nest whose name is
-    not known: it may be one of the others.
+    A consumer of another block, or the like, is bound through a nest of unknown name, which may be
+    one of the others.
     """
     others = [kernel for nest, kernel in kernels.items() if nest not in named]
     if not others or all(kernel.blocks for kernel in kernels.values()):
@@ -149,14 +149,14 @@ def _merged(kernels: dict[int, Kernel], named: Container[int]) -> dict[int, Kern
 
 
 class _TraceReader:
-    """Follows a trace: which nest a loop is of, and what is known of its extent."""
+    """Follows a trace: the nest and the known extent of each loop."""
 
     def __init__(self) -> None:
         self._values: dict[str, int] = {}
         self._loops: dict[str, tuple[int, int | None]] = {}
         self._blocks: dict[str, int] = {}
         self._named: dict[tuple[str, ...], int] = {}
-        #: Nests: to which one each was moved (a union-find forest).
+        #: Nest → the nest to which it was moved (a union-find forest).
         self._moved: list[int] = []
         self._bound: list[tuple[int, str, int, int | None]] = []
         self._follow: dict[str, Callable[..., None]] = {
@@ -182,8 +182,8 @@ class _TraceReader:
         if follow is not None:
             follow(_flat(inputs), attrs, outputs, decision)
             return
-        # DecomposeReduction, Blockize, ReadAt, WriteAt, …: a block in the nest of a loop it is
-        # given; the others (CacheRead, RFactor, …) make a nest of its own.
+        # DecomposeReduction, Blockize, ReadAt, WriteAt, …: a block in the nest of an input loop;
+        # the others (CacheRead, RFactor, …) make a new nest.
         given = [self._loops[one][0] for one in _flat(inputs) if _is(one, "l")]
         nested = kind not in ("RFactor",) and bool(given)
         for output in outputs:
@@ -194,18 +194,18 @@ class _TraceReader:
                 self._loops[output] = (owner, None)
 
     def kernels(self, order: Sequence[str]) -> list[Kernel]:
-        """Return what was bound, by nest, in the order of the blocks where that is known."""
+        """Return the bindings of each nest, in the order of the blocks if known."""
         found: dict[int, Kernel] = {}
         for nest, kind, axis, extent in self._bound:
             found.setdefault(self._root(nest), Kernel()).bind(kind, axis, extent)
         named = {nest: key[0].strip('"') for key, nest in self._named.items()}
         found = _merged(found, named)
         places = {name: float(at) for at, name in enumerate(order)}
-        # What a reduction is factored into stands before it.
+        # The block that RFactor splits off comes before its reduction.
         places |= {
             f"{name}_rf": at - 0.5 for name, at in places.items() if f"{name}_rf" not in places
         }
-        # A nest stays where its own block was, whatever was moved into it.
+        # A nest keeps the place of its own block when others are moved into it.
         if all(named.get(nest) in places for nest in found):
             found = dict(sorted(found.items(), key=lambda item: places[named[item[0]]]))
         return list(found.values())
@@ -221,7 +221,7 @@ class _TraceReader:
         return nest
 
     def _number(self, value: Any) -> int | None:
-        """Return a factor: a number, or a sampled variable; None for what TVM infers."""
+        """Return a factor: a number, or a sampled variable; None for an inferred one."""
         if type(value) is int:
             return value
         return self._values.get(value) if isinstance(value, str) else None
@@ -229,7 +229,7 @@ class _TraceReader:
     # ------------------------------------------------------------------ instructions
 
     def _get_block(self, _: list[Any], attrs: list[Any], outputs: list[str], __: Any) -> None:
-        # The same block may be asked for by its name again.
+        # GetSBlock may name the same block again.
         key = tuple(map(str, attrs))
         if key not in self._named:
             self._named[key] = self._new_nest()
@@ -279,7 +279,7 @@ class _TraceReader:
 
     def _bind(self, inputs: list[Any], attrs: list[Any], _: list[str], __: Any) -> None:
         place = AXES.get(str(attrs[0]).strip('"'))
-        if place is not None:  # vthread is no thread
+        if place is not None:  # a vthread is not a thread
             owner, extent = self._loops[inputs[0]]
             self._bound.append((owner, *place, extent))
 
@@ -300,12 +300,12 @@ def _is(value: Any, letter: str) -> bool:
 def launches_of_rows(
     rows: npt.NDArray[np.float32], columns: Sequence[str], name: str
 ) -> tuple[Launch, ...]:
-    """Return the kernels that rows of ``ansor.per_store`` are of.
+    """Return the kernels of rows of ``ansor.per_store``.
 
     Parameters
     ----------
     rows : ndarray of float32, shape (stores, columns)
-        Of one program, in the order of its stores.
+        Rows of one program, in the order of its stores.
     columns : sequence of str
         Names of the columns (:data:`tunedb.features.ansor.NAMES`).
     name : str
@@ -338,9 +338,9 @@ def launches_of_rows(
 
 
 def launches_of_steps(trace: Trace, name: str) -> tuple[Launch, ...]:
-    """Return the kernels that the steps of a program make.
+    """Return the kernels of a program's steps.
 
-    A kernel is a stage with all that is computed in it.
+    A kernel is a stage with all stages that are computed in it.
 
     Parameters
     ----------
@@ -352,8 +352,7 @@ def launches_of_steps(trace: Trace, name: str) -> tuple[Launch, ...]:
     Returns
     -------
     tuple of Launch
-        In the order of their stages. Empty where the extent of a bound loop is not among the
-        steps.
+        In the order of their stages. Empty if the steps lack the extent of a bound loop.
 
     Raises
     ------
@@ -361,7 +360,7 @@ def launches_of_steps(trace: Trace, name: str) -> tuple[Launch, ...]:
         The stored steps are damaged.
     """
     steps, _ = join_steps(trace)
-    # The reader of the feature set "steps" follows the loops; it is given numbers for symbols.
+    # The reader of the feature set "steps" follows the loops, with numbers instead of symbols.
     schedule = read_sketch(cast("Builder", _Numbers()), {"steps": steps})
     extents: dict[str, Iterator[Any]] = {place: iter(v) for place, v in schedule.bound.items()}
     stages = _Stages()
@@ -380,7 +379,7 @@ def launches_of_steps(trace: Trace, name: str) -> tuple[Launch, ...]:
 
 
 def _joined(kernels: dict[int, Kernel], stages: _Stages) -> list[Kernel]:
-    """Return the kernels of stages together that are computed in one."""
+    """Return the kernels of stages, joining stages that are computed in one."""
     joined: dict[int, Kernel] = {}
     for stage, kernel in kernels.items():
         host = joined.setdefault(stages.host(stage), Kernel())
@@ -391,14 +390,14 @@ def _joined(kernels: dict[int, Kernel], stages: _Stages) -> list[Kernel]:
 
 
 class _Stages:
-    """Stages by numbers of their own: their places move when one is inserted."""
+    """Stages with fixed numbers: their places move when a stage is inserted."""
 
     def __init__(self) -> None:
         self._order: list[int] = []
         self._hosts: list[int | None] = []
 
     def follow(self, code: str, stage: int, fields: list[Any]) -> None:
-        """Follow what a step does to stages."""
+        """Follow the effect of a step on stages."""
         self.own(stage)
         if code == "CHR":
             self._order.insert(stage + 1, self._new())
@@ -416,7 +415,7 @@ class _Stages:
         return self._order[place]
 
     def host(self, stage: int) -> int:
-        """Return the stage in which one is computed in the end."""
+        """Return the stage in which a stage is finally computed."""
         for _ in self._hosts:
             host = self._hosts[stage]
             if host is None:
@@ -425,7 +424,7 @@ class _Stages:
         raise UnknownError  # stages that are computed in each other
 
     def place(self, stage: int) -> int:
-        """Return where a stage stands."""
+        """Return the place of a stage."""
         return self._order.index(stage)
 
     def _new(self) -> int:
@@ -455,7 +454,7 @@ class _Numbers:
 #: Feature sets whose rows hold extents of threads.
 _SETS = ("ansor.per_store/tvm", "ansor.per_store/ansor")
 
-#: Blocks of a launch's trace that are remembered by workload.
+#: Number of workloads whose blocks are cached.
 _MOST = 1_000
 
 
@@ -468,13 +467,13 @@ class FillReport:
     records : int
         Records of TVM's programs for GPUs.
     known : int
-        Those that had launches before.
+        Records that had launches before.
     filled : int
-        Those that got some now.
+        Records with new launches.
     unknown : int
-        Those whose stored parts do not say the extents of their threads.
+        Records whose stored data do not determine the extents of their threads.
     launches : int
-        Launches that are new.
+        Number of new launches.
     """
 
     records: int = 0
@@ -492,20 +491,20 @@ def fill_launches(
     on_record: Callable[[int], None] | None = None,
     report: FillReport | None = None,
 ) -> FillReport:
-    """Add launches to the records of TVM's GPU programs that have none.
+    """Add missing launches to the records of TVM's GPU programs.
 
-    What is stored is final batch by batch: a run that was interrupted goes on where it stopped.
+    Each batch is stored at its end: an interrupted run continues where it stopped.
 
     Parameters
     ----------
     store : Store
-        Where the records are.
+        Store of the records.
     workload_ids, target_ids : sequence of int or None
         Only records of these workloads and targets.
     on_record : callable or None
-        Called with the number of records that were looked at so far.
+        Called with the number of records so far.
     report : FillReport or None
-        Filled in as batches finish, so that a caller has it when interrupted.
+        Report to update after each batch, so that an interrupted caller has it.
 
     Returns
     -------
@@ -559,14 +558,14 @@ def _is_tvm(record: Record) -> bool:
 
 
 class _Finder:
-    """Finds out the launches of programs; it remembers what workloads say."""
+    """Finds the launches of programs; caches the facts of workloads."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._orders: dict[int, tuple[str, ...]] = {}
 
     def find(self, measurements: Sequence[Measurement]) -> list[tuple[Launch, ...]]:
-        """Return the launches of each measurement's program; none where they are not known."""
+        """Return the launches of each measurement's program; none if they are unknown."""
         from ..features.base import feature_set
 
         digests = {one.program.digest: None for one in measurements}
@@ -614,9 +613,9 @@ def agreed(steps: tuple[Launch, ...], rows: Sequence[tuple[Launch, ...]]) -> tup
     Parameters
     ----------
     steps : tuple of Launch
-        What the steps say; empty where they say nothing.
+        Launches of the steps; empty if unknown.
     rows : sequence of tuple of Launch
-        What each set of features says.
+        Launches of each feature set.
 
     Returns
     -------

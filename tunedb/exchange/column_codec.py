@@ -1,11 +1,11 @@
-"""Encoding of a table's rows as columns of bytes, which compress to a fraction of what rows would.
+"""Encoding of a table's rows as columns of bytes, which compress far better than rows.
 
 A column begins with a byte that tells which values are None, followed by the others: integers as
 offsets from the minimum, in the smallest width; mostly growing ones as differences; text and bytes
 as lengths and one run of bytes. The bytes of numbers are stored in planes, first all lowest bytes,
 because neighbours differ only in those.
 
-Encoded bytes may come from anybody: every length is checked against the remaining bytes, and
+Encoded bytes are not trusted: every length is checked against the remaining bytes, and
 decoded values are plain ``int``, ``float``, ``str``, ``bytes`` and ``None``.
 """
 

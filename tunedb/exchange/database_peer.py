@@ -1,4 +1,4 @@
-"""A database as the sending side of an exchange: a file or a server, ours or of strangers."""
+"""A database as the sender of an exchange: a file or a server, trusted or foreign."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ class ForeignFile:
 
 @contextmanager
 def foreign_errors(where: str) -> Iterator[None]:
-    """Convert errors of SQLite to ours, and escape what they quote of the file."""
+    """Convert errors of SQLite to ours, and escape quotations from the file."""
     try:
         with converted_errors(where):
             yield
@@ -288,7 +288,7 @@ def open_file(path: Path, *, check: bool = True) -> ForeignFile:
 
 
 def _check_path(path: Path) -> None:
-    """Raise our error if there is no file, or one that cannot be a database."""
+    """Raise an error of tunedb if the file is missing or cannot be a database."""
     try:
         require_regular(path)
         size = path.stat().st_size

@@ -139,7 +139,7 @@ class Outbox:
             self._deadline = time.monotonic() + timeout
             self._changed.notify()
         if self._thread.is_alive():
-            # One second more for the current batch; one that is cut off is sent again.
+            # One second more for the current batch; a batch that is cut off is sent again.
             self._thread.join(timeout + 1)
         return self.state
 

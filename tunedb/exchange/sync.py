@@ -55,7 +55,7 @@ def pull(
     full : bool
         Compare all records, not only those since the last pull.
     dry_run : bool
-        Write nothing, and report what would be merged.
+        Write nothing, and report the rows to merge.
     on_progress : callable or None
         As for :func:`tunedb.exchange.merge.merge`.
 

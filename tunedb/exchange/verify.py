@@ -120,7 +120,7 @@ class Bodies:
 
 
 class _SpillingCache(LRUCache[tuple[str, int], bytes]):
-    """A cache of a number of bytes, which hands what it drops to a function."""
+    """A cache of limited bytes, which passes dropped values to a function."""
 
     def __init__(self, max_bytes: int, spill: Callable[[tuple[str, int], bytes], None]) -> None:
         super().__init__(max_bytes, getsizeof=len)

@@ -3,7 +3,7 @@
 A stored program is code: a loop annotation alone can pass text to LLVM's parser when the schedule
 is compiled. A foreign program is accepted only if its tool's own rules write each of its
 instructions, annotations and values (the checks of :class:`tunedb.programs.base.Tool`). Anything
-else is rejected, whatever it means.
+else is rejected.
 
 Many programs share a sketch or a tail. Each is checked once and its facts are cached, so that a
 check of a program costs no more than that of its decisions.

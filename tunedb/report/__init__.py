@@ -1,4 +1,4 @@
 """Pages and plots, one file of HTML each.
 
-Imports what the other rooms computed; computes nothing that a table could not show.
+Imports the results of the other rooms; computes nothing that a table could not show.
 """

@@ -1,4 +1,4 @@
-"""One page of figures of an evaluation: what is reached, how soon, and where ranks go wrong."""
+"""One page of figures of an evaluation: accuracy, trials, and wrong ranks."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def plot(evaluation: Evaluation, path: Path) -> None:
     Parameters
     ----------
     evaluation : Evaluation
-        What was found.
+        The evaluation.
     path : Path
-        The file; its suffix says which kind.
+        The file; its suffix selects the kind.
 
     Raises
     ------

@@ -96,7 +96,7 @@ class Plot:
     title : str
         Its name.
     caption : str
-        How to read it, and where its meaning ends.
+        How to read it, and its limits.
     svg : Element
         The picture.
     table : Table
@@ -110,7 +110,7 @@ class Plot:
     wide : bool
         It takes the whole width of the page.
     small : bool
-        Several stand side by side.
+        Several are side by side.
     scrolls : bool
         It has many letters, so it is scrolled on a narrow screen and not made smaller.
     """
@@ -140,7 +140,7 @@ class Section:
     notes : tuple of str
         Text in small letters.
     plots : tuple of list of Plot
-        Groups; the plots of one stand side by side where there is room.
+        Groups; the plots of a group are side by side if there is room.
     tables : dict of str to Table
         Open tables by their names.
     """

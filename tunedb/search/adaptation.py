@@ -49,8 +49,8 @@ def adapt(donor: Draft, template: Draft) -> Adapted | None:
 
     * a tile is repaired (:func:`tunedb.search.tilings.nearest_tiling`), and stays as it is if the
       extent is the same;
-    * a category keeps its value, whatever its number is in the template;
-    * a location stays as it is.
+    * a category keeps its value, even if its index differs in the template;
+    * a location stays unchanged.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def nearest_template(donor: Draft, templates: Sequence[Draft]) -> Draft | None:
 
 
 class _Correspondence(NamedTuple):
-    """Pairs of instructions of two sketches that stand for each other."""
+    """Matching instructions of two sketches."""
 
     #: Pairs of sampling instructions.
     decided: tuple[tuple[int, int], ...]
@@ -183,7 +183,7 @@ def _alignment(left: list[tuple[str, int]], right: list[tuple[str, int]]) -> lis
 
 
 def _translated(donor: tuple[Instruction, Any], template: tuple[Instruction, Any]) -> Any:
-    """Return a donor's decision as one of the template's, None where it has no counterpart."""
+    """Return a donor's decision as one of the template's; None without a counterpart."""
     (old, decision), (new, own) = donor, template
     if new.kind == _TILE:
         return _tile(decision, own, new.attrs)

@@ -139,7 +139,7 @@ def _cross_equal(first: Draft, second: Draft, rng: random.Random) -> Draft | Non
 
 
 def _proper_subset(units: Sequence[Hashable], rng: random.Random) -> frozenset[Hashable] | None:
-    """Return some of the units, neither none nor all; None where there are fewer than two."""
+    """Return some of the units, neither none nor all; None with fewer than two."""
     if len(units) < 2:
         return None
     return frozenset(rng.sample(units, rng.randint(1, len(units) - 1)))
@@ -228,7 +228,7 @@ def _order(first: StoredForm, second: StoredForm) -> list[tuple[int, int]]:
 
 
 def _renamed(value: Any, names: Mapping[str, Any]) -> Any:
-    """Return inputs with other names for the variables; KeyError for one that has none."""
+    """Return inputs with other names for the variables; KeyError for an unknown variable."""
     if isinstance(value, tuple):
         return tuple([_renamed(item, names) for item in value])
     return names[value] if is_variable(value) else value

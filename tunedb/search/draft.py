@@ -45,7 +45,7 @@ class Instruction:
 
 
 class StoredForm(NamedTuple):
-    """Instructions as they are stored.
+    """Instructions in their stored form.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ class Draft:
 
     @property
     def form(self) -> StoredForm:
-        """The instructions as they are stored; a key for all that follows from them alone."""
+        """The instructions in their stored form; a key for everything that follows from them."""
         form = self._form
         if form is None:
             form = _form_of(self.instructions)

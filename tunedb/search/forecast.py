@@ -33,7 +33,7 @@ class Curve:
     Parameters
     ----------
     seconds : sequence of float
-        Run time of each trial; infinity for one that failed.
+        Run time of each trial; infinity for a failure.
     weight : float
         Weight among the curves of a forecast.
     """

@@ -55,7 +55,7 @@ def mutate_tile_size(
     Returns
     -------
     Draft or None
-        None where no divisor can be moved.
+        None if no divisor can be moved.
     """
     sites = [number for number, tile in draft.tiles.items() if _is_movable(tile)]
     sites += _categories(draft, _FETCH)
@@ -159,7 +159,7 @@ def mutate_unroll(draft: Draft, rng: random.Random) -> Draft | None:
     Returns
     -------
     Draft or None
-        None where nothing is unrolled, or there is one choice only.
+        None without unrolling, or with one choice only.
     """
     return _with_other_category(draft, _categories(draft, _UNROLL), rng)
 
@@ -174,7 +174,7 @@ def _with_other_category(draft: Draft, numbers: list[int], rng: random.Random) -
 
 
 def _other_category(draft: Draft, number: int, rng: random.Random) -> int | None:
-    """Return another choice of a ``SampleCategorical``, or None where there is no other."""
+    """Return another choice of a ``SampleCategorical``, or None without another one."""
     weights = list(draft.instructions[number].attrs[1])
     current = draft.decisions.get(number)
     if current is not None:
@@ -235,7 +235,7 @@ def mutate_parallel(
     Returns
     -------
     Draft or None
-        None where there is one choice only.
+        None with one choice only.
     """
     sites: list[tuple[int, int | None]] = [
         (number, bound)
@@ -330,7 +330,7 @@ def mutate_compute_location(
     Returns
     -------
     Draft or None
-        None where no block can be moved.
+        None if no block can be moved.
     """
     sites = []
     for number, legal in locations.items():
@@ -387,7 +387,7 @@ class Operator:
         Weights by kind of target, relative to those of the other operators.
     apply : callable
         Called with a draft, a random generator and :class:`TaskFacts`; returns another draft, or
-        None where it finds nothing to change.
+        None if it finds nothing to change.
     has_partner : bool
         Whether it asks for a second parent.
     may_not_replay : bool

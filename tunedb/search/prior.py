@@ -65,7 +65,7 @@ class TilePrior:
         drafts : iterable of Draft
             Good programs.
         weights : iterable of float
-            Weight of each program; one that is not positive and finite counts nothing.
+            Weight of each program; a weight that is not positive and finite counts as 0.
         """
         totals: dict[int, dict[tuple[int, tuple[int, ...]], float]] = {}
         for draft, weight in zip(drafts, weights, strict=True):
@@ -94,12 +94,12 @@ class TilePrior:
         candidates : sequence of sequence of int
             Tilings, outermost factor first.
         place : int or None
-            Place of the loop; None where it is unknown.
+            Place of the loop; None if unknown.
 
         Returns
         -------
         list of float
-            Positive weights with a mean of 1; all 1 where no tiling of so many levels is known.
+            Positive weights with a mean of 1; all 1 if no tiling of so many levels is known.
         """
         return [float(weight) for weight in self._weights(extent, levels, candidates, place)]
 

@@ -26,7 +26,7 @@ def divisors(number: int) -> tuple[int, ...]:
 def tilings(
     extent: int, levels: int, max_innermost: int | None, rng: random.Random
 ) -> Sequence[tuple[int, ...]]:
-    """Return the tilings of an extent: all of them, or a sample where there are very many.
+    """Return the tilings of an extent: all of them, or a sample of very many.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def nearest_tiling(
 
     It has the least weighted sum of squared differences of the logarithms of factors. Inner levels
     weigh more, each four times the next outer one: they are chosen for registers, vectors and
-    caches, which do not grow with the workload; the outermost one takes what is left.
+    caches, which do not grow with the workload; the outermost one takes the rest.
 
     Parameters
     ----------

@@ -212,7 +212,7 @@ def _objection(url: AnyURL, store_key: str | None) -> str | None:
 
 
 def _key_of(url: AnyURL) -> str | None:
-    """Return the store key of a file, or None; whoever opens the file reports what is wrong."""
+    """Return the store key of a file, or None; opening the file reports its problems."""
     if sqlite_path(parse_url(url)) is None:
         return None
     try:

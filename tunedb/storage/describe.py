@@ -1,4 +1,4 @@
-"""DatabaseDescription of a database, even one that this version of tunedb cannot open."""
+"""Description of a database, even if this version of tunedb cannot open it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .engine import (
 
 @dataclass(frozen=True, slots=True)
 class DatabaseDescription:
-    """State of a database, even one that this version of tunedb cannot open.
+    """State of a database, even if this version of tunedb cannot open it.
 
     Parameters
     ----------

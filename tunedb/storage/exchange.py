@@ -150,7 +150,7 @@ class Exchange:
     def _looked_up(
         self, statement: Prepared, keys: Sequence[tuple[Any, ...]], make: Callable[[Any], T]
     ) -> Iterator[T]:
-        """Yield what a statement over :func:`_wanted` finds, made of its rows."""
+        """Yield the rows of a statement over :func:`_wanted`, converted."""
         for start in range(0, len(keys), _KEYS):
             batch = list(keys[start : start + _KEYS])
             # The statement has a fixed number of parameters.
@@ -375,7 +375,7 @@ class Exchange:
     def _insert_foreign(
         self, connection: Connection, accepted: Sequence[Any], sources: _BatchSources
     ) -> set[bytes]:
-        """Insert measurements with what they refer to; return the digests of the new ones."""
+        """Insert measurements and the rows that they refer to; return the new digests."""
         if not accepted:
             return set()
         last = statements.last_measurement(connection).scalar() or 0

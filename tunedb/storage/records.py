@@ -32,7 +32,7 @@ _m, _f, _l = schema.measurement.c, schema.failure.c, schema.launch.c
 #: Rows per statement of iterating methods.
 _PAGE = 500
 
-#: Statements of each kind that are read of a record: strangers may make any number.
+#: Statements of each kind that a query reads for a record: foreign sources may state any number.
 _MAX_STATEMENTS = 50
 
 

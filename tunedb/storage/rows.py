@@ -123,7 +123,7 @@ class Rows:
     def measurement(
         self, connection: Connection, measurement: Measurement, source_id: int, trust: int
     ) -> dict[str, Any]:
-        """Return the parameters of a measurement's insertion, after inserting what it refers to."""
+        """Return the parameters of a measurement's insertion; insert the rows it refers to."""
         program = measurement.program
         session, origin, times = measurement.session, measurement.origin, measurement.run_secs
         program_row = self._program(connection, program)
@@ -154,7 +154,7 @@ class Rows:
         return row
 
     def _program(self, connection: Connection, program: Program) -> dict[str, Any]:
-        """Return the parameters of a program's insertion, after inserting what it refers to."""
+        """Return the parameters of a program's insertion; insert the rows it refers to."""
         trace, known_id = program.trace, self.ids.get
         sketch, tail, tail_id = program.sketch_digest, program.tail_digest, None
         if tail is not None and trace.tail is not None:

@@ -201,7 +201,7 @@ class Runs:
             select(
                 _m.target_id,
                 subject,
-                # 0 stands for an unknown time.
+                # 0 is an unknown time.
                 func.min(case((_m.measured_at > 0, _m.measured_at))).label("measured_at"),
                 func.min(_m.id).label("first"),
                 func.count().label("records"),

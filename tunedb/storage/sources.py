@@ -32,7 +32,7 @@ class SourceRow:
     digest : bytes
         Identity: the database to which it belongs, and its name there.
     name : str
-        A user's word, or the path of a file.
+        A name that the user gives, or the path of a file.
     kind : SourceKind
         Way in which its rows came in.
     trust : Trust
@@ -209,7 +209,7 @@ class Provenance:
     def local_workloads(self) -> set[int]:
         """Return the ids of the workloads with records of this database's sources.
 
-        The others came by merges alone: nobody here has vouched for their bodies.
+        The others came by merges alone: no own source vouches for their bodies.
         """
         return {row[0] for row in self._db.fetch(st.local_workloads, store=self._db.key)}
 

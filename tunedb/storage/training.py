@@ -320,7 +320,7 @@ def _concatenated(batches: Sequence[TrainingRecords]) -> TrainingRecords:
 
 
 def _is_informative() -> Any:
-    """Return the condition that a measurement says something about its program."""
+    """Return the condition for measurements that are evidence about their program."""
     is_infrastructure = (
         select(1)
         .where(

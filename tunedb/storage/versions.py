@@ -118,7 +118,7 @@ def _remove(path: Path) -> None:
 
 
 def _set_up(connection: sqlite3.Connection) -> None:
-    """Set what SQLite needs before the first table is created."""
+    """Set the pragmas that SQLite needs before the first table is created."""
     enter_wal(connection)
     connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
 

@@ -1,4 +1,4 @@
-"""The CPUs that this process may use, whatever TVM's thread pool has done to the calling thread.
+"""The CPUs that this process may use, even if TVM's thread pool has pinned the calling thread.
 
 The first parallel loop that a thread runs, and the first compilation, start TVM's thread pool for
 that thread. By default the pool pins the thread to one CPU (``SetAffinity`` in TVM's
@@ -17,13 +17,13 @@ _CAN_PIN = hasattr(os, "sched_setaffinity")
 
 
 def _at_import() -> frozenset[int]:
-    """Return the CPUs of the calling thread; of the other threads where it has one CPU only."""
+    """Return the CPUs of the calling thread; if it has one CPU only, of the other threads."""
     if not _CAN_PIN:
         return frozenset(range(os.cpu_count() or 1))
     cpus = os.sched_getaffinity(0)
     if len(cpus) > 1:
         return frozenset(cpus)
-    # TVM may have run already. NumPy's threads, for one, are older than its pool.
+    # TVM may have run already; NumPy's threads, for example, are older than its pool.
     others: set[int] = set()
     for thread in Path("/proc/self/task").glob("*"):
         if int(thread.name) != threading.get_native_id():
@@ -32,7 +32,7 @@ def _at_import() -> frozenset[int]:
     return frozenset(others or cpus)
 
 
-#: Read once: later, threads are where TVM has pinned them, which may be outside of these CPUs.
+#: Read once: later TVM may have pinned threads, even outside of these CPUs.
 _ALLOWED = _at_import()
 
 

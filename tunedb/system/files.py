@@ -1,4 +1,4 @@
-"""Files of the user: only regular ones are read, and new ones appear whole or not at all."""
+"""Files of the user: tunedb reads only regular ones, and new ones appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def open_regular(path: str | Path, *, advice: str = _ADVICE, buffering: int = -1
     path : str or Path
         The file; links are followed.
     advice : str
-        How to go on where it is no regular file: the end of the message.
+        The end of the message about another kind of file: how to go on.
     buffering : int
         As for :func:`open`.
 
     Raises
     ------
     OSError
-        It cannot be opened, is missing, or is a directory.
+        The file cannot be opened, is missing, or is a directory.
     StorageError
-        It is a pipe, a socket or a device.
+        The file is a pipe, a socket or a device.
     """
     # Opening some devices does something (a tape rewinds), and a pipe's writer sees its reader go.
     require_regular(path, advice=advice)
@@ -60,7 +60,7 @@ def open_regular(path: str | Path, *, advice: str = _ADVICE, buffering: int = -1
 
 
 def require_regular(path: str | Path, *, advice: str = _ADVICE) -> None:
-    """Raise what :func:`open_regular` raises, for a file that a library opens itself."""
+    """Raise the errors of :func:`open_regular`, for a file that a library opens itself."""
     _check(Path(path).stat(), path, advice)
 
 
@@ -73,9 +73,9 @@ def _check(status: os.stat_result, path: str | Path, advice: str) -> None:
 
 
 def require_regular_logs(path: Path) -> None:
-    """Raise StorageError where a log of a SQLite file is a pipe or a device.
+    """Raise StorageError if a log of a SQLite file is a pipe or a device.
 
-    SQLite opens what has a log's name, and waits for a pipe's other end.
+    SQLite opens any file with a log's name, and waits for a pipe's other end.
     """
     for suffix in ("-journal", "-wal", "-shm"):
         with suppress(FileNotFoundError, IsADirectoryError):
@@ -95,38 +95,38 @@ def read_regular(path: str | Path, most: int, *, advice: str = _ADVICE) -> bytes
 def new_file(path: Path, *, force: bool = False) -> Iterator[Path]:
     """Let a block write a file, which then appears under its name with all of its bytes.
 
-    It is written in a hidden folder beside its place. A process that is killed leaves that folder,
-    and the next file that is written there removes it.
+    The block writes in a hidden folder beside the file's place. A killed process leaves that
+    folder, and the next new file there removes it.
 
     Parameters
     ----------
     path : Path
-        Its place.
+        Path of the file.
     force : bool
-        Replace a file that stands there.
+        Replace an existing file.
 
     Yields
     ------
     Path
-        Where the block writes. If no file is there afterwards, none appears.
+        Path that the block writes. Without a file there, none appears.
 
     Raises
     ------
     FileExistsError
-        A file stands there and `force` is false; it may have come meanwhile.
+        The file exists, perhaps since the start of the block, and `force` is false.
     OSError
-        The medium refused.
+        The storage failed.
     """
     if path.exists() and not force:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     if path.exists() and not path.is_file():
-        # Nothing takes the place of a device or a pipe, as /dev/stdout may be.
+        # A device or a pipe, such as /dev/stdout, is never replaced.
         yield path
         return
     if path.is_symlink():
         path = path.resolve()
     with TemporaryFolder("new", path.parent, hidden=True) as folder:
-        # The same name: what writes it may choose the format by the name's end.
+        # The same name: the writer may choose the format by the extension.
         made = folder.path / path.name
         yield made
         if made.exists():
@@ -145,14 +145,14 @@ def _sync(path: Path) -> None:
 
 
 def _place(made: Path, path: Path, *, force: bool) -> None:
-    """Give a finished file its name; one that came there meanwhile is not lost."""
+    """Give a finished file its name, without losing a file that appeared there meanwhile."""
     if not force:
         try:
             os.link(made, path)
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            # A file system without links: the race is a rename's.
+            # A file system without links: a rename has a race.
             if path.exists():
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
         else:

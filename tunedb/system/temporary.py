@@ -1,8 +1,8 @@
-"""Temporary folders that are removed although their process was killed.
+"""Temporary folders that are removed even if their process was killed.
 
-A folder holds a lock file for as long as its process lives. The kernel gives the lock back however
-the process ends, so a folder without a holder is a left-over: the next process that makes a folder
-in the same place removes it. A process id in the name would not do, because ids are used again.
+A folder has a lock file, locked while its process lives. The kernel releases the lock however the
+process ends, so an unlocked folder is a left-over: the next process that creates a folder in the
+same place removes it. A process id in the name would not suffice, because the system reuses ids.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from typing import Self
 
 from .. import limits
 
-#: The file whose lock says that the folder is in use.
+#: The file whose lock marks a folder in use.
 _LOCK = ".lock"
 
 _NAME = re.compile(r"\.?tunedb-[a-z]+-[0-9a-f]{16}")
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
-#: Folders that are tried where a sweeper is faster each time.
+#: Attempts to create a folder before a sweeper removes it.
 _ATTEMPTS = 100
 
 
 class TemporaryFolder:
-    """A folder of this process, removed with its content when it is closed or the process ends.
+    """A folder of this process, removed with its content on :meth:`close` or at the process's end.
 
-    Left-overs of killed processes of this user beside it are removed first. A fork that lives
-    longer than its parent keeps the folder from being swept, and does not remove it.
+    Its creation removes left-overs of killed processes of this user beside it. A fork that outlives
+    its parent protects the folder from sweeps, and does not remove it.
 
     Parameters
     ----------
     kind : str
-        Part of the name, in lower-case letters: what the folder is for.
+        Part of the name, in lower-case letters: the purpose of the folder.
     parent : Path or None
-        Where it is made; the system's folder for temporary files where None.
+        Parent folder; None for the system's folder for temporary files.
     hidden : bool
         Begin the name with a dot, for a folder beside files of the user.
 
@@ -58,7 +58,7 @@ class TemporaryFolder:
     Raises
     ------
     OSError
-        It cannot be made there.
+        The folder cannot be created there.
     """
 
     def __init__(self, kind: str, parent: Path | None = None, *, hidden: bool = False) -> None:
@@ -70,7 +70,7 @@ class TemporaryFolder:
         self._close = weakref.finalize(self, _close, self.path, lock, os.getpid())
 
     def close(self) -> None:
-        """Remove the folder. May be called again, and in a fork, where it does nothing."""
+        """Remove the folder; repeated calls, and calls in a fork, do nothing."""
         self._close()
 
     def __enter__(self) -> Self:
@@ -88,7 +88,7 @@ def _make(place: Path, prefix: str) -> tuple[Path, int]:
         try:
             lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:
-            # Swept between the two calls, while it was empty.
+            # A sweep removed the empty folder between the two calls.
             continue
         except OSError:
             with suppress(OSError):
@@ -101,7 +101,7 @@ def _make(place: Path, prefix: str) -> tuple[Path, int]:
 
 
 def _is_kept(path: Path, lock: int) -> bool:
-    """Take the lock of a new folder; tell whether no sweeper was faster."""
+    """Lock a new folder; return False if a sweeper was faster."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -116,7 +116,7 @@ def _is_kept(path: Path, lock: int) -> bool:
 
 
 def _close(path: Path, lock: int, owner: int) -> None:
-    """Remove a folder of this process, and give its lock back."""
+    """Remove a folder of this process, and release its lock."""
     if os.getpid() != owner:
         return
     try:
@@ -124,7 +124,7 @@ def _close(path: Path, lock: int, owner: int) -> None:
             _empty(folder)
         path.rmdir()
     except OSError:
-        # What is left goes with the next sweep, unless its folder was removed by others.
+        # The next sweep removes the rest, unless others removed the folder.
         pass
     finally:
         os.close(lock)
@@ -134,10 +134,10 @@ def _close(path: Path, lock: int, owner: int) -> None:
 
 
 def sweep(place: Path) -> int:
-    """Remove the folders of dead processes of this user; return how many.
+    """Remove the folders of dead processes of this user; return their number.
 
-    It stops after :data:`tunedb.limits.SWEEP_S`, and the next sweep goes on. What cannot be read
-    or removed is left.
+    It stops after :data:`tunedb.limits.SWEEP_S`, and the next sweep continues. Folders that cannot
+    be read or removed stay.
     """
     removed = 0
     deadline = time.monotonic() + limits.SWEEP_S
@@ -152,7 +152,7 @@ def sweep(place: Path) -> int:
 
 
 def _sweep_folder(path: Path, deadline: float) -> bool:
-    """Remove a folder if nobody holds it; tell whether that was so."""
+    """Remove a folder if no process locks it; return whether it was removed."""
     with _opened(path) as folder:
         if os.fstat(folder).st_uid != os.geteuid():
             return False
@@ -160,7 +160,7 @@ def _sweep_folder(path: Path, deadline: float) -> bool:
             flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             lock = os.open(_LOCK, flags, dir_fd=folder)
         except FileNotFoundError:
-            # Its process ended before it made the lock, or is about to make it and tries again.
+            # Its process ended before it created the lock, or is about to do so and tries again.
             path.rmdir()
             return True
         with os.fdopen(lock, "rb", buffering=0):
@@ -172,7 +172,7 @@ def _sweep_folder(path: Path, deadline: float) -> bool:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """Yield the descriptor of a folder, which a link is not."""
+    """Yield the descriptor of a folder; a link raises an error."""
     folder = os.open(path, _DIRECTORY)
     try:
         yield folder
@@ -181,15 +181,15 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _empty(folder: int, deadline: float = math.inf) -> None:
-    """Remove what a folder holds, its lock last: until then the next sweep can go on.
+    """Remove the contents of a folder, its lock last: until then the next sweep can continue.
 
-    All names are looked up in the folder that was opened, and links are not followed, so that
-    nothing else is removed whatever takes the folder's place meanwhile.
+    All names are looked up in the opened folder, and links are not followed, so that nothing else
+    is removed, even if another folder takes its place meanwhile.
 
     Raises
     ------
     OSError
-        Something cannot be removed, and the rest is, except the lock; or it takes too long.
+        An entry cannot be removed (the others are, except the lock), or it takes too long.
     """
     with os.scandir(folder) as found:
         entries = [entry for entry in found if entry.name != _LOCK]

@@ -1,4 +1,4 @@
-"""What is done with stored programs: apply, explain, revalidate.
+"""Uses of stored programs: apply, explain, revalidate.
 
 Imports database and workers.
 """

@@ -1,6 +1,6 @@
 """Revalidation: the best programs are measured again, and their results compared.
 
-The program of a foreign source is code of somebody else. It is replayed, built and run in worker
+The program of a foreign source is code of others. It is replayed, built and run in worker
 processes only, and only on the caller's request; a program that fails the allow-list
 (:mod:`tunedb.programs.allowlist`) never is.
 """

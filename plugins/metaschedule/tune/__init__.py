@@ -1,4 +1,4 @@
-"""Whole tuning runs: options, progress, resuming, and reuse of what was measured.
+"""Whole tuning runs: options, progress, resuming, and the delivery to a server.
 
 Imports every package of the plugin but deploy.
 """

@@ -1,4 +1,4 @@
-"""Remote devices behind TVM's tracker: reaching them, and what they are."""
+"""Remote devices behind TVM's tracker: connections and descriptions."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["describe", "rpc_config", "rpc_runner", "servers"]
 
 T = TypeVar("T")
 
-#: Seconds that a device may be busy with others' candidates before it is asked what it is.
+#: Seconds to wait for the description of a device that is busy with others' candidates.
 BUSY_SEC = 60.0
 
-#: What a session says of the machine that compiles; another one measures.
+#: Facts of the compiling machine in a session; a remote device's replace them.
 _LOCAL = ("cpu", "cores", "threads", "gpu", "os", "python")
 
 
@@ -34,16 +34,16 @@ def rpc_config(tracker: str | None, key: str | None, *, timeout_sec: float = 10.
     Parameters
     ----------
     tracker : str or None
-        ``HOST:PORT``; None for what ``TVM_TRACKER_HOST`` and ``TVM_TRACKER_PORT`` say.
+        ``HOST:PORT``; None for the values of ``TVM_TRACKER_HOST`` and ``TVM_TRACKER_PORT``.
     key : str or None
-        Under which the devices are registered; None for ``TVM_TRACKER_KEY``.
+        Key of the devices; None for ``TVM_TRACKER_KEY``.
     timeout_sec : float
         Seconds for one candidate on a device.
 
     Raises
     ------
     UsageError
-        `tracker` has another form, or nobody names one, or no key.
+        `tracker` has another form, or there is no tracker or no key.
     """
     host = port = None
     if tracker is not None:
@@ -59,14 +59,15 @@ def rpc_config(tracker: str | None, key: str | None, *, timeout_sec: float = 10.
 
 
 def servers(config: RPCConfig) -> int:
-    """Return how many devices a tracker has under a key.
+    """Return the number of devices that a tracker has under a key.
 
     Raises
     ------
     UsageError
-        The configuration names no tracker or no key, and neither does the environment.
+        Neither the configuration nor the environment names a tracker and a key.
     PluginError
-        The tracker does not answer, or has no such device; the message says how to start one.
+        The tracker does not answer, or has no such device; the message has the command that starts
+        one.
     """
     config = _complete(config)
     keys = [item["key"].removeprefix("server:") for item in _summary(config)["server_info"]]
@@ -96,8 +97,8 @@ def rpc_runner(config: RPCConfig, evaluator: EvaluatorConfig) -> Any:
 def describe(config: RPCConfig, device_type: str, session: Session) -> Session:
     """Return a session that measures on a remote device instead of this machine.
 
-    The device is asked for its processor, its cores and, unless it is a CPU, its name; what a
-    server of a small runtime does not know is left out. Devices of one key count as alike.
+    The device reports its processor, its cores and, unless it is a CPU, its name; facts that a
+    small runtime does not know are left out. Devices of one key count as one machine.
 
     Parameters
     ----------
@@ -106,12 +107,12 @@ def describe(config: RPCConfig, device_type: str, session: Session) -> Session:
     device_type : str
         Kind of the device that runs the programs: ``cpu``, ``cuda``, ``opencl``, ….
     session : Session
-        One of this machine, which compiles.
+        A session of this machine, which compiles.
 
     Returns
     -------
     Session
-        Its fingerprint has ``remote`` (key and device) and what the device says of itself.
+        Its fingerprint has ``remote`` (key and device) and the facts of the device.
 
     Raises
     ------
@@ -120,7 +121,7 @@ def describe(config: RPCConfig, device_type: str, session: Session) -> Session:
     """
     config = _complete(config)
     servers(config)
-    said = _within(
+    facts = _within(
         BUSY_SEC,
         lambda: _ask(config, device_type),
         f"device {config.tracker_key!r} of tracker {_address(config)}",
@@ -128,11 +129,11 @@ def describe(config: RPCConfig, device_type: str, session: Session) -> Session:
     )
     compiling = {k: v for k, v in fingerprint_of(session).items() if k not in _LOCAL}
     remote = {"key": config.tracker_key, "device": device_type}
-    return replace(session, fingerprint=canonical_json({**compiling, **said, "remote": remote}))
+    return replace(session, fingerprint=canonical_json({**compiling, **facts, "remote": remote}))
 
 
 def _ask(config: RPCConfig, device_type: str) -> dict[str, Any]:
-    """Return what a device says of itself."""
+    """Return the facts of a device."""
     server = rpc.connect_tracker(config.tracker_host, config.tracker_port).request(
         config.tracker_key,
         priority=config.session_priority,
@@ -142,7 +143,7 @@ def _ask(config: RPCConfig, device_type: str) -> dict[str, Any]:
 
 
 def _answers(server: Any, device_type: str) -> Iterator[tuple[str, Any]]:
-    """Yield what a device knows of itself."""
+    """Yield the known facts of a device."""
     device = server.device(device_type, 0)
     if not device.exist:
         raise PluginError(f"it has no {device_type}; give the target of a device that it has")
@@ -163,7 +164,7 @@ def _answers(server: Any, device_type: str) -> Iterator[tuple[str, Any]]:
 
 
 def _complete(config: RPCConfig) -> RPCConfig:
-    """Return a configuration with what the environment says where it is silent."""
+    """Return a configuration whose missing values come from the environment."""
     try:
         return RPCConfig._normalized(config)
     except ValueError as error:
@@ -171,7 +172,7 @@ def _complete(config: RPCConfig) -> RPCConfig:
 
 
 def _summary(config: RPCConfig) -> dict[str, Any]:
-    """Return what a tracker says of its devices."""
+    """Return a tracker's summary of its devices."""
     place = (config.tracker_host, config.tracker_port)
     timeout = max(1.0, float(config.session_timeout_sec))
     subject, silent = f"tracker {_address(config)}", "does not answer"
@@ -190,7 +191,7 @@ def _summary(config: RPCConfig) -> dict[str, Any]:
 
 
 def _within(seconds: float, work: Callable[[], T], subject: str, late: str) -> T:
-    """Return what a function returns, or raise PluginError where it takes too long or fails."""
+    """Return a function's result; raise PluginError if it takes too long or fails."""
     made: list[T] = []
     failed: list[str] = []
 

@@ -1,4 +1,4 @@
-"""A team's server beside the database of a run: taken from at its begin, given to while it goes."""
+"""A team's server beside the database of a run: pulled at its start, pushed to while it runs."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _log = logging.getLogger("tunedb")
 
 
 def start_outbox(store: Store, server: str | Path, stack: ExitStack) -> Outbox:
-    """Pull what is new on a server, and deliver to it what is measured until the stack ends.
+    """Pull new records of a server, and push measured ones to it until the stack ends.
 
     Parameters
     ----------
     store : Store
-        The database of the run: cache of what the server has, and outbox.
+        The database of the run: cache and outbox.
     server : str or Path
-        Where to. One that is away now gets everything when it is back.
+        URL or path of the server. An unreachable server gets the records later.
     stack : ExitStack
-        Ends the deliveries.
+        Stack that ends the outbox.
 
     Raises
     ------
     UsageError
-        It is this very database, or that is in memory.
+        The server is this very database, or the database is in memory.
     TuneDBError
         The server answers and cannot be used: another schema, a missing right.
     """
@@ -52,11 +52,11 @@ def start_outbox(store: Store, server: str | Path, stack: ExitStack) -> Outbox:
 def notify_outbox(
     outbox: Outbox, on_progress: Callable[[Progress], object] | None
 ) -> Callable[[Progress], object]:
-    """Return what a run calls after each batch, which the outbox then delivers."""
+    """Return a progress callback that starts the outbox after each batch."""
 
-    def tell(progress: Progress) -> None:
+    def notify(progress: Progress) -> None:
         outbox.notify()
         if on_progress is not None:
             on_progress(progress)
 
-    return tell
+    return notify

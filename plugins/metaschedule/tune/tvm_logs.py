@@ -13,10 +13,10 @@ _LOGGER = "tvm.s_tir.meta_schedule"
 
 @contextmanager
 def logs_in_files() -> Iterator[None]:
-    """Keep what TVM logs in a block out of the terminal, and leave its loggers as they were.
+    """Keep TVM's logs of a block out of the terminal, and restore its loggers.
 
-    TVM sets its loggers up anew for each run: one handler for stdout, as loud as the logger's level
-    says at that moment, and one for each file in the run's directory. They stay when the run ends.
+    TVM sets its loggers up for each run: one handler for stdout, at the logger's level of that
+    moment, and one for each file in the run's directory. They stay when the run ends.
     """
     logger = logging.getLogger(_LOGGER)
     before = logger.level, logger.propagate, list(logger.handlers)
@@ -27,9 +27,9 @@ def logs_in_files() -> Iterator[None]:
     try:
         yield
     finally:
-        for one in _loggers():
-            for handler in list(one.handlers):
-                one.removeHandler(handler)
+        for task in _loggers():
+            for handler in list(task.handlers):
+                task.removeHandler(handler)
                 handler.close()
         logger.setLevel(before[0])
         logger.propagate = before[1]

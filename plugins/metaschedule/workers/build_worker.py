@@ -1,12 +1,12 @@
 """Code of the worker processes of :class:`~.warm_builder.WarmBuilder`.
 
-A worker is ``python -m tvm.exec.popen_worker``, which imports TVM (about 1.3 s). Nothing here
-imports more. In particular no ``tvm.s_tir.tensor_intrin`` (seconds of CPU time), which TVM's own
-``default_build`` imports: tensorized blocks were replaced by the intrinsic's implementation when
-the tuner scheduled them, so no pass of a build looks an intrinsic up by its name.
+A worker is ``python -m tvm.exec.popen_worker``, which imports TVM (about 1.3 s). This module
+imports nothing more, in particular not ``tvm.s_tir.tensor_intrin`` (seconds of CPU time), which
+TVM's own ``default_build`` imports: the tuner has replaced tensorized blocks by the intrinsic's
+implementation already, so no pass of a build looks an intrinsic up by its name.
 
-Arguments arrive as bytes and are unpickled here, inside ``try``: what the loop of
-``tvm.exec.popen_worker`` cannot unpickle kills the process without a word of why.
+Arguments arrive as bytes and are unpickled here, inside ``try``: an error in the loop of
+``tvm.exec.popen_worker`` would kill the process without a message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# What `prepare` resolved, once per process.
+# The functions that `prepare` resolved, once per process.
 _functions: dict[str, Callable[..., Any]] = {}
 
 
@@ -34,7 +34,7 @@ def prepare(pickled: bytes) -> str | None:
     Returns
     -------
     str or None
-        What is wrong in one line, or None.
+        The problem in one line, or None.
     """
     initializer, f_build, f_export = pickle.loads(pickled)  # noqa: S301 - from our own parent
     try:
@@ -62,13 +62,13 @@ def build(candidate: bytes, directory: str) -> tuple[bool, str]:
     candidate : bytes
         ``(mod, target, params)`` in pickled form, params as ``save_param_dict`` gives them.
     directory : str
-        To be made here, for the artifact and for every temporary file on the way to it. If this
-        process is killed, its parent removes it; if there is none, the build never began.
+        Directory to create for the artifact and all temporary files. The parent of a killed process
+        removes it; without a directory the build never began.
 
     Returns
     -------
     tuple of bool and str
-        Whether it went well, and the artifact's path or the traceback.
+        True and the artifact's path, or False and the traceback.
     """
     try:
         Path(directory).mkdir()
@@ -88,7 +88,7 @@ def build(candidate: bytes, directory: str) -> tuple[bool, str]:
 
 
 def default_build(mod: Any, target: Any, _params: Any) -> Any:
-    """Do what TVM's ``default_build`` does, without its import of the tensor intrinsics."""
+    """Build as TVM's ``default_build``, without its import of the tensor intrinsics."""
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
     from tvm.tirx import build as tvm_build
 
@@ -97,7 +97,7 @@ def default_build(mod: Any, target: Any, _params: Any) -> Any:
 
 
 def default_export(mod: Any) -> str:
-    """Do what TVM's ``default_export`` does, in the directory of the candidate."""
+    """Export as TVM's ``default_export``, into the directory of the candidate."""
     from tvm.support.tar import tar
 
     path = Path(tempfile.gettempdir(), f"tvm_tmp_mod.{tar.output_format}")

@@ -1,7 +1,7 @@
-"""From stored programs to their scheduled modules, by replaying traces in this process.
+"""Scheduled modules of stored programs, by replaying traces in this process.
 
 TVM's C++ may end the process that replays (a damaged graph, a primitive that overflows the stack);
-:mod:`.replay_pool` replays in processes of its own.
+:mod:`.replay_pool` replays in separate processes.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ..trace_codec import TraceBuilder
 
 
 class Replayer:
-    """Makes the scheduled modules of a store's programs.
+    """Builds the scheduled modules of a store's programs.
 
-    Modules of workloads, targets, and the instructions of sketches are made once.
+    Modules of workloads, targets, and the instructions of sketches are built once.
 
     Parameters
     ----------
     store : Store
-        Where the programs are; it is only read.
+        Store of the programs; it is only read.
 
     Examples
     --------
@@ -52,20 +52,20 @@ class Replayer:
         Parameters
         ----------
         program : StoredProgram
-            One of the store's.
+            A program of the store.
 
         Raises
         ------
         PluginError
-            It comes from foreign sources alone, which TVM never gets, or TVM can make no module
+            It comes from foreign sources alone, which TVM never gets, or TVM cannot build a module
             of its workload.
         IntegrityError
-            Its digest is not that of what is stored.
+            Its digest does not match its stored parts.
         FormatError
-            No own source has it, and it holds what no foreign program may.
+            No own source has it, and it fails the allow-list of foreign programs.
         Exception
-            What TVM raises on a trace that does not fit, with the module rendered at the place
-            (``tvm.s_tir.ScheduleError``).
+            TVM raises any class for a trace that does not fit, with the module rendered at the
+            place (``tvm.s_tir.ScheduleError``).
         """
         if not self._store.provenance.is_trusted_program(program.id):
             raise PluginError(
@@ -85,7 +85,7 @@ class Replayer:
         trace = upgrade(program.trace)
         if needs_intrinsics(trace):
             load_intrinsics()
-        # A decision that the trace lacks is drawn; equal programs then get equal ones.
+        # TVM draws missing decisions; with a fixed seed equal programs get equal ones.
         schedule = Schedule(known.workload.mod, seed=1, debug_mask="none")
         try:
             made = self._builder.build(trace)
@@ -95,11 +95,11 @@ class Replayer:
         return schedule.mod
 
     def target(self, program: StoredProgram) -> Any:
-        """Return the TVM target of a program, or None where its record names none.
+        """Return the TVM target of a program; None if its record has no target.
 
         Raises
         ------
         TargetError
-            TVM does not know it.
+            TVM does not know the target.
         """
         return self._targets.object_of(program.target_id)

@@ -1,6 +1,7 @@
-"""Rows of features of stored programs, replayed in processes of their own.
+"""Rows of features of stored programs, replayed in worker processes.
 
-A program that crashes or hangs TVM costs its process, which is replaced, and no other program.
+A program that crashes or hangs TVM loses its process, which is replaced, and affects no other
+program.
 """
 
 from __future__ import annotations
@@ -33,24 +34,24 @@ if TYPE_CHECKING:
 #: Programs of one call: a call costs 0.2 ms, a program 1 to 10.
 CHUNK = 64
 
-#: Programs of one process before a fresh one takes its place, against leaks of TVM's.
+#: Programs of one process before a fresh one replaces it, because TVM leaks memory.
 MAXIMUM_PROGRAMS = 50_000
 
 
 class ReplayPool:
-    """Computes a feature set on stored programs; what :func:`tunedb.extraction.extract` calls.
+    """Computes a feature set on stored programs, for :func:`tunedb.extraction.extract`.
 
     Parameters
     ----------
     store : Store
-        The database, which is no :memory: one: other processes open it.
+        The database; not a :memory: one, because other processes open it.
     name : str
-        The feature set, by which they find it.
+        Name of the feature set.
     workers : int or None
         Processes; by default the number of logical processors.
     timeout_sec : float
-        Seconds for one program, and for each chunk of them: one whose time is up is replayed one
-        by one.
+        Seconds for one program, and for each chunk of programs; a chunk that takes longer is
+        replayed program by program.
 
     Raises
     ------
@@ -92,11 +93,11 @@ class ReplayPool:
         self.close()
 
     def close(self) -> None:
-        """Kill the processes. May be called again."""
+        """Kill the processes; repeated calls do no harm."""
         self._pool.close()
 
     def rows(self, programs: Iterable[StoredProgram]) -> Generator[Outcome, None, None]:
-        """Yield each program with its rows, or with why there are none, in their order.
+        """Yield each program with its rows, or with the reason for none, in their order.
 
         Raises
         ------
@@ -118,7 +119,7 @@ class ReplayPool:
                 chunk, future = waiting.popleft()
                 rows = self._result(future)
                 if rows is None:
-                    # One of them did it; replayed on its own, only that one fails again.
+                    # One program is to blame; replayed one by one, only that one fails again.
                     singles = self._submit([[program] for program in chunk])
                     rows = [row for single in singles for row in self._result(single)]
                 yield from zip(chunk, rows, strict=True)
@@ -127,7 +128,7 @@ class ReplayPool:
                 future.cancel()
 
     def pids(self) -> tuple[int, ...]:
-        """Return the ids of the processes that run now."""
+        """Return the ids of the running processes."""
         return self._pool.pids()
 
     def _submit(self, chunks: Iterable[list[StoredProgram]]) -> list[Future[Any]]:
@@ -145,7 +146,7 @@ class ReplayPool:
 def _rows(
     worker: Worker, programs: Sequence[StoredProgram], limit: float
 ) -> list[NDArray[Any] | Exception] | None:
-    """Return the outcome of each program, or None where one of several ended the process."""
+    """Return the outcome of each program; None if one of several ended the process."""
     try:
         if any(needs_intrinsics(program.trace) for program in programs):
             worker.call_once(load_intrinsics)
@@ -162,7 +163,7 @@ def _rows(
 
 
 def _outcome(answer: replay_worker.Answer) -> NDArray[Any] | Exception:
-    """Return rows, or why there are none."""
+    """Return rows, or the reason for none."""
     match answer:
         case (str() as reason, str() as text):
             return RowError(reason, text)
@@ -172,7 +173,7 @@ def _outcome(answer: replay_worker.Answer) -> NDArray[Any] | Exception:
 
 
 def _lost(error: Exception, words: str, limit: float) -> RowError:
-    """Return what is known of a program that ended its process."""
+    """Return the failure of a program that ended its process."""
     if isinstance(error, TimeoutError):
         reason = f"replaying it took longer than {limit:g} s"
     else:

@@ -22,7 +22,7 @@ from ..failures import tidy
 from ..targets import first_line
 from .replay import Replayer
 
-#: Rows of a program: how many, columns, their float32; or why there are none, in a line and whole.
+#: Rows of a program: number, columns and float32; or the reason for none, in a line and whole.
 Answer = tuple[int, int, bytes] | tuple[str, str]
 
 #: Errors that are no fault of a program.
@@ -30,7 +30,7 @@ _DATABASE = (BusyError, SchemaError, StorageError)
 
 
 class _Worker:
-    """The database, what replays, and what computes."""
+    """The database, the replayer, and the feature set."""
 
     def __init__(self, url: str, name: str) -> None:
         from ..features.rows import rows_of
@@ -38,7 +38,7 @@ class _Worker:
         found = feature_set(name)
         if not isinstance(found, NestFeatures):
             raise TypeError(f"{name} is not computed from modules")
-        # What does not fit this TVM is no fault of a program.
+        # Raises here if it does not fit this TVM, which is no fault of a program.
         rows_of([], Target("llvm"), found)
         self.set = found
         self.store = Store(url, create=False, read_only=True)
@@ -46,7 +46,7 @@ class _Worker:
         self._rows_of = rows_of
 
     def rows(self, ids: Sequence[int]) -> Iterator[Answer]:
-        """Yield what becomes of each program."""
+        """Yield the outcome of each program."""
         programs = self.store.programs.get(ids)
         for _, group in groupby(programs, key=lambda program: program.target_id):
             yield from self._of_target(list(group))
@@ -70,7 +70,7 @@ class _Worker:
             return self.replayer.module(program)
         except _DATABASE:
             raise
-        except Exception as error:  # whatever TVM raises on what it does not understand
+        except Exception as error:  # TVM raises any class
             return error
 
     def _answer(self, rows: Any) -> Answer:
@@ -89,9 +89,9 @@ _worker: _Worker | None = None
 
 
 def prepare(url: str, name: str) -> str | None:
-    """Open the database and load the feature set; return what is wrong, or None."""
+    """Open the database and load the feature set; return the problem, or None."""
     global _worker  # noqa: PLW0603 - a process is one worker
-    # What TVM prints is not the data of the command whose stdout this would be.
+    # Output of TVM must not mix with the data on the command's stdout.
     os.dup2(2, 1)
     try:
         _worker = _Worker(url, name)
@@ -101,7 +101,7 @@ def prepare(url: str, name: str) -> str | None:
 
 
 def rows(ids: Sequence[int]) -> list[Answer] | str:
-    """Return what becomes of each program, in their order; or why the database does not answer."""
+    """Return the outcome of each program, in their order; or the error of the database."""
     if _worker is None:
         raise RuntimeError("not prepared")
     try:

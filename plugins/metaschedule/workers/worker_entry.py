@@ -13,10 +13,10 @@ _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 def enter(parent: int, cpus: tuple[int, ...]) -> int:
     """Tie this process to its parent and return its own id.
 
-    An idle worker ends when it reads EOF on its pipe. One that is inside a call does not read, and
-    a fork of the parent may hold the pipe open: therefore the kernel's word on Linux.
+    An idle worker ends when it reads EOF on its pipe. A busy worker does not read, and a fork of
+    the parent may hold the pipe open: therefore the kernel's signal on Linux.
     """
-    # Ctrl-C reaches the whole process group; the parent decides what becomes of its workers.
+    # Ctrl-C reaches the whole process group; the parent ends its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(os, "sched_setaffinity"):
         # TVM may have pinned the thread that started this process to one CPU.
@@ -25,8 +25,8 @@ def enter(parent: int, cpus: tuple[int, ...]) -> int:
     if sys.platform == "linux":
         import ctypes
 
-        # It fires when the *thread* that started this process ends: the one that serves it.
+        # It fires when the *thread* that started this process ends, which serves it.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it ended before the line above
+        if os.getppid() != parent:  # the parent ended before the line above
             os._exit(0)
     return os.getpid()

@@ -1,7 +1,7 @@
 """Worker processes behind pipes: watched, limited in time, and replaced when they end.
 
-TVM's ``PopenWorker`` tells neither the process id nor how a process ended, and its time limit is
-kept by a thread of the worker, which a stopped process and one that holds the GIL do not run.
+TVM's ``PopenWorker`` reports neither the process id nor the cause of an end, and a thread of the
+worker keeps its time limit, which does not run in a stopped process or while the GIL is held.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ START_TIMEOUT_SEC = 120.0
 
 _START_ATTEMPTS = 3
 
-_TAIL_BYTES = 2_000  # of what a worker wrote to stderr before it died
+_TAIL_BYTES = 2_000  # of a dead worker's stderr
 
 
 class RequeueError(Exception):
-    """Raised by a job that must be served again, before the others."""
+    """A job must be served again, before the others."""
 
 
 class Worker(PopenWorker):
-    """A process and its replacements; any thread can kill it, and it tells how it ended.
+    """A process and its replacements; any thread can kill it, and it reports how it ended.
 
     All methods except :meth:`kill_now` belong to the thread that serves the process.
 
     Parameters
     ----------
     log : file
-        Takes what the process writes to stderr; opened for appending and reading, unbuffered.
+        File for the process's stderr; opened for appending and reading, unbuffered.
     """
 
     def __init__(self, log: IO[bytes]) -> None:
         #: Process id, from its report until the process is known to be dead.
         self.pid: int | None = None
-        #: Readiness for jobs, and number of jobs served. Kept by the pool.
+        #: Readiness for jobs, and number of served jobs; the pool sets both.
         self.ready = False
         self.uses = 0
         self._log = log
@@ -63,7 +63,7 @@ class Worker(PopenWorker):
         super().__init__(stderr=log)
 
     def start(self) -> None:
-        """Start a new process and learn its id, which PopenWorker does not tell."""
+        """Start a new process and get its id, which PopenWorker does not report."""
         self.kill()
         self.ready, self.uses = False, 0
         self._called.clear()
@@ -76,9 +76,9 @@ class Worker(PopenWorker):
         Raises
         ------
         TimeoutError
-            There was none after `limit` seconds; the process is dead.
+            No result came within `limit` seconds; the process is dead.
         ChildProcessError
-            The process died; the message says how.
+            The process died; the message has the cause.
         """
         self._log.truncate(0)
         self._expired, self._ending = False, "no answer"
@@ -89,7 +89,7 @@ class Worker(PopenWorker):
         try:
             self.send(function, args)
             return self.recv()
-        except Exception as error:  # a process that dies may leave half an answer
+        except Exception as error:  # a dying process may leave half an answer
             self.kill()
             if self._expired:
                 raise TimeoutError from error
@@ -101,13 +101,13 @@ class Worker(PopenWorker):
                 self._limited = False
 
     def call_once(self, function: Callable[[], Any]) -> None:
-        """Call a function unless this process has done so; the limit is that of a start."""
+        """Call a function once in this process, within the time limit of a start."""
         if function not in self._called:
             self.call(function, limit=START_TIMEOUT_SEC)
             self._called.add(function)
 
     def kill(self) -> None:
-        """Kill it if it lives. `recv` calls this too, before it reports that the process died."""
+        """Kill the process if it lives. `recv` calls this too, before it reports a death."""
         with self._lock:
             pid, self.pid = self.pid, None
         if pid is not None and self._limited:
@@ -116,14 +116,14 @@ class Worker(PopenWorker):
 
     def is_alive(self) -> bool:
         """Return whether the process runs."""
-        with self._lock:  # a process that was waited for gives its id back to the system
+        with self._lock:  # after a wait the system may reuse the process id
             alive = bool(super().is_alive())
             if not alive:
                 self.pid = None
             return alive
 
     def kill_now(self) -> None:
-        """Kill it from another thread; the one that serves it reads EOF and cleans up."""
+        """Kill the process from another thread; its own thread reads EOF and cleans up."""
         with self._lock:
             if self.pid is not None:
                 kill_child_processes(self.pid)
@@ -131,7 +131,7 @@ class Worker(PopenWorker):
                     os.kill(self.pid, signal.SIGKILL)
 
     def last_words(self) -> str:
-        """Return the end of what it wrote to stderr, e.g. LLVM's reason to abort."""
+        """Return the end of the process's stderr, e.g. LLVM's reason to abort."""
         self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _TAIL_BYTES))
         return self._log.read().decode(errors="replace").strip()
 
@@ -143,7 +143,7 @@ class Worker(PopenWorker):
 
 
 def _ending(pid: int) -> str:
-    """Return how our child ended, without taking that from PopenWorker, which waits for it."""
+    """Return how our child ended, leaving its status to PopenWorker, which waits for it."""
     deadline = time.monotonic() + 1.0
     while hasattr(os, "waitid") and time.monotonic() < deadline:
         try:
@@ -160,35 +160,35 @@ def _ending(pid: int) -> str:
     return "no answer"
 
 
-#: Runs in a thread of the pool, and calls functions in the process that it gets.
+#: Runs in a thread of the pool, and calls functions in the worker's process.
 Job = Callable[[Worker], Any]
 
 
 class WorkerPool:
     """Worker processes that serve jobs. One thread serves one process, and its replacements.
 
-    A job that ends its process costs that process and no other job. The threads refer to the pool,
-    which lives until it is closed; processes also end with this one, however it ends.
+    A job that ends its process affects no other job. The threads refer to the pool, which lives
+    until it is closed; processes also end with this one, however it ends.
 
     Parameters
     ----------
     workers : int
-        How many processes at most.
+        Maximum number of processes.
     prepare : callable
-        The first call of each process; returns what is wrong in one line, or None.
+        The first call of each process; returns the problem in one line, or None.
     *setup
-        Its arguments.
+        Arguments of `prepare`.
     kind : str
-        What the pool is, in a word of lower-case letters.
+        Name of the pool, a word of lower-case letters.
     label : str
-        How messages of errors begin.
+        Beginning of error messages.
     maximum_uses : int
-        Jobs of one process before a fresh one takes its place.
+        Jobs of one process before a fresh one replaces it.
 
     Attributes
     ----------
     directory : Path
-        A folder that is removed with the pool.
+        A folder that the pool removes at its end.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class WorkerPool:
         self._problem: str | None = None
 
     def start(self, number: int) -> None:
-        """Start so many processes more; :meth:`submit` starts those that jobs wait for."""
+        """Start more processes; :meth:`submit` starts those that jobs wait for."""
         with self._changed:
             for _ in range(min(number, self._unstarted)):
                 self._unstarted -= 1
@@ -227,13 +227,13 @@ class WorkerPool:
                 thread.start()
 
     def pids(self) -> tuple[int, ...]:
-        """Return the ids of the processes that are ready for a job or busy with one."""
+        """Return the ids of ready and busy processes."""
         with self._changed:
             ready = [worker.pid for worker in self._workers.values() if worker.ready]
             return tuple(pid for pid in ready if pid is not None)
 
     def submit(self, jobs: Iterable[Job]) -> list[Future[Any]]:
-        """Queue jobs; their results are there after :meth:`wait`."""
+        """Queue jobs; :meth:`wait` returns after their results are there."""
         self._require_owner()
         queued: list[tuple[Future[Any], Job]] = [(Future(), job) for job in jobs]
         with self._changed:
@@ -249,7 +249,8 @@ class WorkerPool:
         Raises
         ------
         PluginError
-            It never will: the pool is closed, or no process can be started or prepared.
+            The condition cannot come true: the pool is closed, or no process can be started or
+            prepared.
         """
         self._require_owner()
         with self._changed:
@@ -260,7 +261,7 @@ class WorkerPool:
                 self._changed.wait(1.0)
 
     def close(self) -> None:
-        """Kill the processes and remove the folder. May be called again, and from any thread."""
+        """Kill the processes and remove the folder; any thread may call it, repeatedly."""
         if os.getpid() != self._owner:  # a fork inherits the finalizer
             return
         self._fail(f"the {self._kind} is closed")
@@ -268,7 +269,7 @@ class WorkerPool:
             workers, threads = list(self._workers.values()), list(self._threads)
         for worker in workers:
             worker.kill_now()
-        # A process that has not reported its id yet is killed by its thread afterwards.
+        # The thread of a process kills it if it has not reported its id yet.
         deadline = time.monotonic() + 10.0
         for thread in threads:
             if thread is not threading.current_thread():  # the garbage collector runs anywhere
@@ -314,12 +315,12 @@ class WorkerPool:
             reason = " ".join(str(error).split())
         with self._changed:
             del self._threads[threading.current_thread()]
-            # Fewer workers can go on. Without any, false failures would fill the database.
+            # The other workers continue. Without any, false failures would fill the database.
             if not self._threads:
                 self._fail(f"cannot start a worker: {reason}")
 
     def _start(self, worker: Worker) -> None:
-        """Start a new process in place of the one that the worker has."""
+        """Replace the worker's process by a new one."""
         self._threads[threading.current_thread()] = time.monotonic()
         reason = ""
         for _ in range(_START_ATTEMPTS):
@@ -371,7 +372,7 @@ class WorkerPool:
             return
         try:
             result = job(worker)
-            self._require_open()  # what a killed worker came to is no result
+            self._require_open()  # the outcome of a killed worker is no result
         except RequeueError:
             self._queue.appendleft((future, job))
         except Exception as error:

@@ -73,7 +73,7 @@ class Analysis:
     threshold : Threshold
         Divides the launches.
     over : tuple of (bool or None)
-        One for each launch: it is above the threshold; None where its value is unknown.
+        Whether each launch is above the threshold; None if its value is unknown.
     times : tuple of KernelTimes
         Run time against block size.
     gains : tuple of SliceGain
@@ -83,7 +83,7 @@ class Analysis:
     inputs : Inputs
         Selected inputs of `sample`.
     selection : LaunchSelection
-        Inputs that are kept, and the others with the reason.
+        Kept inputs, and the others with the reason.
     rare : tuple of str
         Inputs that fewer than half of the launches have: other tools measure them.
     subject : int
@@ -91,15 +91,15 @@ class Analysis:
     correlation : ndarray, shape (kept, kept), float64
         Of the inputs.
     sample : ndarray, shape (s,), int64
-        Positions of those launches, or of a part of them drawn by lot.
+        Positions of those launches, or of a random sample of them.
     components, clusters, ellipses
-        Of `rows`; None where there are too few launches or inputs.
+        Results for `rows`; None with too few launches or inputs.
     rows : ndarray, shape (m,), int64
         Positions of the launches with enough inputs.
     logarithmic : tuple of str
         Inputs of which logarithms were taken.
     tree : TreeNode or None
-        None where there are fewer than two labels.
+        None with fewer than two labels.
     """
 
     observations: tuple[Observation, ...]
@@ -211,9 +211,9 @@ def analyse(
 
 
 def _subject(observations: Sequence[Observation]) -> npt.NDArray[np.int64]:
-    """Return the launches with counters; all where none has some.
+    """Return the launches with counters; all launches if none has counters.
 
-    Little but its geometry is known of a launch without counters: it would resemble all others.
+    A launch without counters has little more than its geometry: it would resemble all others.
     """
     profiled = [index for index, launch in enumerate(observations) if launch.counters]
     return np.array(profiled or range(len(observations)), dtype=np.int64)
@@ -222,8 +222,8 @@ def _subject(observations: Sequence[Observation]) -> npt.NDArray[np.int64]:
 def _common(inputs: Inputs) -> tuple[Inputs, tuple[str, ...]]:
     """Return the inputs that at least half of the launches have, and the names of the others.
 
-    Tools read different counters. Where most launches come from one tool, the counters of another
-    one would be medians for nearly all.
+    Tools read different counters. If most launches come from one tool, the counters of another one
+    would be medians for nearly all.
     """
     known = np.isfinite(inputs.values).mean(axis=0)
     # The selection reports inputs that no launch has.
@@ -234,7 +234,7 @@ def _common(inputs: Inputs) -> tuple[Inputs, tuple[str, ...]]:
 
 
 def draw(count: int, most: int, seed: int) -> npt.NDArray[np.int64]:
-    """Return all numbers below `count`, or `most` of them drawn by lot, ascending."""
+    """Return all numbers below `count`, or a random sample of `most` of them, ascending."""
     if count <= most:
         return np.arange(count, dtype=np.int64)
     drawn = np.random.default_rng(seed).choice(count, most, replace=False)
@@ -253,7 +253,7 @@ def _ellipses(
 def _over(
     observations: Sequence[Observation], inputs: Inputs, threshold: Threshold
 ) -> tuple[bool | None, ...]:
-    """Return for each launch: it is above the threshold; UsageError for an unknown name."""
+    """Return whether each launch is above the threshold; UsageError for an unknown name."""
     values: Sequence[float | None]
     if threshold.name == RELATIVE:
         values = [verdict.gain for verdict in labelling.verdicts(observations)]

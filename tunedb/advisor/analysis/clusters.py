@@ -13,7 +13,7 @@ from ..scikit_learn import import_sklearn
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
-#: Largest number of clusters that is tried.
+#: Largest number of clusters in the search.
 MOST_CLUSTERS = 10
 
 #: Largest number of rows whose silhouette is exact: it compares all pairs.
@@ -36,7 +36,7 @@ class Clusters:
     assignment : ndarray, shape (m,), int64
         Number of the cluster of each launch, from 0, the largest first.
     silhouettes : dict of int to float
-        Mean silhouette of each number of clusters that was tried, in [-1, 1]; the highest won.
+        Number of clusters → mean silhouette, in [-1, 1]; the highest won.
     """
 
     assignment: Integers
@@ -66,7 +66,7 @@ def cluster(values: Floats, *, seed: int = 0) -> Clusters | None:
     Returns
     -------
     Clusters or None
-        None for fewer than three launches, or where all are equal.
+        None for fewer than three launches, or if all are equal.
 
     Raises
     ------

@@ -64,16 +64,15 @@ def varimax(
 # ---- Principal components ------------------------------------------------------------------------
 
 
-#: Largest number of components that are rotated and drawn; those with an eigenvalue above 1 of the
-#: correlation matrix explain more than one input does (Kaiser's criterion).
+#: Largest number of rotated and drawn components; components with an eigenvalue of the correlation
+#: matrix above 1 explain more than one input does (Kaiser's criterion).
 MOST_ROTATED = 6
 
 #: Largest value from which an input counts as spread over orders of magnitude. Percentages and
 #: ratios stay below; counts of instructions and bytes do not.
 _COUNTS_FROM = 1_000.0
 
-#: Smallest share of the inputs that a launch must have: one without counters would lie amid all
-#: others.
+#: Smallest share of inputs of a launch: without counters it would lie amid all others.
 _LEAST_KNOWN = 0.5
 
 
@@ -86,7 +85,7 @@ class Standardised:
     names : tuple of str
         Inputs that vary.
     values : ndarray, shape (m, len(names)), float64
-        A row for each launch that has enough of them.
+        A row for each launch with enough of them.
     rows : ndarray, shape (m,), int64
         Positions of those launches.
     logarithmic : tuple of str
@@ -115,7 +114,7 @@ def standardise(inputs: Inputs) -> Standardised:
     Returns
     -------
     Standardised
-        Without rows where no launch has enough inputs.
+        Without rows if no launch has enough inputs.
     """
     values = np.where(np.isfinite(inputs.values), inputs.values, np.nan)
     known = ~np.isnan(values)
@@ -188,7 +187,7 @@ def principal_components(
     Returns
     -------
     Components or None
-        None where there are fewer than three launches or two inputs.
+        None with fewer than three launches or two inputs.
     """
     values = standardised.values
     count, width = values.shape

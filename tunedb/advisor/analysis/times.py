@@ -114,7 +114,7 @@ def _sizes(slices: list[list[Observation]]) -> Iterable[SizeTimes]:
 def slice_gains(observations: Sequence[Observation], *, base: int = 256) -> list[SliceGain]:
     """Return the gain of each slice from its best block over that nearest to `base` threads.
 
-    Of two sizes that are as near the smaller one counts, and of equal sizes the faster shape.
+    Of two equally near sizes the smaller one counts, and of equal sizes the faster shape.
     """
     gains = []
     for launches in comparable_slices(observations):

@@ -28,15 +28,15 @@ class TreeNode:
     counts : tuple of int
         Launches of each label, in the order of :data:`tunedb.advisor.observations.LABELS`.
     label : Label
-        The most frequent one, where all labels weigh the same.
+        The most frequent label, with equal weights of all labels.
     name : str or None
-        The input that is compared.
+        The compared input.
     threshold : float
         The answer is yes for values up to it.
     yes, no : TreeNode or None
         The nodes behind the answers.
     unknown : bool or None
-        The answer for a launch without the input; None where all have it.
+        The answer for a launch without the input; None if all have it.
     """
 
     counts: tuple[int, ...]
@@ -70,9 +70,9 @@ class TreeNode:
 def grow(inputs: Inputs, labels: Labels, *, deepest: int = DEEPEST) -> TreeNode | None:
     """Grow a tree on the launches that have a label.
 
-    Classes weigh the same, whatever their size: otherwise "no change" would be the only answer of
-    a small tree. A leaf has at least 0.5 % of the launches. A launch without the compared input
-    takes the answer that such launches took in training.
+    Classes have equal weights: otherwise "no change" would be the only answer of a small tree. A
+    leaf has at least 0.5 % of the launches. A launch without the compared input takes the answer
+    of those launches in training.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def grow(inputs: Inputs, labels: Labels, *, deepest: int = DEEPEST) -> TreeNode 
     Returns
     -------
     TreeNode or None
-        The root; None where the launches have fewer than two different labels, or no inputs.
+        The root; None if the launches have fewer than two different labels, or no inputs.
 
     Raises
     ------

@@ -47,7 +47,7 @@ OUTPUT_TYPES = ("text", "bytes", "float32", "float64", "int32")
 #: Seconds of one unit of the printed time.
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
-#: Register limit that stands for the compiler's default.
+#: Register limit that selects the compiler's default.
 DEFAULT = "default"
 
 # ---- Values --------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class GPU(Struct, frozen=True, forbid_unknown_fields=True):
     index : int
         Its number, as ``CUDA_VISIBLE_DEVICES`` takes it.
     compute_capability : str or None
-        ``"7.5"``; None where it is unknown.
+        Such as ``"7.5"``; None if unknown.
     """
 
     name: Text
@@ -120,7 +120,7 @@ class ProfilerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     Parameters
     ----------
     tool : str
-        Name of a profiler, ``none``, or ``auto`` for the one that suits the device.
+        Name of a profiler, ``none``, or ``auto`` for the device's.
     counters : tuple of str
         Events and metrics in the tool's words; empty for those of Table I of the paper.
     per_run : int or None
@@ -201,7 +201,7 @@ class ProgramConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     registers : tuple of (int or "default")
         Limits of registers per thread, the compiler's default first: it is the baseline.
     inputs : tuple of str
-        Values of ``{input}``; empty where there is one input only.
+        Values of ``{input}``; empty with one input only.
     timeout, build_timeout : float
         Longest run and build in seconds.
     sizes : dict

@@ -1,4 +1,4 @@
-"""Learning which way a thread block should go, advice, and its evaluation.
+"""Learning the direction for a thread block, advice, and its evaluation.
 
 scikit-learn trains; a trained advisor needs NumPy alone.
 """

@@ -1,4 +1,4 @@
-"""Advice on a launch: which way, how sure, which block next, why, and what it is worth."""
+"""Advice on a launch: direction, probability, next block, reasons, and expected gain."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .gain import Gain
 from .model import Advisor, softmax
 from .regret import StepOutcomes
 
-#: Reasons that are given.
+#: Number of reasons in advice.
 REASONS = 3
 
-#: Launches are alike in size when one has at most so many times the threads of the other.
+#: Launches are of like size if one has at most so many times the threads of the other.
 _ALIKE = 2.0
 
 
@@ -37,9 +37,9 @@ class Reason:
     name : str
         A counter, a ratio or a property of the launch.
     value : float
-        What it is now; NaN where it was not measured.
+        Present value; NaN if it was not measured.
     weight : float
-        What it adds to the score of the answer; the largest count most.
+        Contribution to the score of the answer; the largest count most.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Expected:
     low, middle, high : float
         Quartiles of time before / time after: above 1 is a gain.
     slices : int
-        How many slices say so.
+        Number of these slices.
     """
 
     low: float
@@ -73,9 +73,9 @@ class Advice:
     ----------
     observation : Observation
     label : Label or None
-        None is no advice: the launch is unlike all training data of the advisor.
+        None without advice: the launch is unlike all training data of the advisor.
     probability : float
-        Of the label; of the likeliest one where there is no advice.
+        Probability of the label; of the likeliest one without advice.
     probabilities : tuple of float
         In the order of ``LABELS``.
     block : tuple of int or None
@@ -83,9 +83,9 @@ class Advice:
     reasons : tuple of Reason
         The strongest first.
     expected : Expected or None
-        None for no change, and where no slice of like size went that way.
+        None for no change, and without a slice of like size in that direction.
     stake : float or None
-        Time now / best measured time of the launch's slice; None where the slice has one block.
+        Time now / best measured time of the launch's slice; None if the slice has one block.
     """
 
     observation: Observation
@@ -111,12 +111,12 @@ def advise(
     ----------
     advisor : Advisor
     known : sequence of Observation
-        All launches that are known, whole slices.
+        All known launches, whole slices.
     wanted : sequence of int
-        Positions of those that advice is given on.
+        Positions of the launches to advise on.
     stated : mapping of str to T1Input, optional
-        Kernel → its FAIR T1 input (:func:`tunedb.advisor.loading.t1_inputs`), which says what
-        blocks are legal.
+        Kernel → its FAIR T1 input (:func:`tunedb.advisor.loading.t1_inputs`), which determines the
+        legal blocks.
     """
     slices: dict[bytes, list[int]] = defaultdict(list)
     for position, one in enumerate(known):
@@ -164,7 +164,7 @@ def _one(
 
 
 def _untried(one: Observation, seen: Sequence[Extents], t1: T1Input | None) -> list[Observation]:
-    """Return launches that nobody measured: legal blocks with what is known of this one."""
+    """Return unmeasured launches: legal blocks with the known facts of this one."""
     block = one.extents
     there = {*seen, block}
     return [
@@ -192,7 +192,7 @@ def _reasons(
 def _of_launch(
     model: Gain, one: Observation, block: Extents | None, candidates: Sequence[Observation]
 ) -> list[Reason]:
-    """Return what changes with the next block: what each column of the launch would save."""
+    """Return the columns of the launch that change with the next block, and their savings."""
     then = next((other for other in candidates[1:] if other.block == block), None)
     if block is None or then is None:
         return []
@@ -206,10 +206,10 @@ def _of_launch(
 
 
 def _of_inputs(advisor: Advisor, one: Observation, code: int) -> list[Reason]:
-    """Return what each input adds to a score.
+    """Return the contribution of each input to a score.
 
-    Of trees it is exact along their paths. Of machines it is how far the score falls when the
-    input is put at its mean (0, standardised), one at a time.
+    For trees it is exact along their paths. For machines it is the decrease of the score when one
+    input at a time is set to its mean (0, standardised).
     """
     preparation = advisor.preparation
     if preparation is None:
@@ -238,7 +238,7 @@ def _of_inputs(advisor: Advisor, one: Observation, code: int) -> list[Reason]:
 def _expected(
     known: Sequence[Observation], outcomes: StepOutcomes, advised: Codes, position: int, code: int
 ) -> Expected | None:
-    """Return what the same advice gave in other slices, to blocks of like size."""
+    """Return the gains of the same advice in other slices, for blocks of like size."""
     if LABELS[code] == Label.NO_CHANGE:
         return None
     threads = np.array([one.threads for one in known])

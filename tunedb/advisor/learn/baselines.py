@@ -1,4 +1,4 @@
-"""Baselines of the advisor: methods that learn nothing, or next to nothing."""
+"""Baselines of the advisor: methods without training, and the majority."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHRINK_ABOVE, GROW_BELOW = 256, 128
 
 
 def nothing(observations: Sequence[Observation]) -> Codes:
-    """Return the advice to leave every block as it is."""
+    """Return the advice to keep every block."""
     return np.full(len(observations), NO_CHANGE, np.int8)
 
 
@@ -31,9 +31,9 @@ def rule(observations: Sequence[Observation]) -> Codes:
 def occupancy(observations: Sequence[Observation]) -> Codes:
     """Return the advice to go to the block of maximum occupancy.
 
-    Of the blocks of the slice that reach its maximum it is the one with the nearest number of
-    threads; a block that reaches it stays. Registers and shared memory of the other blocks are
-    those that were compiled for them, which favours this baseline.
+    Of the blocks of the slice with maximum occupancy it is the one with the nearest number of
+    threads; a block with maximum occupancy stays. The other blocks have their own compiled
+    registers and shared memory, which favours this baseline.
     """
     fraction = occupancies(observations)
     threads = np.array([one.threads for one in observations])
@@ -49,7 +49,7 @@ def occupancy(observations: Sequence[Observation]) -> Codes:
 
 
 def majority(truth: Codes) -> int:
-    """Return the most frequent label of the training rows; no change where there is none."""
+    """Return the most frequent label of the training rows; no change without rows."""
     known = truth[truth != NONE]
     return int(np.bincount(known, minlength=3).argmax()) if len(known) else NO_CHANGE
 

@@ -28,14 +28,14 @@ class Boosted:
     start : ndarray, shape (3,), float64
         Scores before the first tree.
     code : ndarray, shape (t,), int64
-        Which score a tree adds to.
+        Score to which a tree adds.
     root : ndarray, shape (t,), int64
         First node of each tree.
     feature, left, right : ndarray, shape (m,), int64
-        Of each node: the column that is compared, -1 for a leaf; the nodes that follow.
+        For each node the compared column, -1 for a leaf; the following nodes.
     threshold, value : ndarray, shape (m,), float64
-        Left where the column, as float32, is at most the threshold; what a node would add if it
-        were a leaf.
+        Rows go left if the column, as float32, is at most the threshold; value of the node as a
+        leaf.
     columns : int
         Columns of the inputs.
     """
@@ -64,11 +64,11 @@ class Boosted:
         return np.asarray(self.start + self.contributions(values).sum(axis=2))
 
     def contributions(self, values: Floats) -> Floats:
-        """Return what each column adds to each score.
+        """Return the contribution of each column to each score.
 
         Along the path of a row each comparison changes the value of the node; the change is the
-        compared column's (A. Saabas, 2014). A tree's first value counts as no column's: it is
-        the last entry.
+        compared column's (A. Saabas, 2014). A tree's first value belongs to no column: it is the
+        last entry.
 
         Returns
         -------
@@ -91,7 +91,7 @@ class Boosted:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as what ``json`` writes."""
+        """Return the trees as JSON values."""
         names = ("start", "code", "root", "feature", "left", "right", "threshold", "value")
         return {name: getattr(self, name).tolist() for name in names}
 
@@ -102,7 +102,7 @@ class Boosted:
         Raises
         ------
         FormatError
-            They are none, or nodes do not follow one another (walking them would not end).
+            The values are no trees, or nodes are out of order (a walk would not end).
         """
         feature = numbers(values["feature"], (None,)).astype(np.int64)
         m = len(feature)
@@ -157,7 +157,7 @@ def extract(fitted: Any, columns: int) -> Boosted:
     start = np.full(3, _NEVER)
     parts: dict[str, list[Any]] = {name: [] for name in _TREE}
     code, root, size = [], [], 0
-    # Of two classes one score is trained, the log odds of the second; the first stays at 0.
+    # With two classes one score is trained, the log odds of the second; the first stays at 0.
     if len(classes) == 2:
         start[classes] = 0.0, np.log(prior[1] / prior[0])
         classes = classes[1:]

@@ -1,4 +1,4 @@
-"""Judging advice on what was held out, beside what it has to beat."""
+"""Evaluation of advice on held-out launches, beside baselines."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def evaluate(
     tolerance: float = 0.05,
     on_step: Step | None = None,
 ) -> AdvisorFindings:
-    """Return how methods and baselines do on held-out launches.
+    """Evaluate methods and baselines on held-out launches.
 
-    Where some launches are profiled those are judged; launches without counters only add to what
-    ``gain`` learns from. With ``kernel`` all kernels of a family (:func:`.splits.family`) are held
-    out together, and everything is chosen on the others.
+    If some launches are profiled, only those are evaluated; launches without counters are training
+    data of ``gain`` alone. With ``kernel`` all kernels of a family (:func:`.splits.family`) are
+    held out together, and everything is chosen on the others.
 
     Parameters
     ----------
@@ -90,14 +90,14 @@ def evaluate(
         Of :data:`METHODS`; the baselines are always there.
     inputs : {"ratios", "raw"}
     name, tolerance : str, float
-        How the rows were labelled, for the findings.
+        Method of the labels, for the findings.
     on_step : callable, optional
-        Told what is being done.
+        Called with the description of each step.
 
     Raises
     ------
     UsageError
-        There is nothing to judge, or a name that does not exist.
+        There are no rows to evaluate, or a name does not exist.
     PluginError
         scikit-learn is not installed.
     """
@@ -140,7 +140,7 @@ def _check_names(splits: Sequence[str], methods: Sequence[str]) -> None:
 
 def _by_kernel(case: _Case) -> _Told:
     groups = families(case.observations)
-    # Profilers see dozens of kernels with one block, of which nothing could be judged.
+    # Profiles have dozens of kernels with one block, which cannot be evaluated.
     judged = case.subject & (case.truth != NONE)
     held_out = [(name, rows) for name, rows in by_group(groups) if (rows & judged).any()]
     return _fold_by_fold(case, held_out, abstain=True)
@@ -181,10 +181,10 @@ def _advice(
     method: str,
     abstain: bool,
 ) -> Codes | None:
-    """Return advice for held-out rows by a model of others; None where nothing can be trained.
+    """Return advice for held-out rows by a model of others; None if no model can be trained.
 
-    Launches out of reach get none where whole kernels are held out: then the reach is that of the
-    training kernels from one another.
+    With held-out kernels, launches out of reach get no advice: the reach is then the distance of
+    the training kernels from one another.
     """
     rest = [case.observations[i] for i in left]
     rows = material(rest, method)
@@ -225,7 +225,7 @@ def _at_random(case: _Case) -> _Told:
 
 
 def name_of(inputs: str) -> str:
-    """Return what inputs are called in a sentence."""
+    """Return the name of inputs in a sentence."""
     return {"raw": "raw counters"}.get(inputs, inputs)
 
 
@@ -307,7 +307,7 @@ def _correlation(columns: Inputs, at: Sequence[int]) -> np.ndarray[Any, Any]:
 def stakes(
     observations: Sequence[Observation],
 ) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
-    """Return what the block size alone is worth in each slice.
+    """Return the gain of the best block size in each slice.
 
     Returns
     -------

@@ -17,7 +17,7 @@ class Interval:
     Parameters
     ----------
     value, low, high : float
-        ``low`` and ``high`` equal ``value`` where one slice alone was judged.
+        ``low`` and ``high`` equal ``value`` for a single slice.
     """
 
     value: float
@@ -27,7 +27,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How one method did on what one split held out.
+    """Result of one method on the held-out rows of one split.
 
     Parameters
     ----------
@@ -37,17 +37,17 @@ class Score:
     split : str
         ``random``, ``slice`` or ``kernel``.
     held_out : str
-        The kernel that was held out; the empty string for all of the split together.
+        The held-out kernel; the empty string for all of the split together.
     rows : int
-        Launches that were judged: those with a label.
+        Evaluated launches: those with a label.
     advised : int
-        Those that the method said something about.
+        Launches with advice.
     accuracy, balanced : float
-        Share of the advised rows whose label is right; the mean of it over the classes that occur.
-        NaN where nothing was advised.
+        Share of the advised rows whose label is right; its mean over occurring classes. NaN without
+        advice.
     regret : Interval or None
-        Geometric mean of time after the advice over the best time of the slice, over all rows (one
-        without advice stays as it is); 1 is perfect. None where slices were not judged.
+        Geometric mean of time after the advice over the best time of the slice, over all rows (a
+        row without advice keeps its time); 1 is perfect. None if slices were not evaluated.
     against_nothing : Interval or None
         Geometric mean of time after the advice over the time before; below 1 is a gain.
     advised_regret : float or None
@@ -73,28 +73,28 @@ class Score:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AdvisorFindings:
-    """Everything that a comparison of advice came to.
+    """Results of a comparison of advice.
 
     Parameters
     ----------
     labels : str
-        How rows were labelled: ``paper`` or ``slice-best``.
+        Method of the labels: ``paper`` or ``slice-best``.
     inputs : str
         ``raw`` or ``ratios``.
     tolerance : float
-        Of ``slice-best``.
+        Tolerance of ``slice-best``.
     classes : tuple of str
         The labels, in the order of the matrix.
     counts : tuple of int
         Rows of each label.
     observations, unlabelled, slices : int
-        Rows that were read, those without label, and their slices.
+        Read rows, those without label, and their slices.
     kernels : tuple of str
-        What was held out in turn.
+        Kernels that were held out in turn.
     scores : tuple of Score
         The comparison table: methods by splits.
     confusion : mapping of str to ndarray, shape (3, 3), int64
-        Method → matrix of the kernels that were held out; rows are true labels, columns advice.
+        Method → matrix of the held-out kernels; rows are true labels, columns advice.
     gains : ndarray, shape (g,), float64
         Per slice: time at the size nearest 256 threads over the best time (what is at stake).
     gain_kernels : tuple of str
@@ -102,11 +102,11 @@ class AdvisorFindings:
     kept : tuple of str
         Inputs that the selection over all rows keeps.
     dropped : tuple of (str, str, float)
-        What was left out as correlated: input, what it goes with, their correlation.
+        Inputs that were dropped as correlated: input, kept input, their correlation.
     correlation : ndarray, shape (len(kept), len(kept)), float64
         Correlations of the inputs that remain.
     notes : tuple of str
-        What a reader must know: too few kernels, a class that is missing.
+        Notes for readers: too few kernels, a missing class.
     """
 
     labels: str
@@ -132,13 +132,13 @@ class AdvisorFindings:
         return [one for one in self.scores if (one.split, one.held_out) == (split, held_out)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as what ``json`` writes; NaN becomes None."""
+        """Return the findings as JSON values; NaN becomes None."""
         found = {name: _plain(getattr(self, name)) for name in self.__slots__}
         return dict(found)
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of the fields as what ``json`` writes."""
+    """Return a value of the fields as a JSON value."""
     if isinstance(value, Score | Interval):
         return _plain(asdict(value))
     if isinstance(value, np.ndarray):

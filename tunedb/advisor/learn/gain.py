@@ -1,10 +1,10 @@
-"""How much faster another block would be: run times compared inside slices.
+"""The speed-up of another block: run times compared inside slices.
 
-Labels say which way, and forget how far. Here the logarithm of a run time, less the mean of its
-slice, is a weighted sum of what is known of a launch before it runs (:mod:`.geometry`), so a
-prediction for a block that was never tried is the sum of differences. A handful of weights is all
-that a few kernels can teach another one: on those of ``benchmarks/block_size.py``, machines that
-see all counters do worse on a kernel that was held out.
+Labels have a direction and no distance. Here the logarithm of a run time, less the mean of its
+slice, is a weighted sum of columns that are known before a launch (:mod:`.geometry`), so the
+prediction for an untried block is a sum of differences. A few kernels can teach another one only a
+handful of weights: on those of ``benchmarks/block_size.py``, machines with all counters do worse on
+a held-out kernel.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ..observations import Observation
 from . import geometry
 from .preprocessing import numbers
 from .regret import one_step
-from .splits import by_group, families, say, slice_numbers
+from .splits import by_group, families, family_weight, slice_numbers
 
-#: Sets of columns that are chosen from, from few to many: every one has a reason, and which of
-#: them hold for all kernels is for the held-out ones to say.
+#: Candidate sets of columns, from few to many: each has a reason, and held-out kernels decide which
+#: of them hold for all kernels.
 COLUMN_SETS = (
     ("log2 threads",),
     ("log2 threads", "log2 threads squared"),
@@ -94,17 +94,17 @@ class Gain:
         return np.asarray(launch_columns[:, at] @ self.weights)
 
     def scores(self, observations: Sequence[Observation]) -> Floats:
-        """Return what each label would save, as logarithms of time ratios.
+        """Return the savings of each label, as logarithms of time ratios.
 
-        The blocks of a slice are the candidates of each of them; run times are not looked at. Of a
-        direction it is the mean of what one step saves and what the best block there saves: a
-        programmer takes one step, but should not stop before a hill that is worth crossing.
+        The blocks of a slice are the candidates of each of its launches; run times do not matter.
+        The savings of a direction are the mean of those of one step and those of the best block
+        there: a programmer takes one step, but should not stop before a hill worth crossing.
 
         Returns
         -------
         ndarray, shape (n, 3), float64
-            For no change the tolerance, or half of what another shape with as many threads saves
-            where that is more; very low where there is no block in a direction.
+            For no change the tolerance, or half of the savings of another shape with as many
+            threads if that is more; very low without a block in a direction.
         """
         launch = geometry.columns(observations)
         return self._scores(observations, self.predict(launch), one_step(observations))
@@ -132,7 +132,7 @@ class Gain:
         return np.asarray(np.maximum(found, _NEVER))
 
     def contributions(self, now: Floats, then: Floats) -> Floats:
-        """Return what each column saves between launches, as logarithms of time ratios.
+        """Return the savings of each column between launches, as logarithms of time ratios.
 
         Parameters
         ----------
@@ -146,7 +146,7 @@ class Gain:
         return np.asarray((now - then)[:, at] * self.weights)
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as what ``json`` writes."""
+        """Return the model as JSON values."""
         return {
             "columns": list(self.columns),
             "weights": self.weights.tolist(),
@@ -165,7 +165,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
-    """Run times compared inside slices: what :func:`fit` needs, made once.
+    """Run times compared inside slices: the inputs of :func:`fit`, computed once.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ class Comparison:
     target : ndarray, shape (n,), float64
         Logarithms of run times, less the mean of their slices.
     weight : ndarray, shape (n,), float64
-        Families count alike (:func:`.splits.say`), and slices inside a family.
+        Families count equally (:func:`.splits.family_weight`), and so do slices inside a family.
     family : ndarray, shape (n,), int64
         A number for each: names of templates are long, and many fits compare them.
     """
@@ -196,7 +196,7 @@ class Comparison:
         size = np.bincount(number)
         weight = 1 / size[number]
         for _, rows in by_group(groups):
-            weight[rows] *= say(int(rows.sum())) / weight[rows].sum()
+            weight[rows] *= family_weight(int(rows.sum())) / weight[rows].sum()
         return cls(
             launch,
             _centred(launch, number, size),
@@ -244,8 +244,8 @@ def choose(observations: Sequence[Observation], truth: Codes) -> Gain:
     """Return the model whose columns do best on kernels that they were not fitted to.
 
     Each family is held out in turn, and the mean over families of the balanced accuracy decides
-    (:func:`.splits.say`); of equal sets the first. With one family there is nothing to choose by:
-    the first set is taken.
+    (:func:`.splits.family_weight`); the first of equal sets wins. With one family the first set is
+    taken.
 
     Parameters
     ----------
@@ -261,7 +261,7 @@ def choose(observations: Sequence[Observation], truth: Codes) -> Gain:
         for _, rows in by_group(comparison.family)
         if (rows & known).any()
     ]
-    says = [say(int((part.rows & known).sum())) for part in parts]
+    shares = [family_weight(int((part.rows & known).sum())) for part in parts]
     choices = [(names, scaled) for names in COLUMN_SETS for scaled in (False, True)]
     best, chosen = -np.inf, (choices[0], TOLERANCES[0])
     for names, scaled in choices if len(parts) > 1 else ():
@@ -273,7 +273,7 @@ def choose(observations: Sequence[Observation], truth: Codes) -> Gain:
             scores = model._scores(part.observations, predicted, part.after)
             marks.append([_mark(scores, truth[part.rows], one) for one in TOLERANCES])
         for tolerance, mark in zip(
-            TOLERANCES, np.average(marks, axis=0, weights=says), strict=True
+            TOLERANCES, np.average(marks, axis=0, weights=shares), strict=True
         ):
             if mark > best + 1e-12:
                 best, chosen = mark, ((names, scaled), tolerance)

@@ -1,7 +1,6 @@
-"""Launch geometry: columns that are known of any block, measured or not.
+"""Launch geometry: columns that are known for any block, measured or not.
 
-Only these can be computed for a block that nobody has tried, so only these go into a prediction of
-what another block would take.
+Only these can be computed for an untried block, so predictions for other blocks use only these.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from ..labels import Floats
 from ..observations import Observation
 from ..occupancy import WARP
 
-#: Threads and blocks that a multiprocessor holds where the device is not known.
+#: Threads and blocks on a multiprocessor of an unknown device.
 _RESIDENT, _BLOCKS = 2_048, 16
 
 #: Columns of :func:`columns`.
@@ -42,7 +41,7 @@ def columns(observations: Sequence[Observation]) -> Floats:
     Returns
     -------
     ndarray, shape (n, len(NAMES)), float64
-        Without NaN: occupancy of an unknown device is what its warps alone would allow.
+        Without NaN: the occupancy of an unknown device follows from its warps alone.
     """
     threads = np.array([one.threads for one in observations], np.float64)
     width = np.array([one.extents[0] for one in observations], np.float64)

@@ -22,11 +22,11 @@ from .svm import SVM
 
 # ---- Distance of a launch from the training data -------------------------------------------------
 #
-# A model answers any question. Beyond what it knows its answers are worth nothing, so advice is
-# withheld from launches that are farther from the training rows than kernels usually are from one
-# another.
+# A model answers for any launch, but far from its training data the answers are worth nothing. So
+# the advisor withholds advice on launches that are farther from the training rows than kernels
+# usually are from one another.
 
-#: Rows of a family that stand for it.
+#: Exemplar rows of a family.
 EXEMPLARS = 100
 
 #: Share of the rows of held-out families that is within reach.
@@ -37,17 +37,16 @@ _BLOCK = 2_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reach:
-    """Rows that stand for the training set, and how near is near.
+    """Exemplar rows of the training set, and the largest distance with advice.
 
     Parameters
     ----------
     preparation : Preparation
-        How columns become comparable.
+        Preparation that makes columns comparable.
     exemplars : ndarray, shape (e, k), float64
-        Standardised; NaN where a value was not measured.
+        Standardised rows; NaN for values that were not measured.
     threshold : float or None
-        Largest distance with advice; None where nothing could be held out to find it: all are
-        near.
+        Largest distance with advice; None (no limit) if no family could be held out to find it.
     """
 
     preparation: Preparation
@@ -83,7 +82,7 @@ class Reach:
         return np.asarray(self.distance(inputs) <= self.threshold + 1e-12)
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as what ``json`` writes; None stands for NaN."""
+        """Return the reach as JSON values; None replaces NaN."""
         rows = [[None if np.isnan(x) else float(x) for x in row] for row in self.exemplars]
         return {
             "preparation": self.preparation.to_json(),
@@ -110,8 +109,8 @@ class Reach:
 def distances(values: Floats, exemplars: Floats) -> Floats:
     """Return each row's distance from the nearest exemplar.
 
-    The root of the mean squared difference over the columns that both have; infinite where they
-    have none in common with any.
+    The root of the mean squared difference over the columns that both have; infinite for a row that
+    shares no column with any exemplar.
 
     Parameters
     ----------
@@ -130,7 +129,7 @@ def distances(values: Floats, exemplars: Floats) -> Floats:
     for at in range(0, len(values), step):
         part = values[at : at + step]
         have, full = (~np.isnan(part)).astype(np.float64), np.nan_to_num(part)
-        # Σ (x - e)² over the columns that both have, as three products.
+        # Σ (x - e)² over shared columns, as three products.
         shared = have @ known.T
         square = (full**2) @ known.T - 2 * full @ filled.T + have @ (filled**2).T
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -151,10 +150,10 @@ def _spread(values: Floats, number: int = EXEMPLARS) -> Floats:
 #: Layout of a stored advisor.
 VERSION = 1
 
-#: Learner → what its model is.
+#: Learner → class of its model.
 LEARNERS: dict[str, Any] = {"svm": SVM, "boosted": Boosted, "gain": Gain}
 
-#: Scores below it are of labels that nothing stands for: a block that is not there.
+#: Lower scores belong to impossible labels: no block in that direction.
 _IMPOSSIBLE = -100.0
 
 
@@ -185,14 +184,14 @@ class Advisor:
     reach: Reach | None = None
 
     def scores(self, observations: Sequence[Observation], inputs: Inputs | None = None) -> Floats:
-        """Return a score per label, the largest of which is the answer.
+        """Return a score per label; the largest is the answer.
 
         Parameters
         ----------
         observations : sequence of Observation
             Whole slices: ``gain`` compares their blocks, without their run times.
         inputs : Inputs, optional
-            Their inputs, where they are there already.
+            Their inputs, if already computed.
 
         Returns
         -------
@@ -207,17 +206,17 @@ class Advisor:
     def probabilities(
         self, observations: Sequence[Observation], inputs: Inputs | None = None
     ) -> Floats:
-        """Return how likely each label is right, as kernels that were held out showed."""
+        """Return the probability of each label, calibrated on held-out kernels."""
         return softmax(self.scores(observations, inputs), self.temperature)
 
     def near(self, observations: Sequence[Observation]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return which launches are near the training data."""
+        """Return the mask of launches near the training data."""
         if self.reach is None:
             return np.ones(len(observations), bool)
         return self.reach.near(ratios(observations))
 
     def advise(self, observations: Sequence[Observation]) -> Codes:
-        """Return a label for each launch that is within reach, and :data:`NONE` for others."""
+        """Return a label for each launch within reach, and :data:`NONE` for others."""
         best = self.scores(observations).argmax(axis=1).astype(np.int8)
         return np.where(self.near(observations), best, NONE).astype(np.int8)
 
@@ -241,7 +240,7 @@ class Advisor:
         Raises
         ------
         FormatError
-            They are none, or of another layout.
+            The bytes are no advisor, or have another layout.
         """
         values = parse_json(body)
         if not isinstance(values, dict) or values.get("advisor") != VERSION:
@@ -284,9 +283,9 @@ def softmax(scores: Floats, temperature: float) -> Floats:
 def calibrate(scores: Floats, truth: Codes) -> float:
     """Return the temperature under which held-out labels are most likely.
 
-    One number, so that the answer of a row never changes, only how sure it is. Searched on a grid
-    from 0.001 to 1,000, a tenth of a decade apart; 1 where nothing was held out. One row more is
-    counted whose label might be any: no number of rows makes certain.
+    One number changes the confidence of a row, never its answer. The search uses a grid from 0.001
+    to 1,000, a tenth of a decade apart; 1 without held-out rows. An additional row, equally likely
+    to have any label, keeps probabilities below 1.
     """
     known = truth != NONE
     if not known.any():

@@ -1,6 +1,6 @@
-"""Inputs made fit for a learner: gaps filled, logarithms, the columns that say something, scaled.
+"""Preparation of inputs for a learner: filled gaps, logarithms, selected columns, scale.
 
-All of it is fitted to the training rows and kept with the model, so that what is held out has no
+All of it is fitted to the training rows and stored with the model, so that held-out rows have no
 part in it.
 """
 
@@ -53,7 +53,7 @@ class Preparation:
         Parameters
         ----------
         inputs : Inputs
-            Training rows; NaN is what was not measured.
+            Training rows; NaN for values that were not measured.
         log_above : float
             Logarithms are taken of columns whose largest magnitude is above it.
         """
@@ -90,7 +90,7 @@ class Preparation:
         return np.where(np.isnan(values), (self.median - self.mean) / self.scale, values)
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as what ``json`` writes."""
+        """Return the preparation as JSON values."""
         return {
             "names": list(self.names),
             "logarithm": self.logarithm.tolist(),

@@ -1,7 +1,7 @@
 """Regret of following advice: the time after one step, beside the best and beside doing nothing.
 
-Accuracy counts all mistakes alike; most of them cost nothing, because most blocks of a kernel are
-about as fast as one another. Regret weighs them.
+Accuracy counts all mistakes equally; most of them cost nothing, because most blocks of a kernel are
+about equally fast. Regret weighs mistakes by their time.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from ..labels import DECREASE, INCREASE, NO_CHANGE, NONE, Codes, Floats, by_slic
 from ..observations import Observation
 from .findings import Interval
 
-# ---- Where one step leads: the next block of a slice in each direction ---------------------------
+# ---- Steps: the next block of a slice in each direction ------------------------------------------
 
 
 def one_step(observations: Sequence[Observation]) -> npt.NDArray[np.int64]:
     """Return the position of the observation after one step, per label.
 
     One step is the next number of threads that the slice has; of several shapes with as many
-    threads the one nearest in the logarithms of its extents, then the widest along x. Run times
-    are not looked at.
+    threads the one nearest in the logarithms of its extents, then the widest along x. Run times do
+    not matter.
 
     Returns
     -------
     ndarray, shape (n, 3), int64
-        The row itself for no change, and where there is no further block in that direction.
+        The row itself for no change, and without a further block in that direction.
     """
     after = np.repeat(np.arange(len(observations))[:, None], 3, axis=1)
     shapes = np.log2(np.array([one.extents for one in observations], np.float64)).reshape(-1, 3)
@@ -58,7 +58,7 @@ DRAWS = 1_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepOutcomes:
-    """Where each label leads inside the slices of some observations.
+    """The step of each label inside the slices of some observations.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class StepOutcomes:
         return cls(one_step(observations), seconds, best, number)
 
     def times(self, advice: Codes) -> Floats:
-        """Return the times after one step; rows without advice stay as they are."""
+        """Return the times after one step; rows without advice keep their time."""
         codes = np.where(advice == NONE, NO_CHANGE, advice)
         chosen: Floats = self.seconds[self.after[np.arange(len(codes)), codes]]
         return chosen
@@ -100,12 +100,12 @@ class StepOutcomes:
         ----------
         advice : ndarray, shape (n,), int8
         rows : ndarray, shape (n,), bool, optional
-            Which rows count.
+            Mask of the rows that count.
 
         Returns
         -------
         Interval or None
-            None where no row counts.
+            None without rows.
         """
         return self._mean(np.log(self.times(advice) / self.best), rows)
 

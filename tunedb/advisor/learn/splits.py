@@ -13,22 +13,22 @@ from ..observations import Observation
 
 Mask = npt.NDArray[np.bool_]
 
-#: Words in kernels' names that say nothing of what they compute.
+#: Words in kernels' names that do not describe the computation.
 _EMPTY = frozenset(
     ("cn", "cuda", "gpu", "hip", "kernel", "kernels", "krnl", "milo", "nv", "ocl", "opencl")
 )
 
-#: With fewer rows a family counts less: single rows would lead.
+#: With fewer rows a family counts less: single rows would dominate.
 FEW = 30
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 def family(kernel: str) -> str:
-    """Return what kernels of one algorithm have in common: their name without decoration.
+    """Return the family of a kernel: its name without decoration.
 
-    ``Pnpoly`` and ``cn_pnpoly`` are one algorithm by two tools; who learns from one knows the
-    other. Case, digits, and words such as ``kernel`` and ``cn`` do not count.
+    ``Pnpoly`` and ``cn_pnpoly`` are one algorithm by two tools; a model of one knows the other.
+    Case, digits, and words such as ``kernel`` and ``cn`` do not count.
     """
     words = [word.lower() for word in _WORD.findall(kernel)]
     kept = [word for word in words if word not in _EMPTY]
@@ -42,7 +42,7 @@ def families(observations: Sequence[Observation]) -> npt.NDArray[np.str_]:
 
 
 def slice_numbers(observations: Sequence[Observation]) -> npt.NDArray[np.int64]:
-    """Return a number for each observation that those of its slice share."""
+    """Return a number for each observation; observations of a slice share it."""
     found: dict[bytes, int] = {}
     numbers = [found.setdefault(one.slice, len(found)) for one in observations]
     return np.array(numbers, np.int64)
@@ -65,9 +65,9 @@ def group_folds(
 
 
 def stratified(truth: Codes, share: float, rng: np.random.Generator) -> Mask:
-    """Return a random share of rows, of each class as nearly as many.
+    """Return a random share of rows, nearly the same share of each class.
 
-    A class with one row stays outside, so a class never is in the held-out rows alone.
+    A class with one row stays outside, so no class is in the held-out rows alone.
     """
     held = np.zeros(len(truth), bool)
     for code in np.unique(truth):
@@ -76,15 +76,15 @@ def stratified(truth: Codes, share: float, rng: np.random.Generator) -> Mask:
     return held
 
 
-def say(rows: int) -> float:
-    """Return how much a family of so many rows counts: 1 from :data:`FEW` on."""
+def family_weight(rows: int) -> float:
+    """Return the weight of a family of so many rows: 1 from :data:`FEW` on."""
     return min(rows, FEW) / FEW
 
 
 def weights(groups: npt.NDArray[np.str_], truth: Codes) -> npt.NDArray[np.float64]:
-    """Return weights under which families count alike, and classes inside a family.
+    """Return weights that are equal for families, and for classes inside a family.
 
-    A class of a family with fewer than 30 rows counts less, because single rows would lead. The
+    A class of a family with fewer than 30 rows counts less, because single rows would dominate. The
     mean weight is 1.
     """
     found = np.zeros(len(truth), np.float64)
@@ -97,11 +97,11 @@ def weights(groups: npt.NDArray[np.str_], truth: Codes) -> npt.NDArray[np.float6
 
 
 def thin(observations: Sequence[Observation], slices: int) -> list[int]:
-    """Return the positions of observations that are enough to learn from.
+    """Return the positions of a limited number of observations for training.
 
-    At most so many slices of a family: those whose digests come first, which is as good as drawn
-    and the same each time. Where a family has launches whose registers are known, those without
-    are left out: their occupancy is a bound alone, and would be trained on as if it were theirs.
+    At most so many slices of a family: those with the first digests, which is as random as a draw
+    and reproducible. If some launches of a family have known registers, those without are left out:
+    their occupancy is only a bound, and training would take it for the actual one.
     """
     groups = families(observations)
     known = np.array([one.registers is not None for one in observations], bool)

@@ -36,11 +36,11 @@ class TrainedAdvisor:
     Parameters
     ----------
     training : AdvisorTraining
-        What training came to.
+        Result of the training.
     stored : StoredModel
         Its row.
     was_there : bool
-        Whether the database had one of the same data and choices before.
+        Whether the database had an advisor of the same data and choices.
     """
 
     training: AdvisorTraining
@@ -54,7 +54,7 @@ def label(observations: Sequence[Observation], method: str, tolerance: float) ->
     Raises
     ------
     UsageError
-        There is no such method, or the tolerance is none.
+        The method does not exist, or the tolerance is invalid.
     """
     if method not in labels_module.METHODS:
         known = ", ".join(labels_module.METHODS)
@@ -75,7 +75,7 @@ def train_advisor(
     inputs: str = "ratios",
     on_step: Step | None = None,
 ) -> TrainedAdvisor:
-    """Train an advisor on the launches of a database, and keep it there.
+    """Train an advisor on the launches of a database, and store it there.
 
     Parameters
     ----------
@@ -86,12 +86,12 @@ def train_advisor(
     learner, inputs : str
         As :func:`tunedb.advisor.learn.training.train`.
     on_step : callable, optional
-        Told what is being done.
+        Called with the description of each step.
 
     Raises
     ------
     UsageError
-        There is nothing to learn from.
+        There are too few training launches.
     PluginError
         scikit-learn is not installed.
     """
@@ -118,7 +118,7 @@ def train_advisor(
 
 
 def training_digest(observations: Sequence[Observation], labels: Labels) -> bytes:
-    """Return the identity of labelled observations, without numbers of this database alone."""
+    """Return the digest of labelled observations, without local numbers."""
     numbers = [
         value
         for one, code in zip(observations, to_codes(labels).tolist(), strict=True)
@@ -132,16 +132,16 @@ def training_digest(observations: Sequence[Observation], labels: Labels) -> byte
 
 
 def find(store: Store, id_: int | None = None) -> tuple[Advisor, StoredModel]:
-    """Return the advisor of that id, or the one that was made last.
+    """Return the advisor of that id, or the newest one.
 
     Raises
     ------
     NotFoundError
-        There is none.
+        There is no such advisor.
     IntegrityError
-        Its bytes are not those that its card names.
+        Its bytes do not match its card.
     FormatError
-        They are no advisor of this layout.
+        The bytes are no advisor of this layout.
     """
     known = [one for one in store.models.all(kind=KIND) if id_ in (None, one.id)]
     if not known:

@@ -18,10 +18,10 @@ from .preprocessing import numbers
 #: Values that tuning chooses from.
 GRID = {"svm__estimator__C": (1.0, 10.0), "svm__estimator__gamma": (0.01, 0.03, 0.1)}
 
-#: Score of a class that no training row has: it never wins.
+#: Score of a class without training rows: it never wins.
 _NEVER = -1e3
 
-#: Rows times support vectors that are held at once.
+#: Rows times support vectors in memory at once.
 _BLOCK = 4_000_000
 
 
@@ -68,7 +68,7 @@ class SVM:
         return np.asarray(np.exp(-self.gamma * apart) @ self.weights.T + self.intercepts)
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as what ``json`` writes."""
+        """Return the machines as JSON values."""
         return {
             "gamma": self.gamma,
             "vectors": self.vectors.tolist(),

@@ -1,7 +1,8 @@
-"""The document's protocol: ten random splits, the best of which is judged on a test set.
+"""The document's protocol: ten random splits, the best of which is evaluated on a test set.
 
-Random splits ask how well a model fills gaps of the kernels it knows, and nothing of others: the
-rows of a slice are on both sides. That figure stands beside those of held-out kernels, never alone.
+Random splits measure how well a model fills gaps of known kernels, not its answers for others: the
+rows of a slice are on both sides. Reports show the figure beside those of held-out kernels, never
+alone.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ class TenSplits:
     Parameters
     ----------
     validation : tuple of float
-        Accuracy of each split's model on the rows that it did not see.
+        Accuracy of each split's model on its validation rows.
     test : ndarray, shape (n,), bool
-        Rows that no split saw.
+        Rows that no split trained on.
     advice : ndarray, shape (test.sum(),), int8
-        Of the model with the highest validation accuracy, of several the first.
+        Advice of the model with the highest validation accuracy, the first of several.
     """
 
     validation: tuple[float, ...]
@@ -50,7 +51,7 @@ def ten_splits(
     *,
     splits: int = SPLITS,
 ) -> TenSplits:
-    """Return what the protocol gives for labelled rows.
+    """Return the result of the protocol for labelled rows.
 
     Parameters
     ----------
@@ -62,7 +63,7 @@ def ten_splits(
     method : {"svm", "boosted"}
     kind : {"ratios", "raw"}
     splits : int
-        How many; the seeds are 0, 1, …
+        Number of splits; the seeds are 0, 1, …
     """
     test = stratified(truth, TEST, np.random.default_rng(0))
     rest = np.flatnonzero(~test)
@@ -75,8 +76,8 @@ def ten_splits(
             continue
         model = _fit(inputs, truth, groups, rows, method, kind)
         judged = rest[held]
-        right = accuracy(truth[judged], _told(model, inputs, judged))
-        kept.append((right if judged.size else 0.0, _told(model, inputs, np.flatnonzero(test))))
+        right = accuracy(truth[judged], _advice(model, inputs, judged))
+        kept.append((right if judged.size else 0.0, _advice(model, inputs, np.flatnonzero(test))))
     best = max(range(len(kept)), key=lambda i: kept[i][0])
     return TenSplits(tuple(one for one, _ in kept), test, kept[best][1])
 
@@ -102,7 +103,7 @@ def _fit(
     return preparation, svm.fit(values, truth[rows], **tuned)
 
 
-def _told(model: _Model, inputs: Inputs, rows: np.ndarray[Any, Any]) -> Codes:
+def _advice(model: _Model, inputs: Inputs, rows: np.ndarray[Any, Any]) -> Codes:
     preparation, estimator = model
     values = preparation(Inputs(inputs.names, inputs.values[rows]))
     return np.asarray(estimator.scores(values).argmax(axis=1), np.int8)

@@ -1,8 +1,8 @@
-"""From observations to an advisor.
+"""Training of an advisor on observations.
 
-Nothing here looks at rows that it was not given: what is held out is left out by the caller
-(:mod:`.evaluation`), and everything that is chosen - columns, their scale, parameters of a learner,
-the learner itself - is chosen on the training rows, by holding out their kernels in turn.
+The caller (:mod:`.evaluation`) leaves held-out rows out. All choices - columns, their scale,
+parameters of a learner, the learner itself - are made on the training rows, by holding out their
+kernels in turn.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from ..scikit_learn import import_sklearn
 from . import boosted, gain, svm
 from .model import LEARNERS, Advisor, Reach, calibrate
 from .preprocessing import COUNTS_ABOVE, Preparation, transformer
-from .splits import by_group, families, say, slice_numbers, thin, weights
+from .splits import by_group, families, family_weight, slice_numbers, thin, weights
 
-#: Training slices of a family: more say nothing new about other kernels.
+#: Training slices of a family: more teach nothing about other kernels.
 MOST_SLICES = 400
 
-#: Rows that machines and trees learn from, and rows that tuning looks at: training takes the
-#: square of them, and the document's own set was smaller.
+#: Training rows of machines and trees, and rows for tuning: training time grows with their square,
+#: and the document's own set was smaller.
 MOST_ROWS, TUNED_ROWS = 3_000, 1_200
 
-#: Fewer labelled launches are no training set.
+#: Least labelled launches of a training set.
 LEAST_ROWS = 10
 
-#: Order in which ``auto`` tries learners; of equal ones the first is taken.
+#: Order in which ``auto`` tries learners; the first of equal ones wins.
 AUTO = ("gain", "svm", "boosted")
 
 Step = Callable[[str], None]
@@ -55,7 +55,7 @@ class AdvisorTraining:
         Learner → balanced accuracy on training kernels that were held out in turn, the mean over
         kernels; empty with one kernel.
     notes : tuple of str
-        What a reader must know.
+        Notes for readers.
     """
 
     advisor: Advisor
@@ -71,7 +71,7 @@ def check(observations: Sequence[Observation], truth: Codes) -> tuple[str, ...]:
     Raises
     ------
     UsageError
-        There is nothing to train on.
+        There are too few training launches.
     """
     known = truth[truth != NONE]
     if not len(observations):
@@ -107,7 +107,7 @@ def train(
     inputs: str = "ratios",
     on_step: Step | None = None,
 ) -> AdvisorTraining:
-    """Return an advisor that is trained on labelled observations.
+    """Return an advisor trained on labelled observations.
 
     Parameters
     ----------
@@ -116,16 +116,16 @@ def train(
     labels : sequence of (Label or None)
         One per observation.
     learner : {"auto", "gain", "svm", "boosted"}
-        ``auto`` takes the one that does best on training kernels that are held out in turn.
+        ``auto`` takes the best learner on training kernels that are held out in turn.
     inputs : {"ratios", "raw"}
-        What machines and trees read.
+        Inputs of machines and trees.
     on_step : callable, optional
-        Told what is being done.
+        Called with the description of each step.
 
     Raises
     ------
     UsageError
-        There is nothing to learn from, or a choice that does not exist.
+        There are too few training launches, or a choice does not exist.
     PluginError
         scikit-learn is not installed.
     """
@@ -150,7 +150,7 @@ def train(
     rows = material(observations, chosen)
     fitted = fit(_pick(observations, rows), truth[rows], chosen, inputs)
     scores, judged = held[chosen]
-    # What has no label tells nothing, not even how far advice reaches.
+    # Rows without a label teach nothing, not even the reach of advice.
     known = [observations[i] for i in rows if truth[i] != NONE]
     advisor = replace(
         fitted, temperature=calibrate(scores[judged], truth[judged]), reach=reach(known)
@@ -162,8 +162,8 @@ def train(
 def material(observations: Sequence[Observation], learner: str) -> list[int]:
     """Return the positions of the observations that a learner uses.
 
-    ``gain`` reads launches, so it learns from kernels without counters too; the others from
-    profiled launches alone, where there are any.
+    ``gain`` reads launches, so it learns from kernels without counters too; the others learn from
+    profiled launches alone, if there are any.
     """
     rows = thin(observations, MOST_SLICES)
     if learner != "gain" and any(observations[i].counters for i in rows):
@@ -172,12 +172,12 @@ def material(observations: Sequence[Observation], learner: str) -> list[int]:
 
 
 def fit(observations: Sequence[Observation], truth: Codes, learner: str, inputs: str) -> Advisor:
-    """Return an advisor of some rows, without calibration and reach.
+    """Return an advisor trained on some rows, without calibration and reach.
 
     Raises
     ------
     UsageError
-        The inputs say nothing: all are constant.
+        All inputs are constant.
     """
     if learner == "gain":
         return Advisor("gain", inputs, None, gain.choose(observations, truth))
@@ -204,12 +204,12 @@ def fit(observations: Sequence[Observation], truth: Codes, learner: str, inputs:
 
 
 def reach(observations: Sequence[Observation]) -> Reach:
-    """Return the reach of advice that is trained on some launches, all with labels."""
+    """Return the reach of an advisor trained on some launches, all with labels."""
     return Reach.fit(ratios(observations), families(observations))
 
 
 def log_above(inputs: str) -> float:
-    """Return from which magnitude on logarithms are taken: always for raw counters."""
+    """Return the magnitude from which logarithms are taken: always for raw counters."""
     return 0.0 if inputs == "raw" else COUNTS_ABOVE
 
 
@@ -222,7 +222,7 @@ def tune(
 ) -> dict[str, float]:
     """Return the parameters of machines with the best balanced accuracy on held-out groups.
 
-    Preparation and selection are part of what is fitted to each fold.
+    Preparation and selection are fitted to each fold.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ def tune(
         return {}
     steps = [("prepare", transformer(names, above)), ("svm", svm.estimator())]
     pipeline = import_sklearn("sklearn.pipeline").Pipeline(steps)
-    # A fold may lack a class, or have inputs that are all constant: its score is then the worst.
+    # A fold may lack a class, or have constant inputs alone: its score is then the worst.
     search = selection.GridSearchCV(
         pipeline, svm.GRID, cv=folds, scoring=_scorer, error_score=0.0, refit=False
     )
@@ -261,14 +261,14 @@ def tune(
 def held_out_scores(
     observations: Sequence[Observation], truth: Codes, learner: str, inputs: str
 ) -> tuple[Floats, np.ndarray[Any, np.dtype[np.bool_]]]:
-    """Return scores of rows by models that were trained without their kernel.
+    """Return scores of rows by models trained without their kernel.
 
     Returns
     -------
     scores : ndarray, shape (n, 3), float64
     judged : ndarray, shape (n,), bool
-        Which rows have scores: labelled ones that the learner uses, where there is a second
-        family that can be trained on.
+        Mask of rows with scores: labelled rows that the learner uses, if a second family can be
+        trained on.
     """
     scores = np.zeros((len(observations), len(LABELS)))
     judged = np.zeros(len(observations), bool)
@@ -278,7 +278,7 @@ def held_out_scores(
     for _, rows in by_group(groups):
         left = np.flatnonzero(used & ~rows)
         held = np.flatnonzero(used & rows)
-        # Of a kernel without labels nothing would be judged; profilers see dozens of them.
+        # A kernel without labels cannot be evaluated; profiles have dozens of them.
         if (truth[held] == NONE).all() or not learnable(truth[left]):
             continue
         model = fit(_pick(observations, left), truth[left], learner, inputs)
@@ -301,14 +301,14 @@ def mean_balanced(
 ) -> float | None:
     """Return the mean over families of the balanced accuracy of scores; None without any.
 
-    A family of few rows counts less (:func:`.splits.say`).
+    A family of few rows counts less (:func:`.splits.family_weight`).
     """
     advice = scores.argmax(axis=1).astype(np.int8)
     those = [rows & judged for _, rows in by_group(groups) if (rows & judged).any()]
     if not those:
         return None
     marks = [balanced_accuracy(truth[rows], advice[rows]) for rows in those]
-    return float(np.average(marks, weights=[say(int(rows.sum())) for rows in those]))
+    return float(np.average(marks, weights=[family_weight(int(rows.sum())) for rows in those]))
 
 
 def _scorer(model: Any, values: Floats, truth: Codes) -> float:
