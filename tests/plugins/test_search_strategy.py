@@ -329,7 +329,9 @@ def test_a_task_ends_when_there_is_nothing_new(tools, opened):
     mod = te.create_prim_func([x, te.compute((2, 2), lambda i, j: x[i, j] + 1.0)])
     rounds = []
     database = opened(":memory:", target=tools.llvm)
-    task = Task(database, mod, tools.llvm, trials=1000, batch=64, on_round=rounds.append)
+    task = Task(
+        database, mod, tools.llvm, trials=1000, batch=64, population_size=8, on_round=rounds.append
+    )
     batches = task.batches()
     proposed = [candidate for batch in batches for candidate in batch]
     assert len(set(hashes(proposed))) == len(proposed) < 64
