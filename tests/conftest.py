@@ -38,6 +38,7 @@ os.environ.setdefault("TVM_BIND_THREADS", "0")
 # all modules: a third of the time in which tests are collected.
 for _name in ("importlib._bootstrap", "importlib._bootstrap_external", "runpy"):
     inspect.modulesbyfile[f"<frozen {_name}>"] = "importlib"
+inspect.modulesbyfile["<ast>"] = "importlib"
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile(

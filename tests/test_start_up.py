@@ -1,7 +1,6 @@
 """What importing costs: the library loads other packages when it needs them."""
 
-import subprocess
-import sys
+from processes import printed
 
 #: Packages that take tens of milliseconds to import, or that an installation may lack.
 LAZY = {
@@ -25,14 +24,8 @@ walk(tunedb)
 
 def loaded_after(statement):
     """Return the top-level modules that a new interpreter has after a statement."""
-    done = subprocess.run(
-        [sys.executable, "-c", f"{statement}\nimport sys\nprint(*sorted(sys.modules))"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    return {name.partition(".")[0] for name in done.stdout.split()}
+    names = printed("-c", f"{statement}\nimport sys\nprint(*sorted(sys.modules))").split()
+    return {name.partition(".")[0] for name in names}
 
 
 def test_importing_tunedb_is_cheap():

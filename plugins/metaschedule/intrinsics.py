@@ -73,11 +73,13 @@ def _import(name: str) -> None:
     TVM parses its functions for it and asks :func:`inspect.stack` twice for each, which takes
     as long as the stack is deep: a thread of its own has a short one. Most of the time would go
     into a search of all modules for the files ``<frozen importlib._bootstrap>`` and
-    ``<frozen importlib._bootstrap_external>`` of the import's own frames, which no module has as
-    its ``__file__``. The table in which :mod:`inspect` keeps what it found is told first.
+    ``<frozen importlib._bootstrap_external>`` of the import's own frames, and ``<ast>`` of what the
+    parser evaluates, which no module has as its ``__file__``. The table in which :mod:`inspect`
+    keeps what it found is told first.
     """
     found: dict[str, str] = getattr(inspect, "modulesbyfile", {})
     for module in (_bootstrap, _bootstrap_external):
         found.setdefault(f"<frozen {module.__name__}>", module.__name__)
+    found.setdefault("<ast>", _bootstrap.__name__)
     with ThreadPoolExecutor(1) as thread:
         thread.submit(import_module, name).result()

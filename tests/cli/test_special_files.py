@@ -111,49 +111,54 @@ def ends(commands):
     return {name: (code, lines) for name, code, lines in map(json.loads, done.stdout.splitlines())}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_attack_7_paths_that_hang_their_reader(kind, own, tmp_path):
+def test_attack_7_paths_that_hang_their_reader(own, tmp_path):
     """/dev/zero behind a link, pipes and sockets, for every command that reads a file."""
-    path = KINDS[kind](tmp_path)
     metrics = tmp_path / "metrics.csv"
     metrics.write_text(profiles.metrics(profiles.metric("ipc", "1.3")))
-    given = {"PATH": str(path), "METRICS": str(metrics)}
-    commands = [
-        (name, ["--db", str(own), *(given.get(word, word) for word in words)])
-        for name, (words, _) in COMMANDS.items()
-    ]
-    found = ends([*commands, ("layer", ["--db", str(own), "top", "--layer", str(path)])])
-    named = kind.removesuffix(" behind a link")
-    for name, (_, advice) in COMMANDS.items():
-        code, lines = found[name]
-        assert (code, len(lines)) == (1, 1), (name, lines)
-        assert f"{path}: {named}, but tunedb reads only regular files; {advice}" in lines[0]
-    # A layer that cannot be read is left out, and the others answer.
-    code, lines = found["layer"]
-    assert code == 0
-    assert f"{path}: this layer is left out: {named}, but tunedb reads only" in lines[0]
+    commands, paths = [], {}
+    for kind, make in KINDS.items():
+        folder = tmp_path / kind.replace(" ", "")
+        folder.mkdir()
+        path = paths[kind] = make(folder)
+        given = {"PATH": str(path), "METRICS": str(metrics)}
+        for name, (words, _) in [*COMMANDS.items(), ("layer", (["top", "--layer", "PATH"], ""))]:
+            words = [given.get(word, word) for word in words]
+            commands.append((f"{kind}: {name}", ["--db", str(own), *words]))
+    found = ends(commands)
+    for kind, path in paths.items():
+        named = kind.removesuffix(" behind a link")
+        for name, (_, advice) in COMMANDS.items():
+            code, lines = found[f"{kind}: {name}"]
+            assert (code, len(lines)) == (1, 1), (kind, name, lines)
+            assert f"{path}: {named}, but tunedb reads only regular files; {advice}" in lines[0]
+        # A layer that cannot be read is left out, and the others answer.
+        code, lines = found[f"{kind}: layer"]
+        assert code == 0
+        assert f"{path}: this layer is left out: {named}, but tunedb reads only" in lines[0]
 
 
-@pytest.mark.parametrize("suffix", ["-journal", "-wal", "-shm"])
-def test_attack_7_a_pipe_in_the_place_of_a_log(suffix, own, tmp_path):
+def test_attack_7_a_pipe_in_the_place_of_a_log(own, tmp_path):
     """SQLite opens what is called so, and waits for a writer."""
-    theirs = Path(shutil.copyfile(own, tmp_path / "theirs.db"))
-    os.mkfifo(f"{theirs}{suffix}")
-    commands = {
-        "merge": ["merge", str(theirs)],
-        "bundle --info": ["bundle", "--info", str(theirs)],
-        "info": ["db", "info", str(theirs)],
-        "top": ["top", "--db", str(theirs)],
-        "layer": ["top", "--layer", str(theirs)],
-    }
-    found = ends([(name, ["--db", str(own), *words]) for name, words in commands.items()])
-    for name in ("merge", "info", "top"):
-        code, lines = found[name]
-        assert (code, len(lines)) == (1, 1), (name, lines)
-        assert f"{theirs}{suffix}: a named pipe" in lines[0]
-        assert lines[0].endswith("remove it, or copy theirs.db alone")
-    assert "a database, not a bundle" in found["bundle --info"][1][0]
-    assert "this layer is left out" in found["layer"][1][0]
+    commands, pipes = [], {}
+    for suffix in ("-journal", "-wal", "-shm"):
+        theirs = shutil.copyfile(own, tmp_path / f"theirs{suffix}.db")
+        pipes[suffix] = f"{theirs}{suffix}"
+        os.mkfifo(pipes[suffix])
+        for words in (
+            *(["merge", theirs], ["bundle", "--info", theirs], ["db", "info", theirs]),
+            *(["top", "--db", theirs], ["top", "--layer", theirs]),
+        ):
+            name = " ".join([suffix, *words[:-1]])
+            commands.append((name, ["--db", str(own), *map(str, words)]))
+    found = ends(commands)
+    for suffix, path in pipes.items():
+        for name in ("merge", "db info", "top --db"):
+            code, lines = found[f"{suffix} {name}"]
+            assert (code, len(lines)) == (1, 1), (name, lines)
+            assert f"{path}: a named pipe" in lines[0]
+            assert lines[0].endswith(f"remove it, or copy theirs{suffix}.db alone")
+        assert "a database, not a bundle" in found[f"{suffix} bundle --info"][1][0]
+        assert "this layer is left out" in found[f"{suffix} top --layer"][1][0]
 
 
 def test_special_files_in_a_directory_are_skipped_and_told(own, tmp_path):

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import struct
-import subprocess
 import sys
 import tempfile
 from contextlib import closing
@@ -25,6 +24,7 @@ from bundle_bytes import (
 from effort import examples, long
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import printed
 from test_column_codec import rows_of
 
 from tunedb import limits
@@ -338,10 +338,7 @@ def bomb(frame):
         "except Exception as error:\n    print(type(error).__name__, error)\n"
         "print(peak_bytes())\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, frame], capture_output=True, text=True, check=True, timeout=60
-    )
-    said, peak = done.stdout.splitlines()
+    said, peak = printed("-c", code, frame).splitlines()
     return said, int(peak)
 
 

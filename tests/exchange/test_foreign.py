@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import pytest
 from builders import OWN, make_measurement
 from effort import long
+from processes import printed
 
 from tunedb import limits
 from tunedb.errors import (
@@ -444,16 +445,8 @@ def test_huge_values_take_little_memory(filled, where):
                     (n,),
                 )
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    done = subprocess.run(
-        [sys.executable, "-c", BOMB, str(filled)],
-        cwd=TESTS,
-        env={"PYTHONPATH": str(TESTS), "PATH": ""},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    rows, grown = map(int, done.stdout.split())
+    environment = {"PYTHONPATH": str(TESTS), "PATH": ""}
+    rows, grown = map(int, printed("-c", BOMB, filled, cwd=TESTS, env=environment).split())
     assert rows > 5
     assert grown < 300 * 2**20
 

@@ -3,7 +3,6 @@
 from contextlib import closing
 
 import numpy as np
-import pytest
 from effort import EFFORT
 from exchanges import rename
 from hypothesis import HealthCheck, given, settings
@@ -38,11 +37,6 @@ TEAMS = st.tuples(
 
 KEYS = [letter * 32 for letter in "abc"]
 EMPTY = "e" * 32
-
-
-@pytest.fixture
-def makes(sqlite_template, tmp_path):
-    return Makes(sqlite_template, tmp_path)
 
 
 def fill(path, team, trust):

@@ -1,8 +1,6 @@
 """What a merge takes, what it leaves out and says, and what it never changes."""
 
 import struct
-import subprocess
-import sys
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -12,7 +10,8 @@ import numpy as np
 import pytest
 from builders import make_measurement, make_session, make_target, make_workload
 from exchanges import THEIRS, Given, changed, rename
-from unions import Makes, contents, pool, take
+from processes import printed
+from unions import contents, merge_from, pool, take
 
 from tunedb import limits
 from tunedb.errors import LimitError, StorageError, UsageError
@@ -32,11 +31,6 @@ from tunedb.storage.exchange_types import (
     Selection,
 )
 from tunedb.storage.store import Store
-
-
-@pytest.fixture
-def makes(sqlite_template, tmp_path):
-    return Makes(sqlite_template, tmp_path)
 
 
 @pytest.fixture
@@ -122,8 +116,7 @@ def test_rows_of_two_sources_are_told_apart(makes, store):
     with Store(path) as other:
         other.records.add([make_measurement(1), make_measurement(2)], Source("a"))
         other.records.add([make_measurement(2), make_measurement(3)], Source("b"))
-    with closing(DatabasePeer(path, own=True)) as peer:
-        report = merge(store, peer)
+    report = merge_from(store, path)
     told = {tally.name: (tally.new, tally.known) for tally in report.sources.values()}
     assert told == {"a": (2, 0), "b": (1, 0)}
 
@@ -390,9 +383,7 @@ def test_a_forged_source_of_our_own(store, makes):
     """Somebody writes our key into a source: nothing of it is served, nothing is taken."""
     mine = make_measurement(1, (0.5,))
     store.records.add([mine], Source("nightly"))
-    path = makes.empty(THEIRS)
-    with Store(path) as other:
-        other.records.add([mine, make_measurement(2, (1e-9,))], Source("nightly"))
+    path = makes.holding(Source("nightly"), mine, make_measurement(2, (1e-9,)))
     with closing(DatabasePeer(path, own=True)) as peer:
         given = list(peer.chunks(EVERYTHING))
     given = changed(given, "source", store=store.key, digest=None)
@@ -412,11 +403,8 @@ def test_a_forged_source_of_our_own(store, makes):
 
 
 def test_a_source_that_is_trusted_here(store, makes):
-    path = makes.empty(THEIRS)
-    with Store(path) as other:
-        other.records.add([make_measurement(1)], Source("nightly"))
-    with closing(DatabasePeer(path, own=True)) as peer:
-        merge(store, peer)
+    path = makes.holding(Source("nightly"), make_measurement(1))
+    merge_from(store, path)
     (row,) = store.sources.summaries()
     assert store.trust.set(row.id, Trust.VERIFIED) == 1
     with Store(path) as other:
@@ -442,8 +430,7 @@ def test_records_of_ours_stay_ours(store, makes):
     with Store(path) as other:
         other.records.add([mine], Source("a"))
         other.trust.retract([1], "not mine to say")
-    with closing(DatabasePeer(path, own=True)) as peer:
-        report = merge(store, peer)
+    report = merge_from(store, path)
     assert (report.known, report.moved, report.retractions) == (1, 0, 1)
     assert store.sources.summaries() == before
     assert store.records.best([1]) is not None
@@ -471,8 +458,7 @@ def thief(theirs, makes):
 def test_a_thief_of_foreign_records(first, store, store_url, theirs, thief):
     """Who trusts the real source and believes its database has back what he hid."""
     for path in (theirs, thief) if first == "theirs" else (thief, theirs):
-        with closing(DatabasePeer(path, own=True)) as peer:
-            merge(store, peer)
+        merge_from(store, path)
     rows = {row.store: row for row in store.sources.summaries()}
     assert rows["c" * 32].records == rows["c" * 32].retracted == len(pool())
     robbed = rows[THEIRS].id
@@ -485,8 +471,7 @@ def test_a_thief_of_foreign_records(first, store, store_url, theirs, thief):
     assert (rows[THEIRS].records, rows[THEIRS].retracted) == (len(pool()), 1)
     assert rows[THEIRS].served == sum(one.is_valid for one in pool()[1:])
     # And nobody claims or hides them again.
-    with closing(DatabasePeer(thief, own=True)) as peer:
-        assert merge(store, peer).moved == 0
+    assert merge_from(store, thief).moved == 0
     assert {row.store: row for row in store.sources.summaries()} == rows
     assert check(store_url).problems == []
 
@@ -507,12 +492,10 @@ def test_a_retraction_in_the_name_of_a_stranger(store, makes, theirs):
         assert other.trust.set(nightly(other), Trust.VERIFIED) == 0
         merge(other, peer, accept_trusted_names=True)
         assert not any(row.served for row in other.sources.summaries())
-    with closing(DatabasePeer(theirs, own=True)) as peer:
-        merge(store, peer)
+    merge_from(store, theirs)
     served = store.trust.set(nightly(store), Trust.VERIFIED)
     assert served == sum(one.is_valid for one in pool()[1:])
-    with closing(DatabasePeer(old, own=True)) as peer:
-        report = merge(store, peer)
+    report = merge_from(store, old)
     assert (report.retractions, report.rejected) == (0, 1)
     assert sum(row.served for row in store.sources.summaries()) == served
 
@@ -526,16 +509,12 @@ def test_a_known_trace_that_is_not_allowed_is_not_given_to_a_trusted_source(stor
         program=replace(program, trace=Trace(evil, None, b"[[],[],[]]")),
     )
     store.records.add([one], Source("old", SourceKind.FILE, Trust.FOREIGN))
-    path = makes.empty(THEIRS)
-    with Store(path) as other:
-        other.records.add([make_measurement(2)], Source("nightly"))
-    with closing(DatabasePeer(path, own=True)) as peer:
-        merge(store, peer)
+    path = makes.holding(Source("nightly"), make_measurement(2))
+    merge_from(store, path)
     assert store.trust.set(2, Trust.VERIFIED) == 1
     with Store(path) as other:
         other.records.add([one], Source("nightly"))
-    with closing(DatabasePeer(path, own=True)) as peer:
-        report = merge(store, peer, accept_trusted_names=True)
+    report = merge_from(store, path, accept_trusted_names=True)
     assert report.moved == 0
     assert any("pragma_import_llvm" in reason for reason in report.reasons)
     assert [row.served for row in store.sources.summaries()] == [0, 1]
@@ -575,8 +554,7 @@ def test_known_rows_stay_as_they_are(store, store_url, makes):
     )
     with Store(path) as other:
         other.records.add([theirs], Source("a"))
-    with closing(DatabasePeer(path, own=True)) as peer:
-        assert merge(store, peer).known == 1
+    assert merge_from(store, path).known == 1
     assert contents(store_url) == before
     with Store(store_url) as again:
         assert (again.workloads.get(1), again.targets.get(1)) == labels
@@ -589,8 +567,7 @@ def test_scripts_never_come(store, makes):
             [make_measurement(1, workload=make_workload(0, script="evil()"))], Source("a")
         )
         assert other.workloads.get(1).script == "evil()"
-    with closing(DatabasePeer(path, own=True)) as peer:
-        merge(store, peer, accept_trusted_names=True)
+    merge_from(store, path, accept_trusted_names=True)
     assert store.workloads.get(1).script is None
 
 
@@ -605,14 +582,9 @@ def test_merging_a_database_with_itself(store, store_url):
 
 def test_equal_names_for_different_targets(store, makes):
     """Two targets that people call alike stay two."""
-    path = makes.empty(THEIRS)
-    with Store(path) as other:
-        other.records.add(
-            [make_measurement(1, target=make_target(1, text="llvm"))], Source("nightly")
-        )
+    path = makes.holding(Source("nightly"), make_measurement(1, target=make_target(1, text="llvm")))
     store.records.add([make_measurement(1, target=make_target(0, text="llvm"))], Source("nightly"))
-    with closing(DatabasePeer(path, own=True)) as peer:
-        assert merge(store, peer).new == 1
+    assert merge_from(store, path).new == 1
     assert len({row.target.label for row in store.targets.find()}) == 1
     assert len(store.targets.find()) == len(store.sources.summaries()) == 2
 
@@ -664,8 +636,7 @@ def test_many_batches_are_one_union(store, theirs, monkeypatch):
     """Batches may end anywhere, also between a record and its failures."""
     monkeypatch.setattr(limits, "IMPORT_BYTES", 1)
     monkeypatch.setattr(receive, "_RECENT", 4)
-    with closing(DatabasePeer(theirs, own=True)) as peer:
-        report = merge(store, peer)
+    report = merge_from(store, theirs)
     assert report.new == len(pool())
     assert store.counts().failed == sum(r.status == 1 for r in pool())
 
@@ -729,8 +700,7 @@ def test_features_of_another_shape(store, makes):
         other.features.add(Features("ab"), [(1, np.ones((2, 2))), (2, np.ones((1, 2)))])
     store.records.add([make_measurement(1)], Source("nightly"))
     store.features.add(Features("abc"), [(1, np.ones((2, 3)))])
-    with closing(DatabasePeer(path, own=True)) as peer:
-        report = merge(store, peer, selection=Selection(features=True))
+    report = merge_from(store, path, selection=Selection(features=True))
     assert (report.new, report.known, report.features) == (1, 1, 0)
     assert report.reasons["feature: x version 1 has other columns here"].count == 1
 
@@ -773,8 +743,7 @@ def test_features_of_an_installed_set_with_other_columns(store, makes):
     with Store(path) as other:
         other.records.add([make_measurement(1)], Source("a"))
         other.features.add(forged, [(1, np.ones((2, 2)))])
-    with closing(DatabasePeer(path, own=True)) as peer:
-        report = merge(store, peer, selection=Selection(features=True))
+    report = merge_from(store, path, selection=Selection(features=True))
     assert (report.new, report.features) == (1, 0)
     assert any("installed feature set" in reason for reason in report.reasons)
 
@@ -801,14 +770,7 @@ with Store(":memory:") as store:
     assert merge(store, Endless()).rejected == 0
 print(peak_bytes())
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(Path(__file__).parents[1])],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    assert int(done.stdout) < 250 * 2**20
+    assert int(printed("-c", code, Path(__file__).parents[1])) < 250 * 2**20
 
 
 def test_bodies_that_do_not_fit_into_memory():

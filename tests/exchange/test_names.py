@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 from builders import make_graph, make_measurement
 from exchanges import THEIRS, Given, changed
-from unions import Makes
+from unions import merge_from
 
 from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.merge import merge
@@ -24,17 +24,9 @@ LARGE, SMALL = make_graph((256, 256)), make_graph((64, 64))
 
 
 @pytest.fixture
-def makes(sqlite_template, tmp_path):
-    return Makes(sqlite_template, tmp_path)
-
-
-@pytest.fixture
 def small(makes):
     """A database of others with a fast record of the small workload, and no name."""
-    path = makes.empty(THEIRS)
-    with Store(path) as store:
-        store.records.add([make_measurement(1, (1e-6,), workload=SMALL)], NIGHTLY)
-    return path
+    return makes.holding(NIGHTLY, make_measurement(1, (1e-6,), workload=SMALL))
 
 
 def given(path):
@@ -135,8 +127,7 @@ def test_names_of_a_verified_source_count_where_structures_agree(store, makes):
         other.records.add([make_measurement(1, (1e-6,), workload=theirs)], NIGHTLY)
         other.workloads.add(theirs, [SCRIPT], NIGHTLY)
     large = store.workloads.add(LARGE, [SCRIPT])
-    with closing(DatabasePeer(path, own=True)) as peer:
-        assert merge(store, peer).aliases == 1
+    assert merge_from(store, path).aliases == 1
     id_ = store.workloads.id_of(theirs.digest)
     assert store.names.aliases(id_) == [(SCRIPT, AliasTrust.FOREIGN)]
     assert store.workloads.equivalent(large) == [large]
@@ -193,8 +184,7 @@ def test_names_travel_with_their_sources(store, makes, tmp_path):
     with Store(second) as other, closing(DatabasePeer(first, own=True)) as peer:
         merge(other, peer)
         other.workloads.add(SMALL, [HASH])
-    with closing(DatabasePeer(second, own=True)) as peer:
-        assert merge(store, peer).aliases == 2
+    assert merge_from(store, second).aliases == 2
     said = {(row.name, row.store): row.aliases for row in store.sources.summaries()}
     assert said == {("nightly", "c" * 32): 1, ("tuning", "d" * 32): 1}
 

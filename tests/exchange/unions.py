@@ -8,7 +8,7 @@ from functools import cache
 from itertools import product
 
 from builders import make_session, make_target, make_trace
-from exchanges import rename
+from exchanges import THEIRS, rename
 from sqlalchemy import select
 
 from tunedb.exchange.database_peer import DatabasePeer
@@ -179,6 +179,13 @@ class Makes:
         shutil.copyfile(self._template, path)
         return rename(path, key or f"{self._count:032x}")
 
+    def holding(self, source, *records):
+        """Return the path of another team's database with records of a source."""
+        path = self.empty(THEIRS)
+        with Store(path) as store:
+            store.records.add(records, source)
+        return path
+
     def copy(self, path):
         """Return the path of a copy, which is the same database."""
         self._count += 1
@@ -198,5 +205,11 @@ class Makes:
 
 def take(path, other, **options):
     """Merge a database into another; return the report."""
-    with Store(path) as store, closing(DatabasePeer(other, own=True)) as peer:
+    with Store(path) as store:
+        return merge_from(store, other, **options)
+
+
+def merge_from(store, path, **options):
+    """Merge a database into a store; return the report."""
+    with closing(DatabasePeer(path, own=True)) as peer:
         return merge(store, peer, **options)

@@ -16,6 +16,7 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import printed
 
 from tunedb import limits
 from tunedb.errors import FormatError, NotFoundError, StorageError
@@ -356,15 +357,9 @@ class TestBombs:
             print(peak_bytes() - before)
             print(lines)
         """
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(script), path],
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=300,
-        )
-        grown, lines = done.stdout.splitlines()
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+        done = printed("-c", textwrap.dedent(script), path, env=environment)
+        grown, lines = done.splitlines()
         assert lines == f"[(1, {limits.MAX_QUARANTINE_BYTES}, True), (2, 4, False)]"
         assert int(grown) < 30 * 2**20
 
@@ -474,10 +469,8 @@ class TestStandardInput:
     @pytest.mark.parametrize("codec", [None, *CODECS])
     def test_from_a_pipe(self, codec):
         data = CODECS[codec](TEXT) if codec else TEXT
-        done = subprocess.run(
-            [sys.executable, "-c", self.SCRIPT], input=data, capture_output=True, check=True
-        )
-        assert done.stdout.decode().split() == [str(len(TEXT)), str(len(data)), "False"]
+        done = printed("-c", self.SCRIPT, input=data, text=False)
+        assert done.decode().split() == [str(len(TEXT)), str(len(data)), "False"]
 
     def test_a_slow_writer_is_recognised(self):
         """The first bytes may come one at a time."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from effort import long
+from processes import printed
 
 from tunedb.errors import PluginError
 from tunedb.models import _xgboost
@@ -20,15 +21,7 @@ ROOT = Path(__file__).parents[2]
 def told(code, **environment):
     """Return what a new interpreter prints."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("OMP_")}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=kept | environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    return done.stdout.split()
+    return printed("-c", code, env=kept | environment).split()
 
 
 OURS = """

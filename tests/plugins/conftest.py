@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from types import SimpleNamespace
 
 import pytest
@@ -34,14 +35,22 @@ def _record(mod, workload, run_secs, *, tile=(4, 4), target=None, block="C", pos
     return ms.database.TuningRecord(sch.trace, workload, run_secs, target, args)
 
 
+def _commit(database, mod, run_secs, **options):
+    """Commit a record of a module; return its workload."""
+    workload = database.commit_workload(mod)
+    database.commit_tuning_record(_record(mod, workload, run_secs, **options))
+    return workload
+
+
 @pytest.fixture(scope="session")
 def tools():
-    """Factories: ``matmul``, ``record``, ``seconds``, and targets ``llvm`` and ``cuda``."""
+    """Functions ``matmul``, ``record``, ``commit`` and ``seconds``; targets."""
     import tvm
 
     return SimpleNamespace(
         matmul=_matmul,
         record=_record,
+        commit=_commit,
         seconds=lambda records: [
             None if r.run_secs is None else [float(v) for v in r.run_secs] for r in records
         ],
@@ -70,6 +79,21 @@ def intrinsics():
 
 
 @pytest.fixture
+def path(tmp_path):
+    """The path of a database that a test makes."""
+    return tmp_path / "tune.db"
+
+
+@pytest.fixture
+def opened():
+    """A function that opens a Database, which is closed when the test ends."""
+    from tunedb.plugins.metaschedule import Database
+
+    with ExitStack() as stack:
+        yield lambda *args, **options: stack.enter_context(closing(Database(*args, **options)))
+
+
+@pytest.fixture
 def live(tmp_path, tools):
     """A module, and a measurement of a program of it, as the plugin stores them."""
     from tunedb.plugins.metaschedule import Database
@@ -82,3 +106,25 @@ def live(tmp_path, tools):
     (record,) = database.store.records.iterate()
     database.close()
     return mod, record.measurement
+
+
+@pytest.fixture
+def no_parser(monkeypatch):
+    """Fail where TVM reads a script or a graph."""
+    import tvm
+
+    from tunedb.plugins.metaschedule import modules
+
+    calls = []
+
+    def refuse(source, *_):
+        calls.append(source)
+        raise ValueError("TVM must not read this")
+
+    for where, name in (
+        *((modules, "from_script"), (modules, "to_module")),
+        *((tvm.script, "from_source"), (tvm.ir, "load_json")),
+    ):
+        monkeypatch.setattr(where, name, refuse)
+    yield
+    assert calls == []

@@ -149,8 +149,8 @@ CALLBACKS = {
 
 
 @pytest.mark.parametrize("callbacks", list(CALLBACKS))
-def test_the_ledger_equals_what_was_predicted(callbacks, tools, tmp_path, watched):
-    database = Database(tmp_path / "tune.db", target=tools.llvm)
+def test_the_ledger_equals_what_was_predicted(callbacks, tools, tmp_path, watched, opened):
+    database = opened(tmp_path / "tune.db", target=tools.llvm)
     model = CostModel(database, recipe=QUICK, residuals=False)
     given = CALLBACKS[callbacks](database)
     tune(model, database, tmp_path, tools.matmul(64), tools.llvm, measure_callbacks=given)
@@ -179,7 +179,6 @@ def test_the_ledger_equals_what_was_predicted(callbacks, tools, tmp_path, watche
         missing = [one for one in programs if one.trace in said and one.id not in known]
         assert missing == []
         assert any(trial.mean is None for trial in trials)
-    database.close()
 
 
 def test_a_second_run_predicts_from_the_first_round_on(tools, tmp_path, watched):
@@ -204,8 +203,8 @@ def test_a_second_run_predicts_from_the_first_round_on(tools, tmp_path, watched)
     database.close()
 
 
-def test_no_schedule_is_extracted_twice(tools, tmp_path, extracted):
-    database = Database(tmp_path / "tune.db", target=tools.llvm, features=())
+def test_no_schedule_is_extracted_twice(tools, tmp_path, extracted, opened):
+    database = opened(tmp_path / "tune.db", target=tools.llvm, features=())
     tune(CostModel(database, recipe=QUICK), database, tmp_path, tools.matmul(64), tools.llvm)
     assert len(extracted) > 2 * TRIALS
     assert len({mod.__chandle__() for mod in extracted}) == len(extracted)
@@ -213,7 +212,6 @@ def test_no_schedule_is_extracted_twice(tools, tmp_path, extracted):
     (stored,) = database.store.features.sets()
     failed_to_build = ROUNDS * TRIALS // 7
     assert stored.programs >= ROUNDS * TRIALS - failed_to_build - 2
-    database.close()
 
 
 def test_two_runs_with_equal_seeds_say_the_same(tools, tmp_path, watched):
@@ -229,8 +227,8 @@ def test_two_runs_with_equal_seeds_say_the_same(tools, tmp_path, watched):
         np.testing.assert_array_equal(one, other)
 
 
-def test_errors_keep_their_type_through_tvm(tools, tmp_path, monkeypatch):
-    database = Database(tmp_path / "tune.db", target=tools.llvm)
+def test_errors_keep_their_type_through_tvm(tools, tmp_path, monkeypatch, opened):
+    database = opened(tmp_path / "tune.db", target=tools.llvm)
 
     def fail(*_, **__):
         raise tunedb.PluginError("XGBoost is gone")
@@ -241,16 +239,15 @@ def test_errors_keep_their_type_through_tvm(tools, tmp_path, monkeypatch):
         tune(model, database, tmp_path, tools.matmul(64), tools.llvm)
     # What was measured until then is stored.
     assert TRIALS <= len(database) < ROUNDS * TRIALS
-    database.close()
 
 
 @pytest.mark.stress
-def test_real_run_end_to_end(tools, tmp_path, watched):
+def test_real_run_end_to_end(tools, tmp_path, watched, opened):
     """Build and measure on this machine; a model of what came out ranks it, saved and loaded."""
     cpu = tvm.target.codegen.llvm_get_system_cpu()
     target = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": cpu})
     config = ms.runner.EvaluatorConfig(number=1, repeat=3, min_repeat_ms=2)
-    database = Database(tmp_path / "tune.db", target=target)
+    database = opened(tmp_path / "tune.db", target=target)
     model = CostModel(database, recipe=QUICK)
     with WarmBuilder(max_workers=2) as builder:
         tune(
@@ -272,4 +269,3 @@ def test_real_run_end_to_end(tools, tmp_path, watched):
     rows = database.store.features.rows(loaded._online.rows.feature_set, ids)
     scores = scorer.model.score_programs(rows)
     assert pairwise_accuracy(np.array([1 / one.mean for one in records]), scores) > 0.6
-    database.close()

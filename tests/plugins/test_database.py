@@ -27,11 +27,6 @@ BAD = 1e10
 
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "tune.db"
-
-
-@pytest.fixture
 def database(path, tools):
     db = Database(path, target=tools.llvm)
     yield db
@@ -195,8 +190,7 @@ def test_module_equalities(equality, tools, path):
     theirs = ms.database.MemoryDatabase(module_equality=equality)
     ours = Database(path, target=tools.llvm, module_equality=equality)
     for db in (theirs, ours):
-        workload = db.commit_workload(plain)
-        db.commit_tuning_record(tools.record(plain, workload, [1.0], target=tools.llvm))
+        tools.commit(db, plain, [1.0], target=tools.llvm)
     assert ours.has_workload(fused) == theirs.has_workload(fused) == (equality == "anchor-block")
     for mod in (plain, fused):
         mine = ours.query_tuning_record(mod, tools.llvm, "main")
@@ -263,10 +257,7 @@ def test_block_names_outside_the_hash(path, tools):
     assert tvm_ffi.structural_hash(first) == tvm_ffi.structural_hash(second)
     database = Database(path, target=tools.llvm)
     for mod, block, seconds in ((first, "C", 2.0), (second, "Product", 1.0)):
-        workload = database.commit_workload(mod)
-        database.commit_tuning_record(
-            tools.record(mod, workload, [seconds], target=tools.llvm, block=block)
-        )
+        tools.commit(database, mod, [seconds], target=tools.llvm, block=block)
     database.close()
     database = Database(path, target=tools.llvm)
     for mod in (first, second):
@@ -280,12 +271,9 @@ def test_block_names_outside_the_hash(path, tools):
 
 def test_unions_and_current(database, tools):
     mod = tools.matmul()
-    workload = database.commit_workload(mod)
-    database.commit_tuning_record(tools.record(mod, workload, [1.0], target=tools.llvm))
+    tools.commit(database, mod, [1.0], target=tools.llvm)
     other = ms.database.MemoryDatabase()
-    other.commit_tuning_record(
-        tools.record(mod, other.commit_workload(mod), [0.5], target=tools.llvm)
-    )
+    tools.commit(other, mod, [0.5], target=tools.llvm)
     union = ms.database.UnionDatabase(database, other)
     assert tools.seconds([union.query_tuning_record(mod, tools.llvm, "main")]) == [[0.5]]
     ordered = ms.database.OrderedUnionDatabase(database, other)
@@ -300,8 +288,7 @@ def test_unions_and_current(database, tools):
 
 def test_relax_pass_uses_the_stored_schedule(database, tools):
     mod = tools.matmul()
-    workload = database.commit_workload(mod)
-    database.commit_tuning_record(tools.record(mod, workload, [1.0], target=tools.llvm))
+    tools.commit(database, mod, [1.0], target=tools.llvm)
     scheduled = ms.tir_integration.compile_tir(database, mod, tools.llvm)
     assert "T.parallel" in scheduled.mod.script()
 
@@ -311,13 +298,12 @@ def test_relax_pass_uses_the_stored_schedule(database, tools):
 
 def _commit(tools, database, target, seconds):
     mod = tools.matmul()
-    workload = database.commit_workload(mod)
-    database.commit_tuning_record(tools.record(mod, workload, [seconds], target=target))
+    workload = tools.commit(database, mod, [seconds], target=target)
     return mod, workload
 
 
-def test_bound_handle_serves_its_target_alone(path, tools):
-    database = Database(path, target=tools.llvm)
+def test_bound_handle_serves_its_target_alone(path, tools, opened):
+    database = opened(path, target=tools.llvm)
     for target, seconds in ((tools.cuda, 0.1), (tools.llvm_other, 0.2), (tools.llvm, 0.3)):
         mod, workload = _commit(tools, database, target, seconds)
     assert tools.seconds(database.get_top_k(workload, 9)) == [[0.3]]
@@ -325,7 +311,6 @@ def test_bound_handle_serves_its_target_alone(path, tools):
     assert database.query_tuning_record(mod, tools.cuda, "m") is None
     assert tools.seconds(database.get_all_tuning_records()) == [[0.3]]
     assert len(database) == 1
-    database.close()
 
 
 def test_compatible_targets_only_when_told(path, tools):
@@ -430,16 +415,14 @@ def test_record_that_does_not_replay_is_skipped_and_quarantined(path, tools):
         assert store.records.count() == 2
 
 
-def test_unknown_instruction_is_skipped_and_quarantined(path, tools):
+def test_unknown_instruction_is_skipped_and_quarantined(path, tools, opened):
     mod = tools.matmul()
-    database = Database(path, target=tools.llvm)
-    workload = database.commit_workload(mod)
-    database.commit_tuning_record(tools.record(mod, workload, [0.2], target=tools.llvm))
+    database = opened(path, target=tools.llvm)
+    workload = tools.commit(database, mod, [0.2], target=tools.llvm)
     (record,) = database.store.records.iterate()
     _add_with_unknown_instruction(database.store, record.measurement)
     assert tools.seconds(database.get_top_k(workload, 5)) == [[0.2]]
     assert "record 2 cannot be rebuilt" in database.store.quarantine.rows()[0].item.reason
-    database.close()
 
 
 def _add_with_unknown_instruction(store, measurement):
@@ -467,8 +450,7 @@ def test_times_that_are_not_finite_are_quarantined(database, tools, value):
 def test_read_only(path, tools):
     mod = tools.matmul()
     database = Database(path, target=tools.llvm)
-    workload = database.commit_workload(mod)
-    database.commit_tuning_record(tools.record(mod, workload, [0.2], target=tools.llvm))
+    workload = tools.commit(database, mod, [0.2], target=tools.llvm)
     database.close()
     database = Database(path, target=tools.llvm, read_only=True)
     workload = database.commit_workload(tools.matmul())
@@ -501,9 +483,7 @@ def test_errors_keep_their_type_through_cpp(tmp_path):
 def test_freed_without_cycles(path, tools):
     database = Database(path, target=tools.llvm)
     mod = tools.matmul()
-    database.commit_tuning_record(
-        tools.record(mod, database.commit_workload(mod), [1.0], target=tools.llvm)
-    )
+    tools.commit(database, mod, [1.0], target=tools.llvm)
     references = [weakref.ref(database), weakref.ref(handle_of(database))]
     gc.disable()
     try:
@@ -517,9 +497,7 @@ def test_lives_on_inside_cpp(tools):
     """A union keeps the handle although Python has dropped the wrapper."""
     database = Database(":memory:", target=tools.llvm)
     mod = tools.matmul()
-    database.commit_tuning_record(
-        tools.record(mod, database.commit_workload(mod), [1.0], target=tools.llvm)
-    )
+    tools.commit(database, mod, [1.0], target=tools.llvm)
     union = ms.database.UnionDatabase(database)
     del database
     assert tools.seconds([union.query_tuning_record(mod, tools.llvm, "main")]) == [[1.0]]
@@ -558,8 +536,8 @@ def test_used_from_other_threads(database, tools):
     assert tools.seconds(database.get_top_k(workload, 1)) == [[1.0]]
 
 
-def test_live_records_are_bounded(path, tools):
-    database = Database(path, target=tools.llvm, live_records=8)
+def test_live_records_are_bounded(path, tools, opened):
+    database = opened(path, target=tools.llvm, live_records=8)
     mod = tools.matmul()
     workload = database.commit_workload(mod)
     for n in range(30):
@@ -570,7 +548,6 @@ def test_live_records_are_bounded(path, tools):
     top = database.get_top_k(workload, 30)
     assert tools.seconds(top) == [[float(n)] for n in range(1, 31)]
     assert len(handle_of(database).records) == 8
-    database.close()
 
 
 def test_sees_what_other_handles_commit(path, tools):
@@ -578,9 +555,7 @@ def test_sees_what_other_handles_commit(path, tools):
     first, second = (Database(path, target=tools.llvm) for _ in range(2))
     workload = second.commit_workload(mod)
     assert second.get_top_k(workload, 1) == []
-    first.commit_tuning_record(
-        tools.record(mod, first.commit_workload(mod), [1.0], target=tools.llvm)
-    )
+    tools.commit(first, mod, [1.0], target=tools.llvm)
     assert tools.seconds(second.get_top_k(workload, 1)) == [[1.0]]
     first.close()
     second.close()
@@ -594,9 +569,7 @@ def test_imported_workload_answers_a_live_one(tmp_path, path, tools):
     mod = tools.matmul()
     (tmp_path / "w").mkdir()
     json_db = ms.database.JSONDatabase(work_dir=str(tmp_path / "w"))
-    json_db.commit_tuning_record(
-        tools.record(mod, json_db.commit_workload(mod), [0.5], target=tools.llvm)
-    )
+    tools.commit(json_db, mod, [0.5], target=tools.llvm)
     with tunedb.open(path) as store:
         (log,) = find_logs([tmp_path / "w"])
         report = import_log(store, log, source="file")
@@ -618,9 +591,7 @@ def test_imported_variant_answers_beside_a_live_workload(tmp_path, path, tools):
 
     live, variant = tools.matmul(), tools.matmul(block="Product")
     database = Database(path, target=tools.llvm)
-    database.commit_tuning_record(
-        tools.record(live, database.commit_workload(live), [2.0], target=tools.llvm)
-    )
+    tools.commit(database, live, [2.0], target=tools.llvm)
     database.close()
     (tmp_path / "w").mkdir()
     json_db = ms.database.JSONDatabase(work_dir=str(tmp_path / "w"))
@@ -640,10 +611,10 @@ def test_imported_variant_answers_beside_a_live_workload(tmp_path, path, tools):
         database.close()
 
 
-def test_export_is_what_tvm_reads(tmp_path, path, tools):
+def test_export_is_what_tvm_reads(tmp_path, path, tools, opened):
     from tunedb.formats.export import export_metaschedule
 
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     for n in (16, 8):
         mod = tools.matmul(n)
         workload = database.commit_workload(mod)
@@ -663,4 +634,3 @@ def test_export_is_what_tvm_reads(tmp_path, path, tools):
             mine = database.get_top_k(database.commit_workload(mod), k)
             other = theirs.get_top_k(theirs.commit_workload(mod), k)
             assert [r.as_json() for r in mine] == [r.as_json() for r in other]
-    database.close()

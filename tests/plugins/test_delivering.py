@@ -137,12 +137,12 @@ def test_a_server_that_restarts_while_it_is_tuned_into(
 
 
 def test_a_server_that_stays_away_while_it_is_tuned_into(
-    tools, postgres_server, postgres_url, tmp_path, monkeypatch
+    tools, postgres_server, postgres_url, tmp_path, monkeypatch, opened
 ):
     """When the retries end, the batch is in a file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(limits, "RECONNECT_S", 0.5)
-    database = Database(postgres_url, target=tools.llvm)
+    database = opened(postgres_url, target=tools.llvm)
     mod = tools.matmul(16)
     workload = database.commit_workload(mod)
     made = tools.record(mod, workload, [1.0], target=tools.llvm)
@@ -153,4 +153,3 @@ def test_a_server_that_stays_away_while_it_is_tuned_into(
     ):
         database.record_batch(batch)
     assert list(tmp_path.glob("*.spool-*.json"))
-    database.close()

@@ -85,18 +85,17 @@ def test_rows_are_stored_with_the_batch(sets, batch, tmp_path):
     with_features.close()
 
 
-def test_no_features(sets, batch, tmp_path):
-    database = Database(tmp_path / "a.db", features=())
+def test_no_features(sets, batch, tmp_path, opened):
+    database = opened(tmp_path / "a.db", features=())
     record(database._handle, *batch((4, 4)))
     assert database.store.features.sets() == []
-    database.close()
 
 
-def test_failures_stop_nothing_and_are_said_once(sets, batch, tmp_path, warnings):
+def test_failures_stop_nothing_and_are_said_once(sets, batch, tmp_path, warnings, opened):
     broken = sets["fake.steps"]
     broken.rows = lambda programs: [ValueError("too hard") for _ in programs]
     sets["fake.scheduled"].nest_rows = lambda nest, *, gpu: np.full((1, 1), np.nan)
-    database = Database(tmp_path / "a.db", features=("fake.scheduled", "fake.steps"))
+    database = opened(tmp_path / "a.db", features=("fake.scheduled", "fake.steps"))
     for tile in ((4, 4), (2, 8), (8, 2)):
         record(database._handle, *batch(tile))
     store = database.store
@@ -107,11 +106,12 @@ def test_failures_stop_nothing_and_are_said_once(sets, batch, tmp_path, warnings
     loud = [text for level, text in warnings if level >= 30]
     assert len(loud) == 2
     assert len(warnings) == 6
-    database.close()
 
 
-def test_an_error_of_the_machinery_stops_nothing(sets, batch, tmp_path, warnings, monkeypatch):
-    database = Database(tmp_path / "a.db", features=("fake.scheduled",))
+def test_an_error_of_the_machinery_stops_nothing(
+    sets, batch, tmp_path, warnings, monkeypatch, opened
+):
+    database = opened(tmp_path / "a.db", features=("fake.scheduled",))
 
     def fail(*_):
         raise SystemError("no features today")
@@ -123,17 +123,15 @@ def test_an_error_of_the_machinery_stops_nothing(sets, batch, tmp_path, warnings
     record(database._handle, *batch((2, 8)))
     assert database.store.counts().measurements == 2
     assert [level for level, _ in warnings] == [30, 30]
-    database.close()
 
 
-def test_a_default_set_that_does_not_load_is_left_out(sets, batch, tmp_path, warnings):
-    database = Database(tmp_path / "a.db")
+def test_a_default_set_that_does_not_load_is_left_out(sets, batch, tmp_path, warnings, opened):
+    database = opened(tmp_path / "a.db")
     record(database._handle, *batch((4, 4)))
     record(database._handle, *batch((2, 8)))
     assert [text.partition(": ")[2] for _, text in warnings] == [
         "features left out: tunedb.scheduled: no feature set 'tunedb.scheduled'"
     ]
-    database.close()
 
 
 def test_names_are_checked_when_they_are_given(tmp_path):
@@ -143,8 +141,8 @@ def test_names_are_checked_when_they_are_given(tmp_path):
         Database(tmp_path / "a.db", features="steps")
 
 
-def test_the_default_is_the_scheduled_set(batch, tmp_path):
-    database = Database(tmp_path / "a.db")
+def test_the_default_is_the_scheduled_set(batch, tmp_path, opened):
+    database = opened(tmp_path / "a.db")
     record(database._handle, *batch((4, 4), (2, 8)))
     (stored,) = database.store.features.sets()
     scheduled = base.feature_set("tunedb.scheduled")
@@ -154,4 +152,3 @@ def test_the_default_is_the_scheduled_set(batch, tmp_path):
         2,
     )
     assert stored.columns == scheduled.columns
-    database.close()

@@ -75,28 +75,6 @@ SILENT = {
 }
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "tune.db"
-
-
-@pytest.fixture
-def no_parser(monkeypatch):
-    """Fail where TVM reads a script or a graph."""
-    calls = []
-
-    def refuse(source, *_):
-        calls.append(source)
-        raise ValueError("TVM must not read this")
-
-    monkeypatch.setattr(modules, "from_script", refuse)
-    monkeypatch.setattr(modules, "to_module", refuse)
-    monkeypatch.setattr(tvm.script, "from_source", refuse)
-    monkeypatch.setattr(tvm.ir, "load_json", refuse)
-    yield
-    assert calls == []
-
-
 def theirs(measurement, body, seconds=0.25, *, version=None, trace=None, target=None):
     """The measurement as another team's database would give it."""
     version = str(tvm.__version__) if version is None else version
@@ -186,10 +164,12 @@ def test_a_teams_records_after_a_merge(path, tmp_path, tools, monkeypatch, trust
 @pytest.mark.parametrize("body", list(BODIES))
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.usefixtures("no_parser")
-def test_promise_18_bodies_of_others_are_never_parsed(path, live, tools, body, source, read_only):
+def test_promise_18_bodies_of_others_are_never_parsed(
+    path, live, tools, body, source, read_only, opened
+):
     mod, measurement = live
     merge_in(path, [theirs(measurement, BODIES[body](mod))], source, names(mod))
-    database = Database(path, target=tools.llvm, read_only=read_only)
+    database = opened(path, target=tools.llvm, read_only=read_only)
     assert database.has_workload(mod)
     assert not database.has_workload(tools.matmul(8))
     record = database.query_tuning_record(mod, tools.llvm, "main")
@@ -199,68 +179,63 @@ def test_promise_18_bodies_of_others_are_never_parsed(path, live, tools, body, s
     (record,) = database.get_top_k(database.commit_workload(mod), 5)
     applies(record, mod)
     assert database.store.quarantine.rows() == []
-    database.close()
 
 
 @pytest.mark.parametrize("body", list(SILENT))
 @pytest.mark.usefixtures("no_parser")
-def test_a_body_that_tells_nothing_answers_nothing(path, live, tools, body):
+def test_a_body_that_tells_nothing_answers_nothing(path, live, tools, body, opened):
     """A name alone makes no workload the user's."""
     mod, measurement = live
     merge_in(path, [theirs(measurement, SILENT[body](path.parent))], THEIRS, names(mod))
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     assert not database.has_workload(mod)
     assert database.query_schedule(mod, tools.llvm, "main") is None
     assert database.get_top_k(database.commit_workload(mod), 5) == []
     assert not (path.parent / "it-ran").exists()
-    database.close()
 
 
 @pytest.mark.parametrize("body", list(BODIES))
 @pytest.mark.usefixtures("no_parser")
-def test_untrusted_ones_answer_nothing(path, live, tools, body):
+def test_untrusted_ones_answer_nothing(path, live, tools, body, opened):
     mod, measurement = live
     merge_in(path, [theirs(measurement, BODIES[body](mod))], FOREIGN, names(mod))
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     assert not database.has_workload(mod)
     assert database.query_schedule(mod, tools.llvm, "main") is None
     assert database.get_top_k(database.commit_workload(mod), 5) == []
     assert database.get_all_tuning_records() == []
-    database.close()
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_nothing_is_written_down_for_them(path, live, tools):
+def test_nothing_is_written_down_for_them(path, live, tools, opened):
     """Neither a script nor a name: those would make them look like an own source's."""
     mod, measurement = live
     merge_in(path, [theirs(measurement, b"garbage")], THEIRS)
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     assert not database.has_workload(mod)
     assert database.store.names.aliases(1) == []
     assert database.store.workloads.get(1).script is None
-    database.close()
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_equal_bytes_are_the_users_own_module(path, live, tools):
+def test_equal_bytes_are_the_users_own_module(path, live, tools, opened):
     """A JSON log has no names; the graph that the user's module makes is the same, byte by byte."""
     mod, measurement = live
     merge_in(path, [theirs(measurement, measurement.program.workload.body)])
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     record = database.query_tuning_record(mod, tools.llvm, "main")
     assert tools.seconds([record]) == [[0.25]]
     applies(record, mod)
-    database.close()
 
 
 # ---- among all records ---------------------------------------------------------------------------
 
 
-def test_all_records_have_those_with_an_own_module(path, live, tools):
+def test_all_records_have_those_with_an_own_module(path, live, tools, opened):
     mod, measurement = live
     merge_in(path, [theirs(measurement, strange(mod))], THEIRS, names(mod))
     merge_in(path, [theirs(measurement, b"of something else", 0.125)])
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     told = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(records._log, "warning", lambda *words: told.append(words[0] % words[1:]))
@@ -275,10 +250,9 @@ def test_all_records_have_those_with_an_own_module(path, live, tools):
         pruned = ms.database.MemoryDatabase()
         database.dump_pruned(pruned)
         assert tools.seconds(pruned.get_all_tuning_records()) == [[0.25]]
-    database.close()
 
 
-def test_own_failed_records_are_still_among_all(path, live, tools):
+def test_own_failed_records_are_still_among_all(path, live, tools, opened):
     """An imported log of which nothing works has neither a script nor a record to serve."""
     _, measurement = live
     workload = replace(measurement.program.workload, script=None)
@@ -292,22 +266,20 @@ def test_own_failed_records_are_still_among_all(path, live, tools):
         store.records.add([failed], OWN)
         assert not store.provenance.is_own_workload(1)
         assert store.provenance.own_workloads() == {1}
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     assert tools.seconds(database.get_all_tuning_records()) == [[1e10]]
-    database.close()
 
 
-def test_an_own_record_vouches_for_the_body(path, live, tools):
+def test_an_own_record_vouches_for_the_body(path, live, tools, opened):
     mod, measurement = live
     merge_in(path, [theirs(measurement, measurement.program.workload.body)])
     with tunedb.open(path) as store:
         assert not store.provenance.is_own_workload(1)
         store.records.add([measurement], OWN)
         assert store.provenance.is_own_workload(1)
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     assert tools.seconds(database.get_all_tuning_records()) == [[0.25], [0.5]]
     applies(database.get_all_tuning_records()[0], mod)
-    database.close()
 
 
 def test_features_of_their_programs_come_from_own_modules(path, live, tools, monkeypatch):
@@ -323,7 +295,7 @@ def test_features_of_their_programs_come_from_own_modules(path, live, tools, mon
 
 
 @pytest.mark.parametrize("source", [long(THEIRS), FOREIGN], ids=["trusted", "foreign"])
-def test_measuring_again_does_not_vouch_for_a_body(path, live, tools, source):
+def test_measuring_again_does_not_vouch_for_a_body(path, live, tools, source, opened):
     """A program that passes is verified; whose workload it is stays as it was."""
     mod, measurement = live
     merge_in(path, [theirs(measurement, strange(mod))], source, names(mod))
@@ -340,17 +312,16 @@ def test_measuring_again_does_not_vouch_for_a_body(path, live, tools, source):
         assert store.provenance.own_workloads() == set()
         *_, last = store.records.iterate()
         assert last.source.trust is Trust.VERIFIED
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     assert database._handle.workloads.get(1).is_exact is False
     applies(database.query_tuning_record(mod, tools.llvm, "main"), mod)
-    database.close()
 
 
 # ---- names that lie ------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_a_name_that_lies(path, live, tools):
+def test_a_name_that_lies(path, live, tools, opened):
     """The best record is of another module: it does not replay, and the next best answers."""
     mod, measurement = live
     instructions, decisions = join_trace(measurement.program.trace)
@@ -361,7 +332,7 @@ def test_a_name_that_lies(path, live, tools):
         theirs(measurement, strange(mod)),
     ]
     merge_in(path, lies, THEIRS, names(mod))
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     assert "T.parallel" in database.query_schedule(mod, tools.llvm, "main").mod.script()
     (row,) = database.store.quarantine.rows()
     assert "record 1 cannot be rebuilt" in row.item.reason
@@ -369,10 +340,9 @@ def test_a_name_that_lies(path, live, tools):
     # The module that is committed has another Workload object, but the same blocks.
     database.query_schedule(mod, tools.llvm, "main")
     assert tools.seconds(database.get_top_k(workload, 5)) == [[0.25]]
-    database.close()
 
 
-def test_another_module_under_that_name_may_fit(path, tools, live):
+def test_another_module_under_that_name_may_fit(path, tools, live, opened):
     """Names of blocks are outside TVM's hash: what fails on one module is tried on the next."""
     mod, measurement = live
     other = tools.matmul(block="another")
@@ -383,30 +353,28 @@ def test_another_module_under_that_name_may_fit(path, tools, live):
         other, "structural"
     )
     merge_in(path, [record], THEIRS, names(mod))
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     for one in (mod, other):
         database.commit_workload(one)
     assert database.query_schedule(mod, tools.llvm, "main") is None
     assert database.query_schedule(other, tools.llvm, "main") is not None
     assert database.query_schedule(mod, tools.llvm, "main") is None
-    database.close()
 
 
-def test_a_row_with_the_names_of_two_modules(path, live, tools):
+def test_a_row_with_the_names_of_two_modules(path, live, tools, opened):
     """It answers for the one whose structure it has."""
     mod, measurement = live
     small = tools.matmul(8)
     merge_in(path, [theirs(measurement, strange(mod))], THEIRS, [*names(mod), *names(small)])
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     for _ in range(2):
         record = database.query_tuning_record(mod, tools.llvm, "main")
         tvm.ir.assert_structural_equal(record.workload.mod, mod)
         assert database.query_tuning_record(small, tools.llvm, "main") is None
         assert not database.has_workload(small)
-    database.close()
 
 
-def test_a_name_on_an_own_row_does_nothing(path, live, tools):
+def test_a_name_on_an_own_row_does_nothing(path, live, tools, opened):
     """TVM may read that row, so its own equality decides."""
     mod, measurement = live
     small = tools.matmul(8)
@@ -416,18 +384,17 @@ def test_a_name_on_an_own_row_does_nothing(path, live, tools):
     with closing(sqlite3.connect(path)) as db, db:
         for alias in names(small):
             db.execute("INSERT INTO workload_alias VALUES (?, ?, 1, 1)", (alias.scheme, alias.key))
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     assert not database.has_workload(small)
     assert database.query_tuning_record(small, tools.llvm, "main") is None
     assert database.query_tuning_record(mod, tools.llvm, "main") is not None
-    database.close()
 
 
-def test_what_is_measured_belongs_to_the_own_module(path, live, tools):
+def test_what_is_measured_belongs_to_the_own_module(path, live, tools, opened):
     """Not to their row, whose body is somebody else's word."""
     mod, measurement = live
     merge_in(path, [theirs(measurement, strange(mod))], THEIRS, names(mod))
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     workload = database.query_tuning_record(mod, tools.llvm, "main").workload
     database.commit_tuning_record(
         tools.record(mod, workload, [0.1], tile=(8, 2), target=tools.llvm)
@@ -435,14 +402,13 @@ def test_what_is_measured_belongs_to_the_own_module(path, live, tools):
     *_, last = database.store.records.iterate()
     assert last.measurement.program.workload.digest == modules.to_workload(mod).digest
     assert tools.seconds(database.get_top_k(workload, 5)) == [[0.1], [0.25]]
-    database.close()
 
 
 # ---- other releases and other targets ------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_records_of_another_release_are_served_by_script(path, live, tools):
+def test_records_of_another_release_are_served_by_script(path, live, tools, opened):
     """A structural hash is one of its release; the digest of the script is the same in all."""
     mod, measurement = live
     instructions, decisions = join_trace(measurement.program.trace)
@@ -455,21 +421,20 @@ def test_records_of_another_release_are_served_by_script(path, live, tools):
     record = theirs(measurement, crashing(mod), version="0.26.0", trace=split_trace(old, decisions))
     (script,) = [one for one in names(mod) if one.scheme == modules.SCRIPT]
     merge_in(path, [record], VERIFIED, [script])
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     assert database.has_workload(mod)
     (found,) = database.get_top_k(database.commit_workload(mod), 5)
     applies(found, mod)
     assert found.trace.insts[0].kind.name == "GetSBlock"
     assert database.query_schedule(mod, tools.llvm, "main") is not None
-    database.close()
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_they_stand_beside_own_ones(path, live, tools):
+def test_they_stand_beside_own_ones(path, live, tools, opened):
     mod, measurement = live
     (script,) = [one for one in names(mod) if one.scheme == modules.SCRIPT]
     merge_in(path, [theirs(measurement, crashing(mod), version="0.26.0")], THEIRS, [script])
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     workload = database.commit_workload(mod)
     for seconds, tile in ((0.125, (8, 2)), (0.5, (2, 8))):
         database.commit_tuning_record(
@@ -478,10 +443,9 @@ def test_they_stand_beside_own_ones(path, live, tools):
     top = database.get_top_k(workload, 5)
     assert tools.seconds(top) == [[0.125], [0.25], [0.5]]
     assert all(one.workload.same_as(workload) for one in top)
-    database.close()
 
 
-def test_a_trace_that_cannot_be_upgraded_is_left_out(path, live, tools):
+def test_a_trace_that_cannot_be_upgraded_is_left_out(path, live, tools, opened):
     mod, measurement = live
     instructions, decisions = join_trace(measurement.program.trace)
     gone = [*instructions[:1], ["SetAxisSeparator", ["b0"], [0, 1, [1]], []], *instructions[1:]]
@@ -491,9 +455,8 @@ def test_a_trace_that_cannot_be_upgraded_is_left_out(path, live, tools):
         theirs(measurement, crashing(mod), version="0.26.0"),
     ]
     merge_in(path, found, THEIRS, names(mod))
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     assert tools.seconds(database.get_top_k(database.commit_workload(mod), 5)) == [[0.25]]
-    database.close()
 
 
 def test_records_of_another_target_answer_only_when_asked(path, live, tools):

@@ -42,6 +42,5 @@ def test_kernels_do_not_bind_a_handle(tmp_path, tools):
         store.records.add([Measurement(program, (1e-9,))], Source("kernels"))
     with Database(path) as database:
         assert database.get_all_tuning_records() == []
-        workload = database.commit_workload(mod)
-        database.commit_tuning_record(tools.record(mod, workload, [0.25], target=tools.llvm))
+        workload = tools.commit(database, mod, [0.25], target=tools.llvm)
         assert [float(r.run_secs[0]) for r in database.get_top_k(workload, 5)] == [0.25]

@@ -64,19 +64,6 @@ def fill(url, tools, mod, *found, target=None, **options):
             )
 
 
-@pytest.fixture
-def no_parser(monkeypatch):
-    """Fail where TVM reads a script or a graph."""
-
-    def refuse(source, *_):
-        pytest.fail(f"TVM must not read {source!r}")
-
-    monkeypatch.setattr(modules, "from_script", refuse)
-    monkeypatch.setattr(modules, "to_module", refuse)
-    monkeypatch.setattr(tvm.script, "from_source", refuse)
-    monkeypatch.setattr(tvm.ir, "load_json", refuse)
-
-
 # ---- who answers ---------------------------------------------------------------------------------
 
 

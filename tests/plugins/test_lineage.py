@@ -88,8 +88,8 @@ def test_extra_is_what_has_no_column():
 
 
 @pytest.mark.parametrize("callbacks", ["ours", "AddToDatabase"])
-def test_it_is_stored_with_the_measurement(callbacks, batch, tools):
-    database = Database(":memory:", target=tools.llvm)
+def test_it_is_stored_with_the_measurement(callbacks, batch, tools, opened):
+    database = opened(":memory:", target=tools.llvm)
     descents = [
         Lineage(Origin.RANDOM),
         Lineage(Origin.WARM, A),
@@ -115,11 +115,10 @@ def test_it_is_stored_with_the_measurement(callbacks, batch, tools):
     ]
     assert [one.donor for one in stored] == [None, A, A, None]
     assert [one.extra for one in stored] == [None, None, descents[2].extra(), None]
-    database.close()
 
 
-def test_a_served_candidate_is_not_stored_and_takes_a_number(batch, tools, tmp_path):
-    database = Database(":memory:", target=tools.llvm)
+def test_a_served_candidate_is_not_stored_and_takes_a_number(batch, tools, tmp_path, opened):
+    database = opened(":memory:", target=tools.llvm)
     batch.builds[1] = ms.builder.BuilderResult(str(tmp_path / ARTIFACT), None)
     record(database._handle, batch.context, batch.candidates, batch.builds, batch.runs)
     # AddToDatabase stands behind.
@@ -130,7 +129,6 @@ def test_a_served_candidate_is_not_stored_and_takes_a_number(batch, tools, tmp_p
     stored = [one.measurement for one in database.store.records.iterate()]
     assert [one.run_secs for one in stored] == [(1e-3,), (3e-3,), (4e-3,)]
     assert [one.occurrence for one in stored] == [0, 2, 3]
-    database.close()
 
 
 def test_the_registry_is_bounded_and_forgets(batch, monkeypatch):

@@ -122,9 +122,9 @@ def test_all_workloads(kind):
 
 def test_settled_programs_stay_as_they_are():
     """Where we simplify once, TVM's second time changes nothing; elsewhere it may."""
-    settled, _ = _count_changed(SMALL, 4, seed=2)
+    settled, _ = _count_changed(SMALL, 3, seed=2)
     assert settled >= 50
-    _, changed = _count_changed(["vnni-dense"], 24, seed=2)
+    _, changed = _count_changed(["vnni-dense"], 12, seed=2)
     assert changed >= 1
 
 

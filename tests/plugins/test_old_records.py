@@ -40,11 +40,6 @@ OLD = [
 ]
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "tune.db"
-
-
 def as_of_0_13(trace):
     """The same trace as TVM 0.13 wrote it."""
     instructions, decisions = join_trace(trace)
@@ -68,23 +63,6 @@ def old_measurement(live, form, *, seconds=0.5, script=True):
         measurement.program, workload=workload, trace=as_of_0_13(measurement.program.trace)
     )
     return replace(measurement, program=program, run_secs=(seconds,), session=None)
-
-
-@pytest.fixture
-def no_parser(monkeypatch):
-    """Fail where TVM reads a script or a graph."""
-    calls = []
-
-    def refuse(source, *_):
-        calls.append(source)
-        raise ValueError("TVM must not read this")
-
-    monkeypatch.setattr(modules, "from_script", refuse)
-    monkeypatch.setattr(modules, "to_module", refuse)
-    monkeypatch.setattr(tvm.script, "from_source", refuse)
-    monkeypatch.setattr(tvm.ir, "load_json", refuse)
-    yield
-    assert calls == []
 
 
 # ---- workloads of other releases -----------------------------------------------------------------
@@ -118,15 +96,14 @@ def test_an_old_own_workload_is_rebuilt_from_its_script(path, live, tools, form,
         assert record.measurement.program.workload.body == form[1]
 
 
-def test_an_old_record_stands_beside_live_ones(path, live, tools):
+def test_an_old_record_stands_beside_live_ones(path, live, tools, opened):
     mod, measurement = live
     with tunedb.open(path) as store:
         store.records.add([old_measurement(live, OLD[0], seconds=0.25)], OWN)
         store.records.add([measurement], OWN)
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     assert tools.seconds(database.get_top_k(database.commit_workload(mod), 5)) == [[0.25], [0.5]]
     assert tools.seconds(database.get_all_tuning_records()) == [[0.25], [0.5]]
-    database.close()
 
 
 def test_an_upgraded_trace_makes_the_same_module(path, live, tools):
@@ -194,7 +171,7 @@ def test_a_script_that_does_not_parse(path, live, tools, script):
     served_to_nobody(path, mod, tools)
 
 
-def test_a_trace_that_cannot_be_upgraded(path, live, tools):
+def test_a_trace_that_cannot_be_upgraded(path, live, tools, opened):
     mod, measurement = live
     instructions, decisions = join_trace(measurement.program.trace)
     gone = [
@@ -208,12 +185,11 @@ def test_a_trace_that_cannot_be_upgraded(path, live, tools):
         store.records.add(
             [measurement, replace(measurement, program=program, run_secs=(0.25,))], OWN
         )
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     assert tools.seconds(database.get_top_k(database.commit_workload(mod), 5)) == [[0.5]]
     assert tools.seconds(database.get_all_tuning_records()) == [[0.5]]
     (row,) = database.store.quarantine.rows()
     assert "SetAxisSeparator" in row.item.reason
-    database.close()
 
 
 # ---- logs of other tools -------------------------------------------------------------------------
@@ -236,11 +212,11 @@ def legacy(target):
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_logs_of_other_tools_are_for_models_and_people(path, live, tools):
+def test_logs_of_other_tools_are_for_models_and_people(path, live, tools, opened):
     mod, measurement = live
     with tunedb.open(path) as store:
         store.records.add(legacy(measurement.program.target), OWN)
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     assert not database.has_workload(mod)
     workload = database.commit_workload(mod)
     assert database.get_top_k(workload, 5) == []
@@ -251,38 +227,35 @@ def test_logs_of_other_tools_are_for_models_and_people(path, live, tools):
     assert tools.seconds(database.get_all_tuning_records()) == [[0.5]]
     assert len(database) == 4
     assert database.store.quarantine.rows() == []
-    database.close()
 
 
-def test_their_targets_leave_an_unbound_handle_alone(path, live, tools):
+def test_their_targets_leave_an_unbound_handle_alone(path, live, tools, opened):
     """A log of another device does not make it unclear which device is meant."""
     mod, measurement = live
     with tunedb.open(path) as store:
         store.records.add([measurement, *legacy(measurement.program.target)], OWN)
-    database = Database(path)
+    database = opened(path)
     assert tools.seconds(database.get_all_tuning_records()) == [[0.5]]
     assert tools.seconds(database.get_top_k(database.commit_workload(mod), 5)) == [[0.5]]
-    database.close()
 
 
 # ---- records of foreign sources ------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_foreign_records_are_not_among_all(path, live, tools):
+def test_foreign_records_are_not_among_all(path, live, tools, opened):
     _, measurement = live
     with tunedb.open(path) as store:
         store.records.add([measurement], FOREIGN)
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     assert database.get_all_tuning_records() == []
     assert database.store.quarantine.rows() == []
-    database.close()
 
 
 GOLDEN = Path(__file__).parents[1] / "programs" / "workload_info" / "goldens" / "matmul-0.26.0.json"
 
 
-def test_a_graph_is_judged_by_what_it_holds(path, live, tools):
+def test_a_graph_is_judged_by_what_it_holds(path, live, tools, opened):
     """TVM 0.27 follows some graphs of 0.26 in circles until the process ends."""
     mod, measurement = live
     graph = orjson.loads(GOLDEN.read_bytes())
@@ -292,13 +265,12 @@ def test_a_graph_is_judged_by_what_it_holds(path, live, tools):
         program = replace(measurement.program, workload=wrong)
         store.records.add([replace(measurement, program=program)], OWN)
         assert modules.is_readable(store.workloads.get(1))
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     assert not database.has_workload(mod)
     assert list(database.get_all_tuning_records()) == []
-    database.close()
 
 
-def test_an_own_source_corrects_what_a_foreign_one_said(path, live, tools):
+def test_an_own_source_corrects_what_a_foreign_one_said(path, live, tools, opened):
     """Its version decides whether TVM reads a graph, and it is no part of the identity."""
     mod, measurement = live
     workload = measurement.program.workload
@@ -317,12 +289,11 @@ def test_an_own_source_corrects_what_a_foreign_one_said(path, live, tools):
         assert store.workloads.get(1).tvm_version == "0.27.0"
         store.records.add([replace(labelled("0.2.0"), measured_at=2)], FOREIGN)
         assert store.workloads.get(1).tvm_version == "0.27.0"
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     assert database.has_workload(mod)
-    database.close()
 
 
-def test_tensors_in_a_script_are_graphs_too(path, live, tools, monkeypatch):
+def test_tensors_in_a_script_are_graphs_too(path, live, tools, monkeypatch, opened):
     mod, measurement = live
     script = 'metadata = tvm.ir.load_json("""{}""")\n' + measurement.program.workload.script
     old = replace(measurement.program.workload, body=GRAPH, tvm_version="0.26.0", script=script)
@@ -330,9 +301,8 @@ def test_tensors_in_a_script_are_graphs_too(path, live, tools, monkeypatch):
     with tunedb.open(str(path)) as store:
         program = replace(measurement.program, workload=old)
         store.records.add([replace(measurement, program=program)], OWN)
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     assert not database.has_workload(mod)
-    database.close()
 
 
 def test_records_of_other_tools_are_not_even_read(path, live, tools, monkeypatch):

@@ -121,13 +121,12 @@ def test_what_is_done_is_less_than_the_run(candidates):
         runs.store.close()
 
 
-def test_a_handle_numbers_the_trials_of_each_session(tools, sqlite_file):
+def test_a_handle_numbers_the_trials_of_each_session(tools, sqlite_file, opened):
     """Also where one process tunes twice."""
-    from tunedb.plugins.metaschedule import Database
     from tunedb.plugins.metaschedule.database.database import handle_of
     from tunedb.plugins.metaschedule.database.handle import Candidate
 
-    database = Database(sqlite_file, target=tools.llvm)
+    database = opened(sqlite_file, target=tools.llvm)
     handle, mod = handle_of(database), tools.matmul(16)
     workload = handle.commit_workload(mod)
 
@@ -141,4 +140,3 @@ def test_a_handle_numbers_the_trials_of_each_session(tools, sqlite_file):
     assert run((16, 1), (8, 2), (4, 4)) == 0
     assert run((16, 1), (8, 2)) == 2
     assert run((4, 4)) == 0
-    database.close()

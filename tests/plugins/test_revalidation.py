@@ -396,7 +396,7 @@ def test_a_program_that_passes(path, tools, runs):
         assert [r.id for r in store.records.top_k([1])] == [1, 2]
 
 
-def test_wrong_results_are_not_served_any_more(path, tools, runs):
+def test_wrong_results_are_not_served_any_more(path, tools, runs, opened):
     runs.outcomes_by_tile[4, 4] = RunOutcome((0.0, 0.0, 3e-3, 1e-4), None)
     commit(path, tools, ([1e-3], (4, 4)), ([1.5e-3], (4, 4)), ([2e-3], (2, 8)))
     wrong, good = revalidated(path)
@@ -413,10 +413,9 @@ def test_wrong_results_are_not_served_any_more(path, tools, runs):
         assert store.records.get(1).retracted
     (again,) = revalidated(path)
     assert again.record.id == 3, "what is not served is not tried again"
-    database = Database(path, target=tools.llvm)
+    database = opened(path, target=tools.llvm)
     found = database.query_tuning_record(tools.matmul(), tools.llvm, "main")
     assert [float(v) for v in found.run_secs] == [2e-3]
-    database.close()
 
 
 def test_other_integers_are_told_in_words(path, tools, runs):

@@ -139,8 +139,8 @@ def origins(database, candidates):
 
 
 @pytest.mark.parametrize("model", ["random", "ours"])
-def test_a_tuning_run_stores_where_each_candidate_came_from(model, tools, tmp_path):
-    database = Database(":memory:", target=tools.llvm)
+def test_a_tuning_run_stores_where_each_candidate_came_from(model, tools, tmp_path, opened):
+    database = opened(":memory:", target=tools.llvm)
     chosen = {
         "cost_model": ms.cost_model.RandomModel(seed=1)
         if model == "random"
@@ -173,24 +173,22 @@ def test_a_tuning_run_stores_where_each_candidate_came_from(model, tools, tmp_pa
     ids = database.store.programs.ids([one.measurement.program.digest for one in records])
     programs = database.store.programs.get(ids)
     assert [hash_of(replayer.module(program)) for program in programs] == built
-    database.close()
 
 
-def test_two_tasks_have_a_search_each(tools, tmp_path):
+def test_two_tasks_have_a_search_each(tools, tmp_path, opened):
     mod = tvm.IRModule(
         {
             f"matmul{n}": tools.matmul(n)["main"].with_attr("global_symbol", f"matmul{n}")
             for n in (32, 48)
         }
     )
-    database = Database(":memory:", target=tools.llvm)
+    database = opened(":memory:", target=tools.llvm)
     search, _ = tune(database, mod, tools.llvm, tmp_path, trials=16)
     report = search.report()
     assert set(report) == {"matmul32", "matmul48"}
     counted = Counter(one.workload_id for one in database.store.records.iterate())
     assert sorted(counted.values()) == sorted(one["trials"] for one in report.values())
     assert min(counted.values()) >= 4
-    database.close()
 
 
 def test_a_second_run_serves_the_best_and_measures_nothing_again(tools, tmp_path):
@@ -215,8 +213,8 @@ def test_a_second_run_serves_the_best_and_measures_nothing_again(tools, tmp_path
 
 
 @pytest.mark.parametrize("remeasure", [False, True])
-def test_known_programs_are_proposed_to_be_remeasured(remeasure, tools, tmp_path):
-    database = Database(":memory:", target=tools.llvm)
+def test_known_programs_are_proposed_to_be_remeasured(remeasure, tools, tmp_path, opened):
+    database = opened(":memory:", target=tools.llvm)
     _, built = tune(database, tools.matmul(32), tools.llvm, tmp_path)
     known = Known(database._handle, remeasure=remeasure)
     options = {"shares": Shares(0.5, 0.0, 0.5), "generations": 0, "warm": False}
@@ -226,14 +224,13 @@ def test_known_programs_are_proposed_to_be_remeasured(remeasure, tools, tmp_path
     assert len(again) == (8 if remeasure else 1)
     assert set(origins(database, again)) == {Origin.MEASURED}
     assert remeasure or again[0].same_as(first[0])
-    database.close()
 
 
 # ---- the first batch -----------------------------------------------------------------------------
 
 
-def test_neighbours_come_first_on_a_new_workload(tools, tmp_path):
-    database = Database(":memory:", target=tools.llvm)
+def test_neighbours_come_first_on_a_new_workload(tools, tmp_path, opened):
+    database = opened(":memory:", target=tools.llvm)
     tune(database, tools.matmul(32), tools.llvm, tmp_path, trials=24)
     donors = {one.measurement.program.digest for one in database.store.records.iterate()}
     task = Task(database, tools.matmul(64), tools.llvm, batch=12)
@@ -246,11 +243,10 @@ def test_neighbours_come_first_on_a_new_workload(tools, tmp_path):
     assert report["offspring"]["warm"] > 0
     cold = Task(database, tools.matmul(64), tools.llvm, batch=12, warm=False)
     assert Origin.WARM not in origins(database, cold.batch())
-    database.close()
 
 
-def test_what_descends_from_a_neighbour_names_it(tools, tmp_path):
-    database = Database(":memory:", target=tools.llvm)
+def test_what_descends_from_a_neighbour_names_it(tools, tmp_path, opened):
+    database = opened(":memory:", target=tools.llvm)
     tune(database, tools.matmul(32), tools.llvm, tmp_path)
     donors = {one.measurement.program.digest for one in database.store.records.iterate()}
     task = Task(
@@ -265,46 +261,40 @@ def test_what_descends_from_a_neighbour_names_it(tools, tmp_path):
     bred = [one for one in found if one.origin in (Origin.MUTATED, Origin.CROSSED)]
     assert bred
     assert {one.donor for one in bred} & donors
-    database.close()
 
 
 @pytest.mark.parametrize(
     ("shares", "drawn"),
     [(Shares(1.0, 0.0, 0.0), 0), (Shares(0.5, 0.0, 0.5), 8), (Shares(0.0, 0.0, 1.0), 16)],
 )
-def test_a_population_begins_in_shares(shares, drawn, tools, tmp_path):
-    database = Database(":memory:", target=tools.llvm)
+def test_a_population_begins_in_shares(shares, drawn, tools, tmp_path, opened):
+    database = opened(":memory:", target=tools.llvm)
     tune(database, tools.matmul(32), tools.llvm, tmp_path, trials=16, batch=16)
     task = Task(database, tools.matmul(32), tools.llvm, shares=shares, generations=0)
     task.batch()
     (report,) = task.search.report().values()
     assert report["offspring"].get("random", 0) == drawn
-    database.close()
 
 
-def test_records_that_do_not_apply_are_passed_over(tools):
+def test_records_that_do_not_apply_are_passed_over(tools, opened):
     """Block names are outside of the module's hash, but traces refer to blocks by name."""
-    database = Database(":memory:", target=tools.llvm)
+    database = opened(":memory:", target=tools.llvm)
     variant = tools.matmul(32, block="other")
-    workload = database.commit_workload(variant)
-    database.commit_tuning_record(
-        tools.record(variant, workload, [1e-6], tile=(8, 4), target=tools.llvm, block="other")
-    )
+    tools.commit(database, variant, [1e-06], tile=(8, 4), target=tools.llvm, block="other")
     assert database.has_workload(tools.matmul(32))
     known = Known(database._handle)
     task = Task(database, tools.matmul(32), tools.llvm, known=known)
     for batch in iter(task.batch, None):
         assert set(origins(database, batch)) <= {Origin.RANDOM, Origin.MUTATED, Origin.CROSSED}
-    database.close()
 
 
 # ---- batches -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["llvm", "cuda"])
-def test_candidates_are_legal_and_never_repeat(kind, tools):
+def test_candidates_are_legal_and_never_repeat(kind, tools, opened):
     target = tools.llvm if kind == "llvm" else tvm.target.Target(GPU)
-    database = Database(":memory:", target=target)
+    database = opened(":memory:", target=target)
     task = Task(database, tools.matmul(64), target, trials=20)
     batches = task.batches()
     assert [len(one) for one in batches] == [8, 8, 4]
@@ -320,7 +310,6 @@ def test_candidates_are_legal_and_never_repeat(kind, tools):
     # On a GPU most programs break a limit of the device.
     assert (sum(report["illegal"].values()) > 0) == (kind == "cuda")
     assert all(report["illegal"][name] <= n for name, n in report["offspring"].items())
-    database.close()
 
 
 @pytest.mark.parametrize("kind", ["llvm", long("cuda")])
@@ -335,23 +324,24 @@ def test_equal_seeds_give_equal_candidates_whatever_the_threads(kind, tools):
     assert found[0] == found[1]
 
 
-def test_a_task_ends_when_there_is_nothing_new(tools):
+def test_a_task_ends_when_there_is_nothing_new(tools, opened):
     x = te.placeholder((2, 2), name="x")
     mod = te.create_prim_func([x, te.compute((2, 2), lambda i, j: x[i, j] + 1.0)])
     rounds = []
-    database = Database(":memory:", target=tools.llvm)
-    task = Task(database, mod, tools.llvm, trials=1000, batch=64, on_round=rounds.append)
+    database = opened(":memory:", target=tools.llvm)
+    task = Task(
+        database, mod, tools.llvm, trials=1000, batch=64, population_size=8, on_round=rounds.append
+    )
     batches = task.batches()
     proposed = [candidate for batch in batches for candidate in batch]
     assert len(set(hashes(proposed))) == len(proposed) < 64
     assert [one.proposed for one in rounds[-5:]] == [0] * 5
     assert [one.number for one in rounds] == list(range(1, len(rounds) + 1))
     assert task.batch() is None
-    database.close()
 
 
-def test_the_best_by_score_are_measured(tools):
-    database = Database(":memory:", target=tools.llvm)
+def test_the_best_by_score_are_measured(tools, opened):
+    database = opened(":memory:", target=tools.llvm)
     task = Task(database, tools.matmul(64), tools.llvm, eps_greedy=0.0, population_size=32)
     chosen = [seconds_of(one.sch.mod) for one in task.batch()]
     by_chance = Task(
@@ -361,16 +351,15 @@ def test_the_best_by_score_are_measured(tools):
     assert max(chosen) < np.median(drawn)
     assert sorted(chosen) == chosen
     assert sorted(drawn) != drawn
-    database.close()
 
 
-def test_scores_that_are_no_numbers_do_no_harm(tools):
+def test_scores_that_are_no_numbers_do_no_harm(tools, opened):
     class _Odd:
         def predict(self, context, candidates):
             odd = [float("nan"), float("inf"), -1.0, 0.0, 1e300]
             return [odd[number % 5] for number in range(len(candidates))]
 
-    database = Database(":memory:", target=tools.llvm)
+    database = opened(":memory:", target=tools.llvm)
     task = Task(database, tools.matmul(32), tools.llvm)
     search = task_search.TaskSearch(
         database._handle,
@@ -381,14 +370,13 @@ def test_scores_that_are_no_numbers_do_no_harm(tools):
         _Odd(),
     )
     assert len(search.generate()) == 8
-    database.close()
 
 
 @pytest.mark.parametrize("operator", [operator.name for operator in OPERATORS])
-def test_each_operator_makes_candidates(operator, tools):
+def test_each_operator_makes_candidates(operator, tools, opened):
     weights = Operators({operator: 1.0})
     mod = te.create_prim_func(te_workload.conv2d_nhwc(1, 14, 14, 8, 8, 3, 1, 1))
-    database = Database(":memory:", target=tools.llvm)
+    database = opened(":memory:", target=tools.llvm)
     task = Task(database, mod, tools.llvm, operators=weights, trials=40, batch=40, threads=2)
     found = lineages(database, task.batch())
     (report,) = task.search.report().values()
@@ -396,7 +384,6 @@ def test_each_operator_makes_candidates(operator, tools):
     bred = [one for one in found if one.operators]
     assert bred
     assert {name for one in bred for name in one.operators} == {operator}
-    database.close()
 
 
 def test_crossover_is_counted_and_can_be_left_out(tools):
@@ -412,8 +399,8 @@ def test_crossover_is_counted_and_can_be_left_out(tools):
         database.close()
 
 
-def test_announcements_end_with_the_next_batch(tools):
-    database = Database(":memory:", target=tools.llvm)
+def test_announcements_end_with_the_next_batch(tools, opened):
+    database = opened(":memory:", target=tools.llvm)
     task = Task(database, tools.matmul(32), tools.llvm)
     first = task.batch()
     assert None not in lineages(database, first)
@@ -421,14 +408,13 @@ def test_announcements_end_with_the_next_batch(tools):
     assert set(lineages(database, first)) == {None}
     task.context.post_tuning()
     assert set(lineages(database, second)) == {None}
-    database.close()
 
 
 # ---- parts ---------------------------------------------------------------------------------------
 
 
-def test_drafts_that_do_not_apply_are_illegal_and_counted(tools):
-    database = Database(":memory:", target=tools.llvm)
+def test_drafts_that_do_not_apply_are_illegal_and_counted(tools, opened):
+    database = opened(":memory:", target=tools.llvm)
     task = Task(database, tools.matmul(32), tools.llvm)
     space = task.context.generate_design_space()[0]
     good = from_tvm(space.trace)
@@ -438,7 +424,6 @@ def test_drafts_that_do_not_apply_are_illegal_and_counted(tools):
     replays = DraftReplayer(task.context.mod, postprocs, threads=2, seed=1)
     made = replays.schedules([good, of_another, unknown, good])
     assert [one is None for one in made] == [False, True, True, False]
-    database.close()
 
 
 def ms_space(mod, target):
@@ -448,7 +433,7 @@ def ms_space(mod, target):
     return context.generate_design_space()[0]
 
 
-def test_nothing_outlives_a_task(tools, monkeypatch):
+def test_nothing_outlives_a_task(tools, monkeypatch, opened):
     made = []
     init = task_search.TaskSearch.__init__
 
@@ -457,7 +442,7 @@ def test_nothing_outlives_a_task(tools, monkeypatch):
         init(self, *args)
 
     monkeypatch.setattr(task_search.TaskSearch, "__init__", watch)
-    database = Database(":memory:", target=tools.llvm)
+    database = opened(":memory:", target=tools.llvm)
     ended = Task(database, tools.matmul(32), tools.llvm)
     ended.batch()
     ended.context.post_tuning()
@@ -468,7 +453,6 @@ def test_nothing_outlives_a_task(tools, monkeypatch):
     del broken
     gc.collect()
     assert made[1]() is None
-    database.close()
 
 
 def test_descents_are_followed_inside_of_a_run():
@@ -504,11 +488,10 @@ def test_a_program_that_descends_from_itself_ends_the_descent():
         {"threads": 0},
     ],
 )
-def test_parameters_out_of_range(options, tools):
-    database = Database(":memory:", target=tools.llvm)
+def test_parameters_out_of_range(options, tools, opened):
+    database = opened(":memory:", target=tools.llvm)
     with pytest.raises(UsageError):
         EvolutionarySearch(database, **options)
-    database.close()
 
 
 @pytest.mark.parametrize("shares", [(0.5, 0.5, 0.5), (-0.5, 0.5, 1.0), (float("nan"), 0.5, 0.5)])
@@ -522,21 +505,19 @@ def test_a_database_of_tvm_is_refused():
         EvolutionarySearch(ms.database.MemoryDatabase())
 
 
-def test_a_run_without_cost_model_is_refused(tools):
-    database = Database(":memory:", target=tools.llvm)
+def test_a_run_without_cost_model_is_refused(tools, opened):
+    database = opened(":memory:", target=tools.llvm)
     task = Task(database, tools.matmul(32), tools.llvm)
     task.context.post_tuning()
     with pytest.raises(PluginError, match="cost model"):
         task.context.pre_tuning(8, 8, None, database, None)
-    database.close()
 
 
-def test_a_strategy_begins_once(tools):
-    database = Database(":memory:", target=tools.llvm)
+def test_a_strategy_begins_once(tools, opened):
+    database = opened(":memory:", target=tools.llvm)
     search = EvolutionarySearch(database)
     with pytest.raises(UsageError, match="pre_tuning"):
         search.generate_measure_candidates()
     task = Task(database, tools.matmul(32), tools.llvm)
     with pytest.raises(UsageError, match="clone"):
         task.context.pre_tuning(8, 8, None, database, _Scores())
-    database.close()

@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from effort import long
+from processes import printed
 
 from tunedb.plugins.metaschedule.threads import RuntimeThreads
 from tunedb.records import Session
@@ -20,15 +19,13 @@ CPUS = sorted(os.sched_getaffinity(0))
 
 def said(what, *arguments, cpus=CPUS):
     """Return what a fresh process prints, on some of the CPUs."""
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), what, *arguments],
-        env={k: v for k, v in os.environ.items() if k not in VARIABLES},
+    environment = {k: v for k, v in os.environ.items() if k not in VARIABLES}
+    lines = printed(
+        *(SCRIPT, what, *arguments),
+        env=environment,
         preexec_fn=lambda: os.sched_setaffinity(0, cpus),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
     )
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return list(map(json.loads, lines.splitlines()))
 
 
 @pytest.mark.parametrize(

@@ -171,18 +171,17 @@ def test_attack_4_a_killed_run_does_all_its_trials_whatever_was_merged(quick, to
     assert len(quick.runner.ran) + rest.served == 12
 
 
-def test_the_second_run_of_a_handle_goes_on_too(quick, tools):
+def test_the_second_run_of_a_handle_goes_on_too(quick, tools, opened):
     mod = tools.matmul(32)
 
     def stop(_progress):
         raise KeyboardInterrupt
 
-    database = Database(quick.path, target=LLVM)
+    database = opened(quick.path, target=LLVM)
     quick(tools.matmul(16), database=database)
     with pytest.raises(KeyboardInterrupt):
         quick(mod, database=database, seed=3, on_progress=stop)
     assert quick(mod, database=database, seed=3).resumed == 4
-    database.close()
 
 
 def test_a_run_of_other_arguments_is_another_run(quick, tools):
@@ -294,9 +293,9 @@ def test_known_programs_are_served_under_tvms_strategies(quick, tools):
     assert len(quick.runner.ran) == 8
 
 
-def test_the_session_says_how_it_measures_and_ends_with_the_run(quick, tools):
+def test_the_session_says_how_it_measures_and_ends_with_the_run(quick, tools, opened):
     quick.runner.evaluator_config = EvaluatorConfig(number=2)
-    database = Database(quick.path, target=LLVM)
+    database = opened(quick.path, target=LLVM)
     before = database._handle.session()
     result = quick(tools.matmul(32), database=database)
     assert result.database is database
@@ -304,7 +303,6 @@ def test_the_session_says_how_it_measures_and_ends_with_the_run(quick, tools):
     assert said["evaluator"]["number"] == 2
     assert said["run"]["trials"] == 8
     assert database._handle.session() == before
-    database.close()
 
 
 def test_nothing_of_tvms_logs_is_left(quick, tools, tmp_path):
@@ -334,7 +332,7 @@ def test_temporary_files_go_with_the_run(quick, tools, tmp_path, monkeypatch):
     assert left == []
 
 
-def test_own_callbacks_take_the_place_of_the_default_ones(quick, tools):
+def test_own_callbacks_take_the_place_of_the_default_ones(quick, tools, opened):
     seen = []
 
     class Watch(ms.measure_callback.measure_callback._PyMeasureCallback):
@@ -347,12 +345,11 @@ def test_own_callbacks_take_the_place_of_the_default_ones(quick, tools):
     assert seen == [4, 4]
     assert result.tasks[0].record is None
     assert result.tasks[0].progress.trials == 8
-    database = Database(quick.path, target=LLVM)
+    database = opened(quick.path, target=LLVM)
     quick(
         tools.matmul(32), database=database, measure_callbacks=[MeasureCallback(database), Watch()]
     )
     assert len(database) == 8
-    database.close()
 
 
 class OwnError(Exception):
@@ -431,13 +428,12 @@ def test_no_module_is_refused(quick):
         quick(tvm.script.from_source(RELAX), op_names=["conv"])
 
 
-def test_a_read_only_database_is_refused_in_one_line(quick, tools):
+def test_a_read_only_database_is_refused_in_one_line(quick, tools, opened):
     closed(quick(tools.matmul(16)))
-    database = Database(quick.path, target=LLVM, read_only=True)
+    database = opened(quick.path, target=LLVM, read_only=True)
     with pytest.raises(TuneDBError, match="read-only") as caught:
         quick(tools.matmul(32), database=database)
     assert "\n" not in str(caught.value)
-    database.close()
 
 
 def test_the_target_is_this_machine_by_default():
@@ -460,12 +456,11 @@ def test_a_session_says_how_many_threads_programs_had(quick, tools):
     assert fingerprint["threads"] == {"count": 2, "pinned": False}
 
 
-def test_the_target_of_a_bound_database_is_taken(quick, tools):
-    database = Database(quick.path, target=tools.llvm_other)
+def test_the_target_of_a_bound_database_is_taken(quick, tools, opened):
+    database = opened(quick.path, target=tools.llvm_other)
     result = quick(tools.matmul(32), database=database, target=None)
     assert int(result.target.attrs["num-cores"]) == 8
     assert result.tasks[0].record is not None
-    database.close()
 
 
 def test_the_default_database_is_the_users(quick, tools, tmp_path, monkeypatch):

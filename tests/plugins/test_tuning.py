@@ -95,8 +95,8 @@ def _tune(mod, target, database, callbacks, tmp_path, *, builder=None, runner=No
 
 
 @pytest.mark.parametrize("order", ["alone", "before", "after", "tvm"])
-def test_each_candidate_is_recorded_once(order, tools, tmp_path):
-    database = Database(tmp_path / "tune.db", target=tools.llvm)
+def test_each_candidate_is_recorded_once(order, tools, tmp_path, opened):
+    database = opened(tmp_path / "tune.db", target=tools.llvm)
     ours = MeasureCallback(database)
     theirs = ms.measure_callback.AddToDatabase()
     callbacks = {
@@ -132,7 +132,6 @@ def test_each_candidate_is_recorded_once(order, tools, tmp_path):
     for key in (b"cpu", b"cores", b"os", b"tvm", b"tvm_ffi", b"llvm", b"tunedb"):
         assert b'"%s"' % key in fingerprint
     assert all(r.measurement.measured_at > 0 for r in records)
-    database.close()
 
 
 def test_default_callbacks_and_a_second_run_that_starts_from_the_first(tools, tmp_path):
@@ -164,20 +163,19 @@ def test_callback_without_a_tunedb_database_says_so(tools, tmp_path):
         )
 
 
-def test_callback_finds_the_database_of_the_run(tools, tmp_path):
-    database = Database(tmp_path / "tune.db", target=tools.llvm)
+def test_callback_finds_the_database_of_the_run(tools, tmp_path, opened):
+    database = opened(tmp_path / "tune.db", target=tools.llvm)
     _tune(tools.matmul(64), tools.llvm, database, [MeasureCallback()], tmp_path)
     assert len(database) == TRIALS
-    database.close()
 
 
 @pytest.mark.stress
-def test_real_run_end_to_end(tools, tmp_path):
+def test_real_run_end_to_end(tools, tmp_path, opened):
     """Build, measure, ask, compile: the best program computes what NumPy computes."""
     target = tvm.target.Target(
         {"kind": "llvm", "num-cores": 2, "mcpu": tvm.target.codegen.llvm_get_system_cpu()}
     )
-    database = Database(tmp_path / "tune.db")
+    database = opened(tmp_path / "tune.db")
     mod = tools.matmul(64)
     config = ms.runner.EvaluatorConfig(number=1, repeat=2, min_repeat_ms=1)
     with WarmBuilder(max_workers=2) as builder:
@@ -200,4 +198,3 @@ def test_real_run_end_to_end(tools, tmp_path):
     arrays = [tvm.runtime.tensor(x) for x in (a, b, np.zeros((64, 64), "float32"))]
     compiled["main"](*arrays)
     np.testing.assert_allclose(arrays[2].numpy(), a @ b, rtol=1e-4)
-    database.close()

@@ -6,7 +6,6 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from builders import OWN, make_batch, make_measurement
 from effort import EFFORT, long
+from processes import printed
 from sqlalchemy.engine import make_url
 
 from tunedb.errors import NotFoundError, SchemaError, StorageError, TuneDBError, UsageError
@@ -22,19 +22,6 @@ from tunedb.storage.engine import parse_url
 from tunedb.storage.store import Store
 
 WORKERS = Path(__file__).parents[1] / "stress" / "workers.py"
-
-
-def run_worker(*arguments):
-    """Run a command of workers.py and return its output."""
-    done = subprocess.run(
-        [sys.executable, WORKERS, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def sql(path, *statements):
@@ -384,7 +371,7 @@ def test_eight_processes_make_one_file(tmp_path, there):
     if there == "an empty file":
         path.touch()
     for round_ in range(1 if EFFORT == "few" else 3):
-        ids = run_worker("create", path, 8, round_)
+        ids = printed(WORKERS, "create", path, 8, round_)
         assert len(set(ids.split())) == 1  # one store, not several
         assert is_whole(path)
         with Store(path) as store:
@@ -396,7 +383,7 @@ def test_eight_processes_make_one_file(tmp_path, there):
 
 
 def test_eight_processes_make_one_schema_on_a_server(bare_postgres_url):
-    ids = run_worker("create", bare_postgres_url, 8, 0)
+    ids = printed(WORKERS, "create", bare_postgres_url, 8, 0)
     assert len(set(ids.split())) == 1
     with Store(bare_postgres_url, create=False) as store:
         assert store.records.count() == 8
@@ -469,9 +456,9 @@ def test_a_second_handle_does_not_drop_the_locks_of_the_first(sqlite_file):
         Store(sqlite_file, read_only=True).close()
         assert versions.upgrade(parse_url(sqlite_file))[0] == schema.HEAD
         versions.back_up(sqlite_file, schema.HEAD)
-        run_worker("write", sqlite_file, 2, 1, 1)
+        printed(WORKERS, "write", sqlite_file, 2, 1, 1)
         first.batches.add(make_batch(3, 1), OWN)
-        run_worker("write", sqlite_file, 4, 1, 1)
+        printed(WORKERS, "write", sqlite_file, 4, 1, 1)
         assert first.records.count() == 4
     assert is_whole(sqlite_file)
     with Store(sqlite_file) as store:

@@ -144,7 +144,8 @@ class Worker(PopenWorker):
 
 def _ending(pid: int) -> str:
     """Return how our child ended, leaving its status to PopenWorker, which waits for it."""
-    deadline = time.monotonic() + 1.0
+    # An interpreter that exits closes its pipe first, and takes seconds on a busy machine.
+    deadline = time.monotonic() + 5.0
     while hasattr(os, "waitid") and time.monotonic() < deadline:
         try:
             info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
