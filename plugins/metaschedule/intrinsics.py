@@ -45,6 +45,8 @@ def load_intrinsics() -> None:
 
 def load_cpu_intrinsics() -> None:
     """Import the intrinsics of the default rules for CPUs, inside :func:`without_intrinsics`."""
+    if not isinstance(sys.modules.get(_PACKAGE), _Empty):
+        return  # all of them are there
     for name in _CPU_MODULES:
         _import(f"{_PACKAGE}.{name}")
 
