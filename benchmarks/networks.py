@@ -94,7 +94,10 @@ def tune_arm(options: argparse.Namespace) -> None:
             max_trials_global=trials,
             max_trials_per_task=None if options.total else options.trials,
             num_trials_per_iter=min(16, options.trials),
-            measure_callbacks=[*ms.MeasureCallback.create("default"), _watch(curve, started)],
+            measure_callbacks=[
+                *ms.MeasureCallback.create("default"),
+                _watch(list(weights), curve, started),
+            ],
             seed=seed,
         )
     else:
@@ -127,22 +130,15 @@ def tune_arm(options: argparse.Namespace) -> None:
     (options.folder / f"{options.arm}.json").write_text(json.dumps(content))
 
 
-def _watch(curve: list[tuple[float, str, float | None]], started: float) -> Any:
+def _watch(names: list[str], curve: list[tuple[float, str, float | None]], started: float) -> Any:
     """Return a callback of TVM's that notes the best time of each batch."""
-    from tvm.s_tir import meta_schedule as ms
+    from tvm.s_tir.meta_schedule.measure_callback.measure_callback import _PyMeasureCallback
 
-    @ms.derived_object
-    class Watch(ms.measure_callback.PyMeasureCallback):
-        def apply(
-            self, scheduler: Any, number: int, candidates: Any, builds: Any, runs: Any
-        ) -> None:
-            times = [
-                sum(map(float, one.run_secs)) / len(one.run_secs) for one in runs if one.run_secs
-            ]
-            name = str(scheduler.tasks_[number].ctx.task_name)
-            curve.append((time.perf_counter() - started, name, min(times, default=None)))
+    def apply(_scheduler: Any, number: int, _candidates: Any, _builds: Any, runs: Any) -> None:
+        times = [sum(map(float, one.run_secs)) / len(one.run_secs) for one in runs if one.run_secs]
+        curve.append((time.perf_counter() - started, names[number], min(times, default=None)))
 
-    return Watch()
+    return _PyMeasureCallback(apply)
 
 
 def compiled(options: argparse.Namespace, arm: str | None) -> Any:
