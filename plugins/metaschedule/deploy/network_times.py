@@ -29,10 +29,12 @@ from . import numerics
 
 __all__ = ["FunctionTime", "Inputs", "NetworkTimer", "Times", "inputs_of"]
 
-#: Seconds of runs that are timed, of the network as a whole and function by function.
+#: Seconds of the timed runs of a network; one that takes longer runs once.
 _SECONDS = 1.0
 #: Runs at most.
 _RUNS = 200
+#: Milliseconds of each of three measurements of a function.
+_FUNCTION_MS = 10
 #: Functions of the virtual machine itself.
 _BUILTIN = "vm.builtin."
 
@@ -62,7 +64,8 @@ class FunctionTime:
     calls : int
         Number of calls.
     seconds : float
-        Median seconds of all calls. Each one is timed, which adds about a microsecond.
+        Seconds of all calls: in a network that takes a second or more as its run shows, else
+        measured one function at a time, with data that may be in the caches.
     """
 
     calls: int
@@ -182,6 +185,14 @@ def inputs_of(mod: Any) -> Inputs | None:
 # ---------------------------------------------------------------------- in the process
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Call:
+    """A call of a function: its arguments and seconds."""
+
+    arguments: tuple[Any, ...]
+    seconds: float
+
+
 def _roofline(target: str, threads: int) -> Roofline:
     return measure_roofline(tvm.target.Target(target), threads)
 
@@ -205,38 +216,35 @@ def _times(path: str, kind: str, inputs: Inputs, outputs: str) -> Times:
         device.sync()
         return result
 
-    calls: list[dict[str, list[float]]] = []
+    calls: dict[str, list[_Call]] = defaultdict(list)
     begun: list[float] = []
 
-    def instrument(_function: Any, name: str, before: bool, *_: Any) -> int:
+    def instrument(function: Any, name: str, before: bool, _result: Any, *arguments: Any) -> int:
         if before:
             begun.append(time.perf_counter())
         else:
             device.sync()
-            calls[-1][str(name)].append(time.perf_counter() - begun.pop())
+            seconds = time.perf_counter() - begun.pop()
+            calls[str(name)].append(_Call(arguments, seconds))
         return 0
 
-    def instrumented() -> Any:
-        calls.append(defaultdict(list))
-        return run(watched["main"])
-
-    # Each call of an instrument takes about a microsecond, whatever it does.
     watched = relax.VirtualMachine(library, device)
     watched.set_instrument(instrument)
     begin = time.perf_counter()
-    found = _arrays(instrumented())
+    found = _arrays(run(watched["main"]))
     latency = time.perf_counter() - begin
+    own = {name: made for name, made in calls.items() if not name.startswith(_BUILTIN)}
+    seconds = {name: sum(call.seconds for call in made) for name, made in own.items()}
     if latency < _SECONDS:
-        calls.clear()
-        _seconds(instrumented)
+        # An instrument takes microseconds itself: short functions are run again and again instead.
         latency = median(_seconds(lambda: run(machine["main"])))
+        for name, made in own.items():
+            if library.implements_function(name):
+                timed = library.time_evaluator(name, device, repeat=3, min_repeat_ms=_FUNCTION_MS)
+                seconds[name] = len(made) * float(timed(*made[0].arguments).median)
     return Times(
         latency,
-        {
-            name: FunctionTime(len(one), median(sum(run[name]) for run in calls))
-            for name, one in calls[0].items()
-            if not name.startswith(_BUILTIN)
-        },
+        {name: FunctionTime(len(made), seconds[name]) for name, made in own.items()},
         _deviation(found, Path(outputs)),
         numerics.tolerance_of([str(array.dtype) for array in found]),
     )

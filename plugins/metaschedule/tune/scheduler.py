@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -145,28 +146,35 @@ class TaskScheduler(_PyTaskScheduler):
         def tune(contexts: Any, weights: Any, trials: int, per_task: int, *rest: Any) -> None:
             known = curves or [task_curves(handle, one.mod, one.target) for one in contexts]
             times = untuned or [None] * len(known)
-            tasks = []
+            tasks: list[_TunedTask] = []
             for context, weight, courses, seconds in zip(
                 contexts, weights, known, times, strict=True
             ):
                 state = _task_state(handle, context, float(weight), courses)
                 state.untuned = seconds
                 state.roofline = roofline or state.roofline
-                tasks.append(_TunedTask(state, context))
-            _tune(tasks, limits, try_space, problems, int(trials), int(per_task), *rest)
+                tasks.append(_TunedTask(state, context, partial(try_space, len(tasks))))
+            _tune(tasks, limits, problems, int(trials), int(per_task), *rest)
 
         super().__init__(lambda: -1, None, tune)
 
 
 @dataclass(slots=True, eq=False)
 class _TunedTask:
-    """A task while it is tuned."""
+    """A task while it is tuned.
+
+    Its design space is generated before its first batch: most tasks of a run with few trials get
+    none.
+    """
 
     state: TaskState
     context: Any
+    try_space: Callable[[], str | None]
     problem: str | None = None
     began: float = 0.0
     is_running: bool = False
+    #: Arguments of ``pre_tuning``, until it is called.
+    prepared: tuple[Any, ...] | None = None
 
     def guard(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function of the task; an error ends the task and not the run."""
@@ -187,6 +195,9 @@ class _TunedTask:
         """Return the next batch of candidates, or None at the task's end."""
         self.began = time.perf_counter()
         candidates = None
+        if self.prepared is not None:
+            self._begin(*self.prepared)
+            self.prepared = None
         if not self.state.is_finished:
             candidates = self.guard(self.context.search_strategy.generate_measure_candidates)
         if not candidates:
@@ -194,6 +205,18 @@ class _TunedTask:
             return None
         self.is_running = True
         return list(candidates)
+
+    def _begin(self, trials: int, batch: int, _spaces: Any, database: Any, model: Any) -> None:
+        """Generate the design space, and begin the search."""
+        problem = self.try_space()
+        if problem is not None:
+            self.leave_out(problem)
+            return
+        context = self.context
+        spaces = self.guard(context.space_generator.generate_design_space, context.mod)
+        if spaces is not None:
+            pre_tuning = context.search_strategy.pre_tuning
+            self.guard(pre_tuning, trials, batch, list(spaces), database, model)
 
     def notify(self, candidates: Sequence[Any], results: Sequence[Any]) -> None:
         """Take the results of a batch."""
@@ -203,23 +226,16 @@ class _TunedTask:
         self.state.add(times, len(candidates), time.perf_counter() - self.began)
         self.guard(self.context.search_strategy.notify_runner_results, candidates, results)
 
-    def guarded_context(self, logger: logging.Logger | None, problem: str | None) -> Any:
-        """Return the task's context with a design space and a strategy that raise no error.
-
-        The design space is generated here: an error in TVM's own loop would end the run. A task
-        with a problem has none.
-        """
+    def guarded_context(self, logger: logging.Logger | None) -> Any:
+        """Return the task's context for TVM's loop, with functions that raise no error."""
         context, space = self.context, self.context.space_generator
-        strategy = context.search_strategy
-        if problem is None:
-            spaces = self.guard(space.generate_design_space, context.mod) or ()
-        else:
-            spaces = ()
-            self.leave_out(problem)
 
-        def begin(*arguments: Any) -> None:
-            if not self.state.is_finished:
-                self.guard(strategy.pre_tuning, *arguments)
+        def prepare(*arguments: Any) -> None:
+            self.prepared = arguments
+
+        def end() -> None:
+            if self.prepared is None and self.problem is None:
+                self.guard(context.search_strategy.post_tuning)
 
         return ms.TuneContext(
             context.mod,
@@ -229,13 +245,13 @@ class _TunedTask:
                 space.postprocs or [],
                 space.mutator_probs or {},
                 lambda _context: None,
-                lambda _mod: list(spaces),
+                lambda _mod: [],
                 None,
             ),
             search_strategy=_PySearchStrategy(
                 lambda _context: None,
-                begin,
-                lambda: self.guard(strategy.post_tuning),
+                prepare,
+                end,
                 self.generate,
                 self.notify,
                 None,
@@ -279,7 +295,6 @@ class _Loop:
 def _tune(
     tasks: list[_TunedTask],
     limits: RunLimits,
-    try_space: Callable[[int], str | None],
     problems: dict[int, str],
     trials: int,
     trials_per_task: int,
@@ -300,9 +315,7 @@ def _tune(
     weights = [task.state.weight for task in tasks]
     try:
         contexts = [
-            task.guarded_context(
-                task_logger(number, len(tasks), str(task.context.task_name)), try_space(number)
-            )
+            task.guarded_context(task_logger(number, len(tasks), str(task.context.task_name)))
             for number, task in enumerate(tasks)
         ]
         inner[0].tune(contexts, weights, trials, trials_per_task, loop.batch, *rest)
