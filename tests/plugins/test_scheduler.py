@@ -70,6 +70,12 @@ def test_a_small_budget_goes_to_the_operators_that_cost_most(database, measuring
     assert result.latency is None and result.tasks[0].calls == 1
 
 
+def test_the_last_batch_keeps_to_the_budget(database, measuring, tools):
+    mod = tvm.IRModule({"small": tools.matmul(8)["main"], "large": tools.matmul(32)["main"]})
+    result, batches = run(database, measuring, mod, max_trials_global=3)
+    assert len(batches) == 2 and result.trials == 3
+
+
 def test_a_second_run_begins_with_what_the_first_left_out(database, measuring):
     mod, convolutions = from_onnx(networks.mobile()), {"op_names": ("conv2d",)}
     _, first = run(database, measuring, mod, max_trials_global=6, **convolutions)

@@ -146,6 +146,7 @@ class TaskScheduler(_PyTaskScheduler):
         def tune(contexts: Any, weights: Any, trials: int, per_task: int, *rest: Any) -> None:
             known = curves or [task_curves(handle, one.mod, one.target) for one in contexts]
             times = untuned or [None] * len(known)
+            budget = _Budget(int(trials))
             tasks: list[_TunedTask] = []
             for context, weight, courses, seconds in zip(
                 contexts, weights, known, times, strict=True
@@ -153,10 +154,17 @@ class TaskScheduler(_PyTaskScheduler):
                 state = _task_state(handle, context, float(weight), courses)
                 state.untuned = seconds
                 state.roofline = roofline or state.roofline
-                tasks.append(_TunedTask(state, context, partial(try_space, len(tasks))))
+                tasks.append(_TunedTask(state, context, budget, partial(try_space, len(tasks))))
             _tune(tasks, limits, problems, int(trials), int(per_task), *rest)
 
         super().__init__(lambda: -1, None, tune)
+
+
+@dataclass(slots=True, eq=False)
+class _Budget:
+    """Trials of a run that are left."""
+
+    left: int
 
 
 @dataclass(slots=True, eq=False)
@@ -169,6 +177,7 @@ class _TunedTask:
 
     state: TaskState
     context: Any
+    budget: _Budget
     try_space: Callable[[], str | None]
     problem: str | None = None
     began: float = 0.0
@@ -198,13 +207,15 @@ class _TunedTask:
         if self.prepared is not None:
             self._begin(*self.prepared)
             self.prepared = None
-        if not self.state.is_finished:
+        if self.budget.left and not self.state.is_finished:
             candidates = self.guard(self.context.search_strategy.generate_measure_candidates)
         if not candidates:
             self.state.is_finished = True
             return None
         self.is_running = True
-        return list(candidates)
+        batch = list(candidates)[: self.budget.left]
+        self.budget.left -= len(batch)
+        return batch
 
     def _begin(self, trials: int, batch: int, _spaces: Any, database: Any, model: Any) -> None:
         """Generate the design space, and begin the search."""
