@@ -23,6 +23,7 @@ from ..output import Column, output_options, print_rows
 
 if TYPE_CHECKING:
     from ...plugins.metaschedule.deploy.apply import Use
+    from ...plugins.metaschedule.deploy.network import Lowering
 
 COLUMNS = (
     Column("function", "function", flexible=True),
@@ -160,12 +161,14 @@ def _write(
     from ...errors import UsageError
     from ...plugins.metaschedule import Database
     from ...plugins.metaschedule.deploy.apply import (
+        better_lowering,
         compile,
         require_library,
         schedule,
         write_library,
     )
-    from ...plugins.metaschedule.module_source import load_module
+    from ...plugins.metaschedule.deploy.network import Lowering
+    from ...plugins.metaschedule.module_source import is_relax, load_module
     from ...system.files import write_whole
 
     source = Path(module.partition(".py:")[0] + ".py" if ".py:" in module else module)
@@ -188,19 +191,35 @@ def _write(
         else:
             compiled = compile(mod, database, **options.lowering)
             uses = list(compiled.uses)
+        hint = ""
+        if is_relax(mod) and 2 * sum(use.record_id is not None for use in uses) < len(uses):
+            lowering = Lowering(**options.lowering)
+            hint = _hint(better_lowering(mod, database, None, lowering))
     finally:
         database.close()
-    _require(module + bind_words(options.lowering["bind"]), uses, all_=options.all)
+    _require(module + bind_words(options.lowering["bind"]), uses, hint, all_=options.all)
     if as_script:
         write_whole(output, mod.script(show_meta=True) + "\n")
     else:
         write_library(compiled.executable, output)
         for note in compiled.notes:
             settings.note(note)
+    if hint:
+        settings.note(f"{hint[0].upper()}{hint[1:]}")
     return uses
 
 
-def _require(module: str, uses: list[Use], *, all_: bool) -> None:
+def _hint(lowering: Lowering | None) -> str:
+    """Return the options with which more functions have a record; empty for none."""
+    if lowering is None:
+        return ""
+    words = ["--layout keep"] if lowering.layout == "keep" else []
+    words += ["--no-prepack"] if lowering.prepack is False else []
+    options = " ".join(words) if words else "neither --layout nor --no-prepack"
+    return f"more functions have a record with {options}"
+
+
+def _require(module: str, uses: list[Use], hint: str, *, all_: bool) -> None:
     """Raise NotFoundError if too few functions have a record."""
     from ...errors import NotFoundError
 
@@ -208,6 +227,6 @@ def _require(module: str, uses: list[Use], *, all_: bool) -> None:
     if missing and (all_ or len(missing) == len(uses)):
         names = ", ".join(missing[:5]) + (" …" if len(missing) > 5 else "")
         raise NotFoundError(
-            f"no record for {names}; nothing was written; "
+            f"no record for {names}; nothing was written; {hint}{'; ' if hint else ''}"
             f"for the reason, run: tunedb explain module {module}"
         )

@@ -247,6 +247,7 @@ def test_a_network_from_a_file(fakes, run, run_json, tmp_path):
     assert [row["function"] for row in told if row["record"] is not None] == found
     done = run("apply", "net.onnx", "-o", tmp_path / "net.so", code=3)
     assert "no record for " in done.stderr
+    assert "; more functions have a record with --layout keep; for the reason" in done.stderr
 
 
 def test_a_network_with_symbolic_sizes(fakes, run, run_json, tmp_path):

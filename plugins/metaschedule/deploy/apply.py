@@ -49,6 +49,7 @@ __all__ = [
     "LIBRARIES",
     "Compiled",
     "Use",
+    "better_lowering",
     "compile",
     "compile_lowered",
     "find_record",
@@ -143,6 +144,51 @@ def find_record(handle: Handle, mod: Any, target: Any) -> ServedRecord | None:
     """
     best = handle.best_schedule(mod, target)
     return None if best is None else best[0]
+
+
+def better_lowering(
+    mod: Any, database: Database, target: Any, lowering: Lowering
+) -> Lowering | None:
+    """Return the way of lowering a Relax program that finds most records.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        A Relax program.
+    database : Database
+        Database of the records.
+    target : tvm.target.Target, dict or None
+        Target of the program; None takes the database's.
+    lowering : Lowering
+        The way that the user has chosen.
+
+    Returns
+    -------
+    Lowering or None
+        ``auto`` or ``keep``, packed or not; None where none finds more than the user's.
+
+    Raises
+    ------
+    PluginError
+        TVM cannot lower the program.
+    """
+    target, handle = _target_of(database, target), database._handle
+
+    def answered(way: Lowering) -> int:
+        found = 0
+        for task in tasks_of(mod, target, way).values():
+            forms = (task, without_packing(task))
+            found += any(form and find_record(handle, form, target) for form in forms)
+        return found
+
+    others = [
+        replace(lowering, layout=layout, prepack=prepack)
+        for layout in ("auto", "keep")
+        for prepack in (None, False)
+    ]
+    own = answered(lowering)
+    count, best = max(((answered(way), way) for way in others), key=lambda pair: pair[0])
+    return best if count > own else None
 
 
 class _UseDatabase(_PyDatabase):
