@@ -71,6 +71,11 @@ def note_network(settings: Settings, network: NetworkRun) -> None:
             f"Limit of this machine: {text.operations(network.roofline.flops)}FLOP/s, "
             f"{text.operations(network.roofline.bandwidths[-1][1])}B/s from memory"
         )
+    if network.slower:
+        settings.note(
+            f"{text.count(len(network.slower), 'operator')} slower than untuned: "
+            "give the run more --trials or --minutes"
+        )
     if not network.is_accurate:
         settings.warn(
             f"outputs differ from the untuned network's by {network.deviation:.1e} "

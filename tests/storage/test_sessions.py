@@ -70,6 +70,9 @@ def test_runs_of_networks_come_back_as_they_were_stored(store):
     (operator,) = NETWORK.operators
     assert operator.limit_share(NETWORK.roofline) == pytest.approx(2e-4 / 7e-4)
     assert operator.limit_share(None) is None
+    assert NETWORK.slower == ()
+    slow = replace(operator, untuned=6e-4)
+    assert replace(NETWORK, operators=(operator, slow)).slower == (slow,)
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,11 @@ class NetworkRun:
         """Seconds of the runtime itself in one run: calls, allocations, threads."""
         return max(self.latency - self.sum_of_operators, 0.0)
 
+    @property
+    def slower(self) -> tuple[OperatorTime, ...]:
+        """Operators whose best program is slower than TVM's default by more than a tenth."""
+        return tuple(one for one in self.operators if one.seconds > 1.1 * one.untuned)
+
     def as_json(self) -> dict[str, Any]:
         """Return the value that a session's fingerprint has for the run."""
         return asdict(self)
