@@ -217,6 +217,12 @@ class _TunedTask:
         self.budget.left -= len(batch)
         return batch
 
+    def find_problem(self) -> None:
+        """Learn whether the design space of a task without a batch is bad, too."""
+        problem = None if self.prepared is None else self.try_space()
+        if problem is not None:
+            self.leave_out(problem)
+
     def _begin(self, trials: int, batch: int, _spaces: Any, database: Any, model: Any) -> None:
         """Generate the design space, and begin the search."""
         problem = self.try_space()
@@ -330,6 +336,8 @@ def _tune(
             for number, task in enumerate(tasks)
         ]
         inner[0].tune(contexts, weights, trials, trials_per_task, loop.batch, *rest)
+        for task in tasks:
+            task.find_problem()
     finally:
         # The function and the scheduler hold one another, beyond the garbage collector.
         inner.clear()
