@@ -186,9 +186,9 @@ def better_lowering(
         for layout in ("auto", "keep")
         for prepack in (None, False)
     ]
-    own = answered(lowering)
-    count, best = max(((answered(way), way) for way in others), key=lambda pair: pair[0])
-    return best if count > own else None
+    # The first of equals wins: the user's own way.
+    best = max([lowering, *(way for way in others if way != lowering)], key=answered)
+    return None if best is lowering else best
 
 
 class _UseDatabase(_PyDatabase):
@@ -295,16 +295,9 @@ def schedule(
     """
     target = _target_of(database, target)
     with _converted_errors("TVM cannot lower it"):
-        mod, _ = _lowered(mod, target, Lowering(layout, prepack, bind))
+        lowering = Lowering(layout, prepack, bind)
+        mod = lower(mod, target, lowering).mod if is_relax(mod) else bind_sizes(mod, bind)
     return _scheduled(mod, database, target)
-
-
-def _lowered(mod: Any, target: Any, lowering: Lowering) -> tuple[Any, tuple[str, ...]]:
-    """Return a module with the functions that are tuned, and notes for the user."""
-    if not is_relax(mod):
-        return bind_sizes(mod, lowering.bind), ()
-    lowered = lower(mod, target, lowering)
-    return lowered.mod, lowered.notes
 
 
 def _scheduled(mod: Any, database: Database, target: Any) -> tuple[Any, list[Use]]:

@@ -66,10 +66,10 @@ class TaskScheduler(_PyTaskScheduler):
     """A task scheduler that reads the database.
 
     MetaSchedule's schedulers tune each task once before they compare any two. This one begins with
-    an estimate for each task (the best stored program, else operations and bytes), and gives each
-    batch to the task whose expected gain, times its weight, is largest per second of tuning
-    (:func:`tunedb.search.scheduling.next_task`). A batch is as small as the budget asks for. A task
-    whose search raises an error is left out, and the others go on.
+    an estimate for each task (the best stored program, else the untuned function or operations and
+    bytes), and gives each batch to the task whose expected gain, times its weight, is largest per
+    second of tuning (:func:`tunedb.search.scheduling.next_task`). A batch is as small as the budget
+    asks for. A task whose search raises an error is left out, and the others go on.
 
     Parameters
     ----------
