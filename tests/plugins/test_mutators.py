@@ -466,7 +466,7 @@ def test_equal_seeds_make_equal_offspring():
 
 def test_a_prior_weighs_tile_sizes():
     class Prior:
-        def weigh(self, extent, levels, candidates, place=None):
+        def weigh(self, levels, candidates, place=None):
             return [float(one[0] == 1) or 1e-9 for one in candidates]
 
     trace = traces("matmul-relu", "llvm")[0]

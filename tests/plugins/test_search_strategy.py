@@ -270,7 +270,8 @@ def test_what_descends_from_a_neighbour_names_it(tools, tmp_path, opened):
 def test_a_population_begins_in_shares(shares, drawn, tools, tmp_path, opened):
     database = opened(":memory:", target=tools.llvm)
     tune(database, tools.matmul(32), tools.llvm, tmp_path, trials=16, batch=16)
-    task = Task(database, tools.matmul(32), tools.llvm, shares=shares, generations=0)
+    options = {"shares": shares, "generations": 0, "rank_drafts": False}
+    task = Task(database, tools.matmul(32), tools.llvm, **options)
     task.batch()
     (report,) = task.search.report().values()
     assert report["offspring"].get("random", 0) == drawn
@@ -368,17 +369,20 @@ def test_scores_that_are_no_numbers_do_no_harm(tools, opened):
         task_search.TrialLimits(8, 8),
         task.context.generate_design_space(),
         _Odd(),
+        task.search._shared.draft_model,
     )
     assert len(search.generate()) == 8
 
 
+@pytest.mark.parametrize("rank_drafts", [False, True])
 @pytest.mark.parametrize("operator", [operator.name for operator in OPERATORS])
-def test_each_operator_makes_candidates(operator, tools, opened):
-    weights = Operators({operator: 1.0})
+def test_each_operator_makes_candidates(operator, rank_drafts, tools, opened):
+    options = {"operators": Operators({operator: 1.0}), "rank_drafts": rank_drafts}
     mod = te.create_prim_func(te_workload.conv2d_nhwc(1, 14, 14, 8, 8, 3, 1, 1))
     database = opened(":memory:", target=tools.llvm)
-    task = Task(database, mod, tools.llvm, operators=weights, trials=40, batch=40, threads=2)
-    found = lineages(database, task.batch())
+    task = Task(database, mod, tools.llvm, trials=60, batch=20, threads=2, **options)
+    # The model of drafts learns from the first batch.
+    found = [each for _ in range(2) for each in lineages(database, task.batch())]
     (report,) = task.search.report().values()
     assert set(report["offspring"]) == {"random", operator}
     bred = [one for one in found if one.operators]
@@ -390,7 +394,8 @@ def test_crossover_is_counted_and_can_be_left_out(tools):
     weights = Operators({"tile_size": 0.5, "crossover": 0.5})
     for crossover in (True, False):
         database = Database(":memory:", target=tools.llvm)
-        task = Task(database, tools.matmul(64), tools.llvm, operators=weights, crossover=crossover)
+        options = {"operators": weights, "crossover": crossover, "rank_drafts": False}
+        task = Task(database, tools.matmul(64), tools.llvm, **options)
         batches = task.batches()
         (report,) = task.search.report().values()
         assert ("crossover" in report["offspring"]) == crossover

@@ -194,7 +194,7 @@ def _shares_above(prior, draft):
     shares = []
     for place, factors in tiles_of(draft):
         every = tilings(math.prod(factors), len(factors), 64, random.Random(0))
-        weights = prior.weigh(math.prod(factors), len(factors), every, place)
+        weights = prior.weigh(len(factors), every, place)
         mine = weights[list(every).index(factors)]
         shares.append(sum(weight > mine for weight in weights) / len(weights))
     return max(shares)

@@ -35,7 +35,7 @@ def test_tiles_have_places(traces):
 def test_weights_are_positive_and_their_mean_is_one(traces, extent, levels, place):
     prior = TilePrior.from_drafts([traces.matmul()], [2.0])
     candidates = tilings(extent, levels, None, RNG)
-    weights = prior.weigh(extent, levels, candidates, place)
+    weights = prior.weigh(levels, candidates, place)
     assert len(weights) == len(candidates)
     assert min(weights) >= 0.1
     assert sum(weights) / len(weights) == pytest.approx(1)
@@ -44,42 +44,42 @@ def test_weights_are_positive_and_their_mean_is_one(traces, extent, levels, plac
 def test_what_was_good_is_likely(learnt):
     candidates = tilings(256, 4, 64, RNG)
     for place, good in ((0, (16, 1, 16, 1)), (1, (4, 4, 1, 16))):
-        weights = learnt.weigh(256, 4, candidates, place)
+        weights = learnt.weigh(4, candidates, place)
         ranked = sorted(zip(weights, candidates, strict=True), reverse=True)
         assert good in [one for _, one in ranked[:5]]
-    at_rows = learnt.weigh(256, 4, [(16, 1, 16, 1), (4, 4, 1, 16)], 0)
+    at_rows = learnt.weigh(4, [(16, 1, 16, 1), (4, 4, 1, 16)], 0)
     assert at_rows[0] > 3 * at_rows[1]
-    anywhere = learnt.weigh(256, 4, [(16, 1, 16, 1), (4, 4, 1, 16)])
+    anywhere = learnt.weigh(4, [(16, 1, 16, 1), (4, 4, 1, 16)])
     assert anywhere[0] < 3 * anywhere[1]
 
 
 def test_the_outermost_factor_counts_less(learnt):
-    outer, inner = learnt.weigh(128, 4, [(32, 1, 16, 1), (4, 1, 16, 8)], 0)
+    outer, inner = learnt.weigh(4, [(32, 1, 16, 1), (4, 1, 16, 8)], 0)
     assert outer > inner
 
 
 def test_far_from_all_the_nearest_is_likely(traces):
     prior = TilePrior.from_drafts([traces.matmul(k=(1, 2**10))], [1.0])
-    near, far = prior.weigh(8, 2, [(1, 8), (8, 1)])
+    near, far = prior.weigh(2, [(1, 8), (8, 1)])
     assert near > far
 
 
 def test_programs_count_by_weight(traces):
     drafts = [traces.matmul(k=(64, 1)), traces.matmul(k=(1, 64))]
-    first, second = TilePrior.from_drafts(drafts, [3.0, 1.0]).weigh(64, 2, [(64, 1), (1, 64)])
+    first, second = TilePrior.from_drafts(drafts, [3.0, 1.0]).weigh(2, [(64, 1), (1, 64)])
     assert first > second
-    useless = TilePrior.from_drafts(drafts, [1.0, 0.0]).weigh(64, 2, [(64, 1), (1, 64)])
+    useless = TilePrior.from_drafts(drafts, [1.0, 0.0]).weigh(2, [(64, 1), (1, 64)])
     assert useless[0] > 10 * useless[1]
     for weight in (-1.0, math.nan, math.inf):
-        assert TilePrior.from_drafts(drafts, [weight] * 2).weigh(64, 2, [(64, 1), (1, 64)]) == [
+        assert TilePrior.from_drafts(drafts, [weight] * 2).weigh(2, [(64, 1), (1, 64)]) == [
             1,
             1,
         ]
 
 
 def test_of_unknown_levels_all_are_alike(learnt):
-    assert learnt.weigh(64, 3, [(64, 1, 1), (1, 1, 64)]) == [1, 1]
-    assert learnt.weigh(64, 4, []) == []
+    assert learnt.weigh(3, [(64, 1, 1), (1, 1, 64)]) == [1, 1]
+    assert learnt.weigh(4, []) == []
 
 
 @given(st.integers(1, 4096), st.integers(1, 5), st.sampled_from([None, 1, 16, 64]), st.integers())
@@ -95,7 +95,7 @@ def test_drawn_tilings_follow_the_weights(learnt):
     rng = random.Random(3)
     drawn = Counter(tuple(learnt.draw(256, 4, 64, rng, 1)) for _ in range(2000))
     candidates = tilings(256, 4, 64, rng)
-    weights = dict(zip(candidates, learnt.weigh(256, 4, candidates, 1), strict=True))
+    weights = dict(zip(candidates, learnt.weigh(4, candidates, 1), strict=True))
     expected = {one: 2000 * weight / len(candidates) for one, weight in weights.items()}
     statistic = sum((drawn[one] - count) ** 2 / count for one, count in expected.items())
     # A chi-squared variable with that mean; its standard deviation is the root of twice that.

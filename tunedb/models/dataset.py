@@ -654,6 +654,30 @@ def load_counted(
     return dataset_of(store, feature_set, records, label, corrected=corrected)
 
 
+def load_computed(
+    store: Store,
+    feature_set: NamedSet,
+    *,
+    label: str = "median",
+    corrected: bool = False,
+    scope: Scope = EVERYTHING,
+) -> Dataset:
+    """Return all measured programs, without rows, for a feature set of one row per program.
+
+    No row need be stored; the caller computes the rows of the programs that it takes.
+    Parameters and errors are those of :func:`load`.
+    """
+    records = store.training.records(feature_set, **scope.ids())
+    if not len(records):
+        raise NotFoundError(_nothing_measured(store, everything=scope == EVERYTHING))
+    records = replace(
+        records,
+        n_rows=np.ones_like(records.n_rows),
+        n_columns=np.full_like(records.n_columns, len(feature_set.columns)),
+    )
+    return dataset_of(store, feature_set, records, label, corrected=corrected)[0]
+
+
 def with_rows(store: Store, examples: Dataset, *, on_read: OnRead | None = None) -> Dataset:
     """Return examples with their feature rows, read once in the order of program ids.
 

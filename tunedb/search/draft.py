@@ -79,6 +79,7 @@ class Draft:
     decisions: Mapping[int, Any]
     _form: StoredForm | None = field(default=None, repr=False)
     _key: bytes | None = field(default=None, repr=False)
+    _trace: Trace | None = field(default=None, repr=False)
 
     @classmethod
     def from_trace(cls, trace: Trace) -> Draft:
@@ -114,9 +115,13 @@ class Draft:
         FormatError
             A decision or an input has no JSON form.
         """
-        form = self.form
-        ordered = [[number, self.decisions[number]] for number in sorted(self.decisions)]
-        return Trace(form.sketch, None, b"[%b,%b,[]]" % (dump_value(ordered), form.literals))
+        trace = self._trace
+        if trace is None:
+            form = self.form
+            ordered = [[number, self.decisions[number]] for number in sorted(self.decisions)]
+            trace = Trace(form.sketch, None, b"[%b,%b,[]]" % (_dumped(ordered), form.literals))
+            object.__setattr__(self, "_trace", trace)
+        return trace
 
     def with_decision(self, number: int, value: Any) -> Draft:
         """Return the draft with another decision of one instruction.
@@ -214,6 +219,15 @@ def instructions_of(form: StoredForm) -> tuple[Instruction, ...]:
         if not all(isinstance(field, tuple) for field in (each.inputs, each.attrs, each.outputs)):
             raise ValueError("an instruction is not [kind, inputs, attrs, outputs]")
     return instructions
+
+
+def _dumped(decisions: list[Any]) -> bytes:
+    """Return decisions as canonical JSON; nearly all are integers."""
+    try:
+        data = orjson.dumps(decisions)
+    except TypeError:  # an integer of more than 64 bits, or no JSON value
+        return dump_value(decisions)
+    return dump_value(decisions) if data.translate(None, b"0123456789[],-") else data
 
 
 def _form_of(instructions: tuple[Instruction, ...]) -> StoredForm:

@@ -13,14 +13,15 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from math import prod
 from operator import mul
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..errors import UsageError
 from .crossover import cross
-from .draft import Draft, Instruction
+from .draft import Draft, Instruction, StoredForm, instructions_of
 from .prior import TilePrior
 from .tilings import divisors
 
@@ -58,7 +59,7 @@ def mutate_tile_size(
         None if no divisor can be moved.
     """
     sites = [number for number, tile in draft.tiles.items() if _is_movable(tile)]
-    sites += _categories(draft, _FETCH)
+    sites += _categories(draft.form, _FETCH)
     rng.shuffle(sites)
     for number in sites:
         if draft.instructions[number].kind == "SampleCategorical":
@@ -85,16 +86,36 @@ def tile_moves(instruction: Instruction, tile: Sequence[int]) -> list[list[int]]
     list of list of int
         Factors of each tile, outermost first.
     """
-    moves = []
+    return [list(move) for move in _moves(instruction, tuple(tile)).tiles]
+
+
+class _Moves(NamedTuple):
+    """Tiles that one move of a divisor makes of a tile."""
+
+    tiles: tuple[tuple[int, ...], ...]
+    #: Level that shrinks → level that grows → the tiles.
+    by_levels: tuple[tuple[tuple[tuple[int, ...], ...], ...], ...]
+
+
+@lru_cache(maxsize=2**16)
+def _moves(instruction: Instruction, tile: tuple[int, ...]) -> _Moves:
+    by_source = []
     for source, factor in enumerate(tile):
+        by_target = []
         for target in range(len(tile)):
+            moves = []
             for divisor in divisors(factor)[1:] if target != source else ():
                 moved = list(tile)
                 moved[source] //= divisor
                 moved[target] *= divisor
                 if _keeps_bound(instruction, moved, target):
-                    moves.append(moved)
-    return moves
+                    moves.append(tuple(moved))
+            if moves:
+                by_target.append(tuple(moves))
+        if by_target:
+            by_source.append(tuple(by_target))
+    every = tuple([tile for targets in by_source for moves in targets for tile in moves])
+    return _Moves(every, tuple(by_source))
 
 
 def _is_movable(tile: Sequence[int]) -> bool:
@@ -104,35 +125,26 @@ def _is_movable(tile: Sequence[int]) -> bool:
 def _other_tile(
     draft: Draft, number: int, rng: random.Random, prior: TilePrior | None
 ) -> list[int] | None:
-    instruction, tile = draft.instructions[number], draft.decisions[number]
-    moves = tile_moves(instruction, tile)
-    if not moves:
+    tile = draft.decisions[number]
+    moves = _moves(draft.instructions[number], tuple(tile))
+    if not moves.tiles:
         return None
     if prior is not None:
-        place = _place(draft, number)
-        return rng.choices(moves, prior.weigh(prod(tile), len(tile), moves, place))[0]
-    for changed_level in (_shrunk, _grown):
-        levels = sorted({changed_level(tile, move) for move in moves})
-        level = rng.choice(levels)
-        moves = [move for move in moves if changed_level(tile, move) == level]
-    return rng.choice(moves)
+        place = _place(draft.form, number)
+        weights = prior.weigh(len(tile), moves.tiles, place)
+        return list(rng.choices(moves.tiles, weights)[0])
+    return list(rng.choice(rng.choice(rng.choice(moves.by_levels))))
 
 
-def _place(draft: Draft, number: int) -> int:
+@lru_cache(maxsize=4096)
+def _place(form: StoredForm, number: int) -> int:
     """Return how many tiles of as many levels are sampled before this one."""
-    tiling = draft.instructions[number]
+    instructions = instructions_of(form)
+    tiling = instructions[number]
     return sum(
         earlier.kind == tiling.kind and earlier.attrs[0] == tiling.attrs[0]
-        for earlier in draft.instructions[:number]
+        for earlier in instructions[:number]
     )
-
-
-def _shrunk(tile: Sequence[int], move: Sequence[int]) -> int:
-    return next(level for level, factor in enumerate(tile) if move[level] < factor)
-
-
-def _grown(tile: Sequence[int], move: Sequence[int]) -> int:
-    return next(level for level, factor in enumerate(tile) if move[level] > factor)
 
 
 def _keeps_bound(instruction: Instruction, moved: Sequence[int], target: int) -> bool:
@@ -161,12 +173,11 @@ def mutate_unroll(draft: Draft, rng: random.Random) -> Draft | None:
     Draft or None
         None without unrolling, or with one choice only.
     """
-    return _with_other_category(draft, _categories(draft, _UNROLL), rng)
+    return _with_other_category(draft, _categories(draft.form, _UNROLL), rng)
 
 
-def _with_other_category(draft: Draft, numbers: list[int], rng: random.Random) -> Draft | None:
-    rng.shuffle(numbers)
-    for number in numbers:
+def _with_other_category(draft: Draft, numbers: Sequence[int], rng: random.Random) -> Draft | None:
+    for number in rng.sample(numbers, len(numbers)):
         value = _other_category(draft, number, rng)
         if value is not None:
             return draft.with_decision(number, value)
@@ -184,25 +195,27 @@ def _other_category(draft: Draft, number: int, rng: random.Random) -> int | None
     return rng.choices(range(len(weights)), weights)[0]
 
 
-def _category_samples(draft: Draft) -> dict[str, int]:
+def _category_samples(instructions: Sequence[Instruction]) -> dict[str, int]:
     """Return the number of the ``SampleCategorical`` that defines each sampled variable."""
     return {
         instruction.outputs[0]: number
-        for number, instruction in enumerate(draft.instructions)
+        for number, instruction in enumerate(instructions)
         if instruction.kind == "SampleCategorical"
     }
 
 
-def _categories(draft: Draft, keys: frozenset[str]) -> list[int]:
+@lru_cache(maxsize=1024)
+def _categories(form: StoredForm, keys: frozenset[str]) -> tuple[int, ...]:
     """Return the ``SampleCategorical`` whose choice is the value of one of these annotations."""
-    samples = _category_samples(draft)
+    instructions = instructions_of(form)
+    samples = _category_samples(instructions)
     values = (
         instruction.inputs[1]
-        for instruction in draft.instructions
+        for instruction in instructions
         if instruction.kind == "Annotate" and instruction.attrs[0] in keys
     )
     numbers = (samples.get(value) for value in values if isinstance(value, str))
-    return [number for number in dict.fromkeys(numbers) if number is not None]
+    return tuple([number for number in dict.fromkeys(numbers) if number is not None])
 
 
 # ---- parallelism ---------------------------------------------------------------------------------
@@ -244,7 +257,7 @@ def mutate_parallel(
         for bound in [_other_bound(instruction, extents, most, rng)]
         if bound is not None
     ]
-    sites += [(number, None) for number in _thread_extents(draft)]
+    sites += [(number, None) for number in _thread_extents(draft.form)]
     rng.shuffle(sites)
     for number, bound in sites:
         if bound is not None:
@@ -294,19 +307,21 @@ def _with_bound(draft: Draft, number: int, bound: int) -> Draft:
     return Draft(instructions, draft.decisions)
 
 
-def _thread_extents(draft: Draft) -> list[int]:
+@lru_cache(maxsize=1024)
+def _thread_extents(form: StoredForm) -> tuple[int, ...]:
     """Return the ``SampleCategorical`` whose choice splits off a loop bound to ``threadIdx.x``."""
-    samples = _category_samples(draft)
+    instructions = instructions_of(form)
+    samples = _category_samples(instructions)
     split_off: dict[str, int] = {}
     numbers = []
-    for instruction in draft.instructions:
+    for instruction in instructions:
         if instruction.kind == "Split" and len(instruction.inputs) == 3:
             _, outer, inner = instruction.inputs
             if outer == "None" and inner in samples:
                 split_off[instruction.outputs[1]] = samples[inner]
         elif instruction.kind == "Bind" and instruction.attrs[0] == "threadIdx.x":
             numbers.append(split_off.get(instruction.inputs[0]))
-    return [number for number in dict.fromkeys(numbers) if number is not None]
+    return tuple([number for number in dict.fromkeys(numbers) if number is not None])
 
 
 # ---- locations -----------------------------------------------------------------------------------

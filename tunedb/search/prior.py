@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -55,6 +57,11 @@ class TilePrior:
     """
 
     _by_levels: Mapping[int, _Tilings]
+    # A search asks for few tilings many times: (place, tiling) → logarithm of its density.
+    _densities: dict[tuple[int | None, tuple[int, ...]], float] = field(
+        default_factory=dict, repr=False
+    )
+    _listed: dict[tuple[int, ...], _Drawable] = field(default_factory=dict, repr=False)
 
     @classmethod
     def from_drafts(cls, drafts: Iterable[Draft], weights: Iterable[float]) -> TilePrior:
@@ -77,22 +84,16 @@ class TilePrior:
         return cls({levels: _heaviest(same_levels) for levels, same_levels in totals.items()})
 
     def weigh(
-        self,
-        extent: int,
-        levels: int,
-        candidates: Sequence[Sequence[int]],
-        place: int | None = None,
+        self, levels: int, candidates: Sequence[Sequence[int]], place: int | None = None
     ) -> list[float]:
         """Return a weight for each of some tilings of a loop.
 
         Parameters
         ----------
-        extent : int
-            Extent of the loop.
         levels : int
             Number of factors of a tiling.
         candidates : sequence of sequence of int
-            Tilings, outermost factor first.
+            Tilings of one loop, outermost factor first.
         place : int or None
             Place of the loop; None if unknown.
 
@@ -101,7 +102,7 @@ class TilePrior:
         list of float
             Positive weights with a mean of 1; all 1 if no tiling of so many levels is known.
         """
-        return [float(weight) for weight in self._weights(extent, levels, candidates, place)]
+        return self._weights(levels, candidates, place)
 
     def draw(
         self,
@@ -115,7 +116,9 @@ class TilePrior:
 
         Parameters
         ----------
-        extent, levels, place
+        extent : int
+            Extent of the loop.
+        levels, place
             As for :meth:`weigh`.
         max_innermost : int or None
             Bound of the last factor; None or less than 1 for no bound.
@@ -127,26 +130,55 @@ class TilePrior:
         list of int
             Factors, outermost first.
         """
-        candidates = tilings(extent, levels, max_innermost, rng)
-        if not candidates:  # a single level over the limit
+        key = (extent, levels, max_innermost or 0, -1 if place is None else place)
+        drawable = self._listed.get(key)
+        if drawable is None:
+            candidates = tilings(extent, levels, max_innermost, rng)
+            weights = self._weights(levels, candidates, place)
+            drawable = self._listed[key] = _Drawable(candidates, list(accumulate(weights)))
+        if not drawable.tilings:  # a single level over the limit
             return [extent]
-        weights = self._weights(extent, levels, candidates, place)
-        return list(rng.choices(candidates, weights.tolist())[0])
+        return list(rng.choices(drawable.tilings, cum_weights=drawable.weights)[0])
 
     def _weights(
-        self, extent: int, levels: int, candidates: Sequence[Sequence[int]], place: int | None
-    ) -> Floats:
+        self, levels: int, candidates: Sequence[Sequence[int]], place: int | None
+    ) -> list[float]:
         known = self._by_levels.get(levels)
         if known is None or not candidates:
-            return np.ones(len(candidates))
-        squares = _squares(np.log2(np.array(candidates, np.float64)), known.logs)
-        weights = known.weights
-        if place is not None:
-            weights = weights * np.where(known.places == place, 1.0, _OTHER_PLACE)
+            return [1.0] * len(candidates)
+        keys = [(place, tuple(candidate)) for candidate in candidates]
+        new = [key for key in dict.fromkeys(keys) if key not in self._densities]
+        if new:
+            found = _log_densities([tiling for _, tiling in new], known, place)
+            self._densities.update(zip(new, found, strict=True))
+        logs = [self._densities[key] for key in keys]
         # Where all are far, the nearest ones still count.
-        exponents = np.log(weights) - squares / (2 * _BANDWIDTH**2)
-        density = np.exp(exponents - exponents.max()).sum(axis=1)
-        return np.asarray(_UNIFORM + (1 - _UNIFORM) * density / density.mean())
+        greatest = max(logs)
+        densities = [math.exp(log - greatest) for log in logs]
+        mean = sum(densities) / len(densities)
+        return [_UNIFORM + (1 - _UNIFORM) * density / mean for density in densities]
+
+
+class _Drawable(NamedTuple):
+    """Tilings of a loop with running sums of their weights."""
+
+    tilings: Sequence[tuple[int, ...]]
+    weights: list[float]
+
+
+def _log_densities(
+    candidates: Sequence[Sequence[int]], known: _Tilings, place: int | None
+) -> list[float]:
+    """Return the logarithm of the kernels' sum at each tiling."""
+    weights = known.weights
+    if place is not None:
+        weights = weights * np.where(known.places == place, 1.0, _OTHER_PLACE)
+    squares = _squares(np.log2(np.array(candidates, np.float64)), known.logs)
+    exponents = np.log(weights) - squares / (2 * _BANDWIDTH**2)
+    greatest = exponents.max(axis=1)
+    sums = np.exp(exponents - greatest[:, None]).sum(axis=1)
+    logs: list[float] = (greatest + np.log(sums)).tolist()
+    return logs
 
 
 def tiles_of(draft: Draft) -> Iterator[tuple[int, tuple[int, ...]]]:

@@ -45,11 +45,20 @@ def tilings(
         Never empty, unless `levels` is 1 and the extent is over the bound.
     """
     limit = max_innermost if max_innermost is not None and max_innermost >= 1 else extent
-    count = math.prod(math.comb(power + levels - 1, power) for _, power in _primes(extent))
-    if count <= MOST_LISTED:
+    if _count(extent, levels) <= MOST_LISTED:
         return _listed(extent, levels, limit)
     drawn = (_drawn(extent, levels, limit, rng) for _ in range(MOST_LISTED))
     return list(dict.fromkeys(drawn))
+
+
+def draw_tiling(
+    extent: int, levels: int, max_innermost: int | None, rng: random.Random
+) -> tuple[int, ...]:
+    """Return a random one of :func:`tilings`; (`extent`,) where there is none."""
+    limit = max_innermost if max_innermost is not None and max_innermost >= 1 else extent
+    if _count(extent, levels) > MOST_LISTED:
+        return _drawn(extent, levels, limit, rng)
+    return rng.choice(_listed(extent, levels, limit) or ((extent,),))
 
 
 @lru_cache(maxsize=4096)
@@ -93,6 +102,12 @@ def nearest_tiling(
                     reached[rest] = (total, (*chosen, factor))
         best = reached
     return best[1][1][::-1] if 1 in best else None
+
+
+@lru_cache(maxsize=4096)
+def _count(extent: int, levels: int) -> int:
+    """Return the number of tilings without a bound of the last factor."""
+    return math.prod(math.comb(power + levels - 1, power) for _, power in _primes(extent))
 
 
 @lru_cache(maxsize=4096)

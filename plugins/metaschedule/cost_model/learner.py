@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -92,6 +92,39 @@ class CostModelOptions:
     avoid_failures: bool = True
 
 
+class ExampleSource(Protocol):
+    """Source of a store's measured programs and their rows."""
+
+    def load(self, recipe: Recipe, scope: Scope) -> Dataset:
+        """Return the examples of a scope without rows; NotFoundError if there is none."""
+
+    def with_rows(self, examples: Dataset) -> Dataset:
+        """Return some of the examples with their rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredExamples:
+    """The programs of a store that have rows of a feature set."""
+
+    store: Store
+    features: FeatureSet
+
+    def load(self, recipe: Recipe, scope: Scope) -> Dataset:
+        """Return the examples of a scope without rows; NotFoundError if there is none."""
+        return dataset.load(
+            self.store,
+            self.features,
+            label=recipe.label,
+            corrected=recipe.corrected,
+            scope=scope,
+            rows=False,
+        )
+
+    def with_rows(self, examples: Dataset) -> Dataset:
+        """Return some of the examples with their rows."""
+        return dataset.with_rows(self.store, examples)
+
+
 class Learner:
     """Predictions for one target, by a model that is trained again while tuning.
 
@@ -106,6 +139,8 @@ class Learner:
     target_ids : sequence of sequence of int
         Groups of targets of the store; the first that has programs gives the training set: the
         target's own number, then those of compatible ones.
+    examples : ExampleSource, optional
+        Source of the store's programs; by default those that have rows of the feature set.
 
     Attributes
     ----------
@@ -123,7 +158,9 @@ class Learner:
         options: CostModelOptions,
         target: Target,
         target_ids: Sequence[Sequence[int]],
+        examples: ExampleSource | None = None,
     ) -> None:
+        self._examples = examples or StoredExamples(store, options.features)
         self.recipe = options.recipe or Recipe(features=options.features.name)
         self.scoring: Scoring | None = None
         self.failures: FailureModel | None = None
@@ -336,21 +373,14 @@ class Learner:
                 if len(examples) < _ROUND:
                     return None
                 last = examples.trials >= examples.trials.max() + 1 - _OWN
-                return dataset.with_rows(self._store, examples.take(last))
+                return self._examples.with_rows(examples.take(last))
             except TuneDBError as error:
                 _log.debug("%s: no records of this workload: %s", self._store.location, error)
         return None
 
     def _load(self, target_ids: list[int], workload_ids: list[int] | None = None) -> Dataset:
         """Return examples of the store without rows."""
-        return dataset.load(
-            self._store,
-            self._options.features,
-            label=self.recipe.label,
-            corrected=self.recipe.corrected,
-            scope=Scope(workload_ids, target_ids),
-            rows=False,
-        )
+        return self._examples.load(self.recipe, Scope(workload_ids, target_ids))
 
     def _load_base(self, target_ids: list[int]) -> Dataset:
         recipe, examples = self.recipe, self._load(target_ids)
@@ -360,7 +390,7 @@ class Learner:
             examples = examples.take(policy.choose(examples, argument, recipe.seed))
             if len(examples) <= BASE_PROGRAMS:
                 break
-        return dataset.with_rows(self._store, examples)
+        return self._examples.with_rows(examples)
 
 
 def scorer_of(model: Model, row: NewModel, id_: int | None = None) -> Scorer:

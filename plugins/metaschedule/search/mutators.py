@@ -13,12 +13,11 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from cachetools import FIFOCache
-from tvm.ir import IRModule
 from tvm.s_tir.meta_schedule.mutator.mutator import _PyMutator
 
 from ....errors import PluginError
@@ -31,7 +30,7 @@ from ..database.handle import Handle
 from ..targets import as_target
 from ..trace_codec import TraceBuilder
 from . import schedule_queries
-from .schedule_queries import JOBS_PER_CORE, MOST_SEED, ScheduleFacts
+from .schedule_queries import JOBS_PER_CORE, MOST_SEED
 
 __all__ = ["OperatorMutator", "mutators"]
 
@@ -229,23 +228,25 @@ class _MutatorCalls:
         return [program for program in drawn if program != draft]
 
 
-class _CallFacts(ScheduleFacts):
+class _CallFacts:
     """Facts for one call of TVM; a query that fails makes the offspring illegal."""
 
     def __init__(self, calls: _MutatorCalls, trace: Any, rng: random.Random) -> None:
-        super().__init__(calls.options.prior, calls.most_parallel)
+        self.prior = calls.options.prior
+        self.most_parallel = calls.most_parallel
         self._calls = calls
         self._trace = trace
         self._rng = rng
 
+    def extents(self, _draft: Draft) -> dict[str, list[list[int]]]:
+        return schedule_queries.extents(self._trace, self._calls.mod)
+
+    def locations(self, _draft: Draft) -> dict[int, list[int]]:
+        seed = self._rng.randint(1, MOST_SEED)
+        return schedule_queries.locations(self._trace, self._calls.mod, seed=seed)
+
     def partners(self, draft: Draft) -> Iterable[Draft]:
         return self._calls.partners(draft, self._rng)
-
-    def ask(self, query: Callable[[Any, IRModule], dict[Any, Any]], draft: Draft) -> dict[Any, Any]:
-        return query(self._trace, self._calls.mod)
-
-    def draw_seed(self) -> int:
-        return self._rng.randint(1, MOST_SEED)
 
 
 def _best_drafts(handle: Handle, mod: Any) -> list[Draft]:

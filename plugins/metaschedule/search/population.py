@@ -5,21 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ....errors import UsageError
 from ....records import Origin
 from ....search.draft import Draft
+from ....search.sampling import draw_tiles
 from ..database.candidates import Lineage
 from . import schedule_queries
-from .schedule_queries import DraftReplayer, ScheduleFacts
+from .schedule_queries import DraftReplayer
 
 if TYPE_CHECKING:
-    from tvm.ir import IRModule
-
     from ....search.operators import Operators
     from ....search.prior import TilePrior
     from .search_report import OperatorCounts
@@ -77,14 +76,14 @@ class Shares:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Individual:
-    """A legal program of a population.
+    """A program of a population: a legal one, or a draft that is not replayed yet.
 
     Parameters
     ----------
     draft : Draft
         Program with all of its decisions.
-    schedule : tvm Schedule
-        Its schedule, postprocessed.
+    schedule : tvm Schedule or None
+        Its schedule, postprocessed; None for a draft that was not replayed.
     lineage : Lineage
         Its ancestors.
     score : float
@@ -109,8 +108,27 @@ class Child:
     operator: str
 
 
-class Breeding:
-    """One round: everything that was replayed and scored in it.
+class Evaluation(Protocol):
+    """A way to compare drafts: by a replay of each, or by a model of drafts."""
+
+    def programs(self, children: Sequence[Child]) -> list[Individual]:
+        """Return the children that stay, without scores."""
+
+    def scores(self, individuals: Sequence[Individual]) -> Sequence[float]:
+        """Return a score for each program, 0 or more; the higher, the faster."""
+
+    def random_draft(self, template: Draft, rng: random.Random, prior: TilePrior | None) -> Draft:
+        """Return a random program of a design space; tiles come from the prior if given."""
+
+    def extents(self, draft: Draft) -> dict[str, list[list[int]]]:
+        """Return the loops that can be fused, as ``mutate_parallel`` takes them."""
+
+    def locations(self, draft: Draft) -> dict[int, list[int]]:
+        """Return legal places of blocks, as ``mutate_compute_location`` takes them."""
+
+
+class Replays:
+    """Evaluation by replay: TVM decides which drafts are programs, the cost model scores them.
 
     Parameters
     ----------
@@ -118,12 +136,62 @@ class Breeding:
         Makes schedules of drafts.
     score : callable
         Returns a score for each of some schedules.
+    counts : OperatorCounts
+        Counts of the drafts of the task.
+    """
+
+    def __init__(
+        self,
+        replayer: DraftReplayer,
+        score: Callable[[Sequence[Any]], Sequence[float]],
+        counts: OperatorCounts,
+    ) -> None:
+        self._replayer = replayer
+        self._score = score
+        self._counts = counts
+        self._extents: dict[bytes, dict[str, list[list[int]]]] = {}
+
+    def programs(self, children: Sequence[Child]) -> list[Individual]:
+        """Return the legal children with their schedules."""
+        schedules = self._replayer.schedules([child.draft for child in children])
+        legal = []
+        for child, schedule in zip(children, schedules, strict=True):
+            self._counts.add(child.operator, is_legal=schedule is not None)
+            if schedule is not None:
+                legal.append(Individual(completed(child.draft, schedule), schedule, child.lineage))
+        return legal
+
+    def scores(self, individuals: Sequence[Individual]) -> Sequence[float]:
+        """Return the scores of the cost model."""
+        return self._score([individual.schedule for individual in individuals])
+
+    def random_draft(self, template: Draft, rng: random.Random, prior: TilePrior | None) -> Draft:
+        """Return a program of a design space; TVM draws the decisions that it lacks."""
+        return template.with_decisions({}) if prior is None else draw_tiles(template, rng, prior)
+
+    def extents(self, draft: Draft) -> dict[str, list[list[int]]]:
+        """Return the extents of the loops over blocks that are annotated to be parallel."""
+        if draft.key not in self._extents:
+            self._extents[draft.key] = self._replayer.ask(schedule_queries.extents, draft)
+        return self._extents[draft.key]
+
+    def locations(self, draft: Draft) -> dict[int, list[int]]:
+        """Return another legal decision of one ``SampleComputeLocation``, drawn."""
+        query = partial(schedule_queries.locations, seed=self._replayer.draw_seed())
+        return self._replayer.ask(query, draft)
+
+
+class Breeding:
+    """One round: everything that was scored in it.
+
+    Parameters
+    ----------
+    evaluation : Evaluation
+        Way to compare drafts.
     operators : Operators
         Weights of the operators.
     rng : random.Random
         Source of chance.
-    counts : OperatorCounts
-        Counts of the drafts of the task.
     prior : TilePrior or None
         Distribution of good tiles.
     most_parallel : int or None
@@ -132,40 +200,27 @@ class Breeding:
 
     def __init__(
         self,
-        replayer: DraftReplayer,
-        score: Callable[[Sequence[Any]], Sequence[float]],
+        evaluation: Evaluation,
         operators: Operators,
         rng: random.Random,
-        counts: OperatorCounts,
         prior: TilePrior | None = None,
         most_parallel: int | None = None,
     ) -> None:
-        self._replayer = replayer
-        self._score = score
+        self._evaluation = evaluation
         self._operators = operators
         self._rng = rng
-        self._counts = counts
         self._prior = prior
         self._most_parallel = most_parallel
         # Keys of drafts that were made, and of those that became programs: TVM completes a draft.
         self._tried: set[bytes] = set()
         self._entered: set[bytes] = set()
-        self._extents: dict[bytes, dict[str, list[list[int]]]] = {}
         self.individuals: list[Individual] = []
 
     # ------------------------------------------------------------------ the beginning
 
     def add(self, children: Sequence[Child]) -> list[Individual]:
-        """Replay and score drafts; return the legal ones that this round has not seen."""
-        schedules = self._replayer.schedules([child.draft for child in children])
-        legal = []
-        for child, schedule in zip(children, schedules, strict=True):
-            self._counts.offspring[child.operator] += 1
-            if schedule is None:
-                self._counts.illegal[child.operator] += 1
-                continue
-            legal.append(Individual(completed(child.draft, schedule), schedule, child.lineage))
-        return self.enter(legal)
+        """Evaluate drafts; return the programs that this round has not seen."""
+        return self.enter(self._evaluation.programs(children))
 
     def enter(self, individuals: Sequence[Individual]) -> list[Individual]:
         """Score programs; return those that the round did not have."""
@@ -173,7 +228,7 @@ class Breeding:
         new = {key: program for key, program in by_key.items() if key not in self._entered}
         unscored = list(reversed(new.values()))
         self._entered.update(new)
-        scores = self._score([program.schedule for program in unscored]) if unscored else []
+        scores = self._evaluation.scores(unscored) if unscored else []
         entered = [
             replace(program, score=score) for program, score in zip(unscored, scores, strict=True)
         ]
@@ -200,18 +255,9 @@ class Breeding:
 
     def _random_draft(self, templates: Sequence[Draft]) -> Draft:
         template = self._rng.choice(templates)
-        draft = Draft(template.instructions, {})
-        if self._prior is None or self._rng.random() >= _GUIDED:
-            return draft
-        places: Counter[int] = Counter()
-        for number, instruction in enumerate(template.instructions):
-            if instruction.kind == "SamplePerfectTile" and number in template.decisions:
-                levels, innermost = instruction.attrs
-                extent = math.prod(template.decisions[number])
-                tile = self._prior.draw(extent, levels, innermost, self._rng, places[levels])
-                places[levels] += 1
-                draft = draft.with_decision(number, tile)
-        return draft
+        is_guided = self._prior is not None and self._rng.random() < _GUIDED
+        prior = self._prior if is_guided else None
+        return self._evaluation.random_draft(template, self._rng, prior)
 
     # ------------------------------------------------------------------ evolution
 
@@ -243,9 +289,7 @@ class Breeding:
         for _ in range(_TRIES):
             operator = self._operators.draw(self._rng)
             parent = draw()
-            facts = _RoundFacts(
-                self._replayer, self._extents, draw, self._prior, self._most_parallel
-            )
+            facts = _RoundFacts(self._evaluation, draw, self._prior, self._most_parallel)
             draft = operator.apply(parent.draft, self._rng, facts)
             if draft is not None and not self._is_seen(draft.key):
                 self._tried.add(draft.key)
@@ -257,38 +301,27 @@ class Breeding:
         return key in self._tried or key in self._entered
 
 
-class _RoundFacts(ScheduleFacts):
+class _RoundFacts:
     """Facts for one offspring of a round; remembers the partner that the operator took."""
 
     def __init__(
         self,
-        replayer: DraftReplayer,
-        extents: dict[bytes, dict[str, list[list[int]]]],
+        evaluation: Evaluation,
         draw: Callable[[], Individual],
         prior: TilePrior | None,
         most_parallel: int | None,
     ) -> None:
-        super().__init__(prior, most_parallel)
-        self._replayer = replayer
-        self._extents = extents
-        self._draw = draw
+        self.prior = prior
+        self.most_parallel = most_parallel
+        self.extents = evaluation.extents
+        self.locations = evaluation.locations
         self.partner_lineage: Lineage | None = None
-
-    def extents(self, draft: Draft) -> dict[str, list[list[int]]]:
-        if draft.key not in self._extents:
-            self._extents[draft.key] = super().extents(draft)
-        return self._extents[draft.key]
+        self._draw = draw
 
     def partners(self, draft: Draft) -> Iterable[Draft]:
         partner = self._draw()
         self.partner_lineage = partner.lineage
         return (partner.draft,)
-
-    def ask(self, query: Callable[[Any, IRModule], dict[Any, Any]], draft: Draft) -> dict[Any, Any]:
-        return self._replayer.ask(query, draft)
-
-    def draw_seed(self) -> int:
-        return self._replayer.draw_seed()
 
 
 def completed(draft: Draft, schedule: Any) -> Draft:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tvm import tirx
 from tvm.ir import IRModule
@@ -18,9 +16,6 @@ from tvm.tirx.analysis import undefined_vars
 from ....search.draft import Draft
 from .. import trace_codec
 from ..trace_codec import TraceBuilder, items_of
-
-if TYPE_CHECKING:
-    from ....search.prior import TilePrior
 
 _PARALLEL = "meta_schedule.parallel"
 #: No loop has this number: TVM returns the last legal location.
@@ -210,7 +205,7 @@ def extents(trace: Any, mod: IRModule) -> dict[str, list[list[int]]]:
     Exception
         The trace does not apply to the module; TVM raises several classes.
     """
-    annotated = _annotated(from_tvm(trace))
+    annotated = parallel_blocks(from_tvm(trace))
     if not annotated:
         return {}
     schedule = replayed(trace, mod)
@@ -234,8 +229,8 @@ def most_parallel(target: Any, jobs_per_core: int = JOBS_PER_CORE) -> int | None
     return None if cores is None else int(cores) * jobs_per_core
 
 
-def _annotated(draft: Draft) -> dict[str, tuple[str, str]]:
-    """Return names and functions of the blocks with a bound for parallel loops."""
+def parallel_blocks(draft: Draft) -> dict[str, tuple[str, str]]:
+    """Return names and functions of the blocks with a bound for parallel loops, by variable."""
     blocks: dict[str, tuple[str, str]] = {}
     annotated: dict[str, tuple[str, str]] = {}
     for instruction in draft.instructions:
@@ -285,45 +280,6 @@ def _nests(stmt: Any, loops: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...],
 
 
 # ---- the programs of a task ----------------------------------------------------------------------
-
-
-class ScheduleFacts(ABC):
-    """Facts of a task for operators (:class:`tunedb.search.operators.TaskFacts`).
-
-    A fact that a new operator needs from TVM is a method here, with a query on a trace and the
-    module of the task. The search and the mutators implement the call of the query (:meth:`ask`).
-
-    Parameters
-    ----------
-    prior : TilePrior or None
-        Distribution of good tiles.
-    most_parallel : int or None
-        Most parallel iterations; None for no bound.
-    """
-
-    def __init__(self, prior: TilePrior | None, most_parallel: int | None) -> None:
-        self.prior = prior
-        self.most_parallel = most_parallel
-
-    def extents(self, draft: Draft) -> dict[str, list[list[int]]]:
-        """Return the extents of the loops over blocks that are annotated to be parallel."""
-        return self.ask(extents, draft)
-
-    def locations(self, draft: Draft) -> dict[int, list[int]]:
-        """Return another legal decision of one ``SampleComputeLocation``, drawn."""
-        return self.ask(partial(locations, seed=self.draw_seed()), draft)
-
-    @abstractmethod
-    def partners(self, draft: Draft) -> Iterable[Draft]:
-        """Return other programs of the workload to try in turn as a second parent."""
-
-    @abstractmethod
-    def ask(self, query: Callable[[Any, IRModule], dict[Any, Any]], draft: Draft) -> dict[Any, Any]:
-        """Return the result of a query on the trace of a draft and the module of the task."""
-
-    @abstractmethod
-    def draw_seed(self) -> int:
-        """Draw a seed for TVM."""
 
 
 class DraftReplayer:

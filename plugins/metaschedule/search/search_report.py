@@ -20,7 +20,11 @@ class Round:
     number : int
         Number of the round, from 1.
     programs : int
-        Legal programs that were compared.
+        Programs that were compared.
+    replayed : int
+        Drafts that TVM replayed for it.
+    illegal : int
+        Those among them that are no programs.
     proposed : int
         Programs that are measured next.
     """
@@ -28,6 +32,8 @@ class Round:
     task: str
     number: int
     programs: int
+    replayed: int
+    illegal: int
     proposed: int
 
 
@@ -45,6 +51,11 @@ class OperatorCounts:
 
     offspring: Counter[str] = field(default_factory=Counter)
     illegal: Counter[str] = field(default_factory=Counter)
+
+    def add(self, operator: str, *, is_legal: bool) -> None:
+        """Count a replayed draft."""
+        self.offspring[operator] += 1
+        self.illegal[operator] += not is_legal
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tvm.s_tir.meta_schedule.search_strategy.search_strategy import _PySearchStrategy
 
@@ -12,9 +12,14 @@ from ....search.operators import Operators
 from ..compat import register_errors
 from ..database.database import Database, handle_of
 from ..measure.measured import Known
+from .draft_model import DraftModel
 from .population import Shares
 from .search_report import Round, TaskReport
 from .task_search import SearchOptions, TaskSearch, TrialLimits, TuningTask
+
+if TYPE_CHECKING:
+    from ....records import Target
+    from ..database.handle import Handle
 
 __all__ = ["EvolutionarySearch", "Round", "Shares"]
 
@@ -38,7 +43,7 @@ class EvolutionarySearch(_PySearchStrategy):
     database : Database
         Database of the run.
     population_size : int
-        Programs of a population.
+        Drafts of a population; where each is replayed, at most 256 programs.
     generations : int
         Generations of a round; 0 measures the best of the initial population.
     operators : Operators, optional
@@ -57,6 +62,9 @@ class EvolutionarySearch(_PySearchStrategy):
         Whether programs are crossed.
     threads : int, optional
         Threads that replay; by default those of the tuning context.
+    rank_drafts : bool
+        Whether a model of drafts chooses what is replayed; otherwise, and where a trace has
+        instructions that ``steps`` cannot describe, every program of a population is replayed.
     on_round : callable, optional
         Called with a :class:`Round` before its programs are measured.
 
@@ -91,7 +99,7 @@ class EvolutionarySearch(_PySearchStrategy):
         self,
         database: Database,
         *,
-        population_size: int = 256,
+        population_size: int = 2048,
         generations: int = 4,
         operators: Operators | None = None,
         shares: Shares | None = None,
@@ -100,6 +108,7 @@ class EvolutionarySearch(_PySearchStrategy):
         warm: bool = True,
         crossover: bool = True,
         threads: int | None = None,
+        rank_drafts: bool = True,
         on_round: Callable[[Round], None] | None = None,
     ) -> None:
         if population_size < 1 or generations < 0:
@@ -125,6 +134,7 @@ class EvolutionarySearch(_PySearchStrategy):
             warm,
             crossover,
             threads,
+            rank_drafts,
             on_round,
         )
         self._start(_StrategyState(database, options))
@@ -180,6 +190,14 @@ class _StrategyState:
         self.database = database
         self.options = options
         self.reports: list[TaskReport] = []
+        self._draft_models: dict[bytes, DraftModel] = {}
+
+    def draft_model(self, handle: Handle, target: Target) -> DraftModel:
+        """Return the model of drafts for a target, which all tasks of the target share."""
+        known = self._draft_models.get(target.digest)
+        if known is None:
+            known = self._draft_models[target.digest] = DraftModel(handle, target)
+        return known
 
 
 def _clone(shared: _StrategyState) -> EvolutionarySearch:
@@ -216,6 +234,7 @@ class _Strategy:
             TrialLimits(max_trials, batch),
             spaces,
             cost_model,
+            self._shared.draft_model,
         )
         self._shared.reports.append(self._search.report)
 

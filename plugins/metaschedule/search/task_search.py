@@ -6,10 +6,11 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from cachetools import FIFOCache
 from tvm.s_tir import meta_schedule as ms
 
 from ....errors import PluginError
@@ -19,12 +20,15 @@ from ....search.operators import Operators
 from .. import modules, trace_codec
 from ..database.candidates import Lineage
 from . import schedule_queries
-from .population import WARM, Breeding, Individual, Shares
+from .draft_model import DraftModel, can_describe, draft_task
+from .drafts import Drafts, finalists, joined
+from .population import RANDOM, WARM, Breeding, Evaluation, Individual, Replays, Shares, completed
 from .schedule_queries import DraftReplayer
 from .search_report import Round, TaskReport
 from .warm_start import tile_prior, warm_drafts
 
 if TYPE_CHECKING:
+    from ....records import Target
     from ..database.handle import Handle
     from ..measure.measured import Known
 
@@ -33,8 +37,14 @@ _EMPTY_ROUNDS = 5
 #: Adapted programs of neighbours in the first batch, unchanged: inside of one instruction set the
 #: five best of a neighbour are the best first guess.
 _FIRST_WARM = 5
-#: Programs of a population for each trial of a batch, at most.
-_SCREENED = 16
+#: Most programs of a population that is replayed: in all, and for each trial of a batch.
+_REPLAYED, _REPLAYED_PER_TRIAL = 256, 16
+#: Finalists for each trial of a batch, and their least number.
+_FINALISTS, _LEAST_FINALISTS = 4, 16
+#: Most passes that choose finalists; share of legal ones below which the next pass is small.
+_PASSES, _LEGAL = 8, 0.9
+#: Finalists that are kept with their schedules for later rounds: 70 KB each.
+_MOST_FINALISTS = 256
 #: Number of the best stored programs that are searched for a known one.
 _SERVED_FROM = 8
 
@@ -52,6 +62,7 @@ class SearchOptions:
     warm: bool
     crossover: bool
     threads: int | None
+    rank_drafts: bool
     on_round: Callable[[Round], None] | None
 
     def operators_for(self, target: Any) -> Operators:
@@ -77,10 +88,17 @@ class ModuleSet:
     def add(self, mod: Any) -> bool:
         """Add a module; return False if an equal one is there."""
         same_hash = self._by_hash.setdefault(modules.structural_hash(mod, self._equality), [])
-        if any(modules.modules_equal(other, mod, self._equality) for other in same_hash):
+        if self._is_among(mod, same_hash):
             return False
         same_hash.append(mod)
         return True
+
+    def __contains__(self, mod: Any) -> bool:
+        same_hash = self._by_hash.get(modules.structural_hash(mod, self._equality), [])
+        return self._is_among(mod, same_hash)
+
+    def _is_among(self, mod: Any, others: Sequence[Any]) -> bool:
+        return any(modules.modules_equal(other, mod, self._equality) for other in others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +153,19 @@ class TuningTask:
         )
 
 
+class _Compared(NamedTuple):
+    """What a round compared."""
+
+    #: Number of programs.
+    number: int
+    #: Adapted programs of neighbours, best first.
+    warm: list[Individual]
+    #: Programs that may be measured, with their schedules.
+    programs: list[Individual]
+    #: Random ones, with their schedules.
+    drawn: list[Individual]
+
+
 class TaskSearch:
     """Search of one task, from its first round to its last.
 
@@ -152,6 +183,8 @@ class TaskSearch:
         Design spaces.
     cost_model : tvm CostModel
         Model that scores programs.
+    draft_model : callable
+        Returns the model of drafts of a database for a target in its stored form.
 
     Attributes
     ----------
@@ -167,6 +200,7 @@ class TaskSearch:
         limits: TrialLimits,
         spaces: Sequence[Any],
         cost_model: Any,
+        draft_model: Callable[[Handle, Target], DraftModel],
     ) -> None:
         self.report = TaskReport(task.name)
         self._handle = handle
@@ -174,6 +208,8 @@ class TaskSearch:
         self._mod, self._target = task.mod, task.target
         self._limits = limits
         self._cost_model = cost_model
+        # Size of a population that is replayed, to which the shares refer.
+        self._size = min(options.population_size, _REPLAYED)
         threads = options.threads or task.threads
         # The task's own context holds the strategy, which holds this.
         self._context = ms.TuneContext(
@@ -191,7 +227,11 @@ class TaskSearch:
         self._rounds = self._empty_rounds = 0
         # By record; None if it does not apply here.
         self._stored: dict[int, Individual | None] = {}
+        # By draft: finalists that were not measured yet, and those that need no other replay.
+        self._finalists: FIFOCache[bytes, Individual] = FIFOCache(_MOST_FINALISTS)
+        self._spent: set[bytes] = set()
         handle.commit_workload(self._mod)
+        self._drafts = self._evaluation_of_drafts(draft_model, threads)
         if options.known is not None:
             options.known.prepare(self._mod, self._target)
         self._prior = tile_prior(handle, self._mod, self._target) if options.warm else None
@@ -222,6 +262,13 @@ class TaskSearch:
             times = () if result.run_secs is None else trace_codec.floats_of(result.run_secs)
             failed = result.error_msg is not None or not times
             self.report.add(digest, lineage, None if failed else mean_of(times))
+        if self._drafts is not None:
+            self._drafts.measured(
+                [
+                    (schedule_queries.from_tvm(candidate.sch.trace), candidate.sch.trace, result)
+                    for candidate, result in zip(candidates, results, strict=True)
+                ]
+            )
 
     def finish(self) -> None:
         """Forget the lineages of the latest batch, which is stored by now."""
@@ -232,46 +279,171 @@ class TaskSearch:
     # ------------------------------------------------------------------ one round
 
     def _round(self) -> list[Individual]:
-        """Evolve a population and return the programs to measure."""
+        """Compare programs and return those to measure."""
         self._rounds += 1
-        breeding = Breeding(
-            self._replayer,
-            self._scores,
-            self._operators,
-            self._rng,
-            self.report.counts,
-            self._prior,
-            schedule_queries.most_parallel(self._target),
-        )
+        number = min(self._limits.batch, self._limits.total - self.report.trials)
+        share = number * self._options.eps_greedy
+        n_random = math.floor(share) + (self._rng.random() < share % 1)
+        counts = self.report.counts
+        replayed, illegal = counts.offspring.total(), counts.illegal.total()
+        if self._drafts is None:
+            compared, warm, programs, drawn = self._round_of_programs()
+        else:
+            compared, warm, programs, drawn = self._round_of_drafts(self._drafts, number, n_random)
+        first = [*self._served(), *warm[:_FIRST_WARM]] if self._rounds == 1 else []
+        picked = self._pick(number, n_random, first, programs, drawn)
+        if self._options.on_round is not None:
+            self._options.on_round(
+                Round(
+                    self.report.task,
+                    self._rounds,
+                    compared,
+                    counts.offspring.total() - replayed,
+                    counts.illegal.total() - illegal,
+                    len(picked),
+                )
+            )
+        return picked
+
+    def _round_of_programs(self) -> _Compared:
+        """Evolve programs, each of which is replayed."""
+        replays = Replays(self._replayer, self._scores, self.report.counts)
+        breeding = self._breeding(replays)
         # The search costs as much for each trial, however small the batch.
-        size = min(self._options.population_size, _SCREENED * self._limits.batch)
+        size = min(self._size, _REPLAYED_PER_TRIAL * self._limits.batch)
         with ms.Profiler.timeit("tunedb/Search/Begin"):
             breeding.enter(self._measured())
             warm = breeding.enter(self._neighbours)
             drawn = breeding.draw(self._templates, size - len(breeding.individuals))
+        self._evolve(breeding, size)
+        return _Compared(len(breeding.individuals), warm, breeding.individuals, drawn)
+
+    def _round_of_drafts(self, drafts: Drafts, number: int, n_random: int) -> _Compared:
+        """Evolve drafts; replay the finalists and compare them again, by both models."""
+        with ms.Profiler.timeit("tunedb/Search/Learn"):
+            has_model = drafts.prepare()
+        breeding = self._breeding(drafts)
+        size = self._options.population_size
+        with ms.Profiler.timeit("tunedb/Search/Begin"):
+            breeding.enter(self._measured())
+            warm = breeding.enter(self._neighbours)
+            drawn = breeding.draw(self._templates, size - len(breeding.individuals))
+        if has_model:
+            self._evolve(breeding, size)
+        with ms.Profiler.timeit("tunedb/Search/Finalists"):
+            random_ones = self._replayed(drafts, self._rng.sample(drawn, min(n_random, len(drawn))))
+            programs = self._finalists_of(drafts, breeding, number)
+        scores = self._scores([program.schedule for program in programs])
+        if has_model:
+            scores = joined([program.score for program in programs], scores)
+        programs = [
+            replace(program, score=score) for program, score in zip(programs, scores, strict=True)
+        ]
+        return _Compared(len(breeding.individuals), warm, programs, random_ones)
+
+    def _finalists_of(self, drafts: Drafts, breeding: Breeding, number: int) -> list[Individual]:
+        """Return the best drafts of a round with their schedules, for a batch of `number`."""
+        wanted = max(_FINALISTS * number, _LEAST_FINALISTS)
+        pool: Sequence[Individual] = breeding.individuals
+        chosen: list[Individual] = []
+        programs: list[Individual] = []
+        most = _LEAST_FINALISTS
+        for _ in range(_PASSES):
+            most = min(most, wanted - len(programs))
+            new = finalists(pool, most, self._spent, chosen)
+            chosen += new
+            legal = self._replayed(drafts, new)
+            programs += legal
+            is_exhausted = len(new) < most
+            if len(programs) >= (number if is_exhausted else wanted):
+                break
+            if is_exhausted:
+                breeding.draw(self._templates, self._options.population_size)
+            rejects_many = len(legal) < _LEGAL * len(new)
+            if rejects_many or is_exhausted:
+                pool = drafts.scored(breeding.individuals)
+            # If TVM rejects many, the next ones are few, so that it teaches their choice, too.
+            most = _LEAST_FINALISTS if rejects_many else wanted
+        return programs
+
+    def _breeding(self, evaluation: Evaluation) -> Breeding:
+        return Breeding(
+            evaluation,
+            self._operators,
+            self._rng,
+            self._prior,
+            schedule_queries.most_parallel(self._target),
+        )
+
+    def _evolve(self, breeding: Breeding, size: int) -> None:
         with ms.Profiler.timeit("tunedb/Search/Evolve"):
             population = list(breeding.individuals)
             for _ in range(self._options.generations):
                 population = breeding.evolve(population, size)
-        first = [*self._served(), *warm[:_FIRST_WARM]] if self._rounds == 1 else []
-        picked = self._pick(first, breeding, drawn)
-        if self._options.on_round is not None:
-            programs = len(breeding.individuals)
-            self._options.on_round(Round(self.report.task, self._rounds, programs, len(picked)))
-        return picked
+
+    # ------------------------------------------------------------------ drafts
+
+    def _evaluation_of_drafts(
+        self, draft_model: Callable[[Handle, Target], DraftModel], threads: int
+    ) -> Drafts | None:
+        """Return the evaluation of drafts; None where ``steps`` cannot describe the programs."""
+        if not self._options.rank_drafts:
+            return None
+        known = self._handle.workloads.commit(self._mod)
+        task = draft_task(self._handle, known.record, self._target)
+        if not can_describe(task, self._templates):
+            return None
+        return Drafts(
+            draft_model(self._handle, task.target),
+            task,
+            self._templates,
+            self._replayer,
+            schedule_queries.most_parallel(self._target),
+            threads,
+        )
+
+    def _replayed(self, drafts: Drafts, chosen: Sequence[Individual]) -> list[Individual]:
+        """Return drafts with their schedules; illegal, proposed and known ones are spent."""
+        ready: dict[bytes, Individual | None] = {
+            one.draft.key: one if one.schedule is not None else self._finalists.get(one.draft.key)
+            for one in chosen
+        }
+        new = [one for one in chosen if ready[one.draft.key] is None]
+        schedules = self._replayer.schedules([one.draft for one in new])
+        for one, schedule in zip(new, schedules, strict=True):
+            operators = one.lineage.operators
+            self.report.counts.add(
+                operators[-1] if operators else RANDOM, is_legal=schedule is not None
+            )
+            if schedule is None or schedule.mod in self._proposed or self._is_known(schedule.mod):
+                self._spent.add(one.draft.key)
+            else:
+                self._finalists[one.draft.key] = ready[one.draft.key] = replace(
+                    one, draft=completed(one.draft, schedule), schedule=schedule
+                )
+        drafts.replayed([one.draft for one in new], schedules)
+        return [
+            replace(program, score=one.score)
+            for one in chosen
+            if (program := ready[one.draft.key]) is not None
+        ]
+
+    # ------------------------------------------------------------------ the beginning
 
     def _measured(self) -> list[Individual]:
         """Return the best stored programs of the task; each is replayed once."""
-        most = round(self._options.population_size * self._options.shares.measured)
+        most = round(self._size * self._options.shares.measured)
         records = dict(self._handle.best_records(self._mod, self._target, most))
         new = [id_ for id_ in records if id_ not in self._stored]
         drafts = [schedule_queries.from_tvm(records[id_].trace) for id_ in new]
-        schedules = self._replayer.schedules(drafts)
+        # Drafts are compared without a schedule.
+        is_replayed = self._drafts is None
+        schedules = self._replayer.schedules(drafts) if is_replayed else [None] * len(drafts)
         for id_, draft, schedule in zip(new, drafts, schedules, strict=True):
             digest = self._handle.store.records.get(id_).measurement.program.digest
             self._stored[id_] = (
                 None
-                if schedule is None
+                if is_replayed and schedule is None
                 else Individual(draft, schedule, Lineage(Origin.MEASURED, digest))
             )
         self._stored = {id_: self._stored[id_] for id_ in records}
@@ -279,7 +451,7 @@ class TaskSearch:
 
     def _adapted(self) -> list[Individual]:
         """Return programs of other workloads, adapted to this one, best first."""
-        most = round(self._options.population_size * self._options.shares.warm)
+        most = round(self._size * self._options.shares.warm)
         adapted = warm_drafts(self._handle, self._mod, self._target, self._templates, most)
         if not adapted:
             return []
@@ -314,6 +486,8 @@ class TaskSearch:
 
     def _scores(self, schedules: Sequence[Any]) -> list[float]:
         """Return the scores of the cost model, 0 where it is negative or not finite."""
+        if not schedules:  # TVM cannot pass an empty array
+            return []
         with ms.Profiler.timeit("tunedb/Search/Predict"):
             candidates = [candidate_of(schedule) for schedule in schedules]
             predicted = np.asarray(self._cost_model.predict(self._context, candidates), np.float64)
@@ -323,13 +497,15 @@ class TaskSearch:
     # ------------------------------------------------------------------ the batch
 
     def _pick(
-        self, first: Sequence[Individual], breeding: Breeding, drawn: Sequence[Individual]
+        self,
+        number: int,
+        n_random: int,
+        first: Sequence[Individual],
+        programs: Sequence[Individual],
+        drawn: Sequence[Individual],
     ) -> list[Individual]:
         """Return the programs to measure: `first`, the best, and some of the random ones."""
-        number = min(self._limits.batch, self._limits.total - self.report.trials)
-        share = number * self._options.eps_greedy
-        n_random = math.floor(share) + (self._rng.random() < share % 1)
-        best = sorted(breeding.individuals, key=lambda individual: -individual.score)
+        best = sorted(programs, key=lambda individual: -individual.score)
         shuffled = self._rng.sample(drawn, len(drawn))
         picked: list[Individual] = []
         for individuals, most in (
@@ -340,15 +516,17 @@ class TaskSearch:
         ):
             new = (individual for individual in individuals if self._is_new(individual))
             picked += itertools.islice(new, max(most - len(picked), 0))
+        self._spent.update(individual.draft.key for individual in picked)
         return picked
 
     def _is_new(self, individual: Individual) -> bool:
         """Tell whether a program must be measured: neither proposed before nor known."""
         mod = individual.schedule.mod
-        if not self._proposed.add(mod):
-            return False
+        return self._proposed.add(mod) and (individual.is_served or not self._is_known(mod))
+
+    def _is_known(self, mod: Any) -> bool:
         known = self._options.known
-        return individual.is_served or known is None or known.find(mod, self._target) is None
+        return known is not None and known.find(mod, self._target) is not None
 
     def _candidates(self, picked: Sequence[Individual]) -> list[Any]:
         """Return programs as TVM measures them, and announce their lineages."""

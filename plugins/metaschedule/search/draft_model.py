@@ -1,0 +1,230 @@
+"""Model of drafts: their scores, and the chance that TVM accepts them, from their steps alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....features.base import Needs
+from ....features.steps import STEPS
+from ....models import dataset
+from ....models._xgboost import import_xgboost, threads_to_use
+from ....models.dataset import ExampleWorkload
+from ....programs.workload_info import signature_of
+from ....records import Program, Target, Workload
+from ....results import StoredProgram
+from ..cost_model.learner import CostModelOptions, Learner
+from ..cost_model.online import trial_of
+
+if TYPE_CHECKING:
+    from ....models.dataset import Dataset
+    from ....models.recipe import Recipe
+    from ....models.scope import Scope
+    from ....records import Signature
+    from ....search.draft import Draft
+    from ....storage.store import Store
+    from ..database.handle import Handle
+
+    Floats = NDArray[np.float64]
+    Rows = NDArray[np.float32]
+
+#: Share of illegal drafts from which the chance of a replay is predicted, and the least number of
+#: them.
+_ILLEGAL = 0.05
+_LEAST_ILLEGAL = 8
+#: Growth of the replayed drafts after which their classifier is trained again.
+_GROWTH = 0.5
+#: Latest replayed drafts that it learns from.
+_MOST_REPLAYED = 2_000
+_CLASSIFIER = {"objective": "binary:logistic", "max_depth": 4, "eta": 0.3, "tree_method": "hist"}
+_CLASSIFIER_ROUNDS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class DraftFeatures:
+    """The columns of ``steps`` for programs without their post-processing, which no draft has."""
+
+    name: str = "steps.draft"
+    version: int = STEPS.version
+    columns: tuple[str, ...] = STEPS.columns
+    needs: Needs = Needs.STEPS
+
+    @staticmethod
+    def rows(programs: Sequence[StoredProgram]) -> list[Rows | Exception]:
+        """Return a float32 array (1, columns) per program, or the error."""
+        bare = [replace(one, trace=replace(one.trace, tail=None)) for one in programs]
+        return STEPS.rows(bare)
+
+
+_FEATURES = DraftFeatures()
+#: Column that counts the instructions that the features do not know.
+_UNKNOWN = _FEATURES.columns.index("steps.unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class _ComputedExamples:
+    """All measured programs of a store; their rows are computed from the stored steps."""
+
+    store: Store
+
+    def load(self, recipe: Recipe, scope: Scope) -> Dataset:
+        """Return the examples of a scope without rows; NotFoundError if there is none."""
+        return dataset.load_computed(
+            self.store, _FEATURES, label=recipe.label, corrected=recipe.corrected, scope=scope
+        )
+
+    def with_rows(self, examples: Dataset) -> Dataset:
+        """Return some of the examples with their rows; those with damaged steps are left out."""
+        rows = _FEATURES.rows(self.store.programs.get(examples.program_ids.tolist()))
+        good = np.array([not isinstance(one, Exception) for one in rows], bool)
+        kept = [one for one in rows if not isinstance(one, Exception)]
+        empty = np.zeros((0, len(_FEATURES.columns)), np.float32)
+        return replace(examples.take(good), rows=np.concatenate([empty, *kept]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftTask:
+    """A task as the model of drafts sees it: workload and target in their stored form."""
+
+    workload: Workload
+    signature: Signature
+    example: ExampleWorkload
+    target: Target
+
+    @classmethod
+    def of(cls, store: Store, workload: Workload, target: Target) -> DraftTask:
+        """Return the task of a workload."""
+        signature = signature_of(workload)
+        id_ = store.workloads.id_of(workload.digest) or 0
+        example = ExampleWorkload.from_signature(id_, workload.digest, workload.name, signature)
+        return cls(workload, signature, example, target)
+
+    def rows(self, drafts: Sequence[Draft]) -> list[Rows | Exception]:
+        """Return a float32 array (1, columns) for each draft, or the error."""
+        return STEPS.rows(
+            [
+                # The numbers are never looked up.
+                StoredProgram(
+                    *(0, 0, self.workload, self.signature, 0, self.target, 0, None, draft.trace())
+                )
+                for draft in drafts
+            ]
+        )
+
+
+class DraftModel:
+    """Scores of drafts for one target, learnt from stored programs and the trials of the run.
+
+    Its rows are those of the feature set ``steps`` without post-processing. It is trained as
+    :class:`~..cost_model.cost_model.CostModel` is.
+
+    Parameters
+    ----------
+    handle : Handle
+        Handle of the database.
+    target : Target
+        Stored form of the target.
+
+    Attributes
+    ----------
+    legality : Legality
+        Chance that TVM accepts a draft.
+    """
+
+    def __init__(self, handle: Handle, target: Target) -> None:
+        self.legality = Legality()
+        options = CostModelOptions(_FEATURES, None, avoid_failures=False)
+        self._store = store = handle.store
+        groups = handle.targets.groups(target)
+        self._learner = Learner(store, options, target, groups, _ComputedExamples(store))
+        self._learner.begin()
+
+    def prepare_for(self, task: DraftTask, threads: int) -> bool:
+        """Train if a task asks for it; return whether there is a model."""
+        self._learner.prepare_for(task.example, threads)
+        return self._learner.scoring is not None
+
+    def scores(self, task: DraftTask, rows: Rows, threads: int) -> Floats:
+        """Return a score for each row, 0 or more; 1 without a model. The higher, the faster."""
+        scoring = self._learner.scoring
+        if scoring is None:
+            return np.ones(len(rows))
+        model = scoring.scorer.model
+        model.use_threads(threads)
+        own = model.scores(rows, np.arange(len(rows) + 1))
+        each: Any = rows[:, None]
+        return scoring.for_search(task.example.digest, each, own).clip(min=0)
+
+    def add(
+        self, task: DraftTask, measured: Sequence[tuple[Draft, Program, Any]], threads: int
+    ) -> None:
+        """Add programs with TVM's results of their runs, before these are stored.
+
+        Parameters
+        ----------
+        task : DraftTask
+            The task.
+        measured : sequence of Draft, Program and tvm RunnerResult
+            Programs of a batch.
+        threads : int
+            Threads of XGBoost.
+        """
+        rows = task.rows([draft for draft, _, _ in measured])
+        ids = self._store.programs.ids([program.digest for _, program, _ in measured])
+        trials = []
+        for (_, program, result), id_, own_rows in zip(measured, ids, rows, strict=True):
+            if not isinstance(own_rows, Exception):
+                trial = trial_of(own_rows, program, id_ or 0, result, self._learner.recipe.label)
+                trials += [] if trial is None else [trial]
+        self._learner.add(task.example, trials, {id_ for id_ in ids if id_}, threads)
+
+
+class Legality:
+    """Chance that TVM accepts a draft, learnt from those that a run has replayed."""
+
+    def __init__(self) -> None:
+        self._rows: list[Rows] = []
+        self._legal: list[bool] = []
+        self._trained_on = 0
+        self._booster: Any = None
+
+    def add(self, rows: Sequence[Rows | Exception], legal: Sequence[bool], threads: int) -> None:
+        """Add replayed drafts; train again when they have grown by half."""
+        for own_rows, is_legal in zip(rows, legal, strict=True):
+            if not isinstance(own_rows, Exception):
+                self._rows.append(own_rows)
+                self._legal.append(is_legal)
+        number = len(self._legal)
+        illegal = number - sum(self._legal)
+        if illegal < max(_LEAST_ILLEGAL, _ILLEGAL * number) or illegal == number:
+            return
+        if number >= (1 + _GROWTH) * self._trained_on:
+            self._trained_on = number
+            self._rows, self._legal = self._rows[-_MOST_REPLAYED:], self._legal[-_MOST_REPLAYED:]
+            xgboost = import_xgboost()
+            data = xgboost.DMatrix(
+                np.concatenate(self._rows), np.array(self._legal, np.float32), nthread=threads
+            )
+            options = _CLASSIFIER | {"nthread": threads_to_use(threads)}
+            self._booster = xgboost.train(options, data, _CLASSIFIER_ROUNDS)
+
+    def chances(self, rows: Rows) -> Floats:
+        """Return the chance of each row, 1 while nearly all drafts are legal."""
+        if self._booster is None:
+            return np.ones(len(rows))
+        return np.asarray(self._booster.inplace_predict(rows), np.float64)
+
+
+def draft_task(handle: Handle, workload: Workload, target: Any) -> DraftTask:
+    """Return the task of a workload for the handle's database."""
+    return DraftTask.of(handle.store, workload, handle.targets.stored(target))
+
+
+def can_describe(task: DraftTask, templates: Sequence[Draft]) -> bool:
+    """Tell whether ``steps`` knows every instruction of the design spaces."""
+    rows = task.rows(templates)
+    return not any(isinstance(own, Exception) or own[0, _UNKNOWN] for own in rows)

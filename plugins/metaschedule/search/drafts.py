@@ -1,0 +1,197 @@
+"""Evolution on drafts: a model of their steps compares thousands, TVM replays the finalists."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ....records import Program
+from ....search.sampling import decide, draw_tiles
+from .. import trace_codec
+from . import schedule_queries
+from .draft_model import DraftModel, DraftTask
+from .population import Child, Individual
+from .schedule_queries import DraftReplayer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ....search.draft import Draft
+    from ....search.prior import TilePrior
+
+    Floats = NDArray[np.float64]
+
+#: Bounds of parallel loops that a draft may get where the cores of the target are unknown.
+_MOST_PARALLEL = 1024
+
+
+class Drafts:
+    """Evaluation of the drafts of a task without TVM (:class:`.population.Evaluation`).
+
+    A score is that of the model of drafts, 1 without one, times the chance that TVM accepts the
+    draft. Legal places of blocks are asked once for each sketch.
+
+    Parameters
+    ----------
+    model : DraftModel
+        Model of the task's target.
+    task : DraftTask
+        The task.
+    templates : sequence of Draft
+        Design spaces with their initial decisions.
+    replayer : DraftReplayer
+        Answers questions about sketches.
+    most_parallel : int or None
+        Most parallel iterations; None for no bound.
+    threads : int
+        Threads of XGBoost.
+    """
+
+    def __init__(
+        self,
+        model: DraftModel,
+        task: DraftTask,
+        templates: Sequence[Draft],
+        replayer: DraftReplayer,
+        most_parallel: int | None,
+        threads: int,
+    ) -> None:
+        self._model = model
+        self._task = task
+        self._templates = {template.skeleton: template for template in templates}
+        self._replayer = replayer
+        self._threads = threads
+        self._locations: dict[bytes, dict[int, list[int]]] = {}
+        most = most_parallel or _MOST_PARALLEL
+        # Products of one nest: 2, 4, 8 …
+        self._doublings = [[2] * (most.bit_length() - 1)]
+
+    def prepare(self) -> bool:
+        """Train the model if necessary; return whether there is one."""
+        return self._model.prepare_for(self._task, self._threads)
+
+    # ------------------------------------------------------------------ the evaluation
+
+    def programs(self, children: Sequence[Child]) -> list[Individual]:
+        """Return all children: none is replayed."""
+        return [Individual(child.draft, None, child.lineage) for child in children]
+
+    def scores(self, individuals: Sequence[Individual]) -> list[float]:
+        """Return the score of each draft; 0 for one that the features cannot describe."""
+        rows = self._task.rows([individual.draft for individual in individuals])
+        good = [number for number, own in enumerate(rows) if not isinstance(own, Exception)]
+        scores = np.zeros(len(rows))
+        if good:
+            stacked = np.concatenate([rows[number] for number in good])
+            predicted = self._model.scores(self._task, stacked, self._threads)
+            scores[good] = predicted * self._model.legality.chances(stacked)
+        found: list[float] = scores.tolist()
+        return found
+
+    def scored(self, individuals: Sequence[Individual]) -> list[Individual]:
+        """Return drafts with scores by what was learnt since."""
+        scores = self.scores(individuals)
+        return [replace(one, score=score) for one, score in zip(individuals, scores, strict=True)]
+
+    def random_draft(self, template: Draft, rng: random.Random, prior: TilePrior | None) -> Draft:
+        """Return a program of a design space with all of its decisions."""
+        draft = template.with_decisions({})
+        if prior is not None:
+            draft = draw_tiles(template, rng, prior)
+        return decide(draft, template, rng, self.locations(template))
+
+    def extents(self, draft: Draft) -> dict[str, list[list[int]]]:
+        """Return loops whose products are the powers of two, for each annotated block.
+
+        The loops that a bound fuses depend on the tiles. Bounds that double reach nearly all of
+        them, and the model sees the bound.
+        """
+        annotated = schedule_queries.parallel_blocks(draft)
+        return dict.fromkeys(annotated, self._doublings)
+
+    def locations(self, draft: Draft) -> dict[int, list[int]]:
+        """Return the legal places of each block, as the first draft of the sketch has them."""
+        places = self._locations.get(draft.skeleton)
+        if places is None:
+            places = self._replayer.ask(schedule_queries.locations, draft)
+            self._locations[draft.skeleton] = places
+        return places
+
+    # ------------------------------------------------------------------ finalists and trials
+
+    def replayed(self, drafts: Sequence[Draft], schedules: Sequence[Any]) -> None:
+        """Learn from replayed drafts which ones TVM accepts."""
+        legal = [schedule is not None for schedule in schedules]
+        self._model.legality.add(self._task.rows(drafts), legal, self._threads)
+
+    def measured(self, trials: Sequence[tuple[Draft, Any, Any]]) -> None:
+        """Learn from a measured batch: drafts with TVM's traces and results."""
+        task = self._task
+        known = [
+            (draft, Program(task.workload, task.target, trace_codec.encode(trace)), result)
+            for draft, trace, result in trials
+        ]
+        self._model.add(task, known, self._threads)
+
+
+def finalists(
+    individuals: Iterable[Individual],
+    number: int,
+    spent: Container[bytes],
+    chosen: Sequence[Individual],
+) -> list[Individual]:
+    """Return the drafts to replay: those of the highest scores, and no two that are neighbours.
+
+    Two drafts are neighbours if they differ in one decision. Neighbours fill the places that are
+    left.
+
+    Parameters
+    ----------
+    individuals : iterable of Individual
+        All drafts of a round.
+    number : int
+        Most drafts to return.
+    spent : container of bytes
+        Keys of drafts that need no replay.
+    chosen : sequence of Individual
+        Finalists that the round has already.
+    """
+    ranked = sorted(individuals, key=lambda individual: -individual.score)
+    known = {individual.draft.key for individual in chosen}
+    around = {site for individual in chosen for site in _sites(individual.draft)}
+    taken: list[Individual] = []
+    neighbours: list[Individual] = []
+    for individual in ranked:
+        if len(taken) == number:
+            break
+        if individual.draft.key in known or individual.draft.key in spent:
+            continue
+        sites = _sites(individual.draft)
+        if around.isdisjoint(sites):
+            around.update(sites)
+            taken.append(individual)
+        elif len(neighbours) < number:
+            neighbours.append(individual)
+    return [*taken, *neighbours][:number]
+
+
+def joined(first: Sequence[float], second: Sequence[float]) -> list[float]:
+    """Return the sum of two models' scores of the same programs, each standardised."""
+    total = np.zeros(len(first))
+    for scores in (np.array(first), np.array(second)):
+        deviation = scores.std() if len(scores) else 0.0
+        if deviation > 0:
+            total += (scores - scores.mean()) / deviation
+    found: list[float] = total.tolist()
+    return found
+
+
+def _sites(draft: Draft) -> list[tuple[Any, ...]]:
+    """Return the draft without one decision, for each of them; neighbours have one in common."""
+    decisions = [(number, str(draft.decisions[number])) for number in sorted(draft.decisions)]
+    form = hash(draft.form)
+    return [(form, *decisions[:at], *decisions[at + 1 :]) for at in range(len(decisions))]

@@ -1,0 +1,312 @@
+"""Drafts that a model of their steps compares, and the finalists that TVM replays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tvm
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.runner import RunnerResult
+
+from tunedb.extraction.extract import extract
+from tunedb.features.steps import STEPS
+from tunedb.models import dataset
+from tunedb.models.scope import Scope
+from tunedb.plugins.metaschedule.database.candidates import Lineage
+from tunedb.plugins.metaschedule.search.draft_model import (
+    DraftModel,
+    Legality,
+    can_describe,
+    draft_task,
+)
+from tunedb.plugins.metaschedule.search.drafts import Drafts, finalists, joined
+from tunedb.plugins.metaschedule.search.population import Individual
+from tunedb.plugins.metaschedule.search.schedule_queries import DraftReplayer, from_tvm
+from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
+from tunedb.records import Origin
+from tunedb.search.draft import Draft, Instruction
+
+pytestmark = pytest.mark.usefixtures("intrinsics")
+
+GPU = {
+    "kind": "cuda",
+    "arch": "sm_60",
+    "max_threads_per_block": 1024,
+    "max_shared_memory_per_block": 49152,
+}
+
+
+def seconds_of(candidate):
+    """Return a time that follows from the tiles: wide innermost factors are fast."""
+    tiles = from_tvm(candidate.sch.trace).tiles.values()
+    return 1e-4 / (1 + sum(np.log2(tile[-1]) for tile in tiles))
+
+
+class Run:
+    """The search of one task; its batches are answered with :func:`seconds_of`."""
+
+    def __init__(self, database, mod, target, *, batch=8, threads=1, **options):
+        self.rounds = []
+        search = EvolutionarySearch(
+            database, on_round=self.rounds.append, **{"population_size": 64} | options
+        )
+        self.context = ms.TuneContext(
+            mod,
+            target=target,
+            space_generator=ms.space_generator.PostOrderApply(),
+            search_strategy=search.clone(),
+            rand_state=1,
+            num_threads=threads,
+        )
+        model = ms.cost_model.RandomModel(seed=1)
+        self.context.pre_tuning(1000, batch, None, database, model)
+
+    def batch(self):
+        candidates = self.context.generate_measure_candidates()
+        results = [RunnerResult([seconds_of(each)], None) for each in candidates]
+        self.context.notify_runner_results(candidates, results)
+        return candidates
+
+
+def task_of(database, mod, target):
+    handle = database._handle
+    return draft_task(handle, handle.workloads.commit(mod).record, target)
+
+
+def space_of(mod, target):
+    context = ms.TuneContext(
+        mod, target=target, space_generator=ms.space_generator.PostOrderApply(), num_threads=1
+    )
+    return context, [
+        from_tvm(space.trace.simplified(remove_postproc=True))
+        for space in context.generate_design_space()
+    ]
+
+
+# ---- the search ----------------------------------------------------------------------------------
+
+
+def test_drafts_are_compared_and_few_replayed(tools, opened):
+    database = opened(":memory:", target=tools.llvm)
+    run = Run(database, tools.matmul(64), tools.llvm, eps_greedy=0.0)
+    batches = [run.batch() for _ in range(5)]
+    assert [len(batch) for batch in batches] == [8] * 5
+    # A model needs 16 measured programs; from then on drafts evolve.
+    assert [each.programs for each in run.rounds[:2]] == [64, 64]
+    assert all(each.programs > 150 for each in run.rounds[2:])
+    assert all(each.replayed <= 32 and each.illegal == 0 for each in run.rounds)
+    means = [np.mean([seconds_of(each) for each in batch]) for batch in batches]
+    assert max(means[3:]) < 0.8 * means[0]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_equal_seeds_give_equal_candidates(threads, tools, opened):
+    def digests(threads):
+        database = opened(":memory:", target=tools.llvm)
+        run = Run(database, tools.matmul(64), tools.llvm, threads=threads)
+        return [[from_tvm(each.sch.trace).key for each in run.batch()] for _ in range(3)]
+
+    assert digests(1) == digests(threads)
+
+
+def test_a_search_on_a_gpu_learns_what_tvm_rejects(tools, opened):
+    target = tvm.target.Target(GPU)
+    database = opened(":memory:", target=target)
+    run = Run(database, tools.matmul(128), target, batch=4, population_size=256)
+    for _ in range(4):
+        assert len(run.batch()) == 4
+    first, *_, last = run.rounds
+    assert first.illegal > 0.3 * first.replayed
+    assert last.illegal <= 0.25 * last.replayed
+
+
+def test_unknown_instructions_take_the_old_way(tools, opened):
+    database = opened(":memory:", target=tools.llvm)
+    task = task_of(database, tools.matmul(64), tools.llvm)
+    _, templates = space_of(tools.matmul(64), tools.llvm)
+    assert can_describe(task, templates)
+    unknown = Instruction("FoldTwice", (), (), ())
+    strange = Draft((*templates[0].instructions, unknown), templates[0].decisions)
+    assert not can_describe(task, [*templates, strange])
+
+
+def test_every_program_is_replayed_on_request(tools, opened):
+    database = opened(":memory:", target=tools.llvm)
+    run = Run(database, tools.matmul(64), tools.llvm, rank_drafts=False)
+    run.batch()
+    (only,) = run.rounds
+    assert only.replayed >= only.programs > 64
+
+
+# ---- what a draft knows --------------------------------------------------------------------------
+
+
+def test_locations_are_asked_once_for_a_sketch(tools, opened, monkeypatch):
+    from tvm import te
+
+    x = te.placeholder((8, 64), name="x")
+    exponent = te.compute((8, 64), lambda i, j: te.exp(x[i, j]), name="exponent")
+    k = te.reduce_axis((0, 64), name="k")
+    total = te.compute((8,), lambda i: te.sum(exponent[i, k], k), name="total")
+    function = te.create_prim_func([x, total]).with_attr("global_symbol", "main")
+    mod = tvm.IRModule({"main": function})
+    database = opened(":memory:", target=tools.llvm)
+    context, templates = space_of(mod, tools.llvm)
+    replayer = DraftReplayer(context.mod, context.space_generator.postprocs, threads=1, seed=1)
+    asked = []
+    ask = replayer.ask
+    monkeypatch.setattr(
+        replayer, "ask", lambda query, draft: asked.append(draft) or ask(query, draft)
+    )
+    task = task_of(database, mod, tools.llvm)
+    model = DraftModel(database._handle, task.target)
+    drafts = Drafts(model, task, templates, replayer, 32, 1)
+    located = next(one for one in templates if drafts.locations(one))
+    asked.clear()
+    for number, places in drafts.locations(located).items():
+        assert located.instructions[number].kind == "SampleComputeLocation"
+        assert set(places) >= {-1}
+        moved = located.with_decision(number, places[0])
+        assert drafts.locations(moved) == drafts.locations(located)
+    assert asked == []
+
+
+def test_bounds_of_parallel_loops_double(tools, opened):
+    database = opened(":memory:", target=tools.llvm)
+    context, templates = space_of(tools.matmul(64), tools.llvm)
+    task = task_of(database, tools.matmul(64), tools.llvm)
+    replayer = DraftReplayer(context.mod, (), threads=1, seed=1)
+    model = DraftModel(database._handle, task.target)
+    drafts = Drafts(model, task, templates, replayer, 32, 1)
+    assert list(drafts.extents(templates[0]).values()) == [[[2] * 5]]
+
+
+# ---- the model -----------------------------------------------------------------------------------
+
+
+def measured_database(tools, opened, trials=24):
+    database = opened(":memory:", target=tools.llvm)
+    mod = tools.matmul(64)
+    run = Run(database, mod, tools.llvm)
+    for _ in range(trials // 8):
+        candidates = run.context.generate_measure_candidates()
+        for each in candidates:
+            database.commit_tuning_record(
+                ms.database.TuningRecord(
+                    each.sch.trace,
+                    database.commit_workload(mod),
+                    [seconds_of(each)],
+                    tools.llvm,
+                    each.args_info,
+                )
+            )
+    return database, mod
+
+
+def test_rows_of_a_draft_are_those_of_the_program_without_its_tail(tools, opened):
+    database, mod = measured_database(tools, opened)
+    store = database.store
+    digests = [record.measurement.program.digest for record in store.records.iterate()]
+    programs = store.programs.get(store.programs.ids(digests))
+    task = task_of(database, mod, tools.llvm)
+    drafts = [Draft.from_trace(program.trace) for program in programs]
+    bare = [replace(each, trace=replace(each.trace, tail=None)) for each in programs]
+    assert any(each.trace.tail is not None for each in programs)
+    expected = np.concatenate(STEPS.rows(bare))
+    # The literals of a tail do not matter without it.
+    np.testing.assert_array_equal(np.concatenate(task.rows(drafts)), expected)
+
+
+def test_examples_need_no_stored_rows(tools, opened):
+    database, _ = measured_database(tools, opened)
+    computed = dataset.load_computed(database.store, STEPS)
+    extract(database.store, STEPS)
+    stored = dataset.load(database.store, STEPS, rows=False)
+    for name in ("program_ids", "seconds", "throughput", "failures", "trials", "starts"):
+        np.testing.assert_array_equal(getattr(computed, name), getattr(stored, name))
+    with pytest.raises(Exception, match="no program of these"):
+        dataset.load_computed(database.store, STEPS, scope=Scope([10**6], None))
+
+
+def test_a_stored_database_gives_a_model_before_the_first_trial(tools, opened):
+    database, mod = measured_database(tools, opened)
+    task = task_of(database, mod, tools.llvm)
+    model = DraftModel(database._handle, task.target)
+    assert model.prepare_for(task, 1)
+    programs = [
+        (Draft.from_trace(record.measurement.program.trace), record.mean)
+        for record in database.store.records.iterate()
+    ]
+    rows = np.concatenate(task.rows([draft for draft, _ in programs]))
+    scores = model.scores(task, rows, 1)
+    seconds = np.array([mean for _, mean in programs])
+    assert np.corrcoef(scores, 1 / seconds)[0, 1] > 0.8
+
+
+def test_without_a_model_all_drafts_are_equal(tools, opened):
+    database = opened(":memory:", target=tools.llvm)
+    task = task_of(database, tools.matmul(64), tools.llvm)
+    model = DraftModel(database._handle, task.target)
+    assert not model.prepare_for(task, 1)
+    assert model.scores(task, np.zeros((3, len(STEPS.columns)), np.float32), 1).tolist() == [1] * 3
+
+
+def test_legality_is_learnt_from_rejected_drafts():
+    rng = np.random.default_rng(1)
+    rows = rng.random((200, 1, 4)).astype(np.float32)
+    legal = rows[:, 0, 2] < 0.6
+    legality = Legality()
+    legality.add(list(rows[:30]), [True] * 30, 1)
+    assert legality.chances(rows[:, 0]).tolist() == [1] * 200
+    legality.add([*rows[30:130], ValueError("damaged")], [*legal[30:130], False], 1)
+    chances = legality.chances(rows[130:, 0])
+    assert np.mean((chances > 0.5) == legal[130:]) > 0.95
+
+
+# ---- finalists -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pool(tools):
+    """Programs of one sketch with scores that fall with their number."""
+    _, templates = space_of(tools.matmul(64), tools.llvm)
+    template = next(one for one in templates if len(one.tiles) > 2)
+    first, second, *_ = template.tiles
+    fours = [[1, 1, 1, 64], [1, 1, 64, 1], [1, 64, 1, 1], [64, 1, 1, 1]]
+    tiles = [(a, b) for a in fours for b in fours]
+    return [
+        Individual(
+            template.with_decision(first, a).with_decision(second, b),
+            None,
+            Lineage(Origin.RANDOM),
+            1 - number / 100,
+        )
+        for number, (a, b) in enumerate(tiles)
+    ]
+
+
+def test_finalists_are_the_best_that_are_no_neighbours(pool):
+    chosen = finalists(reversed(pool), 4, set(), [])
+    # Latin squares: no two share the tile of a loop.
+    assert [pool.index(each) for each in chosen] == [0, 5, 10, 15]
+
+
+def test_neighbours_fill_the_places_that_are_left(pool):
+    chosen = finalists(pool, 6, set(), [])
+    assert [pool.index(each) for each in chosen] == [0, 5, 10, 15, 1, 2]
+    assert len(finalists(pool, 100, set(), [])) == len(pool)
+
+
+def test_spent_and_chosen_drafts_are_left_out(pool):
+    spent = {pool[0].draft.key}
+    chosen = finalists(pool, 2, spent, [pool[1]])
+    # Neighbours of the chosen one wait.
+    assert [pool.index(each) for each in chosen] == [4, 10]
+
+
+def test_scores_are_joined_in_units_of_their_spread():
+    assert joined([1, 2, 3], [30, 20, 10]) == pytest.approx([0, 0, 0])
+    assert joined([1, 2, 3], [5, 5, 5]) == pytest.approx([-1.2247, 0, 1.2247], abs=1e-3)
+    assert joined([], []) == []

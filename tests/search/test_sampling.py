@@ -1,0 +1,79 @@
+"""Random programs that are drawn without TVM."""
+
+import random
+from collections import Counter
+from math import prod
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb.search.prior import TilePrior
+from tunedb.search.sampling import decide, draw_tiles
+from tunedb.search.tilings import MOST_LISTED, draw_tiling, tilings
+
+
+def drawn(template, seed, locations=None):
+    return decide(template.with_decisions({}), template, random.Random(seed), locations or {})
+
+
+def test_every_decision_is_drawn_within_its_bounds(traces):
+    template = traces.matmul(i=(8, 4, 2, 2), k=(1, 1))
+    programs = [drawn(template, seed) for seed in range(50)]
+    for program in programs:
+        assert program.decisions.keys() == template.decisions.keys()
+        for number, tile in program.tiles.items():
+            assert prod(tile) == prod(template.tiles[number])
+            assert tile[-1] <= template.instructions[number].attrs[1]
+    assert len(set(programs)) > 40
+
+
+def test_given_decisions_stay(traces):
+    template = traces.matmul(i=(8, 4, 2, 2), k=(1, 1))
+    number = min(template.tiles)
+    fixed = template.with_decisions({number: [1, 1, 128, 1]})
+    assert decide(fixed, template, random.Random(1), {}).decisions[number] == [1, 1, 128, 1]
+
+
+def test_categories_have_the_probabilities_of_the_sketch(traces):
+    template = traces.gpu(fetch=1)
+    number = max(template.decisions)
+    weights = template.instructions[number].attrs[1]
+    counts = Counter(drawn(template, seed).decisions[number] for seed in range(2000))
+    for category, weight in enumerate(weights):
+        assert abs(counts[category] / 2000 - weight / sum(weights)) < 0.05
+
+
+def test_places_are_the_legal_ones(traces):
+    template = traces.conv()
+    (number,) = (
+        number
+        for number, instruction in enumerate(template.instructions)
+        if instruction.kind == "SampleComputeLocation"
+    )
+    places = {drawn(template, seed, {number: [-1, 2, 5]}).decisions[number] for seed in range(50)}
+    assert places == {-1, 2, 5}
+    assert drawn(template, 0).decisions[number] == template.decisions[number]
+
+
+def test_tiles_follow_a_prior(traces):
+    template = traces.matmul(i=(8, 4, 2, 2), k=(1, 1))
+    prior = TilePrior.from_drafts([template.with_decision(min(template.tiles), [1, 1, 8, 16])], [1])
+    counts = Counter(
+        tuple(draw_tiles(template, random.Random(seed), prior).decisions[min(template.tiles)])
+        for seed in range(300)
+    )
+    assert counts.most_common(1)[0][0] == (1, 1, 8, 16)
+
+
+@given(st.integers(1, 2**14), st.integers(1, 5), st.sampled_from([None, 0, 1, 16]), st.randoms())
+def test_a_drawn_tiling_is_one_of_all(extent, levels, innermost, rng):
+    tiling = draw_tiling(extent, levels, innermost, rng)
+    every = tilings(extent, levels, innermost, rng)
+    if not every:
+        assert tiling == (extent,)
+    elif len(every) < MOST_LISTED // 2:
+        assert tiling in every
+    else:
+        assert prod(tiling) == extent
+        assert len(tiling) == levels
+        assert not innermost or tiling[-1] <= innermost
