@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 import small_logs
 import workdirs
+from workdirs import write_lines
 
-from tunedb.errors import StorageError, UsageError
-from tunedb.formats import base
-from tunedb.formats.base import LogFile
+from tunedb.errors import FormatError, StorageError, UsageError
+from tunedb.formats import base, export
 from tunedb.formats.export import export_lines, export_metaschedule
-from tunedb.formats.importer import import_log
 from tunedb.identity import canonical_numbers
 from tunedb.records import Measurement, Program, Source, Trace, Trust
 from tunedb.storage.store import Store
@@ -130,15 +129,9 @@ def canonical(line):
 
 
 def bring(store, path, **options):
-    options.setdefault("source", "mine")
-    report = import_log(store, LogFile(Path(path), str(path)), **options)
+    report = workdirs.bring(store, path, **options)
     assert report.refused is None
     return report
-
-
-def write(path, lines):
-    path.write_text("".join((x if isinstance(x, str) else json.dumps(x)) + "\n" for x in lines))
-    return path
 
 
 def exported(store, name, **options):
@@ -160,7 +153,7 @@ def digests(store):
 @pytest.mark.parametrize("name", LINES)
 def test_lines_come_back_as_they_were(name, store, tmp_path):
     lines = LINES[name]
-    report = bring(store, write(tmp_path / "log", ["# comment", "", *lines]))
+    report = bring(store, write_lines(tmp_path / "log", "# comment", "", *lines))
     assert (report.total.new, report.quarantined) == (len(lines), 0)
     written, report = exported(store, name)
     assert [canonical(line) for line in written] == [canonical(line) for line in lines]
@@ -191,9 +184,9 @@ def test_small_logs_come_back(name, memory, tmp_path):
 
 def test_each_format_takes_its_own(memory, tmp_path):
     folder = workdirs.write(tmp_path / "work", [workdirs.record()])
-    bring(memory, write(tmp_path / "a", ANSOR[:3]))
+    bring(memory, write_lines(tmp_path / "a", *ANSOR[:3]))
     bring(memory, folder / RECORDS)
-    bring(memory, write(tmp_path / "b", AUTOTVM[:2]))
+    bring(memory, write_lines(tmp_path / "b", *AUTOTVM[:2]))
     for name, lines in (("ansor", ANSOR[:3]), ("autotvm", AUTOTVM[:2])):
         written, report = exported(memory, name)
         assert [canonical(line) for line in written] == [canonical(line) for line in lines]
@@ -203,9 +196,9 @@ def test_each_format_takes_its_own(memory, tmp_path):
 
 
 def test_what_is_left_out(store, tmp_path):
-    bring(store, write(tmp_path / "a", ANSOR[:4]))
-    bring(store, write(tmp_path / "b", ANSOR[4:7]), source="a friend", trust=Trust.FOREIGN)
-    bring(store, write(tmp_path / "c", ANSOR[7:8]), source="checked", trust=Trust.VERIFIED)
+    bring(store, write_lines(tmp_path / "a", *ANSOR[:4]))
+    bring(store, write_lines(tmp_path / "b", *ANSOR[4:7]), source="a friend", trust=Trust.FOREIGN)
+    bring(store, write_lines(tmp_path / "c", *ANSOR[7:8]), source="checked", trust=Trust.VERIFIED)
     store.trust.retract([2], "wrong machine")
     calls = []
     written, report = exported(store, "ansor", on_record=lambda: calls.append(1))
@@ -216,7 +209,7 @@ def test_what_is_left_out(store, tmp_path):
 
 
 def test_only_some(memory, tmp_path):
-    bring(memory, write(tmp_path / "a", ANSOR[:4]))
+    bring(memory, write_lines(tmp_path / "a", *ANSOR[:4]))
     records = list(memory.records.iterate())
     (target,) = {records[1].target_id, records[2].target_id}
     written, report = exported(memory, "ansor", target_ids=[target])
@@ -242,7 +235,7 @@ def with_trace(measurement, sketch, decisions=b""):
 
 @pytest.mark.parametrize(("name", "line"), [("ansor", ANSOR[0]), ("autotvm", AUTOTVM[0])])
 def test_damaged_records_are_left_out(name, line, memory, tmp_path):
-    bring(memory, write(tmp_path / "log", [line]))
+    bring(memory, write_lines(tmp_path / "log", line))
     good = memory.records.get(1).measurement
     bare = Measurement(good.program, good.run_secs, measured_at=1)
     damaged = [with_trace(good, sketch) for sketch in (b"{}", b'[["SP"]]', b"[[]]", b"junk")]
@@ -259,7 +252,7 @@ def test_formats_that_are_not_written_as_lines(name, memory):
 
 
 def test_a_disk_that_is_full(memory, tmp_path):
-    bring(memory, write(tmp_path / "log", ANSOR[:1]))
+    bring(memory, write_lines(tmp_path / "log", *ANSOR[:1]))
 
     class Full(io.BytesIO):
         def write(self, data):
@@ -279,7 +272,7 @@ def test_a_format_of_another_package(memory, tmp_path, monkeypatch):
         def write_line(self, record):
             return b"%d\n" % record.id
 
-    bring(memory, write(tmp_path / "log", ANSOR[:2]))
+    bring(memory, write_lines(tmp_path / "log", *ANSOR[:2]))
     monkeypatch.setattr("tunedb.formats.export.formats", lambda: {"other": Other()})
     assert isinstance(Other(), base.LineWriter)
     written, report = exported(memory, "other")
@@ -351,10 +344,11 @@ def test_records_whose_workload_file_is_lost(memory, tmp_path):
     lost = tmp_path / "out" / "without-workloads"
     assert sorted(report.directories) == [str(tmp_path / "out"), str(lost)]
     assert [path.name for path in lost.iterdir()] == [RECORDS]
-    written = [(folder / RECORDS).read_bytes(), (lost / RECORDS).read_bytes()]
-    assert [canonical(line) for line in written[0].splitlines()] == [
-        canonical(line) for line in written[1].splitlines()
-    ]
+    came, written = (
+        [canonical(line) for line in (path / RECORDS).read_bytes().splitlines()]
+        for path in (folder, lost)
+    )
+    assert written == came
     assert pairs(tmp_path / "out") == pairs(tmp_path / "whole")
     with Store(":memory:") as other:
         bring(other, tmp_path / "out" / RECORDS)
@@ -371,45 +365,50 @@ def test_what_a_work_directory_leaves_out(memory, tmp_path):
     memory.trust.retract([1], "wrong machine")
     report = export_metaschedule(memory, tmp_path / "out")
     assert report.left_out == {"retracted": 1, "foreign source": 2}
-    assert [record for _, record in pairs(tmp_path / "out")] == [
-        canonical(line[1]) for line in lines[1:3]
-    ]
+    written = [record for _, record in pairs(tmp_path / "out")]
+    assert written == [canonical(line[1]) for line in lines[1:3]]
+    report = export_metaschedule(memory, tmp_path / "none", workload_ids=[99])
+    assert report.left_out["other workload"] == 5
+    assert not (tmp_path / "none").exists()
 
 
-def test_a_damaged_workload_does_not_shift_the_others(memory, tmp_path):
+def test_a_damaged_workload_does_not_shift_the_others(memory, tmp_path, monkeypatch):
     """Records refer to workloads by number of line."""
-    graphs = [workdirs.graph("a"), workdirs.graph("b"), workdirs.graph("c")]
+    graphs = [workdirs.graph(name) for name in "abc"]
     lines = [workdirs.record([float(n + 1)], workload=n % 3) for n in range(6)]
     folder = workdirs.write(tmp_path / "in", lines, graphs)
     bring(memory, folder / RECORDS)
-    damaged = memory.workloads.find()[0]
-    good = memory.workloads.get(damaged.id)
+    damaged = memory.workloads.get(memory.workloads.find()[0].id)
+    real = export.workload_line
 
     def workload_line(workload):
-        if workload == good:
-            raise base_error
+        if workload == damaged:
+            raise FormatError("damaged")
         return real(workload)
 
-    from tunedb.errors import FormatError
-    from tunedb.formats import export
-
-    base_error, real = FormatError("damaged"), export.workload_line
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export, "workload_line", workload_line)
-        report = export_metaschedule(memory, tmp_path / "out")
+    monkeypatch.setattr(export, "workload_line", workload_line)
+    report = export_metaschedule(memory, tmp_path / "out")
     assert (report.records, report.workloads) == (4, 2)
     assert sum(report.left_out.values()) == 2
-    bad = {"a": 0, "b": 1, "c": 2}[good.name]
+    bad = "abc".index(damaged.name)
     expected = [pair for n, pair in enumerate(pairs(folder)) if n % 3 != bad]
     assert pairs(tmp_path / "out") == expected
 
 
-def test_files_that_are_there_stay(memory, tmp_path):
+def test_files_that_are_there_stay(memory, tmp_path, monkeypatch):
     folder = workdirs.write(tmp_path / "in", [workdirs.record()])
     bring(memory, folder / RECORDS)
     before = {path: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(UsageError, match="--force"):
         export_metaschedule(memory, folder)
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tunedb.formats.export.os.fsync", fail)
+        with pytest.raises(StorageError, match="No space left"):
+            export_metaschedule(memory, folder, force=True)
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
     export_metaschedule(memory, folder, force=True)
     assert {path.name for path in folder.iterdir()} == {RECORDS, WORKLOADS}
