@@ -7,6 +7,7 @@ import re
 
 import orjson
 import pytest
+from broken_lines import mutated
 from effort import long
 from hypothesis import given
 from hypothesis import strategies as st
@@ -211,25 +212,6 @@ others = st.tuples(
 def test_kernel_equals_reference(steps, item, version):
     line = text(steps, [*TASK, item], ([0.5, item], 0, item, 1), version)
     assert cut_line(line) == reference(line)
-
-
-def mutated(rng, line):
-    """Return a line with some bytes changed, removed, doubled or inserted."""
-    data = bytearray(line)
-    for _ in range(rng.choice((1, 1, 2, 4))):
-        at = rng.randrange(len(data))
-        kind = rng.randrange(4)
-        if kind == 0:
-            data[at] = rng.choice(b'0129",[]$ \\\x01-.eSPR{}:')
-        elif kind == 1:
-            del data[at : at + rng.choice((1, 1, 5))]
-        elif kind == 2:
-            data[at:at] = data[at : at + rng.choice((1, 3))]
-        else:
-            data[at:at] = bytes([rng.choice(b'0129",[]$ \\\x01-')])
-        if not data:
-            break
-    return bytes(data)
 
 
 def test_mutated_lines_are_cut_alike():

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import shutil
 import tracemalloc
 from functools import cache
-from itertools import count
 
 import pytest
 import small_logs
@@ -17,8 +15,7 @@ from workdirs import write_lines as write
 
 from tunedb import limits
 from tunedb.formats import importer
-from tunedb.formats.base import LogFile
-from tunedb.formats.importer import ImportReport, Tally, import_log, retry_quarantine
+from tunedb.formats.importer import ImportReport, Tally, retry_quarantine
 from tunedb.maintenance.check import check
 from tunedb.records import Status, Trust, WorkloadFormat
 from tunedb.storage.store import Store
@@ -53,13 +50,8 @@ def rows(store):
 
 def kept(store):
     """What is in quarantine, oldest first."""
-    return [(row.item.line, row.item.data, row.item.reason) for row in store.quarantine.rows()][
-        ::-1
-    ]
-
-
-def is_metaschedule(name):
-    return name.startswith("metaschedule")
+    items = [row.item for row in store.quarantine.rows()]
+    return [(item.line, item.data, item.reason) for item in reversed(items)]
 
 
 @pytest.fixture(scope="session")
@@ -74,17 +66,6 @@ def expected(tmp_path_factory):
             return rows(store), kept(store)
 
     return expected
-
-
-@pytest.fixture
-def new_store(sqlite_template, tmp_path):
-    """A function that opens a new SQLite database."""
-    numbers = count()
-
-    def new_store():
-        return Store(shutil.copyfile(sqlite_template, tmp_path / f"new-{next(numbers)}.db"))
-
-    return new_store
 
 
 # ------------------------------------------------------------------ counting
@@ -135,7 +116,7 @@ def test_one_log_of_each_kind(name, store, expected, tmp_path):
     first = bring(store, path)
     assert (first.total.read, first.total.new) == (small_logs.RECORDS, small_logs.RECORDS)
     # A record of MetaSchedule without times is a failed one besides.
-    assert first.total.failed == small_logs.FAILED + is_metaschedule(name)
+    assert first.total.failed == small_logs.FAILED + name.startswith("metaschedule")
     assert first.quarantined == 3
     assert len(set(rows(store))) == small_logs.RECORDS
     assert (rows(store), kept(store)) == expected(name)
@@ -184,14 +165,6 @@ def test_equal_values_are_equal_lines(store, tmp_path):
     assert bring(store, write(tmp_path / "b", other)).total == Tally(read=1, known=1)
 
 
-def test_equal_lines_in_two_batches(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "IMPORT_ROWS", 2)
-    others = [ansor(tile=tile) for tile in range(2, 9)]
-    path = write(tmp_path / "log", ansor(), *others[:-1], ansor(), others[0])
-    assert bring(store, path).total.new == 9
-    assert occurrences(store) == [0, 0, 0, 0, 0, 0, 0, 1, 1]
-
-
 @pytest.mark.parametrize(
     ("between", "told_apart"), [(0, True), (2, True), (3, True), (8, False), (20, False)]
 )
@@ -226,8 +199,8 @@ def test_a_log_that_grows(name, sqlite_file, expected, tmp_path):
     path = small_logs.write(tmp_path, small_logs.LOGS[name])
     whole = path.read_bytes()
     with Store(sqlite_file) as store:
-        for part in range(5):
-            path.write_bytes(whole[: len(whole) * part // 4])
+        for part in range(10):
+            path.write_bytes(whole[: len(whole) * part // 9])
             bring(store, path)
         assert sorted(rows(store)) == sorted(expected(name)[0])
         assert bring(store, path).total.new == 0
@@ -318,22 +291,11 @@ class _Stop(KeyboardInterrupt):
     pass
 
 
+@pytest.mark.parametrize("stop", range(1, 5))
 @pytest.mark.parametrize("name", ["autotvm v0.2", "ansor v0.6", "metaschedule new"])
-def test_an_import_that_is_stopped_and_run_again(name, new_store, expected, tmp_path, monkeypatch):
+def test_a_stopped_import_goes_on(name, stop, store, expected, tmp_path, monkeypatch):
     path = small_logs.write(tmp_path, small_logs.LOGS[name])
     monkeypatch.setattr(limits, "IMPORT_ROWS", 5)
-    for stop in range(1, 5):
-        with new_store() as store:
-            assert_stopped_and_continued(store, path, stop, expected(name))
-
-
-def test_an_import_that_is_stopped_on_both_databases(store, expected, tmp_path, monkeypatch):
-    path = small_logs.write(tmp_path, small_logs.LOGS["ansor v0.5"])
-    monkeypatch.setattr(limits, "IMPORT_ROWS", 5)
-    assert_stopped_and_continued(store, path, 2, expected("ansor v0.5"))
-
-
-def assert_stopped_and_continued(store, path, stop, expected):
     calls = []
 
     def on_batch():
@@ -346,23 +308,10 @@ def assert_stopped_and_continued(store, path, stop, expected):
         bring(store, path, on_batch=on_batch, report=report)
     # What the report says is what is stored.
     assert report.total.new == store.records.count() == 5 * stop
-    assert rows(store) == expected[0][: 5 * stop]
+    assert rows(store) == expected(name)[0][: 5 * stop]
     second = bring(store, path)
     assert (second.total.known, second.total.new) == (5 * stop, small_logs.RECORDS - 5 * stop)
-    assert (rows(store), kept(store)) == expected
-
-
-def test_an_import_that_ends_anywhere_and_runs_again(new_store, expected, tmp_path):
-    """Whatever the byte: the log ends there, and its last line is kept as bad."""
-    path = small_logs.write(tmp_path, small_logs.LOGS["ansor v0.6"])
-    data = path.read_bytes()
-    for at in range(0, len(data), len(data) // 9):
-        with new_store() as store:
-            path.write_bytes(data[:at])
-            bring(store, path)
-            path.write_bytes(data)
-            bring(store, path)
-            assert rows(store) == expected("ansor v0.6")[0]
+    assert (rows(store), kept(store)) == expected(name)
 
 
 # ------------------------------------------------------------------ damage
@@ -371,22 +320,19 @@ def test_an_import_that_ends_anywhere_and_runs_again(new_store, expected, tmp_pa
 @pytest.mark.parametrize("cut", [30, -30])
 def test_a_damaged_compressed_file(cut, store, tmp_path):
     lines = [ansor(tile=tile, time=1700000000 + tile**3) for tile in range(1, 3000)]
+    packed = gzip.compress("\n".join(lines).encode())
     path = tmp_path / "log.gz"
-    path.write_bytes(gzip.compress("\n".join(lines).encode())[:cut])
+    path.write_bytes(packed[:cut])
     report = bring(store, path)
     assert "truncated (the gzip data has no end)" in report.refused
     assert report.total.read == store.records.count()
     if cut < 0:
         assert report.total.read > 2000
-        assert [r.measurement.measured_at for r in store.records.iterate()][:2] == [
-            1700000001000000,
-            1700000008000000,
-        ]
-    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+        times = [r.measurement.measured_at for r in store.records.iterate()]
+        assert times[:2] == [1700000001000000, 1700000008000000]
+    path.write_bytes(packed)
     again = bring(store, path)
-    assert again.refused is None
-    assert again.total.read == 2999
-    assert store.records.count() == 2999
+    assert (again.refused, again.total.read, store.records.count()) == (None, 2999, 2999)
 
 
 def test_a_file_that_is_no_log(store, tmp_path):
@@ -509,7 +455,7 @@ def test_a_foreign_log_with_an_evil_annotation(store, tmp_path):
     report = bring(store, folder / "database_tuning_record.json", trust=Trust.FOREIGN)
     assert (report.total.new, report.quarantined) == (2, 1)
     (row,) = store.quarantine.rows()
-    assert row.item.line == 2
+    assert (row.item.line, row.source.trust) == (2, Trust.FOREIGN)
     assert row.item.reason == (
         "not allowed from a foreign source: tail: Annotate at 3: the annotation "
         "'pragma_import_llvm' is not allowed"
@@ -529,12 +475,6 @@ def test_foreign_logs_of_other_tools(step, store, tmp_path):
     path = write(tmp_path / "log", ansor(tile=1), with_step(ansor(tile=2), step))
     assert bring(store, path, source="theirs", trust=Trust.FOREIGN).quarantined == 1
     assert bring(store, path, source="mine").quarantined == 0
-
-
-def test_quarantine_has_the_source_too(store, tmp_path):
-    bring(store, write(tmp_path / "log", ansor(), "junk"), source="s", trust=Trust.FOREIGN)
-    (row,) = store.quarantine.rows()
-    assert (row.source.name, row.source.trust) == ("s", Trust.FOREIGN)
 
 
 # ------------------------------------------------------------------ what must not be imported
@@ -570,15 +510,12 @@ def test_another_database_is_no_log(store, sqlite_file, tmp_path):
 
 
 def test_workloads_without_records_are_stored(store, tmp_path):
-    graphs = [workdirs.graph("a"), workdirs.graph("b"), workdirs.graph("c")]
+    graphs = [workdirs.graph(name) for name in "abc"]
     folder = workdirs.write(tmp_path, [workdirs.record(workload=1)], graphs)
     report = bring(store, folder / "database_tuning_record.json")
     assert (report.workloads, report.total.read) == (3, 1)
-    assert sorted((w.name, w.records) for w in store.workloads.find()) == [
-        ("a", 0),
-        ("b", 1),
-        ("c", 0),
-    ]
+    found = sorted((w.name, w.records) for w in store.workloads.find())
+    assert found == [("a", 0), ("b", 1), ("c", 0)]
     report = bring(store, folder / "database_workload.json")
     assert (report.workloads, report.total.read) == (3, 0)
     assert store.counts().workloads == 3
@@ -588,16 +525,12 @@ def test_workloads_without_records_are_stored(store, tmp_path):
 
 
 NEVER_TIMES = [
-    *(ansor(1e10, error) for error in range(9)),
+    *(line(cost, error) for line, cost in ((ansor, 1e10), (autotvm, 1e9)) for error in range(9)),
     *(ansor([1e10, 1e10], error) for error in (0, 7)),
-    *(ansor(0, error) for error in (0, 4)),
-    *(ansor([], error) for error in (0, 4)),
+    *(autotvm([1e9, 1e9], error) for error in (0, 7)),
+    *(line(cost, error) for line in (ansor, autotvm) for cost in (0, []) for error in (0, 4)),
     *(ansor([0.0, 0, 0], 0), ansor(0.001, 7), ansor([1e10, 0.001], 6), ansor([1e10, 0.001], 0)),
     *(ansor(-1.0), ansor(0.001, 99), ansor(0.001, True)),
-    *(autotvm(1e9, error) for error in range(9)),
-    *(autotvm([1e9, 1e9], error) for error in (0, 7)),
-    *(autotvm(0, error) for error in (0, 4)),
-    *(autotvm([], error) for error in (0, 4)),
     *(autotvm(1000000000, 0), autotvm(0.001, 7), autotvm([1e9, 0.001], 0), autotvm(-1.0)),
     *(workdirs.record([1e10]), workdirs.record([10000000000]), workdirs.record([1e10, 1e10])),
     *(workdirs.record(None), workdirs.record([]), workdirs.record([-1.0])),
@@ -641,15 +574,14 @@ def test_unmeasured_programs(store, tmp_path):
 
 def test_a_line_that_was_cut_off_leaves_quarantine_when_it_is_whole(store, tmp_path):
     """A killed import and a second one end as one import of the whole log does."""
-    lines = [ansor(time) for time in (1, 2, 3)]
-    path = tmp_path / "log"
-    whole = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
-    path.write_text(whole[:-20])
-    report = import_log(store, LogFile(path, "log"), source="x")
+    path = write(tmp_path / "log", *(ansor(time) for time in (1, 2, 3)), end=b"")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    report = bring(store, path)
     assert (report.total.new, report.quarantined) == (2, 1)
-    again = import_log(store, LogFile(path, "log"), source="x", dry_run=True)
+    again = bring(store, path, dry_run=True)
     assert (again.quarantined, store.counts().quarantined) == (1, 1)
-    path.write_text(whole)
-    report = import_log(store, LogFile(path, "log"), source="x")
+    path.write_bytes(whole)
+    report = bring(store, path)
     assert (report.total.new, report.total.known, report.quarantined) == (1, 2, 0)
     assert store.counts().quarantined == 0
