@@ -190,19 +190,12 @@ def test_flat_length_and_names():
     assert len(names) == len(values) == 138
     assert values.dtype == np.float64
     assert names[:5] == [
-        "f0.x._attr_.length",
-        "f1.x._attr_.nest_level",
-        "f2.x._attr_.topdown",
-        "f3.x._attr_.bottomup",
-        "f4.x._attr_.ann_0",
+        *("f0.x._attr_.length", "f1.x._attr_.nest_level", "f2.x._attr_.topdown"),
+        *("f3.x._attr_.bottomup", "f4.x._attr_.ann_0"),
     ]
     assert names[14:20] == [
-        "f14.x._attr_.ann_10",
-        "f15.x._arith_.add",
-        "f16.x._arith_.mul",
-        "f17.x._arith_.div",
-        "f18.x.A_0.stride",
-        "f19.x.A_0.mod",
+        *("f14.x._attr_.ann_10", "f15.x._arith_.add", "f16.x._arith_.mul", "f17.x._arith_.div"),
+        *("f18.x.A_0.stride", "f19.x.A_0.mod"),
     ]
     assert names[-1] == "f137.k.C_2.T_reuse"
     by_name = dict(zip(names, values, strict=True))

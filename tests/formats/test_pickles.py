@@ -71,23 +71,9 @@ class TestFiles:
     @pytest.mark.parametrize(
         "head",
         [
-            b"",
-            b"\x80",
-            b"\x80\x06",
-            b"\x80\x01",
-            b"[]",
-            b"[0, [[[]]]]",
-            b'{"i": []}',
-            b"# comment",
-            b"(l",
-            b"(london) is a town",
-            b"(list",
-            b"config\nfile\nof something",
-            b"cuda\nllvm\n",
-            b"SQLite format 3\0",
-            b"\x1f\x8b\x08",
-            b"c",
-            b"] q",
+            *(b"", b"\x80", b"\x80\x06", b"\x80\x01", b"[]", b"[0, [[[]]]]", b'{"i": []}'),
+            *(b"# comment", b"(l", b"(london) is a town", b"(list", b"config\nfile\nof something"),
+            *(b"cuda\nllvm\n", b"SQLite format 3\0", b"\x1f\x8b\x08", b"c", b"] q"),
         ],
     )
     def test_others(self, head):

@@ -13,7 +13,6 @@ from small_data import (
     WORKLOADS,
     SmallSteps,
     add_rows,
-    conv2d,
     fill,
     make_tiled,
     matmul,
@@ -203,74 +202,12 @@ def test_what_is_no_fault_of_a_program_or_was_taken_back_is_left_out(stored):
     assert np.isin(foreign, examples.program_ids).all()
 
 
-def test_throughput_is_of_the_best_of_the_group(stored):
-    examples = load(stored, SMALL_STEPS, rows=False)
-    for index in range(len(examples.groups)):
-        mine = examples.group == index
-        worked = mine & ~examples.failed
-        if not worked.any():
-            assert (examples.throughput[mine] == 0).all()
-            continue
-        best = examples.seconds[worked].min()
-        assert examples.throughput[worked] == pytest.approx(best / examples.seconds[worked])
-        assert examples.throughput[mine].max() == 1.0
-
-
-def test_what_failed_last_counts(empty):
-    program = make_tiled(FIRST, 0)
-    records = [
-        measure(program, 1, FailureKind.CRASH, origin=Origin.WARM),
-        measure(program, 2, FailureKind.INFRASTRUCTURE),
-        measure(program, 0, FailureKind.TIMEOUT, origin=Origin.RANDOM, all_cost=None),
-    ]
-    fill_with(empty, records)
-    examples = load(empty, SMALL_STEPS)
-    # In the order of time, whatever the order of insertion.
-    assert [FAILURES[n] for n in examples.failures] == [FailureKind.CRASH]
-    assert [ORIGINS[n] for n in examples.origins] == [Origin.RANDOM]
-    assert examples.costs.tolist() == [2.0]
-
-
 def test_what_was_said_last_about_a_failure_counts(empty):
     record = measure(make_tiled(FIRST, 0), 0, FailureKind.UNKNOWN)
     fill_with(empty, [record])
     empty.batches.add_failures([(record, replace(record.failure, kind=FailureKind.WRONG_RESULT))])
     examples = load(empty, SMALL_STEPS)
     assert kind(examples, 0) is FailureKind.WRONG_RESULT
-
-
-def test_times_that_are_none_do_not_count(empty):
-    batch = [
-        measure(make_tiled(FIRST, 0), 0, (1e10, 3e-3, 0.0, 1e-3, -1.0)),
-        measure(make_tiled(FIRST, 1), 1, (0.0, -2.0)),
-        measure(make_tiled(FIRST, 2), 2, (4e-3,)),
-        # Whoever wrote it says that its time does not count.
-        measure(make_tiled(FIRST, 3), 3, (1e-9,), status=Status.FAILED),
-    ]
-    fill_with(empty, batch)
-    examples, counts = load_counted(empty, SMALL_STEPS)
-    assert counts.timeless == 1
-    assert counts.programs == 3
-    times = {n: find(empty, examples, make_tiled(FIRST, n)) for n in (0, 2, 3)}
-    assert examples.seconds[times[0]] == pytest.approx(2e-3)
-    assert examples.throughput[times[2]] == pytest.approx(0.5)
-    assert kind(examples, times[3]) is FailureKind.UNKNOWN
-
-
-def test_trials_are_in_the_order_of_time(empty):
-    times = [7, 3, 5, 1]
-    batch = [measure(make_tiled(FIRST, n), n, (1e-3,), measured_at=t) for n, t in enumerate(times)]
-    # Of this workload one has no time: the order of insertion counts for all of it.
-    other = [
-        measure(make_tiled(conv2d(0), n), n, (1e-3,), measured_at=t) for n, t in enumerate(times)
-    ]
-    other[2] = replace(other[2], measured_at=0)
-    fill_with(empty, [*batch, *other])
-    examples = load(empty, SMALL_STEPS, rows=False)
-    order = [examples.trials[find(empty, examples, make_tiled(FIRST, n))] for n in range(4)]
-    assert order == [3, 1, 2, 0]
-    order = [examples.trials[find(empty, examples, make_tiled(conv2d(0), n))] for n in range(4)]
-    assert order == [0, 1, 2, 3]
 
 
 def test_a_trial_has_its_number_for_every_feature_set(stored):
@@ -562,12 +499,6 @@ def test_only_failures_are_examples_too(empty):
     examples, counts = load_counted(empty, SMALL_STEPS)
     assert examples.throughput.tolist() == [0, 0, 0]
     assert counts.failed_workloads == counts.workloads == 1
-
-
-def test_one_record(empty):
-    fill_with(empty, [measure(make_tiled(FIRST, 0), 0, (2e-3,))])
-    examples = load(empty, SMALL_STEPS)
-    assert (examples.seconds.tolist(), examples.throughput.tolist()) == ([2e-3], [1.0])
 
 
 def overwrite(store, program_id, rows):

@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunedb.models import sessions
-from tunedb.models import sessions as session_pairs
 from tunedb.models.sessions import LEAST_SHARED, Pair, estimates, update
 from tunedb.records import Measurement, Program, Session, Source
-from tunedb.results import SessionFactor
 from tunedb.storage.store import Store
 
 DAY = 86_400_000_000
@@ -313,7 +311,7 @@ def test_intervals_of_a_median_are_those_of_the_binomial(size):
         heads = sum(math.comb(size, k) for k in range(cut + 1))
         return 2 * heads / 2**size
 
-    cut = session_pairs._cut(size)
+    cut = sessions._cut(size)
     assert cut == 0 or misses(cut) <= 0.05
     assert misses(cut + 1) > 0.05
     if size == 1000:
@@ -330,7 +328,7 @@ def test_quantiles_are_numpys(sizes, share):
     rng = np.random.default_rng(len(sizes))
     parts = [np.sort(rng.standard_normal(size)) for size in sizes]
     starts = np.concatenate(([0], np.cumsum(sizes)))
-    found = session_pairs.quantile(np.concatenate(parts), starts, share)
+    found = sessions.quantile(np.concatenate(parts), starts, share)
     assert found == pytest.approx([np.quantile(part, share) for part in parts])
 
 
@@ -368,11 +366,6 @@ def test_sessions_as_the_database_sees_them(store):
     assert found[0].origin == OWN
     assert found[1].origin == make_session(3)
     assert store.runs.sessions([2]) == {}
-
-
-def test_factors_are_frozen_values():
-    one = SessionFactor("session", 1, 0, 1.0, None, 0)
-    assert hash(one) == hash(SessionFactor("session", 1, 0, 1.0, None, 0))
 
 
 def test_records_by_corrected_time(store):

@@ -231,18 +231,13 @@ def test_workloads_without_anything_to_compare_are_not_held_out():
     assert (fitted.held_out, fitted.history, fitted.rounds) == ((), (), 4)
 
 
-@pytest.mark.parametrize("workloads", [1, 2, 9])
-def test_few_workloads_train_all_rounds(workloads):
+@pytest.mark.parametrize(("workloads", "patience"), [(1, 1), (2, 1), (9, 1), (10, 0)])
+def test_few_workloads_train_all_rounds(workloads, patience):
     """What one or two of them say of the best round is noise."""
-    fitted = train(learnable(workloads, 20), patience=1, rounds=7)
+    fitted = train(learnable(workloads, 20), patience=patience, rounds=7)
     assert (fitted.held_out, fitted.history) == ((), ())
     assert fitted.rounds == fitted.best_round == fitted.model.rounds == 7
     assert len(train(learnable(10, 20), patience=1, rounds=7).held_out) == 2
-
-
-def test_without_patience_all_rounds_are_of_all_workloads():
-    fitted = train(patience=0, rounds=7)
-    assert (fitted.held_out, fitted.history, fitted.model.rounds) == ((), (), 7)
 
 
 # ---- members ------------------------------------------------------------------------------------
@@ -376,22 +371,18 @@ def refused(examples, message, error=UsageError, **choices):
     assert "\n" not in str(caught.value)
 
 
-def test_nothing():
-    refused(EXAMPLES.take([]), "nothing to learn from: none of 0 programs ran; ")
-
-
-def test_one_record():
-    refused(EXAMPLES.take([1]), "nothing to learn from: 1 program, none faster than")
-    refused(EXAMPLES.take([0]), "nothing to learn from: none of 1 program ran")
-
-
-def test_only_failures():
-    refused(EXAMPLES.take(EXAMPLES.failed), "none of 30 programs ran; measure or")
-
-
-def test_programs_that_are_all_alike():
-    one_each = EXAMPLES.take([1, 41, 81])
-    refused(one_each, "3 programs, none faster than another of the same workload")
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ([], "nothing to learn from: none of 0 programs ran; "),
+        ([1], "nothing to learn from: 1 program, none faster than"),
+        ([0], "nothing to learn from: none of 1 program ran"),
+        (np.flatnonzero(EXAMPLES.failed), "none of 30 programs ran; measure or"),
+        ([1, 41, 81], "3 programs, none faster than another of the same workload"),
+    ],
+)
+def test_nothing_to_learn_from(chosen, message):
+    refused(EXAMPLES.take(chosen), message)
 
 
 def test_rows_that_are_not_there():

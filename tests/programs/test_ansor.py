@@ -158,16 +158,10 @@ def test_each_kind_of_step(step, stored, decisions):
 @pytest.mark.parametrize(
     "text",
     [
-        "auto_unroll_max_step$",
-        "auto_unroll_max_step",
-        "auto_unroll_max_step$007",
-        "auto_unroll_max_step$-1",
-        "auto_unroll_max_step$1 ",
-        "auto_unroll_max_step$9223372036854775808",
-        "auto_unroll_max_step$99999999999999999999",
-        "auto_unroll_max_step$\u0663",
-        "other$5",
-        "",
+        *("auto_unroll_max_step$", "auto_unroll_max_step", "auto_unroll_max_step$007"),
+        *("auto_unroll_max_step$-1", "auto_unroll_max_step$1 "),
+        *("auto_unroll_max_step$9223372036854775808", "auto_unroll_max_step$99999999999999999999"),
+        *("auto_unroll_max_step$\u0663", "other$5", ""),
     ],
 )
 def test_a_pragma_that_would_not_come_back_exactly_stays_as_it_is(text):

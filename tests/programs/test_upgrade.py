@@ -174,13 +174,7 @@ def test_stored_parts_are_upgraded_each() -> None:
 @pytest.mark.parametrize(
     "sketch",
     [
-        b"",
-        b"{",
-        b"[1]",
-        b"{}1",
-        b"[[]]",
-        b'[["Split",1,1,1]]',
-        b'[["Split",[],1,[]]]',
+        *(b"", b"{", b"[1]", b"{}1", b"[[]]", b'[["Split",1,1,1]]', b'[["Split",[],1,[]]]'),
         b"[[[],1,1,1]]",
     ],
 )

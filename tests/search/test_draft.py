@@ -93,12 +93,7 @@ def test_only_sampling_instructions_take_decisions(traces, number):
 @pytest.mark.parametrize(
     "decisions",
     [
-        b"[",
-        b"[]",
-        b"[[],[],[],[]]",
-        b"[[1],[],[]]",
-        b"[[],[1,2,3],[]]",
-        b"null",
+        *(b"[", b"[]", b"[[],[],[],[]]", b"[[1],[],[]]", b"[[],[1,2,3],[]]", b"null"),
         b'[[["a",1]],[],[]]',
     ],
 )

@@ -273,11 +273,8 @@ def test_bytes_that_are_no_text(tmp_path):
 @pytest.mark.parametrize(
     "head",
     [
-        b"Kernel name,Global size",
-        b'"Device","Kernel","Invocations","Metric Name"',
-        b"name;time;threads;",
-        b'{"tp": [], "rows": 5}',
-        b"",
+        *(b"Kernel name,Global size", b'"Device","Kernel","Invocations","Metric Name"'),
+        *(b"name;time;threads;", b'{"tp": [], "rows": 5}', b""),
     ],
 )
 def test_other_files_are_not_its(head):

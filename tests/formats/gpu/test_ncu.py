@@ -138,11 +138,8 @@ def test_a_launch_without_a_block_size_is_kept_aside(tmp_path):
 
 def test_the_raw_page_has_a_row_of_units(tmp_path):
     columns = [
-        "gpu__time_duration.sum",
-        "launch__registers_per_thread",
-        "launch__shared_mem_per_block_dynamic",
-        "dram__bytes.sum",
-        "device__attribute_warp_size",
+        *("gpu__time_duration.sum", "launch__registers_per_thread"),
+        *("launch__shared_mem_per_block_dynamic", "dram__bytes.sum", "device__attribute_warp_size"),
         "device__attribute_display_name",
     ]
     units = ["usecond", "register/thread", "Kbyte/block", "Mbyte", "", ""]
