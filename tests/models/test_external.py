@@ -62,6 +62,11 @@ def small_sample(monkeypatch):
     monkeypatch.setattr(boosting, "_SAMPLE_ROWS", 50)
 
 
+def train(store, examples=EXAMPLES, recipe=None, **options):
+    options = {"page_bytes": 1000, "threads": 1, **options}
+    return fit_external(store, bare(examples), recipe or quick(), **options)
+
+
 # ---------------------------------------------------------------------- the same model
 
 
@@ -80,9 +85,7 @@ def test_equal_to_memory(choices, folder, small_sample):
     recipe = quick(**choices)
     expected = fit(EXAMPLES, recipe, threads=1)
     # Pages of some 40 rows.
-    found = fit_external(
-        Memory(EXAMPLES), bare(EXAMPLES), recipe, page_bytes=1000, cache_dir=folder, threads=1
-    )
+    found = train(Memory(EXAMPLES), recipe=recipe, cache_dir=folder)
     assert found.model.to_bytes() == expected.model.to_bytes()
     same = ("history", "rounds", "best_round", "held_out", "programs", "left_out")
     for name in same:
@@ -94,14 +97,8 @@ def test_pages_and_threads_change_nothing(page_bytes, folder, small_sample):
     recipe = quick(rounds=3)
     expected = fit(EXAMPLES, recipe, threads=1).model.to_bytes()
     for threads in (1, 2):
-        found = fit_external(
-            Memory(EXAMPLES),
-            bare(EXAMPLES),
-            recipe,
-            page_bytes=page_bytes,
-            cache_dir=folder,
-            threads=threads,
-        )
+        options = {"page_bytes": page_bytes, "cache_dir": folder, "threads": threads}
+        found = train(Memory(EXAMPLES), recipe=recipe, **options)
         assert found.model.to_bytes() == expected
 
 
@@ -123,28 +120,19 @@ def test_from_a_database(stored, folder):
 def test_each_row_is_read_once_and_only_those_that_are_learnt_from(folder):
     store = Memory(EXAMPLES)
     recipe = quick(training_set="first:5", rounds=2)
-    fit_external(store, bare(EXAMPLES), recipe, page_bytes=100, cache_dir=folder)
+    train(store, recipe=recipe, page_bytes=100, cache_dir=folder)
     first = EXAMPLES.program_ids[EXAMPLES.trials < 5]
     assert store.asked == first.tolist()
 
 
 def test_rounds_are_told(folder):
     told = []
-    fit_external(
-        Memory(EXAMPLES),
-        bare(EXAMPLES),
-        quick(rounds=3),
-        cache_dir=folder,
-        on_round=lambda *round_: told.append(round_),
-    )
+    on_round = lambda *round_: told.append(round_)  # noqa: E731
+    train(Memory(EXAMPLES), recipe=quick(rounds=3), cache_dir=folder, on_round=on_round)
     assert told == [(1, None), (2, None), (3, None)]
 
 
 # ---------------------------------------------------------------------- what goes wrong
-
-
-def train(store, examples=EXAMPLES, **options):
-    return fit_external(store, bare(examples), quick(), page_bytes=1000, **options)
 
 
 def test_rows_that_are_gone(folder):
@@ -209,14 +197,8 @@ def test_bins_take_no_more_than_is_asked_for(columns, page_bytes, folder, monkey
     def on_round(number, figure):
         found.append(sum(file.stat().st_size for file in folder.glob("*/*")))
 
-    fit_external(
-        Memory(examples),
-        bare(examples),
-        quick(rounds=1),
-        page_bytes=page_bytes,
-        cache_dir=folder,
-        on_round=on_round,
-    )
+    options = {"page_bytes": page_bytes, "cache_dir": folder, "on_round": on_round}
+    train(Memory(examples), examples, quick(rounds=1), **options)
     assert found[0] <= asked[0] << 20
 
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from learnable import examples_of
 
 from tunedb.errors import FormatError, UsageError
 from tunedb.models import failures as failure_training
-from tunedb.models.dataset import FAILURES, Dataset, ExampleWorkload, Group
+from tunedb.models.dataset import FAILURES, ExampleWorkload
 from tunedb.models.failures import (
     LEAST_FAILURES,
     LEAST_OF_KIND,
@@ -41,31 +42,16 @@ def workload(number, shape=None):
 
 def make_examples(rows, failures, of, *, costs=None, sizes=None, workloads=None):
     """Return examples: rows of features, outcomes, and which workload each program is of."""
-    rows, of = np.asarray(rows, np.float32), np.asarray(of, np.int32)
-    failures, count = np.asarray(failures, np.int8), len(of)
-    sizes = np.ones(count, np.int64) if sizes is None else np.asarray(sizes)
-    number = int(of.max()) + 1
-    trials = np.zeros(count, np.int32)
-    for one in range(number):
-        trials[of == one] = np.arange((of == one).sum())
-    return Dataset(
+    failures = np.asarray(failures, np.int8)
+    sizes = np.ones(len(of), int) if sizes is None else sizes
+    made = examples_of(rows, sizes, of, np.where(failures > 0, 0.0, 1.0), columns=COLUMNS)
+    return replace(
+        made,
         feature_set="small.steps",
         version=1,
-        columns=COLUMNS,
-        rows=rows,
-        starts=np.concatenate(([0], np.cumsum(sizes))),
-        program_ids=np.arange(count) + 1,
-        group=of,
-        seconds=np.where(failures > 0, np.nan, 1e-3),
-        throughput=np.where(failures > 0, 0.0, 1.0),
         failures=failures,
-        trials=trials,
-        origins=np.zeros(count, np.int8),
-        costs=np.full(count, np.nan) if costs is None else np.asarray(costs, np.float64),
-        groups=tuple(Group(i, 1, b"t", "") for i in range(number)),
-        workloads=tuple(workloads or (workload(i) for i in range(number))),
-        label="median",
-        digest=b"d",
+        costs=made.costs if costs is None else np.asarray(costs, np.float64),
+        workloads=tuple(workloads or map(workload, range(len(made.groups)))),
     )
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from learnable import examples_of
 
 from tunedb.errors import UsageError
-from tunedb.models.base import Loss
 from tunedb.models.losses import (
     FAILED_WEIGHT,
     LEAST_CURVATURE,
@@ -53,11 +52,6 @@ def numerical(loss, scores, order):
         else:
             found.append((above - 2 * loss.value(scores) + below) / step**2)
     return np.array(found)
-
-
-@pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
-def test_what_they_are(loss):
-    assert isinstance(loss, Loss)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=NAMES)

@@ -12,19 +12,12 @@ from hypothesis import strategies as st
 from tunedb.errors import NotFoundError
 from tunedb.models import aggregation
 from tunedb.models.aggregation import AGGREGATED, PACK_SUM, row_model, segmented
-from tunedb.models.base import RowModel
 
 ROWS = np.array([[1, -3], [3, 0.5], [0, 2]], np.float32)
 
 
 def starts_of(sizes):
     return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-
-
-def test_what_they_are():
-    assert isinstance(PACK_SUM, RowModel)
-    assert isinstance(AGGREGATED, RowModel)
-    assert (PACK_SUM.name, AGGREGATED.name) == ("pack-sum", "aggregated")
 
 
 def test_pack_sum_changes_nothing():
