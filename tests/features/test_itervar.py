@@ -9,6 +9,7 @@ import pytest
 import reference_itervar as reference
 from hypothesis import given
 from hypothesis import strategies as st
+from nests import closed
 
 from tunedb.errors import LimitError, UsageError
 from tunedb.features._nest import ForKind, NestBuilder, Op, Tag
@@ -51,9 +52,7 @@ def gemm(n=128):
     right = build.load(b, [add(build, vy, mul(build, vk, build.int_(n)))])
     value = add(build, build.load(c, [at]), mul(build, left, right, **FLOAT), **FLOAT)
     build.store(c, [at], value)
-    for _ in range(3):
-        build.close_loop()
-    return build.nest
+    return closed(build, 3)
 
 
 def thread_gemv():
@@ -74,9 +73,7 @@ def thread_gemv():
     build.store(local, [zero], add(build, build.load(local, [zero]), product, **FLOAT))
     build.close_loop()
     build.store(c, [place], build.load(local, [zero]))
-    build.close_loop()
-    build.close_loop()
-    return build.nest
+    return closed(build, 2)
 
 
 def one_hot(name):
@@ -173,8 +170,7 @@ def test_one_axis_logarithmic():
     half = build.float_(0.5)
     quotient = build.node(Op.OP_DIV, [build.load(a, [build.loop_var(i)]), half], **FLOAT)
     build.store(a, [build.loop_var(i)], quotient)
-    build.close_loop()
-    nest = build.nest
+    nest = closed(build)
     # log2(7 + 1) = 3; log2(1 + 1) = 1; mod -1 becomes -log2(2) = -1.
     wanted = [3, 1, 3, 3, *one_hot("PARALLEL"), 0, 0, 1, *(1, -1, 3, 1, 0, 0) * 2]
     assert get_itervar_feature_flatten(nest) == pytest.approx(wanted)
@@ -234,8 +230,7 @@ def kernel(body, *, extent=4, **loop):
     a = build.buffer("A", [64], kind=1)
     i = build.open_loop("i", extent, **loop)
     body(build, a, i)
-    build.close_loop()
-    return build.nest
+    return closed(build)
 
 
 def store_at(index):
@@ -269,9 +264,7 @@ def test_extent_that_is_no_constant_counts_as_minus_one():
     build.open_loop("outer", 8)
     i = build.open_loop("i", (build.free_var("n"),))
     build.store(a, [build.loop_var(i)], build.float_(1.0))
-    build.close_loop()
-    build.close_loop()
-    outer, inner = get_itervar_feature(build.nest)
+    outer, inner = get_itervar_feature(closed(build, 2))
     assert inner[1][1:5] == (-1, 2, -8, -1)
     assert inner[3] == ("A_0", 1, -1, -1, 1, 0, 0)
     assert outer[3] == ("A_0", 0, -1, -1, 8, 0, 0)
@@ -304,9 +297,7 @@ def test_reuse_of_zero_divides_nothing():
     build.open_loop("bx", 4, kind=ForKind.THREAD_BINDING, tag=Tag.BLOCK_X)
     build.open_loop("tx", 0, kind=ForKind.THREAD_BINDING, tag=Tag.THREAD_X)
     build.store(a, [build.int_(0)], build.float_(1.0))
-    build.close_loop()
-    build.close_loop()
-    assert get_itervar_feature(build.nest)[0][3] == ("A_0", 0, -1, 1, 0, 1, 0)
+    assert get_itervar_feature(closed(build, 2))[0][3] == ("A_0", 0, -1, 1, 0, 1, 0)
 
 
 def test_products_wrap_at_64_bits():
@@ -314,9 +305,7 @@ def test_products_wrap_at_64_bits():
     a = build.buffer("A", [64], kind=1)
     loops = [build.open_loop(f"i{n}", 2**31, bits=64) for n in range(3)]
     build.store(a, [build.loop_var(loops[0])], build.float_(1.0))
-    for _ in loops:
-        build.close_loop()
-    rows = get_itervar_feature(build.nest)
+    rows = get_itervar_feature(closed(build, len(loops)))
     assert [row[1][3] for row in rows] == [2**31, 2**62, 0]  # 2^93
     assert rows[0][3] == ("A_0", 1, -1, 2**31, 2**62, 0, 0)
     assert rows[0][1][4] == 0
@@ -336,8 +325,7 @@ def test_the_same_virtual_thread_is_one_axis():
         build.close_loop()
     build.open_loop("vthread", 2, kind=ForKind.THREAD_BINDING, tag=Tag.VTHREAD, again=first)
     build.store(a, [build.loop_var(first)], build.float_(1.0))  # under no axis any more
-    build.close_loop()
-    rows = get_itervar_feature(build.nest)
+    rows = get_itervar_feature(closed(build))
     assert [row[0][1] for row in rows] == ["vthread", "i"]
     assert [row[1][1:4] for row in rows] == [(2, 1, 2), (8, 2, 16)]
     assert touches(rows)["vthread"] == {
@@ -356,8 +344,7 @@ def test_a_thread_bound_again_is_another_axis():
     build.close_loop()
     build.open_loop("threadIdx.x", 8, again=tx, **thread)
     build.store(a, [build.loop_var(tx)], build.float_(1.0))
-    build.close_loop()
-    rows = get_itervar_feature(build.nest)
+    rows = get_itervar_feature(closed(build))
     assert [row[1][1:5] for row in rows] == [(4, 1, 4, 4), (8, 1, 8, 8)]
     assert [row[3:] for row in rows] == [
         (("A_0", 1, -1, 4, 1, 0, 0),),
@@ -374,9 +361,7 @@ def test_a_thread_bound_again_inside_itself():
     build.store(a, [build.loop_var(tx)], build.float_(1.0))  # stays with the first axis
     build.open_loop("threadIdx.x", 8, again=tx, **thread)
     build.store(a, [build.loop_var(tx)], build.float_(1.0))
-    build.close_loop()
-    build.close_loop()
-    outer, inner = get_itervar_feature(build.nest)
+    outer, inner = get_itervar_feature(closed(build, 2))
     assert outer[1][1:5] == (4, 1, 4, -1)  # frozen, never closed
     assert outer[3:] == (("A_0", 1, -1, 1, 1, 0, 0),)
     # 8 for each of two places, and again when the outer place closes.
@@ -412,9 +397,7 @@ def test_stride(index, i, j):
     a = build.buffer("A", [4096], kind=1)
     outer, inner = build.open_loop("i", 4), build.open_loop("j", 4)
     build.store(a, [index(build, build.loop_var(outer), build.loop_var(inner))], build.float_(1.0))
-    build.close_loop()
-    build.close_loop()
-    assert [row[3][1] for row in get_itervar_feature(build.nest)] == [i, j]
+    assert [row[3][1] for row in get_itervar_feature(closed(build, 2))] == [i, j]
 
 
 def test_order_of_accesses():
@@ -431,9 +414,7 @@ def test_order_of_accesses():
         **FLOAT,
     )
     build.store(a, [build.load(where, [vj])], chosen)
-    build.close_loop()
-    build.close_loop()
-    seen = touches(get_itervar_feature(build.nest))
+    seen = touches(get_itervar_feature(closed(build, 2)))
     # A_0 the store through where[j], A_1 the condition, A_2, A_3 through where[i].
     assert {name: values[0] for name, values in seen["i"].items()} == {
         "A_0": 0, "A_1": 1, "A_2": 0, "A_3": 1, "where_0": 1, "where_1": 0,
@@ -449,8 +430,7 @@ def test_accesses_are_sorted_as_text_and_counted_by_name():
     i = build.open_loop("i", 4)
     for buffer in [buffers[0]] * 6 + buffers + [buffers[2]] * 4:
         build.store(buffer, [build.loop_var(i)], build.float_(1.0))
-    build.close_loop()
-    names = [pair[0] for pair in get_itervar_feature(build.nest)[0][3:]]
+    names = [pair[0] for pair in get_itervar_feature(closed(build))[0][3:]]
     wanted = ["C.local_0", "C_1_0", "ä_0", "_0", *(f"C_{n}" for n in range(12))]
     assert names == sorted(wanted)
     assert names.index("C_10") < names.index("C_2")
@@ -490,8 +470,7 @@ def test_outside_of_any_loop():
     assert get_itervar_feature(build.nest) == []
     i = build.open_loop("i", 4)
     build.store(a, [build.loop_var(i)], build.float_(0.0))
-    build.close_loop()
-    assert get_itervar_feature(build.nest)[0][3][0] == "A_3"  # counted all the same
+    assert get_itervar_feature(closed(build))[0][3][0] == "A_3"  # counted all the same
 
 
 @pytest.mark.parametrize("loops", [0, 1])
@@ -525,8 +504,7 @@ def test_a_scalar_buffer_has_no_index():
     a = build.buffer("A", [], kind=1)
     build.open_loop("i", 4)
     build.store(a, [], build.load(a, []))
-    build.close_loop()
-    assert [pair[:3] for pair in get_itervar_feature(build.nest)[0][3:]] == [
+    assert [pair[:3] for pair in get_itervar_feature(closed(build))[0][3:]] == [
         ("A_0", 0, -1),
         ("A_1", 0, -1),
     ]
@@ -557,8 +535,7 @@ def test_deep_expressions_need_no_stack():
         left = add(build, left, build.float_(1.0), **FLOAT)
         right = add(build, build.float_(1.0), right, **FLOAT)
     build.store(a, [build.loop_var(i)], add(build, left, right, **FLOAT))
-    build.close_loop()
-    assert get_itervar_feature(build.nest)[0][2] == ("_arith_", 400_001, 0, 0)
+    assert get_itervar_feature(closed(build))[0][2] == ("_arith_", 400_001, 0, 0)
 
 
 def test_loops_too_deep_for_their_accesses():

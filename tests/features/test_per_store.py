@@ -12,7 +12,7 @@ from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory import resident_bytes
-from nests import nests
+from nests import closed, nests
 from reference_bounds import Refused
 from reference_per_store import per_store as reference
 
@@ -80,8 +80,7 @@ def _one_store(index, extent=8):
     i = build.loop_var(build.open_loop("i", extent))
     at = [index(build, i)]
     build.store(b, at, build.node(Op.OP_ADD, [build.load(a, at), build.float_(1.0)], code=2))
-    build.close_loop()
-    return build.nest
+    return closed(build)
 
 
 class TestOddPrograms:
@@ -93,9 +92,8 @@ class TestOddPrograms:
         build = NestBuilder()
         build.open_function()
         build.open_loop("i", 4)
-        build.close_loop()
-        build.close_function()
-        assert per_store(build.nest, flavour="tvm", gpu=False).shape == (0, 164)
+        nest = closed(build, function=True)
+        assert per_store(nest, flavour="tvm", gpu=False).shape == (0, 164)
 
     def test_division_by_zero(self):
         nest = _one_store(lambda build, i: build.node(Op.OP_FLOORDIV, [i, build.int_(0)]))
