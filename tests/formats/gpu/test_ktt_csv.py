@@ -6,6 +6,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+from gpu_logs import read
 from public_logs import GPU, needs_gpu_logs
 
 from tunedb import limits
@@ -14,7 +15,6 @@ from tunedb.formats.base import LogFile, Remark
 from tunedb.formats.find import find_logs
 from tunedb.formats.gpu.ktt_csv import KTTCSVFormat
 from tunedb.formats.importer import import_log
-from tunedb.formats.reading import read_log
 from tunedb.programs.kernel import join_parameters
 from tunedb.records import FailureKind, Quarantined, Status
 
@@ -29,10 +29,6 @@ COUNTERS = "dram__sectors_read.sum,smsp__inst_executed.avg.pct_of_peak_sustained
 def write(path, *lines):
     path.write_text("\n".join(lines) + "\n")
     return path
-
-
-def read(path, **fields):
-    return [found.item for found in read_log(LogFile(path, path.name, **fields))]
 
 
 def read_csv(tmp_path, *lines, **fields):

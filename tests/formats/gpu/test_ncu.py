@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 
-import orjson
 import profiles
 import pytest
+from gpu_logs import counters_of, problem, read_kinds
 from profiles import detail, ncu, nsys, nsys_launch, raw
 
 from tunedb.errors import FormatError
-from tunedb.formats.base import LogFile, Remark, formats
+from tunedb.formats.base import formats
 from tunedb.formats.find import find_logs
 from tunedb.formats.gpu.ncu import parse_report
 from tunedb.formats.gpu.profiler_tables import rows_of
 from tunedb.formats.importer import import_log
-from tunedb.formats.reading import read_log
-from tunedb.records import Measurement, Quarantined, Status
+from tunedb.records import Status
 
 OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
 TIME = "gpu__time_duration.sum"
@@ -25,25 +24,12 @@ TIME = "gpu__time_duration.sum"
 def read(tmp_path, text, **said):
     path = tmp_path / "profile.csv"
     path.write_text(text)
-    found = list(read_log(LogFile(path, path.name, **said)))
-    assert {one.format for one in found} <= {"ncu"}
-    items = [one.item for one in found]
-    kinds = (Measurement, Remark, Quarantined)
-    return tuple([item for item in items if isinstance(item, kind)] for kind in kinds)
-
-
-def counters_of(record):
-    (launch,) = record.launches
-    names = [name for name, _ in launch.counter_set.counters]
-    return dict(zip(names, launch.values, strict=True))
+    assert formats()["ncu"].matches_file(text.encode()[:4096], path)
+    return read_kinds(path, **said)
 
 
 def units_of(record):
     return dict(record.launches[0].counter_set.counters)
-
-
-def problem(record):
-    return orjson.loads(record.program.workload.body)["problem"]
 
 
 def test_a_launch_is_a_record_without_a_time(tmp_path):
@@ -292,6 +278,6 @@ def test_a_second_import_adds_nothing(tmp_path, memory):
 
 
 def test_files_of_others_are_not_taken():
-    ncu_format = formats()["ncu"]
+    matches = formats()["ncu"].matches_file
     for head in (b'{"a": 1}', b'"ID","Name"\n', b'"Device","Kernel","Invocations","Metric Name"'):
-        assert not ncu_format.matches_file(head, None)
+        assert not matches(head, None)

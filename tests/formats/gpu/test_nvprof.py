@@ -9,23 +9,22 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
 
-import orjson
 import profiles
 import pytest
+from gpu_logs import counters_of, problem
+from gpu_logs import read_kinds as read
 from hypothesis import given
 from hypothesis import strategies as st
 from profiles import ADD, COPY, launch, metric, nsys, nsys_launch
 from public_logs import GPU, needs_gpu_logs
 
 from tunedb.errors import FormatError
-from tunedb.formats.base import LogFile, Remark
 from tunedb.formats.find import find_logs
 from tunedb.formats.gpu.nvprof import NvprofFormat, parse_profile, parse_value
 from tunedb.formats.gpu.profiler_tables import read_rows, rows_of
 from tunedb.formats.importer import import_log
-from tunedb.formats.reading import read_log
 from tunedb.programs.kernel import join_parameters
-from tunedb.records import Measurement, Quarantined, Status
+from tunedb.records import Measurement, Status
 
 NVPROF = GPU / "nvprof"
 
@@ -34,25 +33,6 @@ def write(folder, **files):
     for name, text in files.items():
         (folder / f"{name}.csv").write_text(text)
     return folder
-
-
-def read(path, **said):
-    """Return the records, the remarks and the bad rows of a file."""
-    items = [found.item for found in read_log(LogFile(path, path.name, **said))]
-    kinds = (Measurement, Remark, Quarantined)
-    return tuple([item for item in items if isinstance(item, kind)] for kind in kinds)
-
-
-def problem(record):
-    return orjson.loads(record.program.workload.body)["problem"]
-
-
-def counters_of(record):
-    (one,) = record.launches
-    if one.counter_set is None:
-        return None
-    names = [name for name, _ in one.counter_set.counters]
-    return dict(zip(names, one.values, strict=True))
 
 
 def test_metrics_and_trace_become_one_record(tmp_path):
@@ -191,19 +171,14 @@ def test_all_units_of_a_trace_give_the_same(tmp_path, start, unit, time, smem, s
 @pytest.mark.parametrize(
     ("text", "value", "unit"),
     [
-        ("15562500", 15562500.0, ""),
-        ("1.336275", 1.336275, ""),
+        *((text, float(text), "") for text in ("15562500", "1.336275", "1e-06")),
         ("54.060368%", 54.060368, "%"),
         ("2.000000GB/s", 2.0 * 2**30, "byte/s"),
         ("2.5MB/s", 2.5 * 2**20, "byte/s"),
         ("7KB/s", 7168.0, "byte/s"),
         ("0.000000B/s", 0.0, "byte/s"),
-        ("Idle (0)", 0.0, ""),
-        ("Low (3)", 3.0, ""),
-        ("Mid (4)", 4.0, ""),
-        ("High (9)", 9.0, ""),
-        ("Max (10)", 10.0, ""),
-        ("1e-06", 1e-6, ""),
+        *(("Idle (0)", 0.0, ""), ("Low (3)", 3.0, ""), ("Mid (4)", 4.0, "")),
+        *(("High (9)", 9.0, ""), ("Max (10)", 10.0, "")),
     ],
 )
 def test_values_have_their_units_glued_on(text, value, unit):

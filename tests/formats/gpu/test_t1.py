@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import json
 
+import gpu_logs
 import orjson
 import pytest
 
 from tunedb.errors import FormatError
-from tunedb.formats.base import LogFile
 from tunedb.formats.gpu.t1 import T1Format, read_t1, t1_input
 from tunedb.formats.importer import import_log
 from tunedb.records import Workload
@@ -47,13 +47,14 @@ INPUT = {
 
 
 def changed(**parts):
+    """Return the input with other parts; ``a__0__b`` is the path of one."""
     document = copy.deepcopy(INPUT)
     for path, value in parts.items():
-        *way, last = path.split("__")
         place = document
+        *way, last = (int(name) if name.isdigit() else name for name in path.split("__"))
         for name in way:
-            place = place[int(name) if isinstance(place, list) else name]
-        place[int(last) if isinstance(place, list) else last] = value
+            place = place[name]
+        place[last] = value
     return document
 
 
@@ -128,11 +129,10 @@ def test_a_condition_that_divides_by_zero_for_the_defaults_is_kept():
 
 
 def test_an_input_is_imported_as_a_workload(tmp_path):
-    path = tmp_path / "conv__T1.json"
-    path.write_text(json.dumps(INPUT, indent=4))
+    file = gpu_logs.write(tmp_path, INPUT, "conv__T1.json")
     with Store(":memory:") as store:
         for _ in range(2):
-            report = import_log(store, LogFile(path, "t1"), source="x")
+            report = import_log(store, file, source="x")
             assert (report.refused, report.workloads, report.total.read) == (None, 1, 0)
         ((name, body),) = store.training.t1_inputs()
         assert name == "convolution_kernel"
@@ -146,12 +146,6 @@ def test_inputs_are_told_from_their_schema(tmp_path):
     assert shape(json.dumps(INPUT, indent=4).encode()[:4096], tmp_path)
     assert shape(json.dumps(INPUT).encode(), tmp_path)
     assert not any(shape(json.dumps(other).encode(), tmp_path) for other in (schema, *others))
-    (item,) = T1Format().read_file(_written(tmp_path, INPUT, kernel="mine"))
+    (item,) = T1Format().read_file(gpu_logs.write(tmp_path, INPUT, "input.json", kernel="mine"))
     assert isinstance(item, Workload)
     assert item.name == "mine"
-
-
-def _written(folder, document, **words):
-    path = folder / "input.json"
-    path.write_text(json.dumps(document))
-    return LogFile(path, path.name, **words)

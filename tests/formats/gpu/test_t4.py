@@ -6,6 +6,7 @@ import copy
 import io
 import json
 
+import gpu_logs
 import orjson
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from tunedb import limits
 from tunedb.errors import FormatError, UsageError
-from tunedb.formats.base import LogFile, Remark
+from tunedb.formats.base import Remark
 from tunedb.formats.export import export_document
 from tunedb.formats.gpu.file_metadata import FileMetadata, device_of_name, metadata_of
 from tunedb.formats.gpu.kernels import gpu_target, kernel_workload
@@ -79,10 +80,7 @@ def document(*rows, **others):
 
 
 def write(folder, content, name="gemm__A100_T4.json", **words):
-    path = folder / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(content, indent=2))
-    return LogFile(path, name, **words)
+    return gpu_logs.write(folder, content, name, **words)
 
 
 def read(file):
