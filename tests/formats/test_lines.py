@@ -29,10 +29,6 @@ def test_numbers_from_one_and_blank_lines_count():
     ]
 
 
-def test_nothing():
-    assert lines(b"") == []
-
-
 def test_the_last_line_may_have_no_end():
     assert [line.is_whole for line in lines(b"a\nb")] == [True, False]
     assert lines(b"a\nb")[1].data == b"b"
@@ -73,11 +69,6 @@ def test_every_length_around_the_limit(short, length):
     assert [line.number for line in found] == [1, 2]
     assert len(found[0].data) == (4 if length > 10 else length - 1)
     assert found[1].data == b"next"
-
-
-def test_a_too_long_line_at_the_end(short):
-    (line,) = lines(b"x" * 40)
-    assert (line.data, line.is_whole, line.too_long) == (b"xxxx", False, True)
 
 
 def test_positions_are_asked_for_with_each_line():

@@ -151,11 +151,7 @@ def test_names_with_any_character(tmp_path):
     ("row", "reason"),
     [
         ((5, *GOOD[1:]), "its workload 5 is not in the workload file"),
-        ((-1, *GOOD[1:]), "line number"),
-        (("zero", *GOOD[1:]), "line number"),
-        ((0.5, *GOOD[1:]), "line number"),
-        ((None, *GOOD[1:]), "line number"),
-        ((b"\0", *GOOD[1:]), "line number"),
+        *(((index, *GOOD[1:]), "line number") for index in (-1, "zero", 0.5, None, b"\0")),
         ((0, None, *GOOD[2:]), "a trace must be"),
         ((0, "{", *GOOD[2:]), "not JSON"),
         ((0, TRACE.encode(), *GOOD[2:]), "not text"),

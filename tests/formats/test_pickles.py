@@ -84,10 +84,6 @@ class TestFiles:
         assert refusal(json.dumps(value).encode()) is None
         assert line_refusal(json.dumps(value).encode()) is None
 
-    @given(st.text())
-    def test_text_never_has_the_magic_number(self, text):
-        assert not text.encode(errors="ignore").startswith(b"\x80")
-
 
 class TestLines:
     @pytest.mark.parametrize("protocol", PROTOCOLS)

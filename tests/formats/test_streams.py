@@ -119,11 +119,6 @@ def test_members_one_after_another(write, codec):
     assert read(write(pack(b"") + pack(TEXT) + pack(b"") + pack(b"end")))[0] == TEXT + b"end"
 
 
-def test_members_of_several_codecs(write):
-    packed = b"".join(pack(codec.encode()) for codec, pack in CODECS.items())
-    assert read(write(packed))[0] == b"gzipbzip2xzlzmazstd"
-
-
 @pytest.mark.parametrize("codec", ["gzip", "xz"])
 def test_padding_with_zeros(write, codec):
     packed = CODECS[codec](TEXT) + bytes(20_000)
@@ -365,17 +360,13 @@ class TestBombs:
 
 
 class TestRefused:
-    def test_zip(self, tmp_path):
-        path = tmp_path / "dataset_cpu_v3.3.zip"
+    @pytest.mark.parametrize("names", [["log.json"], []])
+    def test_zip(self, tmp_path, names):
+        path = tmp_path / "dataset_cpu_v3.3"
         with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr("log.json", TEXT)
+            for name in names:
+                archive.writestr(name, TEXT)
         with pytest.raises(FormatError, match="a zip archive; unpack it"), open_log(path):
-            pass
-
-    def test_empty_zip(self, tmp_path):
-        path = tmp_path / "x"
-        zipfile.ZipFile(path, "w").close()
-        with pytest.raises(FormatError, match="a zip archive"), open_log(path):
             pass
 
     @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
@@ -406,8 +397,6 @@ class TestRefused:
     def test_missing(self, tmp_path):
         with pytest.raises(NotFoundError, match="gone: no such file"), open_log(tmp_path / "gone"):
             pass
-
-    def test_a_directory(self, tmp_path):
         with pytest.raises(StorageError, match="cannot be opened"), open_log(tmp_path):
             pass
 

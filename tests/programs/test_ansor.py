@@ -302,41 +302,39 @@ def test_a_pragma_of_many_digits_is_readable():
 GOOD = split_steps([["SP", 3, 5, 512, [4, 2], 1], ["PR", 5, 0, "auto_unroll_max_step$16"]], 0)
 
 
+def changed(old, new):
+    assert old in GOOD.sketch
+    return Trace(GOOD.sketch.replace(old, new, 1), None, GOOD.decisions)
+
+
+def of_steps(steps, decisions=b""):
+    return Trace(b'{"layout_rewrite":0,"steps":' + steps + b"}", None, decisions)
+
+
 @pytest.mark.parametrize(
     "trace",
     [
+        *(Trace(GOOD.sketch, None, GOOD.decisions + more) for more in (b"\x01", b"\x80")),
         Trace(GOOD.sketch, None, GOOD.decisions[:-1]),
-        Trace(GOOD.sketch, None, GOOD.decisions + b"\x01"),
-        Trace(GOOD.sketch, None, GOOD.decisions + b"\x80"),
         Trace(GOOD.sketch, None, GOOD.decisions[:-1] + b"\x90\x00"),  # not the shortest form
         Trace(GOOD.sketch, None, b"\xff" * 10 + GOOD.decisions),
         Trace(GOOD.sketch, None, b"\xff" * 8 + b"\x80\x01" + GOOD.decisions),
-        Trace(GOOD.sketch.replace(b"null", b"1", 1), None, GOOD.decisions),
-        Trace(GOOD.sketch.replace(b'step$",null', b'stop$",null'), None, GOOD.decisions),
-        Trace(GOOD.sketch.replace(b'"SP"', b'"ZZ"'), None, GOOD.decisions),
+        *(changed(b"null", b"1"), changed(b'step$",null', b'stop$",null')),
+        changed(b'"SP"', b'"ZZ"'),
         Trace(GOOD.sketch[:-1], None, GOOD.decisions),
-        Trace(b"{}", None, b""),
-        Trace(b"[]", None, b""),
-        Trace(b'{"layout_rewrite":0,"steps":[[]]}', None, b""),
-        Trace(b'{"layout_rewrite":0,"steps":[["SP",1,2]]}', None, b""),
-        Trace(b'{"layout_rewrite":0,"steps":[["SP",1,2,null,5,1]]}', None, b"\x01"),
-        Trace(b'{"layout_rewrite":0,"steps":[7]}', None, b""),
-        Trace(b'{"layout_rewrite":0,"steps":{}}', None, b""),
+        *(Trace(sketch, None, b"") for sketch in (b"{}", b"[]")),
+        *(of_steps(steps) for steps in (b"[[]]", b'[["SP",1,2]]', b"[7]", b"{}")),
+        of_steps(b'[["SP",1,2,null,5,1]]', b"\x01"),
         Trace(b'{"layout_rewrite":9,"steps":[]}', None, b""),
         Trace(b'{"steps":[],"layout_rewrite":0}', None, b""),
-        Trace(
-            b'{"layout_rewrite":0,"steps":[["PR",1,2,' + b"[" * 990 + b"]" * 990 + b",null]]}",
-            None,
-            b"\x01",
-        ),
-        Trace(b'{"layout_rewrite":0,"steps":' + b"[" * 900 + b"]" * 900 + b"}", None, b""),
+        of_steps(b'[["PR",1,2,' + b"[" * 990 + b"]" * 990 + b",null]]", b"\x01"),
+        of_steps(b"[" * 900 + b"]" * 900),
     ],
 )
 def test_damaged_parts_are_refused(trace):
-    with pytest.raises(FormatError, match="stored steps"):
-        join_steps(trace)
-    with pytest.raises(FormatError, match="stored steps"):
-        steps_of(trace)
+    for read in (join_steps, steps_of):
+        with pytest.raises(FormatError, match="stored steps"):
+            read(trace)
 
 
 # ---- the kernel against the reference ------------------------------------------------------------

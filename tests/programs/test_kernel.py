@@ -68,13 +68,8 @@ def test_what_is_no_configuration(configuration, reason):
 @pytest.mark.parametrize(
     ("sketch", "decisions"),
     [
-        (b"{}", b"[]"),
-        (b"[]", b"[]"),
-        (b"null", b"[]"),
-        (b"{", b"[]"),
-        (b'{"parameters":["x"]}', b"[]"),
-        (b'{"parameters":["x"]}', b"[1,2]"),
-        (b'{"parameters":["x"]}', b"1"),
+        *((sketch, b"[]") for sketch in (b"{}", b"[]", b"null", b"{")),
+        *((b'{"parameters":["x"]}', decisions) for decisions in (b"[]", b"[1,2]", b"1")),
         (b'{"parameters":[["x"]]}', b"[1]"),
     ],
 )

@@ -124,13 +124,11 @@ def test_all_assignments_of_blocks_are_reached(traces):
 
 
 def test_one_differing_block_is_divided(traces):
-    first, second = (
-        traces.matmul((4, 4, 2, 2), (1, 8, 1, 8)),
-        traces.matmul((8, 2, 2, 2), (8, 1, 8, 1)),
-    )
+    rows, columns = ((4, 4, 2, 2), (8, 2, 2, 2)), ((1, 8, 1, 8), (8, 1, 8, 1))
+    first, second = (traces.matmul(i, j) for i, j in zip(rows, columns, strict=True))
     assert children(first, second) == {
-        traces.matmul((4, 4, 2, 2), (8, 1, 8, 1)),
-        traces.matmul((8, 2, 2, 2), (1, 8, 1, 8)),
+        traces.matmul(rows[0], columns[1]),
+        traces.matmul(rows[1], columns[0]),
     }
 
 
@@ -144,10 +142,6 @@ def test_missing_decisions_are_taken_too(traces):
     second = traces.matmul((8, 2, 2, 2), unroll=2).without_decision(3)
     assert any(3 not in child.decisions for child in children(first, second))
     assert any(3 in child.decisions for child in children(first, second))
-
-
-def test_other_extents_are_another_workload(traces):
-    assert children(traces.matmul(unroll=1), traces.matmul((8, 4, 2, 2), unroll=2)) == set()
 
 
 # ---- parents of different skeletons --------------------------------------------------------------
@@ -223,8 +217,9 @@ def test_children_that_cannot_be_joined(traces):
 def test_other_workloads_are_not_joined(traces):
     assert children(traces.matmul(), traces.conv()) == set()
     assert children(traces.softmax(), traces.conv()) == set()
-    other_extent = traces.matmul((8, 4, 2, 2), cached=True, unroll=2)
-    assert children(traces.matmul(unroll=1), other_extent) == set()
+    for cached in (False, True):
+        other_extent = traces.matmul((8, 4, 2, 2), cached=cached, unroll=2)
+        assert children(traces.matmul(unroll=1), other_extent) == set()
 
 
 def test_a_trace_that_uses_what_it_does_not_define(traces):
