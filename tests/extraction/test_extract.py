@@ -253,10 +253,7 @@ def test_rows_that_cannot_be_stored_are_failures(store):
     steps.rows = lambda programs: [np.array(bad.get(p.id, [[1.0, 2.0]])) for p in programs]
     report = extract(store, steps)
     assert (report.done, report.failed) == (1, 2)
-    assert set(report.reasons) == {
-        "fake.steps: id is nan in row 0",
-        "fake.steps: 3 columns, not 2",
-    }
+    assert set(report.reasons) == {"fake.steps: id is nan in row 0", "fake.steps: 3 columns, not 2"}
 
 
 def test_a_set_that_breaks_its_promise_costs_its_own_programs(store):

@@ -409,9 +409,7 @@ def test_order_of_accesses():
     vi, vj = build.loop_var(i), build.loop_var(j)
     test = build.node(Op.OP_LT, [build.load(a, [vi]), build.float_(0.0)], code=6, bits=8)
     chosen = build.node(
-        Op.OP_SELECT,
-        [test, build.load(a, [vj]), build.load(a, [build.load(where, [vi])])],
-        **FLOAT,
+        Op.OP_SELECT, [test, build.load(a, [vj]), build.load(a, [build.load(where, [vi])])], **FLOAT
     )
     build.store(a, [build.load(where, [vj])], chosen)
     seen = touches(get_itervar_feature(closed(build, 2)))

@@ -31,23 +31,14 @@ from tunedb.formats.metaschedule import (
 )
 from tunedb.formats.reading import read_log
 from tunedb.identity import canonical_numbers
-from tunedb.records import (
-    Alias,
-    Measurement,
-    Quarantined,
-    Source,
-    Status,
-    Workload,
-    WorkloadFormat,
-)
+from tunedb.records import Alias, Measurement, Quarantined, Source, Status, Workload, WorkloadFormat
 from tunedb.results import Record
 from tunedb.storage.store import Store
 from tunedb.system.compression import compress
 
 FORMAT = MetaScheduleFormat()
 quick = settings(
-    max_examples=examples(80),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=examples(80), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
@@ -532,9 +523,7 @@ def mutated(draw, line):
         to = min(len(data), at + draw(st.integers(0, 12)))
         filler = draw(
             st.one_of(
-                st.binary(max_size=4),
-                st.just(bytes(data[at:to]) * 3),
-                st.sampled_from(FILLERS),
+                st.binary(max_size=4), st.just(bytes(data[at:to]) * 3), st.sampled_from(FILLERS)
             )
         )
         data[at:to] = filler

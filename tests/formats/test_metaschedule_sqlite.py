@@ -275,10 +275,7 @@ def test_what_only_looks_like_sqlite(tmp_path):
         read(path)
 
 
-@settings(
-    max_examples=examples(50),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, 2**20), st.binary(min_size=1, max_size=6)), max_size=6))
 def test_damaged_files(tmp_path_factory, changes):
     """Whatever the bytes, rows are read or quarantined, or the file is refused."""

@@ -48,13 +48,7 @@ def zstandard(data):
     return zstd.compress(data, options={zstd.CompressionParameter.checksum_flag: 1})
 
 
-CODECS = {
-    "gzip": gzip.compress,
-    "bzip2": bzip2,
-    "xz": xz,
-    "lzma": lzma_alone,
-    "zstd": zstandard,
-}
+CODECS = {"gzip": gzip.compress, "bzip2": bzip2, "xz": xz, "lzma": lzma_alone, "zstd": zstandard}
 codecs = pytest.mark.parametrize("codec", CODECS)
 
 #: Lines that do not compress to nothing, 0.5 MB.
@@ -479,10 +473,7 @@ class TestStandardInput:
             buffer = io.BytesIO(gzip.compress(TEXT)[:100])
 
         monkeypatch.setattr(sys, "stdin", Stdin)
-        with (
-            pytest.raises(FormatError, match="truncated"),
-            open_log(None) as (stream, _),
-        ):
+        with pytest.raises(FormatError, match="truncated"), open_log(None) as (stream, _):
             stream.read()
 
     def test_none(self, monkeypatch):

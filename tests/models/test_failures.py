@@ -348,11 +348,7 @@ def test_no_part_is_told_by_classifiers_that_saw_it(monkeypatch):
 # ---------------------------------------------------------------------- scaling
 
 
-@given(
-    slope=st.floats(0.2, 5.0),
-    shift=st.floats(-3.0, 3.0),
-    scale=st.floats(1e-3, 1e3),
-)
+@given(slope=st.floats(0.2, 5.0), shift=st.floats(-3.0, 3.0), scale=st.floats(1e-3, 1e3))
 def test_the_scaling_is_the_best_one(slope, shift, scale):
     """No slope or intercept near the one found foresees the outcomes better."""
     rng = np.random.default_rng(0)

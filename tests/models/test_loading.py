@@ -24,14 +24,7 @@ from small_data import (
 from tunedb import limits
 from tunedb.errors import FormatError, NotFoundError, PluginError, StorageError, UsageError
 from tunedb.extraction.extract import extract
-from tunedb.models.dataset import (
-    FAILURES,
-    ORIGINS,
-    DataCounts,
-    load,
-    load_counted,
-    with_rows,
-)
+from tunedb.models.dataset import FAILURES, ORIGINS, DataCounts, load, load_counted, with_rows
 from tunedb.models.labels import TimeLabel
 from tunedb.models.scope import Scope
 from tunedb.records import FailureKind, Origin, Session, Status

@@ -236,10 +236,7 @@ def test_hardware_that_nobody_shares_is_a_machine(here):
 # ---------------------------------------------------------------------- many sessions
 
 
-@given(
-    factors=st.lists(st.floats(0.2, 5.0), min_size=2, max_size=6),
-    seed=st.integers(0, 1000),
-)
+@given(factors=st.lists(st.floats(0.2, 5.0), min_size=2, max_size=6), seed=st.integers(0, 1000))
 def test_factors_of_a_chain_are_found_again(factors, seed):
     """Each session shares programs with its neighbours alone; without noise all is exact."""
     rng = np.random.default_rng(seed)

@@ -105,9 +105,7 @@ def test_on_both_kinds_of_database(store):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"loss": "squared"}, {"seed": 1}, {"label": "minimum"}, {"rounds": 11}],
-    ids=str,
+    "change", [{"loss": "squared"}, {"seed": 1}, {"label": "minimum"}, {"rounds": 11}], ids=str
 )
 def test_another_recipe_makes_another_model(stored, change):
     one, other = quick(stored), quick(stored, dataclasses.replace(RECIPE, **change))

@@ -38,10 +38,7 @@ MAP = (
 )
 
 #: One instruction of each form that an allow-list must know, over b0 (block), l1 and l2 (loops).
-BEGIN = [
-    ["GetSBlock", [], ["T_matmul_NT", "main"], ["b0"]],
-    ["GetLoops", ["b0"], [], ["l1", "l2"]],
-]
+BEGIN = [["GetSBlock", [], ["T_matmul_NT", "main"], ["b0"]], ["GetLoops", ["b0"], [], ["l1", "l2"]]]
 GOOD = [
     ["SamplePerfectTile", ["l1"], [2, 64], ["v3", "v4"]],
     ["SampleCategorical", [], [[0, 16, 64], [0.25, 0.25, 0.5]], ["v5"]],
@@ -150,10 +147,7 @@ def test_parts_alone_are_allowed():
     allowlist.check_part("sketch", TRACE.sketch, GRAPH)
     allowlist.check_part("tail", TRACE.tail, GRAPH)
     allowlist.check_decisions(TRACE.decisions, GRAPH)
-    for trace, format in (
-        (split_steps(STEPS, 1), ANSOR),
-        (split_knobs(KNOBS, TEMPLATE), AUTOTVM),
-    ):
+    for trace, format in ((split_steps(STEPS, 1), ANSOR), (split_knobs(KNOBS, TEMPLATE), AUTOTVM)):
         allowlist.check_part("sketch", trace.sketch, format)
         allowlist.check_decisions(trace.decisions, format)
         with pytest.raises(FormatError, match="has no tail"):
@@ -577,11 +571,7 @@ JSON = st.recursive(
     ),
     max_leaves=12,
 )
-GOODS = {
-    GRAPH: TRACE,
-    ANSOR: split_steps(STEPS, 1),
-    AUTOTVM: split_knobs(KNOBS, TEMPLATE),
-}
+GOODS = {GRAPH: TRACE, ANSOR: split_steps(STEPS, 1), AUTOTVM: split_knobs(KNOBS, TEMPLATE)}
 
 
 @settings(max_examples=examples(300))

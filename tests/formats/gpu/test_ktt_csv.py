@@ -187,11 +187,7 @@ def test_failed_results_follow(tmp_path, memory):
     ok, *failed = read_csv(tmp_path, *lines)
     assert ok.run_secs == (300e-6,)
     kinds = [item.failure.kind for item in failed]
-    assert kinds == [
-        FailureKind.COMPILE_ERROR,
-        FailureKind.WRONG_RESULT,
-        FailureKind.RUNTIME_ERROR,
-    ]
+    assert kinds == [FailureKind.COMPILE_ERROR, FailureKind.WRONG_RESULT, FailureKind.RUNTIME_ERROR]
     assert all((item.status, item.run_secs) == (Status.FAILED, None) for item in failed)
     assert failed[2].failure.message == "CUDA_ERROR_INVALID_VALUE"
     assert join_parameters(failed[2].program.trace) == {"A": 4}
@@ -280,10 +276,7 @@ def test_other_files_are_not_its(head):
 @needs_gpu_logs
 def test_the_real_file(memory):
     file, listing = find_logs(
-        [
-            GPU / "ktt" / "2080-vectorAdd_output.csv",
-            GPU / "ktt" / "1070_profile_counters.pc.txt",
-        ]
+        [GPU / "ktt" / "2080-vectorAdd_output.csv", GPU / "ktt" / "1070_profile_counters.pc.txt"]
     )
     for new in (4, 0):
         report = import_log(memory, file, source=file.name)

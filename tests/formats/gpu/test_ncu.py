@@ -273,7 +273,7 @@ def test_a_second_import_adds_nothing(tmp_path, memory):
     (file,) = find_logs([tmp_path])
     totals = [import_log(memory, file, source="x").total for _ in range(2)]
     assert [(t.new, t.known, t.unmeasured, t.launches) for t in totals] == [
-        *((3, 0, 3, 3), (0, 3, 3, 3)),
+        *((3, 0, 3, 3), (0, 3, 3, 3))
     ]
 
 

@@ -64,11 +64,7 @@ def test_metrics_and_trace_become_one_record(tmp_path):
 
 
 def test_it_makes_no_difference_which_of_both_is_named(tmp_path):
-    write(
-        tmp_path,
-        metrics=profiles.metrics(metric("ipc", "1.3")),
-        trace=profiles.trace(launch()),
-    )
+    write(tmp_path, metrics=profiles.metrics(metric("ipc", "1.3")), trace=profiles.trace(launch()))
     by_metrics, by_trace = (read(tmp_path / f"{n}.csv")[0] for n in ("metrics", "trace"))
     assert [r.digest for r in by_metrics] == [r.digest for r in by_trace]
     assert by_metrics[0].launches == by_trace[0].launches

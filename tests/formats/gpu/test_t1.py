@@ -101,10 +101,7 @@ def test_names_of_the_block_that_are_no_parameters():
             changed(ConfigurationSpace__TuningParameters__0__Values="__import__('os').getcwd()"),
             "holds Call, which is never evaluated",
         ),
-        (
-            changed(ConfigurationSpace__Conditions__0__Expression="open('x')"),
-            "calls 'open'",
-        ),
+        (changed(ConfigurationSpace__Conditions__0__Expression="open('x')"), "calls 'open'"),
         (changed(KernelSpecification__LocalSize={"X": "x.y"}), "holds Attribute"),
         (changed(KernelSpecification__LocalSize={"X": None}), "an extent of LocalSize"),
         (changed(KernelSpecification__LocalSize="x"), "LocalSize is 'x'"),

@@ -436,10 +436,7 @@ def test_contradictions_and_foreign_records_are_not_written(tmp_path):
         import_log(store, file, source="y", trust=Trust.FOREIGN)
         report, data = export(store)
         assert report.records == 1
-        assert report.left_out == {
-            "T4 has no name for its failure": 1,
-            "foreign source": 1,
-        }
+        assert report.left_out == {"T4 has no name for its failure": 1, "foreign source": 1}
         check_schema(json.loads(data))
 
 

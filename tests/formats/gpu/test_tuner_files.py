@@ -148,11 +148,7 @@ def test_the_file_that_contradicts_itself(everything):
     workload = next(w.id for w in store.workloads.find() if w.name == "pnpoly")
     records = [record.measurement for record in store.records.iterate(workload)]
     kinds = Counter(m.failure.kind if m.failure else None for m in records)
-    assert kinds == {
-        FailureKind.INFRASTRUCTURE: 2955,
-        FailureKind.RUNTIME_ERROR: 330,
-        None: 807,
-    }
+    assert kinds == {FailureKind.INFRASTRUCTURE: 2955, FailureKind.RUNTIME_ERROR: 330, None: 807}
     assert all(m.run_secs is None for m in records if m.status is not Status.OK)
 
 
