@@ -150,7 +150,7 @@ def test_pages_and_filters(store):
     assert (found.programs, found.able, found.known) == (5, 5, 0)
 
 
-def test_what_tvm_may_get(store):
+def test_programs_that_tvm_may_get(store):
     """Programs of modules of today, measured by a source that is trusted."""
     foreign = replace(FOREIGN, name="f")
     verified = Source("v", SourceKind.FILE, Trust.VERIFIED)
@@ -179,7 +179,7 @@ def test_what_tvm_may_get(store):
 # ---------------------------------------------------------------------- extracting
 
 
-def test_what_is_missing_is_computed_in_batches(store, monkeypatch):
+def test_missing_features_are_computed_in_batches(store, monkeypatch):
     monkeypatch.setattr(limits, "FEATURE_PROGRAMS", 4)
     ids = fill(store, 10)
     store.features.add(Steps(), [(ids[3], np.zeros((1, 2)))])

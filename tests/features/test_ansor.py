@@ -336,7 +336,7 @@ class TestWhereAnsorDiffers:
     @pytest.mark.parametrize(
         ("code", "bits", "is_float"), [(4, 16, True), (10, 8, True), (0, 32, False), (2, 16, True)]
     )
-    def test_what_a_float_is(self, code, bits, is_float):
+    def test_types_that_count_as_float(self, code, bits, is_float):
         build = NestBuilder()
         a = build.buffer("A", [8], BufferKind.BUFFER_PARAMETER, code, bits)
         i = build.loop_var(build.open_loop("i", 8))

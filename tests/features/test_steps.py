@@ -56,7 +56,7 @@ def levels(axis, *lengths):
     return {f"{axis}.level{number}": length for number, length in enumerate(lengths)}
 
 
-def test_what_it_is():
+def test_steps_is_a_feature_set():
     assert isinstance(STEPS, StepFeatures)
     assert (STEPS.name, STEPS.needs) == ("steps", Needs.STEPS)
     assert len(set(STEPS.columns)) == len(STEPS.columns)
@@ -406,7 +406,7 @@ def test_extents_of_cache_stages_are_not_believed():
     assert row(workload, CUDA, split_steps(changed, None)) == expected
 
 
-def test_what_is_fetched_of_an_unknown_operator_is_unknown():
+def test_unknown_operators_have_no_fetch_sizes():
     workload = Workload(WorkloadFormat.ANSOR, b'["secret_layer",1]')
     found = row(workload, CUDA, split_steps(CONV_STEPS, None))
     assert (found["fetch.count"], found["fetch.depth"]) == (2, 15)
@@ -577,7 +577,7 @@ def test_equal_numbers_of_other_databases_are_not_mistaken():
     assert columns(own.rows([program(matmul(), LLVM, cpu_trace())])[0]) == first
 
 
-def test_what_is_remembered_is_bounded(monkeypatch):
+def test_the_cache_of_formulas_is_bounded(monkeypatch):
     monkeypatch.setattr("tunedb.features.steps._MOST_KEY_BYTES", 20_000)
     own = Steps()
     for number in range(40):

@@ -230,7 +230,7 @@ UNNAMED = Failure(FailureKind.UNKNOWN, Phase.UNKNOWN, "")
         ([[], 0, 0, 1], Status.UNMEASURED, None),
     ],
 )
-def test_what_results_mean(result, status, failure):
+def test_results_tell_status_and_failure(result, status, failure):
     measurement = assert_round_trip(make(result=result))
     assert (measurement.status, measurement.failure) == (status, failure)
     assert measurement.run_secs == tuple(result[0])

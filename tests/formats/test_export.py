@@ -195,7 +195,7 @@ def test_each_format_takes_its_own(memory, tmp_path):
     assert (report.records, report.left_out) == (1, {"no MetaSchedule workload": 5})
 
 
-def test_what_is_left_out(store, tmp_path):
+def test_export_leaves_out_retracted_and_foreign_records(store, tmp_path):
     bring(store, write_lines(tmp_path / "a", *ANSOR[:4]))
     bring(store, write_lines(tmp_path / "b", *ANSOR[4:7]), source="a friend", trust=Trust.FOREIGN)
     bring(store, write_lines(tmp_path / "c", *ANSOR[7:8]), source="checked", trust=Trust.VERIFIED)
@@ -356,7 +356,7 @@ def test_records_whose_workload_file_is_lost(memory, tmp_path):
         assert digests(other) == digests(memory)
 
 
-def test_what_a_work_directory_leaves_out(memory, tmp_path):
+def test_work_directories_leave_out_retracted_and_foreign_records(memory, tmp_path):
     lines = [workdirs.record([float(n)]) for n in range(1, 6)]
     own = workdirs.write(tmp_path / "own", lines[:3])
     friend = workdirs.write(tmp_path / "friend", lines[3:])

@@ -180,7 +180,7 @@ class TestSearch:
         Path("d/z.json").unlink()
         assert names("d") == ["d/y.json", "d/link/x.json"]
 
-    def test_what_cannot_be_looked_at_is_reported(self, tree):
+    def test_unreadable_paths_are_reported(self, tree):
         tree("d/x.json")
         Path("d/broken").symlink_to("gone")
         Path("d/loop").symlink_to("loop")
@@ -277,7 +277,7 @@ class TestPatterns:
         tree("a[.json")
         assert names("*[.json") == ["a[.json"]
 
-    def test_what_is_no_file_is_not_opened(self, tree):
+    def test_special_files_are_not_opened(self, tree):
         tree("a.log")
         os.mkfifo("b.log")
         Path("c.log").symlink_to("gone")

@@ -99,7 +99,7 @@ def test_counts_by_format_and_target(store, tmp_path):
     assert check(store.url).problems == []
 
 
-def test_what_a_record_keeps(store, tmp_path):
+def test_import_keeps_all_fields_of_a_record(store, tmp_path):
     bring(store, write(tmp_path / "log", autotvm(1e9, 7), ansor([0.25, 0.5])))
     failed, good = (record.measurement for record in store.records.iterate())
     assert (failed.status, failed.failure.message) == (Status.FAILED, "RUN_TIMEOUT")

@@ -89,7 +89,7 @@ def test_one_line_at_a_time():
     assert waiting.tell() == 4
 
 
-def test_what_the_stream_raises_comes_after_the_lines_before():
+def test_an_error_of_the_stream_follows_the_lines_before_it():
     pieces = [b"one\n", b"two\n"]
 
     class Damaged:

@@ -299,7 +299,7 @@ def test_a_workload_comes_back(graph):
         Workload("tvm-nodes", b'{"attrs":7}', tvm_version="0.13"),
     ],
 )
-def test_what_is_no_module_has_no_line(workload):
+def test_damaged_modules_have_no_line(workload):
     with pytest.raises(FormatError, match="not an IRModule, or damaged"):
         workload_line(workload)
 

@@ -104,7 +104,7 @@ def test_two_files_as_the_tool_writes_them(tmp_path):
 
 
 @pytest.mark.parametrize("null", ["None", "null", None])
-def test_what_null_is_written_as(both, null):
+def test_all_spellings_of_null_are_read(both, null):
     _, found = read(both([(0, TRACE, null, null, null)]))
     assert (found.run_secs, found.status) == (None, Status.FAILED)
     assert found.program.target.kind == "none"
@@ -268,7 +268,7 @@ def test_a_stream_is_no_file():
         list(FORMAT.read_file(LogFile(None, "<stdin>")))
 
 
-def test_what_only_looks_like_sqlite(tmp_path):
+def test_damaged_sqlite_files_are_refused(tmp_path):
     path = tmp_path / "log.sqlite"
     path.write_bytes(b"SQLite format 3\0" + b"\xff" * 5_000)
     with pytest.raises(FormatError, match="SQLite cannot read it"):

@@ -88,7 +88,7 @@ def test_plain(write):
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"x", b"\x1f", b"BZ", b"\x28\xb5\x2f"])
-def test_what_is_too_short_to_be_compressed_is_plain(write, data):
+def test_short_files_are_plain(write, data):
     assert read(write(data)) == (data, len(data))
 
 
@@ -290,7 +290,7 @@ class TestBombs:
         with pytest.raises(FormatError, match="expands"):
             read(write(packed))
 
-    def test_what_grows_as_much_as_allowed(self, write, monkeypatch):
+    def test_growth_up_to_the_limit_is_allowed(self, write, monkeypatch):
         data = bytes(2**20)
         packed = zstd.compress(data)
         monkeypatch.setattr(limits, "MIN_EXPANDED_BYTES", 0)

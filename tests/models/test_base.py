@@ -48,7 +48,7 @@ def test_a_part_is_found_by_the_name_before_the_colon(entries):
     assert base.recipe_part("label", "mine")[1] == ""
 
 
-def test_what_is_wrong_with_a_part_is_told(entries):
+def test_parts_that_do_not_load_are_reported(entries):
     entries += [
         Entry("mine", First()),
         Entry("alien", object()),

@@ -164,7 +164,7 @@ def test_the_training_set_of_a_baseline():
         baselines.baseline("oracle")
 
 
-def test_what_tvm_calls_throughput():
+def test_labels_of_tvm():
     found = examples_of(np.zeros((5, 1)), [1] * 5, [0, 0, 0, 1, 1], [1.0, 0.5, 0.0, 0.0, 0.0])
     labels = baselines.tvm_labels(found)
     assert labels.dtype == np.float32

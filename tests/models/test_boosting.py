@@ -208,7 +208,7 @@ def test_bounds_of_bins_come_from_a_sample(monkeypatch):
 
 
 @pytest.mark.parametrize("choice", [{"eta": -1.0}, {"subsample": 2.0}, {"max_depth": -3}])
-def test_what_xgboost_refuses_is_one_line(choice):
+def test_errors_of_xgboost_are_one_line(choice):
     run = None
     with pytest.raises(UsageError, match=r"^XGBoost rejects the recipe: ") as caught:
         run, _ = start(learnable(), **choice)

@@ -30,7 +30,7 @@ def make_card(examples, **fields):
     return cards.make_card(RECIPE, examples, learnt, store_key="s", body=b"boosters", **fields)
 
 
-def test_what_a_card_says_of_its_data(examples):
+def test_a_card_describes_its_data(examples):
     card = make_card(examples, counts={"records": 7, "left_out": {"x": 1}})
     data, learnt = card["data"], card["learnt"]
     failed = np.bincount(examples.failures, minlength=len(FAILURES))

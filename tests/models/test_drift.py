@@ -83,7 +83,7 @@ def test_equally_fast_programs_cannot_be_ranked(store):
     assert (found.trials, found.failed, found.pairwise, found.drifted) == (2, 2, None, None)
 
 
-def test_what_says_nothing_about_a_program_is_left_out(store):
+def test_unmeasured_and_retracted_records_are_no_trials(store):
     model = add_model(store)
     taken_back = make_measurement(4, (1e-9,))
     batch = [
@@ -131,7 +131,7 @@ def test_sources_by_number(store):
     assert store.sources.numbered([id_ + 1]) == []
 
 
-def test_what_was_measured_before_a_moment(store):
+def test_programs_measured_before_a_moment(store):
     taken_back = make_measurement(4, (1e-9,), measured_at=10)
     batch = [
         make_measurement(0, measured_at=10),

@@ -196,7 +196,7 @@ def test_progress_and_interruption():
         look(on_step=stop)
 
 
-def test_what_is_impossible_is_told_and_the_rest_is_judged():
+def test_impossible_regimes_are_reported_and_the_others_evaluated():
     found = look(judged(WORKLOADS[:5]), seeds=1)
     assert {one.regime for one in found.results} == {"new-workload"}
     assert list(found.impossible)[:2] == ["new-family", "new-hardware"]

@@ -303,7 +303,7 @@ def test_groups_with_few_failures_have_no_area():
     assert set(judged.aurocs) == {0, 1}
 
 
-def test_what_xgboost_refuses_is_one_line():
+def test_errors_of_xgboost_are_one_line():
     with pytest.raises(UsageError, match="XGBoost rejects the recipe") as caught:
         fit_failures(drawn(0), replace(QUICK, subsample=7.0), threads=1)
     assert "\n" not in str(caught.value)
@@ -408,7 +408,7 @@ def test_costs_that_no_trial_says(costs, expected):
     assert (found.ok, found.failed[TIMEOUT]) == expected
 
 
-def test_what_a_trial_is_expected_to_cost():
+def test_expected_costs_of_trials():
     costs = TrialCosts(2.0, (2.0, *(20.0,) * (len(FAILURES) - 1)))
     told = np.zeros((3, len(FAILURES)))
     told[0, 0] = 1

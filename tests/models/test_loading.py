@@ -66,7 +66,7 @@ FIRST = WORKLOADS[0]
 # ---------------------------------------------------------------------- what is read
 
 
-def test_what_is_read_of_the_small_store(stored):
+def test_the_dataset_of_the_small_store(stored):
     examples, counts = load_counted(stored, SMALL_STEPS)
     assert counts == DataCounts(
         records=202,  # 204 without the one that nobody measured, and the retracted one
@@ -173,7 +173,7 @@ def test_a_program_that_worked_once_has_not_failed(stored):
     assert ORIGINS[examples.origins[seventh]] is Origin.MUTATED
 
 
-def test_what_failed_and_why(stored):
+def test_failures_keep_their_kind(stored):
     examples = load(stored, SMALL_STEPS, rows=False)
     for number, expected in ((15, FailureKind.TIMEOUT), (23, FailureKind.RUNTIME_ERROR)):
         found = find(stored, examples, make_tiled(FIRST, number))
@@ -187,7 +187,7 @@ def test_what_failed_and_why(stored):
     assert (examples.failed == np.isnan(examples.seconds)).all()
 
 
-def test_what_is_no_fault_of_a_program_or_was_taken_back_is_left_out(stored):
+def test_infrastructure_failures_and_retracted_records_are_left_out(stored):
     examples = load(stored, SMALL_STEPS, rows=False)
     gone = stored.programs.ids([make_tiled(FIRST, n).digest for n in (5, 30, 31, 34)])
     assert not np.isin(examples.program_ids, gone).any()
@@ -195,7 +195,7 @@ def test_what_is_no_fault_of_a_program_or_was_taken_back_is_left_out(stored):
     assert np.isin(foreign, examples.program_ids).all()
 
 
-def test_what_was_said_last_about_a_failure_counts(empty):
+def test_the_last_statement_about_a_failure_counts(empty):
     record = measure(make_tiled(FIRST, 0), 0, FailureKind.UNKNOWN)
     fill_with(empty, [record])
     empty.batches.add_failures([(record, replace(record.failure, kind=FailureKind.WRONG_RESULT))])

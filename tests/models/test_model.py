@@ -177,7 +177,7 @@ def test_a_newer_tunedb_is_refused(data):
         Model.from_bytes(sealed((b'"eta"', b'"etta"'), of=data))
 
 
-def test_what_is_no_model(data):
+def test_other_bytes_are_no_model(data):
     for other in (b"", b"tunedb", b"SQLite format 3\x00" + data):
         with pytest.raises(FormatError, match="not a tunedb model"):
             Model.from_bytes(other)

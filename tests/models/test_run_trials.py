@@ -102,7 +102,7 @@ def test_a_best_program_that_was_not_chosen_is_still_the_best():
     assert found.throughput.tolist() == [0.25, 0.5, 0.25]
 
 
-def test_what_both_measured_is_one_example():
+def test_a_program_of_both_is_one_example():
     failed = trial(3, NAN, failure=TIMEOUT)
     base = examples((1, trial(1, 4.0)), (1, trial(2, 8.0)), (1, failed), (1, trial(4, 5.0)))
     found = examples(
@@ -133,7 +133,7 @@ def test_several_machines_of_a_target_are_not_mixed_with_the_run():
     assert len({group.machine for group in found.groups}) == 3
 
 
-def test_what_a_store_has_of_several_machines_joins_theirs():
+def test_machines_of_the_store_keep_their_groups():
     base = examples((1, trial(1, 4.0)), (1, trial(2, 8.0)), (1, trial(3, 2.0)))
     groups = (replace(base.groups[0], machine="0"), Group(0, 1, b"t", "1"))
     base = replace(base, groups=groups, group=np.array([0, 0, 1], np.int32))

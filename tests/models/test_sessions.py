@@ -70,7 +70,7 @@ def test_the_factor_of_a_slower_day(store):
     assert [one.started_at for one in found.sessions] == [START, START + 9 * DAY]
 
 
-def test_what_a_pair_says(here):
+def test_a_pair_has_median_range_and_spread(here):
     """Ratios of five programs by hand: median, range, and half of the 10th to 90th percentile."""
     ratios = [1.0, 1.1, 1.2, 1.3, 1.4]
     for day, scale in enumerate(([1.0] * 5, ratios)):
@@ -216,7 +216,7 @@ def test_a_chance_likeness_joins_no_machines(here):
         (Session("session-2", START + 2 * DAY, b"[1]"), [0, 0, 0]),
     ],
 )
-def test_what_shares_too_little_goes_by_its_hardware(third, machines, here):
+def test_sessions_that_share_few_programs_go_by_their_hardware(third, machines, here):
     here.records.add(measure(make_session(0), 1.0, range(10)), OWN)
     here.records.add(measure(make_session(1), 1.3, range(10)), OWN)
     few = range(LEAST_SHARED - 1)

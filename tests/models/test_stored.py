@@ -194,7 +194,7 @@ def test_rows_that_stream_from_disk_make_the_same_model(stored):
     assert made.model.to_bytes() == quick(stored, force=True, external=False).model.to_bytes()
 
 
-def test_what_is_too_large_streams(stored, monkeypatch):
+def test_large_data_stream_from_disk(stored, monkeypatch):
     monkeypatch.setattr(training_job, "IN_MEMORY_BYTES", 100)
     made = quick(stored, evaluate=True)
     assert made.stored.card["training"]["external"] is True
@@ -429,7 +429,7 @@ def test_a_part_that_does_not_exist_is_told_first(sqlite_file):
         assert store.features.coverage(SMALL_STEPS).known == 0
 
 
-def test_what_is_learnt_from(stored):
+def test_the_training_dataset_of_a_stored_model(stored):
     recipe = dataclasses.replace(RECIPE, training_set="first:5")
     made = quick(stored, recipe)
     learnt = training_dataset(stored, made.stored)

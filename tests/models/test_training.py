@@ -39,7 +39,7 @@ def accuracy(model, examples):
 
 @pytest.mark.parametrize("loss", ["throughput", "throughput:0.2", "squared:0.5", "log", "rank"])
 @pytest.mark.parametrize("rows", ["pack-sum", "aggregated"])
-def test_what_is_to_be_learnt_is_learnt(loss, rows):
+def test_models_learn_the_sum_over_rows(loss, rows):
     """Of the sum over rows, on workloads that were never seen."""
     seen = learnable(8, 60, rows=(2, 2), seed=1)
     fitted = train(seen, loss=loss, rows=rows, rounds=40)

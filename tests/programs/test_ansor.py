@@ -216,7 +216,7 @@ def test_the_layout_rewrite_is_part_of_the_sketch(layout_rewrite):
         ({"CI": 5}, "the steps are not a list"),
     ],
 )  # fmt: skip
-def test_what_is_no_step_is_named(steps, message):
+def test_invalid_steps_are_named(steps, message):
     with pytest.raises(FormatError, match=re.escape(message)):
         split_steps(steps, None)
 

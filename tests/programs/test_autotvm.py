@@ -98,7 +98,7 @@ def same(left, right):
 
 
 @given(st.lists(KNOBS, max_size=5), TEMPLATES)
-def test_what_goes_in_comes_out(entity, template):
+def test_split_and_join_keep_knobs(entity, template):
     found = join_knobs(split_knobs(entity, template))
     assert same(found[0], entity)
     assert same(found[1], template)
@@ -137,13 +137,13 @@ DEEP = json.loads("[" * 900 + "]" * 900)
     ],
     ids=lambda knob: json.dumps(knob, default=str)[:30],
 )
-def test_what_is_no_knob_is_refused(knob):
+def test_invalid_knobs_are_refused(knob):
     with pytest.raises(FormatError):
         split_knobs([*ENTITY, knob], TEMPLATE)
 
 
 @pytest.mark.parametrize("entity", [None, {}, "sp", 1])
-def test_what_is_no_list_of_knobs_is_refused(entity):
+def test_knobs_must_be_a_list(entity):
     with pytest.raises(FormatError, match="a list of knobs"):
         split_knobs(entity, TEMPLATE)
 

@@ -200,7 +200,7 @@ def test_check_bounds_the_number_of_instructions(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 2**70, "\ud800", {1: 2}, {"a": math.nan}])
-def test_what_json_cannot_hold_is_refused(value: Any) -> None:
+def test_values_without_a_json_form_are_refused(value: Any) -> None:
     for path in ([0, 9, 1, 1], [0, 6, 2, 1], [1, 0, 1]):
         with pytest.raises(FormatError):
             traces.split_trace(*changed(path, value))

@@ -114,7 +114,7 @@ def is_current(trace: Trace) -> bool:
         return False
 
 
-def test_what_is_current_stays() -> None:
+def test_current_traces_stay() -> None:
     assert upgrade_trace(NEWEST, [[0, 1]]) == (NEWEST, [[0, 1]])
     stored = split_trace([*NEWEST, ["EnterPostproc", [], [], []]], [])
     assert upgrade(stored) is stored
@@ -122,7 +122,7 @@ def test_what_is_current_stays() -> None:
 
 
 @pytest.mark.parametrize(("instruction", "reason"), LOST)
-def test_what_today_cannot_say(instruction: list[Any], reason: str) -> None:
+def test_lost_forms_are_refused(instruction: list[Any], reason: str) -> None:
     with pytest.raises(FormatError, match=reason):
         upgrade_trace([NEWEST[0], instruction], [])
     stored = split_trace([instruction], [])

@@ -161,7 +161,7 @@ def test_canonical_json(value, expected):
 
 
 @pytest.mark.parametrize("value", [object(), {1: 2}, "\ud800", {"a": b"x"}])
-def test_what_json_cannot_hold(value):
+def test_values_without_a_json_form_are_refused(value):
     with pytest.raises(TypeError):
         identity.canonical_json(value)
 

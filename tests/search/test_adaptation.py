@@ -116,7 +116,7 @@ def test_categories_for_different_ends_are_not_mixed_up(traces):
     assert adapt(made(fetch), made(unroll)) is None
 
 
-def test_what_has_no_counterpart_is_left_undecided(traces):
+def test_decisions_without_a_counterpart_stay_open(traces):
     # The donor factors the first reduction alone, the template both.
     donor, template = traces.softmax((16, 4)), traces.softmax((32, 4), (32, 4))
     made = adapt(donor, template)

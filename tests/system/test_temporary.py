@@ -114,7 +114,7 @@ def test_a_sweeper_that_is_killed_is_followed_by_another(tmp_path, hold, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_not_ours_is_left(tmp_path, hold, monkeypatch):
+def test_other_folders_are_left_alone(tmp_path, hold, monkeypatch):
     for name in ("tunedb-out", "tunedb-known-xyz", "other", "x-tunedb-known-0123456789abcdef"):
         (tmp_path / name).mkdir()
         (tmp_path / name / ".lock").touch()

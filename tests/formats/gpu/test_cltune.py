@@ -103,7 +103,7 @@ def test_a_document(tmp_path):
     assert kinds == [Quarantined, Quarantined, Measurement, Measurement]
 
 
-def test_what_is_refused(tmp_path):
+def test_incomplete_files_are_refused(tmp_path):
     with pytest.raises(FormatError, match=r"^the file does not say its device; give --device$"):
         read(write(tmp_path, TABLE))
     with pytest.raises(FormatError, match="without results"):
@@ -112,7 +112,7 @@ def test_what_is_refused(tmp_path):
         read(write(tmp_path, {**DOCUMENT, "device": 7}))
 
 
-def test_what_is_cltunes(tmp_path):
+def test_files_of_cltune_are_recognised(tmp_path):
     matches = CLTuneFormat().matches_file
     assert matches(TABLE.encode(), tmp_path)
     assert matches(json.dumps(DOCUMENT, indent=2).encode(), tmp_path)

@@ -123,7 +123,7 @@ def test_arithmetic_is_pythons(text):
         ("-" * 4000 + "1", "no expression|nested deeper"),
     ],
 )
-def test_what_is_refused(text, reason):
+def test_other_expressions_are_refused(text, reason):
     with pytest.raises(FormatError, match=reason.replace("[", r"\[")) as caught:
         expressions.number(text, {"x": 1})
     assert "\n" not in str(caught.value)

@@ -62,7 +62,7 @@ def read(file):
     return list(KernelTunerFormat().read_file(file))
 
 
-def test_what_an_entry_says(tmp_path):
+def test_entries_become_records(tmp_path):
     ok, failed, unbuilt, single = read(write(tmp_path, text_of()))
     assert join_parameters(ok.program.trace) == {"block_size_x": 32, "kind": "a"}
     assert ok.program.workload.body == b'{"kernel":"vector_add","problem":[100,2]}'
@@ -250,7 +250,7 @@ def test_numbers_that_only_python_writes(tmp_path):
         (text_of(problem_size=10**30), "64 bits"),
     ],
 )
-def test_what_is_refused(tmp_path, text, reason):
+def test_other_documents_are_refused(tmp_path, text, reason):
     with pytest.raises(FormatError, match=reason) as caught:
         read(write(tmp_path, text))
     assert "\n" not in str(caught.value)
@@ -281,7 +281,7 @@ def test_a_device_without_a_name(tmp_path):
     assert item.program.workload.name == item.launches[0].kernel == "mine"
 
 
-def test_what_the_file_says_is_not_renamed(tmp_path):
+def test_options_do_not_rename_kernel_and_device_of_the_file(tmp_path):
     """One word for a folder of files must not make one device of many."""
     item = read(write(tmp_path, text_of(), kernel="mine", device="dev"))[0]
     assert item.program.target.attributes["model"] == "NVIDIA RTX A4000"
@@ -340,7 +340,7 @@ def test_half_a_character_is_refused_in_one_line(tmp_path, memory, name):
     assert import_log(memory, file, source="s").total.read == 1
 
 
-def test_what_is_nested_too_deep_is_kept_aside(tmp_path, memory):
+def test_deeply_nested_entries_are_quarantined(tmp_path, memory):
     """Deeper than orjson writes."""
     deep = 1.0
     for _ in range(300):

@@ -64,7 +64,7 @@ def test_a_result(tmp_path):
     assert launch.values == (2100194.0, 84.5)
 
 
-def test_what_has_no_place_of_its_own_is_kept(tmp_path):
+def test_other_fields_are_kept(tmp_path):
     (item,) = read_json(tmp_path, ktt.result(ktt.computation(PowerUsage=90)))
     extra = orjson.loads(item.extra)
     assert {name: extra[name] for name in ktt.OVERHEADS} == ktt.OVERHEADS

@@ -182,7 +182,7 @@ def test_values_have_their_units_glued_on(text, value, unit):
 
 
 @pytest.mark.parametrize("text", ["<OVERFLOW>", "nan", "inf", "-nan", "inf%"])
-def test_what_overflowed_was_not_measured(text):
+def test_overflowed_values_are_nan(text):
     assert math.isnan(parse_value(text)[0])
 
 
@@ -252,7 +252,7 @@ def test_events_before_cuda_8_have_no_total():
     assert (found.names, found.values) == ([("gld_request", "")], [2.0])
 
 
-def test_what_the_program_prints_before_is_passed_over():
+def test_output_of_the_program_is_skipped():
     text = 'starting, "really"\n1,2,3\n' + profiles.trace(launch())
     found = parse_profile(rows_of(text))
     assert len(found.launched) == 1
@@ -315,7 +315,7 @@ def test_counters_of_kernels_that_the_trace_lacks_are_told(tmp_path):
         ),
     ],
 )
-def test_what_cannot_stand_alone_is_refused_in_one_line(tmp_path, memory, text, reason):
+def test_incomplete_profiles_are_refused_in_one_line(tmp_path, memory, text, reason):
     write(tmp_path, metrics=text)
     (file,) = find_logs([tmp_path])
     report = import_log(memory, file, source="x")

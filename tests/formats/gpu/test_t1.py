@@ -58,7 +58,7 @@ def changed(**parts):
     return document
 
 
-def test_what_an_input_says():
+def test_an_input_has_parameters_and_a_block():
     found = t1_input(INPUT)
     assert (found.kernel, found.problem) == ("convolution_kernel", [4096, 4096])
     assert found.parameters == {
@@ -113,7 +113,7 @@ def test_names_of_the_block_that_are_no_parameters():
         ({**INPUT, "KernelSpecification": {}, "General": {}}, "without KernelSpecification"),
     ],
 )
-def test_what_is_no_input(document, reason):
+def test_invalid_inputs_are_refused(document, reason):
     with pytest.raises(FormatError, match=reason) as caught:
         t1_input(document)
     assert "\n" not in str(caught.value)

@@ -219,7 +219,7 @@ def test_a_unit_that_nothing_says(tmp_path):
     assert "neither its time nor metadata.timeunit" in item.reason
 
 
-def test_what_is_refused(tmp_path):
+def test_other_documents_are_refused(tmp_path):
     for content in (document(schema_version="2.0.0"), document(results={}), [document()]):
         with pytest.raises(FormatError, match="no results of FAIR T4, version 1"):
             read(write(tmp_path, content))
@@ -300,7 +300,7 @@ def test_ktts_file_says_what_its_conversion_lacks(tmp_path):
     assert found.program.target.attributes == {"kind": "cuda", "model": "NVIDIA TITAN RTX"}
 
 
-def test_what_the_file_says_is_not_renamed(tmp_path):
+def test_options_do_not_rename_kernel_and_device_of_the_file(tmp_path):
     metadata = {"timeunit": "s", "kernel_name": "k", "device_name": "d", "target": "opencl"}
     file = write(tmp_path, document(row(), metadata=metadata))
     (found,) = read(file)
@@ -333,7 +333,7 @@ def test_a_row_of_many_measurements_is_refused_at_once(tmp_path):
     assert len(orjson.loads(found.extra)["measurements"]) == 1_000
 
 
-def test_what_nothing_says_is_asked_for(tmp_path):
+def test_a_missing_device_is_asked_for(tmp_path):
     with pytest.raises(FormatError) as caught:
         read(write(tmp_path, document(row()), "results.json", kernel="k"))
     assert str(caught.value) == "the file does not say its device; give --device"
@@ -378,7 +378,7 @@ def export(store, **chosen):
     return report, out.getvalue()
 
 
-def test_what_is_written_is_read_as_it_was(tmp_path):
+def test_export_and_import_keep_records(tmp_path):
     rows = [row(), ktt(), failed("compile"), failed("correctness"), failed("constraints")]
     for number, result in enumerate(rows):
         result["configuration"]["tile"] = number

@@ -50,7 +50,7 @@ def read(file):
     return list(TritonFormat().read_file(file))
 
 
-def test_what_a_cache_says(tmp_path):
+def test_rows_become_records(tmp_path):
     one, two, *failed = read(write(tmp_path))
     assert join_parameters(one.program.trace) == PARAMETERS
     assert list(join_parameters(one.program.trace)) == list(PARAMETERS)
@@ -134,7 +134,7 @@ def test_keys(tmp_path):
         read(LogFile(path, path.name, device="d"))
 
 
-def test_what_is_refused(tmp_path):
+def test_incomplete_caches_are_refused(tmp_path):
     with pytest.raises(FormatError, match=r"does not say its device; give --device$"):
         read(write(tmp_path, device=None))
     with pytest.raises(FormatError, match=r"does not say its kernel; give --kernel$"):

@@ -252,7 +252,7 @@ def schema_errors(value, schema, path="results"):
             yield from schema_errors(item, schema["items"], f"{path}[{number}]")
 
 
-def test_what_is_written_is_what_the_schema_asks_for(everything):
+def test_exports_fit_the_schema(everything):
     store, _ = everything
     folder = GPU / "kernel_tuner_t4"
     (schema,) = folder.glob("*T4_1.0.0_results-schema.json")

@@ -303,7 +303,7 @@ class TestIsRebuildable:
         assert is_rebuildable("tvm-graph", version, has_script=True)
 
     @pytest.mark.parametrize("format", ["tvm-nodes", "ansor-key", "autotvm-task", "unheard-of"])
-    def test_what_is_no_graph_of_today(self, format):
+    def test_other_formats(self, format):
         assert not is_rebuildable(format, "0.27.0", has_script=False)
         assert is_rebuildable(format, None, has_script=True)
 
@@ -343,5 +343,5 @@ def test_foreign_arguments_raise_nothing_and_can_be_stored(name, args):
 
 @pytest.mark.parametrize("body", [b"", b"[" * 100_000, b"\xff", b"null", b'{"nodes":[]}', b"[[]]"])
 @pytest.mark.parametrize("format", [*WorkloadFormat, "of-a-newer-tunedb"])
-def test_what_is_no_workload_has_no_signature(format, body):
+def test_damaged_workloads_have_no_signature(format, body):
     assert signature_of(Workload(format, body)) == NOTHING
