@@ -122,3 +122,17 @@ def make_batch(marker, size):
         make_measurement(i % 7, (1e-3 + 1e-6 * i,), measured_at=marker, occurrence=i)
         for i in range(size)
     ]
+
+
+class EntryPoint:
+    """An entry point of another package; an error in place of its object is raised."""
+
+    dist = None
+
+    def __init__(self, name, found, value="other:OBJECT"):
+        self.name, self.value, self._found = name, value, found
+
+    def load(self):
+        if isinstance(self._found, Exception):
+            raise self._found
+        return self._found

@@ -1,4 +1,4 @@
-"""One small log of each format that tunedb reads, with all that real ones have.
+"""One small log of each format, with every feature of real ones.
 
 Each has 24 records; number 3 and number 20 are equal lines; numbers 5, 11, 17 and 23 failed. Two
 more lines are bad, and the last one is cut off, as a killed tuner leaves it (where a format has

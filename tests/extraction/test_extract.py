@@ -351,7 +351,7 @@ def test_a_damaged_database_is_found_out(store, store_url):
 
 
 def test_reasons_survive_json(store):
-    """What TVM says may have any character."""
+    """Messages of TVM may have any character."""
     ids = fill(store, 1)
     steps = Steps()
     steps.rows = lambda programs: [ValueError("a\0b\ud800" + "x" * 50_000)] * len(programs)

@@ -273,7 +273,7 @@ def test_tvm_sees_no_threads_where_it_is_no_gpu():
 
 
 class TestWhereAnsorDiffers:
-    """What the two flavours make of the same small programs, by name."""
+    """Columns of the same small programs in both flavours."""
 
     @staticmethod
     def _rows(nest, gpu=False):

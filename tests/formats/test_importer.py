@@ -49,7 +49,7 @@ def rows(store):
 
 
 def kept(store):
-    """What is in quarantine, oldest first."""
+    """Quarantined lines, oldest first."""
     items = [row.item for row in store.quarantine.rows()]
     return [(item.line, item.data, item.reason) for item in reversed(items)]
 
@@ -364,7 +364,7 @@ ODD = [
 
 
 def test_no_line_hurts_the_others_of_its_batch(store, tmp_path):
-    """What a reader lets through can be stored, on both databases."""
+    """Both databases store every line that a reader accepts."""
     for number, line in enumerate(ODD):
         before = store.records.count()
         first, last = ansor(tile=10_000 + number), autotvm(tile=10_000 + number)

@@ -1,4 +1,4 @@
-"""What a file holds: formats told apart line by line, and what is done with the other lines."""
+"""Reading files: the format of each line, and quarantine of the others."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def read(path, **options):
 
 
 def kinds(found):
-    """What each line is: its format, and what came of it."""
+    """Return the format and the type of each line."""
     return [(f.format, type(f.item).__name__) for f in found]
 
 

@@ -36,7 +36,7 @@ pytestmark = [needs_logs, pytest.mark.examples]
 
 
 class Expected(NamedTuple):
-    """What SOURCES.md says of a file."""
+    """The row of a file in SOURCES.md."""
 
     records: int
     outcomes: dict[str, int]  # number of error → records; of MetaSchedule "ok" and "inf"
@@ -297,7 +297,7 @@ def test_work_directories_come_back(file, sqlite_file, tmp_path):
 
 
 def expected_of(data):
-    """What to find in a log of auto_scheduler, by its JSON alone."""
+    """Counts of a log of auto_scheduler, by its JSON alone."""
     lines = lines_of(data)
     failed = sum(1 for line in lines if line["r"][1])
     return len(lines), failed, len({line["i"][0][0] for line in lines})

@@ -2,22 +2,11 @@
 
 import numpy as np
 import pytest
+from builders import EntryPoint as Entry
 
 from tunedb import extensions
 from tunedb.errors import NotFoundError, PluginError
 from tunedb.models import base
-
-
-class Entry:
-    """An entry point of another package."""
-
-    def __init__(self, name, found, value="other:PART"):
-        self.name, self.value, self._found = name, value, found
-
-    def load(self):
-        if isinstance(self._found, Exception):
-            raise self._found
-        return self._found
 
 
 class First:

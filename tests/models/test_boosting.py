@@ -84,7 +84,7 @@ def test_the_first_scores_are_the_base(loss):
 
 
 def test_scores_are_those_of_the_booster():
-    """What is added up round by round is what the trees say in the end."""
+    """Scores added up round by round equal those of all trees."""
     examples = learnable()
     run, _ = start(examples)
     for _ in range(8):

@@ -190,7 +190,7 @@ def test_nobody_gives_up_who_waits_for_another_training(here, monkeypatch):
 
 
 def test_no_program_and_no_workload_is_divided(here, monkeypatch):
-    """What XGBoost is given, and what its workers make of it."""
+    """Checks XGBoost's input, and the matrices of its workers."""
     divided, given_to, found = [], [], {}
     monkeypatch.setattr(
         cluster, "divide", lambda *given: divided.append(divide(*given)) or divided[-1]

@@ -152,7 +152,7 @@ def test_defect_8_the_first_prediction_is_half_the_number_of_rows(rows):
 
 
 def test_defect_8_programs_of_more_rows_do_not_begin_higher_by_default():
-    """Where only differences count, all begin equal."""
+    """All scores begin equal where only differences count."""
     run, _ = untrained(learnable(rows=(1, 4)), Recipe().loss)
     assert set(run.scores()) == {0.0}
 

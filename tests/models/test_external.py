@@ -21,7 +21,7 @@ EXAMPLES = learnable(10, 24, rows=(0, 3))
 
 
 class Memory:
-    """What is asked of a store, for examples that are in none."""
+    """A store of examples that are in no database."""
 
     location = "memory"
 

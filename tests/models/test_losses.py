@@ -68,7 +68,7 @@ def test_the_gradient_is_that_of_the_value(loss, seed):
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(25))
 def test_the_hessian_is_never_below_that_of_the_value(loss, seed):
-    """What is below makes steps too long."""
+    """A smaller Hessian makes steps too long."""
     throughput, group, scores = values(seed)
     made = objective(loss, throughput, group, seed=seed)
     _, hessian = made.derivatives(scores)

@@ -1,4 +1,4 @@
-"""What was measured in a run, as examples beside those of a store."""
+"""Trials of a run, as examples beside those of a store."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ def test_factors_of_a_chain_are_found_again(factors, seed):
 
 
 class Fake:
-    """What the arithmetic reads of a MeasuredSession."""
+    """The fields of a MeasuredSession that the arithmetic reads."""
 
     subject = "session"
     hardware = ("", "")

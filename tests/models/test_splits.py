@@ -1,4 +1,4 @@
-"""What is held out: nothing of it is learnt from, and it is the same everywhere."""
+"""Splits: no model trains on held-out programs, and all databases hold out the same ones."""
 
 from dataclasses import replace
 

@@ -62,7 +62,7 @@ def sets(monkeypatch):
 
 @pytest.fixture
 def warnings(monkeypatch):
-    """What the library warns of."""
+    """The library's warnings."""
     told = []
     log = logging.getLogger("tunedb")
     monkeypatch.setattr(log, "warning", lambda text, *args: told.append(text % args))

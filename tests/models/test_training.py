@@ -233,7 +233,7 @@ def test_workloads_without_anything_to_compare_are_not_held_out():
 
 @pytest.mark.parametrize(("workloads", "patience"), [(1, 1), (2, 1), (9, 1), (10, 0)])
 def test_few_workloads_train_all_rounds(workloads, patience):
-    """What one or two of them say of the best round is noise."""
+    """The best round of one or two workloads is noise."""
     fitted = train(learnable(workloads, 20), patience=patience, rounds=7)
     assert (fitted.held_out, fitted.history) == ((), ())
     assert fitted.rounds == fitted.best_round == fitted.model.rounds == 7

@@ -1,4 +1,4 @@
-"""Which programs are learnt from."""
+"""Training sets: the programs that a model trains on."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What became of each program, against a plain loop over the records."""
+"""The outcome of each program, against a plain loop over the records."""
 
 from dataclasses import dataclass, replace
 

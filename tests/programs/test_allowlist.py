@@ -1,4 +1,4 @@
-"""What a foreign program may hold: all that TVM writes, and nothing else."""
+"""The allow-list takes all that TVM writes, and nothing else."""
 
 import re
 from unittest import mock
@@ -610,7 +610,7 @@ def test_any_json_raises_nothing_else(format, sketch, decisions):
 @settings(max_examples=examples(200))
 @given(st.sampled_from([*INSTRUCTIONS]), st.lists(JSON, max_size=4), st.lists(JSON, max_size=4))
 def test_instructions_of_anything_hold_no_free_text(kind, inputs, attrs):
-    """What is accepted has words of the lists alone, names of blocks aside."""
+    """Accepted instructions have only words of the lists, except names of blocks."""
     try:
         trace = split_trace([*BEGIN, [kind, inputs, attrs, []]], [])
         allowlist.check_trace(trace, GRAPH)

@@ -1,4 +1,4 @@
-"""How many trials a search will take."""
+"""Forecasts of the trials that a search takes."""
 
 from math import inf
 

@@ -1,4 +1,4 @@
-"""Which tilings are likely to be good."""
+"""The prior of tilings."""
 
 import math
 import random

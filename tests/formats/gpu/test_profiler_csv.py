@@ -1,4 +1,4 @@
-"""What the tables of the GPU profilers share: rows, numbers, locales, names of kernels."""
+"""Tables of GPU profilers: rows, numbers, locales, names of kernels."""
 
 from __future__ import annotations
 
