@@ -124,6 +124,15 @@ def make_batch(marker, size):
     ]
 
 
+def leb128(number):
+    """Return a number as a varint."""
+    groups = []
+    while number >= 128:
+        groups.append(number % 128 + 128)
+        number //= 128
+    return bytes([*groups, number])
+
+
 class EntryPoint:
     """An entry point of another package; an error in place of its object is raised."""
 

@@ -6,6 +6,7 @@ import numpy as np
 import orjson
 import pytest
 import reference_steps as plain
+from builders import leb128
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -98,15 +99,6 @@ def cases(draw):
             value = draw(values) if count < 0 else some(count)
             decided.append([instruction + (draw(st.integers(0, 1)) if wrong else 0), value])
     return formula, orjson.dumps([decided, some(formula["n_literals"]), draw(st.lists(values))])
-
-
-def leb128(number):
-    groups = []
-    while True:
-        groups.append(number & 127)
-        number >>= 7
-        if not number:
-            return bytes([g | 128 for g in groups[:-1]] + groups[-1:])
 
 
 def make(formula, **changes):

@@ -8,6 +8,7 @@ import re
 import orjson
 import pytest
 from broken_lines import mutated
+from builders import leb128
 from effort import long
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,14 +44,6 @@ NUMBER = rb"(0|[1-9][0-9]{0,17})(?![0-9])"
 SPLIT = re.compile(
     rb'\["SP", [0-9]+, [0-9]+, ' + NUMBER + rb", \[((?:[0-9]+(?:, [0-9]+)*)?)\], [0-9]+\]"
 )
-
-
-def varint(value):
-    out = bytearray()
-    while value >= 128:
-        out.append(128 | value & 127)
-        value >>= 7
-    return bytes([*out, value])
 
 
 def list_end(line, at):
@@ -132,7 +125,7 @@ def reference(line):
     found = re.fullmatch(rb'\]\], "r": (\[.*\]), "v": "([^"\\\x00-\x1f]*)"\}', line[at:], re.S)
     if found is None or list_end(found[1], 0) != len(found[1]):
         return None
-    packed = b"".join(map(varint, numbers))
+    packed = b"".join(map(leb128, numbers))
     return task, b"[" + b", ".join(templates) + b"]", packed, found[1], found[2]
 
 
@@ -183,7 +176,7 @@ def test_other_lines_are_left_to_the_json_parser(line):
 
 
 def test_the_largest_number():
-    assert cut_line(text([["SP", 1, 0, 10**18 - 1, [], 1]]))[2] == varint(10**18 - 1)
+    assert cut_line(text([["SP", 1, 0, 10**18 - 1, [], 1]]))[2] == leb128(10**18 - 1)
 
 
 scalars = st.one_of(

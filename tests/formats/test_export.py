@@ -143,10 +143,6 @@ def exported(store, name, **options):
     return lines, report
 
 
-def digests(store):
-    return [record.measurement.digest for record in store.records.iterate()]
-
-
 # ------------------------------------------------------------------ lines
 
 
@@ -164,7 +160,7 @@ def test_lines_come_back_as_they_were(name, store, tmp_path):
     (tmp_path / "again").write_bytes(b"".join(written))
     with Store(":memory:") as other:
         assert bring(other, tmp_path / "again").total.new == len(lines)
-        assert digests(other) == digests(store)
+        assert workdirs.digests_in_order(other) == workdirs.digests_in_order(store)
         assert exported(other, name)[0] == written
         assert {r.measurement.occurrence for r in other.records.iterate()} >= {0, 1}
         causes = [[r.measurement.failure for r in s.records.iterate()] for s in (store, other)]
@@ -316,7 +312,7 @@ def test_work_directories_come_back(name, store, tmp_path):
     assert pairs(out) == pairs(tmp_path / "in")
     with Store(":memory:") as other:
         bring(other, out / RECORDS)
-        assert digests(other) == digests(store)
+        assert workdirs.digests_in_order(other) == workdirs.digests_in_order(store)
 
 
 @pytest.mark.parametrize("name", ["stream", "sqlite"])
@@ -328,7 +324,7 @@ def test_other_layouts_are_written_as_work_directories(name, memory, tmp_path):
         bring(other, small_logs.write(tmp_path / "same", small_logs.LOGS[same]))
         expected, _ = write_all(other, tmp_path / "expected")
         assert pairs(out) == pairs(expected)
-        assert digests(memory) == digests(other)
+        assert workdirs.digests_in_order(memory) == workdirs.digests_in_order(other)
 
 
 def test_records_whose_workload_file_is_lost(memory, tmp_path):
@@ -353,7 +349,7 @@ def test_records_whose_workload_file_is_lost(memory, tmp_path):
     with Store(":memory:") as other:
         bring(other, tmp_path / "out" / RECORDS)
         bring(other, lost / RECORDS)
-        assert digests(other) == digests(memory)
+        assert workdirs.digests_in_order(other) == workdirs.digests_in_order(memory)
 
 
 def test_work_directories_leave_out_retracted_and_foreign_records(memory, tmp_path):

@@ -10,7 +10,8 @@ from functools import cache
 import pytest
 import small_logs
 import workdirs
-from workdirs import bring
+from workdirs import ansor, bring
+from workdirs import digests_in_order as digests
 from workdirs import write_lines as write
 
 from tunedb import limits
@@ -25,12 +26,6 @@ LEGACY = ["autotvm v0.1", "autotvm v0.2", "ansor v0.2", "ansor v0.6"]
 ALL = [*LEGACY, "metaschedule old", "metaschedule new", "metaschedule stream"]
 
 
-def ansor(cost=0.001, error=0, *, tile=8, target="llvm", time=1700000000, key='["add", 64]'):
-    costs = cost if isinstance(cost, list) else [cost]
-    state = [[], [["SP", 2, 0, 64, [tile], 1]]]
-    return json.dumps({"i": [[key, target], state], "r": [costs, error, 1.0, time], "v": "v0.2"})
-
-
 def autotvm(cost=0.001, error=0, *, tile=8, target="cuda", time=1600000000.5):
     costs = cost if isinstance(cost, list) else [cost]
     line = {
@@ -41,11 +36,6 @@ def autotvm(cost=0.001, error=0, *, tile=8, target="cuda", time=1600000000.5):
         "tvm_version": "0.8.0",
     }
     return json.dumps(line)
-
-
-def rows(store):
-    """All records in order of insertion, by digest."""
-    return [record.measurement.digest for record in store.records.iterate()]
 
 
 def kept(store):
@@ -63,7 +53,7 @@ def expected(tmp_path_factory):
         path = small_logs.write(tmp_path_factory.mktemp("expected"), small_logs.LOGS[name])
         with Store(":memory:") as store:
             bring(store, path)
-            return rows(store), kept(store)
+            return digests(store), kept(store)
 
     return expected
 
@@ -118,12 +108,12 @@ def test_one_log_of_each_kind(name, store, expected, tmp_path):
     # A record of MetaSchedule without times is a failed one besides.
     assert first.total.failed == small_logs.FAILED + name.startswith("metaschedule")
     assert first.quarantined == 3
-    assert len(set(rows(store))) == small_logs.RECORDS
-    assert (rows(store), kept(store)) == expected(name)
+    assert len(set(digests(store))) == small_logs.RECORDS
+    assert (digests(store), kept(store)) == expected(name)
     second = bring(store, path)
     assert (second.total.new, second.total.known) == (0, small_logs.RECORDS)
     assert (second.total.failed, second.quarantined) == (first.total.failed, 3)
-    assert (rows(store), kept(store)) == expected(name)
+    assert (digests(store), kept(store)) == expected(name)
 
 
 def test_a_report_is_bounded(store, tmp_path, monkeypatch):
@@ -152,7 +142,7 @@ def test_equal_lines_are_as_many_records(store, tmp_path):
     path = write(tmp_path / "log", a, a, b, a, b, autotvm())
     assert bring(store, path).total.new == 6
     assert occurrences(store) == [0, 1, 0, 2, 1, 0]
-    assert len(set(rows(store))) == 6
+    assert len(set(digests(store))) == 6
     assert bring(store, path).total == Tally(read=6, known=6)
 
 
@@ -202,7 +192,7 @@ def test_a_log_that_grows(name, sqlite_file, expected, tmp_path):
         for part in range(10):
             path.write_bytes(whole[: len(whole) * part // 9])
             bring(store, path)
-        assert sorted(rows(store)) == sorted(expected(name)[0])
+        assert sorted(digests(store)) == sorted(expected(name)[0])
         assert bring(store, path).total.new == 0
 
 
@@ -217,7 +207,7 @@ def test_small_batches_store_the_same(name, size, sqlite_file, expected, tmp_pat
     batches = []
     with Store(sqlite_file) as store:
         report = bring(store, path, on_batch=lambda: batches.append(store.records.count()))
-        assert (rows(store), kept(store)) == expected(name)
+        assert (digests(store), kept(store)) == expected(name)
     assert report.total.new == small_logs.RECORDS
     assert batches == list(range(size, small_logs.RECORDS + 1, size))
 
@@ -308,10 +298,10 @@ def test_a_stopped_import_goes_on(name, stop, store, expected, tmp_path, monkeyp
         bring(store, path, on_batch=on_batch, report=report)
     # What the report says is what is stored.
     assert report.total.new == store.records.count() == 5 * stop
-    assert rows(store) == expected(name)[0][: 5 * stop]
+    assert digests(store) == expected(name)[0][: 5 * stop]
     second = bring(store, path)
     assert (second.total.known, second.total.new) == (5 * stop, small_logs.RECORDS - 5 * stop)
-    assert (rows(store), kept(store)) == expected(name)
+    assert (digests(store), kept(store)) == expected(name)
 
 
 # ------------------------------------------------------------------ damage
@@ -373,7 +363,7 @@ def test_no_line_hurts_the_others_of_its_batch(store, tmp_path):
         assert report.total.new + report.quarantined == 3, line[:300]
         assert report.quarantined <= 1
         assert store.records.count() == before + report.total.new
-    assert len(rows(store)) == store.records.count()
+    assert len(digests(store)) == store.records.count()
     assert check(store.url).problems == []
 
 
@@ -420,12 +410,12 @@ def test_foreign_records_are_stored_and_not_served(store, tmp_path):
 
     report = bring(store, write(tmp_path / "own", ansor(0.25, tile=2)), source="own")
     assert report.total == Tally(read=1, known=1)
-    assert served(store) == [rows(store)[1]]
+    assert served(store) == [digests(store)[1]]
     assert [r.source.name for r in store.records.iterate()] == ["a friend", "own", "a friend"]
 
     # The friend cannot take it back.
     bring(store, path, source="a friend", trust=Trust.FOREIGN)
-    assert served(store) == [rows(store)[1]]
+    assert served(store) == [digests(store)[1]]
     assert check(store.url).problems == []
 
 
