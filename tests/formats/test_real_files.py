@@ -19,7 +19,7 @@ from typing import NamedTuple
 import orjson
 import pytest
 from effort import EFFORT
-from public_logs import DATA, needs_logs
+from public_logs import DATA, needs_logs, sources
 
 from tunedb.formats.export import export_lines, export_metaschedule
 from tunedb.formats.find import find_logs
@@ -55,16 +55,11 @@ def numbers(text):
 
 def read_sources():
     """Return what the tables say, by path below the folder of data."""
-    found, section, columns = {}, None, []
-    for line in (DATA / "SOURCES.md").read_text().splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if line.startswith("#"):
-            section = line.strip("# ")
-        elif section not in SECTIONS or not line.startswith("| ") or set(line) <= set("|- "):
-            continue
-        elif cells[0] == "file":
+    found, columns = {}, []
+    for _, section, cells in sources():
+        if cells[0] == "file":
             columns = cells
-        else:
+        elif section in SECTIONS:
             row = dict(zip(columns, cells, strict=False))
             records, outcomes = row["records"].split()[0], row["error codes (code:count)"]
             kinds = row["targets"] if ":" in row["targets"] else ""

@@ -16,7 +16,7 @@ from gpu_logs import read_kinds as read
 from hypothesis import given
 from hypothesis import strategies as st
 from profiles import ADD, COPY, launch, metric, nsys, nsys_launch
-from public_logs import GPU, needs_gpu_logs
+from public_logs import GPU, needs_gpu_logs, sources
 
 from tunedb.errors import FormatError
 from tunedb.formats.find import find_logs
@@ -370,12 +370,8 @@ def parsed():
 @needs_gpu_logs
 def test_all_rows_of_the_real_files_are_read(parsed):
     """Rows of each application, as `SOURCES.md` counts them."""
-    expected = {}
-    text = (NVPROF.parents[1] / "SOURCES.md").read_text()
-    table = text[text.index("| app dir |") :].split("\n\n", maxsplit=1)[0]
-    for line in table.splitlines()[2:]:
-        app, _, _, rows = (cell.strip() for cell in line.strip("|").split("|"))
-        expected[app] = int(rows)
+    tables = [cells for _, part, cells in sources() if part.startswith("4. nvprof")]
+    expected = {app: int(rows) for app, _, _, rows in tables[1:]}
     found = Counter()
     for path, profile in parsed.items():
         found[path.parts[0]] += profile.metric_rows + profile.trace_rows
