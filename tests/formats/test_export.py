@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import small_logs
 import workdirs
-from workdirs import write_lines
+from workdirs import ansor, autotvm, write_lines
 
 from tunedb.errors import FormatError, StorageError, UsageError
 from tunedb.formats import base, export
@@ -20,106 +20,37 @@ from tunedb.records import Measurement, Program, Source, Trace, Trust
 from tunedb.storage.store import Store
 
 RECORDS, WORKLOADS = "database_tuning_record.json", "database_workload.json"
-HASH = "f19692ed81d032b1697c08adee62f9a5"
-HARDWARE = [-1, 64, 64, 49152, 65536, 1024, 8, 32]
-STEPS = [
-    ["CHW", 2, "local"],
-    ["SP", 2, 0, 64, [2, 1, 8], 1],
-    ["SP", 2, 4, 0, [None], 0],
-    ["FSP", 3, 0, 1, 2],
-    ["FFSP", 3, 4, [1, 2], 1, 1],
-    ["RE", 2, [0, 4, 1, 5, 2, 3]],
-    ["CA", 2, 3, 1],
-    ["CHR", 0, "shared", [2, 3]],
-    ["AN", 3, 0, 3],
-    ["PR", 2, 0, "auto_unroll_max_step$512"],
-]
-KNOBS = [
-    ["tile_f", "sp", [-1, 2, 8]],
-    ["reorder_0", "re", [0, 2, 1]],
-    ["ann_spatial", "an", ["unroll", "vec", "none"]],
-    ["auto_unroll_max_step", "ot", 1500],
-    ["unroll_explicit", "ot", True],
-    ["wino", "ot", None],
-    ["dtype", "ot", "float16"],
-    ["ratio", "ot", 0.5],
-]
-TARGET = "cuda -keys=cuda,gpu -max_num_threads=1024 -model=v100 -libs='cudnn' "
-
-
-def ansor(result, task, version, steps=STEPS, **others):
-    return {"i": [task, [[], steps]], "r": result, "v": version, **others}
 
 
 ANSOR = [
-    ansor([[0.001, 0.0011], 0, 2.5, 1600000000], ['["matmul", 64, 64]', "llvm"], "v0.2"),
-    ansor([[1], 0, 2, 1600000000], [f'["{HASH}"]', TARGET], "v0.2", []),
-    ansor([[0.002], 0, 0, 0], ['["f", [1, "x"]]', TARGET, HARDWARE], "v0.3"),
-    ansor([[0.002], 0, 0, 0], ['["f", [1, "x"]]', TARGET, []], "v0.3"),
-    ansor([[1e10], 1, 0.1, 1609459200], [f'["{HASH}", 1, 2]', TARGET, HARDWARE, ""], "v0.4"),
-    ansor([[1e10], 6, 15.0, 1609459200], [f'["{HASH}", 1]', "c", HARDWARE, "llvm"], "v0.4"),
-    # The items of a task in the order of the first v0.5.
-    ansor([[0.5], 0, 1.5, 1608800000], ['["g", 7]', "llvm", 1, HARDWARE, "llvm"], "v0.5"),
-    ansor([[0.5], 0, 1.5, 1610000000], ['["g", 7]', "llvm", HARDWARE, "", 2], "v0.5"),
-    ansor([[0.5], 0, 1, 1620000000], ['["g", 7]', "llvm", HARDWARE, "", 0, []], "v0.6"),
-    ansor([[0.5], 0, 1, 1620000000], ['["g", 7]', "llvm", HARDWARE, "", 1, ["B"]], "v0.6"),
-    *(
-        ansor([[1e10], number, 1, 1620000001], ['["g", 7]', "llvm", HARDWARE], "v0.6")
-        for number in range(9)
-    ),
-    # Nobody ran these (TenSet).
-    ansor([[0], 0, 0, 1620000002], ['["g", 7]', "llvm -model=e5-2673", HARDWARE], "v0.6"),
-    ansor([[], 0, 0, 1620000002], ['["g", 7]', "llvm", HARDWARE], "v0.6"),
-    ansor([[0.25], 4, 0, 1620000003], ['["g", 7]', "llvm", HARDWARE], "v0.6"),
-    # What no TVM writes, and edited logs have.
-    ansor([[0.5], 0, 1.5, 1610000000.25], ['["g", 7]', "llvm"], "v0.6-fork", note={"a": [None]}),
-    ansor([[0.5], 0, 1.5, 1610000000.1234567], [' [ "g" ,7] ', " llvm"], "v0.6", k=1.0, z=False),
+    ansor(tile=1),
+    ansor(tile=1, target="cuda"),
+    *(ansor(tile=tile, target="cuda", key='["f", 1]') for tile in (1, 2)),
+    *(ansor(tile=tile) for tile in range(2, 6)),
 ]
 
 
-def v1(result, config, *, target="llvm -device=arm_cpu", workload=("conv2d", [1, "a"]), **others):
-    args = [["TENSOR", [1, 3, 32, 32], "float32"], [1, 1], None, "NCHW", 1, 0.5, True]
-    task = [target, "topi_nn_conv2d", args, {}, workload and list(workload), config]
-    return {"i": task, "r": result, "v": 0.1, **others}
+AUTOTVM = [autotvm(tile=1), autotvm(tile=2)]
 
 
-def v2(result, config, *, target=TARGET, kwargs=None, **others):
-    args = [["TENSOR", [1, 512], "float32"], ["TENSOR", [64, 512], "int8"], None, "float32"]
-    line = {"input": [target, "dense.cuda", args, kwargs or {}], "config": config}
-    return {**line, "result": result, "version": 0.2, "tvm_version": "0.8.dev0", **others}
+def changed(line, **fields):
+    return json.dumps({**json.loads(line), **fields})
 
 
-AUTOTVM = [
-    v1([[0.001, 0.0011], 0, 2.5, 1530000000.5], {"i": 7, "t": "direct", "c": None, "e": KNOBS}),
-    v1([[1], 0, 2, 1530000000], {"i": 0, "t": "winograd", "c": None, "e": []}, workload=None),
-    v1([[1e9], 4, 2.5, 1530000000.1234567], {"i": 2**40, "t": None, "c": "hash", "e": KNOBS}),
-    v1([[2.0], 0, 0.1, 1.0], {"e": KNOBS, "x": [1]}, target="opencl -device=mali", more={"b": 2}),
-    v2([[3.5e-06], 0, 2, 1600000000.5], {"index": 30, "code_hash": None, "entity": KNOBS}),
-    v2(
-        [[0.1], 0, 2.0, 1600000000.25],
-        {"index": 0, "code_hash": "ab", "entity": []},
-        kwargs={"a": 1},
-    ),
-    v2([[0.1], 0, 2.0, 1e9], {"index": -1, "code_hash": None, "entity": KNOBS}, target="llvm"),
-    *(
-        v2([[1e9], number, 10, 1600000000.75], {"index": 1, "code_hash": None, "entity": KNOBS})
-        for number in range(9)
-    ),
-    v2([[1e9, 1e9], 0, 10, 1600000000.75], {"index": 1, "code_hash": None, "entity": KNOBS}),
-    v2([[], 0, 10, 1600000000.75], {"index": 1, "code_hash": None, "entity": KNOBS}),
-    v2([[0.0], 0, 10, 1600000000.75], {"index": 1, "code_hash": None, "entity": KNOBS}),
-    v2([[0.5], 0, 1, 2], {"index": 1, "entity": KNOBS, "zz": None}, tvm_version="0.7", extra="é"),
-]
-
-
-def no_version(line):
-    return {key: item for key, item in line.items() if key != "tvm_version"}
-
-
-AUTOTVM += [no_version(AUTOTVM[4])]
-
-#: Every line twice: as equal lines, of which the second ones come in another order.
-LINES = {"ansor": ANSOR + ANSOR[::-1], "autotvm": AUTOTVM + AUTOTVM[::-1]}
+#: Lines that no TVM writes, and edited logs have; and what nobody ran.
+ODD = {
+    "ansor": [
+        changed(ansor(0.5, time=1610000000.1234567), k=1.0, z=False, note={"a": [None]}),
+        changed(ansor(key=' [ "g" ,7] ', target=" llvm"), v="v0.6-fork"),
+        changed(ansor(), i=[['["g", 7]', "llvm", 1, [1, 2], "llvm"], [[], []]]),  # the first v0.5
+        *(ansor([0]), ansor([]), ansor(0.25, 4)),
+    ],
+    "autotvm": [
+        changed(autotvm(time=1600000000.1234567), extra="é", tvm_version=None),
+        autotvm().replace(', "tvm_version": "0.8.0"', ""),
+        *(autotvm([0.0]), autotvm([]), autotvm([1e9, 1e9]), autotvm(0.25, 4)),
+    ],
+}
 
 
 def canonical(line):
@@ -146,11 +77,15 @@ def exported(store, name, **options):
 # ------------------------------------------------------------------ lines
 
 
-@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("name", [n for n in small_logs.LOGS if not n.startswith("metaschedule")])
 def test_lines_come_back_as_they_were(name, store, tmp_path):
-    lines = LINES[name]
-    report = bring(store, write_lines(tmp_path / "log", "# comment", "", *lines))
-    assert (report.total.new, report.quarantined) == (len(lines), 0)
+    path = small_logs.write(tmp_path, small_logs.LOGS[name])
+    name = name.split()[0]
+    odd = write_lines(tmp_path / "odd", *ODD[name])
+    bad = {row.line for row in bring(store, path).bad}
+    assert bring(store, odd).quarantined == 0
+    data = [line for n, line in enumerate(path.read_bytes().splitlines(), 1) if n not in bad]
+    lines = [line for line in data if line.strip() and not line.startswith(b"#")] + ODD[name]
     written, report = exported(store, name)
     assert [canonical(line) for line in written] == [canonical(line) for line in lines]
     assert report.left_out == {}
@@ -165,17 +100,6 @@ def test_lines_come_back_as_they_were(name, store, tmp_path):
         assert {r.measurement.occurrence for r in other.records.iterate()} >= {0, 1}
         causes = [[r.measurement.failure for r in s.records.iterate()] for s in (store, other)]
         assert causes[0] == causes[1]
-
-
-@pytest.mark.parametrize("name", [n for n in small_logs.LOGS if not n.startswith("metaschedule")])
-def test_small_logs_come_back(name, memory, tmp_path):
-    path = small_logs.write(tmp_path, small_logs.LOGS[name])
-    bad = bring(memory, path).bad
-    data = path.read_bytes().splitlines()
-    lines = [x for n, x in enumerate(data, 1) if n not in {row.line for row in bad}]
-    lines = [line for line in lines if line.strip() and not line.startswith(b"#")]
-    written, _ = exported(memory, name.split()[0])
-    assert [canonical(line) for line in written] == [canonical(line) for line in lines]
 
 
 def test_each_format_takes_its_own(memory, tmp_path):
@@ -263,12 +187,12 @@ def test_a_format_of_another_package(memory, tmp_path, monkeypatch):
         name = "other"
 
         def writes(self, workload):
-            return workload.name == "matmul"
+            return workload.name == "add"
 
         def write_line(self, record):
             return b"%d\n" % record.id
 
-    bring(memory, write_lines(tmp_path / "log", *ANSOR[:2]))
+    bring(memory, write_lines(tmp_path / "log", ANSOR[0], ANSOR[2]))
     monkeypatch.setattr("tunedb.formats.export.formats", lambda: {"other": Other()})
     assert isinstance(Other(), base.LineWriter)
     written, report = exported(memory, "other")

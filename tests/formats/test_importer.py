@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 import small_logs
 import workdirs
-from workdirs import ansor, bring
+from workdirs import ansor, autotvm, bring
 from workdirs import digests_in_order as digests
 from workdirs import write_lines as write
 
@@ -21,21 +21,8 @@ from tunedb.maintenance.check import check
 from tunedb.records import Status, Trust, WorkloadFormat
 from tunedb.storage.store import Store
 
-ARGS = [["TENSOR", [64, 64], "float32"], None]
 LEGACY = ["autotvm v0.1", "autotvm v0.2", "ansor v0.2", "ansor v0.6"]
 ALL = [*LEGACY, "metaschedule old", "metaschedule new", "metaschedule stream"]
-
-
-def autotvm(cost=0.001, error=0, *, tile=8, target="cuda", time=1600000000.5):
-    costs = cost if isinstance(cost, list) else [cost]
-    line = {
-        "input": [target, "dense", ARGS, {}],
-        "config": {"index": tile, "code_hash": None, "entity": [["tile_x", "sp", [-1, tile]]]},
-        "result": [costs, error, 1.0, time],
-        "version": 0.2,
-        "tvm_version": "0.8.0",
-    }
-    return json.dumps(line)
 
 
 def kept(store):

@@ -9,10 +9,9 @@ import struct
 import orjson
 import pytest
 import workdirs
-from effort import EFFORT, examples
+from effort import examples
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from public_logs import MEASURED, needs_logs
 
 from tunedb import limits
 from tunedb.errors import FormatError
@@ -706,31 +705,6 @@ def test_import_export_import_loses_nothing(tmp_path_factory, lines):
     written = read_all(folder / "out" / RECORDS)
     # Workloads are numbered anew; everything else is as it was, in its order.
     assert [line[1] for line in written] == [canonical_numbers(line[1]) for line in lines]
-
-
-def graphs(folder):
-    """Return the graphs of a work directory; TVM computes their hashes anew."""
-    return [graph_of(line) for line in (folder / WORKLOADS).read_bytes().splitlines()]
-
-
-@needs_logs
-@pytest.mark.examples
-def test_real_records(tmp_path):
-    """Real files come out as they went in, number for number."""
-    folders = sorted(MEASURED.iterdir())[:: 24 if EFFORT == "few" else 6]
-    with Store(":memory:") as store, Store(":memory:") as copy_:
-        for folder in folders:
-            out = tmp_path / folder.name
-            with Store(":memory:") as alone:
-                (report,) = import_all(alone, folder)
-                assert report.quarantined == 0
-                export_metaschedule(alone, out)
-            assert read_all(out / RECORDS) == read_all(folder / RECORDS)
-            assert graphs(out) == graphs(folder)
-            import_all(store, folder)
-            import_all(copy_, out)
-        assert workdirs.digests(copy_) == workdirs.digests(store)
-        assert len(workdirs.digests(store)) == 96 * len(folders)
 
 
 def test_equal_workloads_go_to_directories_of_their_own(memory, tmp_path):
