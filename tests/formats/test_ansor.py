@@ -13,6 +13,7 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from public_logs import DATA, needs_logs
+from tool_steps import ANSOR_STEPS
 
 from tunedb import limits
 from tunedb.errors import FormatError
@@ -449,22 +450,6 @@ def test_damaged_records_are_not_written(change):
 
 # ---- generated lines -----------------------------------------------------------------------------
 
-indexes = st.integers(0, 2**63 - 1) | st.integers(0, 40)
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("CI"), indexes),
-        st.tuples(st.just("AN"), indexes, indexes, st.integers(0, 11)),
-        st.tuples(st.just("RE"), indexes, st.lists(indexes)),
-        st.tuples(
-            *(st.just("SP"), indexes, indexes, indexes),
-            st.lists(st.none() | indexes) | st.lists(indexes),
-            st.integers(0, 1),
-        ),
-        st.tuples(st.just("CHR"), indexes, st.text(), st.lists(indexes)),
-        st.tuples(st.just("PR"), indexes, indexes, indexes.map("auto_unroll_max_step${}".format)),
-    ).map(list),
-    max_size=5,
-)
 keys = st.builds(
     lambda head, rest: orjson.dumps([head, *rest]).decode(),
     st.text(),
@@ -491,7 +476,7 @@ results = st.tuples(times, st.integers(0, 8), seconds, stamps)
 values = st.builds(
     lambda task, steps, result, version, extra: {**extra, **make(task, steps, result, version)},
     tasks,
-    steps,
+    ANSOR_STEPS,
     results,
     st.sampled_from(["v0.2", "v0.3", "v0.4", "v0.5", "v0.6"]),
     st.just({}) | st.dictionaries(st.text(), st.integers(0, 9) | st.text(), max_size=2),

@@ -10,6 +10,7 @@ import pytest
 from broken_lines import read_mutations
 from hypothesis import given
 from hypothesis import strategies as st
+from tool_steps import INT64, knobs
 
 from tunedb import limits
 from tunedb.errors import FormatError
@@ -364,7 +365,6 @@ def test_only_tasks_of_autotvm_are_written():
 
 
 TEXT = st.text(alphabet=st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
-INT64 = st.integers(-(2**63), 2**63 - 1)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 JSON = st.recursive(
     st.none() | st.booleans() | INT64 | FINITE | TEXT,
@@ -372,11 +372,7 @@ JSON = st.recursive(
     max_leaves=6,
 )
 TARGETS = st.sampled_from(["cuda", "llvm -mcpu=x", "opencl -device=mali --a b", '{"kind":"c"}'])
-KNOBS = st.one_of(
-    st.tuples(TEXT, st.sampled_from(["sp", "re", "an"]), st.lists(INT64, max_size=4)),
-    st.tuples(TEXT, st.just("an"), st.lists(TEXT, max_size=3)),
-    st.tuples(TEXT, st.just("ot"), JSON),
-).map(list)
+KNOBS = knobs(TEXT, JSON)
 SECONDS = st.integers(0, 10**6) | st.floats(0, 1e6)
 RESULTS = st.tuples(
     st.lists(SECONDS, max_size=4) | st.just([1e9]),

@@ -19,32 +19,17 @@ from tunedb.formats.base import LogFile
 from tunedb.formats.reading import LogReader, read_log
 from tunedb.records import Measurement, Quarantined, Workload, WorkloadFormat
 
-KNOBS = [["tile_x", "sp", [-1, 8]], ["unroll", "ot", 0]]
 ARGS = [["TENSOR", [64, 64], "float32"], None]
-
+CONFIG = {"i": 1, "t": "d", "c": None, "e": [["tile_x", "sp", [-1, 8]], ["unroll", "ot", 0]]}
 V1 = json.dumps(
     {
-        "i": ["llvm", "dense", ARGS, {}, ["dense", 64], {"i": 1, "t": "d", "c": None, "e": KNOBS}],
+        "i": ["llvm", "dense", ARGS, {}, ["dense", 64], CONFIG],
         "r": [[0.001], 0, 1.0, 1500000000.5],
         "v": 0.1,
     }
 )
-V2 = json.dumps(
-    {
-        "input": ["cuda -model=v100", "dense.cuda", ARGS, {}],
-        "config": {"index": 2, "code_hash": None, "entity": KNOBS},
-        "result": [[0.002], 0, 1.0, 1600000000.5],
-        "version": 0.2,
-        "tvm_version": "0.8.0",
-    }
-)
-ANSOR = json.dumps(
-    {
-        "i": [['["add", 64]', "llvm"], [[], [["SP", 2, 0, 64, [8], 1]]]],
-        "r": [[0.003], 0, 1.0, 1700000000],
-        "v": "v0.2",
-    }
-)
+V2 = workdirs.autotvm(0.002)
+ANSOR = workdirs.ansor(0.003)
 WORKLOAD = workdirs.workload_line(workdirs.graph())
 RECORD = json.dumps(workdirs.record([0.004]))
 
@@ -270,20 +255,12 @@ BAD = {
     "NaN": (ANSOR.replace("0.003", "NaN"), "not JSON"),
     "infinity": (V1.replace("0.001", "-Infinity"), "not JSON"),
     "overflow": (V2.replace("0.002", "1e999"), ""),
-    "negative time": (ANSOR.replace("0.003", "-0.003"), "-0.003"),
-    "boolean time": (V1.replace("0.001", "true"), ""),
-    "text for a time": (V1.replace("0.001", '"0.001"'), ""),
     "no UTF-8": (ANSOR.encode().replace(b"llvm", b"\xff\xfe"), "not JSON"),
     "a lone surrogate": (ANSOR.replace("llvm", r"\ud800"), ""),
     "an unknown step": (ANSOR.replace('"SP"', '"ZZ"'), "ZZ"),
-    "an unknown error number": (V2.replace("[0.002], 0,", "[0.002], 9,"), "9"),
-    "a key is not JSON": (ANSOR.replace(r"[\"add\", 64]", "add_64"), "workload key"),
     "two lines in one": (V1 + V2, "not JSON"),
     "binary": (bytes(range(11, 256)), "not JSON"),
     "a byte order mark": (b"\xef\xbb\xbf" + V1.encode(), "not JSON"),
-    "a mean beyond all numbers": (ANSOR.replace("0.003", "1e308, 1e308"), ""),
-    "a mean beyond them, AutoTVM": (V1.replace("0.001", "1e308, 1e308"), ""),
-    "a mean beyond them, MetaSchedule": (RECORD.replace("0.004", "1e308, 1e308"), ""),
 }
 
 

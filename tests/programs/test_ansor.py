@@ -10,6 +10,7 @@ from builders import leb128
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tool_steps import ANSOR_STEPS
 
 from tunedb import limits
 from tunedb.errors import FormatError
@@ -317,36 +318,6 @@ def test_damaged_parts_are_refused(trace):
 
 # ---- the kernel against the reference ------------------------------------------------------------
 
-small = st.integers(0, 300)
-index = small | st.integers(0, INT64_MAX)
-indexes = st.lists(small, max_size=6)
-words = st.sampled_from(["shared", "local", "warp"]) | st.text(max_size=8)
-pragmas = (
-    st.builds("auto_unroll_max_step${}".format, st.integers(-2, 2**70))
-    | st.builds("auto_unroll_max_step${}".format, st.text("0123456789", max_size=21))
-    | st.text(max_size=8)
-)
-lengths = st.lists(index, max_size=5) | st.lists(st.none() | index, max_size=5)
-BY_KIND = {
-    "i": index,
-    "z": st.integers(-(2**63), INT64_MAX),
-    "b": st.integers(0, 1),
-    "a": st.integers(0, 11),
-    "s": words,
-    "l": indexes,
-    "e": index,
-    "n": lengths,
-    "p": pragmas,
-}
-valid_steps = st.lists(
-    st.one_of(
-        [
-            st.tuples(st.just(code), *[BY_KIND[kind] for kind in value.kinds]).map(list)
-            for code, value in CODES.items()
-        ]
-    ),
-    max_size=8,
-)
 layouts = st.sampled_from([None, 0, 1, 2])
 junk = st.one_of(
     st.none(),
@@ -361,7 +332,7 @@ junk = st.one_of(
 
 
 @settings(max_examples=examples(300))
-@given(valid_steps, layouts)
+@given(ANSOR_STEPS, layouts)
 def test_the_kernel_is_the_reference_and_loses_nothing(steps, layout_rewrite):
     trace = split_steps(steps, layout_rewrite)
     assert trace == split_steps_reference(steps, layout_rewrite)
@@ -370,7 +341,7 @@ def test_the_kernel_is_the_reference_and_loses_nothing(steps, layout_rewrite):
 
 
 @settings(max_examples=examples(600))
-@given(valid_steps.filter(bool), layouts, st.data())
+@given(ANSOR_STEPS.filter(bool), layouts, st.data())
 def test_the_kernel_refuses_what_the_reference_refuses(steps, layout_rewrite, data):
     step = data.draw(st.integers(0, len(steps) - 1))
     what = data.draw(st.sampled_from(["replace", "insert", "delete", "nest", "step"]))
@@ -396,7 +367,7 @@ def test_the_kernel_refuses_what_the_reference_refuses(steps, layout_rewrite, da
 
 
 @settings(max_examples=examples(300))
-@given(valid_steps, layouts, st.binary(max_size=12), st.integers(0, 200))
+@given(ANSOR_STEPS, layouts, st.binary(max_size=12), st.integers(0, 200))
 def test_damaged_decisions_give_other_steps_or_an_error(steps, layout_rewrite, noise, place):
     trace = split_steps(steps, layout_rewrite)
     decisions = trace.decisions[:place] + noise + trace.decisions[place + len(noise) :]

@@ -6,6 +6,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tool_steps import INT64, knobs
 
 from tunedb import limits
 from tunedb.errors import FormatError
@@ -23,15 +24,10 @@ ENTITY = [
 ]
 TEMPLATE = {"index": 70482, "template_key": "direct", "code_hash": None}
 
-INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=8)
 SCALARS = st.none() | st.booleans() | INT64 | st.floats(allow_nan=False, allow_infinity=False)
 ANYTHING = st.recursive(SCALARS | TEXT, lambda inner: st.lists(inner, max_size=3), max_leaves=5)
-KNOBS = st.one_of(
-    st.tuples(TEXT, st.sampled_from(["sp", "re", "an"]), st.lists(INT64, max_size=4)),
-    st.tuples(TEXT, st.just("an"), st.lists(TEXT, max_size=4)),
-    st.tuples(TEXT, st.just("ot"), ANYTHING),
-).map(list)
+KNOBS = knobs(TEXT, ANYTHING)
 TEMPLATES = st.fixed_dictionaries(
     {},
     optional={
