@@ -50,7 +50,7 @@ def test_columns_count_by_their_spread():
     assert found.tolist() == [0.2, 0.3]
 
 
-def test_the_rows_of_a_program_are_made_one_first():
+def test_rows_of_a_program_are_aggregated_first():
     workloads = [matmul_of(0, 64), matmul_of(1, 128)]
     rows = [[1], [1], [8], [9], [3], [4], [2]]
     examples = of_workloads(workloads, rows, [1, 1, 0, 0], [1.0, 0.2, 0.5, 1.0], sizes=[2, 1, 2, 2])

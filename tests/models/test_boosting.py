@@ -158,7 +158,7 @@ def test_sums_do_not_depend_on_their_order(values, random):
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
-def test_xgboost_is_given_what_sums_alike_in_every_order(loss):
+def test_gradients_sum_alike_in_every_order(loss):
     given = []
 
     class Watched(Matrix):
@@ -180,9 +180,9 @@ def test_xgboost_is_given_what_sums_alike_in_every_order(loss):
         assert (parts == np.rint(parts)).all()
 
 
-def test_sums_of_nothing_and_of_zeros():
-    assert boosting._summable(np.zeros(3)).tolist() == [0, 0, 0]
-    assert boosting._summable(np.zeros(0)).tolist() == []
+@pytest.mark.parametrize("count", [0, 3])
+def test_sums_of_nothing_and_of_zeros(count):
+    assert boosting._summable(np.zeros(count)).tolist() == [0] * count
 
 
 def test_bounds_of_bins_come_from_a_sample(monkeypatch):

@@ -144,7 +144,7 @@ def of_unknown_origin(examples):
     return dataclasses.replace(examples, origins=np.zeros(len(examples), np.int8))
 
 
-def test_a_model_is_judged_beside_what_it_has_to_beat(of_unknown_origin):
+def test_evaluations_compare_a_model_with_baselines(of_unknown_origin):
     examples, seen = of_unknown_origin, []
     told = training_job.quick_evaluation(
         examples,
@@ -175,11 +175,3 @@ def test_where_random_pools_are_too_small_all_trials_count(examples):
     assert "random" not in told["pools"]
     assert told["pairwise"] == figures["model"]["pairwise"][0]
     assert "noise floor" not in figures  # the noise was not told
-
-
-def test_one_workload_cannot_be_judged(examples):
-    one = examples.take(examples.workload == examples.workload[0])
-    told = training_job.quick_evaluation(one, RECIPE, threads=1)
-    assert told["pools"] == {} and told["pairwise"] is None
-    assert "two workloads" in told["impossible"]
-    assert cards.pairwise(make_card(examples, evaluation=told)) is None

@@ -161,21 +161,13 @@ def test_more_workers_than_workloads(here):
 
 def test_two_trainings_at_once_wait_for_each_other(here):
     expected = fit_on_cluster(here, EXAMPLES, quick()).model.to_bytes()
-    found = []
-
-    def train():
-        found.append(fit_on_cluster(here, EXAMPLES, quick()).model.to_bytes())
-
-    threads = [threading.Thread(target=train) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [expected] * 3
+    with ThreadPoolExecutor(3) as pool:
+        trainings = [pool.submit(fit_on_cluster, here, EXAMPLES, quick()) for _ in range(3)]
+    assert [one.result().model.to_bytes() for one in trainings] == [expected] * 3
 
 
 @pytest.mark.stress
-def test_nobody_gives_up_who_waits_for_another_training(here, monkeypatch):
+def test_waiting_trainings_do_not_time_out(here, monkeypatch):
     """Workers wait for one another not long, and for other trainings as long as it takes."""
     monkeypatch.setattr(cluster, "_MEETING_SECONDS", 3)
     expected = fit_on_cluster(here, EXAMPLES, quick()).model.to_bytes()

@@ -39,7 +39,7 @@ def test_pairs_in_the_right_order_by_hand(store):
     assert found.drifted is None  # too few to tell
 
 
-def test_drift_is_told_below_the_cards_promise(store):
+def test_drift_is_reported_below_the_cards_threshold(store):
     model = add_model(store, threshold=0.6)
     batch = [make_measurement(i, (1e-3 * (i + 1),)) for i in range(drift.FEWEST)]
     predict(store, model, range(drift.FEWEST), batch)  # the slowest one has the highest score
@@ -52,7 +52,7 @@ def test_drift_is_told_below_the_cards_promise(store):
     assert [one.model_id for one in drift.drift(store)] == [model, other]
 
 
-def test_a_model_that_was_not_judged_promises_nothing(store):
+def test_a_model_without_evaluation_has_no_threshold(store):
     model = add_model(store)
     batch = [make_measurement(i, (1e-3 * (i + 1),)) for i in range(drift.FEWEST)]
     predict(store, model, range(drift.FEWEST), batch)

@@ -117,7 +117,7 @@ def test_from_a_database(stored, folder):
     assert found.model.to_bytes() == expected.model.to_bytes()
 
 
-def test_each_row_is_read_once_and_only_those_that_are_learnt_from(folder):
+def test_only_rows_of_the_training_set_are_read_and_once(folder):
     store = Memory(EXAMPLES)
     recipe = quick(training_set="first:5", rounds=2)
     train(store, recipe=recipe, page_bytes=100, cache_dir=folder)
@@ -125,7 +125,7 @@ def test_each_row_is_read_once_and_only_those_that_are_learnt_from(folder):
     assert store.asked == first.tolist()
 
 
-def test_rounds_are_told(folder):
+def test_rounds_are_reported(folder):
     told = []
     on_round = lambda *round_: told.append(round_)  # noqa: E731
     train(Memory(EXAMPLES), recipe=quick(rounds=3), cache_dir=folder, on_round=on_round)
@@ -240,7 +240,7 @@ def test_interrupted_while_xgboost_reads(passes, error, folder, monkeypatch):
     assert len(begun) == passes + 1
 
 
-def test_a_matrix_that_misses_rows_is_not_learnt_from(folder, monkeypatch):
+def test_no_model_trains_on_a_matrix_that_misses_rows(folder, monkeypatch):
     """The interrupt that came while XGBoost's own wrapper ran."""
     pages, begun = external._RowFile.pages, []
 

@@ -92,7 +92,7 @@ def test_probabilities_are_what_happens(fitted):
     assert fitted.model.scaling.slope < 1
 
 
-def test_held_out_workloads_judge_it(fitted):
+def test_held_out_workloads_evaluate_the_classifier(fitted):
     judged = fitted.evaluation
     assert 0.8 < judged.auroc < 0.95
     assert judged.auroc == pytest.approx(np.mean(list(judged.aurocs.values())))
@@ -119,7 +119,7 @@ def test_the_area_is_the_one_by_hand():
     assert found.brier == pytest.approx(np.mean((told - examples.failed) ** 2))
 
 
-def test_noise_is_not_foreseen():
+def test_random_failures_are_not_predicted():
     """Failures without a reason: every program is told about the rate, and nothing is won."""
     rng = np.random.default_rng(0)
     failed = np.where(rng.random(1200) < 0.2, TIMEOUT, 0)
@@ -131,7 +131,7 @@ def test_noise_is_not_foreseen():
     assert told == pytest.approx(np.full(1200, found.model.rate), abs=0.1)
 
 
-def test_rare_failures_are_foreseen():
+def test_rare_failures_are_predicted():
     """Three in a hundred, in one corner: AUROC does not suffer from the imbalance."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(2400, 3))
@@ -143,7 +143,7 @@ def test_rare_failures_are_foreseen():
     assert found.evaluation.avoided > 0.9
 
 
-def test_groups_of_failures_alone_teach_it():
+def test_groups_with_only_failures_count():
     """All programs of one workload failed, with wide tiles, and those of no other."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(400, 3))
@@ -271,7 +271,7 @@ def test_the_training_set_is_named_where_it_has_one_outcome():
         fit_failures(examples, replace(QUICK, training_set="first:3"), threads=1)
 
 
-def test_one_workload_is_learnt_and_not_judged():
+def test_one_workload_trains_without_evaluation():
     examples = drawn(0, workloads=1, each=400)
     found = fit_failures(examples, QUICK, threads=1)
     assert found.evaluation is None
@@ -327,7 +327,7 @@ def test_parts_keep_like_workloads_together_and_share_failures_out():
     assert len(folds) == 5
 
 
-def test_no_part_is_told_by_classifiers_that_saw_it(monkeypatch):
+def test_no_fold_is_predicted_by_classifiers_that_saw_it(monkeypatch):
     seen = []
     original = failure_training._FailureTraining.boosters
 

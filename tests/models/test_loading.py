@@ -270,7 +270,7 @@ def test_the_digest_needs_no_rows(stored):
     assert len(whole.digest) == 16
 
 
-def test_the_digest_changes_with_what_is_learnt_from(stored):
+def test_the_digest_changes_with_the_training_data(stored):
     digests = [digest_of(stored, SMALL_STEPS)]
     digests.append(digest_of(stored, SMALL_STEPS, label="minimum"))
     add_rows(stored, SMALL_STEPS)  # number 5 gets its rows

@@ -227,7 +227,7 @@ def test_sessions_that_share_few_programs_go_by_their_hardware(third, machines, 
     assert (found.factors[2].programs, found.factors[2].spread) == (0, None)
 
 
-def test_hardware_that_nobody_shares_is_a_machine(here):
+def test_unshared_hardware_is_a_machine(here):
     for number, cpu in enumerate(("x", "y", "x", "y", "y")):
         here.records.add(measure(make_session(number, cpu), 1.0, [number]), OWN)
     assert machines_of(estimate(here, 1)) == [1, 0, 1, 0, 0]
@@ -264,7 +264,7 @@ class Fake:
         self.records = records
 
 
-def test_noise_averages_over_ways_and_is_told(here):
+def test_noise_averages_over_paths_and_is_reported(here):
     """Three sessions, 5 % noise: every error is covered by its interval, more or less."""
     truth = [1.0, 1.2, 0.9]
     for number, factor in enumerate(truth):

@@ -101,7 +101,7 @@ def test_unknown_shapes_are_like_no_others():
     assert shape_class(make_workload(9, "pool", ((0, 8),))) == ("pool", ((0, 3),))
 
 
-def test_a_workload_that_is_never_held_out_is_learnt_from():
+def test_workloads_that_are_never_held_out_are_trained_on():
     never = splits.development(EXAMPLES, 4)
     assert never == splits.development(EXAMPLES, 4)
     assert len(never) == 4

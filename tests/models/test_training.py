@@ -1,6 +1,6 @@
 """Training: what is learnt from, when it stops, and that it is the same each time."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -108,16 +108,9 @@ def test_other_trainings_in_between_change_nothing():
 
 def test_several_trainings_at_once():
     expected = train(colsample_bytree=0.5).model.to_bytes()
-    found = []
-    threads = [
-        threading.Thread(target=lambda: found.append(train(colsample_bytree=0.5).model.to_bytes()))
-        for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [expected] * 3
+    with ThreadPoolExecutor(3) as pool:
+        trainings = [pool.submit(train, colsample_bytree=0.5) for _ in range(3)]
+    assert [one.result().model.to_bytes() for one in trainings] == [expected] * 3
 
 
 # ---- stopping -----------------------------------------------------------------------------------
@@ -265,7 +258,7 @@ def test_members_of_one_workload_differ_by_their_samples():
 # ---- progress -----------------------------------------------------------------------------------
 
 
-def test_progress_is_told():
+def test_progress_is_reported():
     told = []
     fitted = train(
         noisy(), rounds=8, patience=2, members=2, on_round=lambda *args: told.append(args)
@@ -290,7 +283,7 @@ def test_an_interruption_leaves_nothing_behind(patience):
     assert train(ENOUGH, patience=patience).model.to_bytes() == expected
 
 
-def test_the_result_says_how_it_came_to_be():
+def test_the_result_describes_the_training():
     fitted = train(threads=2)
     assert fitted.threads == 2
     assert fitted.seconds > 0
@@ -322,11 +315,10 @@ def test_the_training_set_chooses():
 
 
 def test_rows_are_copied_once(monkeypatch):
-    """Of what is learnt from alone: they are most of the memory."""
+    """Only those of the training set: they are most of the memory."""
     throughput = np.where(EXAMPLES.group == 1, 0, EXAMPLES.throughput)
     dead = examples_of(EXAMPLES.rows, EXAMPLES.sizes, EXAMPLES.group, throughput)
-    copied = []
-    take = Dataset.take
+    copied, take = [], Dataset.take
 
     def watched(self, chosen):
         found = take(self, chosen)
@@ -335,7 +327,6 @@ def test_rows_are_copied_once(monkeypatch):
 
     monkeypatch.setattr(Dataset, "take", watched)
     chosen = select(dead, quick(training_set="first:10"))
-    assert np.unique(chosen.group).tolist() == [0, 2, 3, 4, 5]
     assert [n for n in copied if n] == [len(chosen.rows)]
     expected = take(dead, (dead.group != 1) & (dead.trials < 10))
     assert np.array_equal(chosen.rows, expected.rows)
