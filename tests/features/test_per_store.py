@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import numpy as np
 import pytest
 from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from memory import resident_bytes
 from nests import closed, nests
 from reference_bounds import Refused
 from reference_per_store import per_store as reference
@@ -202,22 +199,3 @@ def test_threads_have_memory_of_their_own():
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(len(nests))))
-
-
-def test_memory_does_not_grow():
-    nests = [_one_store(lambda build, i: i, extent) for extent in (2, 300)]
-    nests.append(_one_store(lambda build, i: build.node(Op.OP_MOD, [i, build.int_(0)])))
-
-    def many(times):
-        for k in range(times):
-            with suppress(FormatError):
-                per_store(nests[k % 3], flavour="ansor", gpu=False)
-
-    many(300)
-    tracemalloc.start()
-    before = resident_bytes()
-    many(15_000)
-    traced, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert resident_bytes() - before < 4 * 2**20
-    assert traced < 100_000

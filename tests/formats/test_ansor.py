@@ -208,10 +208,6 @@ def test_a_task_that_cannot_be_understood(task, message):
     refuse(make(task), message)
 
 
-def test_a_version_of_any_length_is_no_version():
-    refuse(make(version="v" * 65), "a version of 65 characters")
-
-
 UNNAMED = Failure(FailureKind.UNKNOWN, Phase.UNKNOWN, "")
 
 

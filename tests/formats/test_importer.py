@@ -155,14 +155,6 @@ def test_equal_lines_are_remembered_for_a_while(between, told_apart, memory, tmp
     assert occurrences(memory) == expected
 
 
-def test_memory_of_equal_lines_is_bounded(monkeypatch):
-    monkeypatch.setattr(limits, "EQUAL_LINES", 10)
-    counter = importer.Occurrences()
-    for number in range(1000):
-        counter.next(b"%d" % number)
-        assert len(counter._new) + len(counter._old) <= 20
-
-
 def test_equal_lines_of_two_files_are_one(store, tmp_path):
     bring(store, write(tmp_path / "a", ansor(), ansor()))
     report = bring(store, write(tmp_path / "copy", ansor(), ansor(), ansor()), source="copy")

@@ -102,30 +102,3 @@ def test_an_error_of_the_stream_follows_the_lines_before_it():
     assert [next(found).data, next(found).data] == [b"one", b"two"]
     with pytest.raises(FormatError, match="cut off"):
         next(found)
-
-
-def test_memory_is_one_line(monkeypatch):
-    """A line of 64 times the limit; the stream makes its bytes when they are asked for."""
-    import tracemalloc
-
-    class Long(io.RawIOBase):
-        left = 64 * 2**20
-
-        def readable(self):
-            return True
-
-        def readinto(self, buffer):
-            size = min(len(buffer), self.left)
-            buffer[:size] = b"x" * size
-            self.left -= size
-            return size
-
-    monkeypatch.setattr(limits, "MAX_LINE_BYTES", 2**20)
-    tracemalloc.start()
-    try:
-        (line,) = read_lines(io.BufferedReader(Long(), 2**16), lambda: 0)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert line.too_long
-    assert peak < 5 * 2**20

@@ -180,11 +180,6 @@ def test_gradients_sum_alike_in_every_order(loss):
         assert (parts == np.rint(parts)).all()
 
 
-@pytest.mark.parametrize("count", [0, 3])
-def test_sums_of_nothing_and_of_zeros(count):
-    assert boosting._summable(np.zeros(count)).tolist() == [0] * count
-
-
 def test_bounds_of_bins_come_from_a_sample(monkeypatch):
     assert sample(5, 0).tolist() == [0, 1, 2, 3, 4]
     drawn = sample(100_000, 0)

@@ -1,7 +1,6 @@
 """Factors between sessions."""
 
 import math
-from statistics import NormalDist
 
 import numpy as np
 import orjson
@@ -298,23 +297,6 @@ def test_a_likely_but_tiny_factor_is_no_drift(here):
     found = estimate(here, 1)
     assert found.errors[1] < math.log(1.005)
     assert not found.drifted(1)
-
-
-@pytest.mark.parametrize("size", [1, 2, 5, 6, 8, 9, 10, 20, 100, 1000])
-def test_intervals_of_a_median_are_those_of_the_binomial(size):
-    """At most 5 % outside, and one value further in would be more."""
-
-    def misses(cut):
-        heads = sum(math.comb(size, k) for k in range(cut + 1))
-        return 2 * heads / 2**size
-
-    cut = sessions._cut(size)
-    assert cut == 0 or misses(cut) <= 0.05
-    assert misses(cut + 1) > 0.05
-    if size == 1000:
-        assert cut == pytest.approx(
-            500 - NormalDist().inv_cdf(0.975) * math.sqrt(1000) / 2, abs=1.5
-        )
 
 
 @given(

@@ -145,25 +145,6 @@ def test_the_best_round_by_hand():
     assert best_round([0.1] * 9, 3) == 1
 
 
-def test_the_history_is_the_accuracy_on_workloads_that_were_not_seen():
-    examples = noisy()
-    fitted = train(examples, rounds=6, patience=6)
-    assert len(fitted.held_out) == 2
-    away = np.isin(examples.workload, fitted.held_out)
-    # Changing what is held out changes nothing that is learnt before the boosters.
-    run = training._RankerTraining(
-        examples,
-        quick(rounds=6, patience=6),
-        training.in_memory(examples, fitted.model.row_model, 1, 0),
-        Only(examples, ~away),
-        1,
-        "cpu",
-        None,
-    )
-    assert run.search(np.array(fitted.held_out)) == list(fitted.history)
-    assert all(0 <= figure <= 1 for figure in fitted.history)
-
-
 def test_the_history_by_another_way(monkeypatch):
     """Pairwise accuracy of each held-out group, in groups where all pairs are looked at."""
     examples = learnable(10, 30)
@@ -177,21 +158,6 @@ def test_the_history_by_another_way(monkeypatch):
     for found, expected in zip(after, fitted.history, strict=True):
         figures = [pairwise_accuracy(examples.throughput[g], found[g]) for g in inside]
         assert np.mean(figures) == pytest.approx(expected, abs=1e-12)
-
-
-class Only:
-    """The document's loss, with labels of the held-out programs that must not matter."""
-
-    def __init__(self, examples, seen):
-        from tunedb.models.losses import THROUGHPUT
-
-        self._whole = THROUGHPUT.objective(examples, "", 0)
-        self._seen = seen
-        self.base = self._whole.base
-
-    def derivatives(self, scores):
-        gradient, hessian = self._whole.derivatives(scores)
-        return np.where(self._seen, gradient, 1e3), np.where(self._seen, hessian, 7.0)
 
 
 def test_held_out_workloads_are_whole_and_depend_on_digests_alone():
