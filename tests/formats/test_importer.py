@@ -398,11 +398,6 @@ def test_foreign_records_are_stored_and_not_served(store, tmp_path):
     assert check(store.url).problems == []
 
 
-def test_verified_records_are_served(store, tmp_path):
-    bring(store, write(tmp_path / "log", ansor()), trust=Trust.VERIFIED)
-    assert len(served(store)) == 1
-
-
 def test_a_source_keeps_its_trust(store, tmp_path):
     bring(store, write(tmp_path / "a", ansor(tile=1)), source="s", trust=Trust.FOREIGN)
     bring(store, write(tmp_path / "b", ansor(tile=2)), source="s", trust=Trust.OWN)

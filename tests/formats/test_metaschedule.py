@@ -195,13 +195,6 @@ def test_workloads_come_first(tmp_path):
     assert read(folder / WORKLOADS) == found[:2]
 
 
-def test_compressed_files(tmp_path):
-    plain = workdirs.write(tmp_path / "plain", [workdirs.record()])
-    for name in (RECORDS, WORKLOADS):
-        (tmp_path / (name + ".gz")).write_bytes(gzip.compress((plain / name).read_bytes()))
-    assert read(tmp_path / (RECORDS + ".gz")) == read(plain / RECORDS)
-
-
 # ---------------------------------------------------------------------- workloads
 
 

@@ -83,10 +83,6 @@ def lines_until_error(path):
     return lines, str(caught.value)
 
 
-def test_plain(write):
-    assert read(write(TEXT)) == (TEXT, len(TEXT))
-
-
 @pytest.mark.parametrize("data", [b"", b"\n", b"x", b"\x1f", b"BZ", b"\x28\xb5\x2f"])
 def test_short_files_are_plain(write, data):
     assert read(write(data)) == (data, len(data))
@@ -98,19 +94,6 @@ def test_compressed(write, codec):
     assert len(packed) < len(TEXT)
     # Names say nothing.
     assert read(write(packed, "log.json")) == (TEXT, len(packed))
-
-
-@codecs
-def test_nothing_compressed(write, codec):
-    assert read(write(CODECS[codec](b"")))[0] == b""
-
-
-@codecs
-def test_members_one_after_another(write, codec):
-    pack = CODECS[codec]
-    packed = b"".join(pack(line) for line in LINES[:100])
-    assert read(write(packed))[0] == b"".join(LINES[:100])
-    assert read(write(pack(b"") + pack(TEXT) + pack(b"") + pack(b"end")))[0] == TEXT + b"end"
 
 
 @pytest.mark.parametrize("codec", ["gzip", "xz"])

@@ -8,11 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from learnable import examples_of, learnable, quick
-from small_data import SMALL_STEPS
 
 from tunedb.errors import FormatError, StorageError, UsageError
 from tunedb.models import boosting, external
-from tunedb.models.dataset import load
 from tunedb.models.external import fit_external
 from tunedb.models.training import fit
 
@@ -107,14 +105,6 @@ def test_another_sample_is_another_model(small_sample, monkeypatch):
     sampled = fit(EXAMPLES, quick(), threads=1).model.to_bytes()
     monkeypatch.undo()
     assert fit(EXAMPLES, quick(), threads=1).model.to_bytes() != sampled
-
-
-def test_from_a_database(stored, folder):
-    recipe = quick(rounds=5)
-    expected = fit(load(stored, SMALL_STEPS), recipe, threads=1)
-    labels = load(stored, SMALL_STEPS, rows=False)
-    found = fit_external(stored, labels, recipe, page_bytes=200, cache_dir=folder, threads=1)
-    assert found.model.to_bytes() == expected.model.to_bytes()
 
 
 def test_only_rows_of_the_training_set_are_read_and_once(folder):

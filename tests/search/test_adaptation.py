@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from tunedb.errors import FormatError
 from tunedb.programs.metaschedule.trace import split_trace
-from tunedb.records import Trace
 from tunedb.search.adaptation import adapt, nearest_template
 from tunedb.search.draft import Draft
 
@@ -217,10 +216,3 @@ def test_shuffled_and_cut_donors_raise_nothing(traces, data):
             continue
         assert made is None or 0 < made.kept <= 1
         assert made is None or made.draft.instructions == other.instructions
-
-
-def test_a_stored_form_comes_back(traces):
-    made = adapt(traces.matmul((16, 4, 1, 1)), traces.matmul()).draft
-    trace = made.trace()
-    assert isinstance(trace, Trace)
-    assert Draft.from_trace(trace) == made

@@ -179,15 +179,6 @@ def test_an_unfinished_file_is_read_and_left_alone(tmp_path, cut):
     assert {path.name for path in tmp_path.iterdir()} == {"cache.json", "whole.json"}
 
 
-def test_bad_entries_are_kept_once(tmp_path):
-    file = write(tmp_path, text_of({"bad": [], **ENTRIES}))
-    with Store(":memory:") as store:
-        for new in (4, 0):
-            report = import_log(store, file, source="x")
-            assert (report.total.new, report.quarantined) == (new, 1)
-        assert store.counts().quarantined == 1
-
-
 def test_lines_of_windows(tmp_path):
     text = UNFINISHED["in the last entry"][0].replace("\n", "\r\n").encode()
     assert len(read(write(tmp_path, text))) == 4

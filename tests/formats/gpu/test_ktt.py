@@ -84,23 +84,34 @@ def test_units_of_time(tmp_path, unit, seconds):
     assert item.run_secs == (item.launches[0].seconds,) == (seconds,)
 
 
-def test_an_unknown_unit_of_time_is_refused(tmp_path):
-    with pytest.raises(FormatError, match="TimeUnit is 'Minutes'; KTT has Nanoseconds"):
-        read_json(tmp_path, ktt.result(ktt.computation()), TimeUnit="Minutes")
-
-
-@pytest.mark.parametrize("name", ["TimeUnit", "GlobalSizeType"])
-@pytest.mark.parametrize("value", [{}, [], None, 5])
-def test_metadata_of_another_type_are_refused(tmp_path, name, value):
-    with pytest.raises(FormatError, match=f"{name} is"):
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        *(
+            (name, v, f"{name} is")
+            for name in ("TimeUnit", "GlobalSizeType")
+            for v in ({}, None, 5)
+        ),
+        ("TimeUnit", "Minutes", "TimeUnit is 'Minutes'; KTT has Nanoseconds"),
+        *(
+            ("Timestamp", text, "Timestamp is")
+            for text in ("2022-13-01 1:1:1 UTC", "yesterday", "2022-06-01 13:55:07", 5)
+        ),
+    ],
+)
+def test_bad_metadata_are_refused(tmp_path, name, value, reason):
+    with pytest.raises(FormatError, match=reason):
         read_json(tmp_path, ktt.result(ktt.computation()), **{name: value})
 
 
-def test_a_counter_with_a_type_that_is_no_text_is_a_count(tmp_path):
-    counters = [{"Name": "a__b.sum", "Type": {}, "Value": 2.0}]
-    profiling = {"Counters": counters, "RemainingProfilingRuns": 0}
-    (item,) = read_json(tmp_path, ktt.result(ktt.computation(ProfilingData=profiling)))
-    assert item.launches[0].counter_set.counters == (("a__b.sum", ""),)
+def test_odd_counters(tmp_path):
+    """A type that is no text means a count; no value is not 0."""
+    counters = [("a", {}, 2.0), ("b", "Double", None), ("c", "Double", 0.0)]
+    (item,) = read_json(tmp_path, ktt.result(ktt.computation(counters=counters)))
+    assert item.launches[0].counter_set.counters == (("a", ""), ("b", ""), ("c", ""))
+    count, missing, zero = item.launches[0].values
+    assert math.isnan(missing)
+    assert (count, zero) == (2.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -145,14 +156,6 @@ def test_no_registers_are_unknown_registers(tmp_path):
     made["CompilationData"]["RegistersCount"] = 0
     (item,) = read_json(tmp_path, ktt.result(made))
     assert (item.launches[0].registers, item.launches[0].static_shared) == (None, 2048)
-
-
-def test_a_counter_without_value_is_not_zero(tmp_path):
-    counters = [("a__b.sum", "Double", None), ("a__c.sum", "Double", 0.0)]
-    (item,) = read_json(tmp_path, ktt.result(ktt.computation(counters=counters)))
-    missing, zero = item.launches[0].values
-    assert math.isnan(missing)
-    assert zero == 0.0
 
 
 def test_unfinished_profiles_have_no_counters(tmp_path):
@@ -517,12 +520,6 @@ def test_bad_numbers_in_xml(tmp_path):
     assert bad.reason == "'6,6' is not a whole number"
     assert orjson.loads(bad.data)["tag"] == "KernelResult"
     assert good.run_secs
-
-
-@pytest.mark.parametrize("text", ["2022-13-01 1:1:1 UTC", "yesterday", "2022-06-01 13:55:07", 5])
-def test_bad_timestamps_are_refused(tmp_path, text):
-    with pytest.raises(FormatError, match="Timestamp is"):
-        read_json(tmp_path, ktt.result(ktt.computation()), Timestamp=text)
 
 
 # ------------------------------------------------------------------ real files

@@ -170,11 +170,6 @@ def test_the_summary_page_has_averages(tmp_path):
     assert counters_of(record) == {"Launch Statistics: Waves Per SM": 0.75}
 
 
-def test_thousands_separators(tmp_path):
-    (record,), _, _ = read(tmp_path, ncu(detail("a__b.sum", "1,215,000,000.00")))
-    assert counters_of(record) == {"a__b.sum": 1.215e9}
-
-
 @pytest.mark.parametrize(
     "value", ["27.595.520", "12,5", "1.234,56", "0,75", "27 595 520", "12,3456", "1'024'000"]
 )
@@ -265,16 +260,6 @@ def test_too_many_launches_and_counters_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("tunedb.limits.MAX_PROFILED_KERNELS", 2)
     with pytest.raises(FormatError, match="too many launches"):
         parse_report(rows_of(ncu(*(detail("a__b.sum", "1", number=n) for n in range(4)))))
-
-
-def test_a_second_import_adds_nothing(tmp_path, memory):
-    rows = [detail(OCCUPANCY, "9.5", number=number) for number in range(3)]
-    (tmp_path / "p.csv").write_text(ncu(*rows))
-    (file,) = find_logs([tmp_path])
-    totals = [import_log(memory, file, source="x").total for _ in range(2)]
-    assert [(t.new, t.known, t.unmeasured, t.launches) for t in totals] == [
-        *((3, 0, 3, 3), (0, 3, 3, 3))
-    ]
 
 
 def test_files_of_others_are_not_taken():

@@ -6,7 +6,6 @@ import gzip
 import math
 import re
 from collections import Counter, defaultdict
-from itertools import pairwise
 from pathlib import Path
 
 import profiles
@@ -381,26 +380,6 @@ def test_all_rows_of_the_real_files_are_read(parsed):
         if re.match("results|kernel_st", path.name):
             joined[path.relative_to(NVPROF).parts[0]] += len(path.read_text().splitlines()) - 1
     assert {app: found[app] + joined[app] for app in expected} == expected
-
-
-@needs_gpu_logs
-def test_all_rows_of_units_in_the_real_files_give_the_same(tmp_path):
-    found = set()
-    for path in NVPROF.rglob("*.csv*"):
-        rows = [row.text for row in read_rows(path) if not row.is_chatter]
-        found |= {below for row, below in pairwise(rows) if '"Start"' in row[:8]}
-    assert len(found) == 16
-    written = {"s": "0.004512", "ms": "4.512", "us": "4512"}
-    sizes = {"B": "4096", "KB": "4.000000"}
-    for units in found:
-        _, unit, *cells = units.split(",")
-        static, dynamic = (sizes.get(cell, "4096") for cell in cells[7:9])
-        one = launch(written[unit], smem=f"{static},{dynamic}")
-        write(tmp_path, trace=profiles.trace(one, units=units))
-        (record,), _, bad = read(tmp_path / "trace.csv")
-        assert not bad
-        assert record.run_secs == pytest.approx((4.512e-3,), rel=1e-12)
-        assert record.launches[0].static_shared == record.launches[0].dynamic_shared == 4096
 
 
 @needs_gpu_logs
