@@ -117,7 +117,7 @@ def make_measurement(number=0, secs=(0.001,), *, workload=0, target=0, empty=Fal
 
 
 def make_batch(marker, size):
-    """Return `size` measurements that nobody else makes, all with ``measured_at == marker``."""
+    """Return `size` unique measurements, all with ``measured_at == marker``."""
     return [
         make_measurement(i % 7, (1e-3 + 1e-6 * i,), measured_at=marker, occurrence=i)
         for i in range(size)

@@ -1,4 +1,4 @@
-"""Real public logs beside the repository; tests over them are skipped where they are not."""
+"""Real public logs beside the repository; without them their tests are skipped."""
 
 from pathlib import Path
 

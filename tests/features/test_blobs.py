@@ -113,7 +113,7 @@ def test_hostile_frames():
 
 
 def test_a_bomb_is_not_unpacked():
-    """A frame of a gigabyte beside small numbers: no more than they say comes out."""
+    """A frame of a gigabyte with small sizes is not unpacked beyond them."""
     compressor = zstd.ZstdCompressor()
     bomb = b"".join(compressor.compress(bytes(2**24)) for _ in range(64)) + compressor.flush()
     assert len(bomb) < 2**20

@@ -384,7 +384,7 @@ def test_unknown_thread():
         (lambda b, i, j: add(b, mul(b, b.int_(16), i), j), 1, 1),  # constant on the left
         (lambda b, i, j: mul(b, add(b, i, j), b.int_(16)), 1, 1),  # of a sum
         (lambda b, i, j: add(b, mul(b, i, b.int_(16)), mul(b, i, b.int_(4))), 16, 0),
-        # The variable was met: its stride waits for the next new one.
+        # The second stride of a variable goes to the next new one.
         (lambda b, i, j: add(b, add(b, mul(b, i, b.int_(16)), mul(b, i, b.int_(4))), j), 16, 4),
         (lambda b, i, j: b.node(Op.OP_FLOORMOD, [mul(b, i, b.int_(4)), b.int_(8)]), 4, 0),
         (lambda b, i, j: add(b, mul(b, i, b.int_(-2)), j), -2, 1),

@@ -203,7 +203,7 @@ TRACED = (
     ("data", "expected"),
     [
         (b"[[[4,[3]],[7,5]],[1],[]]", 15.0),
-        (b"[[[4,[3]]],[1],[]]", 0.0),  # left open, so nobody knows the product
+        (b"[[[4,[3]]],[1],[]]", 0.0),  # left open: the product is unknown
         (b"[[[4,[3]],[4,[3]]],[1],[]]", plain.UNEXPECTED),
         (b"[[[7,5],[4,[3]]],[1],[]]", plain.UNEXPECTED),
         (b"[[[5,1]],[1],[]]", plain.UNEXPECTED),
@@ -226,7 +226,7 @@ def test_numbers_of_all_forms():
     for text, value in (("-7", -7.0), ("1.5e3", 1500.0), ("2E-1", 0.2), ("0.125", 0.125)):
         assert run(SIMPLE, f"[{text},1]".encode())[1][0] == pytest.approx(value)
     assert run(SIMPLE, b"[1e9999,1]")[1][0] == np.float32(1e30)  # bounded
-    assert run(SIMPLE, b"[1e9999,0]")[1][0] == 0  # nobody knows
+    assert run(SIMPLE, b"[1e9999,0]")[1][0] == 0  # unknown
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ FORMAT = AnsorFormat()
 
 
 def warm(lines):
-    """Return a reader that has met these lines."""
+    """Return a reader that has read these lines."""
     reader = FORMAT.reader(LogFile(None, "log"))
     assert isinstance(reader, TextReader)
     for line in lines:

@@ -37,7 +37,7 @@ def changed(line, **fields):
     return json.dumps({**json.loads(line), **fields})
 
 
-#: Lines that no TVM writes, and edited logs have; and what nobody ran.
+#: Lines of edited logs that no TVM writes, and unmeasured programs.
 ODD = {
     "ansor": [
         changed(ansor(0.5, time=1610000000.1234567), k=1.0, z=False, note={"a": [None]}),

@@ -33,7 +33,7 @@ def kept(store):
 
 @pytest.fixture(scope="session")
 def expected(tmp_path_factory):
-    """A function that tells what one import of a small log stores in a new database."""
+    """A function that returns the rows which an import of a small log stores."""
 
     @cache
     def expected(name):

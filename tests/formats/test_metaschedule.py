@@ -191,7 +191,7 @@ def test_workloads_come_first(tmp_path):
     found = read(folder / RECORDS)
     assert [type(item) for item in found] == [Workload, Workload, Measurement]
     assert found[2].program.workload == found[0]
-    # The workload file alone is a log too: of workloads that nobody measured.
+    # The workload file is a log too, of workloads without records.
     assert read(folder / WORKLOADS) == found[:2]
 
 

@@ -99,7 +99,7 @@ def test_lines_of_windows_are_the_same(tmp_path):
 
 
 def test_spaces_around_a_line(tmp_path):
-    """A line that begins with a space is a comment to auto_scheduler, and to nobody else."""
+    """Only auto_scheduler takes a line that begins with a space for a comment."""
     found = read(write(tmp_path / "log", " " + ANSOR, "\t" + V1, "  " + V2, ANSOR + "  "))
     assert kinds(found) == [
         ("ansor", "NoneType"),
@@ -118,7 +118,7 @@ def test_the_order_of_formats_does_not_matter(tmp_path, monkeypatch):
 
 
 def test_a_reader_is_begun_once(tmp_path):
-    """The workload file is read when the first record is met, and not again."""
+    """The first record reads the workload file; later ones do not."""
     folder = workdirs.write(tmp_path / "a", [RECORD, "junk", V1, RECORD])
     found = read(folder / "database_tuning_record.json")
     assert kinds(found) == [

@@ -156,7 +156,7 @@ def test_the_formats_of_the_folders(everything):
 
 
 def test_tenset(everything):
-    """Measured programs and others that nobody ran, with the model of the processor."""
+    """Measured and unmeasured programs, with the model of the processor."""
     store, reports = everything
     found = {path: report for path, report in reports.items() if path.startswith(TENSET)}
     assert len(found) == SOURCES[f"{TENSET}/**"].records == 12

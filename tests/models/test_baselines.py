@@ -1,4 +1,4 @@
-"""Baselines: what they say by hand, and TVM's own model beside ours of it."""
+"""Baselines by hand, and against TVM's own model."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from tunedb.models.metrics import chance, measure
 
 
 def of_workloads(workloads, rows, group, throughput, *, machines=None, sizes=None):
-    """Return examples of given workloads with one row each, the machine of each group told."""
+    """Return examples of given workloads with one row each, and of given machines."""
     found = examples_of(rows, sizes or [1] * len(group), group, throughput)
     machines = machines or [""] * len(workloads)
     groups = tuple(Group(i, 1, b"t" * 16, machine) for i, machine in enumerate(machines))

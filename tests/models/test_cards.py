@@ -43,7 +43,7 @@ def test_a_card_describes_its_data(examples):
     assert (data["records"], data["left_out"]) == (7, {"x": 1})
     middle = np.median(examples.throughput[~examples.failed])
     assert data["throughput"][2] == pytest.approx(middle)
-    # The workload of failures alone is none that was learnt from.
+    # The workload with only failures is not in the training data.
     assert learnt["workloads"] == data["workloads"] - 1
     assert learnt["programs"] == len(select(examples, RECIPE)) < data["programs"]
     assert {WORKLOADS[0].digest.hex(), WORKLOADS[5].digest.hex()} <= set(learnt["workload_digests"])
@@ -135,7 +135,7 @@ def test_versions_are_compared_as_numbers():
     assert cards.numbers("3.10.0") > cards.numbers("3.9.1")
 
 
-# ---------------------------------------------------------------------- judged
+# ---------------------------------------------------------------------- evaluation
 
 
 @pytest.fixture
@@ -174,4 +174,4 @@ def test_where_random_pools_are_too_small_all_trials_count(examples):
     figures = told["pools"]["search"]["figures"]
     assert "random" not in told["pools"]
     assert told["pairwise"] == figures["model"]["pairwise"][0]
-    assert "noise floor" not in figures  # the noise was not told
+    assert "noise floor" not in figures  # the noise is unknown

@@ -274,7 +274,7 @@ def test_large_labels_are_not_in_a_task(here):
 
 
 def test_a_program_of_two_groups(here):
-    """Two machines of a target measured it; of one of them nothing is learnt."""
+    """Two machines of a target measured it; the training set has one of them."""
     twice = replace(EXAMPLES, program_ids=EXAMPLES.program_ids % 120)
     recipe = quick(training_set="first:20")
     model = fit_on_cluster(here, twice, recipe).model

@@ -11,7 +11,7 @@ from tunedb.models.dataset import Group
 
 
 def make_examples(sizes):
-    """Return examples with so many rows each; each row says whose it is."""
+    """Return examples with these numbers of rows; each row names its program."""
     n = len(sizes)
     owner = np.repeat(np.arange(n), sizes)
     rows = np.stack([owner, np.arange(len(owner))], axis=1)

@@ -89,7 +89,7 @@ def failing_region():
 
 @pytest.mark.parametrize("loss", ["throughput", "squared", "log", "rank", "relative"])
 def test_defect_3_failures_are_ignored(loss):
-    """Label and weight 0: nothing is learnt where all programs of a region fail."""
+    """With label and weight 0 the model would ignore a region where all programs fail."""
     examples, region = failing_region()
     scores = train(examples, loss=loss, rounds=20).model.score_examples(examples)
     assert scores[region].max() < scores[~region].min()

@@ -1,4 +1,4 @@
-"""The ledger: what was predicted, beside what was measured."""
+"""Drift: predictions compared with measurements."""
 
 import pytest
 from builders import OWN, make_measurement
@@ -139,7 +139,7 @@ def test_programs_measured_before_a_moment(store):
         failed(2, measured_at=10),
         failed(3, FailureKind.INFRASTRUCTURE, measured_at=10),
         taken_back,
-        make_measurement(5, measured_at=0),  # nobody knows when
+        make_measurement(5, measured_at=0),  # without a time
         make_measurement(1, measured_at=30),
     ]
     store.batches.add(batch, OWN)

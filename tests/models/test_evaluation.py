@@ -1,4 +1,4 @@
-"""Judging: what is trained on what, how figures become means, and what is told."""
+"""Evaluation: training sides, means of figures, and reports."""
 
 import json
 from dataclasses import replace

@@ -78,7 +78,7 @@ def fitted():
 
 
 def test_probabilities_are_what_happens(fitted):
-    """Of programs told 30 %, 30 % fail: in five bins of new workloads, to a tenth."""
+    """Where 30 % is predicted, 30 % fail: in five bins of new workloads, to a tenth."""
     new = drawn(1, each=500)
     told = fitted.model.probabilities(new.rows, new.starts)
     assert (told > 0).all()
@@ -105,7 +105,7 @@ def test_held_out_workloads_evaluate_the_classifier(fitted):
 
 
 def test_the_area_is_the_one_by_hand():
-    """Of five failing and five good programs: the share of pairs that are told in order."""
+    """The share of pairs in the right order, of five failing and five good programs."""
     examples = make_examples(np.zeros((10, 3)), [1] * 5 + [0] * 5, [0] * 10)
     margins = np.array([5.0, 4.0, 1.0, 1.5, 2.0, 3.0, 0.0, 0.0, 0.0, 0.0])
     folds = [np.arange(10)[::2], np.arange(10)[1::2]]
@@ -120,7 +120,7 @@ def test_the_area_is_the_one_by_hand():
 
 
 def test_random_failures_are_not_predicted():
-    """Failures without a reason: every program is told about the rate, and nothing is won."""
+    """Random failures: every prediction is about the rate."""
     rng = np.random.default_rng(0)
     failed = np.where(rng.random(1200) < 0.2, TIMEOUT, 0)
     examples = make_examples(rng.normal(size=(1200, 3)), failed, np.repeat(np.arange(12), 100))
@@ -204,7 +204,7 @@ def test_one_kind_needs_no_second_classifier(fitted):
 
 
 def test_several_rows_are_aggregated():
-    """A program fails where the largest of its rows is large, whatever the others are."""
+    """A program fails where its largest row is large."""
     rng = np.random.default_rng(0)
     sizes = rng.integers(1, 4, 600)
     rows = rng.normal(size=(sizes.sum(), 3))
@@ -275,7 +275,7 @@ def test_one_workload_trains_without_evaluation():
     examples = drawn(0, workloads=1, each=400)
     found = fit_failures(examples, QUICK, threads=1)
     assert found.evaluation is None
-    # Weights are taken back: on the whole about as many are told to fail as did.
+    # The scaling corrects the weights: the mean prediction is about the rate.
     new = drawn(1, workloads=1, each=2000)
     told = found.model.probabilities(new.rows, new.starts)
     bare = replace(found.model, scaling=Scaling(1.0, 0.0)).probabilities(new.rows, new.starts)

@@ -69,7 +69,7 @@ FIRST = WORKLOADS[0]
 def test_the_dataset_of_the_small_store(stored):
     examples, counts = load_counted(stored, SMALL_STEPS)
     assert counts == DataCounts(
-        records=202,  # 204 without the one that nobody measured, and the retracted one
+        records=202,  # 204 without the unmeasured and the retracted one
         infrastructure=1,
         timeless=0,
         programs=198,
@@ -487,7 +487,7 @@ def test_columns_that_depend_on_the_program(stored):
 
 
 def test_only_failures_are_examples_too(empty):
-    """A failure classifier learns from them; a ranker refuses them itself."""
+    """A failure classifier trains on them; a ranker refuses them itself."""
     fill_with(empty, [measure(make_tiled(FIRST, n), n, FailureKind.CRASH) for n in range(3)])
     examples, counts = load_counted(empty, SMALL_STEPS)
     assert examples.throughput.tolist() == [0, 0, 0]
@@ -512,7 +512,7 @@ def test_rows_that_are_not_finite(stored, value):
     text = message(raised)
     assert f"vector of program {id_} is {value} in small.steps version 1" in text
     assert text.endswith("run: tunedb extract --set small.steps")
-    # Nothing of it is learnt from: the others are fine.
+    # The other rows load.
     others = with_rows(stored, examples.take(examples.program_ids != id_))
     assert len(others) == len(examples) - 1
 

@@ -98,7 +98,7 @@ def test_aggregated_is_the_reference_whatever_the_blocks(sizes, seed, block):
 @settings(max_examples=examples(60))
 def test_segments_are_the_reference(sizes, seed):
     starts = starts_of(sizes)
-    # Numbers behind the last segment are nobody's.
+    # Numbers behind the last segment belong to no segment.
     values = np.random.default_rng(seed).integers(-9, 9, int(starts[-1]) + 2).astype(float)
     parts = [values[begin:end] for begin, end in itertools.pairwise(starts)]
     assert segmented(np.add, values, starts).tolist() == [part.sum() for part in parts]

@@ -280,7 +280,7 @@ def test_noise_averages_over_paths_and_is_reported(here):
 
 
 def test_noise_is_no_drift():
-    """Two equal sessions: their factor is hardly ever told as drift, whatever the noise."""
+    """The factor of two equal sessions is hardly ever reported as drift."""
     rng = np.random.default_rng(0)
     told = 0
     for _ in range(200):
@@ -356,7 +356,7 @@ def test_records_by_corrected_time(store):
     update(store)
     found = store.runs.top_k_corrected([1], 1, 4)
     # Means are 1.133 of the median. Number 0 was measured by the second session alone, but for a
-    # foreign source's record, which is served to nobody.
+    # foreign source's record, which is never served.
     mean = 1e-3 * (1 + 0.9 + 1.5) / 3
     assert [one.seconds for one in found] == pytest.approx([mean, *[2 * mean] * 3])
     assert [one.factor for one in found] == pytest.approx([2.0, 1.0, 2.0, 4.0])

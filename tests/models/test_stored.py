@@ -37,7 +37,7 @@ RECIPE = Recipe(features="small.steps", rounds=12, patience=4, max_depth=3)
 
 @dataclasses.dataclass(frozen=True)
 class Modules:
-    """A set of modules, which nobody computes here."""
+    """A set of modules, which no test computes."""
 
     name: str = "tunedb.scheduled"
     version: int = 1

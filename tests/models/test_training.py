@@ -1,4 +1,4 @@
-"""Training: what is learnt from, when it stops, and that it is the same each time."""
+"""Training: its data, early stopping, and equal bytes each time."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -60,7 +60,7 @@ def test_shuffled_labels_teach_nothing():
 
 
 def test_predictions_start_from_a_fitted_base():
-    """One round that learns next to nothing: the scores are right on average."""
+    """After one round with a tiny eta the scores are right on average."""
     model = train(loss="squared", rounds=1, eta=1e-6).model
     scores = model.score_examples(EXAMPLES)
     assert scores.mean() == pytest.approx(EXAMPLES.throughput.mean(), rel=1e-4)
@@ -258,7 +258,7 @@ def test_the_result_describes_the_training():
     assert fitted.model.columns == EXAMPLES.columns
 
 
-# ---- what is learnt from ------------------------------------------------------------------------
+# ---- training data ------------------------------------------------------------------------------
 
 
 def test_groups_with_only_failures_are_left_out():

@@ -24,7 +24,7 @@ from tunedb.records import (
 
 
 def make_trace(number=0, *, tail=b'[["EnterPostproc",[],[],[]]]'):
-    """Return bytes that stay as they are, whatever the other tests' programs become."""
+    """Return a trace whose bytes are part of the goldens below."""
     sketch = b'[["GetBlock",[],["matmul","main"],["b0"]]]'
     return Trace(sketch, tail, b"[[%d,[%d,4]]]" % (number, number))
 

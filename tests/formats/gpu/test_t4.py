@@ -167,7 +167,7 @@ def test_run_times_of_a_failed_row_are_no_times(tmp_path):
     [(2.0, False), (2.039, False), (1.961, False), (2.041, True), (1.959, True), (0.0, True)],
 )
 def test_a_time_that_is_not_the_mean(tmp_path, value, is_apart):
-    """It is neither a best time nor learnt from, and nothing of it is lost."""
+    """The record keeps its data, but is no best time and trains no model."""
     measurements = [{"name": "time", "value": value, "unit": "ms"}]
     file = write(tmp_path, document(row(measurements=measurements), row()))
     found, other, *remarks = read(file)
