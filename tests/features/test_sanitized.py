@@ -150,9 +150,6 @@ def test_the_tests_of_the_kernels(sanitized):
     assert "passed" in run([*command, *tests], folder, **environment)
 
 
-# ---- leaks ---------------------------------------------------------------------------------------
-
-
 def program(number):
     """Return a small program of its own: a tiled product, a thread and a condition."""
     build = NestBuilder()

@@ -38,8 +38,6 @@ def text(steps=STEPS, task=TASK, result=([0.5, 0.25], 0, 1.5, 1637575039), versi
     return json.dumps(line, ensure_ascii=False).encode()
 
 
-# ---------------------------------------------------------------------- the reference
-
 NUMBER = rb"(0|[1-9][0-9]{0,17})(?![0-9])"
 SPLIT = re.compile(
     rb'\["SP", [0-9]+, [0-9]+, ' + NUMBER + rb", \[((?:[0-9]+(?:, [0-9]+)*)?)\], [0-9]+\]"
@@ -129,9 +127,6 @@ def reference(line):
     return task, b"[" + b", ".join(templates) + b"]", packed, found[1], found[2]
 
 
-# ---------------------------------------------------------------------- the kernel
-
-
 def test_a_line_by_hand():
     task, template, numbers, result, version = cut_line(text())
     assert json.loads(task) == TASK
@@ -215,9 +210,6 @@ def test_mutated_lines_are_cut_alike():
         assert cut_line(line) == reference(line), line
         cut += cut_line(line) is not None
     assert cut > 200
-
-
-# ---------------------------------------------------------------------- the reader
 
 
 def both(reader, line):

@@ -179,9 +179,6 @@ def test_standard_input(store, old):
     assert retry_quarantine(store).recovered == 1
 
 
-# ------------------------------------------------------------------ MetaSchedule
-
-
 @pytest.fixture
 def old_records(monkeypatch):
     """A context in which tunedb does not understand times from 5 s on yet."""

@@ -143,9 +143,6 @@ def test_a_program_that_counts_twice_is_there_twice():
     assert one.scores() == pytest.approx(other.scores()[:20], rel=1e-5)
 
 
-# ---- equal for any number of threads ------------------------------------------------------------
-
-
 @given(st.lists(st.integers(-(10**9), 10**9), min_size=1, max_size=50), st.randoms())
 def test_sums_do_not_depend_on_their_order(values, random):
     values = np.array(values) / 7
@@ -197,9 +194,6 @@ def test_bounds_of_bins_come_from_a_sample(monkeypatch):
     assert objective.value(run.scores()) < before / 4
     direct = run.booster.inplace_predict(examples.rows).astype(float)
     assert run.scores() == pytest.approx(np.add.reduceat(direct, examples.starts[:-1]), rel=1e-5)
-
-
-# ---- what XGBoost refuses -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("choice", [{"eta": -1.0}, {"subsample": 2.0}, {"max_depth": -3}])

@@ -135,9 +135,6 @@ def test_versions_are_compared_as_numbers():
     assert cards.numbers("3.10.0") > cards.numbers("3.9.1")
 
 
-# ---------------------------------------------------------------------- evaluation
-
-
 @pytest.fixture
 def of_unknown_origin(examples):
     """A dataset whose random pool are the first trials: a third is too small a pool."""

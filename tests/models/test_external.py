@@ -65,9 +65,6 @@ def train(store, examples=EXAMPLES, recipe=None, **options):
     return fit_external(store, bare(examples), recipe or quick(), **options)
 
 
-# ---------------------------------------------------------------------- the same model
-
-
 @pytest.mark.parametrize(
     "choices",
     [
@@ -120,9 +117,6 @@ def test_rounds_are_reported(folder):
     on_round = lambda *round_: told.append(round_)  # noqa: E731
     train(Memory(EXAMPLES), recipe=quick(rounds=3), cache_dir=folder, on_round=on_round)
     assert told == [(1, None), (2, None), (3, None)]
-
-
-# ---------------------------------------------------------------------- what goes wrong
 
 
 def test_rows_that_are_gone(folder):
@@ -190,9 +184,6 @@ def test_bins_take_no_more_than_is_asked_for(columns, page_bytes, folder, monkey
     options = {"page_bytes": page_bytes, "cache_dir": folder, "on_round": on_round}
     train(Memory(examples), examples, quick(rounds=1), **options)
     assert found[0] <= asked[0] << 20
-
-
-# ---------------------------------------------------------------------- interrupts
 
 
 def test_interrupted_while_it_reads(folder):

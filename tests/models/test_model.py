@@ -42,9 +42,6 @@ def made_of(*boosters, columns=("a", "b"), **fields):
     return Model(quick(), "small", 3, columns, boosters, **fields)
 
 
-# ---- scores -------------------------------------------------------------------------------------
-
-
 def test_a_score_is_the_mean_of_sums_over_rows():
     model = made_of(constant(0.5), constant(0.25))
     rows = np.zeros((6, 2), np.float32)
@@ -119,9 +116,6 @@ def test_features_of_other_sets_and_versions_are_refused(model, change, message)
     with pytest.raises(UsageError, match=message) as caught:
         model.score_examples(replace(EXAMPLES, **change))
     assert "\n" not in str(caught.value)
-
-
-# ---- bytes --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rows", ["pack-sum", "aggregated"])

@@ -83,8 +83,6 @@ def test_no_program_of_an_origin():
         choose("origin:mutated", examples)
 
 
-# ---------------------------------------------------------------------- diverse
-
 GROUPS = st.lists(
     st.lists(st.sampled_from([0.0, 0.0625, 0.125, 0.25, 0.5, 1.0]), min_size=1, max_size=40),
     min_size=1,

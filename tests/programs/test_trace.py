@@ -245,8 +245,6 @@ def test_dump_value_is_canonical() -> None:
     assert traces.dump_value(value) == '{"a":"é","b":[1,true,null]}'.encode()
 
 
-# ---- properties ----------------------------------------------------------------------------------
-
 numbers = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 leaves = st.none() | st.booleans() | numbers | texts

@@ -169,9 +169,6 @@ def test_other_sketches_share_what_they_can(traces):
     assert tiles(made.draft)[0] == [4, 4, 2, 2]
 
 
-# ---------------------------------------------------------------------- donors that do not fit
-
-
 def test_another_family_has_nothing_to_give(traces):
     nothing = Draft.from_trace(split_trace([], []))
     assert adapt(nothing, traces.matmul()) is None

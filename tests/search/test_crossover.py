@@ -43,9 +43,6 @@ def defined_before_use(draft):
     return True
 
 
-# ---- what belongs to which block -----------------------------------------------------------------
-
-
 def test_steps_belong_to_the_block_that_they_change(traces):
     draft = traces.matmul(cached=True)
     found = owners(draft.instructions)
@@ -90,9 +87,6 @@ def test_a_category_belongs_to_what_it_splits(traces):
     assert owners(draft.instructions)[5] == C
     fetch = max(draft.decisions)
     assert owners(draft.instructions)[fetch] == ("A_shared", "main")
-
-
-# ---- parents of one skeleton ---------------------------------------------------------------------
 
 
 def test_each_block_is_taken_from_one_parent(traces):
@@ -142,9 +136,6 @@ def test_missing_decisions_are_taken_too(traces):
     second = traces.matmul((8, 2, 2, 2), unroll=2).without_decision(3)
     assert any(3 not in child.decisions for child in children(first, second))
     assert any(3 in child.decisions for child in children(first, second))
-
-
-# ---- parents of different skeletons --------------------------------------------------------------
 
 
 def test_sketches_are_joined(traces):

@@ -116,9 +116,6 @@ def test_logs_of_a_database(tmp_path):
         (tmp_path / f"x.db{suffix}").unlink()
 
 
-# ---------------------------------------------------------------------- writing
-
-
 def test_a_file_appears_as_a_whole_or_not_at_all(tmp_path):
     path = tmp_path / "x.txt"
     path.write_text("old")

@@ -20,7 +20,6 @@ from tunedb.formats.gpu.kernel_tuner import KernelTunerFormat
 from tunedb.formats.importer import import_log
 from tunedb.programs.kernel import join_parameters
 from tunedb.records import FailureKind, Measurement, Phase, Quarantined, Status
-from tunedb.storage.store import Store
 
 HEAD = {
     "device_name": "NVIDIA RTX A4000",
@@ -185,17 +184,16 @@ def test_lines_of_windows(tmp_path):
     assert len(read(write(tmp_path, b"\xef\xbb\xbf" + text_of().encode()))) == 4
 
 
-def test_a_run_that_goes_on_adds_its_new_entries(tmp_path):
-    with Store(":memory:") as store:
-        file = write(tmp_path, UNFINISHED["in the last entry"][0])
-        report = import_log(store, file, source="x")
-        assert (report.total.new, report.quarantined, len(report.remarks)) == (3, 0, 1)
-        report = import_log(store, write(tmp_path, text_of()), source="x")
-        assert (report.total.new, report.total.known, report.remarks) == (1, 3, [])
-        report = import_log(store, write(tmp_path, gzip.compress(text_of().encode())), source="x")
-        assert (report.total.new, report.total.known) == (0, 4)
-        best = [summary.best for summary in store.workloads.find()]
-        assert best == [0.0005]
+def test_a_run_that_goes_on_adds_its_new_entries(tmp_path, memory):
+    file = write(tmp_path, UNFINISHED["in the last entry"][0])
+    report = import_log(memory, file, source="x")
+    assert (report.total.new, report.quarantined, len(report.remarks)) == (3, 0, 1)
+    report = import_log(memory, write(tmp_path, text_of()), source="x")
+    assert (report.total.new, report.total.known, report.remarks) == (1, 3, [])
+    report = import_log(memory, write(tmp_path, gzip.compress(text_of().encode())), source="x")
+    assert (report.total.new, report.total.known) == (0, 4)
+    best = [summary.best for summary in memory.workloads.find()]
+    assert best == [0.0005]
 
 
 @given(st.integers(0, len(text_of()) - 1))

@@ -13,7 +13,6 @@ from tunedb.errors import FormatError
 from tunedb.formats.gpu.t1 import T1Format, read_t1, t1_input
 from tunedb.formats.importer import import_log
 from tunedb.records import Workload
-from tunedb.storage.store import Store
 
 INPUT = {
     "General": {"BenchmarkName": "conv"},
@@ -125,15 +124,14 @@ def test_a_condition_that_divides_by_zero_for_the_defaults_is_kept():
         found.is_legal({"tile": 1, "width": 15})
 
 
-def test_an_input_is_imported_as_a_workload(tmp_path):
+def test_an_input_is_imported_as_a_workload(tmp_path, memory):
     file = gpu_logs.write(tmp_path, INPUT, "conv__T1.json")
-    with Store(":memory:") as store:
-        for _ in range(2):
-            report = import_log(store, file, source="x")
-            assert (report.refused, report.workloads, report.total.read) == (None, 1, 0)
-        ((name, body),) = store.training.t1_inputs()
-        assert name == "convolution_kernel"
-        assert read_t1(body) == t1_input(INPUT)
+    for _ in range(2):
+        report = import_log(memory, file, source="x")
+        assert (report.refused, report.workloads, report.total.read) == (None, 1, 0)
+    ((name, body),) = memory.training.t1_inputs()
+    assert name == "convolution_kernel"
+    assert read_t1(body) == t1_input(INPUT)
 
 
 def test_inputs_are_told_from_their_schema(tmp_path):

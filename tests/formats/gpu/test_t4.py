@@ -409,35 +409,33 @@ def test_export_and_import_keep_records(tmp_path):
                 assert before.counter_set == after.counter_set
 
 
-def test_a_document_is_of_one_kernel_on_one_device(tmp_path):
-    with Store(":memory:") as store:
-        import_log(store, write(tmp_path, document(row()), "gemm__A100_T4.json"), source="x")
-        import_log(store, write(tmp_path, document(row()), "gemm__V100_T4.json"), source="y")
-        import_log(store, write(tmp_path, document(row()), "conv__V100_T4.json"), source="z")
-        for chosen in ({}, {"workload_ids": [1]}, {"target_ids": [2]}):
-            with pytest.raises(UsageError, match="choose with --workload and --target"):
-                export(store, **chosen)
-        report, data = export(store, workload_ids=[1], target_ids=[2])
-        assert (report.records, report.left_out) == (1, {"other workload": 1})
-        assert json.loads(data)["metadata"]["device_name"] == "V100"
-        report, data = export(store, target_ids=[99])
-        assert (report.records, data) == (0, b"")
-        with pytest.raises(UsageError, match="not a format of documents"):
-            export_document(store, "ansor", io.BytesIO())
+def test_a_document_is_of_one_kernel_on_one_device(tmp_path, memory):
+    import_log(memory, write(tmp_path, document(row()), "gemm__A100_T4.json"), source="x")
+    import_log(memory, write(tmp_path, document(row()), "gemm__V100_T4.json"), source="y")
+    import_log(memory, write(tmp_path, document(row()), "conv__V100_T4.json"), source="z")
+    for chosen in ({}, {"workload_ids": [1]}, {"target_ids": [2]}):
+        with pytest.raises(UsageError, match="choose with --workload and --target"):
+            export(memory, **chosen)
+    report, data = export(memory, workload_ids=[1], target_ids=[2])
+    assert (report.records, report.left_out) == (1, {"other workload": 1})
+    assert json.loads(data)["metadata"]["device_name"] == "V100"
+    report, data = export(memory, target_ids=[99])
+    assert (report.records, data) == (0, b"")
+    with pytest.raises(UsageError, match="not a format of documents"):
+        export_document(memory, "ansor", io.BytesIO())
 
 
-def test_contradictions_and_foreign_records_are_not_written(tmp_path):
+def test_contradictions_and_foreign_records_are_not_written(tmp_path, memory):
     apart = row(measurements=[{"name": "time", "value": 9.0, "unit": ""}])
-    with Store(":memory:") as store:
-        import_log(store, write(tmp_path, document(apart, row())), source="x")
-        other = copy.deepcopy(row())
-        other["configuration"]["tile"] = 5
-        file = write(tmp_path, document(other))
-        import_log(store, file, source="y", trust=Trust.FOREIGN)
-        report, data = export(store)
-        assert report.records == 1
-        assert report.left_out == {"T4 has no name for its failure": 1, "foreign source": 1}
-        check_schema(json.loads(data))
+    import_log(memory, write(tmp_path, document(apart, row())), source="x")
+    other = copy.deepcopy(row())
+    other["configuration"]["tile"] = 5
+    file = write(tmp_path, document(other))
+    import_log(memory, file, source="y", trust=Trust.FOREIGN)
+    report, data = export(memory)
+    assert report.records == 1
+    assert report.left_out == {"T4 has no name for its failure": 1, "foreign source": 1}
+    check_schema(json.loads(data))
 
 
 @given(st.floats(0, 1e6, allow_subnormal=False))
