@@ -335,37 +335,30 @@ def test_the_same_virtual_thread_is_one_axis():
     }
 
 
-def test_a_thread_bound_again_is_another_axis():
+@pytest.mark.parametrize(
+    ("is_inside", "expected"),
+    [
+        (False, [(4, 1, 4, 4), ("A_0", 1, -1, 4, 1, 0, 0), ("A_1", 1, -1, 8, 1, 0, 0)]),
+        # As AutoTVM's map has it: both places on the stack lead to the inner axis from then on,
+        # the outer one is frozen and never closed. 8 for each of two places, and again when the
+        # outer place closes.
+        (True, [(4, 1, 4, -1), ("A_0", 1, -1, 1, 1, 0, 0), ("A_1", 1, -1, 512, 1, 0, 0)]),
+    ],
+)
+def test_a_thread_bound_again_is_another_axis(is_inside, expected):
     build = NestBuilder()
     a = build.buffer("A", [64], kind=1)
     thread = {"kind": ForKind.THREAD_BINDING, "tag": Tag.THREAD_X}
     tx = build.open_loop("threadIdx.x", 4, **thread)
     build.store(a, [build.loop_var(tx)], build.float_(1.0))
-    build.close_loop()
+    if not is_inside:
+        build.close_loop()
     build.open_loop("threadIdx.x", 8, again=tx, **thread)
     build.store(a, [build.loop_var(tx)], build.float_(1.0))
-    rows = get_itervar_feature(closed(build))
-    assert [row[1][1:5] for row in rows] == [(4, 1, 4, 4), (8, 1, 8, 8)]
-    assert [row[3:] for row in rows] == [
-        (("A_0", 1, -1, 4, 1, 0, 0),),
-        (("A_1", 1, -1, 8, 1, 0, 0),),
-    ]
-
-
-def test_a_thread_bound_again_inside_itself():
-    """As AutoTVM's map has it: both places on the stack lead to the inner axis from then on."""
-    build = NestBuilder()
-    a = build.buffer("A", [64], kind=1)
-    thread = {"kind": ForKind.THREAD_BINDING, "tag": Tag.THREAD_X}
-    tx = build.open_loop("threadIdx.x", 4, **thread)
-    build.store(a, [build.loop_var(tx)], build.float_(1.0))  # stays with the first axis
-    build.open_loop("threadIdx.x", 8, again=tx, **thread)
-    build.store(a, [build.loop_var(tx)], build.float_(1.0))
-    outer, inner = get_itervar_feature(closed(build, 2))
-    assert outer[1][1:5] == (4, 1, 4, -1)  # frozen, never closed
-    assert outer[3:] == (("A_0", 1, -1, 1, 1, 0, 0),)
-    # 8 for each of two places, and again when the outer place closes.
-    assert inner[3:] == (("A_1", 1, -1, 512, 1, 0, 0),)
+    first, second = get_itervar_feature(closed(build, 1 + is_inside))
+    assert [first[1][1:5], *first[3:], *second[3:]] == expected
+    assert second[1][1] == 8
+    assert is_inside or second[1][1:5] == (8, 1, 8, 8)
 
 
 def test_unknown_thread():

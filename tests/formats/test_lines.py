@@ -71,14 +71,13 @@ def test_every_length_around_the_limit(short, length):
     assert found[1].data == b"next"
 
 
-def test_positions_are_asked_for_with_each_line():
-    stream = io.BytesIO(b"one\ntwo\nthree\n")
-    assert [line.position for line in read_lines(stream, stream.tell)] == [4, 8, 14]
-
-
-def test_the_position_of_a_too_long_line_is_behind_it(short):
-    stream = io.BytesIO(b"x" * 40 + b"\nb\n")
-    assert [line.position for line in read_lines(stream, stream.tell)] == [41, 43]
+@pytest.mark.parametrize(
+    ("data", "positions"),
+    [(b"one\ntwo\nthree\n", [4, 8, 14]), (b"x" * 40 + b"\nb\n", [41, 43])],
+)
+def test_positions_are_behind_the_lines(short, data, positions):
+    stream = io.BytesIO(data)
+    assert [line.position for line in read_lines(stream, stream.tell)] == positions
 
 
 def test_one_line_at_a_time():

@@ -203,21 +203,20 @@ def test_a_file_that_is_no_log(lines, reason, tmp_path):
     assert "\n" not in message
 
 
-def test_leading_lines_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "MAX_LEADING_LINES", 4)
-    few = read(write(tmp_path / "few", "a", "", "b", "# c", "d", V1))
-    assert [f.item.line for f in few if isinstance(f.item, Quarantined)] == [1, 3, 5]
-    found, message = refused(write(tmp_path / "many", "a", "b", "c", "d", V1))
+@pytest.mark.parametrize(
+    ("limit", "most", "few", "many", "numbers"),
+    [
+        ("MAX_LEADING_LINES", 4, ["a", "", "b", "# c", "d"], ["a", "b", "c", "d"], [1, 3, 5]),
+        ("MAX_LINE_BYTES", 1000, ["a" * 400] * 2, ["a" * 400] * 3, [1, 2]),
+    ],
+)
+def test_leading_junk_is_bounded(limit, most, few, many, numbers, tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, limit, most)
+    found = read(write(tmp_path / "few", *few, V1))
+    assert [f.item.line for f in found if isinstance(f.item, Quarantined)] == numbers
+    found, message = refused(write(tmp_path / "many", *many, V1))
     assert found == []
     assert "line 1" in message
-
-
-def test_leading_bytes_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "MAX_LINE_BYTES", 1000)
-    few = read(write(tmp_path / "few", "a" * 400, "b" * 400, V1))
-    assert [f.item.line for f in few if isinstance(f.item, Quarantined)] == [1, 2]
-    found, _ = refused(write(tmp_path / "many", "a" * 400, "b" * 400, "c" * 400, V1))
-    assert found == []
 
 
 def test_lines_of_a_file_that_is_known_to_be_a_log_are_not_held():

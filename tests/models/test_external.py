@@ -144,19 +144,16 @@ def test_no_such_folder(tmp_path):
         train(Memory(EXAMPLES), cache_dir=tmp_path / "gone")
 
 
-def test_a_full_disk(mount):
+@pytest.mark.parametrize("fit", ["nothing", "rows"])
+def test_a_full_disk(mount, fit):
+    """Where the rows fit and the bins do not, XGBoost would abort the process."""
     examples = learnable(programs=500, columns=60)
-    folder = mount("256k")
-    with pytest.raises(StorageError, match=r"cannot be written there .*choose another folder"):
-        train(Memory(examples), examples, cache_dir=folder)
-    assert list(folder.iterdir()) == []
-
-
-def test_a_disk_that_would_be_full_of_bins(mount):
-    """The rows fit, and the bins would not: XGBoost would abort the process."""
-    examples = learnable(programs=500, columns=60)
-    folder = mount(f"{examples.rows.nbytes // 1024 + 100}k")
-    with pytest.raises(StorageError, match="MiB are needed, but 0 are free"):
+    size, message = "256k", r"cannot be written there .*choose another folder"
+    if fit == "rows":
+        size = f"{examples.rows.nbytes // 1024 + 100}k"
+        message = "MiB are needed, but 0 are free"
+    folder = mount(size)
+    with pytest.raises(StorageError, match=message):
         train(Memory(examples), examples, cache_dir=folder)
     assert list(folder.iterdir()) == []
 

@@ -155,10 +155,12 @@ def test_a_card_without_body_is_trained_again_to_the_byte(stored, warnings):
     assert warnings == []
 
 
-def test_a_card_of_other_data_cannot_be_rebuilt(stored):
+def test_a_card_of_other_data_is_neither_found_nor_rebuilt(stored):
     made = quick(stored, keep_body=False)
+    assert find(stored, feature_set=SMALL_STEPS).size is None
     stored.records.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
     add_rows(stored)
+    assert find(stored, feature_set=SMALL_STEPS) is None
     with pytest.raises(UsageError, match=r"only its card is stored.*tunedb train"):
         load_model(stored, made.stored)
 
@@ -370,14 +372,6 @@ def test_no_model_for_a_target_or_feature_set(stored):
     assert find(stored, feature_set=SMALL_STEPS, target_ids=[1, 2]) is None
     assert find(stored, feature_set=SmallSteps(version=2)) is None
     assert find(stored, feature_set=Modules()) is None
-
-
-def test_a_card_of_other_data_is_not_found(stored):
-    quick(stored, keep_body=False)
-    assert find(stored, feature_set=SMALL_STEPS).size is None
-    stored.records.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
-    add_rows(stored)
-    assert find(stored, feature_set=SMALL_STEPS) is None
 
 
 def test_data_are_read_once_for_many_models(stored, monkeypatch):

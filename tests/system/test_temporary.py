@@ -171,31 +171,22 @@ def test_a_worker_process_does_not_keep_a_folder(tmp_path, hold):
     assert sweep(tmp_path) == 1
 
 
-def test_a_sweeper_that_is_faster_than_the_maker(tmp_path, monkeypatch):
-    """The folder goes before its lock is made, and another one is made."""
-    real, swept = Path.mkdir, []
+@pytest.mark.parametrize(
+    ("owner", "name", "is_before"), [(Path, "mkdir", False), (temporary.fcntl, "flock", True)]
+)
+def test_a_sweeper_that_is_faster_than_the_maker(owner, name, is_before, tmp_path, monkeypatch):
+    """The folder goes before its lock is made or taken, and another one is made."""
+    real, swept = getattr(owner, name), []
 
-    def made_and_swept(path, *args, **kwargs):
-        real(path, *args, **kwargs)
-        if not swept:
-            swept.append(sweep(tmp_path))
-
-    monkeypatch.setattr(Path, "mkdir", made_and_swept)
-    with TemporaryFolder("known", tmp_path) as folder:
-        assert swept == [1]
-        assert list(tmp_path.iterdir()) == [folder.path]
-
-
-def test_a_sweeper_that_takes_the_lock_first(tmp_path, monkeypatch):
-    real, swept = temporary.fcntl.flock, []
-
-    def swept_first(lock, operation):
+    def with_sweeper(*args, **options):
+        if not is_before:
+            real(*args, **options)
         if not swept:
             swept.append(None)
             swept[0] = sweep(tmp_path)
-        return real(lock, operation)
+        return real(*args, **options) if is_before else None
 
-    monkeypatch.setattr(temporary.fcntl, "flock", swept_first)
+    monkeypatch.setattr(owner, name, with_sweeper)
     with TemporaryFolder("known", tmp_path) as folder:
         assert swept == [1]
         assert list(tmp_path.iterdir()) == [folder.path]
