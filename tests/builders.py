@@ -117,8 +117,31 @@ def make_measurement(number=0, secs=(0.001,), *, workload=0, target=0, empty=Fal
 
 
 def make_batch(marker, size):
-    """Return `size` measurements that nobody else makes, all with ``measured_at == marker``."""
+    """Return `size` unique measurements, all with ``measured_at == marker``."""
     return [
         make_measurement(i % 7, (1e-3 + 1e-6 * i,), measured_at=marker, occurrence=i)
         for i in range(size)
     ]
+
+
+def leb128(number):
+    """Return a number as a varint."""
+    groups = []
+    while number >= 128:
+        groups.append(number % 128 + 128)
+        number //= 128
+    return bytes([*groups, number])
+
+
+class EntryPoint:
+    """An entry point of another package; an error in place of its object is raised."""
+
+    dist = None
+
+    def __init__(self, name, found, value="other:OBJECT"):
+        self.name, self.value, self._found = name, value, found
+
+    def load(self):
+        if isinstance(self._found, Exception):
+            raise self._found
+        return self._found

@@ -59,10 +59,7 @@ def commands(way: str, folder: Path) -> list[list[str]]:
         return [["tune", "--db", database, str(module), "--trials", "4"]]
     log.write_bytes(next(iter(small_logs.ansor("v0.6").values())))
     if way == "log line":
-        return [
-            ["import", "logs", "--db", database, str(log)],
-            ["top", "--db", database, "--json"],
-        ]
+        return [["import", "logs", "--db", database, str(log)], ["top", "--db", database, "--json"]]
     other = str(folder / "other.db")
     tunedb("db", "init", other)
     tunedb("import", "logs", "--db", other, str(log))

@@ -1,4 +1,4 @@
-"""Real public logs beside the repository; tests over them are skipped where they are not."""
+"""Real public logs beside the repository; without them their tests are skipped."""
 
 from pathlib import Path
 
@@ -12,6 +12,19 @@ GPU = DATA / "gpu"
 
 #: Records of TVM 0.27 on a processor, a work directory for each workload.
 MEASURED = DATA / "measured_cpu"
+
+
+def sources():
+    """Yield ``(section, subsection, cells)`` of each row of the tables in SOURCES.md."""
+    section = subsection = ""
+    for line in (DATA / "SOURCES.md").read_text().splitlines():
+        if line.startswith("# "):
+            section, subsection = line.removeprefix("# ").strip(), ""
+        elif line.startswith("#"):
+            subsection = line.strip("# ")
+        elif line.startswith("| ") and not set(line) <= set("|- "):
+            yield section, subsection, [cell.strip() for cell in line.strip("|").split("|")]
+
 
 needs_logs = pytest.mark.skipif(not DATA.is_dir(), reason=f"needs public logs in {DATA}")
 

@@ -1,4 +1,4 @@
-"""One small log of each format that tunedb reads, with all that real ones have.
+"""One small log of each format, with every feature of real ones.
 
 Each has 24 records; number 3 and number 20 are equal lines; numbers 5, 11, 17 and 23 failed. Two
 more lines are bad, and the last one is cut off, as a killed tuner leaves it (where a format has
@@ -9,6 +9,8 @@ import base64
 import json
 import sqlite3
 import struct
+
+from by_hand import contraction
 
 RECORDS, FAILED = 24, 4
 
@@ -116,113 +118,18 @@ def ansor(version):
 # ------------------------------------------------------------------ MetaSchedule
 
 
-class Nodes:
-    """The nodes of a module, in the encoding of TVM 0.8 to 0.21 or in that of TVM >= 0.22."""
-
-    OLD, NEW = "old", "new"
-
-    def __init__(self, encoding):
-        self.is_old = encoding == self.OLD
-        self.nodes = [{"type_key": ""} if self.is_old else {"type": "None"}]
-
-    def _add(self, node):
-        self.nodes.append(node)
-        return len(self.nodes) - 1
-
-    def add(self, old, new, **fields):
-        if self.is_old:
-            return self._add({"type_key": old, "attrs": {k: str(v) for k, v in fields.items()}})
-        return self._add({"type": new, "data": fields})
-
-    def text(self, text):
-        if self.is_old:
-            return self._add({"type_key": "runtime.String", "repr_str": text})
-        return self._add({"type": "ffi.String", "data": text})
-
-    def array(self, *items):
-        return self._add(
-            {"type_key": "Array", "data": list(items)}
-            if self.is_old
-            else {"type": "ffi.Array", "data": list(items)}
-        )
-
-    def map(self, *items):
-        return self._add(
-            {"type_key": "Map", "data": list(items)}
-            if self.is_old
-            else {"type": "ffi.Map", "data": list(items)}
-        )
-
-    def int(self, value):
-        if not self.is_old:
-            value = self._add({"type": "int", "data": value})
-        return self.add("IntImm", "ir.IntImm", dtype="int32", value=value)
-
-    def graph(self, root):
-        if self.is_old:
-            version = {"tvm_version": "0.9.dev0"}
-            return {"root": root, "nodes": self.nodes, "b64ndarrays": [], "attrs": version}
-        return {"root_index": root, "nodes": self.nodes, "metadata": {"tvm_version": "0.27.0"}}
+#: Dialects of graphs: before TVM 0.22, and of 0.27.
+OLD, NEW = "nodes", "boxed"
 
 
-def matmul(encoding, extent):
-    """A module that multiplies two matrices of `extent`, as far as tunedb looks at it."""
-    g = Nodes(encoding)
-
-    def variable(name):
-        return g.add("tir.Var", "tirx.Var", name=g.text(name), dtype="int32")
-
-    def buffer(name):
-        shape = g.array(g.int(extent), g.int(extent))
-        return g.add("tir.Buffer", "tirx.Buffer", name=g.text(name), shape=shape, dtype="float32")
-
-    def iterator(name, kind):
-        dom = g.add("Range", "ir.Range", min=g.int(0), extent=g.int(extent))
-        var = variable(name)
-        return var, g.add("tir.IterVar", "tirx.IterVar", dom=dom, var=var, iter_type=kind)
-
-    def load(source, *indices):
-        return g.add("tir.BufferLoad", "tirx.BufferLoad", buffer=source, indices=g.array(*indices))
-
-    a, b, c = (buffer(name) for name in "ABC")
-    (i, i_axis), (j, j_axis), (k, k_axis) = iterator("i", 0), iterator("j", 0), iterator("k", 2)
-    product = g.add("tir.Mul", "tirx.Mul", a=load(a, i, k), b=load(b, k, j), dtype="float32")
-    total = g.add("tir.Add", "tirx.Add", a=load(c, i, j), b=product, dtype="float32")
-    where = g.array(i, j)
-    zero = g.add("FloatImm", "ir.FloatImm", dtype="float32", value=0)
-    init = g.add("tir.BufferStore", "tirx.BufferStore", buffer=c, value=zero, indices=where)
-    store = g.add("tir.BufferStore", "tirx.BufferStore", buffer=c, value=total, indices=where)
-    block = g.add(
-        "tir.Block",
-        "s_tir.SBlock",
-        name_hint=g.text("matmul"),
-        iter_vars=g.array(i_axis, j_axis, k_axis),
-        init=init,
-        body=store,
-    )
-    body = g.add("tir.BlockRealize", "s_tir.SBlockRealize", block=block)
-    for name in "kji":
-        body = g.add(
-            "tir.For",
-            "tirx.For",
-            loop_var=variable(name),
-            min=g.int(0),
-            extent=g.int(extent),
-            kind=0,
-            body=body,
-        )
-    params = [variable(name) for name in ("a", "b", "c")]
-    symbol = g.map(g.text("global_symbol"), g.text("main"))
-    function = g.add(
-        "tir.PrimFunc",
-        "tirx.PrimFunc",
-        params=g.array(*params),
-        buffer_map=g.map(*(item for pair in zip(params, (a, b, c), strict=True) for item in pair)),
-        body=body,
-        attrs=g.add("DictAttrs", "ir.DictAttrs", __dict__=symbol),
-    )
-    name = g.add("GlobalVar", "ir.GlobalVar", name_hint=g.text("main"))
-    return g.graph(g.add("IRModule", "ir.IRModule", functions=g.map(name, function)))
+def matmul(dialect, extent):
+    """Return a module that multiplies two matrices of `extent`."""
+    spatial = {"i": extent, "j": extent}
+    workload = contraction(dialect, spatial, {"k": extent}, ["i", "k"], ["k", "j"], "matmul")
+    graph = json.loads(workload.body)
+    if dialect == OLD:
+        return graph | {"b64ndarrays": [], "attrs": {"tvm_version": "0.9.dev0"}}
+    return graph | {"metadata": {"tvm_version": "0.27.0"}}
 
 
 def workload_line(graph):
@@ -231,13 +138,13 @@ def workload_line(graph):
     return ["12345678901234567890", body]
 
 
-def workloads(encoding):
-    return [workload_line(matmul(encoding, extent)) for extent in (64, 128)]
+def workloads(dialect):
+    return [workload_line(matmul(dialect, extent)) for extent in (64, 128)]
 
 
-def metaschedule_records(encoding):
+def metaschedule_records(dialect):
     """Return records with the instructions of TVM 0.9 (arities of before 0.17) or of 0.27."""
-    is_old = encoding == Nodes.OLD
+    is_old = dialect == OLD
     lines = []
     for number, failed, (first, second) in numbers():
         n = 64 * (1 + number % 2)
@@ -266,11 +173,11 @@ def metaschedule_records(encoding):
     return lines
 
 
-def metaschedule(encoding):
-    lines = metaschedule_records(encoding)
+def metaschedule(dialect):
+    lines = metaschedule_records(dialect)
     missing = json.dumps([7, lines[4][1]])
     negative = json.dumps(lines[4]).replace("[0.0", "[-0.0")
-    text = "".join(json.dumps(line) + "\n" for line in workloads(encoding))
+    text = "".join(json.dumps(line) + "\n" for line in workloads(dialect))
     return {
         "database_tuning_record.json": as_log(lines, missing, negative),
         "database_workload.json": text.encode(),
@@ -279,7 +186,7 @@ def metaschedule(encoding):
 
 def metaschedule_stream():
     """Workload lines before the records, as ``cat`` makes of the two files."""
-    files = metaschedule(Nodes.NEW)
+    files = metaschedule(NEW)
     return {"both.json": files["database_workload.json"] + files["database_tuning_record.json"]}
 
 
@@ -292,10 +199,10 @@ def metaschedule_sqlite():
         "CREATE TABLE tuning_record "
         "(workload_index int, trace text, run_secs text, target text, args_info text)"
     )
-    connection.executemany("INSERT INTO workload VALUES (?, ?)", workloads(Nodes.OLD))
+    connection.executemany("INSERT INTO workload VALUES (?, ?)", workloads(OLD))
     rows = [
         (index, *("None" if field is None else json.dumps(field) for field in fields))
-        for index, fields in metaschedule_records(Nodes.OLD)
+        for index, fields in metaschedule_records(OLD)
     ]
     rows[9:9] = [(7, *rows[4][1:]), (0, "not JSON", *rows[4][2:]), (0, b"blob", *rows[4][2:])]
     connection.executemany("INSERT INTO tuning_record VALUES (?, ?, ?, ?, ?)", rows)
@@ -310,8 +217,8 @@ LOGS = {
     "autotvm v0.1": autotvm("v0.1"),
     "autotvm v0.2": autotvm("v0.2"),
     **{f"ansor v0.{n}": ansor(f"v0.{n}") for n in (2, 3, 4, 5, 6)},
-    "metaschedule old": metaschedule(Nodes.OLD),
-    "metaschedule new": metaschedule(Nodes.NEW),
+    "metaschedule old": metaschedule(OLD),
+    "metaschedule new": metaschedule(NEW),
     "metaschedule stream": metaschedule_stream(),
     "metaschedule sqlite": metaschedule_sqlite(),
 }

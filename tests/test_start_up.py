@@ -1,4 +1,4 @@
-"""What importing costs: the library loads other packages when it needs them."""
+"""Importing is cheap: the library loads other packages when it needs them."""
 
 from processes import printed
 

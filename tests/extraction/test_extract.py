@@ -150,7 +150,7 @@ def test_pages_and_filters(store):
     assert (found.programs, found.able, found.known) == (5, 5, 0)
 
 
-def test_what_tvm_may_get(store):
+def test_programs_that_tvm_may_get(store):
     """Programs of modules of today, measured by a source that is trusted."""
     foreign = replace(FOREIGN, name="f")
     verified = Source("v", SourceKind.FILE, Trust.VERIFIED)
@@ -179,7 +179,7 @@ def test_what_tvm_may_get(store):
 # ---------------------------------------------------------------------- extracting
 
 
-def test_what_is_missing_is_computed_in_batches(store, monkeypatch):
+def test_missing_features_are_computed_in_batches(store, monkeypatch):
     monkeypatch.setattr(limits, "FEATURE_PROGRAMS", 4)
     ids = fill(store, 10)
     store.features.add(Steps(), [(ids[3], np.zeros((1, 2)))])
@@ -253,10 +253,7 @@ def test_rows_that_cannot_be_stored_are_failures(store):
     steps.rows = lambda programs: [np.array(bad.get(p.id, [[1.0, 2.0]])) for p in programs]
     report = extract(store, steps)
     assert (report.done, report.failed) == (1, 2)
-    assert set(report.reasons) == {
-        "fake.steps: id is nan in row 0",
-        "fake.steps: 3 columns, not 2",
-    }
+    assert set(report.reasons) == {"fake.steps: id is nan in row 0", "fake.steps: 3 columns, not 2"}
 
 
 def test_a_set_that_breaks_its_promise_costs_its_own_programs(store):
@@ -354,7 +351,7 @@ def test_a_damaged_database_is_found_out(store, store_url):
 
 
 def test_reasons_survive_json(store):
-    """What TVM says may have any character."""
+    """Messages of TVM may have any character."""
     ids = fill(store, 1)
     steps = Steps()
     steps.rows = lambda programs: [ValueError("a\0b\ud800" + "x" * 50_000)] * len(programs)

@@ -21,6 +21,15 @@ _VALUE = [
 _BOOLS = range(Op.OP_EQ, Op.OP_OR + 1)
 
 
+def closed(build, loops=1, *, function=False):
+    """Close the loops that are open, and the function; return the program."""
+    for _ in range(loops):
+        build.close_loop()
+    if function:
+        build.close_function()
+    return build.nest
+
+
 class Program:
     """Draws a program into a `NestBuilder`."""
 

@@ -195,10 +195,7 @@ class Reference:
         if b[0] > 0 or b[1] < 0:
             return over(b)
         assert node["code"] == 0
-        parts = [
-            over((b[0], -1) if b[0] < 0 else whole),
-            over((1, b[1]) if b[1] > 0 else whole),
-        ]
+        parts = [over((b[0], -1) if b[0] < 0 else whole), over((1, b[1]) if b[1] > 0 else whole)]
         return ends(min(low for low, _ in parts), max(high for _, high in parts))
 
     def rest(self, node, a, b, whole, floors):

@@ -38,7 +38,7 @@ def at_least_one(x):
 
 @dataclass
 class Access:
-    """What a store does to a buffer."""
+    """Accesses of a store to a buffer."""
 
     buffer: int
     kind: str

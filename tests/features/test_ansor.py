@@ -10,6 +10,7 @@ from math import log2
 
 import numpy as np
 import pytest
+from nests import closed
 
 from tunedb.errors import UsageError
 from tunedb.features._nest import BufferKind, Call, ForKind, NestBuilder, Op, Tag
@@ -90,10 +91,7 @@ def elementwise():
         return [i, build.node(Op.OP_ADD, [outer, j1])]
 
     build.store(c, at(), build.node(Op.OP_ADD, [build.load(a, at()), build.load(b, at())], code=2))
-    for _ in range(3):
-        build.close_loop()
-    build.close_function()
-    return build.nest
+    return closed(build, 3, function=True)
 
 
 def _elementwise_row(flavour):
@@ -142,10 +140,7 @@ def matmul():
     j = build.loop_var(build.open_loop("j", 8))
     product = build.node(Op.OP_MUL, [build.load(a, [i, k]), build.load(b, [k, j])], code=2)
     build.store(c, [i, j], build.node(Op.OP_ADD, [build.load(c, [i, j]), product], code=2))
-    for _ in range(3):
-        build.close_loop()
-    build.close_function()
-    return build.nest
+    return closed(build, 3, function=True)
 
 
 def _matmul_row(flavour):
@@ -213,9 +208,7 @@ def shared_memory():
     build.close_loop()
     build.close_loop()
     build.close_block()
-    build.close_loop()
-    build.close_function()
-    return build.nest
+    return closed(build, function=True)
 
 
 def _shared_memory_rows(flavour):
@@ -280,7 +273,7 @@ def test_tvm_sees_no_threads_where_it_is_no_gpu():
 
 
 class TestWhereAnsorDiffers:
-    """What the two flavours make of the same small programs, by name."""
+    """Columns of the same small programs in both flavours."""
 
     @staticmethod
     def _rows(nest, gpu=False):
@@ -298,8 +291,7 @@ class TestWhereAnsorDiffers:
         for _ in range(2):
             build.store(c, [i], build.node(Op.OP_MUL, [build.load(a, [i])] * 2, code=2))
         build.store(c, [i], build.float_(0.0))
-        build.close_loop()
-        (tvm,), (ansor,) = self._rows(build.nest)
+        (tvm,), (ansor,) = self._rows(closed(build))
         assert tvm["float_mul"] == log2(8 + 1)
         assert ansor["float_mul"] == log2(16 + 1)
         # To TVM the second store is the last one, and A comes before C; to Ansor the third one,
@@ -316,8 +308,7 @@ class TestWhereAnsorDiffers:
         c = build.buffer("C", [8], BufferKind.BUFFER_PARAMETER)
         i = build.loop_var(build.open_loop("i", 8))
         build.store(c, [i], build.float_(0.0))
-        build.close_loop()
-        tvm, ansor = self._rows(build.nest)
+        tvm, ansor = self._rows(closed(build))
         assert tvm == []
         assert ansor[0]["outer_prod"] == log2(8 + 1)
         assert per_store_tvm(build.nest, gpu=False).shape == (0, 164)
@@ -345,13 +336,12 @@ class TestWhereAnsorDiffers:
     @pytest.mark.parametrize(
         ("code", "bits", "is_float"), [(4, 16, True), (10, 8, True), (0, 32, False), (2, 16, True)]
     )
-    def test_what_a_float_is(self, code, bits, is_float):
+    def test_types_that_count_as_float(self, code, bits, is_float):
         build = NestBuilder()
         a = build.buffer("A", [8], BufferKind.BUFFER_PARAMETER, code, bits)
         i = build.loop_var(build.open_loop("i", 8))
         build.store(a, [i], build.node(Op.OP_MUL, [build.load(a, [i])] * 2, code=code, bits=bits))
-        build.close_loop()
-        (tvm,), (ansor,) = self._rows(build.nest)
+        (tvm,), (ansor,) = self._rows(closed(build))
         assert (tvm["float_mul"] > 0) == (code == 2)
         assert (ansor["float_mul"] > 0) == is_float
 
@@ -361,8 +351,7 @@ class TestWhereAnsorDiffers:
         b = build.buffer("B", [8], BufferKind.BUFFER_PARAMETER, 6, 8)
         i = build.loop_var(build.open_loop("i", 8))
         build.store(b, [i], build.node(Op.OP_LT, [build.load(a, [i])] * 2, code=6, bits=8, lanes=4))
-        build.close_loop()
-        (tvm,), (ansor,) = self._rows(build.nest)
+        (tvm,), (ansor,) = self._rows(closed(build))
         assert (tvm["float_cmp"], tvm["int_cmp"]) == (0, log2(8 + 1))
         assert (ansor["float_cmp"], ansor["int_cmp"]) == (log2(32 + 1), 0)
 
@@ -380,18 +369,16 @@ class TestWhereAnsorDiffers:
     def test_nested_threads(self):
         build = NestBuilder()
         a = build.buffer("A", [8], BufferKind.BUFFER_PARAMETER)
-        bind = ForKind.THREAD_BINDING
         for tag, extent in (
             (Tag.VTHREAD, 2),
             (Tag.VTHREAD, 3),
             (Tag.THREAD_X, 4),
             (Tag.THREAD_X, 8),
         ):
-            i = build.loop_var(build.open_loop("i", extent, kind=bind, tag=tag))
+            loop = build.open_loop("i", extent, kind=ForKind.THREAD_BINDING, tag=tag)
+            i = build.loop_var(loop)
         build.store(a, [i], build.node(Op.OP_ADD, [build.load(a, [i])] * 2, code=2))
-        for _ in range(4):
-            build.close_loop()
-        (tvm,), (ansor,) = self._rows(build.nest, gpu=True)
+        (tvm,), (ansor,) = self._rows(closed(build, 4), gpu=True)
         assert (tvm["vthread_len"], tvm["threadIdx_x_len"]) == (log2(2 + 1), log2(4 + 1))
         assert (ansor["vthread_len"], ansor["threadIdx_x_len"]) == (log2(6 + 1), log2(8 + 1))
 
@@ -402,8 +389,7 @@ class TestWhereAnsorDiffers:
         eight = build.int_(8)
         at = [build.node(op, [fused, eight]) for op in (Op.OP_FLOORDIV, Op.OP_FLOORMOD)]
         build.store(a, at, build.node(Op.OP_ADD, [build.load(a, at)] * 2, code=2))
-        build.close_loop()
-        (tvm,), (ansor,) = self._rows(build.nest)
+        (tvm,), (ansor,) = self._rows(closed(build))
         assert tvm["B0.unique_bytes"] == log2(4 * 4 + 1)  # to TVM f % 8 is 0
         assert ansor["B0.unique_bytes"] == log2(4 * 32 + 1)
         assert ansor["parallel_type.kPosInnerSpatial"] == 1
@@ -413,8 +399,7 @@ class TestWhereAnsorDiffers:
         a = build.buffer("A", [8], BufferKind.BUFFER_PARAMETER)
         i = build.loop_var(build.open_loop("i", -3))
         build.store(a, [i], build.node(Op.OP_ADD, [build.load(a, [i])] * 2, code=2))
-        build.close_loop()
-        (tvm,), (ansor,) = self._rows(build.nest)
+        (tvm,), (ansor,) = self._rows(closed(build))
         assert (tvm["outer_prod"], ansor["outer_prod"]) == (log2(3 + 1), -log2(3 + 1))
 
     @pytest.mark.parametrize(
@@ -432,9 +417,7 @@ class TestWhereAnsorDiffers:
             loops.append(build.loop_var(build.open_loop(f"i{level}", 8, kind=kind)))
         at = loops[:spatial]
         build.store(a, at, build.node(Op.OP_ADD, [build.load(a, at)] * 2, code=2))
-        for _ in loops:
-            build.close_loop()
-        (tvm,), (ansor,) = self._rows(build.nest)
+        (tvm,), (ansor,) = self._rows(closed(build, len(loops)))
         assert tvm["unroll_type.kPosMixed"] == 1
         assert ansor[f"unroll_type.{where}"] == 1
 
@@ -444,8 +427,7 @@ class TestWhereAnsorDiffers:
         i = build.loop_var(build.open_loop("i", 8, kind=ForKind.VECTORIZED))
         half = build.node(Op.OP_FLOORDIV, [i, build.int_(2)])
         build.store(a, [half], build.node(Op.OP_ADD, [build.load(a, [half])] * 2, code=2))
-        build.close_loop()
-        _, (ansor,) = self._rows(build.nest)
+        _, (ansor,) = self._rows(closed(build))
         assert ansor["vec_type.kPosMixed"] == 1
 
 
@@ -490,11 +472,13 @@ class TestSets:
             PerStoreSet("other").nest_rows(matmul(), gpu=False)
 
 
-def test_workload_embedding():
-    names = ["T_softmax_maxelem", "Matmul", "T_batch_matmul_NT", "T_add_relu", "pool_max"]
-    assert workload_embedding(names).tolist() == [1, 1, 1, 1, 1, 0, 0, 0]
-    assert workload_embedding(["conv2d_winograd", "DepthwiseConv2d", "conv2d_nhwc"]).tolist() == [
-        *(0, 0, 0, 0, 0),
-        *(1, 1, 1),
-    ]
-    assert workload_embedding([]).tolist() == [0] * 8
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["T_softmax_maxelem", "Matmul", "T_batch_matmul_NT", "T_add_relu", "pool_max"], range(5)),
+        (["conv2d_winograd", "DepthwiseConv2d", "conv2d_nhwc"], range(5, 8)),
+        ([], []),
+    ],
+)
+def test_workload_embedding(names, found):
+    assert workload_embedding(names).tolist() == [int(n in found) for n in range(8)]

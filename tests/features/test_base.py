@@ -1,27 +1,14 @@
-"""Which feature sets there are."""
+"""The registry of feature sets."""
 
 import importlib.metadata
 
 import pytest
+from builders import EntryPoint as Entry
 from fake_sets import Scheduled, Steps
 
 from tunedb import extensions
 from tunedb.errors import NotFoundError, PluginError
 from tunedb.features import base
-
-
-class Entry:
-    """An entry point of another package."""
-
-    dist = None
-
-    def __init__(self, name, found, value="other:SET"):
-        self.name, self.value, self._found = name, value, found
-
-    def load(self):
-        if isinstance(self._found, Exception):
-            raise self._found
-        return self._found
 
 
 @pytest.fixture
@@ -61,7 +48,7 @@ def test_a_set_that_fails_is_reported_and_left_out(entries, monkeypatch):
     assert broken["broken"] == "ImportError: no kernel"
     assert "neither StepFeatures" in broken["alien"]
     assert broken["renamed"] == "TypeError: it calls itself 'fake.steps'"
-    assert "feature set broken (other:SET) does not load: no kernel" in told
+    assert "feature set broken (other:OBJECT) does not load: no kernel" in told
     assert len(told) == 3
     with pytest.raises(PluginError, match=r"'broken' does not load \(ImportError: no kernel\)"):
         base.feature_set("broken")

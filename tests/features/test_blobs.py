@@ -57,7 +57,7 @@ def test_other_shapes_and_types_are_refused(rows):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e39, -1e300])
-def test_what_no_model_learns_from_is_refused_by_name(value):
+def test_values_that_are_not_finite_are_refused_by_name(value):
     rows = np.zeros((3, 2))
     rows[2, 1] = value
     with pytest.raises(FormatError, match=r"fake\.steps: decisions is .* in row 2"):
@@ -113,7 +113,7 @@ def test_hostile_frames():
 
 
 def test_a_bomb_is_not_unpacked():
-    """A frame of a gigabyte beside small numbers: no more than they say comes out."""
+    """A frame of a gigabyte with small sizes is not unpacked beyond them."""
     compressor = zstd.ZstdCompressor()
     bomb = b"".join(compressor.compress(bytes(2**24)) for _ in range(64)) + compressor.flush()
     assert len(bomb) < 2**20

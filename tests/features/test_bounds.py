@@ -74,7 +74,7 @@ class TestByHand:
         index = build.node(Op.OP_FLOORDIV, [build.int_(6), i])
         assert bounds(build.nest, index, [0], exact=True)[:2] == (2, 6)
 
-    def test_what_is_not_asked_may_divide_by_zero(self):
+    def test_unused_operands_may_divide_by_zero(self):
         build, (i,) = _loops(4)
         broken = build.node(Op.OP_FLOORDIV, [i, build.int_(0)])
         test = build.node(Op.OP_LT, [broken, i], code=6, bits=8)

@@ -9,6 +9,7 @@ import pytest
 import reference_itervar as reference
 from hypothesis import given
 from hypothesis import strategies as st
+from nests import closed
 
 from tunedb.errors import LimitError, UsageError
 from tunedb.features._nest import ForKind, NestBuilder, Op, Tag
@@ -51,9 +52,7 @@ def gemm(n=128):
     right = build.load(b, [add(build, vy, mul(build, vk, build.int_(n)))])
     value = add(build, build.load(c, [at]), mul(build, left, right, **FLOAT), **FLOAT)
     build.store(c, [at], value)
-    for _ in range(3):
-        build.close_loop()
-    return build.nest
+    return closed(build, 3)
 
 
 def thread_gemv():
@@ -74,9 +73,7 @@ def thread_gemv():
     build.store(local, [zero], add(build, build.load(local, [zero]), product, **FLOAT))
     build.close_loop()
     build.store(c, [place], build.load(local, [zero]))
-    build.close_loop()
-    build.close_loop()
-    return build.nest
+    return closed(build, 2)
 
 
 def one_hot(name):
@@ -173,8 +170,7 @@ def test_one_axis_logarithmic():
     half = build.float_(0.5)
     quotient = build.node(Op.OP_DIV, [build.load(a, [build.loop_var(i)]), half], **FLOAT)
     build.store(a, [build.loop_var(i)], quotient)
-    build.close_loop()
-    nest = build.nest
+    nest = closed(build)
     # log2(7 + 1) = 3; log2(1 + 1) = 1; mod -1 becomes -log2(2) = -1.
     wanted = [3, 1, 3, 3, *one_hot("PARALLEL"), 0, 0, 1, *(1, -1, 3, 1, 0, 0) * 2]
     assert get_itervar_feature_flatten(nest) == pytest.approx(wanted)
@@ -190,19 +186,12 @@ def test_flat_length_and_names():
     assert len(names) == len(values) == 138
     assert values.dtype == np.float64
     assert names[:5] == [
-        "f0.x._attr_.length",
-        "f1.x._attr_.nest_level",
-        "f2.x._attr_.topdown",
-        "f3.x._attr_.bottomup",
-        "f4.x._attr_.ann_0",
+        *("f0.x._attr_.length", "f1.x._attr_.nest_level", "f2.x._attr_.topdown"),
+        *("f3.x._attr_.bottomup", "f4.x._attr_.ann_0"),
     ]
     assert names[14:20] == [
-        "f14.x._attr_.ann_10",
-        "f15.x._arith_.add",
-        "f16.x._arith_.mul",
-        "f17.x._arith_.div",
-        "f18.x.A_0.stride",
-        "f19.x.A_0.mod",
+        *("f14.x._attr_.ann_10", "f15.x._arith_.add", "f16.x._arith_.mul", "f17.x._arith_.div"),
+        *("f18.x.A_0.stride", "f19.x.A_0.mod"),
     ]
     assert names[-1] == "f137.k.C_2.T_reuse"
     by_name = dict(zip(names, values, strict=True))
@@ -241,8 +230,7 @@ def kernel(body, *, extent=4, **loop):
     a = build.buffer("A", [64], kind=1)
     i = build.open_loop("i", extent, **loop)
     body(build, a, i)
-    build.close_loop()
-    return build.nest
+    return closed(build)
 
 
 def store_at(index):
@@ -276,9 +264,7 @@ def test_extent_that_is_no_constant_counts_as_minus_one():
     build.open_loop("outer", 8)
     i = build.open_loop("i", (build.free_var("n"),))
     build.store(a, [build.loop_var(i)], build.float_(1.0))
-    build.close_loop()
-    build.close_loop()
-    outer, inner = get_itervar_feature(build.nest)
+    outer, inner = get_itervar_feature(closed(build, 2))
     assert inner[1][1:5] == (-1, 2, -8, -1)
     assert inner[3] == ("A_0", 1, -1, -1, 1, 0, 0)
     assert outer[3] == ("A_0", 0, -1, -1, 8, 0, 0)
@@ -311,9 +297,7 @@ def test_reuse_of_zero_divides_nothing():
     build.open_loop("bx", 4, kind=ForKind.THREAD_BINDING, tag=Tag.BLOCK_X)
     build.open_loop("tx", 0, kind=ForKind.THREAD_BINDING, tag=Tag.THREAD_X)
     build.store(a, [build.int_(0)], build.float_(1.0))
-    build.close_loop()
-    build.close_loop()
-    assert get_itervar_feature(build.nest)[0][3] == ("A_0", 0, -1, 1, 0, 1, 0)
+    assert get_itervar_feature(closed(build, 2))[0][3] == ("A_0", 0, -1, 1, 0, 1, 0)
 
 
 def test_products_wrap_at_64_bits():
@@ -321,9 +305,7 @@ def test_products_wrap_at_64_bits():
     a = build.buffer("A", [64], kind=1)
     loops = [build.open_loop(f"i{n}", 2**31, bits=64) for n in range(3)]
     build.store(a, [build.loop_var(loops[0])], build.float_(1.0))
-    for _ in loops:
-        build.close_loop()
-    rows = get_itervar_feature(build.nest)
+    rows = get_itervar_feature(closed(build, len(loops)))
     assert [row[1][3] for row in rows] == [2**31, 2**62, 0]  # 2^93
     assert rows[0][3] == ("A_0", 1, -1, 2**31, 2**62, 0, 0)
     assert rows[0][1][4] == 0
@@ -343,8 +325,7 @@ def test_the_same_virtual_thread_is_one_axis():
         build.close_loop()
     build.open_loop("vthread", 2, kind=ForKind.THREAD_BINDING, tag=Tag.VTHREAD, again=first)
     build.store(a, [build.loop_var(first)], build.float_(1.0))  # under no axis any more
-    build.close_loop()
-    rows = get_itervar_feature(build.nest)
+    rows = get_itervar_feature(closed(build))
     assert [row[0][1] for row in rows] == ["vthread", "i"]
     assert [row[1][1:4] for row in rows] == [(2, 1, 2), (8, 2, 16)]
     assert touches(rows)["vthread"] == {
@@ -354,40 +335,30 @@ def test_the_same_virtual_thread_is_one_axis():
     }
 
 
-def test_a_thread_bound_again_is_another_axis():
+@pytest.mark.parametrize(
+    ("is_inside", "expected"),
+    [
+        (False, [(4, 1, 4, 4), ("A_0", 1, -1, 4, 1, 0, 0), ("A_1", 1, -1, 8, 1, 0, 0)]),
+        # As AutoTVM's map has it: both places on the stack lead to the inner axis from then on,
+        # the outer one is frozen and never closed. 8 for each of two places, and again when the
+        # outer place closes.
+        (True, [(4, 1, 4, -1), ("A_0", 1, -1, 1, 1, 0, 0), ("A_1", 1, -1, 512, 1, 0, 0)]),
+    ],
+)
+def test_a_thread_bound_again_is_another_axis(is_inside, expected):
     build = NestBuilder()
     a = build.buffer("A", [64], kind=1)
     thread = {"kind": ForKind.THREAD_BINDING, "tag": Tag.THREAD_X}
     tx = build.open_loop("threadIdx.x", 4, **thread)
     build.store(a, [build.loop_var(tx)], build.float_(1.0))
-    build.close_loop()
+    if not is_inside:
+        build.close_loop()
     build.open_loop("threadIdx.x", 8, again=tx, **thread)
     build.store(a, [build.loop_var(tx)], build.float_(1.0))
-    build.close_loop()
-    rows = get_itervar_feature(build.nest)
-    assert [row[1][1:5] for row in rows] == [(4, 1, 4, 4), (8, 1, 8, 8)]
-    assert [row[3:] for row in rows] == [
-        (("A_0", 1, -1, 4, 1, 0, 0),),
-        (("A_1", 1, -1, 8, 1, 0, 0),),
-    ]
-
-
-def test_a_thread_bound_again_inside_itself():
-    """As AutoTVM's map has it: both places on the stack lead to the inner axis from then on."""
-    build = NestBuilder()
-    a = build.buffer("A", [64], kind=1)
-    thread = {"kind": ForKind.THREAD_BINDING, "tag": Tag.THREAD_X}
-    tx = build.open_loop("threadIdx.x", 4, **thread)
-    build.store(a, [build.loop_var(tx)], build.float_(1.0))  # stays with the first axis
-    build.open_loop("threadIdx.x", 8, again=tx, **thread)
-    build.store(a, [build.loop_var(tx)], build.float_(1.0))
-    build.close_loop()
-    build.close_loop()
-    outer, inner = get_itervar_feature(build.nest)
-    assert outer[1][1:5] == (4, 1, 4, -1)  # frozen, never closed
-    assert outer[3:] == (("A_0", 1, -1, 1, 1, 0, 0),)
-    # 8 for each of two places, and again when the outer place closes.
-    assert inner[3:] == (("A_1", 1, -1, 512, 1, 0, 0),)
+    first, second = get_itervar_feature(closed(build, 1 + is_inside))
+    assert [first[1][1:5], *first[3:], *second[3:]] == expected
+    assert second[1][1] == 8
+    assert is_inside or second[1][1:5] == (8, 1, 8, 8)
 
 
 def test_unknown_thread():
@@ -406,7 +377,7 @@ def test_unknown_thread():
         (lambda b, i, j: add(b, mul(b, b.int_(16), i), j), 1, 1),  # constant on the left
         (lambda b, i, j: mul(b, add(b, i, j), b.int_(16)), 1, 1),  # of a sum
         (lambda b, i, j: add(b, mul(b, i, b.int_(16)), mul(b, i, b.int_(4))), 16, 0),
-        # The variable was met: its stride waits for the next new one.
+        # The second stride of a variable goes to the next new one.
         (lambda b, i, j: add(b, add(b, mul(b, i, b.int_(16)), mul(b, i, b.int_(4))), j), 16, 4),
         (lambda b, i, j: b.node(Op.OP_FLOORMOD, [mul(b, i, b.int_(4)), b.int_(8)]), 4, 0),
         (lambda b, i, j: add(b, mul(b, i, b.int_(-2)), j), -2, 1),
@@ -419,9 +390,7 @@ def test_stride(index, i, j):
     a = build.buffer("A", [4096], kind=1)
     outer, inner = build.open_loop("i", 4), build.open_loop("j", 4)
     build.store(a, [index(build, build.loop_var(outer), build.loop_var(inner))], build.float_(1.0))
-    build.close_loop()
-    build.close_loop()
-    assert [row[3][1] for row in get_itervar_feature(build.nest)] == [i, j]
+    assert [row[3][1] for row in get_itervar_feature(closed(build, 2))] == [i, j]
 
 
 def test_order_of_accesses():
@@ -433,14 +402,10 @@ def test_order_of_accesses():
     vi, vj = build.loop_var(i), build.loop_var(j)
     test = build.node(Op.OP_LT, [build.load(a, [vi]), build.float_(0.0)], code=6, bits=8)
     chosen = build.node(
-        Op.OP_SELECT,
-        [test, build.load(a, [vj]), build.load(a, [build.load(where, [vi])])],
-        **FLOAT,
+        Op.OP_SELECT, [test, build.load(a, [vj]), build.load(a, [build.load(where, [vi])])], **FLOAT
     )
     build.store(a, [build.load(where, [vj])], chosen)
-    build.close_loop()
-    build.close_loop()
-    seen = touches(get_itervar_feature(build.nest))
+    seen = touches(get_itervar_feature(closed(build, 2)))
     # A_0 the store through where[j], A_1 the condition, A_2, A_3 through where[i].
     assert {name: values[0] for name, values in seen["i"].items()} == {
         "A_0": 0, "A_1": 1, "A_2": 0, "A_3": 1, "where_0": 1, "where_1": 0,
@@ -456,8 +421,7 @@ def test_accesses_are_sorted_as_text_and_counted_by_name():
     i = build.open_loop("i", 4)
     for buffer in [buffers[0]] * 6 + buffers + [buffers[2]] * 4:
         build.store(buffer, [build.loop_var(i)], build.float_(1.0))
-    build.close_loop()
-    names = [pair[0] for pair in get_itervar_feature(build.nest)[0][3:]]
+    names = [pair[0] for pair in get_itervar_feature(closed(build))[0][3:]]
     wanted = ["C.local_0", "C_1_0", "ä_0", "_0", *(f"C_{n}" for n in range(12))]
     assert names == sorted(wanted)
     assert names.index("C_10") < names.index("C_2")
@@ -497,8 +461,7 @@ def test_outside_of_any_loop():
     assert get_itervar_feature(build.nest) == []
     i = build.open_loop("i", 4)
     build.store(a, [build.loop_var(i)], build.float_(0.0))
-    build.close_loop()
-    assert get_itervar_feature(build.nest)[0][3][0] == "A_3"  # counted all the same
+    assert get_itervar_feature(closed(build))[0][3][0] == "A_3"  # counted all the same
 
 
 @pytest.mark.parametrize("loops", [0, 1])
@@ -532,8 +495,7 @@ def test_a_scalar_buffer_has_no_index():
     a = build.buffer("A", [], kind=1)
     build.open_loop("i", 4)
     build.store(a, [], build.load(a, []))
-    build.close_loop()
-    assert [pair[:3] for pair in get_itervar_feature(build.nest)[0][3:]] == [
+    assert [pair[:3] for pair in get_itervar_feature(closed(build))[0][3:]] == [
         ("A_0", 0, -1),
         ("A_1", 0, -1),
     ]
@@ -564,8 +526,7 @@ def test_deep_expressions_need_no_stack():
         left = add(build, left, build.float_(1.0), **FLOAT)
         right = add(build, build.float_(1.0), right, **FLOAT)
     build.store(a, [build.loop_var(i)], add(build, left, right, **FLOAT))
-    build.close_loop()
-    assert get_itervar_feature(build.nest)[0][2] == ("_arith_", 400_001, 0, 0)
+    assert get_itervar_feature(closed(build))[0][2] == ("_arith_", 400_001, 0, 0)
 
 
 def test_loops_too_deep_for_their_accesses():

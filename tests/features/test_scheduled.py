@@ -8,6 +8,7 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interpreter import Interpreter
+from nests import closed
 
 from tunedb.features._nest import BufferKind, ForKind, IterKind, NestBuilder, Op, Tag
 from tunedb.features._scheduled import Scheduler
@@ -59,11 +60,9 @@ def one_index(extents, make):
     ]
     index = make(build, *(build.loop_var(loop) for loop in loops))
     build.store(buffer, [index], build.load(buffer, [index]))
-    for _ in loops:
-        build.close_loop()
-    build.close_function()
-    before = [access[:2] for access in Interpreter(build.nest).accesses]
-    out = Scheduler().rewrite(build.nest)
+    nest = closed(build, len(loops), function=True)
+    before = [access[:2] for access in Interpreter(nest).accesses]
+    out = Scheduler().rewrite(nest)
     assert [access[:2] for access in Interpreter(out).accesses] == before
     dump = out.dump()
     return expression(dump, dump["stmts"][0]["indices"][0])
@@ -216,10 +215,7 @@ def reduction_over_threads(serial, predicate=None):
     total = build.node(Op.OP_ADD, [build.load(b, [i]), build.load(a, [i, reduced])], code=2)
     build.store(b, [i], total)
     build.close_block()
-    for _ in range(3):
-        build.close_loop()
-    build.close_function()
-    return build.nest
+    return closed(build, 3, function=True)
 
 
 @pytest.mark.parametrize(
@@ -259,10 +255,7 @@ def test_a_window_is_an_access_of_what_is_behind():
     build.match(window, a, region)
     j = build.open_loop("j", 8)
     build.store(window, [build.loop_var(j)], build.load(window, [build.loop_var(j)]))
-    build.close_loop()
-    build.close_loop()
-    build.close_function()
-    dump = Scheduler().rewrite(build.nest).dump()
+    dump = Scheduler().rewrite(closed(build, 2, function=True)).dump()
     (stmt,) = dump["stmts"]
     assert dump["buffers"][stmt["buffer"]]["name"] == "A"
     assert [expression(dump, one) for one in stmt["indices"]] == ["i", "(j + 16)"]
@@ -275,9 +268,7 @@ def test_loops_without_iterations_have_no_rows():
     a = build.buffer("A", [8], kind=PARAMETER)
     i = build.open_loop("i", 0)
     build.store(a, [build.loop_var(i)], build.load(a, [build.loop_var(i)]))
-    build.close_loop()
-    build.close_function()
-    assert scheduled_rows(build.nest, gpu=False).shape == (0, 164)
+    assert scheduled_rows(closed(build, function=True), gpu=False).shape == (0, 164)
 
 
 def test_sums_of_many_terms_are_kept_whole():
@@ -289,9 +280,7 @@ def test_sums_of_many_terms_are_kept_whole():
     for k in range(1, 40):
         total = build.add(total, build.load(a, [build.add(build.loop_var(i), build.int_(k))]))
     build.store(a, [build.loop_var(i)], total)
-    build.close_loop()
-    build.close_function()
-    rows = scheduled_rows(build.nest, gpu=False)
+    rows = scheduled_rows(closed(build, function=True), gpu=False)
     # 39 sums of the value and 39 in its indices, four times each; log2p of the columns.
     assert rows[0, SCHEDULED.columns.index("int_addsub")] == pytest.approx(np.log2(4 * 78 + 1))
 

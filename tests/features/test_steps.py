@@ -46,7 +46,17 @@ def check(found, expected, *, logs=()):
     assert not wrong
 
 
-def test_what_it_is():
+def group(prefix, **values):
+    """Return columns whose names begin alike."""
+    return {f"{prefix}.{name}": value for name, value in values.items()}
+
+
+def levels(axis, *lengths):
+    """Return the columns of an axis' tiles, from the innermost one."""
+    return {f"{axis}.level{number}": length for number, length in enumerate(lengths)}
+
+
+def test_steps_is_a_feature_set():
     assert isinstance(STEPS, StepFeatures)
     assert (STEPS.name, STEPS.needs) == ("steps", Needs.STEPS)
     assert len(set(STEPS.columns)) == len(STEPS.columns)
@@ -113,27 +123,15 @@ def test_a_cpu_trace_by_hand(dialect):
     check(
         found,
         {
-            "tool.metaschedule": 1,
-            "tool.ansor": 0,
-            "family.matmul": 1,
-            "device.cores": 2,
-            "device.lanes": 16,
-            "steps.split": 3,
-            "steps.tile": 3,
-            "steps.category": 1,
-            "steps.cache_write": 1,
-            "steps.unknown": 0,
+            **group("tool", metaschedule=1, ansor=0),
+            **group("family", matmul=1),
+            **group("device", cores=2, lanes=16),
+            **group("steps", split=3, tile=3, category=1, cache_write=1, unknown=0),
             "steps.total": 14,  # of 18; GetSBlock and GetLoops only name
             "cache.global": 1,
-            "tail.parallel_loops": 4,
-            "tail.parallel": 1,
-            "tail.vectorize": 1,
-            "tail.loops": 10,
-            "tail.all_loops": 17,
+            **group("tail", parallel_loops=4, parallel=1, vectorize=1, loops=10, all_loops=17),
             "tail.decompose_depth": 1,
-            "axes.spatial": 2,
-            "axes.reduction": 1,
-            "axes.spatial_levels": 4,
+            **group("axes", spatial=2, reduction=1, spatial_levels=4),
             "spatial0.inner_ratio": 32 / 128,
             "spatial1.inner_ratio": 64 / 128,
             "tile.spatial.ratio1": 512 / 16384,
@@ -142,55 +140,33 @@ def test_a_cpu_trace_by_hand(dialect):
             "inner.is_reduction": 0,
             "inner.contiguous": 1,  # B moves by one element along j
             "inner.broadcast": 1,  # A does not
-            "inner.strided": 0,
-            "inner.writes_contiguous": 1,
+            **group("inner", strided=0, writes_contiguous=1),
             "unroll.explicit": 1,
-            "write.count": 1,
-            "write.depth": 4,
+            **group("write", count=1, depth=4),
         },
         logs={
             "task.flops": 2 * 128**3,
-            "axes.output": 128 * 128,
-            "axes.reduced": 128,
-            "spatial0.extent": 128,
-            "spatial0.level0": 4,
-            "spatial0.level1": 2,
-            "spatial0.level2": 4,
-            "spatial0.level3": 4,
-            "spatial0.level4": 0,
-            "spatial0.inner": 32,
-            "spatial1.level0": 8,
-            "spatial1.level2": 1,
+            **group("axes", output=128 * 128, reduced=128),
+            **group("spatial0", extent=128, inner=32),
+            **levels("spatial0", 4, 2, 4, 4, 0),
+            **group("spatial1", level0=8, level2=1),
             "spatial2.extent": 0,
-            "reduction0.level0": 16,
-            "reduction0.level1": 8,
-            "tile.spatial.level0": 8 * 4,
-            "tile.spatial.inner1": 8 * 8 * 4 * 2,
+            **levels("reduction0", 16, 8),
+            **group("tile.spatial", level0=8 * 4, inner1=8 * 8 * 4 * 2),
             "tile.reduction.inner0": 16,
-            "tile.squareness": 2,
-            "tile.inner_work": 8 * 4 * 16,
-            "nest0.work": 32,
-            "nest0.output": 8 * 4,
-            "nest0.input": 8 * 1 + 1 * 4,
-            "nest0.bytes": 4 * (8 * 4 + 8 + 4),
-            "nest0.intensity": 32 / 176,
-            "nest1.work": 32 * 16,
-            "nest1.outer": 128**3 / 512,
-            "nest1.input": 8 * 16 + 16 * 4,
+            **group("tile", squareness=2, inner_work=8 * 4 * 16),
+            **group("nest0", work=32, output=8 * 4, input=8 * 1 + 1 * 4),
+            **group("nest0", bytes=4 * (8 * 4 + 8 + 4), intensity=32 / 176),
+            **group("nest1", work=32 * 16, outer=128**3 / 512, input=8 * 16 + 16 * 4),
             "nest2.output": 64 * 8,
             "nest3.input": 64 * 128 + 128 * 8,
-            "nest5.extent": 8,  # the outermost tiles of i and j
-            "nest5.outer": 1,
+            **group("nest5", extent=8, outer=1),  # the outermost tiles of i and j
             "nest6.extent": 0,
             "inner.extent": 4,
-            "parallel.extent": 2 * 4 * 1 * 4,
-            "parallel.per_core": 16,
-            "parallel.limit": 32,
+            **group("parallel", extent=2 * 4 * 1 * 4, per_core=16, limit=32),
             "parallel.flops": 2 * 128**3 / 32,
-            "vector.limit": 64,
-            "vector.extent": 4,
-            "unroll.steps": 16,
-            "unroll.covers": 16 / 512,
+            **group("vector", limit=64, extent=4),
+            **group("unroll", steps=16, covers=16 / 512),
             "write.elements": 64 * 8,
             "grid.blocks": 0,
         },
@@ -241,20 +217,12 @@ def test_a_cuda_trace_by_hand():
     check(
         found,
         {
-            "device.gpu": 1,
-            "device.warp": 32,
-            "cache.local": 1,
-            "cache.shared": 2,
+            **group("device", gpu=1, warp=32),
+            **group("cache", local=1, shared=2),
             "steps.bind": 3,
-            "axes.spatial_levels": 5,
-            "axes.reduction_levels": 3,
-            "grid.threads_ratio": 32 / 1024,
-            "grid.warps": 1,
-            "grid.warp_waste": 0,
-            "fetch.count": 2,
-            "fetch.vector": 4,
-            "fetch.vector_least": 1,
-            "fetch.depth": 4,
+            **group("axes", spatial_levels=5, reduction_levels=3),
+            **group("grid", threads_ratio=32 / 1024, warps=1, warp_waste=0),
+            **group("fetch", count=2, vector=4, vector_least=1, depth=4),
             "fetch.bytes_ratio": 2112 * 4 / 49152,
             # Rows of 2 and of 32 elements: 1024 sectors that hold 8 bytes, 2 * 4 that are full.
             "fetch.sectors_share": 2112 * 4 / ((1024 + 8) * 32),
@@ -263,25 +231,18 @@ def test_a_cuda_trace_by_hand():
         },
         logs={
             "bound.blockIdx.x": 1 * 32,
-            "bound.vthread": 32 * 1,
             "bound.threadIdx.x": 16 * 2,
-            "bound.parallel": 0,
-            "grid.blocks": 32,
-            "grid.threads": 32,
-            "grid.work_per_thread": 1024**3 / 1024,
+            **group("bound", vthread=32 * 1, parallel=0),
+            **group("grid", blocks=32, threads=32, work_per_thread=1024**3 / 1024),
             "grid.output_per_thread": 1024**2 / 1024,
             "grid.flops_per_thread": 2 * 1024**3 / 1024,
             "unroll.steps": 1024,
             # What a block needs in one step of the first loop of the reduction: 1024 of i, 32 of
             # j and 2 of k. Each of the 32 blocks makes 512 such steps.
-            "fetch.elements": 1024 * 2 + 2 * 32,
-            "fetch.largest": 2048,
-            "fetch.per_thread": 2112 / 32,
-            "fetch.times": 32 * 512,
-            "fetch.traffic": 32 * 512 * 2112,
+            **group("fetch", elements=1024 * 2 + 2 * 32, largest=2048, per_thread=2112 / 32),
+            **group("fetch", times=32 * 512, traffic=32 * 512 * 2112, run=2),
             "fetch.reuse": 1024**3 / (32 * 512 * 2112),
             "fetch.repeated": 32 * 512 * 2112 / (2 * 1024**2),
-            "fetch.run": 2,
             "write.elements": 2 * 16,
             "nest6.extent": 32,  # vthreads; the eighth group, the blocks, has no columns
         },
@@ -351,35 +312,8 @@ CONV_STEPS = [
         "RE",
         3,
         [
-            0,
-            5,
-            10,
-            15,
-            1,
-            6,
-            11,
-            16,
-            2,
-            7,
-            12,
-            17,
-            20,
-            23,
-            26,
-            21,
-            24,
-            27,
-            3,
-            8,
-            13,
-            18,
-            22,
-            25,
-            28,
-            4,
-            9,
-            14,
-            19,
+            *(0, 5, 10, 15, 1, 6, 11, 16, 2, 7, 12, 17, 20, 23, 26, 21, 24, 27, 3, 8, 13, 18, 22),
+            *(25, 28, 4, 9, 14, 19),
         ],
     ],
     ["FSP", 4, 0, 1, 3],
@@ -422,41 +356,27 @@ def test_an_ansor_record_by_hand():
         {
             "tool.ansor": 1,
             "family.conv": 1,
-            "steps.total": len(CONV_STEPS),
-            "steps.split": 9 + 4 + 2,
-            "steps.fuse": 5,
-            "steps.cache_read": 2,
-            "cache.shared": 2,
-            "cache.local": 1,
-            "axes.spatial": 4,
-            "axes.reduction": 3,
+            **group("steps", total=len(CONV_STEPS), split=9 + 4 + 2, fuse=5, cache_read=2),
+            **group("cache", shared=2, local=1),
+            **group("axes", spatial=4, reduction=3),
             "spatial2.inner_ratio": 1,
             "spatial3.inner_ratio": 8 / 128,
-            "grid.warps": 2,
-            "grid.warp_waste": 64 / 56 - 1,
-            "fetch.count": 2,
-            "fetch.vector": 1,
-            "fetch.depth": 15,
+            **group("grid", warps=2, warp_waste=64 / 56 - 1),
+            **group("fetch", count=2, vector=1, depth=15),
             "write.depth": 12,
-            "inner.contiguous": 1,
-            "inner.broadcast": 1,  # the kernel
+            **group("inner", contiguous=1, broadcast=1),  # the kernel
         },
         logs={
             "task.flops": 2 * 128 * 168 * 21 * 21 * 1008,
-            "spatial0.extent": 21,
-            "spatial0.level0": 3,
-            "spatial0.level4": 7,
+            **group("spatial0", extent=21, level0=3, level4=7),
             "spatial1.level1": 3,
             "spatial2.level1": 84,
             "spatial3.level4": 16,
-            "reduction2.extent": 1008,
-            "reduction2.level0": 6,
-            "reduction2.level2": 168,
+            **group("reduction2", extent=1008, level0=6, level2=168),
             "bound.blockIdx.x": blocks,
             "bound.vthread": 2,
             "bound.threadIdx.x": threads,
-            "grid.blocks": blocks,
-            "grid.threads": threads,
+            **group("grid", blocks=blocks, threads=threads),
             "grid.work_per_thread": 128 * 168 * 21 * 21 * 1008 / (blocks * threads),
             # A step of the reduction takes 6 channels: 8 images of 21 rows and 3 columns, and 168
             # kernels. The log's 504 and 18 are those of neither this program nor one thread's tile.
@@ -469,8 +389,7 @@ def test_an_ansor_record_by_hand():
             "unroll.steps": 512,
             "write.elements": 84 * 3 * 3,
             # The innermost tiles: n 1, c 1, h 1, w 3, and of the input 3 places, of the kernel 1.
-            "nest0.output": 3,
-            "nest0.input": 3 + 1,
+            **group("nest0", output=3, input=3 + 1),
         },
     )
 
@@ -487,7 +406,7 @@ def test_extents_of_cache_stages_are_not_believed():
     assert row(workload, CUDA, split_steps(changed, None)) == expected
 
 
-def test_what_is_fetched_of_an_unknown_operator_is_unknown():
+def test_unknown_operators_have_no_fetch_sizes():
     workload = Workload(WorkloadFormat.ANSOR, b'["secret_layer",1]')
     found = row(workload, CUDA, split_steps(CONV_STEPS, None))
     assert (found["fetch.count"], found["fetch.depth"]) == (2, 15)
@@ -528,31 +447,24 @@ def test_an_autotvm_record_by_hand():
         {
             "tool.autotvm": 1,
             "family.matmul": 1,
-            "steps.tile": 3,
-            "steps.knob": 3,
-            "steps.annotate": 1,
+            **group("steps", tile=3, knob=3, annotate=1),
             "knob.annotations": 1 + 2,
             "unroll.explicit": 1,
-            "axes.spatial": 2,
-            "axes.reduction": 1,
+            **group("axes", spatial=2, reduction=1),
             "spatial1.inner_ratio": 4096 / 65536,  # tile_x is the batch
             "spatial0.inner_ratio": 256 / 512,
         },
         logs={
-            "spatial1.extent": 65536,
-            "spatial1.level3": 16,  # -1 in the log: 65536 / (2 * 1 * 2048)
-            "spatial0.extent": 512,
-            "spatial0.level3": 2,
-            "reduction0.extent": 1024,
-            "reduction0.level2": 16,
+            # -1 in the log: 65536 / (2 * 1 * 2048)
+            **group("spatial1", extent=65536, level3=16),
+            **group("spatial0", extent=512, level3=2),
+            **group("reduction0", extent=1024, level2=16),
             "bound.blockIdx.x": 16 * 2,
             "bound.vthread": 2 * 2,
             "bound.threadIdx.x": 1 * 2,
-            "grid.blocks": 32,
-            "grid.threads": 2,
+            **group("grid", blocks=32, threads=2),
             "tile.inner_work": 2048 * 64 * 2,
-            "nest0.output": 2048 * 64,
-            "nest0.input": 2048 + 64,
+            **group("nest0", output=2048 * 64, input=2048 + 64),
             "nest1.input": (2048 + 64) * 2,
             "unroll.steps": 1500,
             "knob.greatest": 7,
@@ -665,15 +577,13 @@ def test_equal_numbers_of_other_databases_are_not_mistaken():
     assert columns(own.rows([program(matmul(), LLVM, cpu_trace())])[0]) == first
 
 
-def test_what_is_remembered_is_bounded(monkeypatch):
+def test_the_cache_of_formulas_is_bounded(monkeypatch):
     monkeypatch.setattr("tunedb.features.steps._MOST_KEY_BYTES", 20_000)
     own = Steps()
     for number in range(40):
-        steps = [["AN", 0, number, 3]] + [["CI", 1]] * 300
-        trace = split_steps(steps, None)
-        assert not isinstance(
-            own.rows([program(Workload("ansor-key", CONV), LLVM, trace)])[0], Exception
-        )
+        trace = split_steps([["AN", 0, number, 3], *[["CI", 1]] * 300], None)
+        (found,) = own.rows([program(Workload("ansor-key", CONV), LLVM, trace)])
+        assert not isinstance(found, Exception)
         assert len(own._formulas) < 10
 
 

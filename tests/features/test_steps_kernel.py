@@ -6,6 +6,7 @@ import numpy as np
 import orjson
 import pytest
 import reference_steps as plain
+from builders import leb128
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -98,15 +99,6 @@ def cases(draw):
             value = draw(values) if count < 0 else some(count)
             decided.append([instruction + (draw(st.integers(0, 1)) if wrong else 0), value])
     return formula, orjson.dumps([decided, some(formula["n_literals"]), draw(st.lists(values))])
-
-
-def leb128(number):
-    groups = []
-    while True:
-        groups.append(number & 127)
-        number >>= 7
-        if not number:
-            return bytes([g | 128 for g in groups[:-1]] + groups[-1:])
 
 
 def make(formula, **changes):
@@ -211,7 +203,7 @@ TRACED = (
     ("data", "expected"),
     [
         (b"[[[4,[3]],[7,5]],[1],[]]", 15.0),
-        (b"[[[4,[3]]],[1],[]]", 0.0),  # left open, so nobody knows the product
+        (b"[[[4,[3]]],[1],[]]", 0.0),  # left open: the product is unknown
         (b"[[[4,[3]],[4,[3]]],[1],[]]", plain.UNEXPECTED),
         (b"[[[7,5],[4,[3]]],[1],[]]", plain.UNEXPECTED),
         (b"[[[5,1]],[1],[]]", plain.UNEXPECTED),
@@ -234,7 +226,7 @@ def test_numbers_of_all_forms():
     for text, value in (("-7", -7.0), ("1.5e3", 1500.0), ("2E-1", 0.2), ("0.125", 0.125)):
         assert run(SIMPLE, f"[{text},1]".encode())[1][0] == pytest.approx(value)
     assert run(SIMPLE, b"[1e9999,1]")[1][0] == np.float32(1e30)  # bounded
-    assert run(SIMPLE, b"[1e9999,0]")[1][0] == 0  # nobody knows
+    assert run(SIMPLE, b"[1e9999,0]")[1][0] == 0  # unknown
 
 
 @pytest.mark.parametrize(

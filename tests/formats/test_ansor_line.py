@@ -7,6 +7,8 @@ import re
 
 import orjson
 import pytest
+from broken_lines import mutated
+from builders import leb128
 from effort import long
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,20 +38,10 @@ def text(steps=STEPS, task=TASK, result=([0.5, 0.25], 0, 1.5, 1637575039), versi
     return json.dumps(line, ensure_ascii=False).encode()
 
 
-# ---------------------------------------------------------------------- the reference
-
 NUMBER = rb"(0|[1-9][0-9]{0,17})(?![0-9])"
 SPLIT = re.compile(
     rb'\["SP", [0-9]+, [0-9]+, ' + NUMBER + rb", \[((?:[0-9]+(?:, [0-9]+)*)?)\], [0-9]+\]"
 )
-
-
-def varint(value):
-    out = bytearray()
-    while value >= 128:
-        out.append(128 | value & 127)
-        value >>= 7
-    return bytes([*out, value])
 
 
 def list_end(line, at):
@@ -131,11 +123,8 @@ def reference(line):
     found = re.fullmatch(rb'\]\], "r": (\[.*\]), "v": "([^"\\\x00-\x1f]*)"\}', line[at:], re.S)
     if found is None or list_end(found[1], 0) != len(found[1]):
         return None
-    packed = b"".join(map(varint, numbers))
+    packed = b"".join(map(leb128, numbers))
     return task, b"[" + b", ".join(templates) + b"]", packed, found[1], found[2]
-
-
-# ---------------------------------------------------------------------- the kernel
 
 
 def test_a_line_by_hand():
@@ -182,7 +171,7 @@ def test_other_lines_are_left_to_the_json_parser(line):
 
 
 def test_the_largest_number():
-    assert cut_line(text([["SP", 1, 0, 10**18 - 1, [], 1]]))[2] == varint(10**18 - 1)
+    assert cut_line(text([["SP", 1, 0, 10**18 - 1, [], 1]]))[2] == leb128(10**18 - 1)
 
 
 scalars = st.one_of(
@@ -213,25 +202,6 @@ def test_kernel_equals_reference(steps, item, version):
     assert cut_line(line) == reference(line)
 
 
-def mutated(rng, line):
-    """Return a line with some bytes changed, removed, doubled or inserted."""
-    data = bytearray(line)
-    for _ in range(rng.choice((1, 1, 2, 4))):
-        at = rng.randrange(len(data))
-        kind = rng.randrange(4)
-        if kind == 0:
-            data[at] = rng.choice(b'0129",[]$ \\\x01-.eSPR{}:')
-        elif kind == 1:
-            del data[at : at + rng.choice((1, 1, 5))]
-        elif kind == 2:
-            data[at:at] = data[at : at + rng.choice((1, 3))]
-        else:
-            data[at:at] = bytes([rng.choice(b'0129",[]$ \\\x01-')])
-        if not data:
-            break
-    return bytes(data)
-
-
 def test_mutated_lines_are_cut_alike():
     rng = random.Random(1)
     cut = 0
@@ -240,9 +210,6 @@ def test_mutated_lines_are_cut_alike():
         assert cut_line(line) == reference(line), line
         cut += cut_line(line) is not None
     assert cut > 200
-
-
-# ---------------------------------------------------------------------- the reader
 
 
 def both(reader, line):
@@ -260,7 +227,7 @@ FORMAT = AnsorFormat()
 
 
 def warm(lines):
-    """Return a reader that has met these lines."""
+    """Return a reader that has read these lines."""
     reader = FORMAT.reader(LogFile(None, "log"))
     assert isinstance(reader, TextReader)
     for line in lines:

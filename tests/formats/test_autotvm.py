@@ -2,14 +2,15 @@
 
 import copy
 import json
-import random
-from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
 import pytest
+from broken_lines import read_mutations
 from hypothesis import given
 from hypothesis import strategies as st
+from tool_steps import INT64, knobs
 
 from tunedb import limits
 from tunedb.errors import FormatError
@@ -17,7 +18,7 @@ from tunedb.formats import autotvm
 from tunedb.formats.autotvm import AutoTVMFormat
 from tunedb.formats.base import Line, LineFormat, LineWriter, LogFile
 from tunedb.programs.autotvm import join_knobs
-from tunedb.records import NO_TARGET, Measurement, Program, Source, Status, Trace, Workload
+from tunedb.records import NO_TARGET, Program, Source, Status, Trace, Workload
 from tunedb.results import Record
 
 FORMAT = AutoTVMFormat()
@@ -196,54 +197,36 @@ def test_lines_are_written_back(value):
 
 
 @pytest.mark.parametrize(
-    ("path", "new"),
+    ("value", "path", "new"),
     [
-        (["i", 4], None),
-        (["i", 4], []),
-        (["i", 3], {"layout": "NCHW", "n": 1.5}),
-        (["i", 2], None),
-        (["i", 2], []),
-        (["i", 2, 0], 1.0),
-        (["i", 5], {"e": []}),
-        (["i", 5], {"i": 3, "c": "direct", "e": []}),
-        (["i", 5, "t"], ""),
-        (["i", 5, "t"], None),
-        (["i", 5, "c"], "0123abcd"),
-        (["i", 5, "new"], {"a": [1]}),
-        (["i", 5, "entity"], []),
-        (["v"], 0),
-        (["v"], 0.2),
-        (["note"], "hand made"),
-        (["input"], 5),
-        (["tvm_version"], "0.6"),
-        (["version"], 0.1),
+        *((V1, ["i", 4], workload) for workload in (None, [])),
+        (V1, ["i", 3], {"layout": "NCHW", "n": 1.5}),
+        *((V1, ["i", 2], args) for args in (None, [])),
+        (V1, ["i", 2, 0], 1.0),
+        (V1, ["i", 5], {"e": []}),
+        (V1, ["i", 5], {"i": 3, "c": "direct", "e": []}),
+        *((V1, ["i", 5, "t"], template) for template in ("", None)),
+        (V1, ["i", 5, "c"], "0123abcd"),
+        (V1, ["i", 5, "new"], {"a": [1]}),
+        (V1, ["i", 5, "entity"], []),
+        *((V1, ["v"], version) for version in (0, 0.2)),
+        (V1, ["note"], "hand made"),
+        *((V1, ["input"], 5), (V1, ["tvm_version"], "0.6"), (V1, ["version"], 0.1)),
+        *((V2, ["input", 3], kwargs) for kwargs in ({"out_dtype": "int32"}, None)),
+        (V2, ["input", 2], [None, True, 1, 1.0, -0.5, [[[]]], {"a": {}}]),
+        (V2, ["config", "entity"], []),
+        (V2, ["config", "code_hash"], "abc"),
+        *((V2, ["config", "index"], index) for index in (None, 2**63 - 1)),
+        (V2, ["config"], {"entity": [["k", "ot", None], ["k", "ot", 0.25], ["k", "ot", ""]]}),
+        (V2, ["config", "t"], "direct"),
+        (V2, ["version"], 0.3),
+        (V2, ["tvm_version"], None),
+        (V2, ["extra"], {"timestamp": 5}),
+        *((V2, ["i"], 1), (V2, ["v"], 0.1)),
     ],
 )
-def test_odd_lines_of_version_1_are_written_back(path, new):
-    assert_lossless(changed(V1, path, new))
-
-
-@pytest.mark.parametrize(
-    ("path", "new"),
-    [
-        (["input", 3], {"out_dtype": "int32"}),
-        (["input", 3], None),
-        (["input", 2], [None, True, 1, 1.0, -0.5, [[[]]], {"a": {}}]),
-        (["config", "entity"], []),
-        (["config", "code_hash"], "abc"),
-        (["config", "index"], None),
-        (["config", "index"], 2**63 - 1),
-        (["config"], {"entity": [["k", "ot", None], ["k", "ot", 0.25], ["k", "ot", ""]]}),
-        (["config", "t"], "direct"),
-        (["version"], 0.3),
-        (["tvm_version"], None),
-        (["extra"], {"timestamp": 5}),
-        (["i"], 1),
-        (["v"], 0.1),
-    ],
-)
-def test_odd_lines_of_version_2_are_written_back(path, new):
-    assert_lossless(changed(V2, path, new))
+def test_odd_lines_are_written_back(value, path, new):
+    assert_lossless(changed(value, path, new))
 
 
 @pytest.mark.parametrize("missing", [["version"], ["tvm_version"], ["version", "tvm_version"]])
@@ -331,52 +314,26 @@ DEEP = json.loads("[" * 900 + "]" * 900)
 NESTED = json.loads("[" * 33 + "]" * 33)
 
 
-@pytest.mark.parametrize(
-    ("value", "path", "new"),
-    [
-        (V1, ["i"], None),
-        (V1, ["i"], V1["i"][:5]),
-        (V1, ["i"], [*V1["i"], 1]),
-        (V1, ["i", 5], None),
-        (V1, ["i", 5], []),
-        (V1, ["i", 5], {}),
-        (V1, ["i", 5, "t"], 1),
-        (V1, ["i", 5, "i"], "1"),
-        (V1, ["i", 5, "e"], None),
-        (V1, ["i", 4], DEEP),
-        (V1, ["more"], DEEP),
-        (V1, ["more"], NESTED),
-        (V2, ["input"], None),
-        (V2, ["input"], V2["input"][:3]),
-        (V2, ["input"], [*V2["input"], 1]),
-        (V2, ["input", 0], None),
-        (V2, ["input", 0], {"kind": "llvm"}),
-        (V2, ["input", 0], ""),
-        (V2, ["input", 0], "cuda\0"),
-        (V2, ["input", 1], None),
-        (V2, ["input", 1], "a\0b"),
-        (V2, ["input", 2], NESTED),
-        (V2, ["input", 2], DEEP),
-        (V2, ["input", 2], [2**63]),
-        (V2, ["input", 2], [2**64]),
-        (V2, ["input", 3], {"n": -(2**63) - 1}),
-        (V2, ["config"], None),
-        (V2, ["config"], {"index": 1}),
-        (V2, ["config", "index"], 1.5),
-        (V2, ["config", "index"], 2**63),
-        (V2, ["config", "entity"], DEEP),
-        (V2, ["config", "entity", 0], DEEP),
-        (V2, ["config", "more"], 2**63),
-        (V2, ["version"], "0.2"),
-        (V2, ["version"], None),
-        (V2, ["version"], True),
-        (V2, ["version"], 2**63),
-        (V2, ["tvm_version"], 1),
-        (V2, ["tvm_version"], "0.8\0"),
-        (V2, ["tvm_version"], DEEP),
-    ],
-    ids=lambda value: str(value)[:20],
-)
+BAD_FIELDS = [
+    *((V1, ["i"], value) for value in (None, V1["i"][:5], [*V1["i"], 1])),
+    *((V1, ["i", 5], value) for value in (None, [], {})),
+    *((V1, ["i", 5, "t"], 1), (V1, ["i", 5, "i"], "1"), (V1, ["i", 5, "e"], None)),
+    *((V1, ["i", 4], DEEP), (V1, ["more"], DEEP), (V1, ["more"], NESTED)),
+    *((V2, ["input"], value) for value in (None, V2["input"][:3], [*V2["input"], 1])),
+    *((V2, ["input", 0], value) for value in (None, {"kind": "llvm"}, "", "cuda\0")),
+    *((V2, ["input", 1], value) for value in (None, "a\0b")),
+    *((V2, ["input", 2], value) for value in (NESTED, DEEP, [2**63], [2**64])),
+    (V2, ["input", 3], {"n": -(2**63) - 1}),
+    *((V2, ["config"], value) for value in (None, {"index": 1})),
+    *((V2, ["config", "index"], value) for value in (1.5, 2**63)),
+    *((V2, ["config", "entity"], DEEP), (V2, ["config", "entity", 0], DEEP)),
+    (V2, ["config", "more"], 2**63),
+    *((V2, ["version"], value) for value in ("0.2", None, True, 2**63)),
+    *((V2, ["tvm_version"], value) for value in (1, "0.8\0", DEEP)),
+]
+
+
+@pytest.mark.parametrize(("value", "path", "new"), BAD_FIELDS, ids=lambda value: str(value)[:20])
 def test_bad_lines_are_refused(value, path, new):
     with pytest.raises(FormatError) as caught:
         parse(changed(value, path, new))
@@ -384,35 +341,22 @@ def test_bad_lines_are_refused(value, path, new):
     assert len(str(caught.value)) < 300
 
 
-def measurement_of(context, extra=None, **changes):
-    good = parse(V2)
-    program = changes.pop("program", good.program)
-    return Measurement(program, (1.0,), context=context, extra=extra, **changes)
+GOOD = parse(V2)
 
 
 @pytest.mark.parametrize(
-    "measurement",
+    "fields",
     [
-        measurement_of(None),
-        measurement_of(b'{"log":"auto_scheduler"}'),
-        measurement_of(b'{"log":"autotvm"}'),
-        measurement_of(b"[]"),
-        measurement_of(b"{"),
-        measurement_of(parse(V2).context, b"[]"),
-        measurement_of(parse(V2).context, b'{"config":3}'),
-        measurement_of(
-            parse(V2).context,
-            program=Program(parse(V2).program.workload, NO_TARGET, Trace(b"[]", None, b"[]")),
-        ),
-        measurement_of(
-            parse(V2).context,
-            program=Program(Workload("autotvm-task", b"[1]"), NO_TARGET, parse(V2).program.trace),
-        ),
+        *({"context": text} for text in (None, b'{"log":"auto_scheduler"}', b'{"log":"autotvm"}')),
+        *({"context": text} for text in (b"[]", b"{")),
+        *({"extra": text} for text in (b"[]", b'{"config":3}')),
+        {"program": Program(GOOD.program.workload, NO_TARGET, Trace(b"[]", None, b"[]"))},
+        {"program": Program(Workload("autotvm-task", b"[1]"), NO_TARGET, GOOD.program.trace)},
     ],
 )
-def test_records_that_are_no_lines_are_refused(measurement):
+def test_records_that_are_no_lines_are_refused(fields):
     with pytest.raises(FormatError):
-        write(measurement)
+        write(replace(GOOD, **fields))
 
 
 def test_only_tasks_of_autotvm_are_written():
@@ -421,7 +365,6 @@ def test_only_tasks_of_autotvm_are_written():
 
 
 TEXT = st.text(alphabet=st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
-INT64 = st.integers(-(2**63), 2**63 - 1)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 JSON = st.recursive(
     st.none() | st.booleans() | INT64 | FINITE | TEXT,
@@ -429,11 +372,7 @@ JSON = st.recursive(
     max_leaves=6,
 )
 TARGETS = st.sampled_from(["cuda", "llvm -mcpu=x", "opencl -device=mali --a b", '{"kind":"c"}'])
-KNOBS = st.one_of(
-    st.tuples(TEXT, st.sampled_from(["sp", "re", "an"]), st.lists(INT64, max_size=4)),
-    st.tuples(TEXT, st.just("an"), st.lists(TEXT, max_size=3)),
-    st.tuples(TEXT, st.just("ot"), JSON),
-).map(list)
+KNOBS = knobs(TEXT, JSON)
 SECONDS = st.integers(0, 10**6) | st.floats(0, 1e6)
 RESULTS = st.tuples(
     st.lists(SECONDS, max_size=4) | st.just([1e9]),
@@ -479,34 +418,6 @@ def test_whatever_is_valid_is_written_back(value):
 
 
 @pytest.mark.parametrize("value", [V1, V2], ids=["v0.1", "v0.2"])
-def test_mutated_lines_are_records_or_format_errors(value):
-    chance = random.Random(3)
-    data = orjson.dumps(value)
-    reader = FORMAT.reader(LogFile(None, "<stdin>"))
-    outcomes = Counter()
-    for number in range(6_000):
-        mutated = bytearray(data)
-        for _ in range(chance.choice((1, 1, 2, 5))):
-            place = chance.randrange(len(mutated))
-            action = chance.randrange(3)
-            if action == 0:
-                mutated[place] = chance.choice(b'0123456789-.eE[]{}",:ntf \x00\xff')
-            elif action == 1:
-                del mutated[place : place + chance.choice((1, 1, 8))]
-            else:
-                mutated[place:place] = chance.choice((b"1", b"-", b"[", b"null", b"9" * 20, b"1e9"))
-        try:
-            found = orjson.loads(mutated)
-        except orjson.JSONDecodeError:
-            continue
-        if not FORMAT.matches(found):
-            continue
-        try:
-            measurement = reader.parse(found, Line(number, bytes(mutated), 0))
-        except FormatError:
-            outcomes["refused"] += 1
-        else:
-            outcomes["read"] += 1
-            assert write(measurement) == found
-    assert outcomes["read"] > 100
-    assert outcomes["refused"] > 100
+def test_mutated_lines_are_read_or_refused(value):
+    outcomes = read_mutations(FORMAT, [value])
+    assert min(outcomes["read"], outcomes["refused"]) > 100

@@ -10,117 +10,47 @@ from pathlib import Path
 import pytest
 import small_logs
 import workdirs
+from workdirs import ansor, autotvm, write_lines
 
-from tunedb.errors import StorageError, UsageError
-from tunedb.formats import base
-from tunedb.formats.base import LogFile
+from tunedb.errors import FormatError, StorageError, UsageError
+from tunedb.formats import base, export
 from tunedb.formats.export import export_lines, export_metaschedule
-from tunedb.formats.importer import import_log
 from tunedb.identity import canonical_numbers
 from tunedb.records import Measurement, Program, Source, Trace, Trust
 from tunedb.storage.store import Store
 
 RECORDS, WORKLOADS = "database_tuning_record.json", "database_workload.json"
-HASH = "f19692ed81d032b1697c08adee62f9a5"
-HARDWARE = [-1, 64, 64, 49152, 65536, 1024, 8, 32]
-STEPS = [
-    ["CHW", 2, "local"],
-    ["SP", 2, 0, 64, [2, 1, 8], 1],
-    ["SP", 2, 4, 0, [None], 0],
-    ["FSP", 3, 0, 1, 2],
-    ["FFSP", 3, 4, [1, 2], 1, 1],
-    ["RE", 2, [0, 4, 1, 5, 2, 3]],
-    ["CA", 2, 3, 1],
-    ["CHR", 0, "shared", [2, 3]],
-    ["AN", 3, 0, 3],
-    ["PR", 2, 0, "auto_unroll_max_step$512"],
-]
-KNOBS = [
-    ["tile_f", "sp", [-1, 2, 8]],
-    ["reorder_0", "re", [0, 2, 1]],
-    ["ann_spatial", "an", ["unroll", "vec", "none"]],
-    ["auto_unroll_max_step", "ot", 1500],
-    ["unroll_explicit", "ot", True],
-    ["wino", "ot", None],
-    ["dtype", "ot", "float16"],
-    ["ratio", "ot", 0.5],
-]
-TARGET = "cuda -keys=cuda,gpu -max_num_threads=1024 -model=v100 -libs='cudnn' "
-
-
-def ansor(result, task, version, steps=STEPS, **others):
-    return {"i": [task, [[], steps]], "r": result, "v": version, **others}
 
 
 ANSOR = [
-    ansor([[0.001, 0.0011], 0, 2.5, 1600000000], ['["matmul", 64, 64]', "llvm"], "v0.2"),
-    ansor([[1], 0, 2, 1600000000], [f'["{HASH}"]', TARGET], "v0.2", []),
-    ansor([[0.002], 0, 0, 0], ['["f", [1, "x"]]', TARGET, HARDWARE], "v0.3"),
-    ansor([[0.002], 0, 0, 0], ['["f", [1, "x"]]', TARGET, []], "v0.3"),
-    ansor([[1e10], 1, 0.1, 1609459200], [f'["{HASH}", 1, 2]', TARGET, HARDWARE, ""], "v0.4"),
-    ansor([[1e10], 6, 15.0, 1609459200], [f'["{HASH}", 1]', "c", HARDWARE, "llvm"], "v0.4"),
-    # The items of a task in the order of the first v0.5.
-    ansor([[0.5], 0, 1.5, 1608800000], ['["g", 7]', "llvm", 1, HARDWARE, "llvm"], "v0.5"),
-    ansor([[0.5], 0, 1.5, 1610000000], ['["g", 7]', "llvm", HARDWARE, "", 2], "v0.5"),
-    ansor([[0.5], 0, 1, 1620000000], ['["g", 7]', "llvm", HARDWARE, "", 0, []], "v0.6"),
-    ansor([[0.5], 0, 1, 1620000000], ['["g", 7]', "llvm", HARDWARE, "", 1, ["B"]], "v0.6"),
-    *(
-        ansor([[1e10], number, 1, 1620000001], ['["g", 7]', "llvm", HARDWARE], "v0.6")
-        for number in range(9)
-    ),
-    # Nobody ran these (TenSet).
-    ansor([[0], 0, 0, 1620000002], ['["g", 7]', "llvm -model=e5-2673", HARDWARE], "v0.6"),
-    ansor([[], 0, 0, 1620000002], ['["g", 7]', "llvm", HARDWARE], "v0.6"),
-    ansor([[0.25], 4, 0, 1620000003], ['["g", 7]', "llvm", HARDWARE], "v0.6"),
-    # What no TVM writes, and edited logs have.
-    ansor([[0.5], 0, 1.5, 1610000000.25], ['["g", 7]', "llvm"], "v0.6-fork", note={"a": [None]}),
-    ansor([[0.5], 0, 1.5, 1610000000.1234567], [' [ "g" ,7] ', " llvm"], "v0.6", k=1.0, z=False),
+    ansor(tile=1),
+    ansor(tile=1, target="cuda"),
+    *(ansor(tile=tile, target="cuda", key='["f", 1]') for tile in (1, 2)),
+    *(ansor(tile=tile) for tile in range(2, 6)),
 ]
 
 
-def v1(result, config, *, target="llvm -device=arm_cpu", workload=("conv2d", [1, "a"]), **others):
-    args = [["TENSOR", [1, 3, 32, 32], "float32"], [1, 1], None, "NCHW", 1, 0.5, True]
-    task = [target, "topi_nn_conv2d", args, {}, workload and list(workload), config]
-    return {"i": task, "r": result, "v": 0.1, **others}
+AUTOTVM = [autotvm(tile=1), autotvm(tile=2)]
 
 
-def v2(result, config, *, target=TARGET, kwargs=None, **others):
-    args = [["TENSOR", [1, 512], "float32"], ["TENSOR", [64, 512], "int8"], None, "float32"]
-    line = {"input": [target, "dense.cuda", args, kwargs or {}], "config": config}
-    return {**line, "result": result, "version": 0.2, "tvm_version": "0.8.dev0", **others}
+def changed(line, **fields):
+    return json.dumps({**json.loads(line), **fields})
 
 
-AUTOTVM = [
-    v1([[0.001, 0.0011], 0, 2.5, 1530000000.5], {"i": 7, "t": "direct", "c": None, "e": KNOBS}),
-    v1([[1], 0, 2, 1530000000], {"i": 0, "t": "winograd", "c": None, "e": []}, workload=None),
-    v1([[1e9], 4, 2.5, 1530000000.1234567], {"i": 2**40, "t": None, "c": "hash", "e": KNOBS}),
-    v1([[2.0], 0, 0.1, 1.0], {"e": KNOBS, "x": [1]}, target="opencl -device=mali", more={"b": 2}),
-    v2([[3.5e-06], 0, 2, 1600000000.5], {"index": 30, "code_hash": None, "entity": KNOBS}),
-    v2(
-        [[0.1], 0, 2.0, 1600000000.25],
-        {"index": 0, "code_hash": "ab", "entity": []},
-        kwargs={"a": 1},
-    ),
-    v2([[0.1], 0, 2.0, 1e9], {"index": -1, "code_hash": None, "entity": KNOBS}, target="llvm"),
-    *(
-        v2([[1e9], number, 10, 1600000000.75], {"index": 1, "code_hash": None, "entity": KNOBS})
-        for number in range(9)
-    ),
-    v2([[1e9, 1e9], 0, 10, 1600000000.75], {"index": 1, "code_hash": None, "entity": KNOBS}),
-    v2([[], 0, 10, 1600000000.75], {"index": 1, "code_hash": None, "entity": KNOBS}),
-    v2([[0.0], 0, 10, 1600000000.75], {"index": 1, "code_hash": None, "entity": KNOBS}),
-    v2([[0.5], 0, 1, 2], {"index": 1, "entity": KNOBS, "zz": None}, tvm_version="0.7", extra="é"),
-]
-
-
-def no_version(line):
-    return {key: item for key, item in line.items() if key != "tvm_version"}
-
-
-AUTOTVM += [no_version(AUTOTVM[4])]
-
-#: Every line twice: as equal lines, of which the second ones come in another order.
-LINES = {"ansor": ANSOR + ANSOR[::-1], "autotvm": AUTOTVM + AUTOTVM[::-1]}
+#: Lines of edited logs that no TVM writes, and unmeasured programs.
+ODD = {
+    "ansor": [
+        changed(ansor(0.5, time=1610000000.1234567), k=1.0, z=False, note={"a": [None]}),
+        changed(ansor(key=' [ "g" ,7] ', target=" llvm"), v="v0.6-fork"),
+        changed(ansor(), i=[['["g", 7]', "llvm", 1, [1, 2], "llvm"], [[], []]]),  # the first v0.5
+        *(ansor([0]), ansor([]), ansor(0.25, 4)),
+    ],
+    "autotvm": [
+        changed(autotvm(time=1600000000.1234567), extra="é", tvm_version=None),
+        autotvm().replace(', "tvm_version": "0.8.0"', ""),
+        *(autotvm([0.0]), autotvm([]), autotvm([1e9, 1e9]), autotvm(0.25, 4)),
+    ],
+}
 
 
 def canonical(line):
@@ -130,15 +60,9 @@ def canonical(line):
 
 
 def bring(store, path, **options):
-    options.setdefault("source", "mine")
-    report = import_log(store, LogFile(Path(path), str(path)), **options)
+    report = workdirs.bring(store, path, **options)
     assert report.refused is None
     return report
-
-
-def write(path, lines):
-    path.write_text("".join((x if isinstance(x, str) else json.dumps(x)) + "\n" for x in lines))
-    return path
 
 
 def exported(store, name, **options):
@@ -150,18 +74,18 @@ def exported(store, name, **options):
     return lines, report
 
 
-def digests(store):
-    return [record.measurement.digest for record in store.records.iterate()]
-
-
 # ------------------------------------------------------------------ lines
 
 
-@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("name", [n for n in small_logs.LOGS if not n.startswith("metaschedule")])
 def test_lines_come_back_as_they_were(name, store, tmp_path):
-    lines = LINES[name]
-    report = bring(store, write(tmp_path / "log", ["# comment", "", *lines]))
-    assert (report.total.new, report.quarantined) == (len(lines), 0)
+    path = small_logs.write(tmp_path, small_logs.LOGS[name])
+    name = name.split()[0]
+    odd = write_lines(tmp_path / "odd", *ODD[name])
+    bad = {row.line for row in bring(store, path).bad}
+    assert bring(store, odd).quarantined == 0
+    data = [line for n, line in enumerate(path.read_bytes().splitlines(), 1) if n not in bad]
+    lines = [line for line in data if line.strip() and not line.startswith(b"#")] + ODD[name]
     written, report = exported(store, name)
     assert [canonical(line) for line in written] == [canonical(line) for line in lines]
     assert report.left_out == {}
@@ -171,29 +95,18 @@ def test_lines_come_back_as_they_were(name, store, tmp_path):
     (tmp_path / "again").write_bytes(b"".join(written))
     with Store(":memory:") as other:
         assert bring(other, tmp_path / "again").total.new == len(lines)
-        assert digests(other) == digests(store)
+        assert workdirs.digests_in_order(other) == workdirs.digests_in_order(store)
         assert exported(other, name)[0] == written
         assert {r.measurement.occurrence for r in other.records.iterate()} >= {0, 1}
         causes = [[r.measurement.failure for r in s.records.iterate()] for s in (store, other)]
         assert causes[0] == causes[1]
 
 
-@pytest.mark.parametrize("name", [n for n in small_logs.LOGS if not n.startswith("metaschedule")])
-def test_small_logs_come_back(name, memory, tmp_path):
-    path = small_logs.write(tmp_path, small_logs.LOGS[name])
-    bad = bring(memory, path).bad
-    data = path.read_bytes().splitlines()
-    lines = [x for n, x in enumerate(data, 1) if n not in {row.line for row in bad}]
-    lines = [line for line in lines if line.strip() and not line.startswith(b"#")]
-    written, _ = exported(memory, name.split()[0])
-    assert [canonical(line) for line in written] == [canonical(line) for line in lines]
-
-
 def test_each_format_takes_its_own(memory, tmp_path):
     folder = workdirs.write(tmp_path / "work", [workdirs.record()])
-    bring(memory, write(tmp_path / "a", ANSOR[:3]))
+    bring(memory, write_lines(tmp_path / "a", *ANSOR[:3]))
     bring(memory, folder / RECORDS)
-    bring(memory, write(tmp_path / "b", AUTOTVM[:2]))
+    bring(memory, write_lines(tmp_path / "b", *AUTOTVM[:2]))
     for name, lines in (("ansor", ANSOR[:3]), ("autotvm", AUTOTVM[:2])):
         written, report = exported(memory, name)
         assert [canonical(line) for line in written] == [canonical(line) for line in lines]
@@ -202,10 +115,10 @@ def test_each_format_takes_its_own(memory, tmp_path):
     assert (report.records, report.left_out) == (1, {"no MetaSchedule workload": 5})
 
 
-def test_what_is_left_out(store, tmp_path):
-    bring(store, write(tmp_path / "a", ANSOR[:4]))
-    bring(store, write(tmp_path / "b", ANSOR[4:7]), source="a friend", trust=Trust.FOREIGN)
-    bring(store, write(tmp_path / "c", ANSOR[7:8]), source="checked", trust=Trust.VERIFIED)
+def test_export_leaves_out_retracted_and_foreign_records(store, tmp_path):
+    bring(store, write_lines(tmp_path / "a", *ANSOR[:4]))
+    bring(store, write_lines(tmp_path / "b", *ANSOR[4:7]), source="a friend", trust=Trust.FOREIGN)
+    bring(store, write_lines(tmp_path / "c", *ANSOR[7:8]), source="checked", trust=Trust.VERIFIED)
     store.trust.retract([2], "wrong machine")
     calls = []
     written, report = exported(store, "ansor", on_record=lambda: calls.append(1))
@@ -216,7 +129,7 @@ def test_what_is_left_out(store, tmp_path):
 
 
 def test_only_some(memory, tmp_path):
-    bring(memory, write(tmp_path / "a", ANSOR[:4]))
+    bring(memory, write_lines(tmp_path / "a", *ANSOR[:4]))
     records = list(memory.records.iterate())
     (target,) = {records[1].target_id, records[2].target_id}
     written, report = exported(memory, "ansor", target_ids=[target])
@@ -242,7 +155,7 @@ def with_trace(measurement, sketch, decisions=b""):
 
 @pytest.mark.parametrize(("name", "line"), [("ansor", ANSOR[0]), ("autotvm", AUTOTVM[0])])
 def test_damaged_records_are_left_out(name, line, memory, tmp_path):
-    bring(memory, write(tmp_path / "log", [line]))
+    bring(memory, write_lines(tmp_path / "log", line))
     good = memory.records.get(1).measurement
     bare = Measurement(good.program, good.run_secs, measured_at=1)
     damaged = [with_trace(good, sketch) for sketch in (b"{}", b'[["SP"]]', b"[[]]", b"junk")]
@@ -259,7 +172,7 @@ def test_formats_that_are_not_written_as_lines(name, memory):
 
 
 def test_a_disk_that_is_full(memory, tmp_path):
-    bring(memory, write(tmp_path / "log", ANSOR[:1]))
+    bring(memory, write_lines(tmp_path / "log", *ANSOR[:1]))
 
     class Full(io.BytesIO):
         def write(self, data):
@@ -274,12 +187,12 @@ def test_a_format_of_another_package(memory, tmp_path, monkeypatch):
         name = "other"
 
         def writes(self, workload):
-            return workload.name == "matmul"
+            return workload.name == "add"
 
         def write_line(self, record):
             return b"%d\n" % record.id
 
-    bring(memory, write(tmp_path / "log", ANSOR[:2]))
+    bring(memory, write_lines(tmp_path / "log", ANSOR[0], ANSOR[2]))
     monkeypatch.setattr("tunedb.formats.export.formats", lambda: {"other": Other()})
     assert isinstance(Other(), base.LineWriter)
     written, report = exported(memory, "other")
@@ -323,7 +236,7 @@ def test_work_directories_come_back(name, store, tmp_path):
     assert pairs(out) == pairs(tmp_path / "in")
     with Store(":memory:") as other:
         bring(other, out / RECORDS)
-        assert digests(other) == digests(store)
+        assert workdirs.digests_in_order(other) == workdirs.digests_in_order(store)
 
 
 @pytest.mark.parametrize("name", ["stream", "sqlite"])
@@ -335,7 +248,7 @@ def test_other_layouts_are_written_as_work_directories(name, memory, tmp_path):
         bring(other, small_logs.write(tmp_path / "same", small_logs.LOGS[same]))
         expected, _ = write_all(other, tmp_path / "expected")
         assert pairs(out) == pairs(expected)
-        assert digests(memory) == digests(other)
+        assert workdirs.digests_in_order(memory) == workdirs.digests_in_order(other)
 
 
 def test_records_whose_workload_file_is_lost(memory, tmp_path):
@@ -351,18 +264,19 @@ def test_records_whose_workload_file_is_lost(memory, tmp_path):
     lost = tmp_path / "out" / "without-workloads"
     assert sorted(report.directories) == [str(tmp_path / "out"), str(lost)]
     assert [path.name for path in lost.iterdir()] == [RECORDS]
-    written = [(folder / RECORDS).read_bytes(), (lost / RECORDS).read_bytes()]
-    assert [canonical(line) for line in written[0].splitlines()] == [
-        canonical(line) for line in written[1].splitlines()
-    ]
+    came, written = (
+        [canonical(line) for line in (path / RECORDS).read_bytes().splitlines()]
+        for path in (folder, lost)
+    )
+    assert written == came
     assert pairs(tmp_path / "out") == pairs(tmp_path / "whole")
     with Store(":memory:") as other:
         bring(other, tmp_path / "out" / RECORDS)
         bring(other, lost / RECORDS)
-        assert digests(other) == digests(memory)
+        assert workdirs.digests_in_order(other) == workdirs.digests_in_order(memory)
 
 
-def test_what_a_work_directory_leaves_out(memory, tmp_path):
+def test_work_directories_leave_out_retracted_and_foreign_records(memory, tmp_path):
     lines = [workdirs.record([float(n)]) for n in range(1, 6)]
     own = workdirs.write(tmp_path / "own", lines[:3])
     friend = workdirs.write(tmp_path / "friend", lines[3:])
@@ -371,45 +285,50 @@ def test_what_a_work_directory_leaves_out(memory, tmp_path):
     memory.trust.retract([1], "wrong machine")
     report = export_metaschedule(memory, tmp_path / "out")
     assert report.left_out == {"retracted": 1, "foreign source": 2}
-    assert [record for _, record in pairs(tmp_path / "out")] == [
-        canonical(line[1]) for line in lines[1:3]
-    ]
+    written = [record for _, record in pairs(tmp_path / "out")]
+    assert written == [canonical(line[1]) for line in lines[1:3]]
+    report = export_metaschedule(memory, tmp_path / "none", workload_ids=[99])
+    assert report.left_out["other workload"] == 5
+    assert not (tmp_path / "none").exists()
 
 
-def test_a_damaged_workload_does_not_shift_the_others(memory, tmp_path):
+def test_a_damaged_workload_does_not_shift_the_others(memory, tmp_path, monkeypatch):
     """Records refer to workloads by number of line."""
-    graphs = [workdirs.graph("a"), workdirs.graph("b"), workdirs.graph("c")]
+    graphs = [workdirs.graph(name) for name in "abc"]
     lines = [workdirs.record([float(n + 1)], workload=n % 3) for n in range(6)]
     folder = workdirs.write(tmp_path / "in", lines, graphs)
     bring(memory, folder / RECORDS)
-    damaged = memory.workloads.find()[0]
-    good = memory.workloads.get(damaged.id)
+    damaged = memory.workloads.get(memory.workloads.find()[0].id)
+    real = export.workload_line
 
     def workload_line(workload):
-        if workload == good:
-            raise base_error
+        if workload == damaged:
+            raise FormatError("damaged")
         return real(workload)
 
-    from tunedb.errors import FormatError
-    from tunedb.formats import export
-
-    base_error, real = FormatError("damaged"), export.workload_line
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export, "workload_line", workload_line)
-        report = export_metaschedule(memory, tmp_path / "out")
+    monkeypatch.setattr(export, "workload_line", workload_line)
+    report = export_metaschedule(memory, tmp_path / "out")
     assert (report.records, report.workloads) == (4, 2)
     assert sum(report.left_out.values()) == 2
-    bad = {"a": 0, "b": 1, "c": 2}[good.name]
+    bad = "abc".index(damaged.name)
     expected = [pair for n, pair in enumerate(pairs(folder)) if n % 3 != bad]
     assert pairs(tmp_path / "out") == expected
 
 
-def test_files_that_are_there_stay(memory, tmp_path):
+def test_files_that_are_there_stay(memory, tmp_path, monkeypatch):
     folder = workdirs.write(tmp_path / "in", [workdirs.record()])
     bring(memory, folder / RECORDS)
     before = {path: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(UsageError, match="--force"):
         export_metaschedule(memory, folder)
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tunedb.formats.export.os.fsync", fail)
+        with pytest.raises(StorageError, match="No space left"):
+            export_metaschedule(memory, folder, force=True)
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
     export_metaschedule(memory, folder, force=True)
     assert {path.name for path in folder.iterdir()} == {RECORDS, WORKLOADS}

@@ -29,10 +29,6 @@ def test_numbers_from_one_and_blank_lines_count():
     ]
 
 
-def test_nothing():
-    assert lines(b"") == []
-
-
 def test_the_last_line_may_have_no_end():
     assert [line.is_whole for line in lines(b"a\nb")] == [True, False]
     assert lines(b"a\nb")[1].data == b"b"
@@ -75,19 +71,13 @@ def test_every_length_around_the_limit(short, length):
     assert found[1].data == b"next"
 
 
-def test_a_too_long_line_at_the_end(short):
-    (line,) = lines(b"x" * 40)
-    assert (line.data, line.is_whole, line.too_long) == (b"xxxx", False, True)
-
-
-def test_positions_are_asked_for_with_each_line():
-    stream = io.BytesIO(b"one\ntwo\nthree\n")
-    assert [line.position for line in read_lines(stream, stream.tell)] == [4, 8, 14]
-
-
-def test_the_position_of_a_too_long_line_is_behind_it(short):
-    stream = io.BytesIO(b"x" * 40 + b"\nb\n")
-    assert [line.position for line in read_lines(stream, stream.tell)] == [41, 43]
+@pytest.mark.parametrize(
+    ("data", "positions"),
+    [(b"one\ntwo\nthree\n", [4, 8, 14]), (b"x" * 40 + b"\nb\n", [41, 43])],
+)
+def test_positions_are_behind_the_lines(short, data, positions):
+    stream = io.BytesIO(data)
+    assert [line.position for line in read_lines(stream, stream.tell)] == positions
 
 
 def test_one_line_at_a_time():
@@ -98,7 +88,7 @@ def test_one_line_at_a_time():
     assert waiting.tell() == 4
 
 
-def test_what_the_stream_raises_comes_after_the_lines_before():
+def test_an_error_of_the_stream_follows_the_lines_before_it():
     pieces = [b"one\n", b"two\n"]
 
     class Damaged:
@@ -111,30 +101,3 @@ def test_what_the_stream_raises_comes_after_the_lines_before():
     assert [next(found).data, next(found).data] == [b"one", b"two"]
     with pytest.raises(FormatError, match="cut off"):
         next(found)
-
-
-def test_memory_is_one_line(monkeypatch):
-    """A line of 64 times the limit; the stream makes its bytes when they are asked for."""
-    import tracemalloc
-
-    class Long(io.RawIOBase):
-        left = 64 * 2**20
-
-        def readable(self):
-            return True
-
-        def readinto(self, buffer):
-            size = min(len(buffer), self.left)
-            buffer[:size] = b"x" * size
-            self.left -= size
-            return size
-
-    monkeypatch.setattr(limits, "MAX_LINE_BYTES", 2**20)
-    tracemalloc.start()
-    try:
-        (line,) = read_lines(io.BufferedReader(Long(), 2**16), lambda: 0)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert line.too_long
-    assert peak < 5 * 2**20

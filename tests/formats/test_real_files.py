@@ -19,7 +19,7 @@ from typing import NamedTuple
 import orjson
 import pytest
 from effort import EFFORT
-from public_logs import DATA, needs_logs
+from public_logs import DATA, MEASURED, needs_logs, sources
 
 from tunedb.formats.export import export_lines, export_metaschedule
 from tunedb.formats.find import find_logs
@@ -36,7 +36,7 @@ pytestmark = [needs_logs, pytest.mark.examples]
 
 
 class Expected(NamedTuple):
-    """What SOURCES.md says of a file."""
+    """The row of a file in SOURCES.md."""
 
     records: int
     outcomes: dict[str, int]  # number of error → records; of MetaSchedule "ok" and "inf"
@@ -55,16 +55,11 @@ def numbers(text):
 
 def read_sources():
     """Return what the tables say, by path below the folder of data."""
-    found, section, columns = {}, None, []
-    for line in (DATA / "SOURCES.md").read_text().splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if line.startswith("#"):
-            section = line.strip("# ")
-        elif section not in SECTIONS or not line.startswith("| ") or set(line) <= set("|- "):
-            continue
-        elif cells[0] == "file":
+    found, columns = {}, []
+    for _, section, cells in sources():
+        if cells[0] == "file":
             columns = cells
-        else:
+        elif section in SECTIONS:
             row = dict(zip(columns, cells, strict=False))
             records, outcomes = row["records"].split()[0], row["error codes (code:count)"]
             kinds = row["targets"] if ":" in row["targets"] else ""
@@ -92,7 +87,8 @@ def bring(store, file):
 
 def is_tried(path):
     """Tell whether a run reads a file; a short one takes small ones, and the SQLite files."""
-    return EFFORT != "few" or path.suffix == ".sqlite" or path.stat().st_size < 100_000
+    is_small = path.suffix == ".sqlite" or path.stat().st_size < 100_000
+    return EFFORT != "few" or is_small or path.is_relative_to(MEASURED)
 
 
 def find(*names):
@@ -160,7 +156,7 @@ def test_the_formats_of_the_folders(everything):
 
 
 def test_tenset(everything):
-    """Measured programs and others that nobody ran, with the model of the processor."""
+    """Measured and unmeasured programs, with the model of the processor."""
     store, reports = everything
     found = {path: report for path, report in reports.items() if path.startswith(TENSET)}
     assert len(found) == SOURCES[f"{TENSET}/**"].records == 12
@@ -273,7 +269,7 @@ def pairs_of_sqlite(records):
     ]
 
 
-@pytest.mark.parametrize("file", logs_below("metaschedule"))
+@pytest.mark.parametrize("file", [*logs_below("metaschedule"), *logs_below("measured_cpu")[::6]])
 def test_work_directories_come_back(file, sqlite_file, tmp_path):
     with Store(sqlite_file) as store:
         bring(store, file)
@@ -297,7 +293,7 @@ def test_work_directories_come_back(file, sqlite_file, tmp_path):
 
 
 def expected_of(data):
-    """What to find in a log of auto_scheduler, by its JSON alone."""
+    """Counts of a log of auto_scheduler, by its JSON alone."""
     lines = lines_of(data)
     failed = sum(1 for line in lines if line["r"][1])
     return len(lines), failed, len({line["i"][0][0] for line in lines})

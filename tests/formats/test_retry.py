@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import pytest
 import workdirs
-from workdirs import bring
+from workdirs import ansor, bring
+from workdirs import digests_in_order as digests
 from workdirs import write_lines as write
 
 from tunedb import limits
@@ -18,16 +18,6 @@ from tunedb.formats.importer import RetryReport, retry_quarantine
 from tunedb.formats.metaschedule import RecordParser
 from tunedb.records import Quarantined, Source, Trust, WorkloadFormat
 from tunedb.storage.store import Store
-
-
-def ansor(tile=8, cost=0.001):
-    state = [[], [["SP", 2, 0, 64, [tile], 1]]]
-    task = ['["add", 64]', "llvm"]
-    return json.dumps({"i": [task, state], "r": [[cost], 0, 1.0, 1700000000], "v": "v0.2"})
-
-
-def rows(store):
-    return [record.measurement.digest for record in store.records.iterate()]
 
 
 def lines_left(store):
@@ -58,7 +48,9 @@ def test_nothing_to_do(store):
 
 
 def test_lines_that_are_understood_now(store, old, tmp_path):
-    path = write(tmp_path / "log", ansor(1), ansor(50), "junk", ansor(60), ansor(2))
+    path = write(
+        tmp_path / "log", ansor(tile=1), ansor(tile=50), "junk", ansor(tile=60), ansor(tile=2)
+    )
     bring(store, path, source="a friend", trust=Trust.FOREIGN)
     assert (store.records.count(), store.counts().quarantined) == (2, 3)
 
@@ -83,12 +75,15 @@ def test_lines_that_are_understood_now(store, old, tmp_path):
     # As if today's reader had read the file.
     with Store(":memory:") as fresh:
         bring(fresh, path)
-        assert sorted(rows(fresh)) == sorted(rows(store))
+        assert sorted(digests(fresh)) == sorted(digests(store))
     assert bring(store, path).total.new == 0
 
 
 def test_only_some_rows(store, old, tmp_path):
-    bring(store, write(tmp_path / "log", ansor(1), ansor(50), ansor(60), ansor(70)))
+    bring(
+        store,
+        write(tmp_path / "log", ansor(tile=1), ansor(tile=50), ansor(tile=60), ansor(tile=70)),
+    )
     old.undo()
     first, second, third = store.quarantine.ids()
     report = retry_quarantine(store, [third, first, first])
@@ -99,10 +94,10 @@ def test_only_some_rows(store, old, tmp_path):
 
 
 def test_lines_that_came_in_meanwhile(store, old, tmp_path):
-    path = write(tmp_path / "log", ansor(1), ansor(50))
+    path = write(tmp_path / "log", ansor(tile=1), ansor(tile=50))
     bring(store, path)
     old.undo()
-    bring(store, write(tmp_path / "copy", ansor(1), ansor(50)))
+    bring(store, write(tmp_path / "copy", ansor(tile=1), ansor(tile=50)))
     report = retry_quarantine(store)
     assert (report.tried, report.recovered, report.known, report.left) == (1, 0, 1, 0)
     assert store.counts().quarantined == 0
@@ -110,8 +105,8 @@ def test_lines_that_came_in_meanwhile(store, old, tmp_path):
 
 
 def test_equal_lines_stay_as_many(store, old, tmp_path):
-    path = write(tmp_path / "log", ansor(50), ansor(1), ansor(50), ansor(50))
-    other = write(tmp_path / "copy", ansor(50), ansor(1))
+    path = write(tmp_path / "log", ansor(tile=50), ansor(tile=1), ansor(tile=50), ansor(tile=50))
+    other = write(tmp_path / "copy", ansor(tile=50), ansor(tile=1))
     bring(store, path)
     bring(store, other)
     old.undo()
@@ -123,7 +118,7 @@ def test_equal_lines_stay_as_many(store, old, tmp_path):
 
 def test_more_rows_than_a_page(store, old, tmp_path, monkeypatch):
     monkeypatch.setattr(importer, "_PAGE", 3)
-    path = write(tmp_path / "log", ansor(1), *[ansor(50 + n % 5) for n in range(10)])
+    path = write(tmp_path / "log", ansor(tile=1), *[ansor(tile=50 + n % 5) for n in range(10)])
     bring(store, path)
     old.undo()
     report = retry_quarantine(store)
@@ -133,7 +128,7 @@ def test_more_rows_than_a_page(store, old, tmp_path, monkeypatch):
 
 def test_files_that_are_gone(store, old, tmp_path):
     """A line of auto_scheduler or AutoTVM speaks for itself."""
-    path = write(tmp_path / "log", ansor(1), ansor(50))
+    path = write(tmp_path / "log", ansor(tile=1), ansor(tile=50))
     bring(store, path)
     path.unlink()
     old.undo()
@@ -145,7 +140,7 @@ def test_the_folder_of_a_file_still_counts(store, old, tmp_path):
     """TenSet's folders name the processor."""
     folder = tmp_path / "measure_records" / "e5-2673"
     folder.mkdir(parents=True)
-    path = write(folder / "log.json", ansor(1), ansor(50))
+    path = write(folder / "log.json", ansor(tile=1), ansor(tile=50))
     bring(store, path)
     path.unlink()
     old.undo()
@@ -156,7 +151,7 @@ def test_the_folder_of_a_file_still_counts(store, old, tmp_path):
 
 def test_data_of_which_only_the_beginning_is_kept(store, tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "MAX_QUARANTINE_BYTES", 40)
-    whole = ansor(1).replace(" ", "")
+    whole = ansor(tile=1).replace(" ", "")
     long = "[1] " + "x" * 60
     bring(store, write(tmp_path / "log", whole, long, "[2]"))
     report = retry_quarantine(store)
@@ -167,7 +162,7 @@ def test_data_of_which_only_the_beginning_is_kept(store, tmp_path, monkeypatch):
 
 def test_data_that_is_a_record_but_cut(store, monkeypatch):
     """The first bytes may be a whole record, and still are not what stood there."""
-    data = ansor(1).encode()
+    data = ansor(tile=1).encode()
     monkeypatch.setattr(limits, "MAX_QUARANTINE_BYTES", len(data))
     store.quarantine.add(
         [Quarantined("log", 1, "longer than 9 bytes", data + b" more")], Source("s")
@@ -178,13 +173,10 @@ def test_data_that_is_a_record_but_cut(store, monkeypatch):
 
 def test_standard_input(store, old):
     store.quarantine.add(
-        [Quarantined("<stdin>", 7, "a tile of 50", ansor(50).encode())], Source("s")
+        [Quarantined("<stdin>", 7, "a tile of 50", ansor(tile=50).encode())], Source("s")
     )
     old.undo()
     assert retry_quarantine(store).recovered == 1
-
-
-# ------------------------------------------------------------------ MetaSchedule
 
 
 @pytest.fixture

@@ -48,13 +48,7 @@ def zstandard(data):
     return zstd.compress(data, options={zstd.CompressionParameter.checksum_flag: 1})
 
 
-CODECS = {
-    "gzip": gzip.compress,
-    "bzip2": bzip2,
-    "xz": xz,
-    "lzma": lzma_alone,
-    "zstd": zstandard,
-}
+CODECS = {"gzip": gzip.compress, "bzip2": bzip2, "xz": xz, "lzma": lzma_alone, "zstd": zstandard}
 codecs = pytest.mark.parametrize("codec", CODECS)
 
 #: Lines that do not compress to nothing, 0.5 MB.
@@ -89,12 +83,8 @@ def lines_until_error(path):
     return lines, str(caught.value)
 
 
-def test_plain(write):
-    assert read(write(TEXT)) == (TEXT, len(TEXT))
-
-
 @pytest.mark.parametrize("data", [b"", b"\n", b"x", b"\x1f", b"BZ", b"\x28\xb5\x2f"])
-def test_what_is_too_short_to_be_compressed_is_plain(write, data):
+def test_short_files_are_plain(write, data):
     assert read(write(data)) == (data, len(data))
 
 
@@ -104,24 +94,6 @@ def test_compressed(write, codec):
     assert len(packed) < len(TEXT)
     # Names say nothing.
     assert read(write(packed, "log.json")) == (TEXT, len(packed))
-
-
-@codecs
-def test_nothing_compressed(write, codec):
-    assert read(write(CODECS[codec](b"")))[0] == b""
-
-
-@codecs
-def test_members_one_after_another(write, codec):
-    pack = CODECS[codec]
-    packed = b"".join(pack(line) for line in LINES[:100])
-    assert read(write(packed))[0] == b"".join(LINES[:100])
-    assert read(write(pack(b"") + pack(TEXT) + pack(b"") + pack(b"end")))[0] == TEXT + b"end"
-
-
-def test_members_of_several_codecs(write):
-    packed = b"".join(pack(codec.encode()) for codec, pack in CODECS.items())
-    assert read(write(packed))[0] == b"gzipbzip2xzlzmazstd"
 
 
 @pytest.mark.parametrize("codec", ["gzip", "xz"])
@@ -301,7 +273,7 @@ class TestBombs:
         with pytest.raises(FormatError, match="expands"):
             read(write(packed))
 
-    def test_what_grows_as_much_as_allowed(self, write, monkeypatch):
+    def test_growth_up_to_the_limit_is_allowed(self, write, monkeypatch):
         data = bytes(2**20)
         packed = zstd.compress(data)
         monkeypatch.setattr(limits, "MIN_EXPANDED_BYTES", 0)
@@ -365,17 +337,13 @@ class TestBombs:
 
 
 class TestRefused:
-    def test_zip(self, tmp_path):
-        path = tmp_path / "dataset_cpu_v3.3.zip"
+    @pytest.mark.parametrize("names", [["log.json"], []])
+    def test_zip(self, tmp_path, names):
+        path = tmp_path / "dataset_cpu_v3.3"
         with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr("log.json", TEXT)
+            for name in names:
+                archive.writestr(name, TEXT)
         with pytest.raises(FormatError, match="a zip archive; unpack it"), open_log(path):
-            pass
-
-    def test_empty_zip(self, tmp_path):
-        path = tmp_path / "x"
-        zipfile.ZipFile(path, "w").close()
-        with pytest.raises(FormatError, match="a zip archive"), open_log(path):
             pass
 
     @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
@@ -406,8 +374,6 @@ class TestRefused:
     def test_missing(self, tmp_path):
         with pytest.raises(NotFoundError, match="gone: no such file"), open_log(tmp_path / "gone"):
             pass
-
-    def test_a_directory(self, tmp_path):
         with pytest.raises(StorageError, match="cannot be opened"), open_log(tmp_path):
             pass
 
@@ -490,10 +456,7 @@ class TestStandardInput:
             buffer = io.BytesIO(gzip.compress(TEXT)[:100])
 
         monkeypatch.setattr(sys, "stdin", Stdin)
-        with (
-            pytest.raises(FormatError, match="truncated"),
-            open_log(None) as (stream, _),
-        ):
+        with pytest.raises(FormatError, match="truncated"), open_log(None) as (stream, _):
             stream.read()
 
     def test_none(self, monkeypatch):

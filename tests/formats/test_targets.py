@@ -95,19 +95,19 @@ def test_architecture_of_a_legacy_target():
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        " \n",
-        "cuda\0",
-        "cuda -model=\0",
-        "cuda -model=\ud800",
-        "x" * (MAX_TARGET_CHARS + 1),
-        '{"kind": ',
-        '{"kind": 1}',
-        '{"kind": ""}',
-        '{"kind": "a\\u0000b"}',
-        '{"kind": "cuda", "n": 9223372036854775808}',
-        '{"kind": "cuda", "n": ' + "[" * 40 + "]" * 40 + "}",
-        '{"kind": "cuda", "n": ' + "[" * 5000 + "]" * 5000 + "}",
+        *(
+            "",
+            " \n",
+            "cuda\0",
+            "cuda -model=\0",
+            "cuda -model=\ud800",
+            "x" * (MAX_TARGET_CHARS + 1),
+        ),
+        *('{"kind": ', '{"kind": 1}', '{"kind": ""}', '{"kind": "a\\u0000b"}'),
+        *(
+            '{"kind": "cuda", "n": ' + value + "}"
+            for value in ("9223372036854775808", "[" * 40 + "]" * 40, "[" * 5000 + "]" * 5000)
+        ),
     ],
 )
 def test_hopeless_targets_are_refused_in_one_line(text):

@@ -124,6 +124,31 @@ def encode(line):
     return (line if isinstance(line, str) else json.dumps(line)).encode()
 
 
+def digests_in_order(store):
+    """Return the digests of all measurements in order of insertion."""
+    return [row.measurement.digest for row in store.records.iterate()]
+
+
 def digests(store):
-    """The digests of all measurements, with their occurrence already in them."""
-    return sorted(row.measurement.digest for row in store.records.iterate())
+    return sorted(digests_in_order(store))
+
+
+def ansor(cost=0.001, error=0, *, tile=8, target="llvm", time=1700000000, key='["add", 64]'):
+    """Return a line of auto_scheduler."""
+    costs = cost if isinstance(cost, list) else [cost]
+    state = [[], [["SP", 2, 0, 64, [tile], 1]]]
+    return json.dumps({"i": [[key, target], state], "r": [costs, error, 1.0, time], "v": "v0.2"})
+
+
+def autotvm(cost=0.001, error=0, *, tile=8, target="cuda", time=1600000000.5):
+    """Return a line of AutoTVM."""
+    costs = cost if isinstance(cost, list) else [cost]
+    args = [["TENSOR", [64, 64], "float32"], None]
+    line = {
+        "input": [target, "dense", args, {}],
+        "config": {"index": tile, "code_hash": None, "entity": [["tile_x", "sp", [-1, tile]]]},
+        "result": [costs, error, 1.0, time],
+        "version": 0.2,
+        "tvm_version": "0.8.0",
+    }
+    return json.dumps(line)

@@ -2,22 +2,11 @@
 
 import numpy as np
 import pytest
+from builders import EntryPoint as Entry
 
 from tunedb import extensions
 from tunedb.errors import NotFoundError, PluginError
 from tunedb.models import base
-
-
-class Entry:
-    """An entry point of another package."""
-
-    def __init__(self, name, found, value="other:PART"):
-        self.name, self.value, self._found = name, value, found
-
-    def load(self):
-        if isinstance(self._found, Exception):
-            raise self._found
-        return self._found
 
 
 class First:
@@ -48,7 +37,7 @@ def test_a_part_is_found_by_the_name_before_the_colon(entries):
     assert base.recipe_part("label", "mine")[1] == ""
 
 
-def test_what_is_wrong_with_a_part_is_told(entries):
+def test_parts_that_do_not_load_are_reported(entries):
     entries += [
         Entry("mine", First()),
         Entry("alien", object()),

@@ -1,4 +1,4 @@
-"""Baselines: what they say by hand, and TVM's own model beside ours of it."""
+"""Baselines by hand, and against TVM's own model."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from tunedb.models.metrics import chance, measure
 
 
 def of_workloads(workloads, rows, group, throughput, *, machines=None, sizes=None):
-    """Return examples of given workloads with one row each, the machine of each group told."""
+    """Return examples of given workloads with one row each, and of given machines."""
     found = examples_of(rows, sizes or [1] * len(group), group, throughput)
     machines = machines or [""] * len(workloads)
     groups = tuple(Group(i, 1, b"t" * 16, machine) for i, machine in enumerate(machines))
@@ -50,7 +50,7 @@ def test_columns_count_by_their_spread():
     assert found.tolist() == [0.2, 0.3]
 
 
-def test_the_rows_of_a_program_are_made_one_first():
+def test_rows_of_a_program_are_aggregated_first():
     workloads = [matmul_of(0, 64), matmul_of(1, 128)]
     rows = [[1], [1], [8], [9], [3], [4], [2]]
     examples = of_workloads(workloads, rows, [1, 1, 0, 0], [1.0, 0.2, 0.5, 1.0], sizes=[2, 1, 2, 2])
@@ -164,7 +164,7 @@ def test_the_training_set_of_a_baseline():
         baselines.baseline("oracle")
 
 
-def test_what_tvm_calls_throughput():
+def test_labels_of_tvm():
     found = examples_of(np.zeros((5, 1)), [1] * 5, [0, 0, 0, 1, 1], [1.0, 0.5, 0.0, 0.0, 0.0])
     labels = baselines.tvm_labels(found)
     assert labels.dtype == np.float32

@@ -161,21 +161,13 @@ def test_more_workers_than_workloads(here):
 
 def test_two_trainings_at_once_wait_for_each_other(here):
     expected = fit_on_cluster(here, EXAMPLES, quick()).model.to_bytes()
-    found = []
-
-    def train():
-        found.append(fit_on_cluster(here, EXAMPLES, quick()).model.to_bytes())
-
-    threads = [threading.Thread(target=train) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [expected] * 3
+    with ThreadPoolExecutor(3) as pool:
+        trainings = [pool.submit(fit_on_cluster, here, EXAMPLES, quick()) for _ in range(3)]
+    assert [one.result().model.to_bytes() for one in trainings] == [expected] * 3
 
 
 @pytest.mark.stress
-def test_nobody_gives_up_who_waits_for_another_training(here, monkeypatch):
+def test_waiting_trainings_do_not_time_out(here, monkeypatch):
     """Workers wait for one another not long, and for other trainings as long as it takes."""
     monkeypatch.setattr(cluster, "_MEETING_SECONDS", 3)
     expected = fit_on_cluster(here, EXAMPLES, quick()).model.to_bytes()
@@ -190,7 +182,7 @@ def test_nobody_gives_up_who_waits_for_another_training(here, monkeypatch):
 
 
 def test_no_program_and_no_workload_is_divided(here, monkeypatch):
-    """What XGBoost is given, and what its workers make of it."""
+    """Checks XGBoost's input, and the matrices of its workers."""
     divided, given_to, found = [], [], {}
     monkeypatch.setattr(
         cluster, "divide", lambda *given: divided.append(divide(*given)) or divided[-1]
@@ -282,7 +274,7 @@ def test_large_labels_are_not_in_a_task(here):
 
 
 def test_a_program_of_two_groups(here):
-    """Two machines of a target measured it; of one of them nothing is learnt."""
+    """Two machines of a target measured it; the training set has one of them."""
     twice = replace(EXAMPLES, program_ids=EXAMPLES.program_ids % 120)
     recipe = quick(training_set="first:20")
     model = fit_on_cluster(here, twice, recipe).model

@@ -1,36 +1,26 @@
 """Taking some of the examples."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from learnable import examples_of
 
-from tunedb.models.dataset import Dataset, ExampleWorkload, Group
+from tunedb.models.dataset import Group
 
 
 def make_examples(sizes):
-    """Return examples with so many rows each; each row says whose it is."""
+    """Return examples with these numbers of rows; each row names its program."""
     n = len(sizes)
     owner = np.repeat(np.arange(n), sizes)
-    rows = np.stack([owner, np.arange(len(owner))], axis=1).astype(np.float32)
-    return Dataset(
-        feature_set="x",
-        version=1,
-        columns=("owner", "row"),
-        rows=rows,
-        starts=np.concatenate(([0], np.cumsum(sizes))).astype(np.int64),
-        program_ids=np.arange(n) + 100,
-        group=np.arange(n, dtype=np.int32) % 2,
-        seconds=np.linspace(1, 2, n),
-        throughput=1 / np.linspace(1, 2, n),
-        failures=np.zeros(n, np.int8),
-        trials=np.arange(n, dtype=np.int32),
-        origins=np.zeros(n, np.int8),
-        costs=np.full(n, np.nan),
-        groups=(Group(1, 1, b"t", ""), Group(0, 1, b"t", "")),
-        workloads=tuple(ExampleWorkload(i, b"%d" % i, "w", None, (), None) for i in range(2)),
-        label="median",
-        digest=b"d" * 16,
+    rows = np.stack([owner, np.arange(len(owner))], axis=1)
+    throughput = 1 / np.linspace(1, 2, n)
+    digests = [b"0" * 16, b"1" * 16]
+    made = examples_of(
+        rows, sizes, np.arange(n) % 2, throughput, columns=("owner", "row"), digests=digests
     )
+    return replace(made, groups=(Group(1, 1, b"t", ""), Group(0, 1, b"t", "")))
 
 
 @given(st.data())

@@ -79,25 +79,25 @@ def test_defect_2_a_workload_with_only_failures_gets_the_perfect_label(loss):
     assert scores[0] == scores[1]
 
 
-@pytest.mark.parametrize("loss", ["throughput", "squared", "log", "rank", "relative"])
-def test_defect_3_failures_are_ignored(loss):
-    """Label and weight 0: nothing is learnt where all programs of a region fail."""
-    rng = np.random.default_rng(0)
-    rows = rng.random((200, 2))
+def failing_region():
+    """Return examples of which those with a large first column fail, and which these are."""
+    rows = np.random.default_rng(0).random((200, 2))
     region = rows[:, 0] > 0.5
     throughput = np.where(region, 0, 0.5 + rows[:, 1] / 2)
-    examples = examples_of(rows, np.ones(200, int), np.arange(200) % 4, throughput)
+    return examples_of(rows, np.ones(200, int), np.arange(200) % 4, throughput), region
+
+
+@pytest.mark.parametrize("loss", ["throughput", "squared", "log", "rank", "relative"])
+def test_defect_3_failures_are_ignored(loss):
+    """With label and weight 0 the model would ignore a region where all programs fail."""
+    examples, region = failing_region()
     scores = train(examples, loss=loss, rounds=20).model.score_examples(examples)
     assert scores[region].max() < scores[~region].min()
 
 
 def test_defect_3_is_one_of_the_formula_to_the_letter():
     """With weight 0 failures are scored like any other program: so the test above can fail."""
-    rng = np.random.default_rng(0)
-    rows = rng.random((200, 2))
-    region = rows[:, 0] > 0.5
-    throughput = np.where(region, 0, 0.5 + rows[:, 1] / 2)
-    examples = examples_of(rows, np.ones(200, int), np.arange(200) % 4, throughput)
+    examples, region = failing_region()
     model = train(examples, loss="throughput:0", rounds=20).model
     assert model.score_examples(examples)[region].min() > 0.4
 
@@ -152,7 +152,7 @@ def test_defect_8_the_first_prediction_is_half_the_number_of_rows(rows):
 
 
 def test_defect_8_programs_of_more_rows_do_not_begin_higher_by_default():
-    """Where only differences count, all begin equal."""
+    """All scores begin equal where only differences count."""
     run, _ = untrained(learnable(rows=(1, 4)), Recipe().loss)
     assert set(run.scores()) == {0.0}
 

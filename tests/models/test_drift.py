@@ -1,4 +1,4 @@
-"""The ledger: what was predicted, beside what was measured."""
+"""Drift: predictions compared with measurements."""
 
 import pytest
 from builders import OWN, make_measurement
@@ -39,7 +39,7 @@ def test_pairs_in_the_right_order_by_hand(store):
     assert found.drifted is None  # too few to tell
 
 
-def test_drift_is_told_below_the_cards_promise(store):
+def test_drift_is_reported_below_the_cards_threshold(store):
     model = add_model(store, threshold=0.6)
     batch = [make_measurement(i, (1e-3 * (i + 1),)) for i in range(drift.FEWEST)]
     predict(store, model, range(drift.FEWEST), batch)  # the slowest one has the highest score
@@ -52,7 +52,7 @@ def test_drift_is_told_below_the_cards_promise(store):
     assert [one.model_id for one in drift.drift(store)] == [model, other]
 
 
-def test_a_model_that_was_not_judged_promises_nothing(store):
+def test_a_model_without_evaluation_has_no_threshold(store):
     model = add_model(store)
     batch = [make_measurement(i, (1e-3 * (i + 1),)) for i in range(drift.FEWEST)]
     predict(store, model, range(drift.FEWEST), batch)
@@ -83,7 +83,7 @@ def test_equally_fast_programs_cannot_be_ranked(store):
     assert (found.trials, found.failed, found.pairwise, found.drifted) == (2, 2, None, None)
 
 
-def test_what_says_nothing_about_a_program_is_left_out(store):
+def test_unmeasured_and_retracted_records_are_no_trials(store):
     model = add_model(store)
     taken_back = make_measurement(4, (1e-9,))
     batch = [
@@ -131,7 +131,7 @@ def test_sources_by_number(store):
     assert store.sources.numbered([id_ + 1]) == []
 
 
-def test_what_was_measured_before_a_moment(store):
+def test_programs_measured_before_a_moment(store):
     taken_back = make_measurement(4, (1e-9,), measured_at=10)
     batch = [
         make_measurement(0, measured_at=10),
@@ -139,7 +139,7 @@ def test_what_was_measured_before_a_moment(store):
         failed(2, measured_at=10),
         failed(3, FailureKind.INFRASTRUCTURE, measured_at=10),
         taken_back,
-        make_measurement(5, measured_at=0),  # nobody knows when
+        make_measurement(5, measured_at=0),  # without a time
         make_measurement(1, measured_at=30),
     ]
     store.batches.add(batch, OWN)

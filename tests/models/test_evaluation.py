@@ -1,4 +1,4 @@
-"""Judging: what is trained on what, how figures become means, and what is told."""
+"""Evaluation: training sides, means of figures, and reports."""
 
 import json
 from dataclasses import replace
@@ -142,7 +142,7 @@ def test_pools_of_a_workload_are_averaged_first():
         assert result.values[number] == pytest.approx(plain)
 
 
-def test_a_recipe_is_trained_on_the_training_side_alone(monkeypatch):
+def test_recipes_train_on_the_training_side(monkeypatch):
     from tunedb.models import evaluation
 
     seen = []
@@ -196,7 +196,7 @@ def test_progress_and_interruption():
         look(on_step=stop)
 
 
-def test_what_is_impossible_is_told_and_the_rest_is_judged():
+def test_impossible_regimes_are_reported_and_the_others_evaluated():
     found = look(judged(WORKLOADS[:5]), seeds=1)
     assert {one.regime for one in found.results} == {"new-workload"}
     assert list(found.impossible)[:2] == ["new-family", "new-hardware"]
@@ -253,7 +253,7 @@ def test_a_part_that_does_not_exist():
         look(recipes={"m": quick(loss="x")})
 
 
-def test_the_noise_floor_stands_beside():
+def test_results_have_a_noise_floor():
     noise = np.log([0.8, 1.25])
     found = look(regimes=["new-workload"], seeds=1, noise=noise)
     result = found.result("new-workload", "search", "plain")
@@ -368,7 +368,7 @@ def test_each_recipe_is_compared_with_those_after_it_and_with_baselines():
     assert found.differences("new-workload", "search") == []
 
 
-def test_splits_of_ones_own():
+def test_own_splits():
     examples = judged()
     half = np.arange(len(examples)) % 2 == 0
     split = splits.Split("mine", "half", np.flatnonzero(half), np.flatnonzero(~half))

@@ -8,11 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from learnable import examples_of, learnable, quick
-from small_data import SMALL_STEPS
 
 from tunedb.errors import FormatError, StorageError, UsageError
 from tunedb.models import boosting, external
-from tunedb.models.dataset import load
 from tunedb.models.external import fit_external
 from tunedb.models.training import fit
 
@@ -21,7 +19,7 @@ EXAMPLES = learnable(10, 24, rows=(0, 3))
 
 
 class Memory:
-    """What is asked of a store, for examples that are in none."""
+    """A store of examples that are in no database."""
 
     location = "memory"
 
@@ -62,7 +60,9 @@ def small_sample(monkeypatch):
     monkeypatch.setattr(boosting, "_SAMPLE_ROWS", 50)
 
 
-# ---------------------------------------------------------------------- the same model
+def train(store, examples=EXAMPLES, recipe=None, **options):
+    options = {"page_bytes": 1000, "threads": 1, **options}
+    return fit_external(store, bare(examples), recipe or quick(), **options)
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,7 @@ def test_equal_to_memory(choices, folder, small_sample):
     recipe = quick(**choices)
     expected = fit(EXAMPLES, recipe, threads=1)
     # Pages of some 40 rows.
-    found = fit_external(
-        Memory(EXAMPLES), bare(EXAMPLES), recipe, page_bytes=1000, cache_dir=folder, threads=1
-    )
+    found = train(Memory(EXAMPLES), recipe=recipe, cache_dir=folder)
     assert found.model.to_bytes() == expected.model.to_bytes()
     same = ("history", "rounds", "best_round", "held_out", "programs", "left_out")
     for name in same:
@@ -94,14 +92,8 @@ def test_pages_and_threads_change_nothing(page_bytes, folder, small_sample):
     recipe = quick(rounds=3)
     expected = fit(EXAMPLES, recipe, threads=1).model.to_bytes()
     for threads in (1, 2):
-        found = fit_external(
-            Memory(EXAMPLES),
-            bare(EXAMPLES),
-            recipe,
-            page_bytes=page_bytes,
-            cache_dir=folder,
-            threads=threads,
-        )
+        options = {"page_bytes": page_bytes, "cache_dir": folder, "threads": threads}
+        found = train(Memory(EXAMPLES), recipe=recipe, **options)
         assert found.model.to_bytes() == expected
 
 
@@ -112,39 +104,19 @@ def test_another_sample_is_another_model(small_sample, monkeypatch):
     assert fit(EXAMPLES, quick(), threads=1).model.to_bytes() != sampled
 
 
-def test_from_a_database(stored, folder):
-    recipe = quick(rounds=5)
-    expected = fit(load(stored, SMALL_STEPS), recipe, threads=1)
-    labels = load(stored, SMALL_STEPS, rows=False)
-    found = fit_external(stored, labels, recipe, page_bytes=200, cache_dir=folder, threads=1)
-    assert found.model.to_bytes() == expected.model.to_bytes()
-
-
-def test_each_row_is_read_once_and_only_those_that_are_learnt_from(folder):
+def test_only_rows_of_the_training_set_are_read_and_once(folder):
     store = Memory(EXAMPLES)
     recipe = quick(training_set="first:5", rounds=2)
-    fit_external(store, bare(EXAMPLES), recipe, page_bytes=100, cache_dir=folder)
+    train(store, recipe=recipe, page_bytes=100, cache_dir=folder)
     first = EXAMPLES.program_ids[EXAMPLES.trials < 5]
     assert store.asked == first.tolist()
 
 
-def test_rounds_are_told(folder):
+def test_rounds_are_reported(folder):
     told = []
-    fit_external(
-        Memory(EXAMPLES),
-        bare(EXAMPLES),
-        quick(rounds=3),
-        cache_dir=folder,
-        on_round=lambda *round_: told.append(round_),
-    )
+    on_round = lambda *round_: told.append(round_)  # noqa: E731
+    train(Memory(EXAMPLES), recipe=quick(rounds=3), cache_dir=folder, on_round=on_round)
     assert told == [(1, None), (2, None), (3, None)]
-
-
-# ---------------------------------------------------------------------- what goes wrong
-
-
-def train(store, examples=EXAMPLES, **options):
-    return fit_external(store, bare(examples), quick(), page_bytes=1000, **options)
 
 
 def test_rows_that_are_gone(folder):
@@ -172,19 +144,16 @@ def test_no_such_folder(tmp_path):
         train(Memory(EXAMPLES), cache_dir=tmp_path / "gone")
 
 
-def test_a_full_disk(mount):
+@pytest.mark.parametrize("fit", ["nothing", "rows"])
+def test_a_full_disk(mount, fit):
+    """Where the rows fit and the bins do not, XGBoost would abort the process."""
     examples = learnable(programs=500, columns=60)
-    folder = mount("256k")
-    with pytest.raises(StorageError, match=r"cannot be written there .*choose another folder"):
-        train(Memory(examples), examples, cache_dir=folder)
-    assert list(folder.iterdir()) == []
-
-
-def test_a_disk_that_would_be_full_of_bins(mount):
-    """The rows fit, and the bins would not: XGBoost would abort the process."""
-    examples = learnable(programs=500, columns=60)
-    folder = mount(f"{examples.rows.nbytes // 1024 + 100}k")
-    with pytest.raises(StorageError, match="MiB are needed, but 0 are free"):
+    size, message = "256k", r"cannot be written there .*choose another folder"
+    if fit == "rows":
+        size = f"{examples.rows.nbytes // 1024 + 100}k"
+        message = "MiB are needed, but 0 are free"
+    folder = mount(size)
+    with pytest.raises(StorageError, match=message):
         train(Memory(examples), examples, cache_dir=folder)
     assert list(folder.iterdir()) == []
 
@@ -209,18 +178,9 @@ def test_bins_take_no_more_than_is_asked_for(columns, page_bytes, folder, monkey
     def on_round(number, figure):
         found.append(sum(file.stat().st_size for file in folder.glob("*/*")))
 
-    fit_external(
-        Memory(examples),
-        bare(examples),
-        quick(rounds=1),
-        page_bytes=page_bytes,
-        cache_dir=folder,
-        on_round=on_round,
-    )
+    options = {"page_bytes": page_bytes, "cache_dir": folder, "on_round": on_round}
+    train(Memory(examples), examples, quick(rounds=1), **options)
     assert found[0] <= asked[0] << 20
-
-
-# ---------------------------------------------------------------------- interrupts
 
 
 def test_interrupted_while_it_reads(folder):
@@ -258,7 +218,7 @@ def test_interrupted_while_xgboost_reads(passes, error, folder, monkeypatch):
     assert len(begun) == passes + 1
 
 
-def test_a_matrix_that_misses_rows_is_not_learnt_from(folder, monkeypatch):
+def test_no_model_trains_on_a_matrix_that_misses_rows(folder, monkeypatch):
     """The interrupt that came while XGBoost's own wrapper ran."""
     pages, begun = external._RowFile.pages, []
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from learnable import examples_of
 
 from tunedb.errors import FormatError, UsageError
 from tunedb.models import failures as failure_training
-from tunedb.models.dataset import FAILURES, Dataset, ExampleWorkload, Group
+from tunedb.models.dataset import FAILURES, ExampleWorkload
 from tunedb.models.failures import (
     LEAST_FAILURES,
     LEAST_OF_KIND,
@@ -41,31 +42,16 @@ def workload(number, shape=None):
 
 def make_examples(rows, failures, of, *, costs=None, sizes=None, workloads=None):
     """Return examples: rows of features, outcomes, and which workload each program is of."""
-    rows, of = np.asarray(rows, np.float32), np.asarray(of, np.int32)
-    failures, count = np.asarray(failures, np.int8), len(of)
-    sizes = np.ones(count, np.int64) if sizes is None else np.asarray(sizes)
-    number = int(of.max()) + 1
-    trials = np.zeros(count, np.int32)
-    for one in range(number):
-        trials[of == one] = np.arange((of == one).sum())
-    return Dataset(
+    failures = np.asarray(failures, np.int8)
+    sizes = np.ones(len(of), int) if sizes is None else sizes
+    made = examples_of(rows, sizes, of, np.where(failures > 0, 0.0, 1.0), columns=COLUMNS)
+    return replace(
+        made,
         feature_set="small.steps",
         version=1,
-        columns=COLUMNS,
-        rows=rows,
-        starts=np.concatenate(([0], np.cumsum(sizes))),
-        program_ids=np.arange(count) + 1,
-        group=of,
-        seconds=np.where(failures > 0, np.nan, 1e-3),
-        throughput=np.where(failures > 0, 0.0, 1.0),
         failures=failures,
-        trials=trials,
-        origins=np.zeros(count, np.int8),
-        costs=np.full(count, np.nan) if costs is None else np.asarray(costs, np.float64),
-        groups=tuple(Group(i, 1, b"t", "") for i in range(number)),
-        workloads=tuple(workloads or (workload(i) for i in range(number))),
-        label="median",
-        digest=b"d",
+        costs=made.costs if costs is None else np.asarray(costs, np.float64),
+        workloads=tuple(workloads or map(workload, range(len(made.groups)))),
     )
 
 
@@ -92,7 +78,7 @@ def fitted():
 
 
 def test_probabilities_are_what_happens(fitted):
-    """Of programs told 30 %, 30 % fail: in five bins of new workloads, to a tenth."""
+    """Where 30 % is predicted, 30 % fail: in five bins of new workloads, to a tenth."""
     new = drawn(1, each=500)
     told = fitted.model.probabilities(new.rows, new.starts)
     assert (told > 0).all()
@@ -106,7 +92,7 @@ def test_probabilities_are_what_happens(fitted):
     assert fitted.model.scaling.slope < 1
 
 
-def test_held_out_workloads_judge_it(fitted):
+def test_held_out_workloads_evaluate_the_classifier(fitted):
     judged = fitted.evaluation
     assert 0.8 < judged.auroc < 0.95
     assert judged.auroc == pytest.approx(np.mean(list(judged.aurocs.values())))
@@ -119,7 +105,7 @@ def test_held_out_workloads_judge_it(fitted):
 
 
 def test_the_area_is_the_one_by_hand():
-    """Of five failing and five good programs: the share of pairs that are told in order."""
+    """The share of pairs in the right order, of five failing and five good programs."""
     examples = make_examples(np.zeros((10, 3)), [1] * 5 + [0] * 5, [0] * 10)
     margins = np.array([5.0, 4.0, 1.0, 1.5, 2.0, 3.0, 0.0, 0.0, 0.0, 0.0])
     folds = [np.arange(10)[::2], np.arange(10)[1::2]]
@@ -133,8 +119,8 @@ def test_the_area_is_the_one_by_hand():
     assert found.brier == pytest.approx(np.mean((told - examples.failed) ** 2))
 
 
-def test_noise_is_not_foreseen():
-    """Failures without a reason: every program is told about the rate, and nothing is won."""
+def test_random_failures_are_not_predicted():
+    """Random failures: every prediction is about the rate."""
     rng = np.random.default_rng(0)
     failed = np.where(rng.random(1200) < 0.2, TIMEOUT, 0)
     examples = make_examples(rng.normal(size=(1200, 3)), failed, np.repeat(np.arange(12), 100))
@@ -145,7 +131,7 @@ def test_noise_is_not_foreseen():
     assert told == pytest.approx(np.full(1200, found.model.rate), abs=0.1)
 
 
-def test_rare_failures_are_foreseen():
+def test_rare_failures_are_predicted():
     """Three in a hundred, in one corner: AUROC does not suffer from the imbalance."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(2400, 3))
@@ -157,7 +143,7 @@ def test_rare_failures_are_foreseen():
     assert found.evaluation.avoided > 0.9
 
 
-def test_groups_of_failures_alone_teach_it():
+def test_groups_with_only_failures_count():
     """All programs of one workload failed, with wide tiles, and those of no other."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(400, 3))
@@ -218,7 +204,7 @@ def test_one_kind_needs_no_second_classifier(fitted):
 
 
 def test_several_rows_are_aggregated():
-    """A program fails where the largest of its rows is large, whatever the others are."""
+    """A program fails where its largest row is large."""
     rng = np.random.default_rng(0)
     sizes = rng.integers(1, 4, 600)
     rows = rng.normal(size=(sizes.sum(), 3))
@@ -285,11 +271,11 @@ def test_the_training_set_is_named_where_it_has_one_outcome():
         fit_failures(examples, replace(QUICK, training_set="first:3"), threads=1)
 
 
-def test_one_workload_is_learnt_and_not_judged():
+def test_one_workload_trains_without_evaluation():
     examples = drawn(0, workloads=1, each=400)
     found = fit_failures(examples, QUICK, threads=1)
     assert found.evaluation is None
-    # Weights are taken back: on the whole about as many are told to fail as did.
+    # The scaling corrects the weights: the mean prediction is about the rate.
     new = drawn(1, workloads=1, each=2000)
     told = found.model.probabilities(new.rows, new.starts)
     bare = replace(found.model, scaling=Scaling(1.0, 0.0)).probabilities(new.rows, new.starts)
@@ -317,7 +303,7 @@ def test_groups_with_few_failures_have_no_area():
     assert set(judged.aurocs) == {0, 1}
 
 
-def test_what_xgboost_refuses_is_one_line():
+def test_errors_of_xgboost_are_one_line():
     with pytest.raises(UsageError, match="XGBoost rejects the recipe") as caught:
         fit_failures(drawn(0), replace(QUICK, subsample=7.0), threads=1)
     assert "\n" not in str(caught.value)
@@ -341,7 +327,7 @@ def test_parts_keep_like_workloads_together_and_share_failures_out():
     assert len(folds) == 5
 
 
-def test_no_part_is_told_by_classifiers_that_saw_it(monkeypatch):
+def test_no_fold_is_predicted_by_classifiers_that_saw_it(monkeypatch):
     seen = []
     original = failure_training._FailureTraining.boosters
 
@@ -362,11 +348,7 @@ def test_no_part_is_told_by_classifiers_that_saw_it(monkeypatch):
 # ---------------------------------------------------------------------- scaling
 
 
-@given(
-    slope=st.floats(0.2, 5.0),
-    shift=st.floats(-3.0, 3.0),
-    scale=st.floats(1e-3, 1e3),
-)
+@given(slope=st.floats(0.2, 5.0), shift=st.floats(-3.0, 3.0), scale=st.floats(1e-3, 1e3))
 def test_the_scaling_is_the_best_one(slope, shift, scale):
     """No slope or intercept near the one found foresees the outcomes better."""
     rng = np.random.default_rng(0)
@@ -426,7 +408,7 @@ def test_costs_that_no_trial_says(costs, expected):
     assert (found.ok, found.failed[TIMEOUT]) == expected
 
 
-def test_what_a_trial_is_expected_to_cost():
+def test_expected_costs_of_trials():
     costs = TrialCosts(2.0, (2.0, *(20.0,) * (len(FAILURES) - 1)))
     told = np.zeros((3, len(FAILURES)))
     told[0, 0] = 1

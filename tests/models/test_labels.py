@@ -1,4 +1,4 @@
-"""Which of a program's run times counts."""
+"""Labels of a program's run times."""
 
 import numpy as np
 import pytest

@@ -13,7 +13,6 @@ from small_data import (
     WORKLOADS,
     SmallSteps,
     add_rows,
-    conv2d,
     fill,
     make_tiled,
     matmul,
@@ -25,14 +24,7 @@ from small_data import (
 from tunedb import limits
 from tunedb.errors import FormatError, NotFoundError, PluginError, StorageError, UsageError
 from tunedb.extraction.extract import extract
-from tunedb.models.dataset import (
-    FAILURES,
-    ORIGINS,
-    DataCounts,
-    load,
-    load_counted,
-    with_rows,
-)
+from tunedb.models.dataset import FAILURES, ORIGINS, DataCounts, load, load_counted, with_rows
 from tunedb.models.labels import TimeLabel
 from tunedb.models.scope import Scope
 from tunedb.records import FailureKind, Origin, Session, Status
@@ -74,10 +66,10 @@ FIRST = WORKLOADS[0]
 # ---------------------------------------------------------------------- what is read
 
 
-def test_what_is_read_of_the_small_store(stored):
+def test_the_dataset_of_the_small_store(stored):
     examples, counts = load_counted(stored, SMALL_STEPS)
     assert counts == DataCounts(
-        records=202,  # 204 without the one that nobody measured, and the retracted one
+        records=202,  # 204 without the unmeasured and the retracted one
         infrastructure=1,
         timeless=0,
         programs=198,
@@ -181,7 +173,7 @@ def test_a_program_that_worked_once_has_not_failed(stored):
     assert ORIGINS[examples.origins[seventh]] is Origin.MUTATED
 
 
-def test_what_failed_and_why(stored):
+def test_failures_keep_their_kind(stored):
     examples = load(stored, SMALL_STEPS, rows=False)
     for number, expected in ((15, FailureKind.TIMEOUT), (23, FailureKind.RUNTIME_ERROR)):
         found = find(stored, examples, make_tiled(FIRST, number))
@@ -195,7 +187,7 @@ def test_what_failed_and_why(stored):
     assert (examples.failed == np.isnan(examples.seconds)).all()
 
 
-def test_what_is_no_fault_of_a_program_or_was_taken_back_is_left_out(stored):
+def test_infrastructure_failures_and_retracted_records_are_left_out(stored):
     examples = load(stored, SMALL_STEPS, rows=False)
     gone = stored.programs.ids([make_tiled(FIRST, n).digest for n in (5, 30, 31, 34)])
     assert not np.isin(examples.program_ids, gone).any()
@@ -203,74 +195,12 @@ def test_what_is_no_fault_of_a_program_or_was_taken_back_is_left_out(stored):
     assert np.isin(foreign, examples.program_ids).all()
 
 
-def test_throughput_is_of_the_best_of_the_group(stored):
-    examples = load(stored, SMALL_STEPS, rows=False)
-    for index in range(len(examples.groups)):
-        mine = examples.group == index
-        worked = mine & ~examples.failed
-        if not worked.any():
-            assert (examples.throughput[mine] == 0).all()
-            continue
-        best = examples.seconds[worked].min()
-        assert examples.throughput[worked] == pytest.approx(best / examples.seconds[worked])
-        assert examples.throughput[mine].max() == 1.0
-
-
-def test_what_failed_last_counts(empty):
-    program = make_tiled(FIRST, 0)
-    records = [
-        measure(program, 1, FailureKind.CRASH, origin=Origin.WARM),
-        measure(program, 2, FailureKind.INFRASTRUCTURE),
-        measure(program, 0, FailureKind.TIMEOUT, origin=Origin.RANDOM, all_cost=None),
-    ]
-    fill_with(empty, records)
-    examples = load(empty, SMALL_STEPS)
-    # In the order of time, whatever the order of insertion.
-    assert [FAILURES[n] for n in examples.failures] == [FailureKind.CRASH]
-    assert [ORIGINS[n] for n in examples.origins] == [Origin.RANDOM]
-    assert examples.costs.tolist() == [2.0]
-
-
-def test_what_was_said_last_about_a_failure_counts(empty):
+def test_the_last_statement_about_a_failure_counts(empty):
     record = measure(make_tiled(FIRST, 0), 0, FailureKind.UNKNOWN)
     fill_with(empty, [record])
     empty.batches.add_failures([(record, replace(record.failure, kind=FailureKind.WRONG_RESULT))])
     examples = load(empty, SMALL_STEPS)
     assert kind(examples, 0) is FailureKind.WRONG_RESULT
-
-
-def test_times_that_are_none_do_not_count(empty):
-    batch = [
-        measure(make_tiled(FIRST, 0), 0, (1e10, 3e-3, 0.0, 1e-3, -1.0)),
-        measure(make_tiled(FIRST, 1), 1, (0.0, -2.0)),
-        measure(make_tiled(FIRST, 2), 2, (4e-3,)),
-        # Whoever wrote it says that its time does not count.
-        measure(make_tiled(FIRST, 3), 3, (1e-9,), status=Status.FAILED),
-    ]
-    fill_with(empty, batch)
-    examples, counts = load_counted(empty, SMALL_STEPS)
-    assert counts.timeless == 1
-    assert counts.programs == 3
-    times = {n: find(empty, examples, make_tiled(FIRST, n)) for n in (0, 2, 3)}
-    assert examples.seconds[times[0]] == pytest.approx(2e-3)
-    assert examples.throughput[times[2]] == pytest.approx(0.5)
-    assert kind(examples, times[3]) is FailureKind.UNKNOWN
-
-
-def test_trials_are_in_the_order_of_time(empty):
-    times = [7, 3, 5, 1]
-    batch = [measure(make_tiled(FIRST, n), n, (1e-3,), measured_at=t) for n, t in enumerate(times)]
-    # Of this workload one has no time: the order of insertion counts for all of it.
-    other = [
-        measure(make_tiled(conv2d(0), n), n, (1e-3,), measured_at=t) for n, t in enumerate(times)
-    ]
-    other[2] = replace(other[2], measured_at=0)
-    fill_with(empty, [*batch, *other])
-    examples = load(empty, SMALL_STEPS, rows=False)
-    order = [examples.trials[find(empty, examples, make_tiled(FIRST, n))] for n in range(4)]
-    assert order == [3, 1, 2, 0]
-    order = [examples.trials[find(empty, examples, make_tiled(conv2d(0), n))] for n in range(4)]
-    assert order == [0, 1, 2, 3]
 
 
 def test_a_trial_has_its_number_for_every_feature_set(stored):
@@ -340,7 +270,7 @@ def test_the_digest_needs_no_rows(stored):
     assert len(whole.digest) == 16
 
 
-def test_the_digest_changes_with_what_is_learnt_from(stored):
+def test_the_digest_changes_with_the_training_data(stored):
     digests = [digest_of(stored, SMALL_STEPS)]
     digests.append(digest_of(stored, SMALL_STEPS, label="minimum"))
     add_rows(stored, SMALL_STEPS)  # number 5 gets its rows
@@ -557,17 +487,11 @@ def test_columns_that_depend_on_the_program(stored):
 
 
 def test_only_failures_are_examples_too(empty):
-    """A failure classifier learns from them; a ranker refuses them itself."""
+    """A failure classifier trains on them; a ranker refuses them itself."""
     fill_with(empty, [measure(make_tiled(FIRST, n), n, FailureKind.CRASH) for n in range(3)])
     examples, counts = load_counted(empty, SMALL_STEPS)
     assert examples.throughput.tolist() == [0, 0, 0]
     assert counts.failed_workloads == counts.workloads == 1
-
-
-def test_one_record(empty):
-    fill_with(empty, [measure(make_tiled(FIRST, 0), 0, (2e-3,))])
-    examples = load(empty, SMALL_STEPS)
-    assert (examples.seconds.tolist(), examples.throughput.tolist()) == ([2e-3], [1.0])
 
 
 def overwrite(store, program_id, rows):
@@ -588,7 +512,7 @@ def test_rows_that_are_not_finite(stored, value):
     text = message(raised)
     assert f"vector of program {id_} is {value} in small.steps version 1" in text
     assert text.endswith("run: tunedb extract --set small.steps")
-    # Nothing of it is learnt from: the others are fine.
+    # The other rows load.
     others = with_rows(stored, examples.take(examples.program_ids != id_))
     assert len(others) == len(examples) - 1
 

@@ -129,7 +129,7 @@ def test_no_figure_depends_on_the_order_of_programs(pool):
 
 
 @pytest.mark.parametrize("n", [7, 64, 500])
-def test_what_a_random_order_reaches_in_closed_form(n):
+def test_chance_is_the_closed_form_of_a_random_order(n):
     rng = np.random.default_rng(n)
     y = np.round(rng.random(n), 2) + 0.01
     y[:3] = 0
@@ -149,7 +149,7 @@ def test_what_a_random_order_reaches_in_closed_form(n):
 
 
 def test_a_constant_score_gains_nothing_by_a_sorted_pool():
-    """What a stable sort would give away: the best programs stand first in the pool."""
+    """A stable sort would rank this pool well: its best programs come first."""
     y = np.linspace(1, 0.01, 200)
     assert metrics.row(measure(y, np.full(200, 7.0))) == pytest.approx(metrics.row(chance(y)))
     assert chance(y).top1 < 0.6

@@ -42,9 +42,6 @@ def made_of(*boosters, columns=("a", "b"), **fields):
     return Model(quick(), "small", 3, columns, boosters, **fields)
 
 
-# ---- scores -------------------------------------------------------------------------------------
-
-
 def test_a_score_is_the_mean_of_sums_over_rows():
     model = made_of(constant(0.5), constant(0.25))
     rows = np.zeros((6, 2), np.float32)
@@ -121,23 +118,15 @@ def test_features_of_other_sets_and_versions_are_refused(model, change, message)
     assert "\n" not in str(caught.value)
 
 
-# ---- bytes --------------------------------------------------------------------------------------
-
-
-def test_bytes_and_back(model, data):
+@pytest.mark.parametrize("rows", ["pack-sum", "aggregated"])
+def test_bytes_and_back(rows):
+    model = fit(EXAMPLES, quick(members=2, rows=rows), threads=1).model
+    data = model.to_bytes()
     again = Model.from_bytes(data, threads=1)
     assert again.to_bytes() == data
-    assert (again.recipe, again.columns, again.rows) == (model.recipe, model.columns, "pack-sum")
+    assert (again.recipe, again.columns, again.rows) == (model.recipe, model.columns, rows)
     assert (again.feature_set, again.version, again.rounds) == ("small", 3, 20)
     scores = model.scores(EXAMPLES.rows, EXAMPLES.starts)
-    assert again.scores(EXAMPLES.rows, EXAMPLES.starts).tolist() == scores.tolist()
-
-
-def test_aggregated_and_back():
-    aggregated = fit(EXAMPLES, quick(rows="aggregated"), threads=1).model
-    again = Model.from_bytes(aggregated.to_bytes(), threads=1)
-    assert again.rows == "aggregated"
-    scores = aggregated.scores(EXAMPLES.rows, EXAMPLES.starts)
     assert again.scores(EXAMPLES.rows, EXAMPLES.starts).tolist() == scores.tolist()
 
 
@@ -177,7 +166,7 @@ def test_a_newer_tunedb_is_refused(data):
         Model.from_bytes(sealed((b'"eta"', b'"etta"'), of=data))
 
 
-def test_what_is_no_model(data):
+def test_other_bytes_are_no_model(data):
     for other in (b"", b"tunedb", b"SQLite format 3\x00" + data):
         with pytest.raises(FormatError, match="not a tunedb model"):
             Model.from_bytes(other)

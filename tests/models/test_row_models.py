@@ -12,19 +12,12 @@ from hypothesis import strategies as st
 from tunedb.errors import NotFoundError
 from tunedb.models import aggregation
 from tunedb.models.aggregation import AGGREGATED, PACK_SUM, row_model, segmented
-from tunedb.models.base import RowModel
 
 ROWS = np.array([[1, -3], [3, 0.5], [0, 2]], np.float32)
 
 
 def starts_of(sizes):
     return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-
-
-def test_what_they_are():
-    assert isinstance(PACK_SUM, RowModel)
-    assert isinstance(AGGREGATED, RowModel)
-    assert (PACK_SUM.name, AGGREGATED.name) == ("pack-sum", "aggregated")
 
 
 def test_pack_sum_changes_nothing():
@@ -105,7 +98,7 @@ def test_aggregated_is_the_reference_whatever_the_blocks(sizes, seed, block):
 @settings(max_examples=examples(60))
 def test_segments_are_the_reference(sizes, seed):
     starts = starts_of(sizes)
-    # Numbers behind the last segment are nobody's.
+    # Numbers behind the last segment belong to no segment.
     values = np.random.default_rng(seed).integers(-9, 9, int(starts[-1]) + 2).astype(float)
     parts = [values[begin:end] for begin, end in itertools.pairwise(starts)]
     assert segmented(np.add, values, starts).tolist() == [part.sum() for part in parts]

@@ -1,4 +1,4 @@
-"""What was measured in a run, as examples beside those of a store."""
+"""Trials of a run, as examples beside those of a store."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_best_program_that_was_not_chosen_is_still_the_best():
     assert found.throughput.tolist() == [0.25, 0.5, 0.25]
 
 
-def test_what_both_measured_is_one_example():
+def test_a_program_of_both_is_one_example():
     failed = trial(3, NAN, failure=TIMEOUT)
     base = examples((1, trial(1, 4.0)), (1, trial(2, 8.0)), (1, failed), (1, trial(4, 5.0)))
     found = examples(
@@ -133,7 +133,7 @@ def test_several_machines_of_a_target_are_not_mixed_with_the_run():
     assert len({group.machine for group in found.groups}) == 3
 
 
-def test_what_a_store_has_of_several_machines_joins_theirs():
+def test_machines_of_the_store_keep_their_groups():
     base = examples((1, trial(1, 4.0)), (1, trial(2, 8.0)), (1, trial(3, 2.0)))
     groups = (replace(base.groups[0], machine="0"), Group(0, 1, b"t", "1"))
     base = replace(base, groups=groups, group=np.array([0, 0, 1], np.int32))
@@ -157,24 +157,24 @@ def test_trials_for_another_target_are_a_group_of_their_own():
     assert found.groups[1].machine == ""
 
 
-@pytest.mark.parametrize("changed", ["seconds", "program", "failure", "order", "target", "base"])
-def test_the_digest_covers_all_that_is_learnt_from(changed):
-    base = examples((1, trial(8, 4.0)))
-    ones = [(1, trial(1, 1.0)), (1, trial(2, 2.0))]
-    before = examples(*ones, base=base).digest
-    assert examples(*ones, base=examples((1, trial(8, 4.0)))).digest == before
-    target = b"t"
-    match changed:
-        case "seconds":
-            ones[0] = (1, trial(1, 1.5))
-        case "program":
-            ones[0] = (1, trial(3, 1.0))
-        case "failure":
-            ones[0] = (1, trial(1, NAN, failure=TIMEOUT))
-        case "order":
-            ones.reverse()
-        case "target":
-            target = b"u"
-        case "base":
-            base = examples((1, trial(8, 5.0)))
-    assert examples(*ones, base=base, target=target).digest != before
+ONES = [(1, trial(1, 1.0)), (1, trial(2, 2.0))]
+
+
+@pytest.mark.parametrize(
+    ("trials", "base", "target"),
+    [
+        ([(1, trial(1, 1.5)), ONES[1]], 4.0, b"t"),
+        ([(1, trial(3, 1.0)), ONES[1]], 4.0, b"t"),
+        ([(1, trial(1, NAN, failure=TIMEOUT)), ONES[1]], 4.0, b"t"),
+        (ONES[::-1], 4.0, b"t"),
+        (ONES, 5.0, b"t"),
+        (ONES, 4.0, b"u"),
+    ],
+    ids=["seconds", "program", "failure", "order", "base", "target"],
+)
+def test_the_digest_covers_all_training_data(trials, base, target):
+    def digest(trials, seconds, target):
+        return examples(*trials, base=examples((1, trial(8, seconds))), target=target).digest
+
+    before = digest(ONES, 4.0, b"t")
+    assert before == digest(ONES, 4.0, b"t") != digest(trials, base, target)

@@ -1,7 +1,6 @@
 """Factors between sessions."""
 
 import math
-from statistics import NormalDist
 
 import numpy as np
 import orjson
@@ -11,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunedb.models import sessions
-from tunedb.models import sessions as session_pairs
 from tunedb.models.sessions import LEAST_SHARED, Pair, estimates, update
 from tunedb.records import Measurement, Program, Session, Source
-from tunedb.results import SessionFactor
 from tunedb.storage.store import Store
 
 DAY = 86_400_000_000
@@ -72,7 +69,7 @@ def test_the_factor_of_a_slower_day(store):
     assert [one.started_at for one in found.sessions] == [START, START + 9 * DAY]
 
 
-def test_what_a_pair_says(here):
+def test_a_pair_has_median_range_and_spread(here):
     """Ratios of five programs by hand: median, range, and half of the 10th to 90th percentile."""
     ratios = [1.0, 1.1, 1.2, 1.3, 1.4]
     for day, scale in enumerate(([1.0] * 5, ratios)):
@@ -218,7 +215,7 @@ def test_a_chance_likeness_joins_no_machines(here):
         (Session("session-2", START + 2 * DAY, b"[1]"), [0, 0, 0]),
     ],
 )
-def test_what_shares_too_little_goes_by_its_hardware(third, machines, here):
+def test_sessions_that_share_few_programs_go_by_their_hardware(third, machines, here):
     here.records.add(measure(make_session(0), 1.0, range(10)), OWN)
     here.records.add(measure(make_session(1), 1.3, range(10)), OWN)
     few = range(LEAST_SHARED - 1)
@@ -229,7 +226,7 @@ def test_what_shares_too_little_goes_by_its_hardware(third, machines, here):
     assert (found.factors[2].programs, found.factors[2].spread) == (0, None)
 
 
-def test_hardware_that_nobody_shares_is_a_machine(here):
+def test_unshared_hardware_is_a_machine(here):
     for number, cpu in enumerate(("x", "y", "x", "y", "y")):
         here.records.add(measure(make_session(number, cpu), 1.0, [number]), OWN)
     assert machines_of(estimate(here, 1)) == [1, 0, 1, 0, 0]
@@ -238,10 +235,7 @@ def test_hardware_that_nobody_shares_is_a_machine(here):
 # ---------------------------------------------------------------------- many sessions
 
 
-@given(
-    factors=st.lists(st.floats(0.2, 5.0), min_size=2, max_size=6),
-    seed=st.integers(0, 1000),
-)
+@given(factors=st.lists(st.floats(0.2, 5.0), min_size=2, max_size=6), seed=st.integers(0, 1000))
 def test_factors_of_a_chain_are_found_again(factors, seed):
     """Each session shares programs with its neighbours alone; without noise all is exact."""
     rng = np.random.default_rng(seed)
@@ -258,7 +252,7 @@ def test_factors_of_a_chain_are_found_again(factors, seed):
 
 
 class Fake:
-    """What the arithmetic reads of a MeasuredSession."""
+    """The fields of a MeasuredSession that the arithmetic reads."""
 
     subject = "session"
     hardware = ("", "")
@@ -269,7 +263,7 @@ class Fake:
         self.records = records
 
 
-def test_noise_averages_over_ways_and_is_told(here):
+def test_noise_averages_over_paths_and_is_reported(here):
     """Three sessions, 5 % noise: every error is covered by its interval, more or less."""
     truth = [1.0, 1.2, 0.9]
     for number, factor in enumerate(truth):
@@ -286,7 +280,7 @@ def test_noise_averages_over_ways_and_is_told(here):
 
 
 def test_noise_is_no_drift():
-    """Two equal sessions: their factor is hardly ever told as drift, whatever the noise."""
+    """The factor of two equal sessions is hardly ever reported as drift."""
     rng = np.random.default_rng(0)
     told = 0
     for _ in range(200):
@@ -305,23 +299,6 @@ def test_a_likely_but_tiny_factor_is_no_drift(here):
     assert not found.drifted(1)
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 6, 8, 9, 10, 20, 100, 1000])
-def test_intervals_of_a_median_are_those_of_the_binomial(size):
-    """At most 5 % outside, and one value further in would be more."""
-
-    def misses(cut):
-        heads = sum(math.comb(size, k) for k in range(cut + 1))
-        return 2 * heads / 2**size
-
-    cut = session_pairs._cut(size)
-    assert cut == 0 or misses(cut) <= 0.05
-    assert misses(cut + 1) > 0.05
-    if size == 1000:
-        assert cut == pytest.approx(
-            500 - NormalDist().inv_cdf(0.975) * math.sqrt(1000) / 2, abs=1.5
-        )
-
-
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=9),
     share=st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]),
@@ -330,7 +307,7 @@ def test_quantiles_are_numpys(sizes, share):
     rng = np.random.default_rng(len(sizes))
     parts = [np.sort(rng.standard_normal(size)) for size in sizes]
     starts = np.concatenate(([0], np.cumsum(sizes)))
-    found = session_pairs.quantile(np.concatenate(parts), starts, share)
+    found = sessions.quantile(np.concatenate(parts), starts, share)
     assert found == pytest.approx([np.quantile(part, share) for part in parts])
 
 
@@ -370,11 +347,6 @@ def test_sessions_as_the_database_sees_them(store):
     assert store.runs.sessions([2]) == {}
 
 
-def test_factors_are_frozen_values():
-    one = SessionFactor("session", 1, 0, 1.0, None, 0)
-    assert hash(one) == hash(SessionFactor("session", 1, 0, 1.0, None, 0))
-
-
 def test_records_by_corrected_time(store):
     """Each record divided by the factor of its session, or of its source; others as they are."""
     store.records.add(measure(make_session(0), 1.0, range(1, 7)), OWN)
@@ -384,7 +356,7 @@ def test_records_by_corrected_time(store):
     update(store)
     found = store.runs.top_k_corrected([1], 1, 4)
     # Means are 1.133 of the median. Number 0 was measured by the second session alone, but for a
-    # foreign source's record, which is served to nobody.
+    # foreign source's record, which is never served.
     mean = 1e-3 * (1 + 0.9 + 1.5) / 3
     assert [one.seconds for one in found] == pytest.approx([mean, *[2 * mean] * 3])
     assert [one.factor for one in found] == pytest.approx([2.0, 1.0, 2.0, 4.0])

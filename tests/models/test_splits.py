@@ -1,4 +1,4 @@
-"""What is held out: nothing of it is learnt from, and it is the same everywhere."""
+"""Splits: no model trains on held-out programs, and all databases hold out the same ones."""
 
 from dataclasses import replace
 
@@ -55,7 +55,7 @@ def test_splits_depend_on_what_programs_are_and_not_on_local_numbers():
         assert splits.digest(EXAMPLES, one) != splits.digest(EXAMPLES, one[1:])
 
 
-def test_what_seed_1_holds_out():
+def test_seed_1_holds_out_these_workloads():
     """Committed: a change of this changes all published figures."""
     (split,) = make("new-workload", seeds=1, held_out=4)
     random = np.random.default_rng(1)
@@ -101,7 +101,7 @@ def test_unknown_shapes_are_like_no_others():
     assert shape_class(make_workload(9, "pool", ((0, 8),))) == ("pool", ((0, 3),))
 
 
-def test_a_workload_that_is_never_held_out_is_learnt_from():
+def test_workloads_that_are_never_held_out_are_trained_on():
     never = splits.development(EXAMPLES, 4)
     assert never == splits.development(EXAMPLES, 4)
     assert len(never) == 4
@@ -175,7 +175,7 @@ def test_hardware_is_held_out_target_by_target_and_machine_by_machine():
         ("new-hardware", WORKLOADS, 9, "there is none"),
     ],
 )
-def test_what_is_impossible_says_why(regime, workloads, programs, why):
+def test_impossible_splits_say_why(regime, workloads, programs, why):
     with pytest.raises(UsageError, match=why):
         make(regime, judged(workloads, programs))
 

@@ -41,7 +41,7 @@ def test_its_card(stored):
     card = train_failures(stored, SMALL, threads=1).stored.card
     assert card["kind"] == KIND
     assert card["learnt"]["failed"]["compile_error"] == card["data"]["failed"]["compile_error"]
-    # Four programs of a workload that never worked are among what is learnt from.
+    # The training data have four programs of a workload that never worked.
     assert card["learnt"]["workloads"] == 7
     judged = card["failures"]
     assert judged["rate"] == pytest.approx(
@@ -55,7 +55,7 @@ def test_its_card(stored):
         "compile_error": 2.0,
         "timeout": 2.0,
         "runtime_error": 2.0,
-        # The one whose only time is none.
+        # The program with the sentinel as its only time.
         "unknown": 0.5,
     }
 

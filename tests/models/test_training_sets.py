@@ -1,4 +1,4 @@
-"""Which programs are learnt from."""
+"""Training sets: the programs that a model trains on."""
 
 import math
 from dataclasses import replace
@@ -7,39 +7,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from learnable import examples_of
 
 from tunedb.errors import UsageError
 from tunedb.models.base import recipe_part
-from tunedb.models.dataset import ORIGINS, Dataset, ExampleWorkload, Group
+from tunedb.models.dataset import ORIGINS
 from tunedb.records import Origin
 
 
 def make_examples(groups):
-    """Return examples without rows: for each group the throughput of its trials, 0 for failures."""
+    """Return examples: for each group the throughput of its trials, 0 for failures."""
     sizes = [len(group) for group in groups]
-    throughput = np.array([value for group in groups for value in group], np.float64)
-    n = len(throughput)
-    seconds = np.divide(1e-3, throughput, out=np.full(n, np.nan), where=throughput > 0)
-    workloads = [ExampleWorkload(i, b"%d" % i, "w", None, (), None) for i in range(len(groups))]
-    return Dataset(
-        feature_set="x",
-        version=1,
-        columns=("one",),
-        rows=np.zeros((0, 1), np.float32),
-        starts=np.arange(n + 1),
-        program_ids=np.arange(n) + 1,
-        group=np.repeat(np.arange(len(groups)), sizes).astype(np.int32),
-        seconds=seconds,
-        throughput=throughput,
-        failures=(throughput == 0).astype(np.int8),
-        trials=np.array([i for size in sizes for i in range(size)], np.int32),
-        origins=np.zeros(n, np.int8),
-        costs=np.full(n, np.nan),
-        groups=tuple(Group(i, 1, b"t", "") for i in range(len(groups))),
-        workloads=tuple(workloads),
-        label="median",
-        digest=b"d" * 16,
-    )
+    n = sum(sizes)
+    group = np.repeat(np.arange(len(groups)), sizes)
+    return examples_of(np.zeros((n, 1)), np.ones(n, int), group, np.concatenate(groups))
 
 
 def choose(choice, examples, seed=0):
@@ -101,8 +82,6 @@ def test_no_program_of_an_origin():
     with pytest.raises(UsageError, match="has the origin mutated; there are: random, warm"):
         choose("origin:mutated", examples)
 
-
-# ---------------------------------------------------------------------- diverse
 
 GROUPS = st.lists(
     st.lists(st.sampled_from([0.0, 0.0625, 0.125, 0.25, 0.5, 1.0]), min_size=1, max_size=40),

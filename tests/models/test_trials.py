@@ -1,4 +1,4 @@
-"""What became of each program, against a plain loop over the records."""
+"""The outcome of each program, against a plain loop over the records."""
 
 from dataclasses import dataclass, replace
 
@@ -21,12 +21,7 @@ UNKNOWN = FAILURES.index(FailureKind.UNKNOWN)
 WORKLOADS = {1: b"c" * 16, 2: b"a" * 16, 3: b"b" * 16}
 TARGETS = {1: b"y" * 16, 2: b"x" * 16}
 #: Target 2 has two machines.
-FACTORS = {
-    (1, 1): (0, 2.0),
-    (1, -1): (0, 4.0),
-    (2, 1): (1, 1.0),
-    (2, 2): (0, 0.5),
-}
+FACTORS = {(1, 1): (0, 2.0), (1, -1): (0, 4.0), (2, 1): (1, 1.0), (2, 2): (0, 0.5)}
 
 
 class Catalog:

@@ -6,9 +6,11 @@ import re
 
 import orjson
 import pytest
+from builders import leb128
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tool_steps import ANSOR_STEPS
 
 from tunedb import limits
 from tunedb.errors import FormatError
@@ -36,14 +38,6 @@ PLAIN = {
     "CHW": ["i", "s"],
     "RF": ["i", "i", "i"],
 }
-
-
-def leb128(number):
-    groups = []
-    while number >= 128:
-        groups.append(number % 128 + 128)
-        number //= 128
-    return bytes([*groups, number])
 
 
 def is_index(value):
@@ -155,22 +149,14 @@ def test_each_kind_of_step(step, stored, decisions):
     assert join_steps(trace) == ([step], None)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "auto_unroll_max_step$",
-        "auto_unroll_max_step",
-        "auto_unroll_max_step$007",
-        "auto_unroll_max_step$-1",
-        "auto_unroll_max_step$1 ",
-        "auto_unroll_max_step$9223372036854775808",
-        "auto_unroll_max_step$99999999999999999999",
-        "auto_unroll_max_step$\u0663",
-        "other$5",
-        "",
-    ],
-)
-def test_a_pragma_that_would_not_come_back_exactly_stays_as_it_is(text):
+PRAGMAS = [
+    *(f"auto_unroll_max_step${end}" for end in ("", "007", "-1", "1 ", 2**63, "9" * 20, "\u0663")),
+    *("auto_unroll_max_step", "other$5", ""),
+]
+
+
+@pytest.mark.parametrize("text", PRAGMAS)
+def test_pragmas_that_would_come_back_changed_stay_text(text):
     trace = one(["PR", 1, 0, text])
     assert trace.sketch == sketch_of(orjson.dumps(["PR", 1, 0, text]))
     assert trace.decisions == b""
@@ -222,7 +208,7 @@ def test_the_layout_rewrite_is_part_of_the_sketch(layout_rewrite):
         ({"CI": 5}, "the steps are not a list"),
     ],
 )  # fmt: skip
-def test_what_is_no_step_is_named(steps, message):
+def test_invalid_steps_are_named(steps, message):
     with pytest.raises(FormatError, match=re.escape(message)):
         split_steps(steps, None)
 
@@ -247,49 +233,36 @@ def test_steps_longer_than_any_buffer():
     assert join_steps(trace) == (steps, 1)
 
 
+READABLE = [
+    (["CHW", 3, "local"], ("cache_write", 3, None), {"scope": "local"}),
+    (["SP", 3, 5, 168, [2, 1], 1], ("split", 3, 5),
+     {"extent": 168, "lengths": [2, 1], "inner_to_outer": True}),
+    (["SP", 3, 9, 0, [None], 0], ("split", 3, 9),
+     {"extent": None, "lengths": [None], "inner_to_outer": False}),
+    (["FSP", 4, 0, 1, 3], ("follow_split", 4, 0), {"src_step": 1, "n_split": 3}),
+    (["FFSP", 4, 1, [4, 3], 1, 0], ("follow_fused_split", 4, 1),
+     {"src_steps": [4, 3], "level": 1, "factor_or_nparts": False}),
+    (["CA", 3, 4, 11], ("compute_at", 3, None), {"target_stage": 4, "target_iter": 11}),
+    (["FU", 6, [0, 1]], ("fuse", 6, None), {"fused_iters": [0, 1]}),
+    (["RE", 6, [1, 0]], ("reorder", 6, None), {"after_iters": [1, 0]}),
+    (["AN", 6, 0, 5], ("annotate", 6, 0), {"annotation": "blockIdx.x"}),
+    (["CHR", 2, "shared", [3]], ("cache_read", 2, None), {"scope": "shared", "readers": [3]}),
+    (["RF", 5, 3, 2], ("rfactor", 5, 3), {"factor_iter": 2}),
+    (["SA", 1, 2, 32, 8], ("storage_align", 1, 2), {"factor": 32, "offset": 8}),
+    (["PR", 5, 0, "auto_unroll_max_step$64"], ("pragma", 5, 0),
+     {"pragma": "auto_unroll_max_step", "value": 64}),
+    (["PR", 5, 1, "debug_skip_region"], ("pragma", 5, 1), {"pragma": "debug_skip_region"}),
+    (["CI", 1], ("compute_inline", 1, None), {}),
+    (["CR", 7], ("compute_root", 7, None), {}),
+]  # fmt: skip
+
+
 def test_readable_steps():
-    trace = split_steps(
-        [
-            ["CHW", 3, "local"],
-            ["SP", 3, 5, 168, [2, 1], 1],
-            ["SP", 3, 9, 0, [None], 0],
-            ["FSP", 4, 0, 1, 3],
-            ["FFSP", 4, 1, [4, 3], 1, 0],
-            ["CA", 3, 4, 11],
-            ["FU", 6, [0, 1]],
-            ["RE", 6, [1, 0]],
-            ["AN", 6, 0, 5],
-            ["CHR", 2, "shared", [3]],
-            ["RF", 5, 3, 2],
-            ["SA", 1, 2, 32, 8],
-            ["PR", 5, 0, "auto_unroll_max_step$64"],
-            ["PR", 5, 1, "debug_skip_region"],
-            ["CI", 1],
-            ["CR", 7],
-        ],
-        0,
-    )
-    assert steps_of(trace) == [
-        Step(0, "CHW", "cache_write", 3, None, {"scope": "local"}),
-        Step(1, "SP", "split", 3, 5,
-             {"extent": 168, "lengths": [2, 1], "inner_to_outer": True}),
-        Step(2, "SP", "split", 3, 9,
-             {"extent": None, "lengths": [None], "inner_to_outer": False}),
-        Step(3, "FSP", "follow_split", 4, 0, {"src_step": 1, "n_split": 3}),
-        Step(4, "FFSP", "follow_fused_split", 4, 1,
-             {"src_steps": [4, 3], "level": 1, "factor_or_nparts": False}),
-        Step(5, "CA", "compute_at", 3, None, {"target_stage": 4, "target_iter": 11}),
-        Step(6, "FU", "fuse", 6, None, {"fused_iters": [0, 1]}),
-        Step(7, "RE", "reorder", 6, None, {"after_iters": [1, 0]}),
-        Step(8, "AN", "annotate", 6, 0, {"annotation": "blockIdx.x"}),
-        Step(9, "CHR", "cache_read", 2, None, {"scope": "shared", "readers": [3]}),
-        Step(10, "RF", "rfactor", 5, 3, {"factor_iter": 2}),
-        Step(11, "SA", "storage_align", 1, 2, {"factor": 32, "offset": 8}),
-        Step(12, "PR", "pragma", 5, 0, {"pragma": "auto_unroll_max_step", "value": 64}),
-        Step(13, "PR", "pragma", 5, 1, {"pragma": "debug_skip_region"}),
-        Step(14, "CI", "compute_inline", 1, None, {}),
-        Step(15, "CR", "compute_root", 7, None, {}),
-    ]  # fmt: skip
+    expected = [
+        Step(number, step[0], *place, arguments)
+        for number, (step, place, arguments) in enumerate(READABLE)
+    ]
+    assert steps_of(split_steps([step for step, _, _ in READABLE], 0)) == expected
 
 
 def test_every_annotation_has_its_word():
@@ -308,75 +281,43 @@ def test_a_pragma_of_many_digits_is_readable():
 GOOD = split_steps([["SP", 3, 5, 512, [4, 2], 1], ["PR", 5, 0, "auto_unroll_max_step$16"]], 0)
 
 
+def changed(old, new):
+    assert old in GOOD.sketch
+    return Trace(GOOD.sketch.replace(old, new, 1), None, GOOD.decisions)
+
+
+def of_steps(steps, decisions=b""):
+    return Trace(b'{"layout_rewrite":0,"steps":' + steps + b"}", None, decisions)
+
+
 @pytest.mark.parametrize(
     "trace",
     [
+        *(Trace(GOOD.sketch, None, GOOD.decisions + more) for more in (b"\x01", b"\x80")),
         Trace(GOOD.sketch, None, GOOD.decisions[:-1]),
-        Trace(GOOD.sketch, None, GOOD.decisions + b"\x01"),
-        Trace(GOOD.sketch, None, GOOD.decisions + b"\x80"),
         Trace(GOOD.sketch, None, GOOD.decisions[:-1] + b"\x90\x00"),  # not the shortest form
         Trace(GOOD.sketch, None, b"\xff" * 10 + GOOD.decisions),
         Trace(GOOD.sketch, None, b"\xff" * 8 + b"\x80\x01" + GOOD.decisions),
-        Trace(GOOD.sketch.replace(b"null", b"1", 1), None, GOOD.decisions),
-        Trace(GOOD.sketch.replace(b'step$",null', b'stop$",null'), None, GOOD.decisions),
-        Trace(GOOD.sketch.replace(b'"SP"', b'"ZZ"'), None, GOOD.decisions),
+        *(changed(b"null", b"1"), changed(b'step$",null', b'stop$",null')),
+        changed(b'"SP"', b'"ZZ"'),
         Trace(GOOD.sketch[:-1], None, GOOD.decisions),
-        Trace(b"{}", None, b""),
-        Trace(b"[]", None, b""),
-        Trace(b'{"layout_rewrite":0,"steps":[[]]}', None, b""),
-        Trace(b'{"layout_rewrite":0,"steps":[["SP",1,2]]}', None, b""),
-        Trace(b'{"layout_rewrite":0,"steps":[["SP",1,2,null,5,1]]}', None, b"\x01"),
-        Trace(b'{"layout_rewrite":0,"steps":[7]}', None, b""),
-        Trace(b'{"layout_rewrite":0,"steps":{}}', None, b""),
+        *(Trace(sketch, None, b"") for sketch in (b"{}", b"[]")),
+        *(of_steps(steps) for steps in (b"[[]]", b'[["SP",1,2]]', b"[7]", b"{}")),
+        of_steps(b'[["SP",1,2,null,5,1]]', b"\x01"),
         Trace(b'{"layout_rewrite":9,"steps":[]}', None, b""),
         Trace(b'{"steps":[],"layout_rewrite":0}', None, b""),
-        Trace(
-            b'{"layout_rewrite":0,"steps":[["PR",1,2,' + b"[" * 990 + b"]" * 990 + b",null]]}",
-            None,
-            b"\x01",
-        ),
-        Trace(b'{"layout_rewrite":0,"steps":' + b"[" * 900 + b"]" * 900 + b"}", None, b""),
+        of_steps(b'[["PR",1,2,' + b"[" * 990 + b"]" * 990 + b",null]]", b"\x01"),
+        of_steps(b"[" * 900 + b"]" * 900),
     ],
 )
 def test_damaged_parts_are_refused(trace):
-    with pytest.raises(FormatError, match="stored steps"):
-        join_steps(trace)
-    with pytest.raises(FormatError, match="stored steps"):
-        steps_of(trace)
+    for read in (join_steps, steps_of):
+        with pytest.raises(FormatError, match="stored steps"):
+            read(trace)
 
 
 # ---- the kernel against the reference ------------------------------------------------------------
 
-small = st.integers(0, 300)
-index = small | st.integers(0, INT64_MAX)
-indexes = st.lists(small, max_size=6)
-words = st.sampled_from(["shared", "local", "warp"]) | st.text(max_size=8)
-pragmas = (
-    st.builds("auto_unroll_max_step${}".format, st.integers(-2, 2**70))
-    | st.builds("auto_unroll_max_step${}".format, st.text("0123456789", max_size=21))
-    | st.text(max_size=8)
-)
-lengths = st.lists(index, max_size=5) | st.lists(st.none() | index, max_size=5)
-BY_KIND = {
-    "i": index,
-    "z": st.integers(-(2**63), INT64_MAX),
-    "b": st.integers(0, 1),
-    "a": st.integers(0, 11),
-    "s": words,
-    "l": indexes,
-    "e": index,
-    "n": lengths,
-    "p": pragmas,
-}
-valid_steps = st.lists(
-    st.one_of(
-        [
-            st.tuples(st.just(code), *[BY_KIND[kind] for kind in value.kinds]).map(list)
-            for code, value in CODES.items()
-        ]
-    ),
-    max_size=8,
-)
 layouts = st.sampled_from([None, 0, 1, 2])
 junk = st.one_of(
     st.none(),
@@ -391,7 +332,7 @@ junk = st.one_of(
 
 
 @settings(max_examples=examples(300))
-@given(valid_steps, layouts)
+@given(ANSOR_STEPS, layouts)
 def test_the_kernel_is_the_reference_and_loses_nothing(steps, layout_rewrite):
     trace = split_steps(steps, layout_rewrite)
     assert trace == split_steps_reference(steps, layout_rewrite)
@@ -400,7 +341,7 @@ def test_the_kernel_is_the_reference_and_loses_nothing(steps, layout_rewrite):
 
 
 @settings(max_examples=examples(600))
-@given(valid_steps.filter(bool), layouts, st.data())
+@given(ANSOR_STEPS.filter(bool), layouts, st.data())
 def test_the_kernel_refuses_what_the_reference_refuses(steps, layout_rewrite, data):
     step = data.draw(st.integers(0, len(steps) - 1))
     what = data.draw(st.sampled_from(["replace", "insert", "delete", "nest", "step"]))
@@ -426,7 +367,7 @@ def test_the_kernel_refuses_what_the_reference_refuses(steps, layout_rewrite, da
 
 
 @settings(max_examples=examples(300))
-@given(valid_steps, layouts, st.binary(max_size=12), st.integers(0, 200))
+@given(ANSOR_STEPS, layouts, st.binary(max_size=12), st.integers(0, 200))
 def test_damaged_decisions_give_other_steps_or_an_error(steps, layout_rewrite, noise, place):
     trace = split_steps(steps, layout_rewrite)
     decisions = trace.decisions[:place] + noise + trace.decisions[place + len(noise) :]

@@ -6,6 +6,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tool_steps import INT64, knobs
 
 from tunedb import limits
 from tunedb.errors import FormatError
@@ -23,15 +24,10 @@ ENTITY = [
 ]
 TEMPLATE = {"index": 70482, "template_key": "direct", "code_hash": None}
 
-INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=8)
 SCALARS = st.none() | st.booleans() | INT64 | st.floats(allow_nan=False, allow_infinity=False)
 ANYTHING = st.recursive(SCALARS | TEXT, lambda inner: st.lists(inner, max_size=3), max_leaves=5)
-KNOBS = st.one_of(
-    st.tuples(TEXT, st.sampled_from(["sp", "re", "an"]), st.lists(INT64, max_size=4)),
-    st.tuples(TEXT, st.just("an"), st.lists(TEXT, max_size=4)),
-    st.tuples(TEXT, st.just("ot"), ANYTHING),
-).map(list)
+KNOBS = knobs(TEXT, ANYTHING)
 TEMPLATES = st.fixed_dictionaries(
     {},
     optional={
@@ -98,7 +94,7 @@ def same(left, right):
 
 
 @given(st.lists(KNOBS, max_size=5), TEMPLATES)
-def test_what_goes_in_comes_out(entity, template):
+def test_split_and_join_keep_knobs(entity, template):
     found = join_knobs(split_knobs(entity, template))
     assert same(found[0], entity)
     assert same(found[1], template)
@@ -127,44 +123,23 @@ DEEP = json.loads("[" * 900 + "]" * 900)
 @pytest.mark.parametrize(
     "knob",
     [
-        None,
-        "tile",
-        [],
-        ["tile", "sp"],
-        ["tile", "sp", [1], 2],
-        [1, "sp", [1]],
-        ["tile", "xx", [1]],
-        ["tile", None, [1]],
-        ["tile", ["sp"], [1]],
-        ["tile", "sp", 4],
-        ["tile", "sp", None],
-        ["tile", "sp", {"1": 2}],
-        ["tile", "sp", ["4"]],
-        ["tile", "sp", [4.0]],
-        ["tile", "sp", [True]],
-        ["tile", "sp", [None]],
-        ["tile", "sp", [2**63]],
-        ["tile", "sp", [-(2**63) - 1]],
+        *(None, "tile", [], ["tile", "sp"], ["tile", "sp", [1], 2], [1, "sp", [1]], DEEP),
+        *(["tile", kind, [1]] for kind in ("xx", None, ["sp"])),
+        *(["tile", "sp", value] for value in (4, None, {"1": 2}, DEEP)),
+        *(["tile", "sp", [value]] for value in ("4", 4.0, True, None, 2**63, -(2**63) - 1)),
         ["order", "re", ["0"]],
-        ["ann", "an", ["vec", 1]],
-        ["ann", "an", [["vec"]]],
-        ["val", "ot", 2**63],
-        ["val", "ot", float("nan")],
-        ["val", "ot", float("inf")],
-        ["val", "ot", {1, 2}],
-        ["val", "ot", DEEP],
-        ["tile", "sp", DEEP],
-        DEEP,
+        *(["ann", "an", value] for value in (["vec", 1], [["vec"]])),
+        *(["val", "ot", value] for value in (2**63, float("nan"), float("inf"), {1, 2}, DEEP)),
     ],
     ids=lambda knob: json.dumps(knob, default=str)[:30],
 )
-def test_what_is_no_knob_is_refused(knob):
+def test_invalid_knobs_are_refused(knob):
     with pytest.raises(FormatError):
         split_knobs([*ENTITY, knob], TEMPLATE)
 
 
 @pytest.mark.parametrize("entity", [None, {}, "sp", 1])
-def test_what_is_no_list_of_knobs_is_refused(entity):
+def test_knobs_must_be_a_list(entity):
     with pytest.raises(FormatError, match="a list of knobs"):
         split_knobs(entity, TEMPLATE)
 
@@ -179,13 +154,8 @@ def test_too_many_knobs_are_refused(monkeypatch):
 @pytest.mark.parametrize(
     "template",
     [
-        {"index": 1.0},
-        {"index": True},
-        {"index": "1"},
-        {"index": 2**63},
-        {"template_key": 1},
-        {"code_hash": ["x"]},
-        {"other": 1},
+        *({"index": value} for value in (1.0, True, "1", 2**63)),
+        *({"template_key": 1}, {"code_hash": ["x"]}, {"other": 1}),
     ],
 )
 def test_a_template_has_known_fields(template):
@@ -209,18 +179,14 @@ GOOD = split_knobs(ENTITY, TEMPLATE)
 @pytest.mark.parametrize(
     ("sketch", "decisions"),
     [
-        (b"[]", GOOD.decisions),
-        (b"{}", GOOD.decisions),
+        *((sketch, GOOD.decisions) for sketch in (b"[]", b"{}", GOOD.sketch[:-1])),
         (b'{"knobs":1,"template":{}}', GOOD.decisions),
         (b'{"knobs":[["a","sp"]],"template":{}}', GOOD.decisions),
         (b'{"knobs":[["a","sp","4"]],"template":{}}', GOOD.decisions),
         (b'{"knobs":[],"template":"index"}', b"[0]"),
-        (GOOD.sketch, b""),
-        (GOOD.sketch, b"[]"),
-        (GOOD.sketch, b"3"),
+        *((GOOD.sketch, decisions) for decisions in (b"", b"[]", b"3")),
         (GOOD.sketch, GOOD.decisions[:-6] + b"]"),
         (GOOD.sketch, GOOD.decisions[:-1] + b",1]"),
-        (GOOD.sketch[:-1], GOOD.decisions),
         (b"\xff", b"\xff"),
     ],
 )

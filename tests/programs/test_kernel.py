@@ -35,7 +35,7 @@ def test_there_and_back(configuration):
     ]
 
 
-def test_what_is_stored():
+def test_names_are_the_sketch_and_values_the_decisions():
     trace = split_parameters({"x": 32, "kind": "a,b", "fast": True, "ratio": 0.5})
     assert trace.sketch == b'{"parameters":["x","kind","fast","ratio"]}'
     assert trace.decisions == b'[32,"a,b",true,0.5]'
@@ -60,7 +60,7 @@ def test_what_is_stored():
         (dict.fromkeys(map(str, range(limits.MAX_INSTRUCTIONS + 1)), 1), "100001 parameters"),
     ],
 )
-def test_what_is_no_configuration(configuration, reason):
+def test_invalid_configurations_are_refused(configuration, reason):
     with pytest.raises(FormatError, match=reason):
         split_parameters(configuration)
 
@@ -68,13 +68,8 @@ def test_what_is_no_configuration(configuration, reason):
 @pytest.mark.parametrize(
     ("sketch", "decisions"),
     [
-        (b"{}", b"[]"),
-        (b"[]", b"[]"),
-        (b"null", b"[]"),
-        (b"{", b"[]"),
-        (b'{"parameters":["x"]}', b"[]"),
-        (b'{"parameters":["x"]}', b"[1,2]"),
-        (b'{"parameters":["x"]}', b"1"),
+        *((sketch, b"[]") for sketch in (b"{}", b"[]", b"null", b"{")),
+        *((b'{"parameters":["x"]}', decisions) for decisions in (b"[]", b"[1,2]", b"1")),
         (b'{"parameters":[["x"]]}', b"[1]"),
     ],
 )

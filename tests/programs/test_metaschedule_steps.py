@@ -23,42 +23,30 @@ DECISIONS = [[2, [16, 8]], [4, 1]]
 
 
 def test_every_instruction_is_a_step():
-    steps = instructions_of(split_trace(INSTRUCTIONS, DECISIONS))
-    assert steps == [
-        Step(
-            *(0, "GetSBlock", "get_sblock", None, None),
-            {"outputs": ["b0"], "name": "C", "func_name": "main"},
+    expected = [
+        ("GetSBlock", "get_sblock", {"outputs": ["b0"], "name": "C", "func_name": "main"}),
+        ("GetLoops", "get_loops", {"outputs": ["l1"], "inputs": ["b0"]}),
+        (
+            *("SamplePerfectTile", "sample_perfect_tile"),
+            {"outputs": ["v2", "v3"], "inputs": ["l1"], "n": 2, "max_innermost_factor": 64}
+            | {"decision": [16, 8]},
         ),
-        Step(1, "GetLoops", "get_loops", None, None, {"outputs": ["l1"], "inputs": ["b0"]}),
-        Step(
-            *(2, "SamplePerfectTile", "sample_perfect_tile", None, None),
-            {
-                "outputs": ["v2", "v3"],
-                "inputs": ["l1"],
-                "n": 2,
-                "max_innermost_factor": 64,
-                "decision": [16, 8],
-            },
+        (
+            *("Split", "split"),
+            {"outputs": ["l4", "l5"], "inputs": ["l1", "v2", "None", 4]}
+            | {"preserve_unit_iters": 1, "disable_predication": 0},
         ),
-        Step(
-            *(3, "Split", "split", None, None),
-            {
-                "outputs": ["l4", "l5"],
-                "inputs": ["l1", "v2", "None", 4],
-                "preserve_unit_iters": 1,
-                "disable_predication": 0,
-            },
-        ),
-        Step(
-            *(4, "SampleCategorical", "sample_categorical", None, None),
+        (
+            *("SampleCategorical", "sample_categorical"),
             {"outputs": ["v6"], "candidates": [0, 16], "probs": [0.5, 0.5], "decision": 1},
         ),
-        Step(
-            *(5, "Annotate", "annotate", None, None),
-            {"inputs": ["b0", '"SSRS"'], "ann_key": "meta"},
-        ),
-        Step(6, "EnterPostproc", "enter_postproc", None, None, {}),
-        Step(7, "Unroll", "unroll", None, None, {"inputs": ["l5"]}),
+        ("Annotate", "annotate", {"inputs": ["b0", '"SSRS"'], "ann_key": "meta"}),
+        ("EnterPostproc", "enter_postproc", {}),
+        ("Unroll", "unroll", {"inputs": ["l5"]}),
+    ]
+    assert instructions_of(split_trace(INSTRUCTIONS, DECISIONS)) == [
+        Step(number, code, name, None, None, arguments)
+        for number, (code, name, arguments) in enumerate(expected)
     ]
 
 

@@ -147,9 +147,7 @@ def test_a_form_that_no_release_wrote_is_refused() -> None:
 @pytest.mark.parametrize(
     ("trace", "reason"),
     [
-        (None, "a trace must be"),
-        ([[]], "a trace must be"),
-        ([[], {}], "a trace must be"),
+        *((trace, "a trace must be") for trace in (None, [[]], [[], {}])),
         (changed([0, 0], ["GetSBlock", [], []]), r"instruction 0 is not"),
         (changed([0, 0, 0], 1), r"instruction 0 is not"),
         (changed([0, 0, 1], "b0"), r"instruction 0 is not"),
@@ -159,32 +157,35 @@ def test_a_form_that_no_release_wrote_is_refused() -> None:
         (changed([0, 5, 1], []), "CacheWrite at 5 takes 2 inputs, not 0"),
         (changed([0, 0, 0], "GetBlocks"), "unknown instruction 'GetBlocks' at 0"),
         (changed([0, 0], ["GetBlock", [], ["C"], ["b0"]]), "GetBlock at 0 takes 2 attributes"),
-        (changed([0, 3, 1, 1], "v33"), "uses 'v33' before it is defined"),
-        (changed([0, 3, 1, 1], "no name"), "uses 'no name' before it is defined"),
-        (changed([0, 3, 1, 1], ""), "uses '' before it is defined"),
-        (changed([0, 3, 1, 1], '"'), "before it is defined"),
+        *(
+            (changed([0, 3, 1, 1], name), f"uses '{name}' before it is defined")
+            for name in ("v33", "no name", "", '"')
+        ),
         (changed([0, 3, 1, 1], {}), "Split at 3 has an object"),
-        (changed([0, 5, 1, 1], nested(100)), "CacheWrite at 5 is nested too deep"),
-        (changed([0, 5, 1, 1], nested(100_000)), "CacheWrite at 5 is nested too deep"),
+        *(
+            (changed([0, 5, 1, 1], nested(depth)), "CacheWrite at 5 is nested too deep")
+            for depth in (100, 100_000)
+        ),
         (changed([0, 9, 1, 1], {"a": nested(50_000)}), "Annotate at 9, nested deeper than 32"),
         (changed([0, 6, 2, 0], nested(50_000)), "SampleCategorical at 6, nested deeper than 32"),
-        (changed([0, 1, 3, 0], "b0"), "GetLoops at 1 has an output"),
-        (changed([0, 1, 3, 0], "x1"), "GetLoops at 1 has an output"),
-        (changed([0, 1, 3, 0], "l٣"), "GetLoops at 1 has an output"),
-        (changed([0, 1, 3, 0], "l"), "GetLoops at 1 has an output"),
-        (changed([0, 1, 3, 0], None), "GetLoops at 1 has an output"),
-        (changed([1, 0], [2]), "a decision must be"),
-        (changed([1, 0], [True, 1]), "a decision must be"),
-        (changed([1, 0], [12, 1]), "instruction 12 takes no decision"),
-        (changed([1, 0], [-1, 1]), "instruction -1 takes no decision"),
-        (changed([1, 0], [0, 1]), "instruction 0 takes no decision"),
+        *(
+            (changed([0, 1, 3, 0], name), "GetLoops at 1 has an output")
+            for name in ("b0", "x1", "l٣", "l", None)
+        ),
+        *((changed([1, 0], value), "a decision must be") for value in ([2], [True, 1])),
+        *(
+            (changed([1, 0], [number, 1]), f"instruction {number} takes no decision")
+            for number in (12, -1, 0)
+        ),
         (changed([1, 0], [6, 1]), "two decisions"),
-        (changed([1, 0], [2, 4]), "decision of SamplePerfectTile at 2 has another type"),
-        (changed([1, 0], [2, [4, 1.5]]), "has another type"),
-        (changed([1, 0], [2, [[4]]]), "has another type"),
-        (changed([1, 1], [6, [1]]), "decision of SampleCategorical at 6 has another type"),
-        (changed([1, 1], [6, None]), "has another type"),
-        (changed([1, 1], [6, True]), "has another type"),
+        *(
+            (changed([1, 0], [2, value]), "decision of SamplePerfectTile at 2 has another type")
+            for value in (4, [4, 1.5], [[4]])
+        ),
+        *(
+            (changed([1, 1], [6, value]), "decision of SampleCategorical at 6 has another type")
+            for value in ([1], None, True)
+        ),
     ],
 )
 def test_check_says_what_is_wrong(trace: Any, reason: str) -> None:
@@ -199,7 +200,7 @@ def test_check_bounds_the_number_of_instructions(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 2**70, "\ud800", {1: 2}, {"a": math.nan}])
-def test_what_json_cannot_hold_is_refused(value: Any) -> None:
+def test_values_without_a_json_form_are_refused(value: Any) -> None:
     for path in ([0, 9, 1, 1], [0, 6, 2, 1], [1, 0, 1]):
         with pytest.raises(FormatError):
             traces.split_trace(*changed(path, value))
@@ -225,12 +226,9 @@ def test_split_refuses_what_is_no_trace() -> None:
 @pytest.mark.parametrize(
     "stored",
     [
-        Trace(b"", None, b"[[],[],[]]"),
-        Trace(b"[]", None, b"[[],[]]"),
-        Trace(b"[]", None, b"{}"),
+        *(Trace(b"[]", None, decisions) for decisions in (b"[[],[]]", b"{}", b"[[],[1],[]]")),
+        *(Trace(sketch, None, b"[[],[],[]]") for sketch in (b"", b"[[1]]")),
         Trace(b"[]", b"{", b"[[],[],[]]"),
-        Trace(b"[[1]]", None, b"[[],[],[]]"),
-        Trace(b"[]", None, b"[[],[1],[]]"),
         Trace(b'[["Split",[{}],[],[]]]', None, b"[[],[],[]]"),
         Trace(b'[["Split",[{}],[],[]]]', None, b"[[],[1,2],[]]"),
         Trace(b"[" * 2000 + b"]" * 2000, None, b"[[],[],[]]"),
@@ -243,13 +241,9 @@ def test_join_refuses_damaged_parts(stored: Trace) -> None:
 
 
 def test_dump_value_is_canonical() -> None:
-    assert (
-        traces.dump_value({"b": [1.0, True, None], "a": "é"})
-        == '{"a":"é","b":[1,true,null]}'.encode()
-    )
+    value = {"b": [1.0, True, None], "a": "é"}
+    assert traces.dump_value(value) == '{"a":"é","b":[1,true,null]}'.encode()
 
-
-# ---- properties ----------------------------------------------------------------------------------
 
 numbers = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

@@ -24,7 +24,7 @@ from tunedb.records import (
 
 
 def make_trace(number=0, *, tail=b'[["EnterPostproc",[],[],[]]]'):
-    """Return bytes that stay as they are, whatever the other tests' programs become."""
+    """Return a trace whose bytes are part of the goldens below."""
     sketch = b'[["GetBlock",[],["matmul","main"],["b0"]]]'
     return Trace(sketch, tail, b"[[%d,[%d,4]]]" % (number, number))
 
@@ -161,7 +161,7 @@ def test_canonical_json(value, expected):
 
 
 @pytest.mark.parametrize("value", [object(), {1: 2}, "\ud800", {"a": b"x"}])
-def test_what_json_cannot_hold(value):
+def test_values_without_a_json_form_are_refused(value):
     with pytest.raises(TypeError):
         identity.canonical_json(value)
 

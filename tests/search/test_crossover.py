@@ -43,9 +43,6 @@ def defined_before_use(draft):
     return True
 
 
-# ---- what belongs to which block -----------------------------------------------------------------
-
-
 def test_steps_belong_to_the_block_that_they_change(traces):
     draft = traces.matmul(cached=True)
     found = owners(draft.instructions)
@@ -92,9 +89,6 @@ def test_a_category_belongs_to_what_it_splits(traces):
     assert owners(draft.instructions)[fetch] == ("A_shared", "main")
 
 
-# ---- parents of one skeleton ---------------------------------------------------------------------
-
-
 def test_each_block_is_taken_from_one_parent(traces):
     first = traces.matmul((4, 4, 2, 2), unroll=0)
     second = traces.matmul((8, 2, 2, 2), (2, 4, 1, 8), unroll=3)
@@ -124,13 +118,11 @@ def test_all_assignments_of_blocks_are_reached(traces):
 
 
 def test_one_differing_block_is_divided(traces):
-    first, second = (
-        traces.matmul((4, 4, 2, 2), (1, 8, 1, 8)),
-        traces.matmul((8, 2, 2, 2), (8, 1, 8, 1)),
-    )
+    rows, columns = ((4, 4, 2, 2), (8, 2, 2, 2)), ((1, 8, 1, 8), (8, 1, 8, 1))
+    first, second = (traces.matmul(i, j) for i, j in zip(rows, columns, strict=True))
     assert children(first, second) == {
-        traces.matmul((4, 4, 2, 2), (8, 1, 8, 1)),
-        traces.matmul((8, 2, 2, 2), (1, 8, 1, 8)),
+        traces.matmul(rows[0], columns[1]),
+        traces.matmul(rows[1], columns[0]),
     }
 
 
@@ -144,13 +136,6 @@ def test_missing_decisions_are_taken_too(traces):
     second = traces.matmul((8, 2, 2, 2), unroll=2).without_decision(3)
     assert any(3 not in child.decisions for child in children(first, second))
     assert any(3 in child.decisions for child in children(first, second))
-
-
-def test_other_extents_are_another_workload(traces):
-    assert children(traces.matmul(unroll=1), traces.matmul((8, 4, 2, 2), unroll=2)) == set()
-
-
-# ---- parents of different skeletons --------------------------------------------------------------
 
 
 def test_sketches_are_joined(traces):
@@ -223,8 +208,9 @@ def test_children_that_cannot_be_joined(traces):
 def test_other_workloads_are_not_joined(traces):
     assert children(traces.matmul(), traces.conv()) == set()
     assert children(traces.softmax(), traces.conv()) == set()
-    other_extent = traces.matmul((8, 4, 2, 2), cached=True, unroll=2)
-    assert children(traces.matmul(unroll=1), other_extent) == set()
+    for cached in (False, True):
+        other_extent = traces.matmul((8, 4, 2, 2), cached=cached, unroll=2)
+        assert children(traces.matmul(unroll=1), other_extent) == set()
 
 
 def test_a_trace_that_uses_what_it_does_not_define(traces):

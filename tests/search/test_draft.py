@@ -29,14 +29,10 @@ def test_literals_are_put_back(traces):
 
 
 def test_instructions_of_a_sketch_are_shared(traces):
-    first, second = (
-        Draft.from_trace(traces.matmul().trace()),
-        Draft.from_trace(traces.matmul(unroll=3).trace()),
-    )
+    drafts = [traces.matmul(), traces.matmul(unroll=3), traces.matmul(parallel=8)]
+    first, second, other = (Draft.from_trace(draft.trace()) for draft in drafts)
     assert first.instructions is second.instructions
-    assert (
-        Draft.from_trace(traces.matmul(parallel=8).trace()).instructions is not first.instructions
-    )
+    assert first.instructions is not other.instructions
 
 
 def test_changes_make_other_drafts(traces):
@@ -93,12 +89,7 @@ def test_only_sampling_instructions_take_decisions(traces, number):
 @pytest.mark.parametrize(
     "decisions",
     [
-        b"[",
-        b"[]",
-        b"[[],[],[],[]]",
-        b"[[1],[],[]]",
-        b"[[],[1,2,3],[]]",
-        b"null",
+        *(b"[", b"[]", b"[[],[],[],[]]", b"[[1],[],[]]", b"[[],[1,2,3],[]]", b"null"),
         b'[[["a",1]],[],[]]',
     ],
 )

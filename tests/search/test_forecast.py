@@ -1,4 +1,4 @@
-"""How many trials a search will take."""
+"""Forecasts of the trials that a search takes."""
 
 from math import inf
 
@@ -58,7 +58,7 @@ def test_near_curves_count_more():
     assert forecast([near, *[far] * 6]).trials == 40
 
 
-def test_what_was_done_is_counted():
+def test_trials_so_far_count():
     told = forecast([falling(at, 100) for at in (10, 20, 30)], trials=25, best_seconds=2e-3)
     assert (told.earliest, told.trials, told.latest) == (25, 25, 30)
     # Two of three had found their best by then.

@@ -35,9 +35,6 @@ def changed(old, new):
     return [number for number in old.decisions if old.decisions[number] != new.decisions[number]]
 
 
-# ---- tile sizes ----------------------------------------------------------------------------------
-
-
 def one_move_apart(old, new):
     """Tell whether a divisor has moved from one level to another."""
     ratios = sorted(b / a for a, b in zip(old, new, strict=True) if a != b)
@@ -142,9 +139,6 @@ def test_another_tile_is_tried_where_nothing_moves():
     assert {tuple(new.decisions[1]) for new in reached(mutate_tile_size, draft)} == {(3, 1)}
 
 
-# ---- unrolling -----------------------------------------------------------------------------------
-
-
 def test_all_other_unroll_steps_are_reached(traces):
     draft = traces.matmul(unroll=2)
     made = reached(mutate_unroll, draft)
@@ -171,9 +165,6 @@ def test_nothing_is_unrolled(traces):
         Instruction("Annotate", ("b0", "v1"), ("meta_schedule.unroll_explicit",), ()),
     )
     assert mutate_unroll(Draft(single, {0: 0}), random.Random(1)) is None
-
-
-# ---- parallelism ---------------------------------------------------------------------------------
 
 
 def bounds(draft, nests, most=None):
@@ -221,9 +212,6 @@ def test_thread_extents_are_parallelism_too(traces):
     made = reached(lambda d, r: mutate_parallel(d, r, {}), draft)
     assert all(changed(draft, new) == [5] for new in made)
     assert {new.decisions[5] for new in made} == {0, 1, 3}
-
-
-# ---- locations -----------------------------------------------------------------------------------
 
 
 def test_all_other_places_are_reached(traces):

@@ -11,21 +11,19 @@ from tunedb.search.operators import Operators
 NAMES = ("tile_size", "parallel", "unroll", "compute_location", "crossover")
 
 
-def test_cpus_have_ansors_weights():
-    assert Operators.for_target("llvm").weights == dict(
-        zip(NAMES, (0.90, 0.01, 0.04, 0.05, 0.05), strict=True)
-    )
+CPU, GPU = (0.90, 0.01, 0.04, 0.05, 0.05), (0.90, 0.02, 0.10, 0.0, 0.05)
 
 
-@pytest.mark.parametrize("kind", ["cuda", "rocm", "metal", "vulkan", "opencl"])
-def test_gpus_move_no_blocks(kind):
-    weights = Operators.for_target(kind).weights
-    assert weights == dict(zip(NAMES, (0.90, 0.02, 0.10, 0.0, 0.05), strict=True))
-
-
-@pytest.mark.parametrize("kind", ["llvm", "c", "hexagon", "something new"])
-def test_other_targets_are_taken_for_cpus(kind):
-    assert Operators.for_target(kind) == Operators.for_target("llvm")
+@pytest.mark.parametrize(
+    ("kind", "weights"),
+    [
+        *((kind, CPU) for kind in ("llvm", "c", "hexagon", "something new")),
+        *((kind, GPU) for kind in ("cuda", "rocm", "metal", "vulkan", "opencl")),
+    ],
+)
+def test_weights_of_targets(kind, weights):
+    """Ansor's on CPUs and unknown targets; blocks do not move on GPUs."""
+    assert Operators.for_target(kind).weights == dict(zip(NAMES, weights, strict=True))
 
 
 def test_probabilities_are_normalised():

@@ -1,4 +1,4 @@
-"""Which tilings are likely to be good."""
+"""The prior of tilings."""
 
 import math
 import random
@@ -41,7 +41,7 @@ def test_weights_are_positive_and_their_mean_is_one(traces, extent, levels, plac
     assert sum(weights) / len(weights) == pytest.approx(1)
 
 
-def test_what_was_good_is_likely(learnt):
+def test_tilings_of_good_programs_are_likely(learnt):
     candidates = tilings(256, 4, 64, RNG)
     for place, good in ((0, (16, 1, 16, 1)), (1, (4, 4, 1, 16))):
         weights = learnt.weigh(4, candidates, place)

@@ -6,13 +6,7 @@ import pytest
 
 from tunedb.errors import UsageError
 from tunedb.search.forecast import Curve
-from tunedb.search.scheduling import (
-    TaskState,
-    TuningGoal,
-    batch_size,
-    estimated_latency,
-    next_task,
-)
+from tunedb.search.scheduling import TaskState, TuningGoal, batch_size, estimated_latency, next_task
 from tunedb.system.roofline import Roofline
 
 

@@ -199,7 +199,7 @@ def test_mutated_logs(name, amount, tmp_path):
 
 
 @amounts
-@pytest.mark.parametrize("encoding", [small_logs.Nodes.OLD, small_logs.Nodes.NEW])
+@pytest.mark.parametrize("encoding", [small_logs.OLD, small_logs.NEW])
 def test_mutated_graphs(encoding, amount):
     rng = random.Random(f"{encoding} {amount}")
     text = json.dumps(small_logs.matmul(encoding, 64)).encode()

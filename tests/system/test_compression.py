@@ -35,7 +35,7 @@ def test_the_limit_itself_is_allowed(monkeypatch):
         decompress(zstd.compress(bytes(4097)))
 
 
-def test_what_could_not_be_read_back_is_not_written(monkeypatch):
+def test_data_over_the_limit_are_not_compressed(monkeypatch):
     monkeypatch.setattr(limits, "MAX_BODY_BYTES", 4096)
     with pytest.raises(LimitError, match="4097"):
         compress(bytes(4097))

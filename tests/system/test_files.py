@@ -82,7 +82,7 @@ def test_directories_and_missing_files_keep_their_errors(tmp_path):
 
 
 def test_a_file_that_becomes_a_pipe_before_it_is_opened(tmp_path, monkeypatch):
-    """What was looked at is not what is opened; a plain open() would wait here for ever."""
+    """The path changed after the check; a plain open() would wait here for ever."""
     path = tmp_path / "x"
     make_pipe(path)
     monkeypatch.setattr(files, "require_regular", lambda *_, **__: None)
@@ -114,9 +114,6 @@ def test_logs_of_a_database(tmp_path):
         with pytest.raises(StorageError, match=f"x.db{suffix}: a named pipe.*remove it"):
             require_regular_logs(path)
         (tmp_path / f"x.db{suffix}").unlink()
-
-
-# ---------------------------------------------------------------------- writing
 
 
 def test_a_file_appears_as_a_whole_or_not_at_all(tmp_path):

@@ -13,37 +13,42 @@ from tunedb import limits
 from tunedb.system import temporary
 from tunedb.system.temporary import TemporaryFolder, sweep
 
-HOLD = (
-    "import sys\n"
-    "from pathlib import Path\n"
-    "from tunedb.system.temporary import TemporaryFolder\n"
-    "folder = TemporaryFolder('known', Path(sys.argv[1]))\n"
-    "(folder.path / 'sub').mkdir()\n"
-    "(folder.path / 'sub' / 'file').write_text('x')\n"
-    "print(folder.path, flush=True)\n"
-    "sys.stdin.read()\n"
-)
+HOLD = """
+import subprocess, sys
+from pathlib import Path
+from tunedb.system.temporary import TemporaryFolder
+folder = TemporaryFolder("known", Path(sys.argv[1]))
+(folder.path / "sub").mkdir()
+(folder.path / "sub" / "file").write_text("x")
+worker = sys.argv[2] and subprocess.Popen(["sleep", "1000"], stdout=subprocess.DEVNULL).pid
+print(folder.path, worker, flush=True)
+sys.stdin.read()
+"""
 
 
 @pytest.fixture
 def hold(tmp_path):
     """A function that starts a process with a folder in `tmp_path`; returns both."""
-    started = []
+    started, workers = [], []
 
-    def hold():
+    def hold(worker=""):
         process = subprocess.Popen(
-            [sys.executable, "-c", HOLD, str(tmp_path)],
+            [sys.executable, "-c", HOLD, str(tmp_path), worker],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         started.append(process)
-        return process, Path(process.stdout.readline().strip())
+        path, _, number = process.stdout.readline().strip().partition(" ")
+        workers.extend([int(number)] if number else [])
+        return process, Path(path)
 
     yield hold
     for process in started:
         process.kill()
         process.communicate()
+    for number in workers:
+        os.kill(number, signal.SIGKILL)
 
 
 def kill(process):
@@ -109,7 +114,7 @@ def test_a_sweeper_that_is_killed_is_followed_by_another(tmp_path, hold, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_not_ours_is_left(tmp_path, hold, monkeypatch):
+def test_other_folders_are_left_alone(tmp_path, hold, monkeypatch):
     for name in ("tunedb-out", "tunedb-known-xyz", "other", "x-tunedb-known-0123456789abcdef"):
         (tmp_path / name).mkdir()
         (tmp_path / name / ".lock").touch()
@@ -161,57 +166,27 @@ def test_a_fork_neither_removes_nor_frees_a_folder(tmp_path):
 
 def test_a_worker_process_does_not_keep_a_folder(tmp_path, hold):
     """The owner is the process that made it, not one that it started."""
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import subprocess, sys\n"
-            "from pathlib import Path\n"
-            "from tunedb.system.temporary import TemporaryFolder\n"
-            "folder = TemporaryFolder('known', Path(sys.argv[1]))\n"
-            "worker = subprocess.Popen(['sleep', '1000'], stdout=subprocess.DEVNULL)\n"
-            "print(worker.pid, flush=True)\n"
-            "sys.stdin.read()\n",
-            str(tmp_path),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    worker = int(process.stdout.readline())
-    try:
-        process.kill()
-        process.communicate()
-        assert sweep(tmp_path) == 1
-    finally:
-        os.kill(worker, signal.SIGKILL)
+    process, _ = hold("with a worker")
+    kill(process)
+    assert sweep(tmp_path) == 1
 
 
-def test_a_sweeper_that_is_faster_than_the_maker(tmp_path, monkeypatch):
-    """The folder goes before its lock is made, and another one is made."""
-    real, swept = Path.mkdir, []
+@pytest.mark.parametrize(
+    ("owner", "name", "is_before"), [(Path, "mkdir", False), (temporary.fcntl, "flock", True)]
+)
+def test_a_sweeper_that_is_faster_than_the_maker(owner, name, is_before, tmp_path, monkeypatch):
+    """The folder goes before its lock is made or taken, and another one is made."""
+    real, swept = getattr(owner, name), []
 
-    def made_and_swept(path, *args, **kwargs):
-        real(path, *args, **kwargs)
-        if not swept:
-            swept.append(sweep(tmp_path))
-
-    monkeypatch.setattr(Path, "mkdir", made_and_swept)
-    with TemporaryFolder("known", tmp_path) as folder:
-        assert swept == [1]
-        assert list(tmp_path.iterdir()) == [folder.path]
-
-
-def test_a_sweeper_that_takes_the_lock_first(tmp_path, monkeypatch):
-    real, swept = temporary.fcntl.flock, []
-
-    def swept_first(lock, operation):
+    def with_sweeper(*args, **options):
+        if not is_before:
+            real(*args, **options)
         if not swept:
             swept.append(None)
             swept[0] = sweep(tmp_path)
-        return real(lock, operation)
+        return real(*args, **options) if is_before else None
 
-    monkeypatch.setattr(temporary.fcntl, "flock", swept_first)
+    monkeypatch.setattr(owner, name, with_sweeper)
     with TemporaryFolder("known", tmp_path) as folder:
         assert swept == [1]
         assert list(tmp_path.iterdir()) == [folder.path]

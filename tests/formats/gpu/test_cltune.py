@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 
+import gpu_logs
 import pytest
 
 from tunedb.errors import FormatError
-from tunedb.formats.base import LogFile
 from tunedb.formats.gpu.cltune import CLTuneFormat
-from tunedb.formats.importer import import_log
 from tunedb.programs.kernel import join_parameters
 from tunedb.records import Measurement, Quarantined, Status
-from tunedb.storage.store import Store
 
 TABLE = """name;time;threads;MWG;MDIMC;NDIMC;
 gemm_fast;12.50;64;32;8;8;
@@ -42,9 +40,7 @@ DOCUMENT = {
 
 
 def write(folder, content, name="out.txt", **words):
-    path = folder / name
-    path.write_text(content if isinstance(content, str) else json.dumps(content, indent=2))
-    return LogFile(path, name, **words)
+    return gpu_logs.write(folder, content, name, **words)
 
 
 def read(file):
@@ -107,7 +103,7 @@ def test_a_document(tmp_path):
     assert kinds == [Quarantined, Quarantined, Measurement, Measurement]
 
 
-def test_what_is_refused(tmp_path):
+def test_incomplete_files_are_refused(tmp_path):
     with pytest.raises(FormatError, match=r"^the file does not say its device; give --device$"):
         read(write(tmp_path, TABLE))
     with pytest.raises(FormatError, match="without results"):
@@ -116,17 +112,9 @@ def test_what_is_refused(tmp_path):
         read(write(tmp_path, {**DOCUMENT, "device": 7}))
 
 
-def test_what_is_cltunes(tmp_path):
+def test_files_of_cltune_are_recognised(tmp_path):
     matches = CLTuneFormat().matches_file
     assert matches(TABLE.encode(), tmp_path)
     assert matches(json.dumps(DOCUMENT, indent=2).encode(), tmp_path)
     assert not matches(b"name;time;cost;\n", tmp_path)
     assert not matches(b'{"results": [{"configuration"', tmp_path)
-
-
-def test_an_import_and_a_second_one(tmp_path):
-    files = [write(tmp_path, TABLE, device="Mali"), write(tmp_path, DOCUMENT, "out.json")]
-    with Store(":memory:") as store:
-        first = [import_log(store, file, source=file.name).total.new for file in files]
-        again = [import_log(store, file, source=file.name).total.new for file in files]
-        assert (first, again) == ([3, 2], [0, 0])

@@ -6,12 +6,14 @@ import copy
 import json
 import math
 
+import gpu_logs
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tunedb.errors import FormatError
 from tunedb.formats.base import LogFile, formats
+from tunedb.formats.importer import import_log
 
 DOCUMENTS = {
     "kernel-tuner": {
@@ -122,3 +124,14 @@ def test_anything_anywhere(name, tmp_path, data):
             assert item.digest
             assert item.run_secs is None or sum(item.run_secs) > 0
             assert all(one.digest(item.digest) for one in item.launches)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_second_import_adds_nothing(name, tmp_path, memory):
+    document = DOCUMENTS[name]
+    file = gpu_logs.write(tmp_path, document, "f.autotune.json", device="d")
+    first, second = (import_log(memory, file, source="x") for _ in range(2))
+    assert (first.refused, first.quarantined, second.total.new) == (None, 0, 0)
+    assert first.total.new == second.total.known == (name != "t1")
+    bests = [workload.best for workload in memory.workloads.find()]
+    assert all(best is not None for best in bests) == (name != "t1")

@@ -6,26 +6,24 @@ import gzip
 import math
 import re
 from collections import Counter, defaultdict
-from itertools import pairwise
 from pathlib import Path
 
-import orjson
 import profiles
 import pytest
+from gpu_logs import counters_of, problem
+from gpu_logs import read_kinds as read
 from hypothesis import given
 from hypothesis import strategies as st
 from profiles import ADD, COPY, launch, metric, nsys, nsys_launch
-from public_logs import GPU, needs_gpu_logs
+from public_logs import GPU, needs_gpu_logs, sources
 
 from tunedb.errors import FormatError
-from tunedb.formats.base import LogFile, Remark
 from tunedb.formats.find import find_logs
 from tunedb.formats.gpu.nvprof import NvprofFormat, parse_profile, parse_value
 from tunedb.formats.gpu.profiler_tables import read_rows, rows_of
 from tunedb.formats.importer import import_log
-from tunedb.formats.reading import read_log
 from tunedb.programs.kernel import join_parameters
-from tunedb.records import Measurement, Quarantined, Status
+from tunedb.records import Measurement, Status
 
 NVPROF = GPU / "nvprof"
 
@@ -34,25 +32,6 @@ def write(folder, **files):
     for name, text in files.items():
         (folder / f"{name}.csv").write_text(text)
     return folder
-
-
-def read(path, **said):
-    """Return the records, the remarks and the bad rows of a file."""
-    items = [found.item for found in read_log(LogFile(path, path.name, **said))]
-    kinds = (Measurement, Remark, Quarantined)
-    return tuple([item for item in items if isinstance(item, kind)] for kind in kinds)
-
-
-def problem(record):
-    return orjson.loads(record.program.workload.body)["problem"]
-
-
-def counters_of(record):
-    (one,) = record.launches
-    if one.counter_set is None:
-        return None
-    names = [name for name, _ in one.counter_set.counters]
-    return dict(zip(names, one.values, strict=True))
 
 
 def test_metrics_and_trace_become_one_record(tmp_path):
@@ -84,11 +63,7 @@ def test_metrics_and_trace_become_one_record(tmp_path):
 
 
 def test_it_makes_no_difference_which_of_both_is_named(tmp_path):
-    write(
-        tmp_path,
-        metrics=profiles.metrics(metric("ipc", "1.3")),
-        trace=profiles.trace(launch()),
-    )
+    write(tmp_path, metrics=profiles.metrics(metric("ipc", "1.3")), trace=profiles.trace(launch()))
     by_metrics, by_trace = (read(tmp_path / f"{n}.csv")[0] for n in ("metrics", "trace"))
     assert [r.digest for r in by_metrics] == [r.digest for r in by_trace]
     assert by_metrics[0].launches == by_trace[0].launches
@@ -191,19 +166,14 @@ def test_all_units_of_a_trace_give_the_same(tmp_path, start, unit, time, smem, s
 @pytest.mark.parametrize(
     ("text", "value", "unit"),
     [
-        ("15562500", 15562500.0, ""),
-        ("1.336275", 1.336275, ""),
+        *((text, float(text), "") for text in ("15562500", "1.336275", "1e-06")),
         ("54.060368%", 54.060368, "%"),
         ("2.000000GB/s", 2.0 * 2**30, "byte/s"),
         ("2.5MB/s", 2.5 * 2**20, "byte/s"),
         ("7KB/s", 7168.0, "byte/s"),
         ("0.000000B/s", 0.0, "byte/s"),
-        ("Idle (0)", 0.0, ""),
-        ("Low (3)", 3.0, ""),
-        ("Mid (4)", 4.0, ""),
-        ("High (9)", 9.0, ""),
-        ("Max (10)", 10.0, ""),
-        ("1e-06", 1e-6, ""),
+        *(("Idle (0)", 0.0, ""), ("Low (3)", 3.0, ""), ("Mid (4)", 4.0, "")),
+        *(("High (9)", 9.0, ""), ("Max (10)", 10.0, "")),
     ],
 )
 def test_values_have_their_units_glued_on(text, value, unit):
@@ -211,7 +181,7 @@ def test_values_have_their_units_glued_on(text, value, unit):
 
 
 @pytest.mark.parametrize("text", ["<OVERFLOW>", "nan", "inf", "-nan", "inf%"])
-def test_what_overflowed_was_not_measured(text):
+def test_overflowed_values_are_nan(text):
     assert math.isnan(parse_value(text)[0])
 
 
@@ -281,7 +251,7 @@ def test_events_before_cuda_8_have_no_total():
     assert (found.names, found.values) == ([("gld_request", "")], [2.0])
 
 
-def test_what_the_program_prints_before_is_passed_over():
+def test_output_of_the_program_is_skipped():
     text = 'starting, "really"\n1,2,3\n' + profiles.trace(launch())
     found = parse_profile(rows_of(text))
     assert len(found.launched) == 1
@@ -344,7 +314,7 @@ def test_counters_of_kernels_that_the_trace_lacks_are_told(tmp_path):
         ),
     ],
 )
-def test_what_cannot_stand_alone_is_refused_in_one_line(tmp_path, memory, text, reason):
+def test_incomplete_profiles_are_refused_in_one_line(tmp_path, memory, text, reason):
     write(tmp_path, metrics=text)
     (file,) = find_logs([tmp_path])
     report = import_log(memory, file, source="x")
@@ -399,12 +369,8 @@ def parsed():
 @needs_gpu_logs
 def test_all_rows_of_the_real_files_are_read(parsed):
     """Rows of each application, as `SOURCES.md` counts them."""
-    expected = {}
-    text = (NVPROF.parents[1] / "SOURCES.md").read_text()
-    table = text[text.index("| app dir |") :].split("\n\n", maxsplit=1)[0]
-    for line in table.splitlines()[2:]:
-        app, _, _, rows = (cell.strip() for cell in line.strip("|").split("|"))
-        expected[app] = int(rows)
+    tables = [cells for _, part, cells in sources() if part.startswith("4. nvprof")]
+    expected = {app: int(rows) for app, _, _, rows in tables[1:]}
     found = Counter()
     for path, profile in parsed.items():
         found[path.parts[0]] += profile.metric_rows + profile.trace_rows
@@ -414,26 +380,6 @@ def test_all_rows_of_the_real_files_are_read(parsed):
         if re.match("results|kernel_st", path.name):
             joined[path.relative_to(NVPROF).parts[0]] += len(path.read_text().splitlines()) - 1
     assert {app: found[app] + joined[app] for app in expected} == expected
-
-
-@needs_gpu_logs
-def test_all_rows_of_units_in_the_real_files_give_the_same(tmp_path):
-    found = set()
-    for path in NVPROF.rglob("*.csv*"):
-        rows = [row.text for row in read_rows(path) if not row.is_chatter]
-        found |= {below for row, below in pairwise(rows) if '"Start"' in row[:8]}
-    assert len(found) == 16
-    written = {"s": "0.004512", "ms": "4.512", "us": "4512"}
-    sizes = {"B": "4096", "KB": "4.000000"}
-    for units in found:
-        _, unit, *cells = units.split(",")
-        static, dynamic = (sizes.get(cell, "4096") for cell in cells[7:9])
-        one = launch(written[unit], smem=f"{static},{dynamic}")
-        write(tmp_path, trace=profiles.trace(one, units=units))
-        (record,), _, bad = read(tmp_path / "trace.csv")
-        assert not bad
-        assert record.run_secs == pytest.approx((4.512e-3,), rel=1e-12)
-        assert record.launches[0].static_shared == record.launches[0].dynamic_shared == 4096
 
 
 @needs_gpu_logs

@@ -1,4 +1,4 @@
-"""What the tables of the GPU profilers share: rows, numbers, locales, names of kernels."""
+"""Tables of GPU profilers: rows, numbers, locales, names of kernels."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_numbers_that_tell_nothing(text):
 
 
 @given(st.lists(st.floats(-1e12, 1e12), min_size=1), st.booleans())
-def test_what_is_printed_in_english_is_never_refused_as_another(values, grouped):
+def test_english_numbers_are_accepted(values, grouped):
     locale = Locale()
     for value in values:
         locale.see(f"{value:,.2f}" if grouped else f"{value:.2f}")
@@ -160,7 +160,7 @@ def test_what_is_printed_in_english_is_never_refused_as_another(values, grouped)
 
 
 @given(st.lists(st.floats(1, 1e12), min_size=1))
-def test_what_is_printed_in_german_is_always_refused(values):
+def test_german_numbers_are_refused(values):
     swap = str.maketrans(",.", ".,")
     with pytest.raises(FormatError):
         locale_of(*(f"{value:,.2f}".translate(swap) for value in values))

@@ -5,15 +5,14 @@ from __future__ import annotations
 import copy
 import json
 
+import gpu_logs
 import orjson
 import pytest
 
 from tunedb.errors import FormatError
-from tunedb.formats.base import LogFile
 from tunedb.formats.gpu.t1 import T1Format, read_t1, t1_input
 from tunedb.formats.importer import import_log
 from tunedb.records import Workload
-from tunedb.storage.store import Store
 
 INPUT = {
     "General": {"BenchmarkName": "conv"},
@@ -47,17 +46,18 @@ INPUT = {
 
 
 def changed(**parts):
+    """Return the input with other parts; ``a__0__b`` is the path of one."""
     document = copy.deepcopy(INPUT)
     for path, value in parts.items():
-        *way, last = path.split("__")
         place = document
+        *way, last = (int(name) if name.isdigit() else name for name in path.split("__"))
         for name in way:
-            place = place[int(name) if isinstance(place, list) else name]
-        place[int(last) if isinstance(place, list) else last] = value
+            place = place[name]
+        place[last] = value
     return document
 
 
-def test_what_an_input_says():
+def test_an_input_has_parameters_and_a_block():
     found = t1_input(INPUT)
     assert (found.kernel, found.problem) == ("convolution_kernel", [4096, 4096])
     assert found.parameters == {
@@ -100,10 +100,7 @@ def test_names_of_the_block_that_are_no_parameters():
             changed(ConfigurationSpace__TuningParameters__0__Values="__import__('os').getcwd()"),
             "holds Call, which is never evaluated",
         ),
-        (
-            changed(ConfigurationSpace__Conditions__0__Expression="open('x')"),
-            "calls 'open'",
-        ),
+        (changed(ConfigurationSpace__Conditions__0__Expression="open('x')"), "calls 'open'"),
         (changed(KernelSpecification__LocalSize={"X": "x.y"}), "holds Attribute"),
         (changed(KernelSpecification__LocalSize={"X": None}), "an extent of LocalSize"),
         (changed(KernelSpecification__LocalSize="x"), "LocalSize is 'x'"),
@@ -115,7 +112,7 @@ def test_names_of_the_block_that_are_no_parameters():
         ({**INPUT, "KernelSpecification": {}, "General": {}}, "without KernelSpecification"),
     ],
 )
-def test_what_is_no_input(document, reason):
+def test_invalid_inputs_are_refused(document, reason):
     with pytest.raises(FormatError, match=reason) as caught:
         t1_input(document)
     assert "\n" not in str(caught.value)
@@ -127,16 +124,14 @@ def test_a_condition_that_divides_by_zero_for_the_defaults_is_kept():
         found.is_legal({"tile": 1, "width": 15})
 
 
-def test_an_input_is_imported_as_a_workload(tmp_path):
-    path = tmp_path / "conv__T1.json"
-    path.write_text(json.dumps(INPUT, indent=4))
-    with Store(":memory:") as store:
-        for _ in range(2):
-            report = import_log(store, LogFile(path, "t1"), source="x")
-            assert (report.refused, report.workloads, report.total.read) == (None, 1, 0)
-        ((name, body),) = store.training.t1_inputs()
-        assert name == "convolution_kernel"
-        assert read_t1(body) == t1_input(INPUT)
+def test_an_input_is_imported_as_a_workload(tmp_path, memory):
+    file = gpu_logs.write(tmp_path, INPUT, "conv__T1.json")
+    for _ in range(2):
+        report = import_log(memory, file, source="x")
+        assert (report.refused, report.workloads, report.total.read) == (None, 1, 0)
+    ((name, body),) = memory.training.t1_inputs()
+    assert name == "convolution_kernel"
+    assert read_t1(body) == t1_input(INPUT)
 
 
 def test_inputs_are_told_from_their_schema(tmp_path):
@@ -146,12 +141,6 @@ def test_inputs_are_told_from_their_schema(tmp_path):
     assert shape(json.dumps(INPUT, indent=4).encode()[:4096], tmp_path)
     assert shape(json.dumps(INPUT).encode(), tmp_path)
     assert not any(shape(json.dumps(other).encode(), tmp_path) for other in (schema, *others))
-    (item,) = T1Format().read_file(_written(tmp_path, INPUT, kernel="mine"))
+    (item,) = T1Format().read_file(gpu_logs.write(tmp_path, INPUT, "input.json", kernel="mine"))
     assert isinstance(item, Workload)
     assert item.name == "mine"
-
-
-def _written(folder, document, **words):
-    path = folder / "input.json"
-    path.write_text(json.dumps(document))
-    return LogFile(path, path.name, **words)

@@ -6,6 +6,7 @@ import copy
 import io
 import json
 
+import gpu_logs
 import orjson
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from tunedb import limits
 from tunedb.errors import FormatError, UsageError
-from tunedb.formats.base import LogFile, Remark
+from tunedb.formats.base import Remark
 from tunedb.formats.export import export_document
 from tunedb.formats.gpu.file_metadata import FileMetadata, device_of_name, metadata_of
 from tunedb.formats.gpu.kernels import gpu_target, kernel_workload
@@ -79,10 +80,7 @@ def document(*rows, **others):
 
 
 def write(folder, content, name="gemm__A100_T4.json", **words):
-    path = folder / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(content, indent=2))
-    return LogFile(path, name, **words)
+    return gpu_logs.write(folder, content, name, **words)
 
 
 def read(file):
@@ -169,7 +167,7 @@ def test_run_times_of_a_failed_row_are_no_times(tmp_path):
     [(2.0, False), (2.039, False), (1.961, False), (2.041, True), (1.959, True), (0.0, True)],
 )
 def test_a_time_that_is_not_the_mean(tmp_path, value, is_apart):
-    """It is neither a best time nor learnt from, and nothing of it is lost."""
+    """The record keeps its data, but is no best time and trains no model."""
     measurements = [{"name": "time", "value": value, "unit": "ms"}]
     file = write(tmp_path, document(row(measurements=measurements), row()))
     found, other, *remarks = read(file)
@@ -221,7 +219,7 @@ def test_a_unit_that_nothing_says(tmp_path):
     assert "neither its time nor metadata.timeunit" in item.reason
 
 
-def test_what_is_refused(tmp_path):
+def test_other_documents_are_refused(tmp_path):
     for content in (document(schema_version="2.0.0"), document(results={}), [document()]):
         with pytest.raises(FormatError, match="no results of FAIR T4, version 1"):
             read(write(tmp_path, content))
@@ -302,7 +300,7 @@ def test_ktts_file_says_what_its_conversion_lacks(tmp_path):
     assert found.program.target.attributes == {"kind": "cuda", "model": "NVIDIA TITAN RTX"}
 
 
-def test_what_the_file_says_is_not_renamed(tmp_path):
+def test_options_do_not_rename_kernel_and_device_of_the_file(tmp_path):
     metadata = {"timeunit": "s", "kernel_name": "k", "device_name": "d", "target": "opencl"}
     file = write(tmp_path, document(row(), metadata=metadata))
     (found,) = read(file)
@@ -335,7 +333,7 @@ def test_a_row_of_many_measurements_is_refused_at_once(tmp_path):
     assert len(orjson.loads(found.extra)["measurements"]) == 1_000
 
 
-def test_what_nothing_says_is_asked_for(tmp_path):
+def test_a_missing_device_is_asked_for(tmp_path):
     with pytest.raises(FormatError) as caught:
         read(write(tmp_path, document(row()), "results.json", kernel="k"))
     assert str(caught.value) == "the file does not say its device; give --device"
@@ -380,7 +378,7 @@ def export(store, **chosen):
     return report, out.getvalue()
 
 
-def test_what_is_written_is_read_as_it_was(tmp_path):
+def test_export_and_import_keep_records(tmp_path):
     rows = [row(), ktt(), failed("compile"), failed("correctness"), failed("constraints")]
     for number, result in enumerate(rows):
         result["configuration"]["tile"] = number
@@ -411,38 +409,33 @@ def test_what_is_written_is_read_as_it_was(tmp_path):
                 assert before.counter_set == after.counter_set
 
 
-def test_a_document_is_of_one_kernel_on_one_device(tmp_path):
-    with Store(":memory:") as store:
-        import_log(store, write(tmp_path, document(row()), "gemm__A100_T4.json"), source="x")
-        import_log(store, write(tmp_path, document(row()), "gemm__V100_T4.json"), source="y")
-        import_log(store, write(tmp_path, document(row()), "conv__V100_T4.json"), source="z")
-        for chosen in ({}, {"workload_ids": [1]}, {"target_ids": [2]}):
-            with pytest.raises(UsageError, match="choose with --workload and --target"):
-                export(store, **chosen)
-        report, data = export(store, workload_ids=[1], target_ids=[2])
-        assert (report.records, report.left_out) == (1, {"other workload": 1})
-        assert json.loads(data)["metadata"]["device_name"] == "V100"
-        report, data = export(store, target_ids=[99])
-        assert (report.records, data) == (0, b"")
-        with pytest.raises(UsageError, match="not a format of documents"):
-            export_document(store, "ansor", io.BytesIO())
+def test_a_document_is_of_one_kernel_on_one_device(tmp_path, memory):
+    import_log(memory, write(tmp_path, document(row()), "gemm__A100_T4.json"), source="x")
+    import_log(memory, write(tmp_path, document(row()), "gemm__V100_T4.json"), source="y")
+    import_log(memory, write(tmp_path, document(row()), "conv__V100_T4.json"), source="z")
+    for chosen in ({}, {"workload_ids": [1]}, {"target_ids": [2]}):
+        with pytest.raises(UsageError, match="choose with --workload and --target"):
+            export(memory, **chosen)
+    report, data = export(memory, workload_ids=[1], target_ids=[2])
+    assert (report.records, report.left_out) == (1, {"other workload": 1})
+    assert json.loads(data)["metadata"]["device_name"] == "V100"
+    report, data = export(memory, target_ids=[99])
+    assert (report.records, data) == (0, b"")
+    with pytest.raises(UsageError, match="not a format of documents"):
+        export_document(memory, "ansor", io.BytesIO())
 
 
-def test_contradictions_and_foreign_records_are_not_written(tmp_path):
+def test_contradictions_and_foreign_records_are_not_written(tmp_path, memory):
     apart = row(measurements=[{"name": "time", "value": 9.0, "unit": ""}])
-    with Store(":memory:") as store:
-        import_log(store, write(tmp_path, document(apart, row())), source="x")
-        other = copy.deepcopy(row())
-        other["configuration"]["tile"] = 5
-        file = write(tmp_path, document(other))
-        import_log(store, file, source="y", trust=Trust.FOREIGN)
-        report, data = export(store)
-        assert report.records == 1
-        assert report.left_out == {
-            "T4 has no name for its failure": 1,
-            "foreign source": 1,
-        }
-        check_schema(json.loads(data))
+    import_log(memory, write(tmp_path, document(apart, row())), source="x")
+    other = copy.deepcopy(row())
+    other["configuration"]["tile"] = 5
+    file = write(tmp_path, document(other))
+    import_log(memory, file, source="y", trust=Trust.FOREIGN)
+    report, data = export(memory)
+    assert report.records == 1
+    assert report.left_out == {"T4 has no name for its failure": 1, "foreign source": 1}
+    check_schema(json.loads(data))
 
 
 @given(st.floats(0, 1e6, allow_subnormal=False))

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import math
 
+import gpu_logs
 import pytest
 
 from tunedb import limits
 from tunedb.errors import FormatError
 from tunedb.formats.base import LogFile
 from tunedb.formats.gpu.triton import TritonFormat
-from tunedb.formats.importer import import_log
 from tunedb.programs.kernel import join_parameters
 from tunedb.records import Measurement, Quarantined, Status
-from tunedb.storage.store import Store
 
 
 def config(warps=4, **others):
@@ -43,17 +42,15 @@ CACHE = {
 
 
 def write(folder, rows=None, name="_attn_fwd.autotune.json", device="A100", **words):
-    path = folder / name
     content = CACHE if rows is None else {**CACHE, "configs_timings": rows}
-    path.write_text(json.dumps(content))
-    return LogFile(path, name, device=device, **words)
+    return gpu_logs.write(folder, content, name, device=device, **words)
 
 
 def read(file):
     return list(TritonFormat().read_file(file))
 
 
-def test_what_a_cache_says(tmp_path):
+def test_rows_become_records(tmp_path):
     one, two, *failed = read(write(tmp_path))
     assert join_parameters(one.program.trace) == PARAMETERS
     assert list(join_parameters(one.program.trace)) == list(PARAMETERS)
@@ -137,7 +134,7 @@ def test_keys(tmp_path):
         read(LogFile(path, path.name, device="d"))
 
 
-def test_what_is_refused(tmp_path):
+def test_incomplete_caches_are_refused(tmp_path):
     with pytest.raises(FormatError, match=r"does not say its device; give --device$"):
         read(write(tmp_path, device=None))
     with pytest.raises(FormatError, match=r"does not say its kernel; give --kernel$"):
@@ -147,12 +144,7 @@ def test_what_is_refused(tmp_path):
     assert read(write(tmp_path, name="c.json", kernel="k"))[0].program.workload.name == "k"
 
 
-def test_an_import_and_a_second_one(tmp_path):
+def test_caches_are_told_by_their_beginning(tmp_path):
     file = write(tmp_path)
     assert TritonFormat().matches_file(file.path.read_bytes()[:4096], file.path)
     assert not TritonFormat().matches_file(b'{"configs_timings": {}', file.path)
-    with Store(":memory:") as store:
-        report = import_log(store, file, source="x")
-        assert (report.total.new, report.total.failed, report.quarantined) == (4, 2, 0)
-        assert import_log(store, file, source="x").total.new == 0
-        assert [summary.best for summary in store.workloads.find()] == [0.00025]

@@ -10,7 +10,7 @@ from collections import Counter
 import orjson
 import pytest
 from effort import EFFORT
-from public_logs import DATA, GPU, needs_gpu_logs
+from public_logs import GPU, needs_gpu_logs, sources
 
 from tunedb.formats.base import LogFile, formats
 from tunedb.formats.export import export_document
@@ -22,12 +22,7 @@ from tunedb.programs.kernel import join_parameters
 from tunedb.records import FailureKind, Measurement, Status
 from tunedb.storage.store import Store
 
-SECTIONS = {
-    "## 1.": "kernel_tuner_cache",
-    "## 2.": "kernel_tuner_t4",
-    "## 3.": "ktt",
-    "## 5.": "bat",
-}
+SECTIONS = {"1.": "kernel_tuner_cache", "2.": "kernel_tuner_t4", "3.": "ktt", "5.": "bat"}
 
 #: The file whose times stand in the wrong column.
 CONTRADICTORY = "kernel_tuner_t4/pnpoly__RTX_3090_T4.json.gz"
@@ -37,14 +32,10 @@ pytestmark = [needs_gpu_logs, pytest.mark.examples]
 
 def read_sources():
     """Return what the tables say: rows by file, None for files that are no results."""
-    found, folder, is_gpu = {}, None, False
-    for line in (DATA / "SOURCES.md").read_text().splitlines():
-        if line.startswith("# "):
-            is_gpu = line == "# gpu"
-        if is_gpu and line.startswith("## "):
-            folder = SECTIONS.get(line[:5])
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if is_gpu and folder and line.startswith("| ") and cells[0] != "file":
+    found = {}
+    for section, subsection, cells in sources():
+        folder = SECTIONS.get(subsection[:2])
+        if section == "gpu" and folder and cells[0] != "file":
             rows = cells[-1].split()[0]
             found[f"{folder}/{cells[0]}"] = int(rows) if rows != "-" else None
     return found
@@ -148,11 +139,7 @@ def test_the_file_that_contradicts_itself(everything):
     workload = next(w.id for w in store.workloads.find() if w.name == "pnpoly")
     records = [record.measurement for record in store.records.iterate(workload)]
     kinds = Counter(m.failure.kind if m.failure else None for m in records)
-    assert kinds == {
-        FailureKind.INFRASTRUCTURE: 2955,
-        FailureKind.RUNTIME_ERROR: 330,
-        None: 807,
-    }
+    assert kinds == {FailureKind.INFRASTRUCTURE: 2955, FailureKind.RUNTIME_ERROR: 330, None: 807}
     assert all(m.run_secs is None for m in records if m.status is not Status.OK)
 
 
@@ -256,7 +243,7 @@ def schema_errors(value, schema, path="results"):
             yield from schema_errors(item, schema["items"], f"{path}[{number}]")
 
 
-def test_what_is_written_is_what_the_schema_asks_for(everything):
+def test_exports_fit_the_schema(everything):
     store, _ = everything
     folder = GPU / "kernel_tuner_t4"
     (schema,) = folder.glob("*T4_1.0.0_results-schema.json")

@@ -1,4 +1,4 @@
-"""Where the hand-written graphs and the public logs are."""
+"""The folders of hand-written graphs and public logs."""
 
 from pathlib import Path
 

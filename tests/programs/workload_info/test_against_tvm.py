@@ -1,4 +1,4 @@
-"""What graphs and keys say, beside what TVM itself makes of the same operators."""
+"""Signatures of graphs and keys equal TVM's own of the same operators."""
 
 import subprocess
 import sys

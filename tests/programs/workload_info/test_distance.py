@@ -1,4 +1,4 @@
-"""How far apart workloads are."""
+"""Distances between workloads."""
 
 from math import inf, sqrt
 

@@ -2,41 +2,35 @@ import pytest
 
 from tunedb.programs.workload_info.families import anchor_of, family_of_name
 
+NAMES = {
+    "conv2d": ["conv2d_NCHWc.x86", "topi_nn_conv2d", "tutorial/conv2d_no_batching"],
+    "conv3d": ["conv3d_ncdhw.cuda"],
+    "conv2d_transpose": ["topi_nn_conv2d_transpose_nchw"],
+    "conv1d_transpose": ["conv1d_transpose_nchw.cuda"],
+    "depthwise_conv2d": [
+        *("topi_nn_depthwise_conv2d_nchw", "DepthwiseConv2d", "depth_conv2d_nhwc"),
+    ],
+    "group_conv2d": ["group_conv2d_packed.vta"],
+    "conv2d_winograd": ["conv2d_nchw_winograd.cuda"],
+    "matmul": [
+        *("dense_large_batch.gpu", "T_matmul_NT"),
+        "fused_te_matmul3_te_broadcast_to1_te_ewise_add1",
+    ],
+    "batch_matmul": ["batch_matmul_tensorcore.cuda"],
+    "sparse_dense": ["sparse_dense_bsr.x86"],
+    "pooling": ["max_pool2d_auto_scheduler_test", "adaptive_pool_avg"],
+    "softmax": ["T_softmax_norm"],
+    "normalization": ["fused_layer_norm_cast", "norm_bmn_auto_scheduler_test"],
+    "reduction": ["te_sum1"],
+    "elementwise": ["fused_reshape_add", "relu_layer"],
+    "data_movement": ["fused_transpose_reshape2"],
+    "attention": ["flash_attention"],
+    None: ["main", "compute_1", "address", "summary"],
+}
+
 
 @pytest.mark.parametrize(
-    ("name", "family"),
-    [
-        ("conv2d_NCHWc.x86", "conv2d"),
-        ("topi_nn_conv2d", "conv2d"),
-        ("tutorial/conv2d_no_batching", "conv2d"),
-        ("conv3d_ncdhw.cuda", "conv3d"),
-        ("topi_nn_conv2d_transpose_nchw", "conv2d_transpose"),
-        ("conv1d_transpose_nchw.cuda", "conv1d_transpose"),
-        ("topi_nn_depthwise_conv2d_nchw", "depthwise_conv2d"),
-        ("DepthwiseConv2d", "depthwise_conv2d"),
-        ("depth_conv2d_nhwc", "depthwise_conv2d"),
-        ("group_conv2d_packed.vta", "group_conv2d"),
-        ("conv2d_nchw_winograd.cuda", "conv2d_winograd"),
-        ("dense_large_batch.gpu", "matmul"),
-        ("T_matmul_NT", "matmul"),
-        ("fused_te_matmul3_te_broadcast_to1_te_ewise_add1", "matmul"),
-        ("batch_matmul_tensorcore.cuda", "batch_matmul"),
-        ("sparse_dense_bsr.x86", "sparse_dense"),
-        ("max_pool2d_auto_scheduler_test", "pooling"),
-        ("adaptive_pool_avg", "pooling"),
-        ("T_softmax_norm", "softmax"),
-        ("fused_layer_norm_cast", "normalization"),
-        ("norm_bmn_auto_scheduler_test", "normalization"),
-        ("te_sum1", "reduction"),
-        ("fused_reshape_add", "elementwise"),
-        ("relu_layer", "elementwise"),
-        ("fused_transpose_reshape2", "data_movement"),
-        ("flash_attention", "attention"),
-        ("main", None),
-        ("compute_1", None),
-        ("address", None),
-        ("summary", None),
-    ],
+    ("name", "family"), [(name, family) for family, names in NAMES.items() for name in names]
 )
 def test_family_of_a_name(name, family):
     assert family_of_name(name) == family

@@ -32,158 +32,81 @@ class TestAutoTVM:
     @pytest.mark.parametrize(
         ("family", "flops", "task"),
         [
-            (
-                "conv2d",
-                FIRST_LAYER,
-                ["conv2d_nchw.cuda", tensor(1, 3, 224, 224), tensor(64, 3, 7, 7),
-                 [2, 2], [3, 3, 3, 3], [1, 1], F],
-            ),
-            (
-                "conv2d",
-                FIRST_LAYER,
-                ["topi_nn_conv2d", tensor(1, 3, 224, 224), tensor(64, 3, 7, 7),
-                 [2, 2], [3, 3], "NCHW", F],
-            ),
-            (
-                "conv2d",
-                FIRST_LAYER,
-                ["topi_nn_conv2d", tensor(1, 224, 224, 3), tensor(7, 7, 3, 64),
-                 [2, 2], [3, 3], [1, 1], "NHWC", F],
-            ),
-            (
-                "conv2d",
-                FIRST_LAYER,
-                ["topi_nn_conv2d", tensor(224, 224, 3, 1), tensor(7, 7, 3, 64),
-                 2, 3, "HWCN", F],
-            ),
+            ("conv2d", FIRST_LAYER,
+             ["conv2d_nchw.cuda", tensor(1, 3, 224, 224), tensor(64, 3, 7, 7),
+              [2, 2], [3, 3, 3, 3], [1, 1], F]),
+            ("conv2d", FIRST_LAYER,
+             ["topi_nn_conv2d", tensor(1, 3, 224, 224), tensor(64, 3, 7, 7),
+              [2, 2], [3, 3], "NCHW", F]),
+            ("conv2d", FIRST_LAYER,
+             ["topi_nn_conv2d", tensor(1, 224, 224, 3), tensor(7, 7, 3, 64),
+              [2, 2], [3, 3], [1, 1], "NHWC", F]),
+            ("conv2d", FIRST_LAYER,
+             ["topi_nn_conv2d", tensor(224, 224, 3, 1), tensor(7, 7, 3, 64),
+              2, 3, "HWCN", F]),
             # Channels and kernel size stand before the strides; a dilation, too, in one of them.
-            (
-                "conv2d",
-                FIRST_LAYER,
-                ["topi_x86_conv2d_NCHWc", tensor(1, 3, 224, 224), tensor(64, 3, 7, 7),
-                 3, [7, 7], [2, 2], [3, 3], "NCHW", "NCHW", F],
-            ),
-            (
-                "conv2d",
-                FIRST_LAYER,
-                ["topi_x86_conv2d", tensor(1, 3, 224, 224), tensor(64, 3, 7, 7),
-                 3, [7, 7], [1, 1], [2, 2], [3, 3], "NCHW", F],
-            ),
+            ("conv2d", FIRST_LAYER,
+             ["topi_x86_conv2d_NCHWc", tensor(1, 3, 224, 224), tensor(64, 3, 7, 7),
+              3, [7, 7], [2, 2], [3, 3], "NCHW", "NCHW", F]),
+            ("conv2d", FIRST_LAYER,
+             ["topi_x86_conv2d", tensor(1, 3, 224, 224), tensor(64, 3, 7, 7),
+              3, [7, 7], [1, 1], [2, 2], [3, 3], "NCHW", F]),
             # Two blocks of 16 channels each, 4 of 8 kernels: 3x3 on 10x10 outputs, padding 1.
-            (
-                "conv2d",
-                2 * 32 * 10 * 10 * 32 * 9,
-                ["conv2d_NCHWc.x86", tensor(1, 2, 10, 10, 16), tensor(4, 2, 3, 3, 16, 8),
-                 [1, 1], [1, 1, 1, 1], [1, 1], "NCHW16c", "NCHW8c", F],
-            ),
+            ("conv2d", 2 * 32 * 10 * 10 * 32 * 9,
+             ["conv2d_NCHWc.x86", tensor(1, 2, 10, 10, 16), tensor(4, 2, 3, 3, 16, 8),
+              [1, 1], [1, 1, 1, 1], [1, 1], "NCHW16c", "NCHW8c", F]),
             # Eight-bit kernels have seven dimensions: 32 input channels are 2 x 4 x 4.
-            (
-                "conv2d",
-                2 * 32 * 10 * 10 * 32 * 9,
-                ["conv2d_NCHWc_int8.cuda", tensor(1, 2, 10, 10, 16, dtype="int8"),
-                 tensor(4, 2, 3, 3, 4, 8, 4, dtype="int8"),
-                 [1, 1], [1, 1], [1, 1], "NCHW16c", "NCHW8c", "int32"],
-            ),
+            ("conv2d", 2 * 32 * 10 * 10 * 32 * 9,
+             ["conv2d_NCHWc_int8.cuda", tensor(1, 2, 10, 10, 16, dtype="int8"),
+              tensor(4, 2, 3, 3, 4, 8, 4, dtype="int8"),
+              [1, 1], [1, 1], [1, 1], "NCHW16c", "NCHW8c", "int32"]),
             # Dilated by 2, a 3x3 kernel covers 5x5: outputs are 10 - 5 + 1 = 6 in each direction.
-            (
-                "conv2d",
-                2 * 6 * 6 * 4 * 8 * 9,
-                ["conv2d_nhwc.cuda", tensor(1, 10, 10, 8), tensor(3, 3, 8, 4), 1, 0, 2, F],
-            ),
-            (
-                "conv2d",
-                2 * 32 * 14 * 14 // 4 * 512 * 256 * 9,
-                ["conv2d_HWNCnc_tensorcore.cuda", tensor(14, 14, 32, 256, dtype="int8"),
-                 tensor(3, 3, 512, 256, dtype="int8"), [2, 2], [1, 1, 1, 1], [1, 1], "int32"],
-            ),
+            ("conv2d", 2 * 6 * 6 * 4 * 8 * 9,
+             ["conv2d_nhwc.cuda", tensor(1, 10, 10, 8), tensor(3, 3, 8, 4), 1, 0, 2, F]),
+            ("conv2d", 2 * 32 * 14 * 14 // 4 * 512 * 256 * 9,
+             ["conv2d_HWNCnc_tensorcore.cuda", tensor(14, 14, 32, 256, dtype="int8"),
+              tensor(3, 3, 512, 256, dtype="int8"), [2, 2], [1, 1, 1, 1], [1, 1], "int32"]),
             # VTA: 1x16 channels of 16 become 32 of 16.
-            (
-                "conv2d",
-                2 * 208 * 208 * 32 * 16 * 9,
-                ["conv2d_packed.vta", tensor(1, 1, 208, 208, 1, 16, dtype="int8"),
-                 tensor(2, 1, 3, 3, 16, 16, dtype="int8"),
-                 [1, 1], [1, 1, 1, 1], [1, 1], "NCHW1n16c", "int32"],
-            ),
-            (
-                "group_conv2d",
-                2 * 112 * 112 * 32 * 16 * 9,
-                ["group_conv2d_packed.vta", tensor(1, 2, 112, 112, 1, 16, dtype="int8"),
-                 tensor(2, 1, 3, 3, 16, 16, dtype="int8"),
-                 [1, 1], [1, 1, 1, 1], [1, 1], 2, "int32"],
-            ),
-            (
-                "group_conv2d",
-                2 * 8 * 8 * 64 * 16 * 9,
-                ["group_conv2d_nchw.cuda", tensor(1, 32, 8, 8), tensor(64, 16, 3, 3),
-                 [1, 1], [1, 1, 1, 1], [1, 1], 2, F],
-            ),
-            (
-                "depthwise_conv2d",
-                2 * 32 * 56 * 56 * 9,
-                ["depthwise_conv2d_nchw.arm_cpu", tensor(1, 32, 112, 112), tensor(32, 1, 3, 3),
-                 [2, 2], [1, 1, 1, 1], [1, 1], F],
-            ),
-            (
-                "depthwise_conv2d",
-                2 * 2 * 32 * 112 * 112 * 9,
-                ["depthwise_conv2d_nhwc.mali", tensor(1, 112, 112, 32), tensor(3, 3, 32, 2),
-                 [1, 1], [1, 1], [1, 1], F],
-            ),
-            (
-                "conv2d_winograd",  # as many as the direct one
-                2 * 32 * 7 * 7 * 128 * 9,
-                ["conv2d_nchw_winograd.mali", tensor(1, 128, 7, 7), tensor(32, 128, 3, 3),
-                 [1, 1], [1, 1, 1, 1], [1, 1], F],
-            ),
-            (
-                "conv2d_transpose",  # outputs (32 - 1) * 2 + 4 - 2 = 64
-                2 * 64 * 64 * 128 * 3 * 16,
-                ["conv2d_transpose_nchw.arm_cpu", tensor(1, 128, 32, 32), tensor(128, 3, 4, 4),
-                 [2, 2], [1, 1, 1, 1], F, [0, 0]],
-            ),
-            (
-                "conv2d_transpose",  # (9 - 1) * 2 + 3 - 2 + 1 = 18, (4 - 1) * 2 + 3 - 2 + 1 = 8
-                2 * 18 * 8 * 512 * 256 * 9,
-                ["conv2d_transpose_nchw.cuda", tensor(1, 512, 9, 4), tensor(512, 256, 3, 3),
-                 [2, 2], [1, 1, 1, 1], F, [1, 1]],
-            ),
-            (
-                "conv1d_transpose",  # (128 - 1) * 128 + 512 - 2 * 256 = 16256
-                2 * 16256 * 257 * 512,
-                ["conv1d_transpose_nchw.cuda", tensor(1, 257, 128), tensor(257, 1, 512),
-                 [128], [256], F, [0]],
-            ),
-            (
-                "conv3d",
-                2 * 8 * 14 * 14 * 32 * 16 * 27,
-                ["conv3d_ndhwc.cuda", tensor(1, 8, 14, 14, 16), tensor(3, 3, 3, 16, 32),
-                 [1, 1, 1], [1, 1, 1], [1, 1, 1], F],
-            ),
-            (
-                "matmul",
-                2 * 4 * 1000 * 512,
-                ["dense_nopack.x86", tensor(4, 512), tensor(1000, 512), None, F],
-            ),
-            (
-                "matmul",
-                2 * 4 * 128 * 256,
-                ["dense_packed.vta", tensor(4, 16, 1, 16), tensor(8, 16, 16, 16), None, "int32"],
-            ),
-            (
-                "matmul",  # (5, 7) transposed by (5, 3)
-                2 * 7 * 3 * 5,
-                ["matmul_default.x86", tensor(5, 7), tensor(5, 3), None, F, True, False],
-            ),
-            (
-                "batch_matmul",
-                2 * 12 * 128 * 96 * 64,
-                ["batch_matmul.x86", tensor(12, 128, 64), tensor(12, 96, 64), [12, 128, 96]],
-            ),
-            (
-                "batch_matmul",  # one batch of the second for all of the first
-                2 * 12 * 128 * 96 * 64,
-                ["batch_matmul.cuda", tensor(12, 128, 64), tensor(1, 96, 64)],
-            ),
+            ("conv2d", 2 * 208 * 208 * 32 * 16 * 9,
+             ["conv2d_packed.vta", tensor(1, 1, 208, 208, 1, 16, dtype="int8"),
+              tensor(2, 1, 3, 3, 16, 16, dtype="int8"),
+              [1, 1], [1, 1, 1, 1], [1, 1], "NCHW1n16c", "int32"]),
+            ("group_conv2d", 2 * 112 * 112 * 32 * 16 * 9,
+             ["group_conv2d_packed.vta", tensor(1, 2, 112, 112, 1, 16, dtype="int8"),
+              tensor(2, 1, 3, 3, 16, 16, dtype="int8"),
+              [1, 1], [1, 1, 1, 1], [1, 1], 2, "int32"]),
+            ("depthwise_conv2d", 2 * 2 * 32 * 112 * 112 * 9,
+             ["depthwise_conv2d_nhwc.mali", tensor(1, 112, 112, 32), tensor(3, 3, 32, 2),
+              [1, 1], [1, 1], [1, 1], F]),
+            # as many as the direct one
+            ("conv2d_winograd", 2 * 32 * 7 * 7 * 128 * 9,
+             ["conv2d_nchw_winograd.mali", tensor(1, 128, 7, 7), tensor(32, 128, 3, 3),
+              [1, 1], [1, 1, 1, 1], [1, 1], F]),
+            # outputs (32 - 1) * 2 + 4 - 2 = 64
+            ("conv2d_transpose", 2 * 64 * 64 * 128 * 3 * 16,
+             ["conv2d_transpose_nchw.arm_cpu", tensor(1, 128, 32, 32), tensor(128, 3, 4, 4),
+              [2, 2], [1, 1, 1, 1], F, [0, 0]]),
+            # (9 - 1) * 2 + 3 - 2 + 1 = 18, (4 - 1) * 2 + 3 - 2 + 1 = 8
+            ("conv2d_transpose", 2 * 18 * 8 * 512 * 256 * 9,
+             ["conv2d_transpose_nchw.cuda", tensor(1, 512, 9, 4), tensor(512, 256, 3, 3),
+              [2, 2], [1, 1, 1, 1], F, [1, 1]]),
+            # (128 - 1) * 128 + 512 - 2 * 256 = 16256
+            ("conv1d_transpose", 2 * 16256 * 257 * 512,
+             ["conv1d_transpose_nchw.cuda", tensor(1, 257, 128), tensor(257, 1, 512),
+              [128], [256], F, [0]]),
+            ("conv3d", 2 * 8 * 14 * 14 * 32 * 16 * 27,
+             ["conv3d_ndhwc.cuda", tensor(1, 8, 14, 14, 16), tensor(3, 3, 3, 16, 32),
+              [1, 1, 1], [1, 1, 1], [1, 1, 1], F]),
+            ("matmul", 2 * 4 * 128 * 256,
+             ["dense_packed.vta", tensor(4, 16, 1, 16), tensor(8, 16, 16, 16), None, "int32"]),
+            # (5, 7) transposed by (5, 3)
+            ("matmul", 2 * 7 * 3 * 5,
+             ["matmul_default.x86", tensor(5, 7), tensor(5, 3), None, F, True, False]),
+            ("batch_matmul", 2 * 12 * 128 * 96 * 64,
+             ["batch_matmul.x86", tensor(12, 128, 64), tensor(12, 96, 64), [12, 128, 96]]),
+            # one batch of the second for all of the first
+            ("batch_matmul", 2 * 12 * 128 * 96 * 64,
+             ["batch_matmul.cuda", tensor(12, 128, 64), tensor(1, 96, 64)]),
         ],
     )  # fmt: skip
     def test_task_of_topi(self, family, flops, task):
@@ -255,68 +178,36 @@ class TestAnsor:
     @pytest.mark.parametrize(
         ("key", "shapes", "family", "flops"),
         [
-            (
-                ["matmul_layer", 128, 4032, 1000],
-                [(128, 4032), (4032, 1000), (128, 1000)],
-                "matmul",
-                2 * 128 * 4032 * 1000,
-            ),
-            (
-                ["batch_matmul_layer", 2, 3, 4, 5, 6],
-                [(6, 4, 5), (6, 5, 6), (6, 4, 6)],
-                "batch_matmul",
-                2 * 6 * 4 * 5 * 6,
-            ),
-            (  # nnfusion's order, "SAME": (42 + 2 - 3) // 2 + 1 = 21
-                ["conv2d_layer", 8, 16, 42, 42, 32, 3, 3, 2, "SAME"],
-                [(8, 16, 42, 42), (32, 16, 3, 3), (8, 32, 21, 21)],
-                "conv2d",
-                2 * 8 * 32 * 21 * 21 * 16 * 9,
-            ),
-            (  # "VALID": (230 - 7) // 2 + 1 = 112
-                ["conv2d_layer", 128, 3, 230, 230, 64, 7, 7, 2, "VALID"],
-                [(128, 3, 230, 230), (64, 3, 7, 7), (128, 64, 112, 112)],
-                "conv2d",
-                128 * FIRST_LAYER,
-            ),
-            (  # the tutorial's order: n, h, w, co, ci; a bias is added
-                ["conv2d_layer", 1, 7, 14, 512, 256, 3, 3, [1, 1], [1, 1]],
-                [(1, 256, 7, 14), (512, 256, 3, 3), (1, 512, 1, 1), (1, 512, 7, 14)],
-                "conv2d",
-                2 * 512 * 7 * 14 * 256 * 9,
-            ),
-            (
-                ["depthwise_conv2d_layer", 128, 42, 165, 165, 5, 5, 2, "SAME"],
-                [(128, 42, 165, 165), (42, 1, 5, 5), (128, 42, 83, 83)],
-                "depthwise_conv2d",
-                2 * 128 * 42 * 83 * 83 * 25,
-            ),
-            (
-                ["pool_layer", "avg", 128, 42, 165, 165, 3, 3, 2, "SAME"],
-                [(128, 42, 165, 165), (128, 42, 83, 83)],
-                "pooling",
-                128 * 42 * 83 * 83 * 9,
-            ),
-            (
-                ["reduction_layer", [128, 2048, 7, 7], [2, 3], False],
-                [(128, 2048, 7, 7), (128, 2048)],
-                "reduction",
-                128 * 2048 * 49,
-            ),
-            (
-                ["reduction_layer", [65536, 1024], 1, True],
-                [(65536, 1024), (65536, 1)],
-                "reduction",
-                65536 * 1024,
-            ),
-            (
-                ["relu_layer", 128, 64, 7, 7],
-                [(128, 64, 7, 7), (128, 64, 7, 7)],
-                "elementwise",
-                128 * 64 * 49,
-            ),
+            (["matmul_layer", 128, 4032, 1000], [(128, 4032), (4032, 1000), (128, 1000)],
+             "matmul", 2 * 128 * 4032 * 1000),
+            (["batch_matmul_layer", 2, 3, 4, 5, 6], [(6, 4, 5), (6, 5, 6), (6, 4, 6)],
+             "batch_matmul", 2 * 6 * 4 * 5 * 6),
+            # nnfusion's order, "SAME": (42 + 2 - 3) // 2 + 1 = 21
+            (["conv2d_layer", 8, 16, 42, 42, 32, 3, 3, 2, "SAME"],
+             [(8, 16, 42, 42), (32, 16, 3, 3), (8, 32, 21, 21)],
+             "conv2d", 2 * 8 * 32 * 21 * 21 * 16 * 9),
+            # "VALID": (230 - 7) // 2 + 1 = 112
+            (["conv2d_layer", 128, 3, 230, 230, 64, 7, 7, 2, "VALID"],
+             [(128, 3, 230, 230), (64, 3, 7, 7), (128, 64, 112, 112)],
+             "conv2d", 128 * FIRST_LAYER),
+            # the tutorial's order: n, h, w, co, ci; a bias is added
+            (["conv2d_layer", 1, 7, 14, 512, 256, 3, 3, [1, 1], [1, 1]],
+             [(1, 256, 7, 14), (512, 256, 3, 3), (1, 512, 1, 1), (1, 512, 7, 14)],
+             "conv2d", 2 * 512 * 7 * 14 * 256 * 9),
+            (["depthwise_conv2d_layer", 128, 42, 165, 165, 5, 5, 2, "SAME"],
+             [(128, 42, 165, 165), (42, 1, 5, 5), (128, 42, 83, 83)],
+             "depthwise_conv2d", 2 * 128 * 42 * 83 * 83 * 25),
+            (["pool_layer", "avg", 128, 42, 165, 165, 3, 3, 2, "SAME"],
+             [(128, 42, 165, 165), (128, 42, 83, 83)],
+             "pooling", 128 * 42 * 83 * 83 * 9),
+            (["reduction_layer", [128, 2048, 7, 7], [2, 3], False],
+             [(128, 2048, 7, 7), (128, 2048)], "reduction", 128 * 2048 * 49),
+            (["reduction_layer", [65536, 1024], 1, True], [(65536, 1024), (65536, 1)],
+             "reduction", 65536 * 1024),
+            (["relu_layer", 128, 64, 7, 7], [(128, 64, 7, 7), (128, 64, 7, 7)],
+             "elementwise", 128 * 64 * 49),
         ],
-    )
+    )  # fmt: skip
     def test_function_of_a_public_log(self, key, shapes, family, flops):
         arguments = tuple((None, shape) for shape in shapes)
         assert ansor(*key) == Signature(key[0], arguments, family, flops)
@@ -383,11 +274,7 @@ class TestArguments:
     @pytest.mark.parametrize(
         "value",
         [
-            [7, None],
-            [7],
-            7,
-            [7, [["TENSOR", F]]],
-            [7, [["SHAPE", F, [1]]]],
+            *([7, None], [7], 7, [7, [["TENSOR", F]]], [7, [["SHAPE", F, [1]]]]),
             [7, [["TENSOR", 1, []]]],
         ],
     )
@@ -408,7 +295,7 @@ class TestIsRebuildable:
         assert is_rebuildable("tvm-graph", version, has_script=True)
 
     @pytest.mark.parametrize("format", ["tvm-nodes", "ansor-key", "autotvm-task", "unheard-of"])
-    def test_what_is_no_graph_of_today(self, format):
+    def test_other_formats(self, format):
         assert not is_rebuildable(format, "0.27.0", has_script=False)
         assert is_rebuildable(format, None, has_script=True)
 
@@ -448,5 +335,5 @@ def test_foreign_arguments_raise_nothing_and_can_be_stored(name, args):
 
 @pytest.mark.parametrize("body", [b"", b"[" * 100_000, b"\xff", b"null", b'{"nodes":[]}', b"[[]]"])
 @pytest.mark.parametrize("format", [*WorkloadFormat, "of-a-newer-tunedb"])
-def test_what_is_no_workload_has_no_signature(format, body):
+def test_damaged_workloads_have_no_signature(format, body):
     assert signature_of(Workload(format, body)) == NOTHING
