@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from builders import FOREIGN, OWN, make_measurement
 from effort import examples
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
@@ -97,9 +97,6 @@ def do(store, **wanted):
     return prune(store, plan(store, PruneRules(**wanted)))
 
 
-# ---------------------------------------------------------------------- records
-
-
 def test_the_best_stay_with_a_rest(store):
     fill(store, [1e-3 + 1e-6 * i for i in range(39)] + [None])
     before = rows_of(store)
@@ -119,10 +116,7 @@ def test_the_best_stay_with_a_rest(store):
     assert check(url_of(store)).problems == []
 
 
-@settings(
-    max_examples=examples(40),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_any_prune_leaves_a_whole_database(data, sqlite_template):
     """Best-k by a plain reference; top-k of what stays is as before; twice removes nothing."""
@@ -234,9 +228,6 @@ def test_small_batches(store, monkeypatch):
     assert len(kept(store)) == 2
 
 
-# ---------------------------------------------------------------------- features and models
-
-
 def test_features_of_a_set_go(store):
     fill(store, [1e-3, 2e-3, 3e-3])
     steps = feature_set("steps")
@@ -289,9 +280,6 @@ def test_what_is_computed_for_a_removed_program_is_left_out(store):
     assert store.models.add_predictions(add_model(store, 1), {1: 0.5, 3: 0.5}) == 1
 
 
-# ---------------------------------------------------------------------- plans
-
-
 def test_a_plan_writes_nothing_and_says_everything(store):
     ids = fill(store, [1e-3 * (i + 1) for i in range(10)] + [None, None])
     store.trust.retract(ids[:1], "why")
@@ -328,9 +316,6 @@ def test_bytes_without_the_table_of_pages(sqlite_file):
         }
     for name in ("measurement", "program", "feature"):
         assert real[name] / 3 < estimates[name] < real[name] * 3, name
-
-
-# ---------------------------------------------------------------------- vacuum
 
 
 def test_a_vacuum_gives_space_back(sqlite_file):

@@ -162,9 +162,6 @@ def test_layers(folder):
     assert config.locate_layers([], folder=folder) == ()
 
 
-# ---------------------------------------------------------------------- whose file, whose databases
-
-
 STRANGER = 12345
 
 

@@ -143,11 +143,7 @@ def end(own, *words):
     return result.exit_code, result.stderr
 
 
-COMMANDS = [
-    ("pull", "URL"),
-    ("push", "URL"),
-    ("top", "--db", "URL"),
-]
+COMMANDS = [("pull", "URL"), ("push", "URL"), ("top", "--db", "URL")]
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)

@@ -1,9 +1,7 @@
 """What a database is."""
 
-import sqlite3
-from contextlib import closing
-
 import pytest
+from builders import sql
 
 import tunedb
 from tunedb.errors import NotFoundError, SchemaError
@@ -35,8 +33,7 @@ def test_describe_a_bare_server_database(bare_postgres_url):
 def test_another_programs_file_is_never_changed(use, tmp_path):
     """Going into WAL mode alone would write into it."""
     path = tmp_path / "other.db"
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("CREATE TABLE x (y)")
+    sql(path, "CREATE TABLE x (y)")
     before = path.read_bytes()
     assert describe.describe(path).state == "foreign"
     with pytest.raises(SchemaError, match="another program"):

@@ -1,11 +1,10 @@
 """Launches of kernels and their counters: what they may be, and how they are stored."""
 
 import math
-import sqlite3
-from contextlib import closing
 
+import orjson
 import pytest
-from builders import FOREIGN, OWN, make_measurement
+from builders import FOREIGN, OWN, make_measurement, sql
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from tunedb import limits
 from tunedb.cli import main
 from tunedb.errors import FormatError, NotFoundError
+from tunedb.features.base import feature_set
 from tunedb.formats.gpu.kernels import gpu_target, kernel_workload
 from tunedb.identity import canonical_json
 from tunedb.launches import CounterSet, Launch, counters_of, values_of
@@ -47,9 +47,6 @@ def measured(number, *, kernel=WORKLOAD, target=TARGET, **fields):
     fields.setdefault("context", b'{"log":"ktt"}')
     made = program(number, kernel=kernel, target=target)
     return Measurement(made, fields.pop("secs", (1e-3 * number,)), **fields)
-
-
-# ---------------------------------------------------------------------- what they may be
 
 
 @pytest.mark.parametrize(
@@ -186,9 +183,6 @@ def test_values_that_are_none():
         values_of(b"\0" * 7)
 
 
-# ---------------------------------------------------------------------- in a database
-
-
 def test_launches_are_stored_once(store):
     records = [measured(1), measured(2, launches=(profiled(2), profiled(3, number=1)))]
     assert store.records.add(records, OWN).new == 2
@@ -312,8 +306,7 @@ DAMAGES = [
 def test_damage_is_found(statement, problem, sqlite_file):
     with Store(sqlite_file) as store:
         store.records.add([measured(1), measured(2)], OWN)
-    with closing(sqlite3.connect(sqlite_file)) as connection, connection:
-        connection.execute(statement)
+    sql(sqlite_file, statement)
     found = [(one.check, one.table, one.id) for one in check(sqlite_file).problems]
     assert problem in found
 
@@ -336,9 +329,6 @@ def test_the_record_of_the_last_launch_stays(store):
     store.launches.add([(records[2], profiled(3))])
     prune(store, plan(store, PruneRules(selection=Selection(best=1, rest=0))))
     assert [row.record_id for row in store.launches.iterate()] == [3]
-
-
-# ---------------------------------------------------------------------- what is no module
 
 
 def test_steps_and_signature():
@@ -421,8 +411,6 @@ def run(path, *arguments, code=0):
 
 def test_nothing_is_trained_on_kernels(kernels):
     """And nothing fails for them: they are left out."""
-    from tunedb.features.base import feature_set
-
     with Store(kernels) as store:
         steps = feature_set("steps")
         assert store.features.coverage(steps).programs == 0
@@ -447,7 +435,6 @@ def test_commands_show_kernels(kernels):
     assert "block_size_x = 32" in shown
     assert "dram__bytes.sum" in shown
     assert "32 x 1 x 1" in shown
-    import orjson
 
     row = orjson.loads(run(kernels, "show", "2", "--json"))
     (launch,) = row["launches"]

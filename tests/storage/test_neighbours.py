@@ -124,9 +124,6 @@ def test_rows_that_say_nothing_are_read_anew(store):
     assert ids_of(store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)) == [near]
 
 
-# ---------------------------------------------------------------------- donors
-
-
 def test_donors_are_the_best_programs_each_once(store):
     workload = matmul(1)
     program = [make_tiled(workload, number) for number in range(4)]
@@ -155,9 +152,6 @@ def test_donors_of_several_targets_are_ranked_together(store):
     store.records.add([measure(slow, 0, (2e-3,)), measure(fast, 1, (1e-3,))], OWN)
     (near,) = store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)
     assert [one.digest for one in store.answers.donors(near, 5)] == [fast.digest, slow.digest]
-
-
-# ---------------------------------------------------------------------- courses
 
 
 def test_a_course_has_every_trial_in_order(store):

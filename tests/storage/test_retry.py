@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import pytest
 from builders import make_measurement, make_session
 from exchanges import OWN, away, fill
+from raising import raises_line
 from sqlalchemy.engine import make_url
 
 from tunedb import limits
@@ -45,9 +46,8 @@ def test_patience_ends(postgres_server, postgres_url):
         with away(postgres_server, postgres_url):
             for work in (lambda: fill(store, 1), store.records.count):
                 began = time.monotonic()
-                with pytest.raises(UnreachableError) as caught:
+                with raises_line(UnreachableError):
                     work()
-                assert "\n" not in str(caught.value)
                 assert 0.2 < time.monotonic() - began < 10
         assert store.records.count() == 0
 
