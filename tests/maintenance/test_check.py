@@ -144,7 +144,7 @@ def test_nothing_is_written(file):
     assert file.read_bytes() == before
 
 
-def test_what_cannot_be_checked(tmp_path):
+def test_unreadable_databases_are_reported(tmp_path):
     with pytest.raises(NotFoundError):
         check.check(tmp_path / "missing.db")
     (tmp_path / "text").write_text("no database " * 100)

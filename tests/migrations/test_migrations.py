@@ -89,7 +89,7 @@ def test_every_revision_has_a_frozen_database():
     assert all(path.stat().st_size < 150_000 for path in FROZEN)
 
 
-def test_the_code_says_what_the_migrations_make(store):
+def test_the_code_equals_the_migrations(store):
     """`alembic check`: nothing would be generated."""
     with store._db.transaction() as connection:
         context = MigrationContext.configure(
@@ -386,23 +386,23 @@ def test_the_backup_can_be_restored(old_file, next_revision):
     whole, before = dump_all(old_file), contents(old_file)
     old = (schema.REVISIONS, schema.HEAD)
     next_revision(ADD_COLUMN)
-    told = []
-    versions.upgrade(parse_url(old_file), on_backup=told.append)
-    assert told == backups_of(old_file) == [Path(f"{old_file}.bak-{old[1]}")]
-    assert dump_all(str(told[0])) == whole
+    backups = []
+    versions.upgrade(parse_url(old_file), on_backup=backups.append)
+    assert backups == backups_of(old_file) == [Path(f"{old_file}.bak-{old[1]}")]
+    assert dump_all(str(backups[0])) == whole
     assert dump_all(old_file) != whole
     schema.REVISIONS, schema.HEAD = old  # the older tunedb; the fixture puts all back
     with pytest.raises(SchemaError, match="written by a newer tunedb"):
         Store(old_file)
-    shutil.copyfile(told[0], old_file)
+    shutil.copyfile(backups[0], old_file)
     assert contents(old_file) == before
 
 
 def test_a_server_has_no_file_to_back_up(postgres_url, next_revision):
     next_revision(ADD_COLUMN)
-    told = []
-    assert versions.upgrade(parse_url(postgres_url), on_backup=told.append)[1] == "9999"
-    assert told == []
+    backups = []
+    assert versions.upgrade(parse_url(postgres_url), on_backup=backups.append)[1] == "9999"
+    assert backups == []
 
 
 def test_a_backup_of_any_name(old_file, next_revision):
