@@ -61,7 +61,7 @@ def entry(folder):
     return path
 
 
-def test_what_the_user_makes_is_approved(tmp_path, folder):
+def test_created_databases_are_approved(tmp_path, folder):
     path = tmp_path / "new.db"
     with tunedb.open(path) as store:
         key = store.key
@@ -75,7 +75,7 @@ def test_what_the_user_makes_is_approved(tmp_path, folder):
     assert stat.S_IMODE(entry(folder).stat().st_mode) == 0o600
 
 
-def test_what_the_user_makes_on_a_server_is_approved(bare_postgres_url):
+def test_created_databases_on_a_server_are_approved(bare_postgres_url):
     with pytest.raises(tunedb.SchemaError):
         require(bare_postgres_url)
     tunedb.open(bare_postgres_url).close()
@@ -92,7 +92,7 @@ def test_a_database_in_memory_needs_no_approval():
     assert approval.approvals() == ([], [])
 
 
-def test_what_somebody_gave_is_refused_in_one_line(theirs):
+def test_foreign_databases_are_refused_in_one_line(theirs):
     line = refused(theirs)
     assert line.startswith(f"{theirs}: you have not approved it; ")
     assert line.endswith(f"run: tunedb db trust {theirs}")

@@ -42,7 +42,7 @@ def test_another_programs_file_is_never_changed(use, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["other.db"]
 
 
-def test_what_cannot_be_described(sqlite_file, tmp_path):
+def test_invalid_databases_are_not_described(sqlite_file, tmp_path):
     before = sqlite_file.read_bytes()
     describe.describe(sqlite_file)
     assert sqlite_file.read_bytes() == before

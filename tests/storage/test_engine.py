@@ -96,7 +96,7 @@ def pragmas(store, connection):
     return found
 
 
-def test_what_holds_on_every_sqlite_connection(sqlite_file):
+def test_settings_of_sqlite_connections(sqlite_file):
     expected = {
         "journal_mode": "wal",
         "synchronous": 1,  # NORMAL

@@ -141,7 +141,7 @@ REFUSED = {
 }
 
 
-def test_what_a_writer_cannot_say(shared):
+def test_writers_cannot_change_protected_rows(shared):
     """Attack 7: who inserts is refused what identifies, ranks or serves."""
     with Store(shared("tunedb_owner")) as server:
         server.records.add([make_measurement(20)], FOREIGN)
@@ -199,7 +199,7 @@ def test_the_server_derives(shared):
     assert (1, 1.0, 1) in ask(mallory, found, own)
 
 
-def test_times_that_are_none(shared):
+def test_servers_refuse_invalid_run_times(shared):
     for times, words in (
         ("'\\x000000000000f07f'", "not finite"),
         ("'\\x00'", "run times of 1 bytes"),
@@ -228,7 +228,7 @@ def test_means_are_those_of_python(postgres_url):
         assert connection.execute("SELECT tunedb_mean('', 1)").fetchone() == (None,)
 
 
-def test_what_a_large_merge_writes_is_whole(shared):
+def test_large_merges_write_whole_databases(shared):
     with Store(shared("alice")) as store:
         made = [
             make_measurement(n, (1e-3 / (n + 1), 3e-3), workload=n % 3, empty=n % 7 == 0)
@@ -297,7 +297,7 @@ def test_a_known_record_gets_a_better_source(shared, alices, file):
 
 
 def test_retractions_come_from_the_database_s_account(shared, alices, file):
-    """What is relayed for others is left out and told, and the push goes on."""
+    """A push leaves out relayed retractions, reports them and goes on."""
     with Store(alices) as here, Store(file(CAROLS)) as carols:
         fill(carols, 70)
         carols.trust.retract([1], "a test")
@@ -406,7 +406,7 @@ GONE = {
 
 @pytest.mark.parametrize("what", spread(GONE, 2))
 def test_a_guard_that_is_gone(what, shared, alices):
-    """Writers are told which, and the command that brings it back."""
+    """Writers read its name and the command that restores it."""
     sql, words = GONE[what]
     owner = shared("tunedb_owner")
 

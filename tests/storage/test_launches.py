@@ -50,7 +50,7 @@ def measured(number, *, kernel=WORKLOAD, target=TARGET, **fields):
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"threads": 0}, "threads of a block"),
         ({"threads": limits.MAX_BLOCK_THREADS + 1}, "threads of a block"),
@@ -72,8 +72,8 @@ def measured(number, *, kernel=WORKLOAD, target=TARGET, **fields):
         ({"counter_set": COUNTERS, "values": (1.0,) * 3}, "3 values of 2 counters"),
     ],
 )
-def test_what_no_launch_has(fields, said):
-    with pytest.raises(FormatError, match=said):
+def test_invalid_launches_are_refused(fields, message):
+    with pytest.raises(FormatError, match=message):
         Launch(**{"kernel": "k", "threads": 32, **fields})
 
 
@@ -103,7 +103,7 @@ NOTHING = {"tool_version": None, "compute_capability": None, "counters": ()}
     ],
     ids=["many", "name", "unit", "tool", "version", "no tool", "number", "long"],
 )
-def test_what_no_set_of_counters_has(fields):
+def test_invalid_counter_sets_are_refused(fields):
     """The last one is over MAX_COUNTER_SET_BYTES."""
     with pytest.raises(FormatError):
         CounterSet(**{"tool": "ncu", **NOTHING, **fields})
@@ -172,12 +172,12 @@ def test_counters_come_back(counters):
 @pytest.mark.parametrize(
     "body", [b"{", b"{}", b'["a"]', b'[["a"]]', b'[["a",1]]', b'[["a","","b"]]']
 )
-def test_counters_that_are_none(body):
+def test_invalid_counters_are_refused(body):
     with pytest.raises(FormatError):
         counters_of(body)
 
 
-def test_values_that_are_none():
+def test_values_of_a_wrong_length_are_refused():
     assert values_of(None) == ()
     with pytest.raises(FormatError, match="7 bytes"):
         values_of(b"\0" * 7)
@@ -197,7 +197,7 @@ def test_launches_are_stored_once(store):
     assert check(store.url).problems == []
 
 
-def test_launches_that_are_learnt_later(store):
+def test_launches_that_are_added_later(store):
     bare = measured(1, launches=())
     store.records.add([bare], OWN)
     assert store.launches.for_record(1) == []
@@ -257,7 +257,7 @@ def test_a_pass_over_all_launches(store, monkeypatch):
     assert threads() == [32, 64, 128]
 
 
-def test_what_is_foreign_is_told(store):
+def test_launches_name_the_trust_of_their_source(store):
     store.records.add([measured(1)], FOREIGN)
     (row,) = store.launches.iterate()
     assert row.trust == FOREIGN.trust
@@ -357,7 +357,7 @@ def test_parameters_that_are_allowed(value):
 
 
 @pytest.mark.parametrize(
-    ("names", "values", "said"),
+    ("names", "values", "message"),
     [
         (["a b"], [1], "a parameter is called"),
         (["1a"], [1], "a parameter is called"),
@@ -378,8 +378,8 @@ def test_parameters_that_are_allowed(value):
         (["a"] * (limits.MAX_FOREIGN_STEPS + 1), [], "list of at most"),
     ],
 )
-def test_parameters_that_are_refused(names, values, said):
-    with pytest.raises(FormatError, match=said):
+def test_parameters_that_are_refused(names, values, message):
+    with pytest.raises(FormatError, match=message):
         judged(names, values)
 
 
@@ -447,7 +447,7 @@ def test_commands_show_kernels(kernels):
     assert orjson.loads(run(kernels, "db", "info", "--json"))["counts"]["launches"] == 3
 
 
-def test_words_of_launches_do_no_harm(sqlite_file):
+def test_texts_of_launches_are_escaped(sqlite_file):
     """Their names come from files of others."""
     evil = "\x1b]0;owned\x07"
     counters = CounterSet(evil, evil, evil, ((evil, evil),))

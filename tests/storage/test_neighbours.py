@@ -101,7 +101,7 @@ def test_by_default_only_modules_are_neighbours(store):
 @pytest.mark.parametrize(
     "asked", [Signature(), Signature("f", None, "matmul"), Signature("f", (), "softmax")]
 )
-def test_of_an_unknown_workload_there_are_none(store, asked):
+def test_an_unknown_workload_has_no_neighbours(store, asked):
     put(store, matmul(1))
     assert store.workloads.neighbours(asked, HERE, **ANY) == []
 
@@ -116,7 +116,7 @@ def test_odd_questions(store):
         store.workloads.neighbours(99, HERE)
 
 
-def test_rows_that_say_nothing_are_read_anew(store):
+def test_empty_signatures_are_computed_again(store):
     near = put(store, matmul(1))
     empty = dict.fromkeys(("function", "arguments", "family", "flops"))
     with store._db.transaction() as connection:

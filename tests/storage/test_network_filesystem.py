@@ -47,7 +47,7 @@ def test_a_system_that_does_not_say(tmp_path):
     assert network_filesystem.file_system_of(Path("/tune.db"), tmp_path / "missing") is None
 
 
-def test_this_machine_says():
+def test_this_machine():
     assert network_filesystem.file_system_of(Path("/proc/self/status")) == "proc"
 
 

@@ -372,7 +372,7 @@ def test_ids_by_digest(store):
 
 
 @pytest.mark.parametrize("table", ["record", "workload", "target", "source", "session"])
-def test_what_is_not_there(store, table):
+def test_missing_rows_are_reported(store, table):
     with pytest.raises(NotFoundError, match=f"no {table} 7") as caught:
         getattr(store, f"{table}s").get(7)
     assert str(caught.value).startswith(store.location)

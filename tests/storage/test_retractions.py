@@ -121,7 +121,7 @@ def test_a_retraction_is_known_once(store):
 
 
 def test_a_better_source_frees_a_record_of_one_that_was_taken_back(store):
-    """The record itself was never said to be wrong; its session's word stays with it."""
+    """Nobody retracted the record itself; the retraction of its session stays."""
     session = make_session()
     plain, throttled = make_measurement(0), make_measurement(1, session=session)
     stranger = Source("stranger", SourceKind.FILE, Trust.FOREIGN)
@@ -176,7 +176,7 @@ class Universe:
         ]
         self.sessions = [Session(f"{self.number}/{n}", n, b"{}") for n in range(2)]
         self.measurements = [self.make(index) for index in range(8)]
-        #: Index of a measurement → its source; who said what.
+        #: Index of a measurement → its source; retractions with their givers.
         self.known, self.retractions = {}, set()
 
     def make(self, index):

@@ -100,25 +100,30 @@ def full_measurement():
     )
 
 
-def test_everything_comes_back(store, store_url):
-    given_ = full_measurement()
+FAILED = replace(
+    full_measurement(),
+    status=Status.FAILED,
+    failure=Failure(FailureKind.TIMEOUT, Phase.RUN, "killed", 10.0),
+)
+BARE = Measurement(
+    Program(Workload("json", b""), NO_TARGET, Trace(b"[]", None, b"[]")), None, Status.FAILED
+)
+
+
+@pytest.mark.parametrize(
+    "given_", [full_measurement(), FAILED, BARE], ids=["full", "failed", "bare"]
+)
+def test_records_come_back_whole(store, store_url, given_):
     (id_,) = add(store, given_)
     with Store(store_url) as other:
         record = other.records.get(id_)
-    assert record.measurement == given_
-    assert record.measurement.program.workload.script == "@T.prim_func\n…"
-    assert record.measurement.program.target.text == "llvm -mcpu=skylake"
-    assert record.mean == 0.375
+    found = record.measurement
+    assert found == given_
+    assert found.program.workload.script == given_.program.workload.script
+    assert found.program.target.text == given_.program.target.text
+    assert record.mean == (None if given_.run_secs is None else 0.375)
     assert record.source == OWN
     assert (record.id, record.retracted) == (id_, False)
-
-
-def test_a_failure_comes_back(store, store_url):
-    why = Failure(FailureKind.TIMEOUT, Phase.RUN, "killed", 10.0)
-    given_ = replace(full_measurement(), status=Status.FAILED, failure=why)
-    (id_,) = add(store, given_)
-    with Store(store_url) as other:
-        assert other.records.get(id_).measurement == given_
 
 
 def test_a_record_that_succeeded_takes_no_failure(store):
@@ -127,14 +132,6 @@ def test_a_record_that_succeeded_takes_no_failure(store):
     store.batches.add_failures([(good, Failure(FailureKind.TIMEOUT, Phase.RUN, "a lie"))])
     assert store.records.get(id_).measurement.failure is None
     assert store.records.failures() == {}
-
-
-def test_the_smallest_record_comes_back(store):
-    bare = Measurement(
-        Program(Workload("json", b""), NO_TARGET, Trace(b"[]", None, b"[]")), None, Status.FAILED
-    )
-    (id_,) = add(store, bare)
-    assert store.records.get(id_).measurement == bare
 
 
 def test_adding_again_changes_nothing(store):
@@ -233,6 +230,7 @@ times = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=True)
 @example((0.0, -0.0))
 @example((1e308,))
 @example((1.7976931348623157e308,))
+@example((1.7e308, 1.7e308))
 @example((1e10, 1e-9))
 @example((0.1, 0.2, 0.30000000000000004))
 @example(())
@@ -272,12 +270,6 @@ def test_times_that_no_clock_gives_refuse_the_whole_batch(store, value, place):
     assert add(store, *good)
 
 
-def test_an_infinite_mean_is_refused(store):
-    with pytest.raises(FormatError, match="mean"):
-        add(store, make_measurement(0, (1.7e308, 1.7e308)))
-    assert store.records.count() == 0
-
-
 def test_too_many_times_are_refused(store, monkeypatch):
     monkeypatch.setattr(limits, "MAX_RUN_SECS", 3)
     assert add(store, make_measurement(0, (0.1,) * 3))
@@ -311,7 +303,7 @@ def test_a_body_beyond_the_limit_is_refused(store, monkeypatch):
     assert store.counts().workloads == 0
 
 
-def test_what_is_never_served(store):
+def test_failed_foreign_and_empty_records_are_not_served(store):
     ids = add(
         store,
         make_measurement(0, (0.5,)),
@@ -358,7 +350,7 @@ def test_a_retracted_record_stays_retracted_when_it_is_added_again(store, store_
 
 
 @pytest.mark.parametrize("ids", [[99], [1, 99]])
-def test_retracting_what_is_not_there(store, ids):
+def test_retracting_unknown_records_is_refused(store, ids):
     add(store, make_measurement(0))
     with pytest.raises(NotFoundError, match="no record 99"):
         store.trust.retract(ids, "x")
@@ -373,7 +365,7 @@ def test_a_retraction_needs_a_reason(store):
     assert store.trust.retract([], "nothing") == 0
 
 
-def test_details_of_a_failure_may_be_learnt_later(store):
+def test_failures_are_replaced_by_later_ones(store):
     failed = make_measurement(0, None)
     (id_,) = add(store, failed)
     assert store.records.get(id_).measurement.failure is None
@@ -722,7 +714,7 @@ def test_a_cut_connection_is_one_error_and_then_forgotten(postgres_server, postg
         assert store.records.count() == 2
 
 
-def test_a_script_may_be_learnt_later(store):
+def test_the_first_script_is_kept(store):
     """A workload that was imported without TVM has none; the first script stays."""
     bare = make_measurement().program.workload
     store.workloads.add(replace(bare, script=None))

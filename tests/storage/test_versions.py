@@ -105,7 +105,7 @@ def test_a_database_without_tables(tmp_path):
     assert is_whole(path)
 
 
-def test_memory_is_never_there_before():
+def test_memory_databases_are_always_new():
     refused(SchemaError, "tunedb db init", ":memory:", create=False)
     refused(SchemaError, "tunedb db init", ":memory:", read_only=True)
     with pytest.raises(UsageError, match="only files"):
@@ -123,7 +123,7 @@ def test_memory_is_never_there_before():
         (b"SQLite format 3\0" + bytes(8192), (SchemaError, StorageError), "SQLite|damaged"),
     ],
 )
-def test_files_that_are_no_database(tmp_path, content, kind, match):
+def test_other_files_are_no_database(tmp_path, content, kind, match):
     path = tmp_path / "x.db"
     path.write_bytes(content)
     for options in ({}, {"create": False}, {"read_only": True}):
@@ -188,7 +188,7 @@ def test_a_newer_database(store, store_url):
         versions.upgrade(parse_url(store_url))
 
 
-def test_a_database_that_lost_its_version(store, store_url):
+def test_a_database_without_version_is_refused(store, store_url):
     with store._db.transaction() as connection:
         connection.exec_driver_sql("DELETE FROM alembic_version")
     refused(SchemaError, "it does not state its schema", store_url)
@@ -406,7 +406,7 @@ def test_kill_while_a_file_is_made(tmp_path):
     assert sum(round_ >= 15 for round_ in rounds) <= made < len(rounds)
 
 
-def test_a_link_that_points_nowhere(tmp_path):
+def test_a_dangling_link_makes_its_target(tmp_path):
     target, link = tmp_path / "target.db", tmp_path / "link.db"
     link.symlink_to(target)
     with Store(link) as store:
@@ -417,7 +417,7 @@ def test_a_link_that_points_nowhere(tmp_path):
         assert store.records.count() == 1
 
 
-def test_where_there_are_no_hard_links(tmp_path, monkeypatch):
+def test_files_are_made_without_hard_links(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(95, "Operation not supported")
 
