@@ -1,6 +1,8 @@
 """Small records for tests. Equal numbers make equal records."""
 
 import shutil
+import sqlite3
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 
@@ -30,6 +32,18 @@ def key_of(url):
     """Return the store key of a database whose key stays as it is."""
     with Store(url, create=False, read_only=True) as store:
         return store.key
+
+
+def sql(path, statement, *values):
+    """Run a statement on a SQLite file as no command of tunedb would; return its rows."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        return connection.execute(statement, values).fetchall()
+
+
+def add(store, *measurements, source=OWN):
+    """Add records; return their ids."""
+    ids, _ = store.batches.add(measurements, source)
+    return ids
 
 
 def copied(source, place):

@@ -44,7 +44,8 @@ inspect.modulesbyfile["<ast>"] = "importlib"
 settings.register_profile(
     "tunedb",
     deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
+    # A function's fixture serves all examples of a test; each takes workloads of its own.
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     derandomize=EFFORT != "new",
     max_examples=examples(100),
 )

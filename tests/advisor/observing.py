@@ -12,11 +12,7 @@ from tunedb.records import Measurement, Program, Status
 #: Real files of profilers and tuners (``SOURCES.md`` says which); not part of the project.
 
 #: All runs of KTT with counters on one RTX 2080 Ti.
-PROFILED = (
-    "coulomb_2080_full_search_space",
-    "KTConvolutionOutput_2080Ti",
-    "KTPnpolyOutput_2080Ti",
-)
+PROFILED = ("coulomb_2080_full_search_space", "KTConvolutionOutput_2080Ti", "KTPnpolyOutput_2080Ti")
 
 NCU = CounterSet("ncu", None, "7.5", (("smsp__inst_executed.sum", "inst"),))
 

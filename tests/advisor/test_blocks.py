@@ -83,7 +83,7 @@ def test_then_conventional_names():
 
 
 def test_then_parameters_that_equal_what_was_launched():
-    # b and the extents along y agree, and z never varies, so nothing is said of it.
+    # b and the extents along y agree, and z never varies, so no condition names it.
     assert block_parameters(ROWS) == {"a", "b"}
     # One row in which a differs, and it is another parameter that happens to be near.
     assert block_parameters([*ROWS, ({"a": 32, "b": 2, "c": 1, "w": 1}, 32, (16, 2, 1))]) == {"b"}

@@ -56,7 +56,7 @@ def test_all_devices_are_found_by_their_own_names():
         assert lookup(f"{device.vendor} {device.name.upper()} (0)") == device
 
 
-def test_what_is_said_of_devices_goes_together():
+def test_limits_of_devices_are_consistent():
     for device in _known().values():
         assert (device.vendor == "NVIDIA") == (device.compute_capability is not None)
         assert device.compute_capability is None or device.compute_capability in LIMITS

@@ -116,7 +116,7 @@ def test_full_waves():
     assert geometry(run)["log2_waves"] == pytest.approx(math.log2(3))
 
 
-def test_devices_that_nobody_knows():
+def test_devices_that_are_unknown():
     found = geometry(observe(64, device="Testing", compute_capability=None, grid=(4, 1, 1)))
     unknown = {name for name, value in found.items() if math.isnan(value)}
     assert unknown == {

@@ -80,7 +80,7 @@ def test_the_baseline():
     assert baseline(same, range(2), 256) == 1
 
 
-def test_an_unknown_order():
+def test_an_unknown_order_is_refused():
     with pytest.raises(ValueError, match="order is 'random'; expected ascending or given"):
         paper([], order="random")
 
@@ -124,7 +124,7 @@ def test_the_tolerance_may_come_from_the_repeats():
 
 
 @pytest.mark.parametrize("tolerance", [-0.1, float("nan"), float("inf")])
-def test_bad_tolerances(tolerance):
+def test_bad_tolerances_are_refused(tolerance):
     with pytest.raises(ValueError, match="expected a number from 0 on"):
         slice_best([], tolerance=tolerance)
 

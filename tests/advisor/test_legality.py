@@ -50,7 +50,7 @@ BLOCKS = st.tuples(st.integers(1, 64), st.integers(1, 16), st.integers(1, 4)).fi
 
 
 @given(BLOCKS, st.sampled_from([None, 32, 128, 255]))
-def test_what_is_legal_runs(block, registers):
+def test_legal_blocks_fit_the_device(block, registers):
     run = observe(block=block, registers=registers)
     found = legal_blocks(run)
     assert block in found
@@ -96,7 +96,7 @@ def test_only_the_threads_are_known():
     assert next_block(observe(64, block=None), UP) == (128, 1, 1)
 
 
-def test_what_was_seen_comes_first():
+def test_measured_blocks_come_first():
     run = observe(64)
     assert next_block(run, UP, seen=[(256, 1, 1), (512, 1, 1)]) == (256, 1, 1)
     assert next_block(run, UP, seen=[(16, 1, 1)]) == (128, 1, 1)

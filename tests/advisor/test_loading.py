@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from builders import FOREIGN, OWN, make_measurement, make_program
+from builders import FOREIGN, add, make_measurement, make_program
 from observing import counted, elementwise, measure
 from public_logs import GPU, needs_gpu_logs
 
@@ -32,11 +32,6 @@ from tunedb.storage.store import Store
 def store(sqlite_file):
     with Store(sqlite_file) as opened:
         yield opened
-
-
-def add(store, *measurements, source=OWN):
-    ids, _ = store.batches.add(measurements, source)
-    return ids
 
 
 def scale(x, tile=1, secs=(1.0,), **fields):
@@ -79,7 +74,7 @@ def test_slices_differ_in_the_block_alone(store):
     assert [observation.threads for observation in found] == [32, 64, 64, 64, 64]
 
 
-def test_what_has_no_time_is_left_out(store):
+def test_records_without_a_time_are_left_out(store):
     failure = Failure(FailureKind.WRONG_RESULT, Phase.RUN, "wrong")
     ids = add(
         store,
@@ -150,7 +145,7 @@ def test_a_kernel_of_several_has_its_own_time(store):
     assert load(store, kernels=["third"]) == []
 
 
-def test_what_kernel_tuner_computes_of_the_time_is_no_counter(store):
+def test_metrics_computed_by_kernel_tuner_are_no_counters(store):
     names = (("GFLOP/s", ""), ("smsp__inst_executed.sum", "inst"))
     both = CounterSet("kernel_tuner", None, None, names)
     computed = CounterSet("kernel_tuner", None, None, names[:1])

@@ -71,7 +71,7 @@ def test_known_values(capability, threads, registers, shared, blocks, fraction):
         (("7.0", 1024, 32, 48 * 1024), "warps"),
     ],
 )
-def test_what_stops_a_further_block(arguments, limit):
+def test_limits_of_resident_blocks(arguments, limit):
     assert occupancy(*arguments).limit == limit
 
 
@@ -81,7 +81,7 @@ def test_unknown_devices(capability):
 
 
 @pytest.mark.parametrize("arguments", [(0,), (-1,), (32, -1), (32, 8, -1)])
-def test_what_is_no_block(arguments):
+def test_invalid_blocks_are_refused(arguments):
     with pytest.raises(ValueError, match="a block of"):
         occupancy("7.5", *arguments)
 
@@ -104,7 +104,7 @@ SIZES = {
 
 
 @given(**SIZES)
-def test_what_fits_fits(capability, threads, registers, shared):
+def test_resident_blocks_fit_the_device(capability, threads, registers, shared):
     limits, found = LIMITS[capability], occupancy(capability, threads, registers, shared)
     assert 0 <= found.fraction <= 1
     assert found.warps <= limits.warps

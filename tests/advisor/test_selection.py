@@ -22,7 +22,7 @@ def inputs(**columns):
     return Inputs(tuple(columns), np.column_stack(list(columns.values())).astype(float))
 
 
-def test_what_is_dropped_and_why():
+def test_dropped_inputs_have_a_reason():
     found = select(inputs(d=NOISE, zero=0 * X, b=2 * X + 1, flat=0 * X + 7, a=X, none=math.nan * X))
     assert found.kept == ("a", "d")
     assert found.zero == ("zero",)

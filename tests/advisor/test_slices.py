@@ -105,7 +105,7 @@ def test_programs_of_other_tools_are_slices_of_their_own():
         ([], set(), False),
     ],
 )
-def test_what_a_profiler_sees(names, block, says):
+def test_parameters_that_are_launch_geometry(names, block, says):
     assert is_geometry(names, block) is says
 
 
@@ -162,7 +162,7 @@ def test_traces_that_differ_in_their_threads_alone():
     assert program_key(MODULE, TARGET, "main", elementwise(32, unroll=0)) not in keys
 
 
-def test_what_is_masked():
+def test_masked_parts_of_a_trace():
     instructions, decisions = masked_trace(elementwise(64))
     # Of the tile the part that is bound to blocks; the thread extent; not vthread, nor the unroll.
     assert decisions == [[2, [None, 1, 4]], [6, None], [10, 1]]
@@ -189,7 +189,7 @@ def test_numbers_that_are_bound_are_masked():
     assert masked_trace(bound(32))[0][2][1] == ["l1", None, None, 4]
 
 
-def test_a_damaged_trace():
+def test_damaged_traces_are_refused():
     for decisions in (b"no json", b"[[],[1],[]]", b"[]"):
         with pytest.raises(FormatError):
             masked_trace(Trace(b"[]", None, decisions))

@@ -49,7 +49,7 @@ def memory():
         yield store
 
 
-def told(store):
+def blocks_and_grids(store):
     """Return the blocks and grids of each record."""
     return [
         [(one.block, one.grid) for one in store.launches.for_record(record.id)]
@@ -72,18 +72,11 @@ def test_records_of_each_kind(store):
         store.records.add([one], OWN)
     first = fill_launches(store)
     assert first == FillReport(records=4, known=0, filled=3, unknown=1, launches=3)
-    expected = [
-        [((64, 1, 1), None)],
-        [((128, 1, 1), (4, 1, 1))],
-        [],
-        [],
-        [],
-        [((256, 1, 1), None)],
-    ]
-    assert told(store) == expected
+    expected = [[((64, 1, 1), None)], [((128, 1, 1), (4, 1, 1))], [], [], [], [((256, 1, 1), None)]]
+    assert blocks_and_grids(store) == expected
     again = fill_launches(store)
     assert again == FillReport(records=4, known=3, filled=0, unknown=1, launches=0)
-    assert told(store) == expected
+    assert blocks_and_grids(store) == expected
     names = [one.kernel for one in store.launches.for_record(1)]
     assert names == ["matmul_1_kernel"]
 
@@ -105,7 +98,7 @@ def test_features_know_more(memory):
     report = fill_launches(memory)
     # The third program's rows contradict its trace.
     assert (report.filled, report.unknown) == (2, 1)
-    assert told(memory) == [[((64, 1, 1), (9, 1, 1))], [((64, 1, 1), (9, 1, 1))], []]
+    assert blocks_and_grids(memory) == [[((64, 1, 1), (9, 1, 1))], [((64, 1, 1), (9, 1, 1))], []]
 
 
 def test_equal_programs_are_several_records(memory):
@@ -147,7 +140,7 @@ def test_only_what_is_asked_for(memory):
     assert fill_launches(memory, workload_ids=second).filled == 1
     assert fill_launches(memory, target_ids=store.lookup.targets("rocm")).filled == 1
     assert fill_launches(memory, target_ids=store.lookup.targets("llvm")) == FillReport()
-    assert told(memory) == [[], [((32, 1, 1), None)], [((16, 1, 1), None)], []]
+    assert blocks_and_grids(memory) == [[], [((32, 1, 1), None)], [((16, 1, 1), None)], []]
 
 
 def test_retracted_records_are_left_out(memory):
@@ -156,7 +149,7 @@ def test_retracted_records_are_left_out(memory):
     assert fill_launches(memory) == FillReport()
 
 
-def test_damaged_programs_have_none(memory):
+def test_damaged_programs_have_no_launches(memory):
     bad = split_trace([["Bind", ["l9"], ["threadIdx.x"], []]], [])
     memory.records.add([Measurement(Program(make_workload(1), CUDA, bad), (0.5,))], OWN)
     memory.records.add([measured(64)], OWN)

@@ -49,11 +49,9 @@ def read(instructions, decisions=(), order=()):
     return launches_of_trace(trace, "main", order)
 
 
-def told(launches):
+def blocks_and_grids(launches):
     return [(one.block, one.grid) for one in launches]
 
-
-# ------------------------------------------------------------------ traces
 
 #: A tiled block of two loops, as MultiLevelTiling makes it, with a cooperative fetch.
 TILED = [
@@ -90,7 +88,7 @@ def test_a_tiled_block():
 
 def test_other_decisions_are_other_blocks():
     (launch,) = read(TILED[:13], [(2, [2, 1, 16]), (4, [1, 1, 4])])
-    assert told([launch]) == [((64, 1, 1), (2, 1, 1))]
+    assert blocks_and_grids([launch]) == [((64, 1, 1), (2, 1, 1))]
 
 
 def test_loops_of_one_axis_have_one_extent():
@@ -112,11 +110,11 @@ def test_sampled_categories_and_three_axes():
     for decision, extent in enumerate((32, 64, 128)):
         (launch,) = read(made, [(2, decision)])
         # How many blocks that makes follows from the workload alone.
-        assert told([launch]) == [((extent, 4, 2), None)]
+        assert blocks_and_grids([launch]) == [((extent, 4, 2), None)]
         assert launch.threads == extent * 8
 
 
-def test_what_is_inferred_of_a_known_loop_is_known():
+def test_inferred_extents_of_known_loops_are_known():
     made = [
         block("C", "b0"),
         loops("b0", "l1"),
@@ -126,7 +124,7 @@ def test_what_is_inferred_of_a_known_loop_is_known():
         bind("l5", "blockIdx.x"),
         bind("l6", "threadIdx.x"),
     ]
-    assert told(read(made)) == [((7, 1, 1), (43, 1, 1))]
+    assert blocks_and_grids(read(made)) == [((7, 1, 1), (43, 1, 1))]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +157,7 @@ def test_blocks_of_their_own_are_kernels():
     ]
 
 
-def test_what_a_reduction_is_factored_into_comes_before_it():
+def test_rfactor_blocks_come_before_their_reduction():
     made = [*bound("sum", 1, 64), *bound("sum_rf", 2, 32), *bound("max", 3, 16)]
     assert [one.threads for one in read(made, order=["max", "sum"])] == [16, 32, 64]
 
@@ -170,17 +168,17 @@ def test_a_block_that_was_moved_is_of_its_host():
         *bound("b", 2, 32),
         ["ComputeAt", ["b10", "l22"], [1, -1], []],
     ]
-    assert told(read(made)) == [((32, 1, 1), None)]
+    assert blocks_and_grids(read(made)) == [((32, 1, 1), None)]
     made[-1][0] = "ReverseComputeAt"
-    assert told(read(made)) == [((32, 1, 1), None)]
+    assert blocks_and_grids(read(made)) == [((32, 1, 1), None)]
     # Without being moved it is a kernel of one block.
-    assert told(read(made[:-1])) == [((32, 1, 1), (1, 1, 1)), ((32, 1, 1), None)]
+    assert blocks_and_grids(read(made[:-1])) == [((32, 1, 1), (1, 1, 1)), ((32, 1, 1), None)]
 
 
 def test_the_same_block_by_its_name_again():
     made = [*bound("a", 1, 32, blocks=False), block("a", "b50"), loops("b50", "l51")]
     made += [split("l51", [9], "l52"), bind("l52", "blockIdx.x")]
-    assert told(read(made)) == [((32, 1, 1), (9, 1, 1))]
+    assert blocks_and_grids(read(made)) == [((32, 1, 1), (9, 1, 1))]
 
 
 CONSUMER = [
@@ -191,7 +189,7 @@ CONSUMER = [
 
 def test_a_consumer_is_the_only_kernel_there_is():
     made = [*CONSUMER, block("b", "b6"), loops("b6", "l7"), bind("l7", "blockIdx.x")]
-    assert told(read(made)) == [((128, 1, 1), None)]
+    assert blocks_and_grids(read(made)) == [((128, 1, 1), None)]
 
 
 def test_a_consumer_may_be_one_of_several_kernels():
@@ -230,9 +228,6 @@ def test_no_trace_at_all():
         launches_of_trace(Trace(b"{", None, b"[]"), "main")
 
 
-# ------------------------------------------------------------------ steps of auto_scheduler
-
-
 def of_steps(*steps):
     return launches_of_steps(split_steps(list(steps), 1), "main")
 
@@ -245,7 +240,7 @@ def test_a_stage_that_is_split():
         ["AN", 2, 1, 6],
         ["PR", 2, 0, "auto_unroll_max_step$64"],
     )
-    assert told([launch]) == [((64, 1, 1), (16, 1, 1))]
+    assert blocks_and_grids([launch]) == [((64, 1, 1), (16, 1, 1))]
 
 
 def test_stages_of_their_own_are_kernels():
@@ -254,7 +249,7 @@ def test_stages_of_their_own_are_kernels():
         *(["SP", 3, 0, 512, [32], 1], ["AN", 3, 0, 5], ["AN", 3, 1, 6]),
         *(["SP", 1, 0, 512, [2], 1], ["AN", 1, 0, 5], ["AN", 1, 1, 6]),
     )
-    assert told(made) == [((2, 1, 1), (256, 1, 1)), ((32, 1, 1), (16, 1, 1))]
+    assert blocks_and_grids(made) == [((2, 1, 1), (256, 1, 1)), ((32, 1, 1), (16, 1, 1))]
     assert [one.kernel for one in made] == ["main_kernel", "main_kernel_1"]
 
 
@@ -278,7 +273,7 @@ FETCHING = (
 
 
 def test_a_stage_that_fetches_for_another_one():
-    assert told(of_steps(*FETCHING)) == [((128, 1, 1), (8, 1, 1))]
+    assert blocks_and_grids(of_steps(*FETCHING)) == [((128, 1, 1), (8, 1, 1))]
 
 
 def test_three_axes():
@@ -288,7 +283,7 @@ def test_three_axes():
     made = [["SP", 0, 0, 720 * 7, lengths, 1]]
     places = ("blockIdx.x", "threadIdx.x", "blockIdx.y", "threadIdx.y", "blockIdx.z", "threadIdx.z")
     made += [["AN", 0, at, numbers[place]] for at, place in enumerate(places)]
-    assert told(of_steps(*made)) == [((2, 4, 6), (7, 3, 5))]
+    assert blocks_and_grids(of_steps(*made)) == [((2, 4, 6), (7, 3, 5))]
 
 
 @pytest.mark.parametrize(
@@ -305,9 +300,6 @@ def test_three_axes():
 )
 def test_steps_that_do_not_say_it(steps):
     assert of_steps(*steps) == ()
-
-
-# ------------------------------------------------------------------ features
 
 
 def rows(*kernels, gpu=1.0):
@@ -330,7 +322,7 @@ def test_extents_come_back_from_their_logarithms(kernels):
     stores = [(threads, blocks) for threads, blocks, times in kernels for _ in range(times)]
     runs = [one for at, one in enumerate(stores) if at == 0 or stores[at - 1] != one]
     launches = launches_of_rows(rows(*stores), NAMES, "main")
-    assert told(launches) == runs
+    assert blocks_and_grids(launches) == runs
     assert [one.number for one in launches] == list(range(len(runs)))
 
 
@@ -338,18 +330,15 @@ def test_the_columns_are_those_of_the_set():
     """Block size 32 x 8 as TVM 0.26 gave it: 5.044 and 3.170."""
     made = rows(((1, 1, 1), (1, 1, 1)))
     made[0, 49:57] = [1.0, 4.0875, 1.0, 1.0, 5.044394, 3.169925, 1.0, 1.0]
-    assert told(launches_of_rows(made, NAMES, "main")) == [((32, 8, 1), (16, 1, 1))]
+    assert blocks_and_grids(launches_of_rows(made, NAMES, "main")) == [((32, 8, 1), (16, 1, 1))]
 
 
 def test_rows_of_a_processor_and_large_grids():
     assert launches_of_rows(rows(((1, 1, 1), (1, 1, 1)), gpu=0.0), NAMES, "main") == ()
-    assert told(launches_of_rows(rows(((32, 1, 1), (2**20, 1, 1))), NAMES, "m")) == [
+    assert blocks_and_grids(launches_of_rows(rows(((32, 1, 1), (2**20, 1, 1))), NAMES, "m")) == [
         ((32, 1, 1), None)
     ]
     assert launches_of_rows(rows(((limits.MAX_BLOCK_THREADS, 2, 1), (1, 1, 1))), NAMES, "m") == ()
-
-
-# ------------------------------------------------------------------ agreement
 
 
 def launches(*threads, grid=None):

@@ -1,10 +1,9 @@
 """Databases that exchange records, for tests."""
 
-import sqlite3
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from threading import Timer
 
-from builders import make_measurement
+from builders import make_measurement, sql
 from sqlalchemy.engine import make_url
 
 from tunedb.records import Source
@@ -51,9 +50,8 @@ def changed(chunks, table, *, row=0, **values):
 
 def rename(path, key):
     """Give a file the key of another database: copies of a template are all the same one."""
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE meta SET value = ? WHERE key = 'store'", (key,))
-        connection.execute(f"PRAGMA user_version = {versions.store_mark(key)}")
+    sql(path, "UPDATE meta SET value = ? WHERE key = 'store'", key)
+    sql(path, f"PRAGMA user_version = {versions.store_mark(key)}")
     approval.approve(path, key)
     return path
 

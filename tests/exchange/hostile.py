@@ -57,11 +57,11 @@ class Ours:
 class Attack:
     """One way to do harm.
 
-    `sketch` is that of the records in the database; `change` is done to its file. `said` is what
+    `sketch` is that of the records in the database; `change` is done to its file. `message` is what
     the command must say, as a regular expression.
     """
 
-    said: str
+    message: str
     sketch: Callable[[], bytes] | None = None
     change: Callable[[sqlite3.Connection, Ours], object] | None = None
     in_bundles: bool = True
@@ -167,10 +167,7 @@ ATTACKS = {
         in_bundles=False,
     ),
     "a body that is a bomb": Attack(r"sketch", change=bomb, in_bundles=False),
-    "a body that is no JSON": Attack(
-        r"sketch|JSON",
-        lambda: b"define void @main() { ret void }",
-    ),
+    "a body that is no JSON": Attack(r"sketch|JSON", lambda: b"define void @main() { ret void }"),
     "a view in the place of a table": Attack(
         r"its measurement is a view",
         change=sql(
@@ -196,9 +193,7 @@ ATTACKS = {
         in_bundles=False,
     ),
     "another program's tables": Attack(
-        r"is not part of it",
-        change=sql("CREATE TABLE evil (x)"),
-        in_bundles=False,
+        r"is not part of it", change=sql("CREATE TABLE evil (x)"), in_bundles=False
     ),
     "a newer schema": Attack(
         r"newer|upgrade",

@@ -79,10 +79,7 @@ def test_integers_of_every_size(values):
 
 
 def test_bytes_that_end_in_zero_beside_missing_ones():
-    rows = [
-        (b"a\0", "", "", ""),
-        (b"", "\0", "ä\u202e", ""),
-    ]
+    rows = [(b"a\0", "", "", ""), (b"", "\0", "ä\u202e", "")]
     assert decode("retraction", 2, encode("retraction", rows)) == rows
     failures = [
         (1, None, None, b"a\0\0", b"\0", "kind", "phase", "", -0.0, 7),
@@ -104,7 +101,7 @@ def test_times_keep_every_bit():
 
 
 @pytest.mark.parametrize(
-    ("table", "row", "said"),
+    ("table", "row", "message"),
     [
         ("sketch", (1.0, None, b""), "id: a value that is not of type int"),
         ("sketch", (True, None, b""), "id: a value that is not of type int"),
@@ -115,8 +112,8 @@ def test_times_keep_every_bit():
         ("feature", (1, 1, 1, 1, b"x"), "data: a compressed body is damaged"),
     ],
 )
-def test_values_that_no_column_holds(table, row, said):
-    with pytest.raises(FormatError, match=said):
+def test_values_that_no_column_holds(table, row, message):
+    with pytest.raises(FormatError, match=message):
         encode(table, [row])
 
 
@@ -134,7 +131,7 @@ ID = b"\0" + struct.pack("<q", 1) + integers(0, 0)
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"", "id: it ends too early"),
         (b"\0", "id: it ends too early"),
@@ -150,8 +147,8 @@ ID = b"\0" + struct.pack("<q", 1) + integers(0, 0)
         (ID + b"\0" + integers(1, 0) + b"\xff", "body: a text that is not UTF-8"),
     ],
 )
-def test_bytes_that_are_no_columns(data, said):
-    with pytest.raises(FormatError, match=said):
+def test_bytes_that_are_no_columns(data, message):
+    with pytest.raises(FormatError, match=message):
         decode("context", 1, data)
 
 

@@ -11,6 +11,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
@@ -22,6 +23,7 @@ from builders import OWN, make_measurement
 from effort import long
 from processes import printed
 
+import tunedb.migrations
 from tunedb import limits
 from tunedb.errors import (
     FormatError,
@@ -45,6 +47,7 @@ from tunedb.storage import schema, versions
 from tunedb.storage.engine import make_engine, parse_url
 from tunedb.storage.exchange_types import Selection
 from tunedb.storage.store import Store
+from tunedb.system.compression import compress, zstd
 from tunedb.system.one_line import printable
 
 TESTS = Path(__file__).parents[1]
@@ -70,8 +73,6 @@ def definitions(path):
 
 def make_revisions(folder):
     """Return a new database of each revision."""
-    import tunedb.migrations
-
     made = {}
     for revision in schema.REVISIONS:
         path = folder / f"{revision}.db"
@@ -121,9 +122,6 @@ def read(path, **options):
         return [(c.table, row) for c in peer.chunks(Selection(features=True)) for row in c.rows]
 
 
-# ---------------------------------------------------------------------- what is known
-
-
 @pytest.mark.parametrize("path", FROZEN, ids=lambda path: path.stem)
 def test_the_definitions_are_those_of_frozen_databases(path):
     assert objects_of(path.stem) == definitions(path)
@@ -161,7 +159,7 @@ def test_a_known_file_is_read_and_not_changed(frozen, request):
     assert sha256(frozen) == before
 
 
-def test_what_is_not_there(tmp_path):
+def test_missing_files_are_refused(tmp_path):
     with pytest.raises(NotFoundError, match=r"gone\.db: no such file$"):
         DatabasePeer(tmp_path / "gone.db")
     with pytest.raises(StorageError, match="Is a directory"):
@@ -196,9 +194,6 @@ def test_statistics_do_no_harm(filled):
     sql(filled, "DELETE FROM sqlite_stat1", "PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-# ---------------------------------------------------------------------- what is refused
-
-
 def test_another_program(tmp_path):
     path = tmp_path / "other.db"
     sql(path, "CREATE TABLE meta (key, value)", "CREATE TABLE alembic_version (version_num)")
@@ -216,7 +211,7 @@ def test_no_database(tmp_path):
     assert not is_sqlite(path)
 
 
-def test_what_is_sqlites(filled, tmp_path):
+def test_sqlite_files_are_recognised(filled, tmp_path):
     other = tmp_path / "bundle"
     other.write_bytes(b"tunedb bundle" * 100)
     assert is_sqlite(filled)
@@ -225,31 +220,30 @@ def test_what_is_sqlites(filled, tmp_path):
     assert not is_sqlite(tmp_path)
 
 
-def test_a_newer_one(filled):
-    sql(filled, "UPDATE alembic_version SET version_num = '0099'", "PRAGMA wal_checkpoint")
-    refused(
-        SchemaError, r"written by a newer tunedb \(schema 0099, .*pip install --upgrade", filled
-    )
+@pytest.mark.parametrize(
+    ("revision", "match"),
+    [
+        ("'0099'", r"written by a newer tunedb \(schema 0099, .*pip install --upgrade"),
+        ("char(27) || '[2J' || char(10) || 'x'", r"schema \\x1b\[2J\\nx"),
+    ],
+)
+def test_a_newer_one(filled, revision, match):
+    sql(filled, f"UPDATE alembic_version SET version_num = {revision}", "PRAGMA wal_checkpoint")
+    refused(SchemaError, match, filled)
 
 
-def test_a_revision_that_is_an_escape_sequence(filled):
-    sql(filled, "UPDATE alembic_version SET version_num = char(27) || '[2J' || char(10) || 'x'")
-    refused(SchemaError, r"schema \\x1b\[2J\\nx", filled)
-
-
-def test_no_revision(filled):
-    sql(filled, "DELETE FROM alembic_version", "PRAGMA wal_checkpoint(TRUNCATE)")
-    refused(SchemaError, "it does not state its schema", filled)
-
-
-@pytest.mark.parametrize("key", ["'x'", "char(27) || '[2J'", "NULL"])
-def test_a_store_without_a_key(filled, key):
-    if key == "NULL":
-        sql(filled, "DELETE FROM meta WHERE key = 'store'")
-    else:
-        with closing(sqlite3.connect(filled, isolation_level=None)) as connection:
-            connection.execute(f"UPDATE meta SET value = {key} WHERE key = 'store'")
-    refused(SchemaError, "it has no store key", filled)
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ("DELETE FROM alembic_version", "it does not state its schema"),
+        ("DELETE FROM meta WHERE key = 'store'", "it has no store key"),
+        ("UPDATE meta SET value = 'x' WHERE key = 'store'", "it has no store key"),
+        ("UPDATE meta SET value = char(27) || '[2J' WHERE key = 'store'", "it has no store key"),
+    ],
+)
+def test_no_revision_and_no_key(filled, change, match):
+    sql(filled, change, "PRAGMA wal_checkpoint(TRUNCATE)")
+    refused(SchemaError, match, filled)
 
 
 HOSTILE = {
@@ -301,7 +295,7 @@ def test_an_endless_view_instead_of_a_table(filled, table):
     assert time.monotonic() - start < 5
 
 
-def test_a_definition_that_is_none(filled):
+def test_a_damaged_definition_is_reported(filled):
     sql(
         filled,
         "PRAGMA writable_schema=ON",
@@ -357,9 +351,6 @@ def test_the_watch_is_restarted_for_each_statement(filled, monkeypatch):
         before = len(started)
         peer.digest_at(1)
         assert len(started) > before
-
-
-# ---------------------------------------------------------------------- damage and size
 
 
 def test_cut_files(filled, tmp_path):
@@ -421,8 +412,6 @@ print(rows, peak_bytes() - before)
 @pytest.mark.parametrize("where", ["extra", *map(long, ("run_secs", "body", "message"))])
 def test_huge_values_take_little_memory(filled, where):
     """CHUNK_BYTES: many rows of 12 MB each; the bodies would unpack to a gigabyte each."""
-    from tunedb.system.compression import zstd
-
     with closing(sqlite3.connect(filled, isolation_level=None)) as connection:
         if where == "body":
             bomb = zstd.compress(bytes(2**30))
@@ -451,7 +440,7 @@ def test_huge_values_take_little_memory(filled, where):
     assert grown < 300 * 2**20
 
 
-def test_a_body_that_cannot_be_unpacked_is_none(filled):
+def test_a_damaged_body_is_read_as_none(filled):
     sql(filled, "UPDATE sketch SET body = x'00'", "UPDATE tail SET body = x''")
     bodies = {table: row[2] for table, row in read(filled) if table in ("sketch", "tail")}
     assert bodies == {"sketch": None, "tail": None}
@@ -484,8 +473,6 @@ def test_nothing_can_be_written(filled):
 
 def generate():
     """Return the text of DEFINITIONS."""
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         found = {rev: definitions(path) for rev, path in make_revisions(Path(folder)).items()}
     lines = []
@@ -502,10 +489,8 @@ def generate():
 
 def test_bodies_of_a_layer_are_bounded_as_those_of_a_merge(filled):
     """MAX_FOREIGN_BYTES"""
-    from tunedb.system.compression import compress
-
     body = compress(bytes(limits.MAX_FOREIGN_BYTES + 1))
-    with closing(sqlite3.connect(filled, isolation_level=None)) as connection:
+    with closing(sqlite3.connect(filled)) as connection, connection:
         connection.execute("UPDATE workload SET body = ?", (body,))
     with (
         Store(":memory:") as own,

@@ -94,7 +94,7 @@ def right_rows(store, count=N):
 
 
 @pytest.mark.parametrize("way", [take, take_bundle, take_by_pull])
-def test_what_is_taken_is_marked_with_the_source_of_its_record(store, their_path, way):
+def test_merged_features_name_the_source_of_their_record(store, their_path, way):
     report = way(store, fill(their_path))
     assert (report.new, report.features, report.rejected) == (N, 2 * N, 0)
     (source,) = store.sources.summaries()
@@ -146,7 +146,7 @@ def test_features_of_own_programs_with_explicit_acceptance(store, their_path):
     assert take(store, again, accept_trusted_names=True).features == 0
 
 
-def test_features_in_the_name_of_somebody_trusted_are_not_taken(store, their_path):
+def test_features_in_the_name_of_a_trusted_source_are_not_taken(store, their_path):
     fill(their_path)
     take(store, their_path)
     (source,) = store.sources.summaries()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import hostile
 import pytest
-from builders import make_measurement
+from builders import make_measurement, sql
 from click.testing import CliRunner
 from exchanges import rename
 
@@ -42,9 +42,8 @@ def ours(ours_template, tmp_path):
 @pytest.fixture
 def known(ours):
     """What the attacker knows of it."""
-    with closing(sqlite3.connect(ours)) as connection:
-        (source,) = connection.execute("SELECT digest FROM source").fetchone()
-        (record,) = connection.execute("SELECT digest FROM measurement LIMIT 1").fetchone()
+    (source,), *_ = sql(ours, "SELECT digest FROM source")
+    ((record,),) = sql(ours, "SELECT digest FROM measurement LIMIT 1")
     return hostile.Ours(OUR_KEY, source, record)
 
 
@@ -55,7 +54,7 @@ def content(path):
 
 
 def merge(ours, other, *options):
-    """Merge from the command line, and return what it said."""
+    """Merge from the command line, and return its output."""
     result = CliRunner().invoke(main, ["--db", str(ours), "merge", str(other), *options])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.output
     assert result.exit_code in (0, 1, 3, 4), result.output
@@ -65,13 +64,13 @@ def merge(ours, other, *options):
     return " ".join(result.output.split())
 
 
-def assert_refused(ours, other, said):
+def assert_refused(ours, other, message):
     before = content(ours)
     with Store(ours) as store:
         served = [record.measurement.digest for record in store.records.iterate()]
     for options in (["--dry-run"], [], []):
         output = merge(ours, other, *options)
-        assert re.search(said, output), output
+        assert re.search(message, output), output
         assert content(ours) == before
     with Store(ours) as store:
         assert [one.measurement.digest for one in store.records.iterate()] == served
@@ -83,7 +82,7 @@ def assert_refused(ours, other, said):
 def test_a_hostile_database_changes_nothing(name, ours, known, sqlite_template, tmp_path):
     attack = hostile.ATTACKS[name]
     other = hostile.database(sqlite_template, tmp_path / "theirs.db", attack, known)
-    assert_refused(ours, other, attack.said)
+    assert_refused(ours, other, attack.message)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +91,7 @@ def test_a_hostile_database_changes_nothing(name, ours, known, sqlite_template, 
 def test_a_hostile_bundle_changes_nothing(name, ours, known, sqlite_template, tmp_path):
     attack = hostile.ATTACKS[name]
     other = hostile.bundle(sqlite_template, tmp_path / "theirs.tunedb", attack, known)
-    assert_refused(ours, other, attack.said)
+    assert_refused(ours, other, attack.message)
 
 
 @pytest.mark.parametrize("name", hostile.BYTES)
@@ -110,7 +109,7 @@ def test_good_records_beside_bad_ones_come_in(ours, known, sqlite_template, tmp_
     with Store(other) as store:
         store.records.add(hostile.records(None), Source(hostile.EVIL))
     output = merge(ours, other)
-    assert re.search(attack.said, output)
+    assert re.search(attack.message, output)
     with Store(ours) as store:
         assert store.records.count() == 5 + 3
         assert [record.source.name for record in store.records.iterate()][5:] == [hostile.EVIL] * 3

@@ -14,7 +14,7 @@ from tunedb import identity, limits
 from tunedb.exchange import bundle as framing
 from tunedb.exchange.bundle import BundlePeer
 from tunedb.exchange.column_codec import encode
-from tunedb.exchange.database_peer import DatabasePeer
+from tunedb.exchange.database_peer import DatabasePeer, statements_of
 from tunedb.exchange.merge import merge
 from tunedb.exchange.sync import pull, push
 from tunedb.launches import CounterSet, Launch
@@ -84,7 +84,7 @@ def test_a_selection_brings_its_launches_alone(store, theirs, tmp_path):
         assert (report.rejected, launches(store)) == (0, EXPECTED)
 
 
-def test_launches_that_were_learnt_later_come_later(store, theirs, sqlite_template, tmp_path):
+def test_launches_that_were_added_later_come_later(store, theirs, sqlite_template, tmp_path):
     here = Store(shutil.copyfile(sqlite_template, tmp_path / "here.db"))
     with here, Store(theirs) as there:
         pull(here, theirs)
@@ -120,13 +120,13 @@ def test_bundles_of_the_first_version_are_read(store, chunks, tmp_path):
     old = [c for c in chunks if c.table not in ("launch", "counter_set")]
     head, unpacked = take_apart(bundle_of(old))
     path = tmp_path / "old.tunedb"
-    said = unpacked.replace(b'"counter_set":0,', b"").replace(b'"launch":0,', b"")
-    shorter = len(unpacked) - len(said)
+    older = unpacked.replace(b'"counter_set":0,', b"").replace(b'"launch":0,', b"")
+    shorter = len(unpacked) - len(older)
     assert shorter > 20
-    at = said.rindex(b'{"args_info"')
-    length = int.from_bytes(said[at - 8 : at], "little") - shorter
-    said = said[: at - 8] + length.to_bytes(8, "little") + said[at:]
-    path.write_bytes(seal(head, framing.zstd.compress(said), version=1))
+    at = older.rindex(b'{"args_info"')
+    length = int.from_bytes(older[at - 8 : at], "little") - shorter
+    older = older[: at - 8] + length.to_bytes(8, "little") + older[at:]
+    path.write_bytes(seal(head, framing.zstd.compress(older), version=1))
     with closing(BundlePeer(path)) as peer:
         assert peer.info.counts["launch"] == 0
         report = merge(store, peer)
@@ -141,15 +141,15 @@ def test_the_first_version_has_no_launches(chunks, tmp_path):
         BundlePeer(path)
 
 
-def test_databases_before_launches_have_none(store, theirs):
+def test_databases_before_launches_have_no_launches(store, theirs):
     """A peer of schema 0004 is asked nothing of them."""
-    from tunedb.exchange.database_peer import statements_of
-
     assert statements_of("0004").launches is None
     assert statements_of("0005").launches is not None
 
 
-#: Table, values that are changed → what is said of it.
+TOO_MANY = "[" + ",".join(['["a",""]'] * (limits.MAX_COUNTERS + 1)) + "]"
+
+#: Table, values that are changed → reason of the refusal.
 HOSTILE = [
     ("launch", {"digest": b"x" * 16}, "its digest does not match its contents"),
     ("launch", {"kernel": "other"}, "its digest does not match its contents"),
@@ -186,24 +186,20 @@ HOSTILE = [
     ("counter_set", {"counters": '{"a":1}'}, "not a list"),
     ("counter_set", {"counters": '[["a", ""]]'}, "not in the canonical form"),
     ("counter_set", {"counters": '[["a\\u0000",""]]'}, "canonical form|NUL"),
-    (
-        "counter_set",
-        {"counters": "[" + ",".join(['["a",""]'] * (limits.MAX_COUNTERS + 1)) + "]"},
-        "counters of one launch",
-    ),
+    ("counter_set", {"counters": TOO_MANY}, "counters of one launch"),
     ("counter_set", {"counters": "[" + " " * limits.MAX_COUNTER_SET_BYTES + "]"}, "longer than"),
 ]
 
 
-@pytest.mark.parametrize(("table", "values", "said"), HOSTILE)
-def test_hostile_rows_are_refused_and_counted(table, values, said, chunks, sqlite_file):
+@pytest.mark.parametrize(("table", "values", "message"), HOSTILE)
+def test_hostile_rows_are_refused_and_counted(table, values, message, chunks, sqlite_file):
     with Store(sqlite_file) as store:
         report = merge(store, Given(changed(chunks, table, **values)))
         assert report.new == 4
         assert report.launches < 6
         # With a set that is not taken go the launches that have it.
         assert report.rejected == 6 - report.launches + (table == "counter_set")
-        assert any(re.search(said, reason) for reason in report.reasons)
+        assert any(re.search(message, reason) for reason in report.reasons)
         assert store.counts().launches == report.launches
         assert launches(store) < EXPECTED
     assert check(sqlite_file).problems == []
@@ -265,7 +261,7 @@ def test_a_source_that_is_refused_brings_no_launches(theirs, sqlite_file):
             connection.execute(schema.source.update().values(store=ours, digest=digest))
         with closing(DatabasePeer(theirs)) as peer:
             report = merge(store, peer)
-        # The launches are said by the same source.
+        # The launches come from the same source.
         assert (report.new, report.launches, report.rejected) == (0, 0, 4 + 6)
         assert store.counts().launches == 0
         with closing(DatabasePeer(theirs)) as peer:

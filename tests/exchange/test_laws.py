@@ -5,7 +5,7 @@ from contextlib import closing
 import numpy as np
 from effort import EFFORT
 from exchanges import rename
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 from unions import CRASH, Makes, contents, launch, pool, take
@@ -19,10 +19,7 @@ from tunedb.storage import schema
 from tunedb.storage.exchange_types import EVERYTHING, Selection
 from tunedb.storage.store import Store
 
-EACH = settings(
-    max_examples=3 if EFFORT == "few" else 40,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+EACH = settings(max_examples=3 if EFFORT == "few" else 40)
 
 RECORDS = st.lists(st.integers(0, len(pool()) - 1), max_size=12)
 
@@ -65,19 +62,19 @@ def fill(path, team, trust):
     return path
 
 
-def teams(makes, told, trust=Trust.OWN):
-    return [fill(makes.empty(key), team, trust) for key, team in zip(KEYS, told, strict=True)]
+def teams(makes, known, trust=Trust.OWN):
+    return [fill(makes.empty(key), team, trust) for key, team in zip(KEYS, known, strict=True)]
 
 
 @EACH
-@given(told=st.tuples(TEAMS, TEAMS, TEAMS))
-def test_laws(told, sqlite_template, tmp_path_factory):
-    laws(told, Makes(sqlite_template, tmp_path_factory.mktemp("laws")))
+@given(known=st.tuples(TEAMS, TEAMS, TEAMS))
+def test_laws(known, sqlite_template, tmp_path_factory):
+    laws(known, Makes(sqlite_template, tmp_path_factory.mktemp("laws")))
 
 
-def laws(told, makes):
+def laws(known, makes):
     """Compared are all tables but for whose a record is: that depends on who is trusted where."""
-    a, b, c = teams(makes, told)
+    a, b, c = teams(makes, known)
 
     def same(one, other):
         assert contents(one, owners=False) == contents(other, owners=False)
@@ -97,14 +94,14 @@ def a_copy(makes, path):
 
 
 @EACH
-@given(told=st.tuples(TEAMS, TEAMS, TEAMS), moved=st.booleans())
-def test_laws_with_owners(told, moved, sqlite_template, tmp_path_factory):
-    laws_with_owners(told, moved, Makes(sqlite_template, tmp_path_factory.mktemp("owners")))
+@given(known=st.tuples(TEAMS, TEAMS, TEAMS), moved=st.booleans())
+def test_laws_with_owners(known, moved, sqlite_template, tmp_path_factory):
+    laws_with_owners(known, moved, Makes(sqlite_template, tmp_path_factory.mktemp("owners")))
 
 
-def laws_with_owners(told, moved, makes):
+def laws_with_owners(known, moved, makes):
     """Where all sources are trusted alike, also whose a record is, and whether it is served."""
-    a, b, c = teams(makes, told, Trust.FOREIGN)
+    a, b, c = teams(makes, known, Trust.FOREIGN)
     empty = makes.empty(EMPTY)
     ways = [
         makes.merged(empty, a, b, c),
@@ -160,11 +157,11 @@ def best_is_that_of_a_recomputation(path):
 
 
 @EACH
-@given(told=st.tuples(TEAMS, TEAMS, TEAMS))
-def test_a_database_and_its_bundle_are_merged_alike(told, sqlite_template, tmp_path_factory):
+@given(known=st.tuples(TEAMS, TEAMS, TEAMS))
+def test_a_database_and_its_bundle_merge_equally(known, sqlite_template, tmp_path_factory):
     makes = Makes(sqlite_template, tmp_path_factory.mktemp("bundles"))
-    a, b, _ = teams(makes, told)
-    if not told[1][0] and not told[1][1]:
+    a, b, _ = teams(makes, known)
+    if not known[1][0] and not known[1][1]:
         return
     bundle = b.with_suffix(".tunedb")
     with closing(DatabasePeer(b, own=True)) as peer:
@@ -199,8 +196,8 @@ def test_features_are_merged_where_they_are_asked_for(makes):
 
 
 def test_the_comparison_sees_a_difference(makes):
-    told = ([0, 1, 2], [3], [], [0], None)
-    a = fill(makes.empty("a" * 32), told, Trust.OWN)
+    known = ([0, 1, 2], [3], [], [0], None)
+    a = fill(makes.empty("a" * 32), known, Trust.OWN)
     b = fill(makes.empty("b" * 32), ([0, 1], [3], [], [0], None), Trust.OWN)
     assert contents(a, owners=False) != contents(b, owners=False)
     report = take(b, a)

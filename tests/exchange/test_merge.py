@@ -32,6 +32,8 @@ from tunedb.storage.exchange_types import (
 )
 from tunedb.storage.store import Store
 
+WITH_FEATURES = Selection(features=True)
+
 
 @pytest.fixture
 def theirs(makes):
@@ -47,20 +49,17 @@ def theirs(makes):
 @pytest.fixture
 def chunks(theirs):
     """What it gives, to be changed."""
-    with closing(DatabasePeer(theirs, own=True)) as peer:
-        return list(peer.chunks(Selection(features=True)))
+    return given_by(theirs)
+
+
+def given_by(path, selection=WITH_FEATURES):
+    with closing(DatabasePeer(path, own=True)) as peer:
+        return list(peer.chunks(selection))
 
 
 def value_of(chunks, table, column, row=0):
     rows = [r for c in chunks if c.table == table for r in c.rows]
     return rows[row][COLUMNS[table].index(column)]
-
-
-def counted(store):
-    return store.counts()
-
-
-# ---------------------------------------------------------------------- what is taken
 
 
 def test_everything_is_taken_once(store, theirs, chunks):
@@ -86,7 +85,7 @@ def test_everything_is_taken_once(store, theirs, chunks):
     assert [r.measurement.digest for r in store.records.iterate()] == [r.digest for r in pool()]
 
 
-def test_what_was_merged_is_what_was_there(store, store_url, theirs, chunks):
+def test_merge_copies_all_contents(store, store_url, theirs, chunks):
     merge(store, Given(chunks))
     assert contents(store_url, owners=False) == contents(theirs, owners=False)
     assert check(store_url).problems == []
@@ -94,7 +93,7 @@ def test_what_was_merged_is_what_was_there(store, store_url, theirs, chunks):
 
 def test_a_dry_run_says_the_same_and_writes_nothing(store, store_url, chunks):
     dry = merge(store, Given(chunks), dry_run=True)
-    assert counted(store).measurements == counted(store).sources == 0
+    assert store.counts().measurements == store.counts().sources == 0
     wet = merge(store, Given(chunks))
     for name in ("new", "known", "rejected", "workloads", "programs", "failures", "aliases"):
         assert getattr(dry, name) == getattr(wet, name), name
@@ -111,17 +110,17 @@ def test_a_dry_run_in_many_batches_counts_a_program_once(store, chunks, monkeypa
     assert (dry.programs, dry.workloads, dry.new) == (wet.programs, wet.workloads, wet.new)
 
 
-def test_rows_of_two_sources_are_told_apart(makes, store):
+def test_rows_of_two_sources_are_distinguished(makes, store):
     path = makes.empty(THEIRS)
     with Store(path) as other:
         other.records.add([make_measurement(1), make_measurement(2)], Source("a"))
         other.records.add([make_measurement(2), make_measurement(3)], Source("b"))
     report = merge_from(store, path)
-    told = {tally.name: (tally.new, tally.known) for tally in report.sources.values()}
-    assert told == {"a": (2, 0), "b": (1, 0)}
+    tallies = {tally.name: (tally.new, tally.known) for tally in report.sources.values()}
+    assert tallies == {"a": (2, 0), "b": (1, 0)}
 
 
-def test_failures_that_are_learnt_later_come_with_the_next_merge(store, theirs):
+def test_failures_that_are_added_later_come_with_the_next_merge(store, theirs):
     take(store.url.database, theirs) if store.url.get_backend_name() == "sqlite" else None
     with closing(DatabasePeer(theirs, own=True)) as peer:
         merge(store, peer)
@@ -157,9 +156,6 @@ def test_a_watermark_is_written_with_each_batch(store, theirs, monkeypatch):
         for mark in seen:
             assert peer.digest_at(mark.measurement_id) == mark.measurement_digest
     assert store.exchange.watermark("pull", THEIRS, "something else") is None
-
-
-# ---------------------------------------------------------------------- what is not
 
 
 def wrong(column, value, *, row=0):
@@ -207,14 +203,14 @@ def test_a_measurement_that_is_left_out(name, store, chunks):
     assert report.new == len(pool()) - 1
     (reason,) = [r for r in report.reasons if not r.startswith("failure")]
     assert words in reason
-    assert report.reasons[reason].count == 1
-    assert "nightly" in report.reasons[reason].example or "no known" in (
-        report.reasons[reason].example
-    )
+    example = report.reasons[reason]
+    assert example.count == 1
+    assert "nightly" in example.example or "no known" in example.example
     (tally,) = [t for t in report.sources.values() if t.name == "nightly"]
     assert tally.new == len(pool()) - 1
 
 
+DEEP = '{"a":' * 40 + "1" + "}" * 40
 SHARED = {
     "source digest": ("source", {"digest": bytes(16)}, "does not match"),
     "source name": ("source", {"name": "a\0b", "digest": None}, "NUL"),
@@ -230,11 +226,7 @@ SHARED = {
     "sketch digest": ("sketch", {"digest": bytes(16)}, "does not match"),
     "tail type": ("tail", {"body": "text"}, "body is missing"),
     "arguments": ("args_info", {"body": '{"b":1,"a":2}', "digest": None}, "canonical"),
-    "deep context": (
-        "context",
-        {"body": '{"a":' * 40 + "1" + "}" * 40, "digest": None},
-        "nested deeper",
-    ),
+    "deep context": ("context", {"body": DEEP, "digest": None}, "nested deeper"),
     "session": ("session", {"fingerprint": "[]", "digest": None}, "not an object"),
     "session start": ("session", {"started_at": 2**70, "digest": None}, "64 bits"),
 }
@@ -289,7 +281,7 @@ def test_rows_that_are_no_rows(store):
     report = merge(store, Given(chunks))
     assert report.new == 0
     assert report.rejected == 14
-    assert counted(store).measurements == counted(store).sources == 0
+    assert store.counts().measurements == store.counts().sources == 0
 
 
 def test_two_rows_of_one_number(store, chunks):
@@ -376,17 +368,12 @@ def test_bounds_of_single_values(store, chunks, monkeypatch):
             assert any(words in reason for reason in report.reasons), name
 
 
-# ---------------------------------------------------------------------- who is believed
-
-
 def test_a_forged_source_of_our_own(store, makes):
     """Somebody writes our key into a source: nothing of it is served, nothing is taken."""
     mine = make_measurement(1, (0.5,))
     store.records.add([mine], Source("nightly"))
     path = makes.holding(Source("nightly"), mine, make_measurement(2, (1e-9,)))
-    with closing(DatabasePeer(path, own=True)) as peer:
-        given = list(peer.chunks(EVERYTHING))
-    given = changed(given, "source", store=store.key, digest=None)
+    given = changed(given_by(path, EVERYTHING), "source", store=store.key, digest=None)
     report = merge(store, Given(given))
     (reason,) = report.reasons
     assert "source 'nightly' is trusted here; give --accept-trusted-names" in reason
@@ -426,9 +413,8 @@ def test_records_of_ours_stay_ours(store, makes):
     mine = make_measurement(1)
     store.records.add([mine], Source("zzz"))
     before = store.sources.summaries()
-    path = makes.empty(THEIRS)
+    path = makes.holding(Source("a"), mine)
     with Store(path) as other:
-        other.records.add([mine], Source("a"))
         other.trust.retract([1], "not mine to say")
     report = merge_from(store, path)
     assert (report.known, report.moved, report.retractions) == (1, 0, 1)
@@ -546,26 +532,21 @@ def test_known_rows_stay_as_they_are(store, store_url, makes):
     store.records.add([mine], Source("nightly"))
     before = contents(store_url)
     labels = store.workloads.get(1), store.targets.get(1)
-    path = makes.empty(THEIRS)
     theirs = make_measurement(
         1,
         workload=make_workload(0, name="evil", tvm_version="0.1", script="evil()"),
         target=make_target(0, text="theirs"),
     )
-    with Store(path) as other:
-        other.records.add([theirs], Source("a"))
-    assert merge_from(store, path).known == 1
+    assert merge_from(store, makes.holding(Source("a"), theirs)).known == 1
     assert contents(store_url) == before
     with Store(store_url) as again:
         assert (again.workloads.get(1), again.targets.get(1)) == labels
 
 
 def test_scripts_never_come(store, makes):
-    path = makes.empty(THEIRS)
+    theirs = make_measurement(1, workload=make_workload(0, script="evil()"))
+    path = makes.holding(Source("a"), theirs)
     with Store(path) as other:
-        other.records.add(
-            [make_measurement(1, workload=make_workload(0, script="evil()"))], Source("a")
-        )
         assert other.workloads.get(1).script == "evil()"
     merge_from(store, path, accept_trusted_names=True)
     assert store.workloads.get(1).script is None
@@ -575,9 +556,6 @@ def test_merging_a_database_with_itself(store, store_url):
     with closing(DatabasePeer(store_url, own=True)) as peer, pytest.raises(UsageError) as caught:
         merge(store, peer)
     assert "is the database itself" in str(caught.value)
-
-
-# ---------------------------------------------------------------------- odd, and still right
 
 
 def test_equal_names_for_different_targets(store, makes):
@@ -615,10 +593,8 @@ def test_a_clock_that_runs_backwards(store, makes, monkeypatch):
 
 def test_a_disk_that_fills_up_in_the_middle(mount, makes, monkeypatch):
     monkeypatch.setattr(limits, "IMPORT_BYTES", 20_000)
-    path = makes.empty(THEIRS)
     records = [make_measurement(n, (1e-3,), extra=b'"%s"' % (b"x" * 2_000)) for n in range(1_500)]
-    with Store(path) as other:
-        other.records.add(records, Source("a"))
+    path = makes.holding(Source("a"), *records)
     full = mount("2m") / "full.db"
     with Store(full) as store, closing(DatabasePeer(path, own=True)) as peer:
         with pytest.raises(StorageError, match="full"):
@@ -650,7 +626,7 @@ class Features:
         self.columns = tuple(columns)
 
 
-def test_what_another_process_adds_meanwhile_is_known(store, store_url, chunks, monkeypatch):
+def test_records_of_a_concurrent_process_are_known(store, store_url, chunks, monkeypatch):
     """Between the look at what is known and the transaction."""
     merge(store, Given(chunks))
     before = contents(store_url)
@@ -665,8 +641,7 @@ def test_a_source_that_another_process_adds_meanwhile(store, chunks, monkeypatch
     merge(store, Given(chunks))
     monkeypatch.setattr(type(store.exchange), "sources", lambda _: {})
     report = merge(store, Given(chunks))
-    assert (report.new, report.known, report.rejected) == (0, len(pool()), 0)
-    assert report.moved == 0
+    assert (report.new, report.known, report.rejected, report.moved) == (0, len(pool()), 0, 0)
 
 
 def test_a_record_that_comes_twice_from_two_sources(store, makes):
@@ -674,11 +649,8 @@ def test_a_record_that_comes_twice_from_two_sources(store, makes):
     record = pool()[0]
     given, digests = [], []
     for name in ("one", "two"):
-        path = makes.empty(THEIRS)
-        with Store(path) as theirs:
-            theirs.batches.add([record], Source(name, SourceKind.FILE))
-        with closing(DatabasePeer(path, own=True)) as peer:
-            stream = list(peer.chunks(EVERYTHING))
+        path = makes.holding(Source(name, SourceKind.FILE), record)
+        stream = given_by(path, EVERYTHING)
         digests.append(value_of(stream, "source", "digest"))
         given.append(stream)
     other = changed(given[1], "source", id=99)
@@ -692,15 +664,20 @@ def test_a_record_that_comes_twice_from_two_sources(store, makes):
     assert row.digest == min(digests)
 
 
+def with_features(makes, features, *rows):
+    """Return a database whose programs have rows of a feature set."""
+    path = makes.holding(Source("a"), *(make_measurement(n) for n, _ in enumerate(rows, 1)))
+    with Store(path) as other:
+        other.features.add(features, list(enumerate(rows, 1)))
+    return path
+
+
 def test_features_of_another_shape(store, makes):
     """Columns change with the version only, so one of both is wrong; ours stay."""
-    path = makes.empty(THEIRS)
-    with Store(path) as other:
-        other.records.add([make_measurement(1), make_measurement(2)], Source("a"))
-        other.features.add(Features("ab"), [(1, np.ones((2, 2))), (2, np.ones((1, 2)))])
+    path = with_features(makes, Features("ab"), np.ones((2, 2)), np.ones((1, 2)))
     store.records.add([make_measurement(1)], Source("nightly"))
     store.features.add(Features("abc"), [(1, np.ones((2, 3)))])
-    report = merge_from(store, path, selection=Selection(features=True))
+    report = merge_from(store, path, selection=WITH_FEATURES)
     assert (report.new, report.known, report.features) == (1, 1, 0)
     assert report.reasons["feature: x version 1 has other columns here"].count == 1
 
@@ -719,12 +696,7 @@ def test_features_of_another_shape(store, makes):
     ],
 )
 def test_features_that_are_left_out(store, makes, values, words):
-    path = makes.empty(THEIRS)
-    with Store(path) as other:
-        other.records.add([make_measurement(1)], Source("a"))
-        other.features.add(Features("ab"), [(1, np.ones((2, 2)))])
-    with closing(DatabasePeer(path, own=True)) as peer:
-        given = list(peer.chunks(Selection(features=True)))
+    given = given_by(with_features(makes, Features("ab"), np.ones((2, 2))))
     report = merge(store, Given(changed(given, "feature", **values)))
     (reason,) = report.reasons
     assert reason.startswith("feature: ")
@@ -739,11 +711,8 @@ def test_features_of_an_installed_set_with_other_columns(store, makes):
     installed = next(s for s in load_feature_sets()[0].values() if s.columns)
     forged = Features("ab")
     forged.name, forged.version = installed.name, installed.version
-    path = makes.empty(THEIRS)
-    with Store(path) as other:
-        other.records.add([make_measurement(1)], Source("a"))
-        other.features.add(forged, [(1, np.ones((2, 2)))])
-    report = merge_from(store, path, selection=Selection(features=True))
+    path = with_features(makes, forged, np.ones((2, 2)))
+    report = merge_from(store, path, selection=WITH_FEATURES)
     assert (report.new, report.features) == (1, 0)
     assert any("installed feature set" in reason for reason in report.reasons)
 

@@ -1,17 +1,18 @@
 """Names of workloads: whose word they are, what a merge takes of them, and what they can do."""
 
-import sqlite3
 from contextlib import closing
 
 import pytest
-from builders import make_graph, make_measurement
-from exchanges import THEIRS, Given, changed
+from builders import make_graph, make_measurement, sql
+from exchanges import Given, changed
 from unions import merge_from
 
+import tunedb.migrations
 from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.merge import merge
 from tunedb.maintenance.check import check
 from tunedb.records import Alias, Source, SourceKind, Trust
+from tunedb.storage.engine import make_engine, parse_url
 from tunedb.storage.exchange_types import COLUMNS, EVERYTHING, Chunk, ForeignSource
 from tunedb.storage.names import AliasTrust
 from tunedb.storage.store import Store
@@ -121,10 +122,9 @@ def test_a_dry_run_counts_and_shows_names(victim, small):
 
 def test_names_of_a_verified_source_count_where_structures_agree(store, makes):
     """The graph of another release has another digest, and the same structure."""
-    path = makes.empty(THEIRS)
     theirs = make_graph((256, 256), salt=1)
+    path = makes.holding(NIGHTLY, make_measurement(1, (1e-6,), workload=theirs))
     with Store(path) as other:
-        other.records.add([make_measurement(1, (1e-6,), workload=theirs)], NIGHTLY)
         other.workloads.add(theirs, [SCRIPT], NIGHTLY)
     large = store.workloads.add(LARGE, [SCRIPT])
     assert merge_from(store, path).aliases == 1
@@ -150,20 +150,15 @@ def test_retracting_a_source_takes_its_names_back(store, makes):
     assert store.workloads.equivalent(id_) == [id_]
 
 
-def test_a_name_of_a_workload_that_nobody_has(store, small):
-    chunks = [*given(small), Chunk("workload_alias", [(77, "script", "x", None)])]
-    report = merge(store, Given(chunks))
+@pytest.mark.parametrize("table", ["workload", "source"])
+def test_a_name_of_a_row_that_did_not_come(store, small, table):
+    chunks = given(small)
+    numbers = {one: numbered(chunks, one) for one in ("workload", "source")} | {table: 77}
+    rows = [(numbers["workload"], "script", "x", numbers["source"])]
+    report = merge(store, Given([*chunks, Chunk("workload_alias", rows)]))
     assert (report.new, report.aliases, report.rejected) == (1, 0, 1)
     (reason,) = report.reasons
-    assert reason == "workload_alias: its workload was rejected or is missing"
-
-
-def test_a_name_of_a_source_that_did_not_come(store, small):
-    chunks = given(small)
-    rows = [(numbered(chunks, "workload"), "script", "x", 66)]
-    report = merge(store, Given([*chunks, Chunk("workload_alias", rows)]))
-    assert (report.aliases, report.rejected) == (0, 1)
-    assert "its source was rejected or is missing" in next(iter(report.reasons))
+    assert reason == f"workload_alias: its {table} was rejected or is missing"
 
 
 def test_names_of_an_old_database_are_those_of_its_records(store, small, store_url):
@@ -185,30 +180,26 @@ def test_names_travel_with_their_sources(store, makes, tmp_path):
         merge(other, peer)
         other.workloads.add(SMALL, [HASH])
     assert merge_from(store, second).aliases == 2
-    said = {(row.name, row.store): row.aliases for row in store.sources.summaries()}
-    assert said == {("nightly", "c" * 32): 1, ("tuning", "d" * 32): 1}
+    aliases = {(row.name, row.store): row.aliases for row in store.sources.summaries()}
+    assert aliases == {("nightly", "c" * 32): 1, ("tuning", "d" * 32): 1}
 
 
-def test_names_of_before_are_kept_by_the_upgrade(tmp_path):
-    """Those that nobody else can have said keep counting; the others are foreign."""
-    import tunedb.migrations
-    from tunedb.storage.engine import make_engine, parse_url
-
+def test_the_upgrade_keeps_old_names(tmp_path):
+    """Names that only this database can have given keep counting; the others are foreign."""
     path = tmp_path / "old.db"
     with Store(path) as store:
         store.records.add([make_measurement(0, (1e-3,), workload=LARGE)], Source("own"))
         large = store.workloads.add(LARGE, [SCRIPT])
         alone = store.workloads.add(SMALL, [HASH])
-    engine = make_engine(parse_url(path))
-    with engine.begin() as connection:
-        tunedb.migrations.downgrade(connection, "0005")
-    engine.dispose()
-    with closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT count(*) FROM workload_alias").fetchone() == (2,)
-    engine = make_engine(parse_url(path))
-    with engine.begin() as connection:
-        tunedb.migrations.upgrade(connection)
-    engine.dispose()
+    for migrate in (
+        lambda one: tunedb.migrations.downgrade(one, "0005"),
+        tunedb.migrations.upgrade,
+    ):
+        engine = make_engine(parse_url(path))
+        with engine.begin() as connection:
+            migrate(connection)
+        engine.dispose()
+        assert sql(path, "SELECT count(*) FROM workload_alias") == [(2,)]
     with Store(path) as store:
         assert store.names.aliases(large) == [(SCRIPT, AliasTrust.TRUSTED)]
         assert store.names.aliases(alone) == [(HASH, AliasTrust.FOREIGN)]

@@ -29,7 +29,7 @@ def wait_until(condition, seconds=300):
         time.sleep(0.01)
 
 
-def test_what_is_announced_is_delivered(here, postgres_url):
+def test_outbox_delivers_announced_records(here, postgres_url):
     with Outbox(here, postgres_url) as outbox:
         for number in range(5):
             fill(here, number)
@@ -55,7 +55,7 @@ def test_closing_delivers_the_rest(here, postgres_url):
     assert digests(here) == digests(postgres_url)
 
 
-def test_what_an_earlier_run_has_left_is_delivered_first(here, postgres_url):
+def test_outbox_first_delivers_records_of_an_earlier_run(here, postgres_url):
     fill(here, 1, 2)
     push(here, postgres_url)
     fill(here, 3)
@@ -84,7 +84,7 @@ def test_a_server_that_is_away_for_a_while(here, postgres_server, postgres_url, 
     assert digests(here) == digests(postgres_url)
 
 
-def test_a_server_that_stays_away(here, postgres_server, postgres_url):
+def test_the_outbox_keeps_records_while_the_server_is_away(here, postgres_server, postgres_url):
     """The last try takes a moment, the state says why, and the file has everything."""
     url = make_url(postgres_url).set(password="hush").render_as_string(hide_password=False)
     fill(here, 1, 2)
@@ -97,12 +97,12 @@ def test_a_server_that_stays_away(here, postgres_server, postgres_url):
         assert time.monotonic() - began < limits.OUTBOX_CLOSE_S
     assert (state.delivered, state.waiting) == (0, 2)
     assert "\n" not in state.error
-    for said in (state.error, state.server, repr(state)):
-        assert "hush" not in said
+    for text in (state.error, state.server, repr(state)):
+        assert "hush" not in text
     assert push(here, postgres_url).new == 2
 
 
-def test_a_server_that_answers_nothing_holds_nobody_up(here, monkeypatch):
+def test_a_server_that_never_answers_does_not_block(here, monkeypatch):
     stuck = threading.Event()
     monkeypatch.setattr(outbox_module, "push", lambda *_, **__: stuck.wait(30))
     outbox = Outbox(here, "postgresql://nowhere/x")

@@ -65,9 +65,6 @@ def trust(store, name, trust):
     return source.id
 
 
-# ---------------------------------------------------------------------- failures
-
-
 def test_attack_5_the_last_failure_of_an_own_record_is_its_own(store, stranger):
     """The stranger's was shown, and counted for training and for known programs."""
     failed = make_measurement(1, None, failure=CRASH, session=make_session())
@@ -134,15 +131,12 @@ def test_words_of_foreign_sources_about_their_own_records_count(store, stranger)
     assert store.records.unaccepted(1) == store.records.unaccepted(2) == []
 
 
-# ---------------------------------------------------------------------- launches
-
-
 def test_attack_5_a_kernel_of_a_stranger_on_an_own_record(store, stranger):
     """A kernel of 1 ns was shown, exported and learnt from."""
-    bare, told = make_measurement(1), make_measurement(2)
-    store.records.add([bare, told], OWN)
-    store.launches.add([(told, SLOW)])
-    path = stranger(store, launches=[(bare, FAST), (told, FAST)])
+    bare, launched = make_measurement(1), make_measurement(2)
+    store.records.add([bare, launched], OWN)
+    store.launches.add([(launched, SLOW)])
+    path = stranger(store, launches=[(bare, FAST), (launched, FAST)])
     assert take(store, path).launches == 2
     assert (store.launches.for_record(1), store.launches.for_record(2)) == ([], [SLOW])
     assert [(row.record_id, row.launch) for row in store.launches.iterate()] == [(2, SLOW)]
@@ -153,9 +147,6 @@ def test_attack_5_a_kernel_of_a_stranger_on_an_own_record(store, stranger):
     assert [row.launch for row in store.launches.iterate()] == [FAST, SLOW]
     store.trust.retract_source(source, "it lies")
     assert [row.launch for row in store.launches.iterate()] == [SLOW]
-
-
-# ---------------------------------------------------------------------- sessions
 
 
 def killed_run(store, trials=4):
@@ -176,17 +167,12 @@ def test_attack_4_merged_records_are_no_trials_of_an_own_session(store, stranger
     ]
     assert take(store, stranger(store, records=forged)).new == 7
     assert store.runs.trials(1) == (4, 3)
-    assert [record.measurement.occurrence for record in store.runs.records(session)] == [
-        0,
-        1,
-        2,
-        3,
-    ]
+    assert [record.measurement.occurrence for record in store.runs.records(session)] == [0, 1, 2, 3]
     assert [id_ for id_, _ in store.runs.sessions_of_run("run")] == [1]
 
 
 def test_attack_4_a_session_of_strangers_belongs_to_no_own_run(store, stranger):
-    """It said that the run had ended, or had fewer trials."""
+    """A session of a stranger ended the run, or had fewer trials."""
     session = killed_run(store)
     ended = Session("theirs", session.started_at + 1, RUN.replace(b'":12', b'":12,"ended":true'))
     assert ended.fingerprint != RUN
@@ -255,9 +241,6 @@ def test_attack_4_sessions_of_strangers_tear_no_machine_apart(store, stranger):
     # Known programs are looked for in the sessions of the own machine, not in those of a stranger.
     running = Session("now", days[1].started_at + 9, b'{"cpu":"mine"}')
     assert set(store.runs.comparable(running, 1)) >= {2}
-
-
-# ---------------------------------------------------------------------- predictions
 
 
 def test_predictions_of_strangers_never_come(store, stranger):

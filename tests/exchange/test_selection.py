@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from builders import OWN, make_measurement, make_target, make_workload
+from builders import OWN, make_measurement, make_target, make_workload, sql
 from effort import examples
 from gathering import digests, gather
 from hypothesis import given, settings
@@ -22,7 +22,7 @@ from tunedb.exchange import selection as choosing
 from tunedb.exchange import selection as filtering
 from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.selection import Ranks, chosen_ids, filtered, has, is_restricted
-from tunedb.records import Alias, Source, Status, Target
+from tunedb.records import Alias, Failure, FailureKind, Phase, Source, Status, Target
 from tunedb.run_times import mean_of
 from tunedb.storage.exchange_types import COLUMNS, EVERYTHING, Chunk, Selection
 from tunedb.storage.lookup import target_labels
@@ -141,7 +141,7 @@ def test_both_choose_as_the_reference(tmp_path_factory, sqlite_template, records
         assert sorted(ids) == ids.tolist()
 
 
-def test_a_server_chooses_alike(store_url):
+def test_a_server_chooses_the_same_records(store_url):
     random_ = random.Random(3)
     records = [
         (
@@ -168,8 +168,6 @@ def test_a_server_chooses_alike(store_url):
 
 
 def test_failures_and_features_follow_their_measurements(sqlite_file):
-    from tunedb.records import Failure, FailureKind, Phase
-
     failure = Failure(FailureKind.TIMEOUT, Phase.RUN, "x")
     with Store(sqlite_file) as store:
         for w in range(2):
@@ -181,9 +179,6 @@ def test_failures_and_features_follow_their_measurements(sqlite_file):
     assert [row["measurement"] for row in found["failure"]] == [2]
     assert len(found["retraction"]) == 1
     assert len(found["workload"]) == 1
-
-
-# ---------------------------------------------------------------------- words
 
 
 @pytest.fixture
@@ -212,7 +207,7 @@ def named(sqlite_file):
         ((make_workload(1).digest.hex().upper(),), {1}),
     ],
 )
-def test_words_for_workloads(named, words, numbers):
+def test_names_and_digests_select_workloads(named, words, numbers):
     with DatabasePeer(named) as peer:
         found = gather(peer, Selection(workloads=words))
         assert {row["id"] - 1 for row in found["workload"]} == numbers
@@ -233,7 +228,7 @@ def test_words_for_workloads(named, words, numbers):
         (Selection(sources=("ow",)), "no source 'ow' there; nearest: own; there are: own"),
     ],
 )
-def test_words_that_mean_nothing(named, selection, match):
+def test_unknown_names_are_refused(named, selection, match):
     with DatabasePeer(named) as peer:
         with pytest.raises(NotFoundError, match=match):
             list(peer.chunks(selection))
@@ -264,9 +259,6 @@ def test_labels_of_targets():
     assert target_labels(None, config) == ([], None)
 
 
-# ---------------------------------------------------------------------- what is wrong
-
-
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1).flatmap(chunks_of))
 def test_a_stream_may_hold_anything(chunks):
@@ -279,7 +271,7 @@ def test_a_stream_may_hold_anything(chunks):
 
 
 def test_a_stream_of_long_texts_takes_little_memory():
-    """They belong to digests, by which equal times are told apart; anybody may send any number."""
+    """They belong to digests, which order equal times; anybody may send any number."""
 
     def chunks():
         for start in range(0, 2_000, 50):
@@ -304,13 +296,9 @@ def test_a_stream_of_too_many_shared_rows(monkeypatch):
 
 
 def test_measurements_that_cannot_be_compared(sqlite_file):
-    import sqlite3
-    from contextlib import closing
-
     with Store(sqlite_file) as store:
         store.records.add([make_measurement(0)], OWN)
-    with closing(sqlite3.connect(sqlite_file, isolation_level=None)) as connection:
-        connection.execute("UPDATE measurement SET digest = x'00'")
+    sql(sqlite_file, "UPDATE measurement SET digest = x'00'")
     with DatabasePeer(sqlite_file) as peer, pytest.raises(StorageError, match="cannot be compared"):
         list(peer.chunks(Selection(best=1)))
 
@@ -359,7 +347,7 @@ def test_pages_of_a_database(sqlite_file, monkeypatch):
             assert chosen_ids(store, Selection(best=1, rest=0.0), until=0).tolist() == []
 
 
-def test_ties_are_the_same_whatever_the_order(sqlite_template, tmp_path):
+def test_ties_do_not_depend_on_the_order(sqlite_template, tmp_path):
     """Two machines with the same records in another order choose the same ones."""
     records = [make_measurement(n, (0.5,)) for n in range(20)]
     records += [make_measurement(n, None) for n in range(20, 40)]
@@ -376,7 +364,7 @@ def test_ties_are_the_same_whatever_the_order(sqlite_template, tmp_path):
     assert len(found[0]) == 10
 
 
-def test_workloads_of_one_name_are_all_meant(sqlite_file):
+def test_workloads_of_one_name_are_all_selected(sqlite_file):
     first = make_workload(0, name="same")
     second = replace(make_workload(1), name="same")
     with Store(sqlite_file) as store:

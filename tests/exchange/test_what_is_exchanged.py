@@ -66,7 +66,7 @@ def test_tables_that_are_exchanged():
 
 
 def test_models_stay_at_home(theirs, sqlite_template, tmp_path):
-    """And so does all else that is derived or said among ourselves."""
+    """So do derived data and notes."""
     packed = tmp_path / "x.tunedb"
     with closing(DatabasePeer(theirs)) as peer:
         packed.write_bytes(bundle_of(peer.chunks(Selection(features=True))))

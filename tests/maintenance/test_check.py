@@ -1,10 +1,7 @@
 """Whether a database is whole."""
 
-import sqlite3
-from contextlib import closing
-
 import pytest
-from builders import FOREIGN, OWN, make_batch, make_measurement, make_session
+from builders import FOREIGN, OWN, make_batch, make_measurement, make_session, sql
 
 import tunedb
 from tunedb.errors import NotFoundError, SchemaError
@@ -113,8 +110,7 @@ DAMAGES = [
 
 @pytest.mark.parametrize(("statement", "problem"), DAMAGES, ids=[s for s, _ in DAMAGES])
 def test_damage_is_found(statement, problem, file):
-    with closing(sqlite3.connect(file)) as connection, connection:
-        connection.execute(statement)
+    sql(file, statement)
     report = check.check(file)
     assert problem in [(found.check, found.table, found.id) for found in report.problems]
     assert report.found >= len(report.problems) > 0
@@ -136,8 +132,7 @@ def test_damaged_pages_are_found(file):
 
 def test_many_problems_are_counted(file, monkeypatch):
     monkeypatch.setattr(check, "MOST_PROBLEMS", 3)
-    with closing(sqlite3.connect(file)) as connection, connection:
-        connection.execute("UPDATE measurement SET mean = 9.0")
+    sql(file, "UPDATE measurement SET mean = 9.0")
     report = check.check(file)
     assert len(report.problems) == 3
     assert report.found >= 20
@@ -149,7 +144,7 @@ def test_nothing_is_written(file):
     assert file.read_bytes() == before
 
 
-def test_what_cannot_be_checked(tmp_path):
+def test_unreadable_databases_are_reported(tmp_path):
     with pytest.raises(NotFoundError):
         check.check(tmp_path / "missing.db")
     (tmp_path / "text").write_text("no database " * 100)

@@ -16,6 +16,7 @@ import legacy
 import make_frozen
 import numpy as np
 import pytest
+from builders import sql
 from effort import EFFORT
 
 from tunedb import limits
@@ -51,55 +52,27 @@ _EXCHANGE = "how far the exchange with another database came, in that one's numb
 #: Columns that nothing determines, with the reason. Of kind and trust of a source it is found that
 #: there is no such value, and of its trust that other records would be served; the rest of them is
 #: the user's word.
-EXEMPT = {
-    "account.store": _ACCOUNT,
-    "account.role": _ACCOUNT,
-    "account.registered_at": _MOMENT,
-    "source.created_at": _MOMENT,
-    "source.tunedb_version": _LABEL,
-    "source.note": _LABEL,
-    "workload.name": _LABEL,
-    "workload.tvm_version": "an own source's word; TVM refuses a graph of another version",
-    "workload.script": "code of an own source, which TVM alone can read",
-    "workload.created_at": _MOMENT,
-    "workload_alias.scheme": _NAME,
-    "workload_alias.key": _NAME,
-    "workload_alias.workload_id": _NAME,
-    "workload_alias.source_id": _SAID,
-    "target.text": _LABEL,
-    "measurement.source_id": _SAID,
-    "failure.id": _NUMBER,
-    "failure.source_id": _SAID,
-    "launch.id": _NUMBER,
-    "launch.source_id": _SAID,
-    "quarantine.id": _NUMBER,
-    "quarantine.source_id": _SAID,
-    "quarantine.reason": _LABEL,
-    "quarantine.created_at": _MOMENT,
-    "feature_set.name": _UNKNOWN_SET,
-    "feature_set.version": _UNKNOWN_SET,
-    "foreign_feature.program_id": _SAID,
-    "foreign_feature.source_id": _SAID,
-    "model.created_at": _MOMENT,
-    "retraction.digest": _ABSENT,
-    "retraction.store": _ABSENT,
-    "retraction.reason": _LABEL,
-    "retraction.created_at": _MOMENT,
-    "prediction.program_id": _SPOKEN,
-    "prediction.score": _SPOKEN,
-    "prediction.predicted_at": _MOMENT,
-    **dict.fromkeys(
-        (
-            f"session_factor.{name}"
-            for name in (
-                *("target_id", "subject_id", "machine"),
-                *("factor", "spread", "programs", "estimated_at"),
-            )
-        ),
-        _ESTIMATE,
-    ),
-    **{f"watermark.{column.name}": _EXCHANGE for column in schema.watermark.c},
+_NAMES_BY_REASON = {
+    _ACCOUNT: "account.store account.role",
+    _MOMENT: "account.registered_at source.created_at workload.created_at quarantine.created_at "
+    "model.created_at retraction.created_at prediction.predicted_at",
+    _LABEL: "source.tunedb_version source.note workload.name target.text quarantine.reason "
+    "retraction.reason",
+    "an own source's word; TVM refuses a graph of another version": "workload.tvm_version",
+    "code of an own source, which TVM alone can read": "workload.script",
+    _NAME: "workload_alias.scheme workload_alias.key workload_alias.workload_id",
+    _SAID: "workload_alias.source_id measurement.source_id failure.source_id launch.source_id "
+    "quarantine.source_id foreign_feature.program_id foreign_feature.source_id",
+    _NUMBER: "failure.id launch.id quarantine.id",
+    _UNKNOWN_SET: "feature_set.name feature_set.version",
+    _ABSENT: "retraction.digest retraction.store",
+    _SPOKEN: "prediction.program_id prediction.score",
+    _ESTIMATE: "session_factor.target_id session_factor.subject_id session_factor.machine "
+    "session_factor.factor session_factor.spread session_factor.programs "
+    "session_factor.estimated_at",
+    _EXCHANGE: " ".join(f"watermark.{column.name}" for column in schema.watermark.c),
 }
+EXEMPT = {name: reason for reason, names in _NAMES_BY_REASON.items() for name in names.split()}
 
 
 def fill(path):
@@ -107,27 +80,21 @@ def fill(path):
     make_frozen.fill(path)
     log = path.with_name("log.json")
     log.write_text("".join(f"{json.dumps(line)}\n" for line in [*legacy.ANSOR, *legacy.AUTOTVM]))
-    with closing(sqlite3.connect(path)) as db, db:
-        # What stands for models and features there is none.
-        for table in ("prediction", "model", "foreign_feature", "feature", "feature_set"):
-            db.execute(f"DELETE FROM {table}")
-        db.execute("UPDATE source SET note = 'seen'")
+    # What stands for models and features there is none.
+    for table in ("prediction", "model", "foreign_feature", "feature", "feature_set"):
+        sql(path, f"DELETE FROM {table}")
+    sql(path, "UPDATE source SET note = 'seen'")
     with Store(path) as store:
         import_log(store, LogFile(log, "log.json"), source="log")
         assert extract(store, feature_set("steps")).done == 5
         versions = {"numpy": "2", "tunedb": "0", "xgboost": "3"}
-        card = {
-            "versions": versions,
-            "body": {"digest": body_digest(b"boosters").hex()},
-            "store": store.key,
-        }
+        body = {"digest": body_digest(b"boosters").hex()}
+        card = {"versions": versions, "body": body, "store": store.key}
         digest = model_digest("ranker", b"{}", b"t" * 16, versions)
         model = store.models.add(NewModel(digest, "ranker", b"{}", b"t" * 16, card, b"boosters"))
         store.models.add_predictions(model, {1: 0.5})
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute(
-            "INSERT INTO foreign_feature SELECT program_id, feature_set_id, 1 FROM feature LIMIT 1"
-        )
+    rows = "SELECT program_id, feature_set_id, 1 FROM feature LIMIT 1"
+    sql(path, f"INSERT INTO foreign_feature {rows}")
 
 
 OBJECTS = cache(check._objects_of_new)
@@ -205,12 +172,12 @@ def test_a_changed_value_of_any_column_is_found(table, filled, file, monkeypatch
             continue
         shutil.copyfile(filled, file)
         with closing(sqlite3.connect(file)) as db:
-            told = change(db, column)
+            changed = change(db, column)
         try:
             found = bool(check.check(file).problems)
         except TuneDBError:
             found = True
-        (seen if found else unseen)[str(column)] = told
+        (seen if found else unseen)[str(column)] = changed
     exempt = {name for name in EXEMPT if name.partition(".")[0] == table.name}
     assert unseen.keys() - exempt == set(), unseen
     assert seen.keys() & exempt == set(), "what is found need not be exempt"
@@ -225,25 +192,22 @@ def test_exempt_columns_exist():
 @pytest.mark.parametrize("column", ["digest", "store", "subject"])
 def test_a_changed_retraction_of_a_record_that_is_here_is_found(column, filled, file):
     """Without it, the record would be served."""
-    with closing(sqlite3.connect(file)) as db, db:
-        (digest, store, subject) = db.execute(
-            "SELECT r.digest, r.store, r.subject FROM retraction r JOIN measurement m"
-            " ON m.digest = r.digest JOIN source s ON s.id = m.source_id JOIN meta"
-            " ON meta.key = 'store' AND meta.value = r.store WHERE s.trust > 0"
-        ).fetchone()
-        before = {"digest": digest, "store": store, "subject": subject}[column]
-        after = "source" if column == "subject" else changed(before)[0]
-        db.execute(
-            f"UPDATE retraction SET {column} = ? WHERE digest = ? AND store = ? AND subject = ?",
-            (after, digest, store, subject),
-        )
+    (digest, store, subject), *_ = sql(
+        file,
+        "SELECT r.digest, r.store, r.subject FROM retraction r JOIN measurement m"
+        " ON m.digest = r.digest JOIN source s ON s.id = m.source_id JOIN meta"
+        " ON meta.key = 'store' AND meta.value = r.store WHERE s.trust > 0",
+    )
+    before = {"digest": digest, "store": store, "subject": subject}[column]
+    after = "source" if column == "subject" else changed(before)[0]
+    change = f"UPDATE retraction SET {column} = ? WHERE digest = ? AND store = ? AND subject = ?"
+    sql(file, change, after, digest, store, subject)
     assert {one.table for one in check.check(file).problems} & {"measurement", "retraction"}
 
 
 def test_attack_7_a_store_that_takes_another_name(filled, file):
     """Its own sources would count as those of strangers, and its retractions as theirs."""
-    with closing(sqlite3.connect(file)) as db, db:
-        db.execute("UPDATE meta SET value = ? WHERE key = 'store'", ("0" * 32,))
+    sql(file, "UPDATE meta SET value = ? WHERE key = 'store'", "0" * 32)
     found = [(one.check, one.table) for one in check.check(file).problems]
     assert ("digest", "meta") in found
     # Models are trained here, and say so.
@@ -254,20 +218,18 @@ def test_an_upgrade_gives_a_file_the_mark_of_its_store(tmp_path):
     path = Path(shutil.copyfile(FROZEN / "0004.db", tmp_path / "old.db"))
     versions.upgrade(parse_url(path))
     assert not [one for one in check.check(path).problems if one.table == "meta"]
-    with closing(sqlite3.connect(path)) as db, db:
-        (key,) = db.execute("SELECT value FROM meta WHERE key = 'store'").fetchone()
-        assert db.execute("PRAGMA user_version").fetchone() == (versions.store_mark(key),)
-        db.execute("UPDATE meta SET value = ? WHERE key = 'store'", ("0" * 32,))
+    ((key,),) = sql(path, "SELECT value FROM meta WHERE key = 'store'")
+    assert sql(path, "PRAGMA user_version") == [(versions.store_mark(key),)]
+    sql(path, "UPDATE meta SET value = ? WHERE key = 'store'", "0" * 32)
     assert [one for one in check.check(path).problems if one.table == "meta"]
 
 
 def test_attack_6_rows_of_features_that_no_steps_give(filled, file):
     """±1e30 in rows of own programs: numbers like any other."""
-    with closing(sqlite3.connect(file)) as db, db:
-        rows = db.execute("SELECT program_id, n_rows, n_columns FROM feature").fetchall()
-        for program, height, width in rows[1:]:
-            forged = compress(np.full(height * width, 1e30, "<f4").tobytes())
-            db.execute("UPDATE feature SET data = ? WHERE program_id = ?", (forged, program))
+    rows = sql(file, "SELECT program_id, n_rows, n_columns FROM feature")
+    for program, height, width in rows[1:]:
+        forged = compress(np.full(height * width, 1e30, "<f4").tobytes())
+        sql(file, "UPDATE feature SET data = ? WHERE program_id = ?", forged, program)
     report = check.check(file)
     assert [(one.check, one.table, one.id) for one in report.problems] == [
         ("derived", "feature", program) for program, _, _ in rows[1:]

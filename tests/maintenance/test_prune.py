@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from builders import FOREIGN, OWN, make_measurement
 from effort import examples
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
@@ -97,9 +97,6 @@ def do(store, **wanted):
     return prune(store, plan(store, PruneRules(**wanted)))
 
 
-# ---------------------------------------------------------------------- records
-
-
 def test_the_best_stay_with_a_rest(store):
     fill(store, [1e-3 + 1e-6 * i for i in range(39)] + [None])
     before = rows_of(store)
@@ -119,10 +116,7 @@ def test_the_best_stay_with_a_rest(store):
     assert check(url_of(store)).problems == []
 
 
-@settings(
-    max_examples=examples(40),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_any_prune_leaves_a_whole_database(data, sqlite_template):
     """Best-k by a plain reference; top-k of what stays is as before; twice removes nothing."""
@@ -212,7 +206,7 @@ def test_only_what_is_still_retracted_goes(store):
     assert store.records.count() == 3
 
 
-def test_filters_say_which_records_are_meant(store):
+def test_filters_select_records(store):
     fill(store, [1e-3 * (i + 1) for i in range(8)])
     store.batches.add([make_measurement(90 + i, (1e-3,)) for i in range(4)], FOREIGN)
     wanted = PruneRules(Selection(workloads=("matmul_0",), sources=("foreign",), best=1, rest=0))
@@ -232,9 +226,6 @@ def test_small_batches(store, monkeypatch):
     prune(store, chosen, on_progress=steps.append)
     assert steps == [*range(3, chosen.rows, 3), chosen.rows]
     assert len(kept(store)) == 2
-
-
-# ---------------------------------------------------------------------- features and models
 
 
 def test_features_of_a_set_go(store):
@@ -280,7 +271,7 @@ def test_predictions_go_with_their_program(store):
     assert rows_of(store)["prediction"] == 2
 
 
-def test_what_is_computed_for_a_removed_program_is_left_out(store):
+def test_features_of_removed_programs_are_left_out(store):
     """A run that extracts or tunes meanwhile goes on."""
     ids = fill(store, [1e-3, 2e-3, 3e-3])
     store.pruning.remove_records(ids[:1])
@@ -289,10 +280,7 @@ def test_what_is_computed_for_a_removed_program_is_left_out(store):
     assert store.models.add_predictions(add_model(store, 1), {1: 0.5, 3: 0.5}) == 1
 
 
-# ---------------------------------------------------------------------- plans
-
-
-def test_a_plan_writes_nothing_and_says_everything(store):
+def test_a_plan_writes_nothing_and_is_complete(store):
     ids = fill(store, [1e-3 * (i + 1) for i in range(10)] + [None, None])
     store.trust.retract(ids[:1], "why")
     add_model(store, 1)
@@ -330,9 +318,6 @@ def test_bytes_without_the_table_of_pages(sqlite_file):
         assert real[name] / 3 < estimates[name] < real[name] * 3, name
 
 
-# ---------------------------------------------------------------------- vacuum
-
-
 def test_a_vacuum_gives_space_back(sqlite_file):
     with Store(sqlite_file) as store:
         fill(store, [1e-3 * (i + 1) for i in range(2000)])
@@ -367,7 +352,7 @@ def test_a_vacuum_of_a_server(postgres_url):
         assert everything(store) == before
 
 
-def test_a_vacuum_waits_for_nobody_long(sqlite_file, monkeypatch):
+def test_a_vacuum_does_not_wait_long(sqlite_file, monkeypatch):
     monkeypatch.setattr("tunedb.storage.pruning._VACUUM_TIMEOUT", "PRAGMA busy_timeout=100")
     with Store(sqlite_file) as store, Store(sqlite_file) as other:
         with other._db.transaction(), pytest.raises(BusyError, match="another process is writing"):

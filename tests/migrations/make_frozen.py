@@ -129,7 +129,7 @@ def shared():
 
 
 def launched():
-    """Return records of GPU kernels with what a profiler said of them: since revision 0005."""
+    """Return records of GPU kernels with counters of a profiler, since revision 0005."""
     workload, target = kernel_workload("matmul", [64, 64]), gpu_target("cuda", "Tesla K40c")
     counters = CounterSet("ncu", "2026.1", "7.5", (("sm__warps_active.avg", "%"), ("launch", "")))
     programs = [
@@ -188,12 +188,12 @@ def attribute(store):
     """Put in what others say of records and workloads: since revision 0006."""
     digest = measurements()[5].digest
     program = measurements()[5].program.digest
-    said = Failure(FailureKind.WRONG_RESULT, Phase.RUN, "a lie")
+    failure = Failure(FailureKind.WRONG_RESULT, Phase.RUN, "a lie")
     with store._db.transaction() as connection:
         theirs = connection.execute(
             schema.source.select().where(schema.source.c.name == "theirs")
         ).one()
-        statements.insert["failure"](connection, **failure_row(program, digest, said, theirs.id))
+        statements.insert["failure"](connection, **failure_row(program, digest, failure, theirs.id))
         connection.execute(
             schema.workload_alias.insert().values(
                 scheme="script", key="ab" * 16, workload_id=2, source_id=theirs.id

@@ -1,8 +1,10 @@
 """Revisions, goldens and frozen databases."""
 
+import importlib.util
 import shutil
 import sqlite3
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -11,7 +13,8 @@ import quick_schema
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from builders import OWN, make_measurement
+from builders import OWN, make_measurement, sql
+from raising import raises_line
 from sqlalchemy import create_engine, select
 
 import tunedb.migrations
@@ -27,8 +30,6 @@ FROZEN = sorted((HERE / "frozen").glob("*.db"))
 
 def load(name):
     """Return a module beside this file (pytest's import mode leaves sys.path alone)."""
-    import importlib.util
-
     spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -52,6 +53,19 @@ def dump_all(url):
         return list(connection.iterdump())
 
 
+def downgrade(url, revision):
+    engine = make_engine(parse_url(url))
+    with engine.connect() as connection:
+        if engine.dialect.name == "sqlite":
+            connection.execution_options(tunedb_reads=True)
+            connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
+            connection.rollback()
+            connection.execution_options(tunedb_reads=False)
+        with connection.begin():
+            tunedb.migrations.downgrade(connection, revision)
+    engine.dispose()
+
+
 def contents(url):
     """Return everything that readers see, by digest."""
     with Store(url) as store:
@@ -60,9 +74,6 @@ def contents(url):
             for r in store.records.iterate()
         }
         return records, store.counts(), store.quarantine.rows(), store.records.failures()
-
-
-# ---------------------------------------------------------------------- revisions
 
 
 def test_revisions_are_those_of_alembic():
@@ -78,7 +89,7 @@ def test_every_revision_has_a_frozen_database():
     assert all(path.stat().st_size < 150_000 for path in FROZEN)
 
 
-def test_the_code_says_what_the_migrations_make(store):
+def test_the_code_equals_the_migrations(store):
     """`alembic check`: nothing would be generated."""
     with store._db.transaction() as connection:
         context = MigrationContext.configure(
@@ -136,27 +147,14 @@ def test_up_down_up(store_url):
 
 def test_threads_may_make_databases_at_the_same_time(tmp_path):
     """Alembic's proxies are global: without a lock this was a segmentation fault."""
-    import threading
-
-    errors = []
 
     def make(number):
-        try:
-            with Store(tmp_path / f"{number}.db") as store:
-                store.records.add([make_measurement()], OWN)
-        except BaseException as error:
-            errors.append(error)
+        with Store(tmp_path / f"{number}.db") as store:
+            store.records.add([make_measurement()], OWN)
 
-    threads = [threading.Thread(target=make, args=(n,)) for n in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(make, range(6)))
     assert len(list(tmp_path.glob("*.db"))) == 6
-
-
-# ---------------------------------------------------------------------- frozen databases
 
 
 @pytest.fixture(params=FROZEN, ids=lambda path: path.stem)
@@ -171,14 +169,13 @@ def frozen_revision(request):
 
 
 def test_a_frozen_database_has_rows_in_every_table(frozen, frozen_revision):
-    with closing(sqlite3.connect(frozen)) as connection:
-        tables = [row[0] for row in connection.execute("SELECT name FROM pragma_table_list")]
-        rows = {
-            t: connection.execute(f'SELECT count(*) FROM "{t}"').fetchone()[0]
-            for t in tables
-            if not t.startswith("sqlite_")
-        }
-        statuses = {row[0] for row in connection.execute("SELECT status FROM measurement")}
+    tables = [name for (name,) in sql(frozen, "SELECT name FROM pragma_table_list")]
+    rows = {
+        table: sql(frozen, f'SELECT count(*) FROM "{table}"')[0][0]
+        for table in tables
+        if not table.startswith("sqlite_")
+    }
+    statuses = {status for (status,) in sql(frozen, "SELECT status FROM measurement")}
     assert len(rows) >= 17
     assert all(rows.values()), rows
     assert statuses == set(Status) - ({Status.UNMEASURED} if frozen_revision == "0001" else set())
@@ -237,14 +234,7 @@ def test_down_to_the_first_schema_and_up_again(store_url):
         store.records.add(make_frozen.measurements(), OWN)
         store.trust.retract([1], "x")
     before = contents(store_url)
-    engine = make_engine(parse_url(store_url))
-    with engine.connect() as connection:
-        if engine.dialect.name == "sqlite":
-            connection.execution_options(tunedb_reads=True)
-            connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
-        tunedb.migrations.downgrade(connection, "0001")
-        connection.commit()
-    engine.dispose()
+    downgrade(store_url, "0001")
     assert versions.upgrade(parse_url(store_url)) == ("0001", schema.HEAD)
     assert contents(store_url) == before
     with Store(store_url) as store:
@@ -261,8 +251,6 @@ def test_a_frozen_database_is_made_the_same_way_twice(tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match="stays as it is"):
         make_frozen.main()
 
-
-# ---------------------------------------------------------------------- a revision to come
 
 ADD_COLUMN = """
     op.add_column("workload", sa.Column("note", sa.Text()))
@@ -357,12 +345,10 @@ def backups_of(url):
 def test_an_older_database_names_the_command(old_url, next_revision):
     next_revision(ADD_COLUMN)
     for options in ({}, {"read_only": True}, {"create": False}):
-        with pytest.raises(SchemaError, match="tunedb db upgrade --db ") as caught:
+        with raises_line(SchemaError, match="tunedb db upgrade --db ") as caught:
             Store(old_url, **options)
-        assert f"its schema is {schema.REVISIONS[-2]}, but this tunedb needs 9999" in str(
-            caught.value
-        )
-        assert "\n" not in str(caught.value)
+        words = f"its schema is {schema.REVISIONS[-2]}, but this tunedb needs 9999"
+        assert words in str(caught.value)
         assert parse_url(old_url).database in str(caught.value)
     assert backups_of(old_url) == []
 
@@ -376,11 +362,10 @@ def test_upgrade_keeps_every_record(old_url, next_revision, body):
     assert versions.upgrade(parse_url(old_url)) == ("9999", "9999")
     assert len(backups_of(old_url)) == (0 if "://" in old_url else 1)
     if "://" not in old_url:
-        with closing(sqlite3.connect(old_url)) as connection:
-            assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
-            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-            strict = "SELECT strict FROM pragma_table_list WHERE name = 'workload'"
-            assert connection.execute(strict).fetchall() == [(1,)]
+        assert sql(old_url, "PRAGMA foreign_key_check") == []
+        assert sql(old_url, "PRAGMA integrity_check") == [("ok",)]
+        strict = "SELECT strict FROM pragma_table_list WHERE name = 'workload'"
+        assert sql(old_url, strict) == [(1,)]
     with Store(old_url) as store:
         assert store.records.add([make_measurement(50, workload=50)], OWN).new == 1
 
@@ -390,16 +375,7 @@ def test_upgrade_and_downgrade_with_records(old_url, next_revision):
     next_revision(ADD_COLUMN, DROP_COLUMN)
     versions.upgrade(parse_url(old_url))
     assert dump(old_url) != schema_before
-    engine = make_engine(parse_url(old_url))
-    with engine.connect() as connection:
-        if engine.dialect.name == "sqlite":
-            connection.execution_options(tunedb_reads=True)
-            connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
-            connection.rollback()
-            connection.execution_options(tunedb_reads=False)
-        with connection.begin():
-            tunedb.migrations.downgrade(connection, schema.REVISIONS[-2])
-    engine.dispose()
+    downgrade(old_url, schema.REVISIONS[-2])
     if "://" in old_url:
         assert dump(old_url) == schema_before
     versions.upgrade(parse_url(old_url))
@@ -410,23 +386,23 @@ def test_the_backup_can_be_restored(old_file, next_revision):
     whole, before = dump_all(old_file), contents(old_file)
     old = (schema.REVISIONS, schema.HEAD)
     next_revision(ADD_COLUMN)
-    told = []
-    versions.upgrade(parse_url(old_file), on_backup=told.append)
-    assert told == backups_of(old_file) == [Path(f"{old_file}.bak-{old[1]}")]
-    assert dump_all(str(told[0])) == whole
+    backups = []
+    versions.upgrade(parse_url(old_file), on_backup=backups.append)
+    assert backups == backups_of(old_file) == [Path(f"{old_file}.bak-{old[1]}")]
+    assert dump_all(str(backups[0])) == whole
     assert dump_all(old_file) != whole
     schema.REVISIONS, schema.HEAD = old  # the older tunedb; the fixture puts all back
     with pytest.raises(SchemaError, match="written by a newer tunedb"):
         Store(old_file)
-    shutil.copyfile(told[0], old_file)
+    shutil.copyfile(backups[0], old_file)
     assert contents(old_file) == before
 
 
 def test_a_server_has_no_file_to_back_up(postgres_url, next_revision):
     next_revision(ADD_COLUMN)
-    told = []
-    assert versions.upgrade(parse_url(postgres_url), on_backup=told.append)[1] == "9999"
-    assert told == []
+    backups = []
+    assert versions.upgrade(parse_url(postgres_url), on_backup=backups.append)[1] == "9999"
+    assert backups == []
 
 
 def test_a_backup_of_any_name(old_file, next_revision):
@@ -461,10 +437,8 @@ def test_a_dry_run_changes_nothing(old_url, next_revision):
 def test_a_migration_that_raises_leaves_everything_as_it_was(old_url, next_revision, dry_run):
     before = dump_all(old_url)
     next_revision(FAIL_HALF_WAY)
-    with pytest.raises((StorageError, SchemaError)) as caught:
+    with raises_line((StorageError, SchemaError), match="nowhere"):
         versions.upgrade(parse_url(old_url), dry_run=dry_run)
-    assert "nowhere" in str(caught.value)
-    assert "\n" not in str(caught.value)
     assert dump_all(old_url) == before
 
 

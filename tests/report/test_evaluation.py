@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from judged_data import judged
 from learnable import quick
+from matplotlib.figure import Figure
 
 from tunedb.errors import PluginError, StorageError, UsageError
 from tunedb.models.baselines import NearestNeighbour, RandomOrder
@@ -53,9 +54,7 @@ def test_names_are_escaped(found, tmp_path):
     assert ElementTree.fromstring(text).tag.endswith("svg")
 
 
-def test_what_is_drawn(found, tmp_path, monkeypatch):
-    from matplotlib.figure import Figure
-
+def test_drawn_figures(found, tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: drawn.append(self))
     evaluation.plot(found, tmp_path / "a.png")

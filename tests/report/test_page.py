@@ -69,9 +69,9 @@ def test_points_are_those_of_the_table(page, tables):
     x, y = axis(svg, "x"), axis(svg, "y")
     points = list(next(g for g in svg.iter("g") if g.get("class") == "points"))
     drawn = [(x(float(one.get("x"))), y(float(one.get("y")))) for one in points]
-    told = numbers(rows, "component 1", "component 2")
-    assert len(drawn) == len(told) == 60
-    np.testing.assert_allclose(drawn, told, atol=0.03)
+    expected = numbers(rows, "component 1", "component 2")
+    assert len(drawn) == len(expected) == 60
+    np.testing.assert_allclose(drawn, expected, atol=0.03)
     colours = {
         row["kernel"]: one.get("class").split()[0] for row, one in zip(rows, points, strict=True)
     }
@@ -112,8 +112,8 @@ def test_bars_of_gains_are_those_of_the_table(page, tables):
         heights = [
             y(float(b.get("y"))) - y(float(b.get("y")) + float(b.get("height"))) for b in bars
         ]
-        told = [float(row[kernel]) for row in rows if row[kernel] != "0"]
-        np.testing.assert_allclose(heights, told, atol=0.02)
+        expected = [float(row[kernel]) for row in rows if row[kernel] != "0"]
+        np.testing.assert_allclose(heights, expected, atol=0.02)
     assert sum(int(row["all"]) for row in rows) == 12
 
 
@@ -128,26 +128,26 @@ def test_segments_are_those_of_the_table(page, tables):
     svg, rows = picture(page, "rotated"), tables.rows("Rotated components")
     count = len(rows[0]) - 1
     bars = all_of(svg, "rect", "segment")
-    told = [float(row[f"component {k + 1}"]) for row in rows for k in range(count)]
+    expected = [float(row[f"component {k + 1}"]) for row in rows for k in range(count)]
     column = max(96.0, min(150.0, 640.0 / count)) / 2 - 5
     drawn = [
         float(one.get("width")) / column * (1 if "positive" in one.get("class") else -1)
         for one in bars
     ]
-    np.testing.assert_allclose(drawn, told, atol=0.002)
+    np.testing.assert_allclose(drawn, expected, atol=0.002)
     weak = ["weak" in one.get("class") for one in bars]
-    assert weak == [abs(value) < 0.7 for value in told]
+    assert weak == [abs(value) < 0.7 for value in expected]
 
 
 def test_squares_of_the_correlation_are_those_of_the_table(page, tables):
     svg, rows = picture(page, "corr"), tables.rows("Correlation of the inputs")
-    told = [float(row[name]) for row in rows for name in list(row)[1:]]
+    expected = [float(row[name]) for row in rows for name in list(row)[1:]]
     cells = all_of(svg, "rect", "cell")
     drawn = [
         float(one.get("fill-opacity")) * (1 if "positive" in one.get("class") else -1)
         for one in cells
     ]
-    np.testing.assert_allclose(drawn, told, atol=0.0051)
+    np.testing.assert_allclose(drawn, expected, atol=0.0051)
 
 
 def test_leaves_and_boxes_are_those_of_the_table(page, tables):
@@ -259,7 +259,7 @@ def test_no_launch_is_one_clear_line():
         analyse([])
 
 
-def test_without_jinja_one_line_says_what_to_do(monkeypatch):
+def test_without_jinja_one_line_gives_advice(monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
     render_module._template.cache_clear()
     with pytest.raises(PluginError, match=r"pip install 'tunedb\[advise\]'"):
@@ -276,7 +276,7 @@ def test_a_mark_is_an_input_or_a_known_number():
         analyse(launches(), threshold=Threshold("nothing", 1))
 
 
-def test_reasons_why_nothing_was_judged_are_told():
+def test_reasons_why_nothing_was_judged_are_reported():
     analysis = analyse(launches())
     assert "See: tunedb advise evaluate" in write(analysis)
     assert "Not evaluated: there is one kernel." in write(analysis, "there is one kernel")

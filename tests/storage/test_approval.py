@@ -35,6 +35,14 @@ def theirs(sqlite_template, tmp_path):
     return shutil.copyfile(sqlite_template, tmp_path / "theirs.db")
 
 
+@pytest.fixture
+def mine(tmp_path, folder):
+    """A database that the user made."""
+    path = tmp_path / "mine.db"
+    tunedb.open(path).close()
+    return path
+
+
 def require(url):
     with Store(url, create=False, read_only=True) as store:
         store.require_approved()
@@ -53,7 +61,7 @@ def entry(folder):
     return path
 
 
-def test_what_the_user_makes_is_approved(tmp_path, folder):
+def test_created_databases_are_approved(tmp_path, folder):
     path = tmp_path / "new.db"
     with tunedb.open(path) as store:
         key = store.key
@@ -67,7 +75,7 @@ def test_what_the_user_makes_is_approved(tmp_path, folder):
     assert stat.S_IMODE(entry(folder).stat().st_mode) == 0o600
 
 
-def test_what_the_user_makes_on_a_server_is_approved(bare_postgres_url):
+def test_created_databases_on_a_server_are_approved(bare_postgres_url):
     with pytest.raises(tunedb.SchemaError):
         require(bare_postgres_url)
     tunedb.open(bare_postgres_url).close()
@@ -84,7 +92,7 @@ def test_a_database_in_memory_needs_no_approval():
     assert approval.approvals() == ([], [])
 
 
-def test_what_somebody_gave_is_refused_in_one_line(theirs):
+def test_foreign_databases_are_refused_in_one_line(theirs):
     line = refused(theirs)
     assert line.startswith(f"{theirs}: you have not approved it; ")
     assert line.endswith(f"run: tunedb db trust {theirs}")
@@ -111,9 +119,7 @@ def test_a_database_that_was_moved_or_copied(tmp_path):
     refused(new)
 
 
-def test_a_database_that_was_replaced_by_another(tmp_path, theirs):
-    mine = tmp_path / "mine.db"
-    tunedb.open(mine).close()
+def test_a_database_that_was_replaced_by_another(theirs, mine):
     shutil.copyfile(theirs, mine)
     line = refused(mine)
     assert "it is not the database that you approved there" in line
@@ -129,10 +135,8 @@ def test_a_replaced_database_on_a_server(bare_postgres_url):
     assert "it is not the database that you approved there" in refused(bare_postgres_url)
 
 
-def test_another_users_file_with_the_key_of_the_approved_one(tmp_path, folder):
+def test_another_users_file_with_the_key_of_the_approved_one(folder, mine):
     """Keys are no secret: bundles carry them."""
-    mine = tmp_path / "mine.db"
-    tunedb.open(mine).close()
     values = json.loads(entry(folder).read_text())
     entry(folder).write_text(json.dumps(values | {"owner": STRANGER}))
     assert "its file does not belong to the user who had it" in refused(mine)
@@ -146,7 +150,7 @@ def test_an_empty_file_of_somebody_else_stays_his(tmp_path, monkeypatch):
         store.require_approved()
 
 
-def test_a_link_is_the_file_that_it_leads_to(tmp_path, theirs):
+def test_a_link_is_the_file_that_it_leads_to(tmp_path, theirs, mine):
     mine, link = tmp_path / "mine.db", tmp_path / "link.db"
     tunedb.open(mine).close()
     link.symlink_to(mine)
@@ -154,9 +158,6 @@ def test_a_link_is_the_file_that_it_leads_to(tmp_path, theirs):
     link.unlink()
     link.symlink_to(theirs)
     refused(link)
-
-
-# ------------------------------------------------------------------ servers
 
 
 @pytest.mark.parametrize(
@@ -190,15 +191,10 @@ def test_an_account_is_no_part_of_the_place(folder):
         assert "hidden" not in text
 
 
-# ------------------------------------------------------------------ the files of approvals
-
-
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"location": 1}', b"\0" * 99]
 )
-def test_an_approval_that_is_damaged_approves_nothing(data, tmp_path, folder):
-    mine = tmp_path / "mine.db"
-    tunedb.open(mine).close()
+def test_an_approval_that_is_damaged_approves_nothing(data, folder, mine):
     path = entry(folder)
     path.write_bytes(data)
     line = refused(mine)
@@ -211,16 +207,12 @@ def test_an_approval_that_is_damaged_approves_nothing(data, tmp_path, folder):
     require(mine)
 
 
-def test_an_approval_that_others_may_write(tmp_path, folder):
-    mine = tmp_path / "mine.db"
-    tunedb.open(mine).close()
+def test_an_approval_that_others_may_write(folder, mine):
     entry(folder).chmod(0o662)
     assert "others may write it" in refused(mine)
 
 
-def test_a_folder_of_approvals_that_others_may_write(tmp_path, folder, theirs):
-    mine = tmp_path / "mine.db"
-    tunedb.open(mine).close()
+def test_a_folder_of_approvals_that_others_may_write(folder, theirs, mine):
     folder.chmod(0o777)
     assert f"chmod go-w {folder}" in refused(mine)
     with pytest.raises(StorageError, match="others may write it"):
@@ -230,16 +222,12 @@ def test_a_folder_of_approvals_that_others_may_write(tmp_path, folder, theirs):
     assert str(folder) in str(error)
 
 
-def test_the_approvals_of_another_user(tmp_path, monkeypatch):
-    mine = tmp_path / "mine.db"
-    tunedb.open(mine).close()
+def test_the_approvals_of_another_user(monkeypatch, mine):
     monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
     assert "it belongs to " in refused(mine)
 
 
-def test_an_approval_that_cannot_be_read(tmp_path, folder):
-    mine = tmp_path / "mine.db"
-    tunedb.open(mine).close()
+def test_an_approval_that_cannot_be_read(folder, mine):
     path = entry(folder)
     path.unlink()
     path.mkdir()
@@ -277,9 +265,7 @@ for number in range(100):
     assert len(approval.approvals()[0]) == 150
 
 
-def test_a_writer_that_is_killed_leaves_the_approval_as_it_was(tmp_path, folder):
-    mine = tmp_path / "mine.db"
-    tunedb.open(mine).close()
+def test_a_writer_that_is_killed_leaves_the_approval_as_it_was(folder, mine):
     before = entry(folder).read_bytes()
     script = """
 import os, signal, sys

@@ -97,7 +97,7 @@ def test_wrong_files(text, error, folder):
         located(folder)
 
 
-def test_an_empty_file_says_nothing(folder):
+def test_an_empty_file_sets_nothing(folder):
     (folder / "tunedb.toml").write_text("")
     assert located(folder)[1] == "default"
 
@@ -162,9 +162,6 @@ def test_layers(folder):
     assert config.locate_layers([], folder=folder) == ()
 
 
-# ---------------------------------------------------------------------- whose file, whose databases
-
-
 STRANGER = 12345
 
 
@@ -215,12 +212,12 @@ def test_a_database_that_is_still_to_be_made_needs_no_approval(locate, folder, t
 
 
 @pytest.mark.parametrize("locate", LOCATE)
-def test_what_the_user_names_needs_no_approval(locate, theirs, folder):
+def test_databases_named_by_the_user_need_no_approval(locate, theirs, folder):
     url = [str(theirs)] if locate is config.locate_layers else str(theirs)
     locate(url, folder=folder)
 
 
-def test_what_the_environment_names_needs_no_approval(theirs, folder):
+def test_databases_named_by_the_environment_need_no_approval(theirs, folder):
     assert located(folder, TUNEDB_URL=str(theirs)) == (str(theirs), "TUNEDB_URL")
     assert server(folder, TUNEDB_SERVER=str(theirs)) == str(theirs)
 

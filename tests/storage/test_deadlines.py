@@ -143,11 +143,7 @@ def end(own, *words):
     return result.exit_code, result.stderr
 
 
-COMMANDS = [
-    ("pull", "URL"),
-    ("push", "URL"),
-    ("top", "--db", "URL"),
-]
+COMMANDS = [("pull", "URL"), ("push", "URL"), ("top", "--db", "URL")]
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -205,7 +201,7 @@ def caught(work):
     raise AssertionError("nothing was raised")
 
 
-def test_who_has_not_answered_is_said(proxy, hurried):
+def test_the_silent_server_is_named(proxy, hurried):
     with Store(proxy.url) as there:
         proxy.swallow()
         error = within_guard(lambda: caught(there.records.count))
@@ -290,14 +286,14 @@ def test_an_upgrade_is_not_cut(bare_postgres_url, hurried, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf", "1e9", "1" * 400])
-def test_a_deadline_that_is_none(text, monkeypatch):
+def test_invalid_deadlines_are_refused(text, monkeypatch):
     monkeypatch.setenv(deadlines.VARIABLE, text)
     with pytest.raises(UsageError, match=deadlines.VARIABLE) as error:
         Store("postgresql://127.0.0.1:9/none", create=False)
     assert len(str(error.value)) < 200
 
 
-def test_what_is_said_where_nothing_is_set(monkeypatch):
+def test_default_deadlines(monkeypatch):
     """STATEMENT_S, LOCK_S, CONNECT_S"""
     monkeypatch.delenv(deadlines.VARIABLE, raising=False)
     monkeypatch.delenv("PGOPTIONS", raising=False)
@@ -306,9 +302,11 @@ def test_what_is_said_where_nothing_is_set(monkeypatch):
         "connect_timeout": limits.CONNECT_S,
         "options": f"-c statement_timeout=60000 -c lock_timeout={limits.LOCK_S * 1000}",
     }
-    said = deadlines.connect_parameters(1, {"options": "-c work_mem=1MB", "connect_timeout": "7"})
-    assert said["options"].endswith("-c lock_timeout=500 -c work_mem=1MB")
-    assert said["connect_timeout"] == "7"
+    parameters = deadlines.connect_parameters(
+        1, {"options": "-c work_mem=1MB", "connect_timeout": "7"}
+    )
+    assert parameters["options"].endswith("-c lock_timeout=500 -c work_mem=1MB")
+    assert parameters["connect_timeout"] == "7"
 
 
 def test_no_deadline_depends_on_the_time_of_day():

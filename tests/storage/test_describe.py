@@ -1,9 +1,7 @@
 """What a database is."""
 
-import sqlite3
-from contextlib import closing
-
 import pytest
+from builders import sql
 
 import tunedb
 from tunedb.errors import NotFoundError, SchemaError
@@ -35,8 +33,7 @@ def test_describe_a_bare_server_database(bare_postgres_url):
 def test_another_programs_file_is_never_changed(use, tmp_path):
     """Going into WAL mode alone would write into it."""
     path = tmp_path / "other.db"
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("CREATE TABLE x (y)")
+    sql(path, "CREATE TABLE x (y)")
     before = path.read_bytes()
     assert describe.describe(path).state == "foreign"
     with pytest.raises(SchemaError, match="another program"):
@@ -45,7 +42,7 @@ def test_another_programs_file_is_never_changed(use, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["other.db"]
 
 
-def test_what_cannot_be_described(sqlite_file, tmp_path):
+def test_invalid_databases_are_not_described(sqlite_file, tmp_path):
     before = sqlite_file.read_bytes()
     describe.describe(sqlite_file)
     assert sqlite_file.read_bytes() == before

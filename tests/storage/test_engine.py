@@ -3,19 +3,12 @@ import traceback
 from pathlib import Path
 
 import pytest
-from builders import OWN, make_measurement
+from builders import OWN, make_measurement, sql
 from sqlalchemy import bindparam, exc, literal, select
 
 from tunedb.errors import BusyError, FormatError, SchemaError, StorageError, TuneDBError, UsageError
 from tunedb.storage import engine, schema
-from tunedb.storage.engine import (
-    Prepared,
-    convert,
-    parse_url,
-    same_database,
-    show_url,
-    sqlite_path,
-)
+from tunedb.storage.engine import Prepared, convert, parse_url, same_database, show_url, sqlite_path
 from tunedb.storage.store import Store
 
 
@@ -103,7 +96,7 @@ def pragmas(store, connection):
     return found
 
 
-def test_what_holds_on_every_sqlite_connection(sqlite_file):
+def test_settings_of_sqlite_connections(sqlite_file):
     expected = {
         "journal_mode": "wal",
         "synchronous": 1,  # NORMAL
@@ -124,9 +117,7 @@ def test_what_holds_on_every_sqlite_connection(sqlite_file):
     with Store(sqlite_file, read_only=True) as store:
         reading = pragmas(store, store._db.reader())
         assert reading == {**expected, "synchronous": reading["synchronous"]}
-    connection = sqlite3.connect(sqlite_file)
-    tables = connection.execute("PRAGMA table_list").fetchall()
-    connection.close()
+    tables = sql(sqlite_file, "PRAGMA table_list")
     for _, name, kind, *_, strict in tables:
         if not name.startswith(("sqlite_", "alembic_")):
             assert (name, kind, strict) == (name, "table", 1)

@@ -13,6 +13,7 @@ from builders import FOREIGN, OWN, make_measurement, make_session, make_workload
 from click.testing import CliRunner
 from effort import spread
 from exchanges import digests, fill, rename
+from raising import raises_line
 from sqlalchemy.engine import make_url
 
 from tunedb import identity
@@ -80,8 +81,6 @@ def served(url):
     return [bool(row[0]) for row in ask(url, "SELECT served FROM measurement ORDER BY id")]
 
 
-# ---- what a writer cannot say --------------------------------------------------------------------
-
 MEASUREMENT = """
     INSERT INTO measurement (digest, program_id, workload_id, target_id, status, run_secs, mean,
         measured_at, occurrence, source_id, served)
@@ -142,7 +141,7 @@ REFUSED = {
 }
 
 
-def test_what_a_writer_cannot_say(shared):
+def test_writers_cannot_change_protected_rows(shared):
     """Attack 7: who inserts is refused what identifies, ranks or serves."""
     with Store(shared("tunedb_owner")) as server:
         server.records.add([make_measurement(20)], FOREIGN)
@@ -200,7 +199,7 @@ def test_the_server_derives(shared):
     assert (1, 1.0, 1) in ask(mallory, found, own)
 
 
-def test_times_that_are_none(shared):
+def test_servers_refuse_invalid_run_times(shared):
     for times, words in (
         ("'\\x000000000000f07f'", "not finite"),
         ("'\\x00'", "run times of 1 bytes"),
@@ -229,7 +228,7 @@ def test_means_are_those_of_python(postgres_url):
         assert connection.execute("SELECT tunedb_mean('', 1)").fetchone() == (None,)
 
 
-def test_what_a_large_merge_writes_is_whole(shared):
+def test_large_merges_write_whole_databases(shared):
     with Store(shared("alice")) as store:
         made = [
             make_measurement(n, (1e-3 / (n + 1), 3e-3), workload=n % 3, empty=n % 7 == 0)
@@ -240,9 +239,6 @@ def test_what_a_large_merge_writes_is_whole(shared):
         store.records.add([make_measurement(150)], FOREIGN)
     report = check.check(shared("bob"))
     assert report.problems == []
-
-
-# ---- what a writer can say -----------------------------------------------------------------------
 
 
 def test_everything_that_is_promised(shared, alices, file, tmp_path):
@@ -300,11 +296,8 @@ def test_a_known_record_gets_a_better_source(shared, alices, file):
         ask(shared("mallory"), "UPDATE measurement SET source_id = 1 WHERE source_id > %s", own + 1)
 
 
-# ---- retractions and accounts --------------------------------------------------------------------
-
-
 def test_retractions_come_from_the_database_s_account(shared, alices, file):
-    """What is relayed for others is left out and told, and the push goes on."""
+    """A push leaves out relayed retractions, reports them and goes on."""
     with Store(alices) as here, Store(file(CAROLS)) as carols:
         fill(carols, 70)
         carols.trust.retract([1], "a test")
@@ -345,9 +338,8 @@ def test_a_database_pushes_with_one_account(shared, alices, file):
     forged = shutil.copyfile(alices, alices.with_name("forged.db"))
     with Store(forged) as store:
         fill(store, 80)
-        with pytest.raises(StorageError, match=f"{ALICES} pushes as alice") as error:
+        with raises_line(StorageError, match=f"{ALICES} pushes as alice") as error:
             push(store, shared("mallory"))
-        assert "\n" not in str(error.value)
         assert ask(shared("bob"), "SELECT count(*) FROM measurement") == [(5,)]
         mended = re.search(r"UPDATE account SET .*'$", str(error.value)).group()
         ask(shared("tunedb_owner"), mended)
@@ -384,9 +376,6 @@ def test_the_owner_s_own_work(shared, alices):
         assert push(here, owner, full=True).new == 2
 
 
-# ---- guards that are gone ------------------------------------------------------------------------
-
-
 def test_the_names_are_those_of_the_migration(postgres_url):
     script = importlib.import_module("tunedb.migrations.versions.0007_server_guards")
     made = "\n".join(script.GUARDS)
@@ -417,7 +406,7 @@ GONE = {
 
 @pytest.mark.parametrize("what", spread(GONE, 2))
 def test_a_guard_that_is_gone(what, shared, alices):
-    """Writers are told which, and the command that brings it back."""
+    """Writers read its name and the command that restores it."""
     sql, words = GONE[what]
     owner = shared("tunedb_owner")
 

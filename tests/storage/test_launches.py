@@ -1,11 +1,10 @@
 """Launches of kernels and their counters: what they may be, and how they are stored."""
 
 import math
-import sqlite3
-from contextlib import closing
 
+import orjson
 import pytest
-from builders import FOREIGN, OWN, make_measurement
+from builders import FOREIGN, OWN, make_measurement, sql
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from tunedb import limits
 from tunedb.cli import main
 from tunedb.errors import FormatError, NotFoundError
+from tunedb.features.base import feature_set
 from tunedb.formats.gpu.kernels import gpu_target, kernel_workload
 from tunedb.identity import canonical_json
 from tunedb.launches import CounterSet, Launch, counters_of, values_of
@@ -49,11 +49,8 @@ def measured(number, *, kernel=WORKLOAD, target=TARGET, **fields):
     return Measurement(made, fields.pop("secs", (1e-3 * number,)), **fields)
 
 
-# ---------------------------------------------------------------------- what they may be
-
-
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"threads": 0}, "threads of a block"),
         ({"threads": limits.MAX_BLOCK_THREADS + 1}, "threads of a block"),
@@ -75,8 +72,8 @@ def measured(number, *, kernel=WORKLOAD, target=TARGET, **fields):
         ({"counter_set": COUNTERS, "values": (1.0,) * 3}, "3 values of 2 counters"),
     ],
 )
-def test_what_no_launch_has(fields, said):
-    with pytest.raises(FormatError, match=said):
+def test_invalid_launches_are_refused(fields, message):
+    with pytest.raises(FormatError, match=message):
         Launch(**{"kernel": "k", "threads": 32, **fields})
 
 
@@ -106,7 +103,7 @@ NOTHING = {"tool_version": None, "compute_capability": None, "counters": ()}
     ],
     ids=["many", "name", "unit", "tool", "version", "no tool", "number", "long"],
 )
-def test_what_no_set_of_counters_has(fields):
+def test_invalid_counter_sets_are_refused(fields):
     """The last one is over MAX_COUNTER_SET_BYTES."""
     with pytest.raises(FormatError):
         CounterSet(**{"tool": "ncu", **NOTHING, **fields})
@@ -175,18 +172,15 @@ def test_counters_come_back(counters):
 @pytest.mark.parametrize(
     "body", [b"{", b"{}", b'["a"]', b'[["a"]]', b'[["a",1]]', b'[["a","","b"]]']
 )
-def test_counters_that_are_none(body):
+def test_invalid_counters_are_refused(body):
     with pytest.raises(FormatError):
         counters_of(body)
 
 
-def test_values_that_are_none():
+def test_values_of_a_wrong_length_are_refused():
     assert values_of(None) == ()
     with pytest.raises(FormatError, match="7 bytes"):
         values_of(b"\0" * 7)
-
-
-# ---------------------------------------------------------------------- in a database
 
 
 def test_launches_are_stored_once(store):
@@ -203,7 +197,7 @@ def test_launches_are_stored_once(store):
     assert check(store.url).problems == []
 
 
-def test_launches_that_are_learnt_later(store):
+def test_launches_that_are_added_later(store):
     bare = measured(1, launches=())
     store.records.add([bare], OWN)
     assert store.launches.for_record(1) == []
@@ -263,7 +257,7 @@ def test_a_pass_over_all_launches(store, monkeypatch):
     assert threads() == [32, 64, 128]
 
 
-def test_what_is_foreign_is_told(store):
+def test_launches_name_the_trust_of_their_source(store):
     store.records.add([measured(1)], FOREIGN)
     (row,) = store.launches.iterate()
     assert row.trust == FOREIGN.trust
@@ -312,8 +306,7 @@ DAMAGES = [
 def test_damage_is_found(statement, problem, sqlite_file):
     with Store(sqlite_file) as store:
         store.records.add([measured(1), measured(2)], OWN)
-    with closing(sqlite3.connect(sqlite_file)) as connection, connection:
-        connection.execute(statement)
+    sql(sqlite_file, statement)
     found = [(one.check, one.table, one.id) for one in check(sqlite_file).problems]
     assert problem in found
 
@@ -336,9 +329,6 @@ def test_the_record_of_the_last_launch_stays(store):
     store.launches.add([(records[2], profiled(3))])
     prune(store, plan(store, PruneRules(selection=Selection(best=1, rest=0))))
     assert [row.record_id for row in store.launches.iterate()] == [3]
-
-
-# ---------------------------------------------------------------------- what is no module
 
 
 def test_steps_and_signature():
@@ -367,7 +357,7 @@ def test_parameters_that_are_allowed(value):
 
 
 @pytest.mark.parametrize(
-    ("names", "values", "said"),
+    ("names", "values", "message"),
     [
         (["a b"], [1], "a parameter is called"),
         (["1a"], [1], "a parameter is called"),
@@ -388,8 +378,8 @@ def test_parameters_that_are_allowed(value):
         (["a"] * (limits.MAX_FOREIGN_STEPS + 1), [], "list of at most"),
     ],
 )
-def test_parameters_that_are_refused(names, values, said):
-    with pytest.raises(FormatError, match=said):
+def test_parameters_that_are_refused(names, values, message):
+    with pytest.raises(FormatError, match=message):
         judged(names, values)
 
 
@@ -421,8 +411,6 @@ def run(path, *arguments, code=0):
 
 def test_nothing_is_trained_on_kernels(kernels):
     """And nothing fails for them: they are left out."""
-    from tunedb.features.base import feature_set
-
     with Store(kernels) as store:
         steps = feature_set("steps")
         assert store.features.coverage(steps).programs == 0
@@ -447,7 +435,6 @@ def test_commands_show_kernels(kernels):
     assert "block_size_x = 32" in shown
     assert "dram__bytes.sum" in shown
     assert "32 x 1 x 1" in shown
-    import orjson
 
     row = orjson.loads(run(kernels, "show", "2", "--json"))
     (launch,) = row["launches"]
@@ -460,7 +447,7 @@ def test_commands_show_kernels(kernels):
     assert orjson.loads(run(kernels, "db", "info", "--json"))["counts"]["launches"] == 3
 
 
-def test_words_of_launches_do_no_harm(sqlite_file):
+def test_texts_of_launches_are_escaped(sqlite_file):
     """Their names come from files of others."""
     evil = "\x1b]0;owned\x07"
     counters = CounterSet(evil, evil, evil, ((evil, evil),))

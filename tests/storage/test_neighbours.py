@@ -101,7 +101,7 @@ def test_by_default_only_modules_are_neighbours(store):
 @pytest.mark.parametrize(
     "asked", [Signature(), Signature("f", None, "matmul"), Signature("f", (), "softmax")]
 )
-def test_of_an_unknown_workload_there_are_none(store, asked):
+def test_an_unknown_workload_has_no_neighbours(store, asked):
     put(store, matmul(1))
     assert store.workloads.neighbours(asked, HERE, **ANY) == []
 
@@ -116,15 +116,12 @@ def test_odd_questions(store):
         store.workloads.neighbours(99, HERE)
 
 
-def test_rows_that_say_nothing_are_read_anew(store):
+def test_empty_signatures_are_computed_again(store):
     near = put(store, matmul(1))
     empty = dict.fromkeys(("function", "arguments", "family", "flops"))
     with store._db.transaction() as connection:
         connection.execute(update(schema.workload).values(**empty))
     assert ids_of(store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)) == [near]
-
-
-# ---------------------------------------------------------------------- donors
 
 
 def test_donors_are_the_best_programs_each_once(store):
@@ -155,9 +152,6 @@ def test_donors_of_several_targets_are_ranked_together(store):
     store.records.add([measure(slow, 0, (2e-3,)), measure(fast, 1, (1e-3,))], OWN)
     (near,) = store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)
     assert [one.digest for one in store.answers.donors(near, 5)] == [fast.digest, slow.digest]
-
-
-# ---------------------------------------------------------------------- courses
 
 
 def test_a_course_has_every_trial_in_order(store):

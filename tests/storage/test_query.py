@@ -8,6 +8,7 @@ import pytest
 from builders import (
     FOREIGN,
     OWN,
+    add,
     make_graph,
     make_measurement,
     make_program,
@@ -16,7 +17,7 @@ from builders import (
     make_workload,
 )
 from effort import examples
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tunedb.errors import NotFoundError, SchemaError, UsageError
@@ -46,16 +47,9 @@ from tunedb.storage.store import Store
 _fresh = count(1_000)
 
 
-def add(store, *measurements, source=OWN):
-    ids, _ = store.batches.add(measurements, source)
-    return ids
-
-
 def ids_of(records):
     return [record.id for record in records]
 
-
-# ---------------------------------------------------------------------- top-k
 
 rows = st.lists(
     st.fixed_dictionaries(
@@ -78,10 +72,7 @@ rows = st.lists(
 SOURCES = {"own": OWN, "foreign": FOREIGN, "verified": Source("v", trust=Trust.VERIFIED)}
 
 
-@settings(
-    max_examples=examples(60),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=examples(60))
 @given(rows=rows, k=st.integers(0, 30), data=st.data())
 def test_top_k_is_what_a_sorted_list_says(store, rows, k, data):
     first = next(_fresh) * 10
@@ -160,34 +151,6 @@ def id_of(store, measurement):
     raise AssertionError("not stored")
 
 
-def test_ties_come_in_order_of_insertion(store):
-    ids = add(store, *(make_measurement(i, (0.5,)) for i in range(6)))
-    ids += add(store, make_measurement(6, (0.25, 0.75)), make_measurement(7, (0.5,)))
-    assert ids_of(store.records.top_k([1], [1], 5)) == ids[:5]
-    assert ids_of(store.records.top_k([1], None, 100)) == ids
-
-
-def test_ties_across_workloads_and_targets_come_in_order_of_insertion(store):
-    batch = [make_measurement(i, (0.5,), workload=i % 2, target=i // 2 % 2) for i in range(8)]
-    ids = add(store, *batch)
-    assert ids_of(store.records.top_k([2, 1], [2, 1], 8)) == ids
-    assert ids_of(store.records.top_k([2, 1], None, 3)) == ids[:3]
-
-
-def test_a_record_of_another_target_or_workload_is_never_an_answer(store):
-    ids = add(
-        store,
-        make_measurement(0, (0.1,), workload=0, target=0),
-        make_measurement(0, (0.2,), workload=0, target=1),
-        make_measurement(0, (0.3,), workload=1, target=0),
-    )
-    assert ids_of(store.records.top_k([1], [2])) == ids[1:2]
-    assert ids_of(store.records.top_k([2], [1])) == ids[2:]
-    assert store.records.top_k([2], [2]) == []
-    assert store.records.top_k([], [1]) == store.records.top_k([1], []) == []
-    assert store.records.top_k([99], [99]) == []
-
-
 def test_k(store):
     ids = add(store, *(make_measurement(i, (0.1 * (i + 1),)) for i in range(12)))
     assert len(store.records.top_k([1])) == 10
@@ -196,6 +159,8 @@ def test_k(store):
     assert len(store.records.top_k([1], None, 2**62)) == 12
     with pytest.raises(UsageError, match="k must not be negative, got -1"):
         store.records.top_k([1], None, -1)
+    assert store.records.top_k([], [1]) == store.records.top_k([1], []) == []
+    assert store.records.top_k([99], [99]) == []
 
 
 @pytest.mark.parametrize("number", [2**63, 2**70, -(2**70)])
@@ -270,18 +235,6 @@ def test_the_target_check_walks_no_table_on_sqlite(sqlite_file):
     assert not any(line.startswith("SCAN measurement") for line in plan)
 
 
-# ---------------------------------------------------------------------- records
-
-
-def test_record_and_digest(store):
-    (id_,) = add(store, make_measurement(0))
-    assert store.records.get(id_).measurement == make_measurement(0)
-    assert store.records.get(id_).measurement.digest == make_measurement(0).digest
-    with pytest.raises(NotFoundError, match="no record 99") as caught:
-        store.records.get(99)
-    assert str(caught.value).startswith(store.location)
-
-
 def test_iterate(store, monkeypatch):
     monkeypatch.setattr(query_records, "_PAGE", 4)
     batch = [make_measurement(i, (0.1,), workload=i % 2, target=i % 3) for i in range(12)]
@@ -329,9 +282,6 @@ def test_history_is_in_order_of_time(store):
     assert store.records.history([]) == store.records.history([99]) == []
 
 
-# ---------------------------------------------------------------------- summaries
-
-
 def test_an_empty_database(store):
     assert store.counts() == Counts(*[0] * 12)
     assert store.records.count() == store.names.last_workload() == 0
@@ -352,28 +302,16 @@ def test_counts(store):
     store.trust.retract(ids[:1], "x")
     store.quarantine.add([Quarantined("f", 1, "r", b"")], FOREIGN)
     assert store.counts() == Counts(
-        workloads=2,
-        targets=2,
-        sketches=1,
-        tails=1,
-        programs=2,
-        measurements=3,
-        failed=1,
-        sessions=0,
-        sources=2,
-        quarantined=1,
-        retracted=1,
-        launches=0,
+        **{"workloads": 2, "targets": 2, "sketches": 1, "tails": 1, "programs": 2},
+        **{"measurements": 3, "failed": 1, "quarantined": 1, "retracted": 1},
+        **{"sessions": 0, "sources": 2, "launches": 0},
     )
-    assert all(type(n) is int for n in vars_of(store.counts()))
+    counts = store.counts()
+    assert all(type(getattr(counts, name)) is int for name in counts.__slots__)
     assert store.records.count() == 3
     assert store.records.count([1]) == 2
     assert store.records.count([1, 2]) == 3
     assert store.records.count([]) == 0
-
-
-def vars_of(record):
-    return [getattr(record, name) for name in record.__slots__]
 
 
 def test_workload_summaries(store):
@@ -423,9 +361,6 @@ def test_failures_are_counted_by_kind(store):
     assert store.records.failures() == {"timeout": 2, "crash": 1}
 
 
-# ---------------------------------------------------------------------- workloads and targets
-
-
 def test_ids_by_digest(store):
     id_ = store.workloads.add(make_workload(3))
     assert store.workloads.id_of(make_workload(3).digest) == id_
@@ -436,10 +371,11 @@ def test_ids_by_digest(store):
     assert store.names.last_workload() == id_
 
 
-@pytest.mark.parametrize("table", ["workload", "target", "source", "session"])
-def test_what_is_not_there(store, table):
-    with pytest.raises(NotFoundError, match=f"no {table} 7"):
+@pytest.mark.parametrize("table", ["record", "workload", "target", "source", "session"])
+def test_missing_rows_are_reported(store, table):
+    with pytest.raises(NotFoundError, match=f"no {table} 7") as caught:
         getattr(store, f"{table}s").get(7)
+    assert str(caught.value).startswith(store.location)
 
 
 def test_names_make_equivalents(store):
@@ -556,9 +492,6 @@ def test_compatible_targets(store):
     wanted = Target.from_config({"kind": "llvm", "mcpu": "skylake", "opt-level": 3})
     assert store.targets.compatible(wanted) == ids[:2]
     assert store.targets.compatible(Target.from_config({"kind": "llvm"})) == ids[4:]
-
-
-# ---------------------------------------------------------------------- the rest
 
 
 def test_a_database_without_its_name_is_refused(store, store_url):

@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 from builders import make_measurement, make_session, make_target, make_trace, make_workload
 from effort import examples
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
@@ -71,9 +71,6 @@ def served(store, id_):
     return bool(rows[0].served)
 
 
-# ---------------------------------------------------------------------- the rule
-
-
 @pytest.mark.parametrize("later", [False, True], ids=["known", "later"])
 @pytest.mark.parametrize("subject", OF_RECORDS)
 @pytest.mark.parametrize(
@@ -92,11 +89,7 @@ def test_who_may_take_back_what(store, of, by, counts, subject, later):
     keys = {"ours": store.key, "theirs": THEIRS, "others": OTHERS}
     measurement = make_measurement(0, session=make_session())
     source_id, digest = add_source(store, "them", key=keys[of])
-    named = {
-        "measurement": measurement.digest,
-        "source": digest,
-        "session": make_session().digest,
-    }
+    named = {"measurement": measurement.digest, "source": digest, "session": make_session().digest}
     if later:
         assert take_back(store, named[subject], keys[by], subject) == 1
     id_ = add_under(store, measurement, source_id, Trust.OWN)
@@ -128,7 +121,7 @@ def test_a_retraction_is_known_once(store):
 
 
 def test_a_better_source_frees_a_record_of_one_that_was_taken_back(store):
-    """The record itself was never said to be wrong; its session's word stays with it."""
+    """Nobody retracted the record itself; the retraction of its session stays."""
     session = make_session()
     plain, throttled = make_measurement(0), make_measurement(1, session=session)
     stranger = Source("stranger", SourceKind.FILE, Trust.FOREIGN)
@@ -167,9 +160,6 @@ def test_an_empty_table_costs_one_look():
     store.close()
 
 
-# ---------------------------------------------------------------------- any sequence of changes
-
-
 class Universe:
     """Sources, sessions and measurements that no other example has, and a model of the rules."""
 
@@ -186,7 +176,7 @@ class Universe:
         ]
         self.sessions = [Session(f"{self.number}/{n}", n, b"{}") for n in range(2)]
         self.measurements = [self.make(index) for index in range(8)]
-        #: Index of a measurement → its source; who said what.
+        #: Index of a measurement → its source; retractions with their givers.
         self.known, self.retractions = {}, set()
 
     def make(self, index):
@@ -297,10 +287,7 @@ changes = st.lists(
 )
 
 
-@settings(
-    max_examples=examples(80),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=examples(80))
 @given(changes=changes)
 def test_top_k_never_returns_untrusted_retracted_failed_or_other_targets_records(store, changes):
     """Promise 11, and that `served` is what a derivation from scratch says, after any changes."""
@@ -354,18 +341,3 @@ def test_readers_leave_out_what_a_session_or_source_was_taken_back_with(store):
     store.trust.retract_source(1, "all of it")
     assert store.programs.measured([1], 1, [1, 2]) == []
     assert list(store.answers.iterate()) == []
-
-
-def test_a_store_that_was_opened_read_only_takes_nothing_back(sqlite_file):
-    from tunedb.errors import StorageError
-
-    with Store(sqlite_file) as store:
-        store.records.add([make_measurement()], Source("us"))
-    with Store(sqlite_file, read_only=True) as store:
-        for change in (
-            lambda: store.trust.retract([1], "x"),
-            lambda: store.trust.retract_source(1, "x"),
-            lambda: store.trust.set(1, Trust.FOREIGN),
-        ):
-            with pytest.raises(StorageError, match="read-only"):
-                change()

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import pytest
 from builders import make_measurement, make_session
 from exchanges import OWN, away, fill
+from raising import raises_line
 from sqlalchemy.engine import make_url
 
 from tunedb import limits
@@ -39,20 +40,19 @@ def test_a_store_that_waits(postgres_server, postgres_url):
         assert store.records.failures() == {"crash": 1}
 
 
-def test_patience_ends(postgres_server, postgres_url):
+def test_retries_end(postgres_server, postgres_url):
     with Store(postgres_url) as store:
         store.set_retry_timeout(0.5)
         with away(postgres_server, postgres_url):
             for work in (lambda: fill(store, 1), store.records.count):
                 began = time.monotonic()
-                with pytest.raises(UnreachableError) as caught:
+                with raises_line(UnreachableError):
                     work()
-                assert "\n" not in str(caught.value)
                 assert 0.2 < time.monotonic() - began < 10
         assert store.records.count() == 0
 
 
-def test_nobody_waits_unasked(postgres_server, postgres_url):
+def test_no_retries_by_default(postgres_server, postgres_url):
     with Store(postgres_url) as store, away(postgres_server, postgres_url):
         began = time.monotonic()
         with pytest.raises(UnreachableError):
@@ -87,12 +87,12 @@ def test_a_server_that_does_not_accept_is_given_up_soon():
 
 
 @pytest.mark.parametrize("name", ["connect_timeout", "keepalives_idle"])
-def test_what_a_url_says_counts(postgres_url, name):
+def test_options_of_the_url_override_defaults(postgres_url, name):
     with Store(f"{postgres_url}&{name}=7") as store:
         driver = store._db.engine.connect()
-        told = driver.connection.driver_connection.info.get_parameters()
+        parameters = driver.connection.driver_connection.info.get_parameters()
         driver.close()
-    assert told[name] == "7"
+    assert parameters[name] == "7"
 
 
 def test_an_account_that_does_not_exist_is_not_waited_for(postgres_url):

@@ -78,7 +78,7 @@ def test_runs_of_networks_come_back_as_they_were_stored(store):
 @pytest.mark.parametrize(
     "network", [None, 3, {}, NETWORK.as_json() | {"latency": "fast"}, {"name": "net"}]
 )
-def test_what_is_no_run_of_a_network_is_left_out(store, network):
+def test_invalid_network_runs_are_left_out(store, network):
     store.sessions.add(end_of_run(1, network))
     store.sessions.add(session(2, b'{"run":[]}'))
     assert store.runs.networks() == []

@@ -31,7 +31,7 @@ def rows_of(store):
     return {row.name: row for row in store.sources.summaries()}
 
 
-def test_promotion_serves_what_is_valid(store):
+def test_promotion_serves_valid_records(store):
     store.records.add(
         [
             make_measurement(0, (0.2,)),
@@ -53,7 +53,7 @@ def test_promotion_serves_what_is_valid(store):
     assert store.records.best([1]) is None
 
 
-def test_readers_of_the_same_store_hear_of_it(store):
+def test_readers_of_the_same_store_see_the_new_trust(store):
     store.records.add([make_measurement()], FOREIGN)
     assert store.records.get(1).source.trust is Trust.FOREIGN
     store.trust.set(1, Trust.OWN)
@@ -72,7 +72,7 @@ def test_a_dry_run_counts_and_changes_nothing(store):
 
 
 @pytest.mark.parametrize("trust", [Trust.OWN, Trust.VERIFIED])
-def test_no_promotion_of_traces_that_are_not_allowed(store, trust):
+def test_traces_that_are_not_allowed_block_promotion(store, trust):
     store.records.add(
         [make_measurement(0), with_sketch(1, EVIL), with_sketch(2, b'[["Evil",[],[],[]]]')],
         FOREIGN,
@@ -101,7 +101,7 @@ def test_failed_records_are_checked_too(store):
         store.trust.set(1, Trust.VERIFIED)
 
 
-def test_what_comes_while_a_source_is_checked_is_checked_as_well(store, store_url, monkeypatch):
+def test_records_added_during_the_check_are_checked(store, store_url, monkeypatch):
     store.records.add([make_measurement(0)], FOREIGN)
     calls = []
     last_record, refused_records = store.batches.last_id, store.answers.rejected
@@ -124,14 +124,14 @@ def test_what_comes_while_a_source_is_checked_is_checked_as_well(store, store_ur
     assert store.sources.get(1).trust is Trust.FOREIGN
 
 
-def test_own_records_were_never_foreign(store):
+def test_own_records_are_not_checked(store):
     """What was made here is not measured by the list of what strangers may send."""
     store.records.add([with_sketch(1, EVIL)], OWN)
     assert store.trust.set(1, Trust.VERIFIED) == 0
     assert store.trust.set(1, Trust.OWN) == 0
 
 
-def test_nothing_of_a_workload_changes_with_trust(store):
+def test_trust_does_not_change_workloads(store):
     script = "# from tvm.script import tirx as T"
     workload = make_workload(1, tvm_version="0.25.0", script=script)
     store.records.add([make_measurement(0, workload=workload)], FOREIGN)
@@ -161,7 +161,7 @@ def test_a_merged_source_does_not_fix_the_version_of_a_workload(store):
         assert other.workloads.get(1).tvm_version == "0.27.0"
 
 
-def test_sources_say_what_they_have(store):
+def test_sources_count_their_records(store):
     store.records.add([make_measurement(n) for n in range(3)], OWN)
     store.records.add(
         [make_measurement(5, None), make_measurement(6, session=make_session())], FOREIGN
@@ -184,7 +184,7 @@ def test_sources_say_what_they_have(store):
     assert (own.served, own.retracted, own.reason) == (0, 3, "busy machine")
 
 
-def test_how_many_records_would_stop_being_served(store):
+def test_count_of_records_that_would_stop_being_served(store):
     session = make_session()
     store.records.add([make_measurement(n) for n in range(3)], OWN)
     store.records.add([make_measurement(n, session=session) for n in range(3, 5)], OWN)
@@ -210,7 +210,7 @@ def test_finding_sessions(store):
         assert store.sessions.find(text) == []
 
 
-def test_what_is_not_there(store):
+def test_missing_sources_and_sessions_are_reported(store):
     for change in (
         lambda: store.trust.set(7, Trust.OWN),
         lambda: store.trust.retract_source(7, "x"),

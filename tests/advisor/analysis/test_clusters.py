@@ -54,7 +54,7 @@ def test_three_rows_and_two_different_ones():
     assert list(found.silhouettes) == [2]
 
 
-def test_without_scikit_learn_one_line_says_what_to_do(monkeypatch):
+def test_without_scikit_learn_one_line_gives_advice(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
     with pytest.raises(PluginError, match=r"pip install 'tunedb\[advise\]'"):
         cluster(clouds(5, 5))

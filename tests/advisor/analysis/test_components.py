@@ -30,7 +30,7 @@ def test_standardised_inputs_have_mean_0_and_variance_1():
     assert found.rows.tolist() == list(range(40))
 
 
-def test_what_says_nothing_is_left_out_and_gaps_are_filled_with_the_median():
+def test_constant_inputs_are_left_out_and_gaps_get_the_median():
     found = standardise(
         inputs(
             constant=[5, 5, 5, 5],

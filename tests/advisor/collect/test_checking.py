@@ -21,7 +21,7 @@ def test_equal_bytes_are_equal(data, kind):
 
 
 @pytest.mark.parametrize(
-    ("expected", "found", "told"),
+    ("expected", "found", "message"),
     [
         ("sum 1.0000", "sum 1.0005", None),
         ("sum=1.0000;", "sum=1.0005;", None),
@@ -39,8 +39,8 @@ def test_equal_bytes_are_equal(data, kind):
         ("1000", "1_000", "word 1 is 1_000 instead of 1000"),
     ],
 )
-def test_texts_within_a_tolerance(expected, found, told):
-    assert difference(expected.encode(), found.encode(), CLOSE) == told
+def test_texts_within_a_tolerance(expected, found, message):
+    assert difference(expected.encode(), found.encode(), CLOSE) == message
 
 
 def test_without_a_tolerance_each_byte_counts():
@@ -65,7 +65,7 @@ def floats(*values):
 
 
 @pytest.mark.parametrize(
-    ("expected", "found", "told"),
+    ("expected", "found", "message"),
     [
         ((1, 2), (1, 2.001), None),
         ((1, 2), (1, 2.01), "1 of 2 numbers differ; number 2 is 2.01 instead of 2"),
@@ -77,9 +77,9 @@ def floats(*values):
         ((1,), (1, 2), "8 bytes instead of 4"),
     ],
 )
-def test_arrays(expected, found, told):
+def test_arrays(expected, found, message):
     output = OutputConfig(type="float32", tolerance=1e-3)
-    assert difference(floats(*expected), floats(*found), output) == told
+    assert difference(floats(*expected), floats(*found), output) == message
 
 
 def test_bytes_that_are_no_array():
@@ -90,12 +90,12 @@ def test_bytes_that_are_no_array():
 @given(st.lists(st.floats(width=32), min_size=1, max_size=8), st.floats(0.001, 1), st.data())
 def test_arrays_agree_with_math(expected, tolerance, data):
     found = data.draw(st.lists(st.floats(width=32), min_size=len(expected), max_size=len(expected)))
-    told = difference(floats(*expected), floats(*found), OutputConfig("f", "float32", tolerance))
+    message = difference(floats(*expected), floats(*found), OutputConfig("f", "float32", tolerance))
     same = all(
         (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=tolerance)
         for a, b in zip(expected, found, strict=True)
     )
-    assert (told is None) == same
+    assert (message is None) == same
 
 
 def test_long_outputs_are_compared_byte_by_byte(monkeypatch):

@@ -12,6 +12,7 @@ from effort import long
 from msgspec.structs import replace
 
 from tunedb import limits
+from tunedb.advisor.collect import runs as module
 from tunedb.advisor.collect.collector import (
     Collector,
     VariantOutcome,
@@ -196,9 +197,6 @@ def test_a_command_that_does_not_exist(tmp_path, command):
     assert "./none: No such file" in found["32x2"].failure.message
 
 
-# ------------------------------------------------------------------------ profilers
-
-
 @pytest.mark.parametrize("tool", ["ncu", "nvprof"])
 def test_counters_of_all_groups_are_joined(tmp_path, tool):
     found, _ = collect(toy_gpu.configuration(tmp_path, tool=tool))
@@ -258,8 +256,8 @@ def test_a_program_that_ignores_the_block_is_found_out(tmp_path):
 def test_several_launches_have_times_of_their_own(tmp_path):
     """nvprof's trace tells them; under Nsight Compute the largest stands for the kernel."""
     found, _ = collect(toy_gpu.configuration(tmp_path, tool="nvprof", rest="twice"))
-    told = [(one.grid[0], one.seconds) for one in found["64x2"].launches]
-    assert told == [(16, pytest.approx(1e-3 / 64)), (2, pytest.approx(1e-5))]
+    pairs = [(one.grid[0], one.seconds) for one in found["64x2"].launches]
+    assert pairs == [(16, pytest.approx(1e-3 / 64)), (2, pytest.approx(1e-5))]
 
 
 def test_the_largest_launch_stands_for_the_kernel(tmp_path):
@@ -297,9 +295,6 @@ def test_a_profiler_that_is_missing(tmp_path):
         collect(path)
 
 
-# ------------------------------------------------------------------------ going on
-
-
 def test_an_interrupted_run_goes_on(tmp_path):
     path = toy_gpu.configuration(tmp_path)
     running = collector(path).run()
@@ -314,7 +309,6 @@ def test_an_interrupted_run_goes_on(tmp_path):
 
 def test_a_variant_that_was_cut_off_is_run_whole(tmp_path, monkeypatch):
     path = toy_gpu.configuration(tmp_path)
-    from tunedb.advisor.collect import runs as module
 
     real = module.run
     monkeypatch.setattr(module, "run", lambda *a, **k: stop(real, *a, **k))
@@ -391,9 +385,6 @@ def test_a_missing_folder(tmp_path):
         collect(path)
 
 
-# ------------------------------------------------------------------------ into the database
-
-
 @pytest.mark.parametrize("tool", ["ncu", long("nvprof"), "none"])
 def test_variants_that_differ_in_the_block_alone_are_a_slice(tmp_path, tool):
     path = toy_gpu.configuration(tmp_path, tool=tool, rest="wrong", registers='["default", 32]')
@@ -445,9 +436,6 @@ def test_a_line_of_the_state_is_the_outcome():
         from_json(row, variant)
 
 
-# ------------------------------------------------------------------------ printed times
-
-
 @pytest.mark.parametrize(
     ("text", "pattern", "unit", "seconds"),
     [
@@ -464,7 +452,7 @@ def test_printed_times(tmp_path, text, pattern, unit, seconds):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("time soon", "is not a number"),
         ("time 0", "it prints 0.0 s"),
@@ -475,8 +463,8 @@ def test_printed_times(tmp_path, text, pattern, unit, seconds):
         ("x" * limits.MAX_PRINTED_BYTES + "time 1", "it prints no time"),
     ],
 )
-def test_times_that_cannot_be(tmp_path, text, told):
+def test_invalid_times_are_refused(tmp_path, text, message):
     path = tmp_path / "out"
     path.write_text(text)
-    with pytest.raises(VariantError, match=told):
+    with pytest.raises(VariantError, match=message):
         printed_time(path, TimingConfig("output", "time (.*)", "s"))

@@ -13,7 +13,7 @@ from tunedb.advisor.collect.cuda_detection import (
 from tunedb.errors import UsageError
 
 
-def test_what_nvidia_smi_lists():
+def test_devices_of_nvidia_smi():
     listed = "0, Tesla K40c, 3.5\n1, NVIDIA GeForce RTX 2080 Ti, 7.5\n\nNo devices were found\n"
     assert parse_devices(listed) == (
         GPU("Tesla K40c", 0, "3.5"),
@@ -60,6 +60,6 @@ def test_a_device_of_the_user(text, device):
 
 
 @pytest.mark.parametrize("text", ["My GPU", "My GPU:new", ":7.5"])
-def test_a_device_that_nobody_knows(text):
+def test_a_device_that_are_unknown(text):
     with pytest.raises(UsageError, match="is not a device that tunedb knows; give its compute"):
         parse_device(text)

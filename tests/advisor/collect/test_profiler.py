@@ -1,6 +1,7 @@
 """Command lines of profilers, and launches of several runs as one."""
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -74,10 +75,8 @@ def test_a_kernel_is_known_by_its_name(name):
 
 
 def command(tool, group, **more):
-    from pathlib import Path
-
-    said = {"kernel": None, "options": (), "first": False, **more}
-    return profilers()[tool].counter_command(f"/bin/{tool}", group, Path("log.csv"), **said)
+    arguments = {"kernel": None, "options": (), "first": False, **more}
+    return profilers()[tool].counter_command(f"/bin/{tool}", group, Path("log.csv"), **arguments)
 
 
 def test_ncu():
@@ -117,7 +116,7 @@ def test_files_that_are_no_profile(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM: no\n", "ERR_NVGPUCTRPERM: no"),
         ("==27== NVPROF is profiling\n======== Error: no device\n", "no device"),
@@ -125,10 +124,10 @@ def test_files_that_are_no_profile(tmp_path):
         ("==PROF== Connected\nError of the program\n", None),
     ],
 )  # fmt: skip
-def test_what_a_profiler_complains_of(tmp_path, text, told):
+def test_messages_of_profilers(tmp_path, text, message):
     path = tmp_path / "log.csv"
     path.write_text(text)
-    assert error_message(path) == told
+    assert error_message(path) == message
     assert error_message(tmp_path / "none") is None
 
 

@@ -1,6 +1,7 @@
 """Processes: limits, leftovers, environments."""
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -35,7 +36,7 @@ def is_alive(pid):
         return False
 
 
-def test_what_is_printed_and_how_it_ended(tmp_path):
+def test_output_and_exit_status(tmp_path):
     ran = python(tmp_path, "import sys; print('out'); sys.exit('no good')")
     assert (ran.code, ran.is_ok) == (1, False)
     assert ran.stdout.read_text() == "out\n"
@@ -44,7 +45,7 @@ def test_what_is_printed_and_how_it_ended(tmp_path):
 
 
 @pytest.mark.parametrize("shell", [False, True])
-def test_a_crash_is_told_by_its_signal(tmp_path, shell):
+def test_a_crash_is_reported_by_its_signal(tmp_path, shell):
     text = "import os; os.kill(os.getpid(), 11)"
     words = [sys.executable, "-c", text]
     if shell:
@@ -75,7 +76,7 @@ def test_a_hung_command_is_killed_with_its_children(tmp_path):
     wait_for_end(pids)
 
 
-def test_what_a_command_leaves_behind_is_ended(tmp_path):
+def test_remaining_children_of_a_command_are_ended(tmp_path):
     """It ends well, and its child would go on, holding what it prints to."""
     text = (
         "import subprocess, sys\n"
@@ -96,8 +97,6 @@ def wait_for_end(pids):
 
 
 def test_an_interrupt_ends_the_command(tmp_path, monkeypatch):
-    import subprocess
-
     seen = []
 
     def interrupted(process, timeout=None):

@@ -1,5 +1,6 @@
 """Which variants there are, and how their values get into commands."""
 
+import json
 import math
 import shlex
 import subprocess
@@ -53,7 +54,7 @@ def test_blocks_keep_their_dimensions(dimensions):
         assert len(found) == 39
 
 
-def test_named_sizes_are_taken_as_they_are_and_illegal_ones_told():
+def test_named_sizes_are_taken_as_they_are_and_illegal_ones_reported():
     made, refused = make_variants(program((16, 16), sizes={"x": (8, 64), "y": (5, 32)}), K40)
     assert sorted(v.block for v in made) == [(8, 5, 1), (8, 32, 1), (16, 16, 1), (64, 5, 1)]
     assert [(r.block, r.reason) for r in refused] == [
@@ -76,7 +77,7 @@ def test_one_named_axis_leaves_the_other_to_the_device():
         ((2, 2, 128), "128 along z; the device takes 64"),
     ],
 )
-def test_what_a_device_takes(block, reason):
+def test_illegal_blocks_have_a_reason(block, reason):
     assert illegal_reason(block, K40) == reason
 
 
@@ -95,12 +96,10 @@ def test_groups_by_input_and_registers_begin_with_the_original():
     ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------ commands
-
 NASTY = "$(touch x) `ls` ; \"'\\ *"
 
 
-def test_words_stay_words():
+def test_inputs_are_not_expanded():
     variant = Variant("p", (32, 4, 2), 64, NASTY)
     command = ("./p", "-x={block_x},{block_y}", "{block_z}", "{threads}", "{input}", "{{x}}")
     assert command_for(command, variant) == ("./p", "-x=32,4", "2", "256", NASTY, "{{x}}")
@@ -140,9 +139,6 @@ def test_without_a_limit_no_flag(limit, flag):
     ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------ plans
-
-
 def plan(*programs, tool="none", device=K40, **more):
     return make_plan(Configuration(devices=(device,), programs=programs), tool=tool, **more)
 
@@ -156,15 +152,13 @@ def test_runs_are_counted():
 
 
 def test_a_plan_is_json():
-    import json
-
-    told = json.loads(json.dumps(plan(program((64,), blocks=((64,), (2048,)))).to_json()))
-    assert told["device"] == {"name": "Tesla K40c", "index": 0, "compute_capability": "3.5"}
-    assert [(v["block"], v["runs"]) for v in told["variants"]] == [([64, 1, 1], 7)]
-    assert told["refused"][0]["reason"] == "2048 threads; the device takes 1024"
+    report = json.loads(json.dumps(plan(program((64,), blocks=((64,), (2048,)))).to_json()))
+    assert report["device"] == {"name": "Tesla K40c", "index": 0, "compute_capability": "3.5"}
+    assert [(v["block"], v["runs"]) for v in report["variants"]] == [([64, 1, 1], 7)]
+    assert report["refused"][0]["reason"] == "2048 threads; the device takes 1024"
 
 
-def test_what_is_missing_is_said():
+def test_missing_programs_and_devices_are_reported():
     with pytest.raises(UsageError, match="no program is configured"):
         plan()
     with pytest.raises(UsageError, match="no device is configured; name one with --device"):

@@ -30,14 +30,14 @@ if "slow" in rest:
 if (launches := os.environ.get("TOY_LAUNCHES")):
     import json
     ignored = "ignore" in rest
-    told = {"kernel": "step", "block": [32, 2, 1] if ignored else [x, y, 1],
+    launch = {"kernel": "step", "block": [32, 2, 1] if ignored else [x, y, 1],
             "grid": [size // x + 1, 1, 1], "seconds": 1e-3 / x}
     with open(launches, "a") as file:
         file.write(json.dumps({"kernel": "clear", "block": [512, 1, 1], "grid": [1, 1, 1],
                                "seconds": 5e-6}) + "\\n")
-        file.write(json.dumps(told) + "\\n")
+        file.write(json.dumps(launch) + "\\n")
         if "twice" in rest:
-            file.write(json.dumps({**told, "grid": [2, 1, 1], "seconds": 1e-5}) + "\\n")
+            file.write(json.dumps({**launch, "grid": [2, 1, 1], "seconds": 1e-5}) + "\\n")
 value = size * (1 + 1e-9 * x)
 if "wrong" in rest and (x, y) == (16, 4):
     value += 1

@@ -16,6 +16,7 @@ from tunedb.advisor.learn.training import train
 from tunedb.advisor.observations import Label
 from tunedb.errors import IntegrityError, NotFoundError, UsageError
 from tunedb.formats.gpu.t1 import t1_input
+from tunedb.maintenance.check import check
 from tunedb.storage.store import Store
 
 #: Best at 128 threads, without doubt and without reach.
@@ -26,20 +27,20 @@ ADVISOR = Advisor("gain", "ratios", None, MODEL, temperature=0.1)
 def test_advice_without_other_blocks_in_the_slice():
     # Nothing else was measured: legal blocks are the candidates.
     small, right, large = (launch("k", i, t, 1.0) for i, t in enumerate((32, 128, 1024)))
-    told = advise(ADVISOR, [small, right, large], [0, 1, 2])
-    assert [one.label for one in told] == [Label.INCREASE, Label.NO_CHANGE, Label.DECREASE]
-    assert [one.block for one in told] == [(64, 1, 1), None, (512, 1, 1)]
-    assert [one.stake for one in told] == [None] * 3
-    assert [reason.name for reason in told[0].reasons] == ["log2 threads squared"]
-    assert told[0].reasons[0].value == 4 and told[0].reasons[0].weight == pytest.approx(0.3)
-    assert told[0].probability == max(told[0].probabilities)
-    assert sum(told[0].probabilities) == pytest.approx(1)
+    advice = advise(ADVISOR, [small, right, large], [0, 1, 2])
+    assert [one.label for one in advice] == [Label.INCREASE, Label.NO_CHANGE, Label.DECREASE]
+    assert [one.block for one in advice] == [(64, 1, 1), None, (512, 1, 1)]
+    assert [one.stake for one in advice] == [None] * 3
+    assert [reason.name for reason in advice[0].reasons] == ["log2 threads squared"]
+    assert advice[0].reasons[0].value == 4 and advice[0].reasons[0].weight == pytest.approx(0.3)
+    assert advice[0].probability == max(advice[0].probabilities)
+    assert sum(advice[0].probabilities) == pytest.approx(1)
 
 
 def test_blocks_that_ran_come_next():
     rows = [launch("k", 0, 32, 2.0), launch("k", 0, 48, 1.0)]
-    (told,) = advise(ADVISOR, rows, [0])
-    assert told.block == (48, 1, 1) and told.stake == 2.0
+    (advice,) = advise(ADVISOR, rows, [0])
+    assert advice.block == (48, 1, 1) and advice.stake == 2.0
 
 
 def test_blocks_that_a_t1_input_allows_are_the_legal_ones():
@@ -58,21 +59,21 @@ def test_blocks_that_a_t1_input_allows_are_the_legal_ones():
     assert advise(ADVISOR, rows, [0], stated={"other": allowed})[0].block == (64, 1, 1)
 
 
-def test_what_is_at_stake_is_never_below_one():
+def test_stake_is_at_least_one():
     rows = [launch("k", 0, 128, 1.0), launch("k", 0, 256, 3.0)]
     assert advise(ADVISOR, rows, [0])[0].stake == 1.0
 
 
-def test_what_such_a_step_gave_elsewhere():
+def test_expected_gain_comes_from_other_slices():
     # Two other slices, from 64 to 128 threads: 2 times and 4 times as fast.
     rows = [launch("k", 0, 64, 1.0)]
     rows += [launch("k", 1, 64, 2.0), launch("k", 1, 128, 1.0)]
     rows += [launch("k", 2, 64, 4.0), launch("k", 2, 128, 1.0)]
     # Far larger blocks, and slices where no step was possible, say nothing.
     rows += [launch("k", 3, 1024, 1.0), launch("k", 4, 64, 1.0)]
-    (told,) = advise(ADVISOR, rows, [0])
-    assert told.expected.slices == 2
-    assert (told.expected.low, told.expected.middle, told.expected.high) == (2.5, 3.0, 3.5)
+    (advice,) = advise(ADVISOR, rows, [0])
+    assert advice.expected.slices == 2
+    assert (advice.expected.low, advice.expected.middle, advice.expected.high) == (2.5, 3.0, 3.5)
     assert advise(ADVISOR, [launch("k", 0, 128, 1.0)], [0])[0].expected is None
 
 
@@ -81,10 +82,10 @@ def test_no_advice_on_what_is_out_of_reach():
     advisor = train(rows, slice_best(rows), learner="gain").advisor
     odd = {"inst_executed": 1.0, "issue_utilization": 1e6}
     strange = replace(rows[0], counters=odd, slice=b"other")
-    (told,) = advise(advisor, [*rows, strange], [len(rows)])
-    assert told.label is None and told.block is None
-    assert told.reasons == () and told.expected is None
-    assert told.probability == max(told.probabilities)
+    (advice,) = advise(advisor, [*rows, strange], [len(rows)])
+    assert advice.label is None and advice.block is None
+    assert advice.reasons == () and advice.expected is None
+    assert advice.probability == max(advice.probabilities)
 
 
 @pytest.mark.parametrize("learner", ["svm", "boosted"])
@@ -102,11 +103,11 @@ def test_counters_that_speak_for_it(learner):
         for one in rows
     ]
     advisor = replace(train(rows, labels, learner=learner, inputs="raw").advisor, reach=None)
-    told = advise(advisor, rows, range(len(rows)))
-    assert [one.label for one in told] == labels
-    strongest = [one.reasons[0].name for one in told if one.label != Label.NO_CHANGE]
+    advice = advise(advisor, rows, range(len(rows)))
+    assert [one.label for one in advice] == labels
+    strongest = [one.reasons[0].name for one in advice if one.label != Label.NO_CHANGE]
     assert strongest.count("signal") > 0.9 * len(strongest)
-    assert all(reason.weight > 0 for one in told for reason in one.reasons)
+    assert all(reason.weight > 0 for one in advice for reason in one.reasons)
 
 
 @pytest.fixture
@@ -135,8 +136,6 @@ def test_an_advisor_in_a_database(made):
 
 
 def test_a_database_with_an_advisor_is_sound(made, sqlite_file):
-    from tunedb.maintenance.check import check
-
     store, _ = made
     train_advisor(store, learner="gain")
     assert check(sqlite_file).problems == []

@@ -21,7 +21,7 @@ def score(found, method, split="kernel", held_out=""):
     return next(one for one in found.scores_of(split, held_out) if one.method == method)
 
 
-def test_what_is_learnt_holds_for_another_kernel():
+def test_advice_holds_for_a_held_out_kernel():
     rows = three(noise=0.01)
     found = evaluate(rows, slice_best(rows), methods=("gain",))
     ours = score(found, "gain")
@@ -41,9 +41,9 @@ def test_what_is_learnt_holds_for_another_kernel():
 def test_findings_are_json():
     rows = three(noise=0.01)
     found = evaluate(rows, slice_best(rows), methods=("gain",), splits=("kernel", "slice"))
-    told = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    assert told["classes"] == ["decrease", "noChange", "increase"]
-    assert len(told["gains"]) == 18 and len(told["correlation"]) == len(told["kept"])
+    report = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert report["classes"] == ["decrease", "noChange", "increase"]
+    assert len(report["gains"]) == 18 and len(report["correlation"]) == len(report["kept"])
 
 
 @pytest.mark.parametrize("learner", [long("svm"), "boosted"])
@@ -92,18 +92,18 @@ def test_advice_on_the_held_out_kernel_does_not_depend_on_its_times():
     truth = to_codes(slice_best(rows))
     position = np.flatnonzero(families(rows) == "stencil")
     left = np.flatnonzero(families(rows) != "stencil")
-    told = []
+    advice = []
     for power in (1, 2):
         changed = [replace(one, seconds=one.seconds**power) for one in rows]
         codes = np.where(families(rows) == "stencil", power, truth).astype(np.int8)
         mixed = [changed[i] if i in set(position) else rows[i] for i in range(len(rows))]
         everything = np.ones(len(rows), bool)
         case = evaluation._Case(mixed, codes, everything, ["gain"], "ratios", print)
-        told.append(evaluation._advice(case, position, left, "gain", True))
-    assert np.array_equal(*told)
+        advice.append(evaluation._advice(case, position, left, "gain", True))
+    assert np.array_equal(*advice)
 
 
-def test_profiled_launches_are_judged_and_others_only_learnt_from():
+def test_profiled_launches_are_judged_and_others_only_trained_on():
     rows = three(noise=0.01)
     bare = [
         replace(one, registers=None, counters={})

@@ -81,7 +81,7 @@ def test_contributions_add_up_to_scores():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"left": 0}, "trees are damaged"),  # a node before itself: walking would not end
         ({"feature": 9}, "trees are damaged"),
@@ -89,13 +89,13 @@ def test_contributions_add_up_to_scores():
         ({"threshold": float("nan")}, "model holds"),
     ],
 )
-def test_trees_that_are_none_are_refused(change, said):
+def test_invalid_trees_are_refused(change, message):
     values, truth = rows()
     stored = boosted.fit(values, truth, np.ones(len(truth))).to_json()
     inner = next(i for i, feature in enumerate(stored["feature"]) if feature >= 0 and i)
     for name, value in change.items():
         stored[name][inner] = value
-    with pytest.raises(FormatError, match=said):
+    with pytest.raises(FormatError, match=message):
         Boosted.from_json(stored, 4)
 
 
@@ -103,7 +103,7 @@ def test_trees_that_are_none_are_refused(change, said):
     "change",
     [{"gamma": -1}, {"vectors": [[1.0]]}, {"weights": [[0.0]]}, {"intercepts": ["a", 0, 0]}],
 )
-def test_machines_that_are_none_are_refused(change):
+def test_invalid_machines_are_refused(change):
     values, truth = rows(n=40)
     with pytest.raises(FormatError):
         SVM.from_json(svm.fit(values, truth).to_json() | change, 4)

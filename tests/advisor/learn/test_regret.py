@@ -1,5 +1,7 @@
 """What following advice costs, and what the baselines say."""
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -87,18 +89,17 @@ def test_the_interval_is_by_slice():
 def test_figures_against_scikit_learn(rows):
     metrics = pytest.importorskip("sklearn.metrics")
     truth, advice = codes(*(a for a, _ in rows)), codes(*(b for _, b in rows))
-    told = advice != NONE
-    if not told.any():
+    advised = advice != NONE
+    if not advised.any():
         assert np.isnan(accuracy(truth, advice)) and np.isnan(balanced_accuracy(truth, advice))
         return
-    import warnings
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns of advice that no row has as label
-        expected = metrics.balanced_accuracy_score(truth[told], advice[told])
+        expected = metrics.balanced_accuracy_score(truth[advised], advice[advised])
     assert balanced_accuracy(truth, advice) == pytest.approx(expected)
-    assert accuracy(truth, advice) == metrics.accuracy_score(truth[told], advice[told])
-    matrix = metrics.confusion_matrix(truth[told], advice[told], labels=range(3))
+    assert accuracy(truth, advice) == metrics.accuracy_score(truth[advised], advice[advised])
+    matrix = metrics.confusion_matrix(truth[advised], advice[advised], labels=range(3))
     assert np.array_equal(confusion(truth, advice), matrix)
 
 

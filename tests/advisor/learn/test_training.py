@@ -1,10 +1,12 @@
 """Training: what is chosen, what is refused, what is kept silent about."""
 
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from made_kernels import SIZES, kernel, launch, three
+from raising import raises_line
 
 from tunedb.advisor.labels import DECREASE, INCREASE, NO_CHANGE, slice_best, to_codes
 from tunedb.advisor.learn import evaluation, gain, geometry, training
@@ -14,7 +16,7 @@ from tunedb.advisor.learn.regret import one_step
 from tunedb.advisor.learn.splits import families, family, stratified, thin, weights
 from tunedb.advisor.learn.training import train
 from tunedb.advisor.observations import Label
-from tunedb.errors import FormatError, UsageError
+from tunedb.errors import FormatError, PluginError, UsageError
 
 
 @pytest.mark.parametrize(
@@ -131,18 +133,13 @@ def test_a_stored_advisor_is_the_same():
 @pytest.mark.parametrize(
     "body",
     [
-        b"",
-        b"[]",
-        b"{}",
-        b'{"advisor":2}',
-        b'{"advisor":1,"learner":"svm"}',
+        *(b"", b"[]", b"{}", b'{"advisor":2}', b'{"advisor":1,"learner":"svm"}'),
         b'{"advisor":1,"learner":"os.system","inputs":"raw"}',
     ],
 )
 def test_bytes_that_are_no_advisor(body):
-    with pytest.raises(FormatError) as error:
+    with raises_line(FormatError):
         Advisor.from_bytes(body)
-    assert "\n" not in str(error.value)
 
 
 def test_auto_takes_what_does_best_on_held_out_kernels():
@@ -217,14 +214,13 @@ def few(count):
     return rows, slice_best(rows)
 
 
-def test_two_samples():
-    with pytest.raises(UsageError, match="2 of 2 launches have a label, but training needs 10"):
-        train(*few(2), learner="gain")
-
-
-def test_nothing_at_all():
-    with pytest.raises(UsageError, match="tunedb import logs"):
-        train([], [], learner="gain")
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(2, "2 of 2 launches have a label, but training needs 10"), (0, "tunedb import logs")],
+)
+def test_too_few_launches(count, words):
+    with pytest.raises(UsageError, match=words):
+        train(*few(count), learner="gain")
 
 
 def test_one_class_alone():
@@ -234,7 +230,7 @@ def test_one_class_alone():
 
 
 @pytest.mark.parametrize("learner", ["gain", "svm", "boosted"])
-def test_one_class_missing_is_said_and_never_advised(learner):
+def test_one_class_missing_is_reported_and_never_advised(learner):
     if learner != "gain":
         pytest.importorskip("sklearn")
     rows = [
@@ -260,10 +256,6 @@ def test_choices_that_do_not_exist(given):
 
 
 def test_training_without_scikit_learn(monkeypatch):
-    import sys
-
-    from tunedb.errors import PluginError
-
     monkeypatch.setitem(sys.modules, "sklearn", None)
     rows = three()
     with pytest.raises(PluginError, match=r"pip install 'tunedb\[advise\]'"):
@@ -272,7 +264,7 @@ def test_training_without_scikit_learn(monkeypatch):
     assert len(advisor.advise(rows)) == len(rows)
 
 
-def test_one_kernel_is_said():
+def test_one_kernel_is_reported():
     rows = kernel("alone", 128)
     found = train(rows, slice_best(rows), learner="gain")
     assert any("one kernel (alone)" in note for note in found.notes)
