@@ -83,7 +83,8 @@ class Ledger:
 
         TVM's callbacks may store the candidates of a batch before or after the cost model's update.
         """
-        if not self._waiting or self._store.read_only:
+        # A database writes the predictions for stored programs before it closes.
+        if not self._waiting or self._store.read_only or self._store.is_closed:
             return
         try:
             ids = self._store.programs.ids(self._waiting)
@@ -109,4 +110,4 @@ class Ledger:
         self._warned = True
         where = self._store.location
         words = " ".join(str(error).removeprefix(f"{where}: ").split())[:300]
-        _log.log(level, "%s: predictions left out: %s", where, words)
+        _log.log(level, "%s: predictions are not stored yet: %s", where, words)

@@ -97,11 +97,14 @@ class StoredTask:
     best: Record | None
 
 
-class LearnsFromFailures(Protocol):
-    """A cost model that takes the candidates that failed to build."""
+class LearningModel(Protocol):
+    """A cost model that stores its predictions and learns from failed builds."""
 
     def not_built(self, failed: Sequence[tuple[Program, Any]], began: int) -> None:
         """Take the failed candidates of a batch; its first candidate was stored at `began`."""
+
+    def flush(self) -> None:
+        """Write the predictions for programs that are stored by now."""
 
 
 class Handle:
@@ -144,7 +147,7 @@ class Handle:
         self._sequences: dict[str, Iterator[int]] = {}
         self.candidates = CandidateRegistry()
         #: Cost models of this handle.
-        self.models: weakref.WeakSet[LearnsFromFailures] = weakref.WeakSet()
+        self.models: weakref.WeakSet[LearningModel] = weakref.WeakSet()
         #: Time when the first candidate of the last batch was stored, microseconds since 1970.
         self.batch_began = 0
 
@@ -347,6 +350,13 @@ class Handle:
             if self.targets.bound is None:
                 return self.store.records.count()
             return self.store.records.count(self.targets.shown())
+
+    def close(self) -> None:
+        """Write the predictions of cost models, and close the store and its layers."""
+        for model in list(self.models):
+            model.flush()
+        self.layers.close()
+        self.store.close()
 
     # ------------------------------------------------------------------ writing
 
