@@ -357,13 +357,13 @@ def _merged(rows: list[dict[str, Any]], networks: Sequence[NetworkRun]) -> list[
     known = {row["task"]: row for row in rows}
     others = []
     for network in networks:
-        for found in network_rows(network):
-            name = found["operator"]
-            times = {key: value for key, value in found.items() if key not in _SHARED}
+        for row in network_rows(network):
+            name = row["operator"]
+            times = {key: value for key, value in row.items() if key not in _SHARED}
             if name in known and "seconds" not in known[name]:
                 known[name].update(times)
             else:
-                others.append({"task": name, "calls": found["calls"], **times})
+                others.append({"task": name, "calls": row["calls"], **times})
     return rows + others
 
 
