@@ -338,9 +338,9 @@ def compile(
     """Compile a module with its best programs.
 
     Functions without a record are compiled unscheduled; on a GPU, which cannot run those, with
-    TVM's default schedules (``dlight``). In this process, the result runs on as
-    many threads as programs are measured with (:func:`~.threads.use_threads`), unless the calling
-    thread has run a parallel program of TVM's before.
+    TVM's default schedules (``dlight``). In this process, the result runs on as many threads as
+    programs are measured with (:func:`~.threads.use_threads`), unless the calling thread has run a
+    parallel program of TVM's before.
 
     Parameters
     ----------

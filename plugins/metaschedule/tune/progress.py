@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,15 @@ from ..compat import register_errors
 from ..measure.measure_callback import run_secs_of
 from ..measure.measured import is_served
 
-__all__ = ["Costs", "Monitor", "Progress", "ProgressCallback", "TaskMonitor", "TaskProgress"]
+__all__ = [
+    "Costs",
+    "Monitor",
+    "Progress",
+    "ProgressCallback",
+    "TaskMonitor",
+    "TaskProgress",
+    "total_seconds",
+]
 
 register_errors()
 
@@ -244,8 +252,8 @@ class Monitor:
             max_trials=self._max_trials,
             seconds=seconds,
             costs=self._costs(seconds),
-            latency=_total(self.tasks, [task.seconds for task in self.tasks]),
-            untuned=_total(self.tasks, [task.untuned for task in self.tasks]),
+            latency=total_seconds((task.calls, task.seconds) for task in self.tasks),
+            untuned=total_seconds((task.calls, task.untuned) for task in self.tasks),
         )
 
     def _scopes(self) -> dict[str, float]:
@@ -263,13 +271,19 @@ class Monitor:
         return Costs(**spent, starting=starting, searching=searching)
 
 
-def _total(tasks: Sequence[TaskMonitor], times: Sequence[float | None]) -> float | None:
-    """Return the seconds of all calls; None where a time or a number of calls is unknown."""
+def total_seconds(tasks: Iterable[tuple[int | None, float | None]]) -> float | None:
+    """Return the seconds of all calls of tasks, or None if one is unknown.
+
+    Parameters
+    ----------
+    tasks : iterable of (int or None, float or None)
+        Number of calls of each task, and seconds of a call.
+    """
     total = 0.0
-    for task, seconds in zip(tasks, times, strict=True):
-        if task.calls is None or seconds is None:
+    for calls, seconds in tasks:
+        if calls is None or seconds is None:
             return None
-        total += task.calls * seconds
+        total += calls * seconds
     return total
 
 

@@ -11,7 +11,7 @@ from ....records import Origin
 from ....results import Record
 from ....storage.network_runs import NetworkRun
 from ..database.database import Database
-from .progress import Costs, TaskProgress
+from .progress import Costs, TaskProgress, total_seconds
 
 __all__ = ["TaskResult", "TuningResult"]
 
@@ -128,12 +128,7 @@ class TuningResult:
 
         The calls and allocations of the runtime itself are not included.
         """
-        total = 0.0
-        for task in self.tasks:
-            if task.calls is None or task.seconds is None:
-                return None
-            total += task.calls * task.seconds
-        return total
+        return total_seconds((task.calls, task.seconds) for task in self.tasks)
 
     @property
     def served(self) -> int:
