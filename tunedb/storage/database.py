@@ -66,7 +66,7 @@ class Database:
         self.retry_timeout: float = 0
         self._reader: Connection | None = None
         self._writer: Connection | None = None
-        self.is_closed = False
+        self._closed = False
         meta = self.meta()
         if "store" not in meta:
             raise SchemaError(f"{location}: it has no store key; restore a copy")
@@ -75,7 +75,7 @@ class Database:
     def close(self) -> None:
         """Close the connections; closing twice does nothing."""
         with self.lock, converted_errors(self.location):
-            self.is_closed = True
+            self._closed = True
             for connection in (self._reader, self._writer):
                 if connection is not None:
                     connection.close()
@@ -84,7 +84,7 @@ class Database:
 
     def check_open(self) -> None:
         """Raise UsageError if the store was closed."""
-        if self.is_closed:
+        if self._closed:
             raise UsageError(f"{self.location}: the store is closed; open it again")
 
     # ------------------------------------------------------------------ writing

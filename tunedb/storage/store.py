@@ -226,11 +226,6 @@ class Store:
         """
         self._db.retry_timeout = seconds
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether the store was closed."""
-        return self._db.is_closed
-
     def close(self) -> None:
         """Close the connections; closing twice does nothing."""
         self._db.close()

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from cachetools import FIFOCache
 
+from ....errors import UsageError
+
 if TYPE_CHECKING:
     from ....models.model import Model
     from ....results import NewModel
@@ -83,8 +85,7 @@ class Ledger:
 
         TVM's callbacks may store the candidates of a batch before or after the cost model's update.
         """
-        # A database writes the predictions for stored programs before it closes.
-        if not self._waiting or self._store.read_only or self._store.is_closed:
+        if not self._waiting or self._store.read_only:
             return
         try:
             ids = self._store.programs.ids(self._waiting)
@@ -99,6 +100,8 @@ class Ledger:
                 self._store.models.add_predictions(scorer.id, scores)
             for digest, _ in known:
                 del self._waiting[digest]
+        except UsageError:  # the store is closed; closing its database wrote the predictions
+            self._waiting.clear()
         except Exception as error:
             # A model may have been pruned meanwhile; the next write adds it again.
             for scorer, _ in self._waiting.values():
