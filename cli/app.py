@@ -95,7 +95,7 @@ COMMANDS = {
     "quarantine": (
         "logs.quarantine",
         "command",
-        "List, show and retry the lines that imports did not understand.",
+        "List, show and retry the lines that imports could not parse.",
     ),
     "prune": (
         "database.prune",

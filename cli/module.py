@@ -66,7 +66,7 @@ def _sizes(
         if not (equals and name and number.isdecimal()):
             raise click.BadParameter(f"{word!r} is not NAME=NUMBER, e.g. batch=1")
         sizes.setdefault(name, []).append(int(number))
-    return {name: found[0] if len(found) == 1 else found for name, found in sizes.items()}
+    return {name: several[0] if len(several) == 1 else several for name, several in sizes.items()}
 
 
 def lowering_of(

@@ -30,16 +30,18 @@ def network_rows(network: NetworkRun) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [
         {
             "kind": "operator",
-            "operator": one.name,
-            "digest": one.workload,
-            "calls": one.calls,
-            "untuned": one.untuned,
-            "seconds": one.seconds,
-            "share": _ratio(one.seconds, network.latency),
-            "flops": None if not one.flop else _ratio(one.calls * one.flop, one.seconds),
-            "limit": one.limit_share(network.roofline),
+            "operator": operator.name,
+            "digest": operator.workload,
+            "calls": operator.calls,
+            "untuned": operator.untuned,
+            "seconds": operator.seconds,
+            "share": _ratio(operator.seconds, network.latency),
+            "flops": (
+                _ratio(operator.calls * operator.flop, operator.seconds) if operator.flop else None
+            ),
+            "limit": operator.limit_share(network.roofline),
         }
-        for one in network.operators
+        for operator in network.operators
     ]
     unknown = dict.fromkeys(column.key for column in COLUMNS)
     runtime = {

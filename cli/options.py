@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass
 class Settings:
-    """Values of the common options, which stand before or after the command."""
+    """Values of the common options, which may come before or after the command."""
 
     db: str | None = None
     verbosity: int = 0

@@ -281,7 +281,7 @@ def _fit(columns: Sequence[Column], widths: list[int], available: int) -> list[i
 
     If that is not enough, the last flexible columns get width 0; numbers are never cut.
     """
-    # Two spaces stand between columns.
+    # Two spaces separate columns.
     over = sum(widths) + 2 * (len(widths) - 1) - available
     flexible = [i for i, column in enumerate(columns) if column.flexible]
     while over > 0 and flexible:

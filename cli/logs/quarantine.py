@@ -79,7 +79,7 @@ def _file_option(function: F) -> F:
         "list": (
             "logs.quarantine",
             "list_lines",
-            "List the lines that imports did not understand.",
+            "List the lines that imports could not parse.",
         ),
         "show": ("logs.quarantine", "show_line", "Show one quarantined line."),
         "retry": (
@@ -96,7 +96,7 @@ def _file_option(function: F) -> F:
 @common_options
 @pass_settings
 def command(settings: Settings, limit: int, file: str | None) -> None:
-    """List, show and retry the lines that imports did not understand.
+    """List, show and retry the lines that imports could not parse.
 
     Without a command, it lists the lines.
 
@@ -120,7 +120,7 @@ def command(settings: Settings, limit: int, file: str | None) -> None:
 @common_options
 @pass_settings
 def list_lines(settings: Settings, limit: int, file: str | None) -> None:
-    """List the lines that imports did not understand.
+    """List the lines that imports could not parse.
 
     Each line comes with the reason, newest first. JSON and CSV also hold the line's beginning.
 

@@ -170,14 +170,14 @@ def _newest(store: Store) -> StoredModel:
     return next((model for model in reversed(models) if model.size is not None), models[-1])
 
 
-def _importance(store: Store, found: StoredModel, model: Model) -> list[Importance]:
+def _importance(store: Store, stored: StoredModel, model: Model) -> list[Importance]:
     """Return the importance of the columns on a sample of the model's training programs."""
     from ...models import explain
     from ...models.dataset import with_rows
     from ...models.store import training_dataset
 
-    some = explain.drawn(training_dataset(store, found))
-    return explain.importance(model, with_rows(store, some))
+    sample = explain.drawn(training_dataset(store, stored))
+    return explain.importance(model, with_rows(store, sample))
 
 
 def _row(importance: Importance) -> dict[str, Any]:

@@ -240,9 +240,9 @@ def show(settings: Settings, model: str) -> None:
     """Show the card of a model.
 
     MODEL is an id, or the beginning of a digest. The card shows the model's data and recipe, its
-    ranking of held-out workloads beside random order and the nearest neighbour, and the cost of
-    training. The card of an advisor (tunedb advise train) shows its accuracy on held-out kernels.
-    JSON holds the whole card.
+    ranking of held-out workloads compared with random order and the nearest neighbour, and the cost
+    of training. The card of an advisor (tunedb advise train) shows its accuracy on held-out
+    kernels. JSON holds the whole card.
 
     Example:
       tunedb models show 3

@@ -154,9 +154,9 @@ def command(
 
     The same options on the same data return the stored model; new records lead to a new one. The
     command first computes missing features of sets that need no module (steps); for others, run
-    tunedb extract. The card shows the model's ranking of held-out workloads, beside random order
-    and the nearest neighbour. With --failures, the model predicts the probability that a program
-    fails; its recipe has defaults of its own.
+    tunedb extract. The card compares the model's ranking of held-out workloads with random
+    order and the nearest neighbour. With --failures, the model predicts the probability that a
+    program fails; its recipe has defaults of its own.
 
     Example:
       tunedb train

@@ -83,7 +83,7 @@ CORRECTED = (
     metavar="[NAME]",
     is_flag=False,
     flag_value="",
-    help="Show what the last tuning run of a network (by default of any) came to.",
+    help="Show the last tuning run of a network (by default of any).",
 )
 @layer_option
 @output_options
@@ -102,12 +102,12 @@ def command(
     """Show the best programs of one workload, or of every workload.
 
     WORKLOAD is an id, a name, or the beginning of a digest. Equivalent workloads, which compute
-    the same, count as one. The rank is by mean time within each target; times of two
+    the same, count as one. Programs are ranked by mean time within each target; times of two
     targets are never compared. Failed, foreign and retracted records are left out. Where the
     database has no record for a workload and target, the first layer that has one answers.
 
     With --network: the latency of a network before and after its last tuning run, and the time of
-    each operator, with its share of what the machine can do.
+    each operator, with its share of the machine's limit.
 
     Example:
       tunedb top
@@ -162,16 +162,16 @@ def _show_network(settings: Settings, name: str) -> None:
 
     with reading(settings) as store:
         runs = [network for _, network in store.runs.networks()]
-    found = [network for network in runs if name in ("", network.name)]
-    if not found:
+    matches = [network for network in runs if name in ("", network.name)]
+    if not matches:
         names = ", ".join(sorted({network.name for network in runs}))
         raise NotFoundError(
             f"no tuning run of the network {name}; there are: {names}"
             if runs
             else "no network was tuned yet; tune one: tunedb tune network.onnx"
         )
-    print_rows(settings, NETWORK, network_rows(found[-1]))
-    note_network(settings, found[-1])
+    print_rows(settings, NETWORK, network_rows(matches[-1]))
+    note_network(settings, matches[-1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ COLUMNS = (
 def command(settings: Settings, dry_run: bool, yes: bool, reason: str, **words: Any) -> None:
     """Retract records: they stay stored and are never served.
 
-    A retraction cannot be undone, and goes to other databases with its records. It also covers
+    A retraction cannot be undone, and other databases get it with its records. It also covers
     later records of a retracted source or session. Models do not train on retracted records.
 
     Example:

@@ -286,7 +286,7 @@ def _interruptible(settings: Settings) -> Iterator[list[Progress]]:
     try:
         yield history
     except KeyboardInterrupt:
-        done = f" after {history[-1].trials} of {history[-1].of} trials" if history else ""
+        done = f" after {history[-1].trials} of {history[-1].max_trials} trials" if history else ""
         click.echo(
             f"Interrupted{done}; measurements are stored; run the same command again to continue",
             err=True,
@@ -357,13 +357,13 @@ def _merged(rows: list[dict[str, Any]], networks: Sequence[NetworkRun]) -> list[
     known = {row["task"]: row for row in rows}
     others = []
     for network in networks:
-        for found in network_rows(network):
-            name = found["operator"]
-            times = {key: value for key, value in found.items() if key not in _SHARED}
+        for row in network_rows(network):
+            name = row["operator"]
+            times = {key: value for key, value in row.items() if key not in _SHARED}
             if name in known and "seconds" not in known[name]:
                 known[name].update(times)
             else:
-                others.append({"task": name, "calls": found["calls"], **times})
+                others.append({"task": name, "calls": row["calls"], **times})
     return rows + others
 
 
@@ -434,7 +434,7 @@ def _display(settings: Settings, minutes: float | None) -> Iterator[Callable[[Pr
             bars.update(
                 task,
                 description=escape(text.cut(text.clean(progress.task.name), 30)),
-                total=60 * minutes if minutes else progress.of,
+                total=60 * minutes if minutes else progress.max_trials,
                 completed=min(progress.seconds, 60 * minutes) if minutes else progress.trials,
                 best=_state(progress),
             )
@@ -444,9 +444,8 @@ def _display(settings: Settings, minutes: float | None) -> Iterator[Callable[[Pr
 
 def _note(settings: Settings, progress: Progress) -> None:
     if settings.verbosity > 0:
-        settings.note(
-            f"{progress.task.name}: {progress.trials} of {progress.of} trials, {_state(progress)}"
-        )
+        done = f"{progress.trials} of {progress.max_trials} trials"
+        settings.note(f"{progress.task.name}: {done}, {_state(progress)}")
 
 
 def _state(progress: Progress) -> str:

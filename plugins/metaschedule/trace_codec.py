@@ -30,6 +30,7 @@ from ...errors import FormatError, PluginError
 from ...programs.metaschedule.instructions import CURRENT, Type
 from ...programs.metaschedule.trace import NO_OUTPUT, dump_value, join_trace, split_trace
 from ...records import Trace
+from .intrinsics import load_intrinsics, needs_intrinsics
 
 # ---- Instructions of TVM made from the parts of a stored trace -----------------------------------
 #
@@ -537,6 +538,42 @@ class TraceBuilder:
             return _api.Trace(instructions, chosen)
         except _ERRORS as error:
             raise UnknownInstructionError(f"the trace cannot be built: {error}") from error
+
+    def build_or_replay(self, trace: Trace, mod: Any) -> Any:
+        """Return a new trace of TVM, replayed on a module if an instruction is unknown.
+
+        Raises
+        ------
+        UnknownInstructionError
+            TVM cannot replay the trace either.
+        """
+        try:
+            return self.build(trace)
+        except UnknownInstructionError:
+            return replay(trace, mod)
+
+    def scheduled(self, mod: Any, trace: Trace) -> Any:
+        """Return a module as a trace schedules it.
+
+        Parameters
+        ----------
+        mod : tvm.IRModule
+            The untuned module.
+        trace : Trace
+            Trace in today's instructions.
+
+        Raises
+        ------
+        Exception
+            The trace does not apply to the module; TVM raises several classes.
+        """
+        if needs_intrinsics(trace):
+            load_intrinsics()
+        # TVM draws missing decisions; with a fixed seed equal programs get equal ones.
+        schedule = Schedule(mod, seed=1, debug_mask="none")
+        tvm_trace = self.build_or_replay(trace, mod)
+        tvm_trace.apply_to_schedule(schedule, remove_postproc=False)
+        return schedule.mod
 
     def _sketch(self, text: bytes) -> Part:
         part = self._sketches.get(text)

@@ -29,6 +29,7 @@ from tunedb.plugins.metaschedule.cost_model.scoring import positive
 from tunedb.plugins.metaschedule.features import rows as features_module
 from tunedb.plugins.metaschedule.features.candidate_features import CandidateRows
 from tunedb.plugins.metaschedule.measure.measure_callback import record
+from tunedb.storage.store import Store
 
 #: Trees that need no second: what is tested here is who learns what when.
 QUICK = Recipe(rounds=25, eta=0.3, max_depth=4, colsample_bytree=1.0, loss="squared")
@@ -742,12 +743,28 @@ def test_a_ledger_that_cannot_be_written_ends_nothing(database, make, monkeypatc
     with logged(logging.DEBUG) as told:
         measure(model, database, make, range(40, 44))
         measure(model, database, make, range(44, 46))
-    levels = [r.levelno for r in told if "predictions left out: the disk" in r.getMessage()]
+    message = "predictions are not stored yet: the disk"
+    levels = [r.levelno for r in told if message in r.getMessage()]
     assert levels[0] == logging.WARNING
     assert set(levels[1:]) == {logging.DEBUG}
     monkeypatch.undo()
     model.flush()
     assert len(database.store.training.trials()) == 6
+
+
+def test_closing_a_database_writes_the_predictions_for_stored_programs(database, make, model, path):
+    context, candidates = make.context(), make.candidates(range(40, 46))
+    results = make.ok(range(40, 46))
+    model._online.predict(context, candidates)
+    model._online.update(context, candidates, results)
+    store_batch(database, context, candidates[:4], results[:4])
+    assert database.store.training.trials() == []
+    with logged(logging.DEBUG) as records:
+        database.close()
+        model.flush()
+    assert [r.getMessage() for r in records if "predictions" in r.getMessage()] == []
+    with Store(path) as store:
+        assert len(store.training.trials()) == 4
 
 
 def test_a_model_that_was_pruned_while_it_is_in_use_is_added_again(store):

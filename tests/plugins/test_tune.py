@@ -90,7 +90,7 @@ def test_a_run_says_what_it_came_to(quick, tools):
     assert task.origin is Origin.RANDOM
     assert (task.donor, task.operators) == (None, ())
     assert [p.trials for p in told] == [4, 8]
-    assert {p.of for p in told} == {8}
+    assert {p.max_trials for p in told} == {8}
     assert told[0].task.best_seconds == told[0].task.first_seconds == told[1].task.first_seconds
     assert told[1].tasks == (told[1].task,)
     assert told[0].seconds <= told[1].seconds <= result.seconds
@@ -143,7 +143,7 @@ def test_a_run_that_was_killed_goes_on(quick, tools):
     told = []
     rest = closed(quick(mod, seed=3, on_progress=told.append))
     assert (rest.resumed, rest.trials) == (4, 8)
-    assert told[-1].trials == told[-1].of == 8
+    assert told[-1].trials == told[-1].max_trials == 8
     assert len(set(quick.runner.ran)) == len(quick.runner.ran)
     # It is done: with the same arguments a new one begins.
     assert closed(quick(mod, seed=3)).resumed == 0

@@ -36,7 +36,7 @@ def test_the_page_is_whole(page, tables):
     assert page.startswith('<!DOCTYPE html>\n<html lang="en">')
     assert tables.opened == []
     assert len(set(tables.ids)) == len(tables.ids)
-    for title in ("What was measured", "Time against block size", "What is at stake"):
+    for title in ("Measured launches", "Time against block size", "Possible gain"):
         assert title in tables.text
     assert "3 launches" not in tables.text
     assert tables.rows("Kernels")[0]["launches"] == "20"
@@ -65,7 +65,7 @@ def test_pictures_have_names_and_references_lead_somewhere(page, tables):
 
 
 def test_points_are_those_of_the_table(page, tables):
-    svg, rows = picture(page, "kinds"), tables.rows("Kinds of launches")
+    svg, rows = picture(page, "kinds"), tables.rows("Groups of launches")
     x, y = axis(svg, "x"), axis(svg, "y")
     points = list(next(g for g in svg.iter("g") if g.get("class") == "points"))
     drawn = [(x(float(one.get("x"))), y(float(one.get("y")))) for one in points]
@@ -105,7 +105,7 @@ def test_medians_are_those_of_the_table(page, tables):
 
 
 def test_bars_of_gains_are_those_of_the_table(page, tables):
-    svg, rows = picture(page, "gains"), tables.rows("What the block alone buys")
+    svg, rows = picture(page, "gains"), tables.rows("Gain from the best block")
     y = axis(svg, "y")
     for kernel, colour in zip(("sum", "blur", "sort"), ("c0", "c1", "c2"), strict=True):
         bars = all_of(svg, "rect", colour)
@@ -118,7 +118,7 @@ def test_bars_of_gains_are_those_of_the_table(page, tables):
 
 
 def test_silhouettes_are_those_of_the_table(page, tables):
-    svg, rows = picture(page, "silhouette"), tables.rows("How many kinds")
+    svg, rows = picture(page, "silhouette"), tables.rows("Number of clusters")
     y = axis(svg, "y")
     tops = [y(float(one.get("y"))) for one in all_of(svg, "rect", "bar")]
     np.testing.assert_allclose(tops, [v for (v,) in numbers(rows, "silhouette")], atol=0.005)
@@ -155,7 +155,7 @@ def test_leaves_and_boxes_are_those_of_the_table(page, tables):
     groups = [g for g in svg.iter("g") if g.get("class") in ("node", "leaf")]
     assert len(groups) == len(rows)
     for group, row in zip(groups, rows, strict=True):
-        assert group.find("title").text.startswith(f"{row['box']}: {row['asks or says']}")
+        assert group.find("title").text.startswith(f"{row['box']}: {row['question or label']}")
         counts = [int(row[name]) for name in ("decrease", "noChange", "increase")]
         assert sum(counts) == int(row["launches"])
         if group.get("class") == "leaf":
@@ -170,7 +170,7 @@ def test_judgements_are_those_of_the_tables(page, tables):
     assert [row["advice decrease"] for row in rows] == ["10", "0", "7"]
     svg = picture(page, "confusion0")
     assert [one.text for one in svg.iter("text") if one.text.isdigit()][:3] == ["10", "5", "5"]
-    svg, rows = picture(page, "regret"), tables.rows("Time lost")
+    svg, rows = picture(page, "regret"), tables.rows("Time after advice")
     x = axis(svg, "x")
     drawn = [x(float(one.get("x"))) for one in svg.iter("use")]
     np.testing.assert_allclose(drawn, [v for (v,) in numbers(rows, "time / best")], atol=0.003)
@@ -180,7 +180,8 @@ def test_judgements_are_those_of_the_tables(page, tables):
     x = axis(svg, "x")
     drawn = sorted(x(float(one.get("x"))) for one in svg.iter("use"))
     np.testing.assert_allclose(drawn, sorted(v for (v,) in numbers(rows, "balanced")), atol=0.003)
-    assert "svm loses least: 1.1 times the best time, against 1.33" in tables.text
+    assert "svm is best: its advice leads to 1.1 times the best time" in tables.text
+    assert "times the best time, no change to 1.33" in tables.text
     assert "Three kernels are few." in tables.text
 
 
@@ -211,8 +212,8 @@ def test_hostile_names_are_shown_and_do_nothing():
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        (launches(slices=1, sizes=(64, 128), kernels=("sum",)), "fewer than three launches"),
-        (launches(slices=1, sizes=(64,), kernels=("sum",)), "No slice holds two block sizes"),
+        (launches(slices=1, sizes=(64, 128), kernels=("sum",)), "Components need three launches"),
+        (launches(slices=1, sizes=(64,), kernels=("sum",)), "No slice has two block sizes"),
         (launches(kernels=("sum",)), "20 launches of 1 kernel"),
         ([observe(t, 1.0, record=t) for t in (32, 64, 128, 256)], "No launch has the label"),
         (
@@ -235,7 +236,7 @@ def test_paper_labels_and_unlabelled_launches():
     analysis = analyse(made, method="paper")
     assert analysis.labels[-1] is None
     assert analysis.counts[None] >= 1
-    assert f"; {analysis.counts[None]:,} without." in Tables(write(analysis)).text
+    assert f"; {analysis.counts[None]:,} without a label." in Tables(write(analysis)).text
 
 
 def test_launches_of_another_tool_and_without_counters_do_not_blur_the_rest():
@@ -250,7 +251,7 @@ def test_launches_of_another_tool_and_without_counters_do_not_blur_the_rest():
     assert analysis.subject == 69
     assert analysis.rows.tolist() == list(range(60))
     text = Tables(write(analysis)).text
-    assert "100 launches without counters take no part. 9 launches lack more than half" in text
+    assert "100 launches without counters are left out. 9 launches lack more than half" in text
     assert "rarely measured" in text
 
 
@@ -286,7 +287,7 @@ def test_many_kernels_share_a_colour_and_the_rest_is_counted():
     names = tuple(f"kernel{i}" for i in range(30))
     page = Tables(write(analyse(launches(names, slices=1, sizes=(64, 128, 256)))))
     assert "22 other kernels" in page.text
-    assert f"{30 - limits.MAX_DRAWN_KERNELS} more with fewer launches are left out" in page.text
+    assert f"{30 - limits.MAX_DRAWN_KERNELS} kernels with fewer launches are left out" in page.text
 
 
 def test_only_a_part_of_many_launches_is_drawn(monkeypatch):
@@ -295,9 +296,9 @@ def test_only_a_part_of_many_launches_is_drawn(monkeypatch):
     monkeypatch.setattr(limits, "MAX_ANALYSED_LAUNCHES", 50)
     page = write(analyse(launches()))
     tables = Tables(page)
-    assert len(tables.rows("Kinds of launches")) == 20
-    assert "20 of 50, drawn by lot" in tables.text
-    assert "50 of 60 launches were drawn by lot" in tables.text
+    assert len(tables.rows("Groups of launches")) == 20
+    assert "a random 20 of 50" in tables.text
+    assert "50 of 60 launches were sampled at random" in tables.text
     assert page == write(analyse(launches()))
 
 

@@ -1,4 +1,4 @@
-"""The page about the launches of a database and the advice that they allow."""
+"""Page about the launches of a database and the quality of the advice."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from .svg import cut, percent, significant
 def write(
     analysis: Analysis, findings: AdvisorFindings | str | None = None, *, seed: int = 0
 ) -> str:
-    """Return the page: one file of HTML without scripts that needs no other.
+    """Return the page as self-contained HTML without scripts.
 
     Equal analyses give equal pages.
 
     Parameters
     ----------
     analysis : Analysis
-        The launches.
+        Analysis of the launches.
     findings : AdvisorFindings, str or None
-        The evaluation of the advice, or the reason why there is none; None where it was skipped.
+        Evaluation of the advice, or the reason why there is none; None if it was skipped.
     seed : int
-        Of the launches that are drawn, where there are too many.
+        Seed of the random choice of plotted launches, if there are too many.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def _count(number: int, word: str) -> str:
 
 
 def _lead(analysis: Analysis) -> str:
-    """Return what matters most, in a few sentences."""
+    """Return the main results in a few sentences."""
     observations = analysis.observations
     kernels = {observation.kernel for observation in observations}
     devices = {observation.device for observation in observations}
@@ -85,9 +85,8 @@ def _lead(analysis: Analysis) -> str:
         median = (float(np.median(gains)) - 1) * 100
         worth = float((gains > 1.05).mean())
         text += (
-            f" The best block instead of the one nearest to 256 threads gains {median:.1f} % in "
-            f"the median slice; {percent(worth)} of {_count(len(gains), 'slice')} gain more "
-            "than 5 %."
+            f" The best block gains {median:.1f} % over the one nearest to 256 threads in the "
+            f"median slice, and more than 5 % in {percent(worth)} of {_count(len(gains), 'slice')}."
         )
     return text
 
@@ -99,17 +98,17 @@ def _labels_text(analysis: Analysis) -> str:
 
 
 def _overview(analysis: Analysis) -> Section:
-    """Return the launches, kernel by kernel."""
+    """Return the section with the launches of each kernel."""
     counts = analysis.counts
     labelled = ", ".join(f"{counts[label]:,} {label}" for label in LABELS)
     missing = [str(label) for label in LABELS if not counts[label]]
-    note = f"No launch has the label {' or '.join(missing)}: the advisor cannot learn it."
+    note = f"No launch has the label {' or '.join(missing)}, so the advisor cannot learn it."
     return Section(
-        "What was measured",
+        "Measured launches",
         (
-            "A slice is a set of launches that differ in the thread block alone. A label says what "
-            "the block of a launch should do, as the times of its slice show.",
-            f"Labels ({_labels_text(analysis)}): {labelled}; {counts[None]:,} without.",
+            "The launches of a slice differ only in their thread block. A label says whether a "
+            "launch's block should grow, shrink or stay, by the times of its slice.",
+            f"Labels ({_labels_text(analysis)}): {labelled}; {counts[None]:,} without a label.",
         ),
         (note,) if missing else (),
         tables={"Kernels": _kernels(analysis)},
@@ -136,28 +135,28 @@ def _kernels(analysis: Analysis) -> Table:
 
 
 def _times(analysis: Analysis) -> list[Section]:
-    """Return the effect of the block alone."""
+    """Return the sections about the effect of the block size."""
     title = "Time against block size"
     if not analysis.times:
-        note = "No slice holds two block sizes: run a kernel with several, all else the same."
+        note = "No slice has two block sizes. Run a kernel with several sizes, all else equal."
         return [Section(title, notes=(note,))]
     shown = analysis.times[: limits.MAX_DRAWN_KERNELS]
     rest = len(analysis.times) - len(shown)
     note = (
-        "The line is the median over slices of the time over the best of the slice, the band its "
-        "10th to 90th percentile; lower is better and 1 the best."
-        + (f" {rest} more with fewer launches are left out." if rest else "")
+        "Lines show the median over slices of the time divided by the slice's best time, bands the "
+        "10th to 90th percentile. Lower is better, and 1 is best."
+        + (f" {rest} kernels with fewer launches are left out." if rest else "")
     )
     plots = [time_plot(times, index) for index, times in enumerate(shown)]
     return [
         Section(title, notes=(note,), plots=(plots,)),
-        Section("What is at stake", plots=([gain_plot(analysis.gains)],)),
+        Section("Possible gain", plots=([gain_plot(analysis.gains)],)),
     ]
 
 
 def _advice(findings: AdvisorFindings | str | None) -> Section:
-    """Return the quality of the advice."""
-    title = "How reliable the advice is"
+    """Return the section about the quality of the advice."""
+    title = "Quality of the advice"
     if findings is None:
         return Section(title, notes=("Not evaluated for this page. See: tunedb advise evaluate.",))
     if isinstance(findings, str):
@@ -169,45 +168,42 @@ def _advice(findings: AdvisorFindings | str | None) -> Section:
     ]
     plots = [plot for plot in (accuracy_plot(findings), regret_plot(findings)) if plot is not None]
     if not plots and not matrices:
-        notes.append("Nothing can be held out.")
+        notes.append("The launches cannot be split, so the advice is not evaluated.")
     return Section(title, notes=tuple(notes), plots=(matrices, plots))
 
 
 def _selection(analysis: Analysis) -> Section:
-    """Return the inputs that remain, their correlation, and the others with the reason."""
+    """Return the section with the selected inputs, their correlation, and the dropped inputs."""
     selection = analysis.selection
     dropped = (selection.zero, selection.constant, selection.correlated, analysis.rare)
     text = (
         f"{_count(len(selection.kept), 'input')} of "
         f"{len(selection.kept) + sum(map(len, dropped))}: "
         f"{len(selection.zero)} are zero everywhere, {len(selection.constant)} constant or never "
-        f"measured, {len(selection.correlated)} follow another one, and {len(analysis.rare)} are "
-        "known for fewer than half of the launches."
+        f"measured, {len(selection.correlated)} correlated with another input, and "
+        f"{len(analysis.rare)} missing in more than half of the launches."
     )
     rows: list[tuple[Cell, ...]] = [(name, "zero", None, None) for name in selection.zero]
     rows += [(name, "constant", None, None) for name in selection.constant]
-    rows += [(name, "follows", other, float(r)) for name, other, r in selection.correlated]
+    rows += [(name, "correlated", other, float(r)) for name, other, r in selection.correlated]
     rows += [(name, "rarely measured", None, None) for name in analysis.rare]
-    table = Table(("left out", "why", "which", "r"), tuple(rows))
+    table = Table(("input", "reason", "correlated with", "r"), tuple(rows))
     several = len(selection.kept) > 1
     return Section(
-        "Inputs that remain",
+        "Selected inputs",
         (text,),
-        () if several else ("There are fewer than two inputs that vary: nothing to correlate.",),
+        () if several else ("Fewer than two inputs vary, so there is no correlation.",),
         ([correlation_plot(selection.kept, analysis.correlation)],) if several else (),
-        {"Inputs that were left out": table} if rows else {},
+        {"Dropped inputs": table} if rows else {},
     )
 
 
 def _kinds(analysis: Analysis, seed: int) -> Section:
-    """Return clusters and components."""
-    title = "Kinds of launches and what goes together"
+    """Return the section with clusters and components."""
+    title = "Groups of launches and of inputs"
     components = analysis.components
     if components is None or components.scores.shape[1] < 2:
-        note = (
-            "There are fewer than three launches or two inputs that vary: no components. Import "
-            "runs with counters to have some."
-        )
+        note = "Components need three launches and two inputs that vary. Import runs with counters."
         return Section(title, notes=(note,))
     drawn = draw(len(analysis.rows), limits.MAX_DRAWN_LAUNCHES, seed)
     markings = [_by_kernel(analysis), _by_label(analysis), _by_threshold(analysis)]
@@ -220,7 +216,7 @@ def _kinds(analysis: Analysis, seed: int) -> Section:
 
 
 def _sample_note(analysis: Analysis, inputs: int) -> str:
-    """Return which launches and inputs the components are of."""
+    """Return the numbers of launches and inputs behind the components."""
     count = len(analysis.rows)
     left = len(analysis.sample) - count
     without = len(analysis.observations) - analysis.subject
@@ -228,11 +224,10 @@ def _sample_note(analysis: Analysis, inputs: int) -> str:
     return (
         f"Principal components of {_count(count, 'launch')} with {inputs} standardised "
         f"inputs{f', {logs} of which as logarithms' if logs else ''}."
-        + (f" {_count(without, 'launch')} without counters take no part." if without else "")
+        + (f" {_count(without, 'launch')} without counters are left out." if without else "")
         + (f" {left:,} launches lack more than half of the inputs." if left else "")
         + (
-            f" {len(analysis.sample):,} of {analysis.subject:,} launches were drawn by lot for "
-            "this."
+            f" {len(analysis.sample):,} of {analysis.subject:,} launches were sampled at random."
             if len(analysis.sample) < analysis.subject
             else ""
         )
@@ -240,7 +235,7 @@ def _sample_note(analysis: Analysis, inputs: int) -> str:
 
 
 def _by_kernel(analysis: Analysis) -> tuple[Marking, list[int]]:
-    """Mark launches by kernel, the most frequent in colours of their own."""
+    """Colour launches by kernel; the most frequent kernels have their own colours."""
     kernels = [analysis.observations[row].kernel for row in analysis.rows.tolist()]
     names = [name for name, _ in Counter(kernels).most_common()]
     number = {name: min(index, COLOURS) for index, name in enumerate(names)}
@@ -270,7 +265,7 @@ def _by_threshold(analysis: Analysis) -> tuple[Marking, list[int]]:
 
 
 def _described(analysis: Analysis) -> tuple[Sequence[str], Sequence[tuple[Cell, ...]]]:
-    """Return the columns of tables of launches, and the cells of each launch."""
+    """Return the columns of a table of launches, and the cells of each launch."""
     name, value = analysis.threshold.name, significant(analysis.threshold.value)
     columns = ("record", "kernel", "device", "threads", "label", f"{name} > {value}")
     rows: list[tuple[Cell, ...]] = []
@@ -287,9 +282,9 @@ def _described(analysis: Analysis) -> tuple[Sequence[str], Sequence[tuple[Cell, 
 
 
 def _tree(analysis: Analysis) -> Section:
-    """Return the criteria that divide the labels."""
-    title = "What divides the labels"
+    """Return the section with the decision tree of the labels."""
+    title = "Decision tree of the labels"
     if analysis.tree is None:
-        note = "A tree needs launches with two different labels and an input that varies."
+        note = "A tree needs launches with two labels and an input that varies."
         return Section(title, notes=(note,))
     return Section(title, plots=([tree_plot(analysis.tree)],))

@@ -45,7 +45,7 @@ INPUT_CHARS = 34
 
 # ---- Inputs: correlation, components, clusters ---------------------------------------------------
 
-#: Minus sign, after which no line ends, as one may after a hyphen.
+#: Minus sign; unlike a hyphen, it never ends a line.
 _MINUS = "\u2212"
 
 #: Loading from which an input belongs to a component: half of its variance.
@@ -55,14 +55,14 @@ STRONG = 0.7
 def correlation_plot(names: Sequence[str], matrix: Floats) -> Plot:
     """Draw the correlation of each pair of inputs as a square."""
     count = len(names)
-    # Names stand below one another: less is not legible.
+    # One name per row: smaller ones are not legible.
     side = max(13.0, min(26.0, 640.0 / count))
     left, top = 56 + text_width("m" * min(max(map(len, names)), INPUT_CHARS), 11), 30.0
     strongest = np.abs(np.where(np.eye(count, dtype=bool), 0, np.nan_to_num(matrix)))
     caption = (
-        f"{count} inputs that remain; the darker, the stronger. The strongest pair has "
-        f"|r| = {strongest.max() if count else 0:.2f}. A cross: no launch has both, or one is "
-        "constant there."
+        f"{count} selected inputs; darker squares are stronger correlations. The strongest pair "
+        f"has |r| = {strongest.max() if count else 0:.2f}. A cross marks a pair that no launch "
+        "has, or of which one input is constant."
     )
     title = "Correlation of the inputs"
     svg = figure(left + side * count + 8, top + side * count + 8, title, caption, "corr")
@@ -102,20 +102,20 @@ def scatter_plot(
     markings: Sequence[tuple[Marking, Sequence[int]]],
     described: tuple[Sequence[str], Sequence[tuple[Cell, ...]]],
 ) -> Plot:
-    """Draw launches on the two components that explain most.
+    """Draw launches in the plane of the two components that explain most variance.
 
     Parameters
     ----------
     components : Components
-        Two at least.
+        Two or more components of the launches.
     clusters : Clusters or None
-        Of the same launches.
+        Clusters of the same launches.
     ellipses : sequence of Ellipse or None
-        One for each cluster, in the plane of the two components.
-    drawn : ndarray of int64
-        Rows of the launches that are drawn.
+        Ellipse of each cluster in the plane of the two components.
+    drawn : ndarray of int64, shape (n,)
+        Rows of the plotted launches.
     markings : sequence of (Marking, sequence of int)
-        Ways to colour, with the number of the key of each launch; the first also gives the shapes.
+        Colourings, with the number of each launch's key; the first also gives the shapes.
     described : (sequence of str, sequence of tuple)
         Columns of the table, and cells of each launch.
 
@@ -128,7 +128,7 @@ def scatter_plot(
     outlines = [ellipse.outline() for ellipse in ellipses if ellipse is not None]
     extent = np.vstack([points[drawn], *outlines])
     width, height = 580.0, 440.0
-    title, caption = "Kinds of launches", _scatter_caption(len(drawn), count, clusters)
+    title, caption = "Groups of launches", _scatter_caption(len(drawn), count, clusters)
     svg = figure(width, height, title, caption, "kinds")
     x = Scale(*padded(extent[:, 0]), 52, width - 10)
     y = Scale(*padded(extent[:, 1]), height - 44, 30)
@@ -165,25 +165,24 @@ def scatter_plot(
 
 
 def _scatter_caption(drawn: int, count: int, clusters: Clusters | None) -> str:
-    part = f"{count:,}" if drawn == count else f"{drawn:,} of {count:,}, drawn by lot"
-    text = f"Each point is a launch ({part}). Those near one another behave alike."
+    part = f"{count:,}" if drawn == count else f"a random {drawn:,} of {count:,}"
+    text = f"Each point is a launch ({part}). Near points have similar inputs."
     if clusters is None:
-        return f"{text} There are too few different ones for clusters."
+        return f"{text} There are too few different launches for clusters."
     text += (
-        f" Ellipses hold 95 % of the {clusters.count} clusters of k-means, whose mean silhouette "
-        f"is {clusters.silhouette:.2f}"
+        f" Ellipses enclose 95 % of each of the {clusters.count} k-means clusters. Their mean "
+        f"silhouette is {clusters.silhouette:.2f}"
     )
     weak = clusters.silhouette <= NO_STRUCTURE
-    return f"{text}: hardly any structure." if weak else f"{text}."
+    return f"{text}, so there is hardly any structure." if weak else f"{text}."
 
 
 def silhouette_plot(clusters: Clusters) -> Plot:
     """Draw the silhouette of each number of clusters."""
     scores = sorted(clusters.silhouettes.items())
-    title = "How many kinds"
+    title = "Number of clusters"
     caption = (
-        f"Mean silhouette of each number of clusters that was tried; {clusters.count} clusters "
-        "have the highest."
+        f"Mean silhouette for each number of clusters; {clusters.count} clusters have the highest."
     )
     width, height = 400.0, 250.0
     svg = figure(width, height, title, caption, "silhouette")
@@ -206,20 +205,20 @@ def silhouette_plot(clusters: Clusters) -> Plot:
 def _name_axis(
     group: Element, title: str, left: float, width: float, y: float, below: float
 ) -> None:
-    """Draw the base line of bars, and the name of their axis below."""
+    """Draw the base line of bars and the name of their axis below it."""
     add(group, "line", class_="base", x1=left, x2=width - 10, y1=y, y2=y)
     add(group, "text", title, class_="name", x=width / 2, y=below, text_anchor="middle")
 
 
 def rotated_plot(components: Components) -> Plot:
-    """Draw the contribution of each input to each rotated component, in segments."""
+    """Draw the contribution of each input to each rotated component as bars."""
     names, rotated = components.names, components.rotated
     r = rotated.shape[1]
     order = segment_order(rotated)
     title = "Rotated components"
     caption = (
-        "Each column is a composite feature; a bar is the correlation of an input with it, from "
-        "-1 to 1, strong ones filled. Read a column by its long bars."
+        "Each column is a composite feature. A bar is an input's correlation with it, from -1 to "
+        "1; strong ones are filled."
     )
     left = 14 + text_width("m" * min(max(map(len, names)), INPUT_CHARS), 11)
     column, step, top = max(96.0, min(150.0, 640.0 / r)), 19.0, 44.0
@@ -251,29 +250,29 @@ def rotated_plot(components: Components) -> Plot:
 
 
 def segment_order(rotated: Floats) -> list[int]:
-    """Return inputs by the component that they load most, the strongest first."""
+    """Return the inputs ordered by their strongest component and their loading on it."""
     best = np.abs(rotated).argmax(axis=1)
     strength = np.abs(rotated).max(axis=1)
     return [int(index) for index in np.lexsort((np.arange(len(best)), -strength, best))]
 
 
 def _composite(components: Components, k: int) -> str:
-    """Return a component in words: its strong inputs with their signs."""
+    """Return the strong inputs of a component with their signs."""
     column = components.rotated[:, k]
     strong = [i for i in np.argsort(-np.abs(column), kind="stable") if abs(column[i]) >= STRONG]
     signed = [f"{'+' if column[i] > 0 else _MINUS}{visible(components.names[i])}" for i in strong]
     share = f"{k + 1} ({percent(components.rotated_shares[k])})"
-    return f"{share}: {', '.join(signed) or 'no input is strong in it'}"
+    return f"{share}: {', '.join(signed) or 'no strong input'}"
 
 
 # ---- Run times: against block size, and the gain from the block alone ----------------------------
 
-#: Edges of the bins of gains; the last bin has no end.
+#: Edges of the bins of gains; the last bin is open.
 EDGES = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0)
 
 
 def time_plot(times: KernelTimes, index: int) -> Plot:
-    """Draw the time over the best of the slice against block size, of one kernel and device."""
+    """Draw the time divided by the slice's best time over the block size of a kernel and device."""
     width, height = 400.0, 250.0
     sizes = times.sizes
     threads = [size.threads for size in sizes]
@@ -282,7 +281,7 @@ def time_plot(times: KernelTimes, index: int) -> Plot:
     fastest = min(sizes, key=lambda size: (size.median, size.threads))
     caption = (
         f"{times.launches:,} launches in {slices}. Blocks of {fastest.threads:,} threads have the "
-        f"lowest median: {fastest.median:.2f} times the best of the slice."
+        f"lowest median: {fastest.median:.2f} times the best time of the slice."
     )
     svg = figure(width, height, title, caption, f"time{index}")
     x = Scale(min(threads) / 1.15, max(threads) * 1.15, 48, width - 12, logarithmic=True)
@@ -307,13 +306,13 @@ def time_plot(times: KernelTimes, index: int) -> Plot:
 
 
 def _thread_ticks(scale: Scale) -> list[float]:
-    """Return powers of two, or the ends where there are fewer than two of them."""
+    """Return powers of two, or the ends of the scale if it has fewer than two."""
     powers = scale.ticks(6)
     return powers if len(powers) > 1 else [round(scale.low * 1.15), round(scale.high / 1.15)]
 
 
 def bins(gains: Floats) -> list[int]:
-    """Return the number of gains in each bin; one below 1 by rounding is in the first."""
+    """Return the number of gains in each bin; the first also has gains rounded below 1."""
     indices = np.clip(np.searchsorted(EDGES, gains, side="right") - 1, 0, len(EDGES) - 1)
     return [int(count) for count in np.bincount(indices, minlength=len(EDGES))]
 
@@ -325,7 +324,7 @@ def bin_names() -> list[str]:
 
 
 def gain_plot(slices: Sequence[SliceGain], *, base: int = 256) -> Plot:
-    """Draw how many slices gain how much from their best block."""
+    """Draw a histogram of the slices' gains from their best block."""
     kernels = [kernel for kernel, _ in Counter(gain.kernel for gain in slices).most_common()]
     shown = kernels[:COLOURS]
     rest = len(kernels) - len(shown)
@@ -337,11 +336,11 @@ def gain_plot(slices: Sequence[SliceGain], *, base: int = 256) -> Plot:
     gains = np.array([s.gain for s in slices])
     low, median, high = np.quantile(gains, (0.1, 0.5, 0.9))
     worth = int((gains > 1.05).sum())
-    title = "What the block alone buys"
+    title = "Gain from the best block"
     caption = (
-        f"Time at the size nearest to {base} threads over the best time of the slice, "
-        f"all else the same. Median {median:.3f}, 10 % below {low:.3f}, 10 % above {high:.3f}; "
-        f"{worth:,} of {len(gains):,} slices gain more than 5 %."
+        f"Time at the size nearest to {base} threads divided by the best time of the slice. "
+        f"Median {median:.3f}, 10 % below {low:.3f}, 10 % above {high:.3f}; {worth:,} of "
+        f"{len(gains):,} slices gain more than 5 %."
     )
     keys = tuple(Key(cut(name, KERNEL_CHARS), colour(i)) for i, name in enumerate(names))
     cells = zip(bin_names(), *counts, strict=True)
@@ -351,7 +350,7 @@ def gain_plot(slices: Sequence[SliceGain], *, base: int = 256) -> Plot:
 
 
 def _stacked_bars(counts: list[list[int]], title: str, caption: str) -> Element:
-    """Draw the numbers of slices in each bin, the groups on one another."""
+    """Draw the number of slices in each bin as stacked bars."""
     width, height = 560.0, 330.0
     svg = figure(width, height, title, caption, "gains")
     totals = [sum(numbers) for numbers in zip(*counts, strict=True)]
@@ -378,9 +377,9 @@ def _stacked_bars(counts: list[list[int]], title: str, caption: str) -> Element:
     return svg
 
 
-# ---- Quality of the advice: its errors, and the time that following it costs ---------------------
+# ---- Quality of the advice: its errors, and the times after it -----------------------------------
 
-#: Names of the splits, in the order of how honest they are.
+#: Names of the splits, the strictest last.
 SPLITS = {"random": "launches at random", "slice": "whole slices", "kernel": "whole kernels"}
 
 _ROW_HEIGHT = 26.0
@@ -389,11 +388,11 @@ _ROW_HEIGHT = 26.0
 def confusion_plot(
     method: str, matrix: npt.NDArray[np.int64], classes: Sequence[str], index: int
 ) -> Plot:
-    """Draw how often which label got which advice, of held-out kernels."""
+    """Draw the confusion matrix of the advice on held-out kernels."""
     total, right = int(matrix.sum()), int(np.trace(matrix))
     caption = (
-        f"{right:,} of {total:,} launches of held-out kernels got the right advice. Shares are of "
-        "a row: all launches that have this label."
+        f"{right:,} of {total:,} launches of held-out kernels got the right advice. Percentages "
+        "are shares of the launches with the label of the row."
     )
     width, left, top, cell_width, cell_height = 400.0, 96.0, 48.0, 94.0, 46.0
     title = f"Advice of {cut(method, 30)}"
@@ -425,7 +424,7 @@ def confusion_plot(
 
 
 def accuracy_plot(findings: AdvisorFindings) -> Plot | None:
-    """Draw the balanced accuracy of each method in each split; None where there is none."""
+    """Draw the balanced accuracy of each method in each split; None if there is none."""
     methods = list(dict.fromkeys(s.method for s in findings.scores if not s.held_out))
     splits = [name for name in SPLITS if findings.scores_of(name)]
     values = {
@@ -439,9 +438,10 @@ def accuracy_plot(findings: AdvisorFindings) -> Plot | None:
     chance = 1 / len(findings.classes)
     title = "Balanced accuracy"
     caption = (
-        "Mean share of right advice over the labels, where advice was given. Held-out kernels are "
-        "what counts: launches of one kernel resemble one another, so that a split at random "
-        f"mostly tests memory. The dashed line ({chance:.2f}) is a constant answer."
+        "Mean over the labels of the share of right advice, where advice was given. Only held-out "
+        "kernels show what the advisor knows about new ones: launches of one kernel are so "
+        f"similar that a random split tests memory. The dashed line ({chance:.2f}) is a constant "
+        "answer."
     )
     svg, x, heights = _rows(methods, (0.0, 1.0), "balanced accuracy", caption, "accuracy")
     top, bottom = heights[0] - _ROW_HEIGHT / 2, heights[-1] + _ROW_HEIGHT / 2
@@ -457,15 +457,15 @@ def accuracy_plot(findings: AdvisorFindings) -> Plot | None:
 
 
 def regret_plot(findings: AdvisorFindings) -> Plot | None:
-    """Draw the cost of following each method on held-out kernels; None where it is unknown."""
+    """Draw the time after each method's advice on held-out kernels; None if it is unknown."""
     scores = [score for score in findings.scores_of("kernel") if score.regret is not None]
     if not scores:
         return None
     methods = [score.method for score in scores]
     caption = (
-        "Geometric mean of the time after following the advice one step, over the best time of "
-        "the slice; 1 is perfect. Bars are 95 % bootstrap intervals over slices. Kernels were "
-        "held out; a launch without advice stays as it is."
+        "Geometric mean of the time after one step of advice, divided by the best time of the "
+        "slice; 1 is perfect. Bars are 95 % bootstrap intervals over slices. The kernels were held "
+        "out; a launch without advice keeps its block."
     )
     most = max(1.02, *(end for score in scores for end in _ends(score.regret)))
     span = (1.0, most + 0.03 * (most - 1))
@@ -476,11 +476,11 @@ def regret_plot(findings: AdvisorFindings) -> Plot | None:
         add(svg, "use", href="#p0", class_="fixed c0", x=x(value), y=y)
     columns = ("method", "low", "time / best", "high", "launches", "advised")
     rows = tuple((s.method, *_ends(s.regret), s.rows, s.advised) for s in scores)
-    return Plot("Time lost", caption, svg, Table(columns, rows), wide=True)
+    return Plot("Time after advice", caption, svg, Table(columns, rows), wide=True)
 
 
 def _ends(interval: Interval | None) -> tuple[float, float, float]:
-    """Return low end, value and high end; NaN where they are unknown."""
+    """Return the low end, value and high end of an interval; NaN if it is unknown."""
     if interval is None:
         return float("nan"), float("nan"), float("nan")
     return interval.low, interval.value, interval.high
@@ -528,24 +528,24 @@ def score_table(scores: Sequence[Score]) -> Table:
 
 
 def verdict(findings: AdvisorFindings) -> str | None:
-    """Return in one sentence which method loses least on held-out kernels."""
+    """Return a sentence on the method with the best times on held-out kernels."""
     scores = [score for score in findings.scores_of("kernel") if score.regret is not None]
     if not scores:
         return None
     best = min(scores, key=lambda score: (_ends(score.regret)[1], score.method))
     idle = next((score for score in scores if score.method == "nothing"), None)
     text = (
-        f"On kernels that were held out, {best.method} loses least: "
+        f"On held-out kernels, {best.method} is best: its advice leads to "
         f"{significant(_ends(best.regret)[1], 3)} times the best time"
     )
     if idle is not None and idle is not best:
-        text += f", against {significant(_ends(idle.regret)[1], 3)} when nothing is changed"
+        text += f", no change to {significant(_ends(idle.regret)[1], 3)}"
     return f"{text}. It advised {percent(best.coverage)} of the launches."
 
 
 # ---- The decision tree, its root at the left -----------------------------------------------------
 
-#: Colours of the labels, which all plots share.
+#: Colours of the labels in all plots.
 LABEL_COLOURS = dict(zip(LABELS, ("c1", "c2", "c0"), strict=True))
 
 _BOX_WIDTH, _BOX_GAP, _LEAF_HEIGHT = 176.0, 34.0, 46.0
@@ -556,7 +556,7 @@ _BOX_CHARS = 25
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A node with the place of its box."""
+    """A node with the position of its box."""
 
     node: TreeNode
     x: float
@@ -565,28 +565,28 @@ class _Placed:
 
 
 def tree_plot(root: TreeNode) -> Plot:
-    """Draw a tree; a box asks, the upper line is yes, and bars show the labels of a leaf."""
+    """Draw a tree: questions in boxes, yes above no, and the labels of leaves as bars."""
     leaves = sum(1 for _ in root.leaves())
     title = "Decision tree"
     caption = (
         f"{root.total:,} launches and {leaves} leaves. The upper line of a box is the answer yes, "
-        "the lower one no. Bars show how many launches of a leaf have which label; its name is the "
-        "label that weighs most where all labels weigh the same. A tree tells what divides these "
-        "launches, not what others will do."
+        "the lower one no. Bars show the labels of a leaf's launches; a leaf is named after the "
+        "label of which it has the largest share. The tree describes these launches and does not "
+        "predict others."
     )
     width = (root.depth() + 1) * (_BOX_WIDTH + _BOX_GAP) - _BOX_GAP + 12
     svg = figure(width, leaves * _LEAF_HEIGHT + 12, title, caption, "tree")
     placed, _ = _place(root, 0, 0)
     rows: list[tuple[Cell, ...]] = []
     _draw(svg, placed, rows, "1")
-    table = Table(("box", "asks or says", "launches", *map(str, LABELS)), tuple(rows))
+    table = Table(("box", "question or label", "launches", *map(str, LABELS)), tuple(rows))
     keys = tuple(Key(str(label), LABEL_COLOURS[label]) for label in LABELS)
     text = describe(root)
     return Plot(title, caption, svg, table, text=text, keys=keys, wide=True, scrolls=True)
 
 
 def _place(node: TreeNode, depth: int, leaf: int) -> tuple[_Placed, int]:
-    """Return a node with its place, and the number of the next leaf."""
+    """Return a node with its position, and the number of the next leaf."""
     x = 6 + depth * (_BOX_WIDTH + _BOX_GAP)
     if node.yes is None or node.no is None:
         return _Placed(node, x, 6 + (leaf + 0.5) * _LEAF_HEIGHT, ()), leaf + 1
@@ -596,7 +596,7 @@ def _place(node: TreeNode, depth: int, leaf: int) -> tuple[_Placed, int]:
 
 
 def _draw(svg: Element, placed: _Placed, rows: list[tuple[Cell, ...]], path: str) -> None:
-    """Draw a node and those below it; boxes are numbered by the answers that lead to them."""
+    """Draw a node and its descendants; boxes are numbered by the answers on their path."""
     node, y = placed.node, placed.y
     for answer in placed.answers:
         start, end = placed.x + _BOX_WIDTH, answer.x
@@ -645,7 +645,7 @@ def _write_total(group: Element, placed: _Placed, y: float) -> None:
 
 
 def questions(node: TreeNode) -> tuple[str, str]:
-    """Return the criterion of the first answer and that of the second."""
+    """Return the criteria of the answers yes and no."""
     threshold = significant(node.threshold)
     unknown = " or not measured"
     yes = f"{node.name} ≤ {threshold}{unknown if node.unknown is True else ''}"
@@ -654,7 +654,7 @@ def questions(node: TreeNode) -> tuple[str, str]:
 
 
 def describe(node: TreeNode, depth: int = 0) -> str:
-    """Return the criteria as lines of text, deeper ones further in.
+    """Return a tree as indented lines of text.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""One page of figures of an evaluation: accuracy, trials, and wrong ranks."""
+"""Plots of an evaluation: accuracy, peak scores, and ranks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 #: Kinds of file.
 SUFFIXES = (".png", ".svg", ".pdf")
 
-#: Okabe and Ito's colours, which colour-blind people tell apart: recipes.
+#: Colours of recipes, by Okabe and Ito, which colour-blind people can distinguish.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-#: Baselines, apart by lightness.
+#: Greys of baselines, which differ in lightness.
 _GREYS = ("#c8c8c8", "#8c8c8c", "#505050")
 
 #: Figures that are shares, with their titles.
@@ -32,12 +32,12 @@ _BARS = {
 
 
 def check(path: Path) -> None:
-    """Refuse a file that cannot be drawn, before hours of evaluation.
+    """Check that a file can be drawn, before hours of evaluation.
 
     Raises
     ------
     UsageError
-        The suffix is none of :data:`SUFFIXES`.
+        The suffix is not in :data:`SUFFIXES`.
     PluginError
         Matplotlib is not installed.
     """
@@ -54,17 +54,17 @@ def check(path: Path) -> None:
 def plot(evaluation: Evaluation, path: Path) -> None:
     """Draw an evaluation: a row of three plots for each regime and kind of pool.
 
-    Left, the figures of each model with the 95 % interval of the mean, between what a random order
-    is expected to reach and, where the noise is known, what measuring once more would. In the
-    middle, the mean peak-score curves. Right, where the programs of each measured rank are ranked
-    by the first recipe: a perfect model is a diagonal.
+    The left plot has the figures of each model with the 95 % interval of the mean, a random order's
+    expected figures and, if the noise is known, those of measuring once more. The middle plot has
+    the mean peak-score curves. The right plot has the ranks by the first recipe over the measured
+    ranks; a perfect model is a diagonal.
 
     Parameters
     ----------
     evaluation : Evaluation
-        The evaluation.
+        Evaluation to draw.
     path : Path
-        The file; its suffix selects the kind.
+        Path of the file, whose suffix selects the format.
 
     Raises
     ------
@@ -76,27 +76,27 @@ def plot(evaluation: Evaluation, path: Path) -> None:
     check(path)
     from matplotlib import rc_context
 
-    # Names of losses are no TeX, and equal evaluations give equal files.
+    # Names of losses are not TeX; the salt makes files of equal evaluations equal.
     with rc_context({"text.parse_math": False, "svg.hashsalt": "tunedb"}):
         figure = _draw(evaluation)
         try:
-            with new_file(path, force=True) as made:
-                figure.savefig(made, dpi=150, metadata=_metadata(path))
+            with new_file(path, force=True) as file:
+                figure.savefig(file, dpi=150, metadata=_metadata(path))
         except OSError as error:
             raise StorageError(f"{path}: {error.strerror or error}") from None
 
 
 def _draw(evaluation: Evaluation) -> Any:
-    """Return the page, without touching Matplotlib's current figure."""
+    """Return the figure; Matplotlib's current figure stays unchanged."""
     from matplotlib.figure import Figure
 
-    cells = list(dict.fromkeys((one.regime, one.pool) for one in evaluation.results))
+    cells = list(dict.fromkeys((result.regime, result.pool) for result in evaluation.results))
     colours = _colours(evaluation)
     figure = Figure(figsize=(13, 1.1 + 3.1 * len(cells)), layout="constrained")
     axes = figure.subplots(len(cells), 3, squeeze=False, width_ratios=(2.1, 1.35, 1))
     for (regime, pool), (bars, curves, ranks) in zip(cells, axes, strict=True):
-        known = (evaluation.result(regime, pool, name) for name in colours)
-        results = [one for one in known if one is not None]
+        drawn = (evaluation.result(regime, pool, name) for name in colours)
+        results = [result for result in drawn if result is not None]
         _draw_bars(bars, results, colours)
         _draw_curves(curves, results, colours)
         _draw_ranks(ranks, results[0])
@@ -117,18 +117,18 @@ def _colours(evaluation: Evaluation) -> dict[str, str]:
 
 
 def _metadata(path: Path) -> dict[str, Any]:
-    """Return what keeps equal plots equal files."""
+    """Return metadata without dates, so that equal plots are equal files."""
     return {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower(), {})
 
 
 def _draw_bars(axes: Any, results: list[Result], colours: dict[str, str]) -> None:
-    """Draw the figures that are shares, side by side."""
+    """Draw the figures of :data:`_BARS` side by side."""
     width = 0.84 / len(results)
     places = np.arange(len(_BARS))
     for number, result in enumerate(results):
         summaries = [result.summary(figure) for figure in _BARS]
-        means = np.array([one.mean for one in summaries])
-        bounds = np.array([(one.low, one.high) for one in summaries]).T
+        means = np.array([summary.mean for summary in summaries])
+        bounds = np.array([(summary.low, summary.high) for summary in summaries]).T
         # One workload has no interval.
         errors = np.nan_to_num(np.abs(bounds - means))
         axes.bar(
@@ -173,8 +173,8 @@ def _draw_curves(axes: Any, results: list[Result], colours: dict[str, str]) -> N
 
 
 def _draw_ranks(axes: Any, result: Result) -> None:
-    """Draw how predicted ranks go with measured ones."""
-    # Of the programs of each measured rank: darkest where most are, the same in each column.
+    """Draw predicted ranks over measured ranks."""
+    # Shares of the programs of each measured rank; each column has the same sum.
     shares = result.ranks / np.maximum(result.ranks.sum(axis=0), 1e-300)
     axes.imshow(shares, origin="upper", extent=(0, 1, 1, 0), cmap="Blues", vmin=0, aspect=1)
     axes.plot([0, 1], [0, 1], color="#D55E00", lw=0.8, ls=":")

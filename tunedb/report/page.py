@@ -1,4 +1,4 @@
-"""A page: one file of HTML that needs no other, filled in from ``templates``."""
+"""Self-contained HTML pages, rendered from ``templates``."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .svg import significant, visible
 if TYPE_CHECKING:
     from jinja2 import Template
 
-# ---- The content of a page: plots, each with its numbers as a table ------------------------------
+# ---- Content of a page: plots, each with its numbers as a table ----------------------------------
 
 #: Cell of a table; None is an unknown value.
 Cell = str | int | float | None
 
-#: Colours of the page, from ``c0``: beyond them everything is ``other``.
+#: Number of colours, from ``c0``; further items have the class ``other``.
 COLOURS = 8
 
-#: Shapes of points, from ``p0``.
+#: Number of shapes of points, from ``p0``.
 SHAPES = 4
 
 #: Letters of the markings of a plot.
@@ -30,14 +30,14 @@ LETTERS = "abcd"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Numbers as text.
+    """A table.
 
     Parameters
     ----------
     columns : tuple of str
-        Titles.
-    rows : tuple of tuple
-        Cells.
+        Titles of the columns.
+    rows : tuple of tuple of Cell
+        Cells of each row.
     """
 
     columns: tuple[str, ...]
@@ -45,7 +45,7 @@ class Table:
 
     @property
     def numeric(self) -> list[bool]:
-        """The columns that hold numbers alone, which are set to the right."""
+        """Whether each column has numbers only, which are right-aligned."""
         return [
             bool(self.rows) and all(not isinstance(row[index], str) for row in self.rows)
             for index in range(len(self.columns))
@@ -73,14 +73,14 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Marking:
-    """One of several ways to colour the points of a plot.
+    """One of several colourings of a plot's points.
 
     Parameters
     ----------
     title : str
-        Its name.
+        Title of the colouring.
     keys : tuple of Key
-        In the order of the legend.
+        Entries of its legend.
     """
 
     title: str
@@ -94,25 +94,25 @@ class Plot:
     Parameters
     ----------
     title : str
-        Its name.
+        Title of the plot.
     caption : str
-        How to read it, and its limits.
+        Explanation and limits of the plot.
     svg : Element
         The picture.
     table : Table
-        Every plotted number.
+        All plotted numbers.
     text : str or None
         The same numbers as lines of text.
     keys : tuple of Key
-        Its legend.
+        Legend of the plot.
     markings : tuple of Marking
-        Ways to colour its points, the first is shown; each has a legend of its own.
+        Colourings of the points, each with its legend; the first is shown.
     wide : bool
-        It takes the whole width of the page.
+        Whether the plot takes the whole width of the page.
     small : bool
-        Several are side by side.
+        Whether several plots are side by side.
     scrolls : bool
-        It has many letters, so it is scrolled on a narrow screen and not made smaller.
+        Whether a narrow screen scrolls the plot, whose text would be too small otherwise.
     """
 
     title: str
@@ -129,20 +129,20 @@ class Plot:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Section:
-    """A part of a page with a title of its own.
+    """A section of a page.
 
     Parameters
     ----------
     title : str
-        Its name.
+        Title of the section.
     paragraphs : tuple of str
         Text.
     notes : tuple of str
         Text in small letters.
     plots : tuple of list of Plot
-        Groups; the plots of a group are side by side if there is room.
+        Groups of plots; those of a group are side by side if there is room.
     tables : dict of str to Table
-        Open tables by their names.
+        Title of each table → the table, which is always visible.
     """
 
     title: str
@@ -153,7 +153,7 @@ class Section:
 
 
 def colour(index: int) -> str:
-    """Return the class of a colour by its number; beyond the last, of everything else."""
+    """Return the class of a colour by its number; ``other`` beyond the last."""
     return f"c{index}" if index < COLOURS else "other"
 
 
@@ -161,18 +161,18 @@ def colour(index: int) -> str:
 
 
 def render(title: str, lead: str, sections: list[Section], footer: str) -> str:
-    """Return a page as HTML without scripts, which loads nothing.
+    """Return a page as HTML without scripts or external resources.
 
     Parameters
     ----------
     title : str
-        Its name.
+        Title of the page.
     lead : str
-        Its content in a sentence or two.
+        Summary in a sentence or two.
     sections : list of Section
-        In their order.
+        Sections in their order.
     footer : str
-        The last line.
+        Last line of the page.
 
     Raises
     ------
@@ -210,7 +210,7 @@ def _template() -> Template:
 
 
 def _visible(value: Any) -> Any:
-    """Return text with its control characters written out; HTML stays."""
+    """Return text with its control characters written out, and HTML unchanged."""
     return visible(value) if type(value) is str else value
 
 

@@ -1,8 +1,8 @@
 """SVG for a page: elements, scales and axes.
 
-Matplotlib's SVG carries its own colours, and its text does not follow a page's font, its theme or
-its print style; a figure of it with 2,000 points has half a megabyte. Here the colours of elements
-are classes of the page's style sheet.
+Matplotlib's SVG has its own colours and fonts, which do not follow the theme or print style of a
+page, and needs half a megabyte for 2,000 points. Here the colours of elements are classes of the
+page's style sheet.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 #: Categories of characters that are written out: control characters, overrides of the direction of
-#: writing, half surrogate pairs (which UTF-8 cannot say), separators of lines.
+#: writing, lone surrogates (which UTF-8 cannot encode), separators of lines.
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Cn"})
 
 #: Steps between ticks, times a power of ten.
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
-#: Mean width of a character of the page's sans serif over the size of its font.
+#: Mean width of a character of the page's sans serif font, relative to the font size.
 _CHAR = 0.56
 
 
@@ -56,13 +56,14 @@ def add(parent: Element, tag: str, text: str | None = None, /, **attributes: obj
     Parameters
     ----------
     parent : Element
-        The element around it.
+        Parent of the new element.
     tag : str
-        Its name.
+        Name of the element.
     text : str or None
-        Its text; control characters are written out.
+        Text of the element, whose control characters are written out.
     **attributes : object
-        Floats get two decimals; ``class_`` is ``class``, ``font_size`` is ``font-size``.
+        Attributes of the element. Floats get two decimals; ``class_`` is ``class``, ``font_size``
+        is ``font-size``.
 
     Returns
     -------
@@ -88,7 +89,7 @@ def number(value: float) -> str:
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """Return a number with so many significant digits: ``0.25``, ``1.234e9``."""
+    """Return a number with at most `digits` significant digits: ``0.25``, ``1.234e9``."""
     if math.isnan(value):
         return "–"  # noqa: RUF001 - an en dash, as in printed tables
     text = f"{value:.{digits}g}"
@@ -110,11 +111,11 @@ class Scale:
     Parameters
     ----------
     low, high : float
-        Ends of the numbers; above 0 where `logarithmic`.
+        Ends of the range of numbers; above 0 if `logarithmic`.
     start, end : float
-        Their coordinates.
+        Coordinates of the ends.
     logarithmic : bool
-        Equal ratios, and not equal differences, take equal room.
+        Whether equal ratios, not equal differences, have equal lengths.
     """
 
     low: float
@@ -153,7 +154,7 @@ def linear_ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def padded(values: Floats, share: float = 0.04) -> tuple[float, float]:
-    """Return the ends of numbers with some room around; those of [-1, 1] without numbers."""
+    """Return the range of numbers with some margin; [-1, 1] without numbers."""
     if not len(values):
         return -1.0, 1.0
     low, high = float(values.min()), float(values.max())
@@ -167,11 +168,11 @@ def figure(width: float, height: float, title: str, description: str, key: str) 
     Parameters
     ----------
     width, height : float
-        Its size in pixels, where there is room.
+        Size in pixels, if there is room.
     title, description : str
-        Its name and its content in words.
+        Title, and content in words.
     key : str
-        Prefix of its identifiers, which no other picture of the page has.
+        Prefix of its identifiers, unique on the page.
     """
     svg = Element(
         "svg",
@@ -225,7 +226,7 @@ def y_axis(
     show: Callable[[float], str] = significant,
     ticks: Sequence[float] | None = None,
 ) -> None:
-    """Draw a vertical axis at `x`, with grid lines to `right`; its title stands above it."""
+    """Draw a vertical axis at `x`, with grid lines to `right`; its title is above it."""
     group = add(svg, "g", class_="axis y")
     for value in scale.ticks() if ticks is None else ticks:
         y = scale(value)

@@ -1,4 +1,4 @@
-"""What tuning runs of networks came to, as their last sessions say."""
+"""Times of networks before and after their tuning runs, which sessions store."""
 
 from __future__ import annotations
 
@@ -101,14 +101,14 @@ class NetworkRun:
     @property
     def slower(self) -> tuple[OperatorTime, ...]:
         """Operators whose best program is slower than TVM's default by more than a tenth."""
-        return tuple(one for one in self.operators if one.seconds > 1.1 * one.untuned)
+        return tuple(each for each in self.operators if each.seconds > 1.1 * each.untuned)
 
     def as_json(self) -> dict[str, Any]:
         """Return the value that a session's fingerprint has for the run."""
         return asdict(self)
 
     @classmethod
-    def of(cls, session: Session) -> NetworkRun | None:
+    def from_session(cls, session: Session) -> NetworkRun | None:
         """Return the run that a session ends; None if it ends no run of a network."""
         run = fingerprint_of(session).get("run")
         try:

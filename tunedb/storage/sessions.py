@@ -421,7 +421,7 @@ class Runs:
         found = [
             (id_, session, network)
             for id_, session in self._loader.all_sessions()
-            if (network := NetworkRun.of(session)) is not None
+            if (network := NetworkRun.from_session(session)) is not None
         ]
         own = {id_ for id_, _ in self._own([(id_, session) for id_, session, _ in found])}
         return [(session, network) for id_, session, network in found if id_ in own]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from cachetools import FIFOCache
 
+from ....errors import UsageError
+
 if TYPE_CHECKING:
     from ....models.model import Model
     from ....results import NewModel
@@ -98,6 +100,8 @@ class Ledger:
                 self._store.models.add_predictions(scorer.id, scores)
             for digest, _ in known:
                 del self._waiting[digest]
+        except UsageError:  # the store is closed; closing its database wrote the predictions
+            self._waiting.clear()
         except Exception as error:
             # A model may have been pruned meanwhile; the next write adds it again.
             for scorer, _ in self._waiting.values():
@@ -109,4 +113,4 @@ class Ledger:
         self._warned = True
         where = self._store.location
         words = " ".join(str(error).removeprefix(f"{where}: ").split())[:300]
-        _log.log(level, "%s: predictions left out: %s", where, words)
+        _log.log(level, "%s: predictions are not stored yet: %s", where, words)

@@ -144,8 +144,7 @@ class Database(_PyDatabase):
 
     def close(self) -> None:
         """Close the store and its layers. Using the database afterwards is an error."""
-        self._handle.layers.close()
-        self.store.close()
+        self._handle.close()
 
     def __enter__(self) -> Any:
         # TVM's own meaning: the database of the scope (Database.current()).

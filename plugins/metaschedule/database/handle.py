@@ -31,6 +31,7 @@ from ....records import (
     Session,
     Status,
 )
+from ....results import Record
 from ....run_times import status_of
 from ....storage.store import Store
 from ....system.host import new_session
@@ -76,11 +77,34 @@ def args_json(args: Any) -> bytes:
 # ---- The handle ----------------------------------------------------------------------------------
 
 
-class LearnsFromFailures(Protocol):
-    """A cost model that takes the candidates that failed to build."""
+@dataclass(frozen=True, slots=True)
+class StoredTask:
+    """The stored parts of a tuning task.
+
+    Parameters
+    ----------
+    workload_id : int or None
+        Local number of its workload; None where it is not stored.
+    equal_ids, target_ids : list of int
+        Local numbers of the equal workloads, and of the target if it is stored.
+    best : Record or None
+        Best record of the equal workloads for the target.
+    """
+
+    workload_id: int | None
+    equal_ids: list[int]
+    target_ids: list[int]
+    best: Record | None
+
+
+class LearningModel(Protocol):
+    """A cost model that stores its predictions and learns from failed builds."""
 
     def not_built(self, failed: Sequence[tuple[Program, Any]], began: int) -> None:
         """Take the failed candidates of a batch; its first candidate was stored at `began`."""
+
+    def flush(self) -> None:
+        """Write the predictions for programs that are stored by now."""
 
 
 class Handle:
@@ -123,7 +147,7 @@ class Handle:
         self._sequences: dict[str, Iterator[int]] = {}
         self.candidates = CandidateRegistry()
         #: Cost models of this handle.
-        self.models: weakref.WeakSet[LearnsFromFailures] = weakref.WeakSet()
+        self.models: weakref.WeakSet[LearningModel] = weakref.WeakSet()
         #: Time when the first candidate of the last batch was stored, microseconds since 1970.
         self.batch_began = 0
 
@@ -229,16 +253,15 @@ class Handle:
                     return [each.record for each in served]
             return []
 
-    def task_ids(self, mod: Any, target: Any) -> tuple[int | None, list[int], list[int]]:
-        """Return the ids of a module's workload, of it and its equivalents, and of the target.
-
-        None and empty lists where they are not stored.
-        """
+    def stored_task(self, mod: Any, target: Any) -> StoredTask:
+        """Return the stored workloads and target of a tuning task, and its best record."""
         with self.lock:
-            found = self.workloads.find(mod)
-            equal = [] if found is None else self.workloads.equal_ids(found)
-            here = self.store.targets.id_of(self.targets.stored(target).digest)
-        return None if found is None else found.id, equal, [] if here is None else [here]
+            known = self.workloads.find(mod)
+            target_id = self.store.targets.id_of(self.targets.stored(target).digest)
+            equal = [] if known is None else self.workloads.equal_ids(known)
+            targets = [] if target_id is None else [target_id]
+            best = self.store.records.best(equal, targets) if equal and targets else None
+        return StoredTask(None if known is None else known.id, equal, targets, best)
 
     def best_records(self, mod: Any, target: Any, most: int) -> list[tuple[int, Any]]:
         """Return the numbers and TuningRecords of the store's best records of a module."""
@@ -327,6 +350,13 @@ class Handle:
             if self.targets.bound is None:
                 return self.store.records.count()
             return self.store.records.count(self.targets.shown())
+
+    def close(self) -> None:
+        """Write the predictions of cost models, and close the store and its layers."""
+        for model in list(self.models):
+            model.flush()
+        self.layers.close()
+        self.store.close()
 
     # ------------------------------------------------------------------ writing
 

@@ -19,7 +19,6 @@ from ....programs.metaschedule.upgrade import upgrade
 from ....records import Quarantined, Source, Trace
 from ....results import Answer
 from ....storage.store import Store
-from .. import trace_codec
 from ..targets import TargetTable, first_line
 from ..trace_codec import TraceBuilder
 from .workloads import StoredWorkload, WorkloadTable
@@ -208,11 +207,7 @@ class RecordTable:
 
     def _trace(self, trace: Trace, known: StoredWorkload) -> Any:
         """Return TVM's trace, built without a replay if every instruction is known."""
-        trace = upgrade(trace)
-        try:
-            return self._builder.build(trace)
-        except trace_codec.UnknownInstructionError:
-            return trace_codec.replay(trace, known.workload.mod)
+        return self._builder.build_or_replay(upgrade(trace), known.workload.mod)
 
     def _args_info(self, body: bytes | None) -> Any:
         """Return TVM's argument descriptions, or None."""

@@ -149,7 +149,7 @@ def find_record(handle: Handle, mod: Any, target: Any) -> ServedRecord | None:
 def better_lowering(
     mod: Any, database: Database, target: Any, lowering: Lowering
 ) -> Lowering | None:
-    """Return the way of lowering a Relax program that finds most records.
+    """Return the lowering of a Relax program with which most functions have a record.
 
     Parameters
     ----------
@@ -160,12 +160,12 @@ def better_lowering(
     target : tvm.target.Target, dict or None
         Target of the program; None takes the database's.
     lowering : Lowering
-        The way that the user has chosen.
+        Lowering that the user chose.
 
     Returns
     -------
     Lowering or None
-        ``auto`` or ``keep``, packed or not; None where none finds more than the user's.
+        Another layout or packing; None where none gives more records than `lowering`.
 
     Raises
     ------
@@ -175,18 +175,18 @@ def better_lowering(
     target, handle = _target_of(database, target), database._handle
 
     def answered(way: Lowering) -> int:
-        found = 0
+        records = 0
         for task in tasks_of(mod, target, way).values():
             forms = (task, without_packing(task))
-            found += any(form and find_record(handle, form, target) for form in forms)
-        return found
+            records += any(form and find_record(handle, form, target) for form in forms)
+        return records
 
     others = [
         replace(lowering, layout=layout, prepack=prepack)
         for layout in ("auto", "keep")
         for prepack in (None, False)
     ]
-    # The first of equals wins: the user's own way.
+    # The first of equals wins: the user's choice.
     best = max([lowering, *(way for way in others if way != lowering)], key=answered)
     return None if best is lowering else best
 
@@ -337,15 +337,15 @@ def compile(
 ) -> Compiled:
     """Compile a module with its best programs.
 
-    Functions without a record are compiled as they are; on a GPU with TVM's default schedules
-    (``dlight``), because it cannot run an unscheduled one. In this process, the result runs on as
-    many threads as programs are measured with (:func:`~.threads.use_threads`), unless the calling
-    thread has run a parallel program of TVM's before.
+    Functions without a record are compiled unscheduled; on a GPU, which cannot run those, with
+    TVM's default schedules (``dlight``). In this process, the result runs on as many threads as
+    programs are measured with (:func:`~.threads.use_threads`), unless the calling thread has run a
+    parallel program of TVM's before.
 
     Parameters
     ----------
     mod : tvm.IRModule
-        PrimFuncs, each of which the library has under its name, or a Relax program.
+        PrimFuncs, which the library exports under their names, or a Relax program.
     database : Database
         Database of the records.
     target : tvm.target.Target, dict or None
@@ -383,8 +383,8 @@ def compile(
     if is_relax(mod):
         with _converted_errors("TVM cannot compile it"):
             lowered = lower(mod, target, lowering)
-        made = compile_lowered(lowered, database, target)
-        return replace(made, notes=lowered.notes + made.notes)
+        compiled = compile_lowered(lowered, database, target)
+        return replace(compiled, notes=lowered.notes + compiled.notes)
     mod, uses = _scheduled(bind_sizes(mod, bind), database, target)
     with _converted_errors("TVM cannot compile it"):
         mod = _with_symbols(_with_defaults(mod, target))
@@ -392,7 +392,9 @@ def compile(
 
 
 def compile_lowered(lowered: Lowered, database: Database | None, target: Any) -> Compiled:
-    """Compile a program of :func:`.network.lower`; without a database with TVM's defaults.
+    """Compile a program of :func:`.network.lower` with the best programs of a database.
+
+    Without a database, GPUs get TVM's default schedules, and CPUs unscheduled functions.
 
     Raises
     ------

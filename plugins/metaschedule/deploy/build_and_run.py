@@ -62,11 +62,11 @@ class BuildAndRun:
     repeat : int
         Number of measurements; each is the mean over at least three runs and 100 ms.
     draws : int
-        Lists of arguments for an evaluator of ours.
+        Number of argument lists for an evaluator of :meth:`outcomes`.
     seed : int
         Seed of these arguments.
     timeout_sec : float
-        Time limit of one build and of one run.
+        Time limit of one build and of one run in seconds.
     max_workers : int or None
         Processes that build; one for each processor by default.
     """
@@ -107,7 +107,7 @@ class BuildAndRun:
         target : tvm.target.Target
             Target of the builds; its device must be in this machine.
         run : callable or None
-            Evaluator in place of TVM's, with equal random arguments.
+            Evaluator that replaces TVM's, with equal random arguments.
 
         Returns
         -------
@@ -135,6 +135,6 @@ class BuildAndRun:
             args = ms.arg_info.ArgInfo.from_entry_func(job.mod)
         (future,) = runner.run([RunnerInput(result.artifact_path, device, args)])
         shutil.rmtree(Path(str(result.artifact_path)).parent, ignore_errors=True)
-        ran = future.result()
-        failure = failure_of(result, ran)
-        return RunOutcome(() if failure else run_secs_of(ran), failure)
+        run = future.result()
+        failure = failure_of(result, run)
+        return RunOutcome(() if failure else run_secs_of(run), failure)

@@ -1,9 +1,8 @@
 """Lowering of a Relax program to the functions that are tuned, and packing of its weights.
 
-``tune``, ``compile``, ``schedule``, ``explain`` and ``revalidate`` lower a program here, so that
-they look up the functions that were tuned. The passes are those of TVM's
-``static_shape_tuning_pipeline`` (``relax/pipeline.py``), after batch norms are folded and a layout
-is chosen.
+``tune``, ``compile``, ``schedule``, ``explain`` and ``revalidate`` share this lowering, so that
+they look up the tuned functions. It folds batch norms, converts layouts, and then runs the passes
+of TVM's ``static_shape_tuning_pipeline`` (``relax/pipeline.py``).
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ __all__ = [
 #: ``auto``, ``keep``, or what TVM's ``ConvertLayout`` takes.
 Layout = Literal["auto", "keep"] | Mapping[str, Sequence[str]]
 
-#: MetaSchedule's rules for CPUs vectorise the innermost axis: channels that lie together.
+#: MetaSchedule's rules for CPUs vectorise the innermost axis, which should be the channels.
 _CPU_LAYOUT = {"relax.nn.conv2d": ["NHWC", "HWIO"]}
 
-#: Operators on constants that numpy computes to the bit as TVM does: IEEE 754 rounds each exactly.
+#: Operators on constants whose results are bitwise equal in numpy and TVM, by IEEE 754.
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "relax.add": np.add,
     "relax.subtract": np.subtract,
@@ -51,19 +50,19 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "relax.sqrt": np.sqrt,
 }
 
-#: Attribute with the numbers of a function's parameters whose layout the tuner may choose.
+#: Attribute with the indices of a function's parameters whose layout the tuner may choose.
 _FREE = "layout_free_buffers"
 
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """How a Relax program becomes functions.
+    """Options for the lowering of a Relax program.
 
     Parameters
     ----------
     layout : {"auto", "keep"} or mapping
-        Layout of activations and weights. ``auto``: channels last for ``conv2d`` on CPUs, and as
-        they are elsewhere. A mapping is that of TVM's ``ConvertLayout``, e.g.
+        Layout of activations and weights. ``auto``: channels last for ``conv2d`` on CPUs, no
+        change elsewhere. A mapping is that of TVM's ``ConvertLayout``, e.g.
         ``{"relax.nn.conv2d": ["NHWC", "HWIO"]}``.
     prepack : bool or None
         Whether the tuner chooses the layout of weights, which are packed when the program is
@@ -74,7 +73,7 @@ class Lowering:
     Raises
     ------
     UsageError
-        Another layout, or a size that is no positive number.
+        The layout is unknown, or a size is not a positive number.
     """
 
     layout: Layout = "auto"
@@ -105,7 +104,7 @@ class Lowering:
         return is_cpu(target) if self.prepack is None else self.prepack
 
 
-#: What ``tune`` and ``compile`` do where nobody says.
+#: Lowering of ``tune`` and ``compile`` by default.
 DEFAULT = Lowering()
 
 
@@ -118,9 +117,9 @@ class Lowered:
     mod : tvm.IRModule
         The program: fused functions, and Relax functions that call them.
     notes : tuple of str
-        What could not be done, in one line each.
+        Layouts that TVM rejected, in one line each.
     lowering : Lowering
-        Its layout, packing and sizes.
+        Options of the lowering.
     """
 
     mod: Any
@@ -129,7 +128,12 @@ class Lowered:
 
 
 def bindings(bind: Mapping[str, int | Sequence[int]] | None) -> list[dict[str, int]]:
-    """Return each combination of sizes, where a name may have several.
+    """Return each combination of the symbolic sizes, for which a name may have several numbers.
+
+    Raises
+    ------
+    UsageError
+        A name has no number.
 
     Examples
     --------
@@ -144,12 +148,12 @@ def bindings(bind: Mapping[str, int | Sequence[int]] | None) -> list[dict[str, i
 
 
 def bind_sizes(mod: Any, bind: Mapping[str, int] | None) -> Any:
-    """Return a program whose symbolic sizes are numbers.
+    """Return a program whose symbolic sizes are replaced by numbers.
 
     Parameters
     ----------
     mod : tvm.IRModule
-        A Relax program, or PrimFuncs, whose sizes stay as they are.
+        A Relax program, or PrimFuncs, which stay unchanged.
     bind : mapping of str to int, optional
         Number of each symbolic size of the program's parameters.
 
@@ -180,14 +184,14 @@ def bind_sizes(mod: Any, bind: Mapping[str, int] | None) -> Any:
 
 
 def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
-    """Return a Relax program with the functions that are tuned.
+    """Lower a Relax program to the functions that are tuned.
 
     Parameters
     ----------
     mod : tvm.IRModule
         A Relax program.
     target : tvm.target.Target
-        What it is compiled for.
+        Target of the compilation.
     lowering : Lowering
         Layout, packing and sizes.
 
@@ -196,7 +200,7 @@ def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
     UsageError
         As :func:`bind_sizes`.
     Exception
-        What a pass of TVM raises.
+        A pass of TVM fails; it may raise any class.
     """
     mod = bind_sizes(mod, lowering.bind)
     transform, notes = relax.transform, []
@@ -217,7 +221,7 @@ def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
         for name, layouts in lowering.layouts(target).items():
             try:
                 mod = transform.ConvertLayout({name: layouts})(mod)
-            except Exception as error:  # TVM refuses some operators with a failed check
+            except Exception as error:  # TVM rejects some operators with a failed check
                 notes.append(f"layout of {name} is kept: {first_line(error)}")
         mod = tvm.transform.Sequential(
             [
@@ -239,16 +243,16 @@ def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
 
 
 def pack_weights(mod: Any) -> Any:
-    """Return a scheduled program with packed weights: constants here, parameters by a function.
+    """Return a scheduled program with packed weights.
 
-    A Relax function whose weights are parameters takes packed ones then; the function
-    ``NAME_transform_params`` of the compiled program packs them.
+    Constant weights are packed now. A Relax function whose weights are parameters takes packed
+    ones from now on; the function ``NAME_transform_params`` of the compiled program packs them.
     """
     passes = [relax.transform.SplitLayoutRewritePreproc()]
     if packing_functions(mod):
         passes.append(relax.transform.LiftTransformParams())
-    # Without the last two the virtual machine would make and open a tuple of packed constants in
-    # each run.
+    # Without the last two, the virtual machine would create and unpack a tuple of packed constants
+    # in each run.
     passes += [
         relax.transform.FoldConstant(),
         relax.transform.CanonicalizeBindings(),
@@ -258,7 +262,7 @@ def pack_weights(mod: Any) -> Any:
 
 
 def packing_functions(mod: Any) -> list[str]:
-    """Return the names of the functions that pack weights which are parameters."""
+    """Return the names of the functions that pack a program's weight parameters."""
     names = []
     for var, func in mod.functions_items():
         inputs = func.attrs.get("num_input") if func.attrs else None
@@ -269,7 +273,7 @@ def packing_functions(mod: Any) -> list[str]:
 
 
 def without_packing(mod: Any) -> Any | None:
-    """Return a module of one function without free layouts; None where it has none."""
+    """Return a module of one function without free layouts; None if all its layouts are fixed."""
     var, func = next(iter(mod.functions_items()))
     if not (func.attrs and _FREE in func.attrs):
         return None
@@ -277,14 +281,15 @@ def without_packing(mod: Any) -> Any | None:
 
 
 def without_free_layouts(func: Any) -> Any:
-    """Return a PrimFunc whose weights stay in their layout."""
+    """Return a PrimFunc whose weights keep their layout."""
     return func.without_attr(_FREE)
 
 
 def _mark_weights(mod: Any) -> Any:
-    """Mark weights as free to be laid out, where each call of a function passes weights.
+    """Let the tuner choose the layout of parameters that are weights in every call of a function.
 
-    TVM's ``AttachAttrLayoutFreeBuffers`` makes a function for each set of weights, under new names.
+    TVM's ``AttachAttrLayoutFreeBuffers`` would create a function for each set of weights, under
+    new names.
     """
     call_tir = tvm.ir.Op.get("relax.call_tir")
     free: dict[Any, set[int]] = {}
@@ -297,24 +302,25 @@ def _mark_weights(mod: Any) -> Any:
         def visit(node: Any, weights: list[Any] = weights) -> None:
             if isinstance(node, relax.Call) and node.op.same_as(call_tir):
                 callee, arguments = node.args[0], node.args[1]
-                found = {
+                indices = {
                     index
-                    for index, one in enumerate(arguments)
-                    if isinstance(one, tvm.ir.Constant) or any(one.same_as(w) for w in weights)
+                    for index, argument in enumerate(arguments)
+                    if isinstance(argument, tvm.ir.Constant)
+                    or any(argument.same_as(weight) for weight in weights)
                 }
-                free[callee] = free.get(callee, found) & found
+                free[callee] = free.get(callee, indices) & indices
 
         relax.analysis.post_order_visit(func, visit)
     marked = dict(mod.functions_items())
-    for var, numbers in free.items():
-        if numbers:
-            marked[var] = marked[var].with_attr(_FREE, sorted(numbers))
+    for var, indices in free.items():
+        if indices:
+            marked[var] = marked[var].with_attr(_FREE, sorted(indices))
     return tvm.IRModule(marked, attrs=mod.attrs)
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunedb.FoldConstants")
 def fold_constants(mod: Any, _context: Any) -> Any:
-    """Compute arithmetic on constants, reshapes and transpositions in numpy.
+    """Fold arithmetic on constants, reshapes and transpositions with numpy.
 
     TVM's ``FoldConstant`` compiles a function for each: 13 s for the batch norms of MobileNetV2.
     """
@@ -328,10 +334,10 @@ def fold_constants(mod: Any, _context: Any) -> Any:
 
 @relax.expr_functor.mutator
 class _ConstantFolder(relax.PyExprMutator):
-    """Replaces calls whose arguments are constants by their results."""
+    """Replaces calls with constant arguments by their results."""
 
     def visit_call_(self, call: Any) -> Any:
-        """Return the result of a call, or the call where TVM has to compute it."""
+        """Return the result of a call, or the call itself if only TVM can compute it."""
         call = self.visit_expr_post_order(call)
         name = getattr(call.op, "name", None)
         if name == "relax.reshape" and isinstance(call.args[1], relax.ShapeExpr):
@@ -357,7 +363,7 @@ class _ConstantFolder(relax.PyExprMutator):
             return relax.const(compute(*values))
 
     def _value(self, argument: Any) -> Any | None:
-        """Return an argument as an array; None for no constant of 32 or 64 bits of floats."""
+        """Return a constant of float32 or float64 as an array; None for other arguments."""
         if isinstance(argument, relax.Var):
             argument = self.lookup_binding(argument)
         if not isinstance(argument, tvm.ir.Constant):

@@ -137,9 +137,9 @@ class NetworkTimer:
         Raises
         ------
         PluginError
-            It cannot be linked, or its process fails or exceeds the time limit.
+            The network cannot be linked, or its process fails or exceeds the time limit.
         """
-        # A process that loads the same path again gets the library that it has.
+        # A process that loads the same path twice gets the first library again.
         path = self._folder.path / f"network-{next(self._numbers)}.so"
         try:
             executable.export_library(str(path))
@@ -157,20 +157,20 @@ class NetworkTimer:
         PluginError
             TVM cannot compile for the target.
         """
-        found: Roofline = self._call(_roofline, str(target), self._threads)
-        return found
+        limits: Roofline = self._call(_roofline, str(target), self._threads)
+        return limits
 
     def _call(self, function: Any, *arguments: Any) -> Any:
         try:
             return self._pool.submit(function, *arguments).result()
         except TimeoutError:
             raise PluginError("a run exceeds the time limit") from None
-        except Exception as error:  # whatever TVM raises, and the end of the process
+        except Exception as error:  # TVM raises any class; the process may also end
             raise PluginError(first_line(error)) from error
 
 
 def inputs_of(mod: Any) -> Inputs | None:
-    """Return the inputs of a program's ``main``; None where a type is no tensor of known sizes."""
+    """Return the inputs of a program's ``main``; None unless all are tensors of known sizes."""
     main, tensors = mod["main"], []
     for parameter in main.params:
         shape = getattr(parameter.ty, "shape", None)
@@ -231,22 +231,22 @@ def _times(path: str, kind: str, inputs: Inputs, outputs: str) -> Times:
     watched = relax.VirtualMachine(library, device)
     watched.set_instrument(instrument)
     begin = time.perf_counter()
-    found = _arrays(run(watched["main"]))
+    results = _arrays(run(watched["main"]))
     latency = time.perf_counter() - begin
-    own = {name: made for name, made in calls.items() if not name.startswith(_BUILTIN)}
-    seconds = {name: sum(call.seconds for call in made) for name, made in own.items()}
+    own = {name: runs for name, runs in calls.items() if not name.startswith(_BUILTIN)}
+    seconds = {name: sum(call.seconds for call in runs) for name, runs in own.items()}
     if latency < _SECONDS:
-        # An instrument takes microseconds itself: short functions are run again and again instead.
+        # The instrument itself takes microseconds, so TVM's evaluator times short functions.
         latency = median(_seconds(lambda: run(machine["main"])))
-        for name, made in own.items():
+        for name, runs in own.items():
             if library.implements_function(name):
                 timed = library.time_evaluator(name, device, repeat=3, min_repeat_ms=_FUNCTION_MS)
-                seconds[name] = len(made) * float(timed(*made[0].arguments).median)
+                seconds[name] = len(runs) * float(timed(*runs[0].arguments).median)
     return Times(
         latency,
-        {name: FunctionTime(len(made), seconds[name]) for name, made in own.items()},
-        _deviation(found, Path(outputs)),
-        numerics.tolerance_of([str(array.dtype) for array in found]),
+        {name: FunctionTime(len(runs), seconds[name]) for name, runs in own.items()},
+        _deviation(results, Path(outputs)),
+        numerics.tolerance_of([str(array.dtype) for array in results]),
     )
 
 
@@ -267,13 +267,13 @@ def _arrays(result: Any) -> list[NDArray[Any]]:
     return [array for part in result for array in _arrays(part)]
 
 
-def _deviation(found: Sequence[NDArray[Any]], path: Path) -> float:
-    """Return the largest deviation from the outputs of a file, which is written if missing."""
+def _deviation(results: Sequence[NDArray[Any]], path: Path) -> float:
+    """Return the largest deviation from the results in a file; write the file if it is missing."""
     if not path.exists():
-        np.savez(path, *found)
+        np.savez(path, *results)
         return 0.0
     with np.load(path) as expected:
         return max(
             numerics.deviation(expected[f"arr_{number}"], array)
-            for number, array in enumerate(found)
+            for number, array in enumerate(results)
         )

@@ -1,7 +1,7 @@
 """Numerical comparison of programs, inside worker processes.
 
-Programs get equal random arguments, and all arguments are compared afterwards: outputs, and inputs
-that a program must not change. A file holds the untuned program's results between the runs.
+Programs get equal random arguments. All arguments are compared afterwards: the outputs, and the
+inputs, which must not change. A file has the untuned program's results between the runs.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 from tvm.runtime import empty
-from tvm.s_tir import Schedule
 from tvm.tirx import build as tvm_build
 
 from ....records import Trace
-from .. import trace_codec
-from ..intrinsics import load_intrinsics, needs_intrinsics
+from ..trace_codec import TraceBuilder
 from ..workers.build_worker import default_build
 
 #: Attribute of a module with the order for a worker, as JSON.
@@ -66,37 +64,11 @@ def build(mod: Any, target: Any, params: Any) -> Any:
     if order["trace"] is not None:
         sketch, tail, decisions = order["trace"]
         tail = None if tail is None else tail.encode()
-        mod = scheduled(mod, Trace(sketch.encode(), tail, decisions.encode()))
+        trace = Trace(sketch.encode(), tail, decisions.encode())
+        mod = TraceBuilder().scheduled(mod, trace)
     if order["keep_preproc"]:
         return tvm_build(mod, target=target)
     return default_build(mod, target, params)
-
-
-def scheduled(mod: Any, trace: Trace) -> Any:
-    """Return a module as its trace schedules it.
-
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        The untuned module.
-    trace : Trace
-        Trace in today's instructions.
-
-    Raises
-    ------
-    Exception
-        The trace does not apply to the module; TVM raises several classes.
-    """
-    if needs_intrinsics(trace):
-        load_intrinsics()
-    try:
-        tvm_trace = trace_codec.TraceBuilder().build(trace)
-    except trace_codec.UnknownInstructionError:
-        tvm_trace = trace_codec.replay(trace, mod)
-    # A decision that the trace lacks is drawn; equal programs then get equal ones.
-    schedule = Schedule(mod, seed=1, debug_mask="none")
-    tvm_trace.apply_to_schedule(schedule, remove_postproc=False)
-    return schedule.mod
 
 
 # ---------------------------------------------------------------------- arguments
@@ -157,9 +129,9 @@ def drawn(args_info: Sequence[Sequence[Any]], draw: int, *, seed: int) -> Arrays
 
 
 def tensor(device: Any, dtype: str, values: NDArray[Any]) -> Any:
-    """Return a tensor of TVM's on a device."""
-    made = empty(values.shape, dtype, device)
-    return made.copyfrom(values.astype(made.numpy().dtype))
+    """Return a TVM tensor on a device."""
+    array = empty(values.shape, dtype, device)
+    return array.copyfrom(values.astype(array.numpy().dtype))
 
 
 def _is_float(dtype: str) -> bool:

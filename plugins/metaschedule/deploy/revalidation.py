@@ -215,11 +215,11 @@ class Verdict:
     Parameters
     ----------
     record : Record
-        Best record of the program before.
+        Best record of the program before the revalidation.
     outcome : {"passed", "wrong", "failed", "unchecked", "refused"}
-        ``wrong``: it computes something else. ``failed``: it could not be built or run.
-        ``unchecked``: the untuned program could not, so nothing was measured. ``refused``: it fails
-        the allow-list of foreign programs, so it was not even replayed.
+        ``wrong``: its results differ. ``failed``: it cannot be built or run. ``unchecked``: the
+        untuned program cannot, so nothing was measured. ``refused``: it fails the allow-list of
+        foreign programs and was not replayed.
     deviation : float or None
         Largest deviation from the untuned results, as a share of the largest value.
     mean : float or None
@@ -338,7 +338,7 @@ class Revalidation:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ------------------------------------------------------------------ which programs
+    # ------------------------------------------------------------------ selection
 
     def workloads_of(
         self, mod: Any, target: Any, *, foreign: bool = False, lowering: Lowering = DEFAULT
@@ -365,8 +365,8 @@ class Revalidation:
         workloads, groups = self._handle.workloads, []
         for task in tasks_of(mod, target, lowering).values():
             known = workloads.find(task)
-            # A foreign workload has no module that TVM may read: the user's becomes a row of our
-            # own and replaces it.
+            # TVM must not read the module of a foreign workload: the user's own module is stored
+            # in its place.
             is_foreign = known is not None and not known.is_exact
             if is_foreign or (foreign and is_named(self._store, task, workloads.equality)):
                 known = workloads.commit(task)
@@ -375,7 +375,7 @@ class Revalidation:
                 groups.append(sorted({known.id, *equal(known)}))
         return groups
 
-    # ------------------------------------------------------------------ running them
+    # ------------------------------------------------------------------ measurement
 
     def run(
         self, workload_ids: Sequence[int], target_id: int, k: int = 5, *, foreign: bool = False
@@ -469,20 +469,20 @@ class Revalidation:
             own = [program for program in programs if program.record.workload_id == id_]
             run = partial(numerics.run_compared, path=str(self._references[id_][0]))
             jobs = [_job(program.mod, program.record, keep_preproc=True) for program in own]
-            for program, ran in zip(own, self._runs.outcomes(jobs, target, run), strict=True):
-                program.outcome, program.failure = "failed", ran.failure
-                if ran.failure is None:
-                    program.deviation = max(ran.costs[::2])
-                    program.failure = _wrong_result(ran.costs)
+            for program, result in zip(own, self._runs.outcomes(jobs, target, run), strict=True):
+                program.outcome, program.failure = "failed", result.failure
+                if result.failure is None:
+                    program.deviation = max(result.costs[::2])
+                    program.failure = _wrong_result(result.costs)
                     program.outcome = "passed" if program.failure is None else "wrong"
 
     def _measure(self, programs: Sequence[_PendingVerdict], target: Any) -> None:
-        """Measure as a tuner does."""
+        """Measure the programs as a tuner does."""
         jobs = [_job(program.mod, program.record, keep_preproc=False) for program in programs]
-        for program, ran in zip(programs, self._runs.outcomes(jobs, target), strict=True):
-            program.failure = ran.failure
-            if ran.failure is None:
-                program.times = ran.costs
+        for program, result in zip(programs, self._runs.outcomes(jobs, target), strict=True):
+            program.failure = result.failure
+            if result.failure is None:
+                program.times = result.costs
             else:
                 program.outcome = "failed"
 

@@ -1,4 +1,4 @@
-"""What a tuning run is put together from, where the user leaves it to us."""
+"""Components of a tuning run, created from the arguments of ``tune``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from ..database.database import Database
 from ..deploy.network import Lowered, bind_sizes, lower
 from ..measure.measure_callback import MeasureCallback
 from ..measure.measured import Known
-from ..measure.reuse import ReusingBuilder, ReusingRunner
 from ..module_source import as_module, is_relax, prim_funcs
 from ..modules import modules_equal, plain
 from ..search.strategy import EvolutionarySearch
@@ -42,16 +41,16 @@ __all__ = ["Task", "host_target"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """A function that is tuned.
+    """A function to tune.
 
     Parameters
     ----------
     name : str
-        The function's.
+        Name of the function.
     mod : tvm.IRModule
-        With that function alone, as the search gets it.
+        Module of that function alone, normalised for the search.
     extracted : tvm ExtractedTask or None
-        Where it comes from, in a Relax program.
+        Its task in a Relax program.
     """
 
     name: str
@@ -60,27 +59,34 @@ class Task:
 
     @property
     def calls(self) -> int | None:
-        """Times that a Relax program calls the function, in all of its sizes."""
+        """Number of calls in one run of a Relax program, summed over its sizes."""
         return None if self.extracted is None else int(self.extracted.weight)
 
 
 def host_target() -> Any:
-    """Return this machine's processor as a target, with the threads that its programs get."""
+    """Return this machine's processor as a target; ``num-cores`` is the number of threads."""
     cpu = tvm.target.codegen.llvm_get_system_cpu()
     return tvm.target.Target({"kind": "llvm", "num-cores": runtime_threads().count, "mcpu": cpu})
 
 
 def target_of(target: Any, *, is_remote: bool) -> Any:
-    """Return the target that is meant; None and ``llvm`` alone mean this machine's processor.
+    """Return the target of a run; None and ``llvm`` alone stand for this machine's processor.
 
-    A processor of this machine without ``num-cores`` gets the threads of the runtime.
+    A processor of this machine without ``num-cores`` gets the number of the runtime's threads.
+
+    Parameters
+    ----------
+    target : tvm.target.Target, dict, str or None
+        Target of the user.
+    is_remote : bool
+        Whether the programs run on a remote device.
 
     Raises
     ------
     TargetError
-        TVM does not know it.
+        TVM does not know the target.
     UsageError
-        A remote device without a target, or a remote processor without its number of cores.
+        A remote device has no target, or a remote processor no number of cores.
     """
     if target is None or target == "llvm":
         if is_remote:
@@ -88,16 +94,16 @@ def target_of(target: Any, *, is_remote: bool) -> Any:
                 "describe the remote device: target={'kind': 'llvm', 'num-cores': 4, 'mcpu': …}"
             )
         return host_target()
-    found = as_target(target)
-    if is_cpu(found) and not found.attrs.get("num-cores"):
+    target = as_target(target)
+    if is_cpu(target) and not target.attrs.get("num-cores"):
         if not is_remote:
-            config = plain(found.export())
+            config = plain(target.export())
             return tvm.target.Target({**config, "num-cores": runtime_threads().count})
         raise UsageError(
-            f"target {found}: give its number of cores, e.g. "
+            f"target {target}: give its number of cores, e.g. "
             "{'kind': 'llvm', 'num-cores': 4, 'mcpu': …}"
         )
-    return found
+    return target
 
 
 def database_of(
@@ -107,12 +113,25 @@ def database_of(
     stack: ExitStack,
     layers: Sequence[str | Path] | None = None,
 ) -> Database:
-    """Return the database that is meant; one that is opened here closes if the run fails.
+    """Return the database of a run, opened if necessary.
+
+    Parameters
+    ----------
+    database : Database, str, Path or None
+        Database, or its path or URL; None for the default location.
+    target : tvm.target.Target
+        Target that an opened database is bound to.
+    module_equality : str
+        Module equality of an opened database.
+    stack : ExitStack
+        Closes an opened database.
+    layers : sequence of str or Path, optional
+        Layers of an opened database; by default those of the default location.
 
     Raises
     ------
     UsageError
-        Another kind of database, or layers for one that is open.
+        `database` is of another kind, or is open and gets layers.
     TuneDBError
         As :class:`Database`.
     """
@@ -138,7 +157,7 @@ def database_of(
 
 
 def module_of(options: TuneOptions) -> Any:
-    """Return the module that is meant, with its parameters as constants.
+    """Return the module of a run, with its parameters as constants.
 
     Raises
     ------
@@ -157,14 +176,30 @@ def module_of(options: TuneOptions) -> Any:
 def tasks_of(
     mod: Any, target: Any, options: TuneOptions, module_equality: str
 ) -> tuple[list[Task], list[Lowered]]:
-    """Return the functions of a module that are tuned, in the order in which TVM takes them.
+    """Return the tasks of a module.
 
-    Beside them a Relax program, lowered for each combination of sizes.
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        PrimFuncs, or a Relax program.
+    target : tvm.target.Target
+        Target of the run.
+    options : TuneOptions
+        Arguments of the run.
+    module_equality : str
+        Module equality under which equal operators are one task.
+
+    Returns
+    -------
+    tasks : list of Task
+        Functions to tune, in TVM's order.
+    programs : list of Lowered
+        A Relax program, lowered for each combination of sizes; empty for PrimFuncs.
 
     Raises
     ------
     UsageError
-        There are none, or a symbolic size has no number.
+        The module has no function to tune, or a symbolic size has no number.
     PluginError
         TVM cannot lower a Relax program.
     """
@@ -191,8 +226,8 @@ def tasks_of(
 def _relax_tasks(
     mod: Any, target: Any, options: TuneOptions, module_equality: str
 ) -> tuple[list[Task], list[Lowered]]:
-    """Return the functions of a Relax program as :func:`compile` asks the database for them."""
-    found: list[tuple[Mapping[str, int], Any]] = []
+    """Return the tasks of a Relax program; :func:`compile` looks up the same functions."""
+    unique: list[tuple[Mapping[str, int], Any]] = []
     programs = []
     try:
         for lowering in options.lowerings():
@@ -200,40 +235,40 @@ def _relax_tasks(
             extracted = ms.relax_integration.extract_tasks(
                 programs[-1].mod, target, module_equality=module_equality
             )
-            _add(found, lowering.bind or {}, extracted, module_equality)
+            _add(unique, lowering.bind or {}, extracted, module_equality)
     except TuneDBError:
         raise
     except Exception as error:  # whatever a pass raises
         raise PluginError(f"TVM cannot lower this program: {first_line(error)}") from error
-    names = Counter(str(one.task_name) for _, one in found)
+    names = Counter(str(task.task_name) for _, task in unique)
     tasks = []
-    for sizes, one in found:
-        name = str(one.task_name)
+    for sizes, task in unique:
+        name = str(task.task_name)
         if names[name] > 1:
             name += "".join(f"_{key}{size}" for key, size in sizes.items())
-            name = re.sub(r"\W", "_", name)  # it names a log file
-        tasks.append(Task(name, one.dispatched[0], _copied(one, name, one.weight)))
+            name = re.sub(r"\W", "_", name)  # TVM names a log file after it
+        tasks.append(Task(name, task.dispatched[0], _copied(task, name, task.weight)))
     return tasks, programs
 
 
 def _add(
-    found: list[tuple[Mapping[str, int], Any]],
+    unique: list[tuple[Mapping[str, int], Any]],
     sizes: Mapping[str, int],
     extracted: Sequence[Any],
     module_equality: str,
 ) -> None:
-    """Add the functions of a program with some sizes; one that is there counts its calls."""
-    before = len(found)
-    for one in extracted:
-        if one.mod.attrs.get("tirx.is_scheduled", False):
+    """Add the tasks of one combination of sizes; an equal one of another gets their calls."""
+    before = len(unique)
+    for task in extracted:
+        if task.mod.attrs.get("tirx.is_scheduled", False):
             continue
-        for number, (other_sizes, other) in enumerate(found[:before]):
-            if modules_equal(other.dispatched[0], one.dispatched[0], module_equality):
-                weight = other.weight + one.weight
-                found[number] = other_sizes, _copied(other, other.task_name, weight)
+        for number, (other_sizes, other) in enumerate(unique[:before]):
+            if modules_equal(other.dispatched[0], task.dispatched[0], module_equality):
+                weight = other.weight + task.weight
+                unique[number] = other_sizes, _copied(other, other.task_name, weight)
                 break
         else:
-            found.append((sizes, one))
+            unique.append((sizes, task))
 
 
 def _copied(task: Any, name: str, weight: int) -> Any:
@@ -242,12 +277,12 @@ def _copied(task: Any, name: str, weight: int) -> Any:
 
 
 def runner_of(runner: Any, evaluator: EvaluatorConfig) -> Any:
-    """Return the runner that is meant.
+    """Return the runner of a run.
 
     Raises
     ------
     UsageError, PluginError
-        As :func:`.remote.rpc_runner`; a word that TVM does not know.
+        As :func:`.remote.rpc_runner`, or TVM does not know the word.
     """
     if isinstance(runner, RPCConfig):
         return rpc_runner(runner, evaluator)
@@ -255,25 +290,25 @@ def runner_of(runner: Any, evaluator: EvaluatorConfig) -> Any:
         return rpc_runner(RPCConfig(), evaluator)
     if runner == "local":
         return ms.runner.LocalRunner(evaluator_config=evaluator)
-    return _tvms("runner", runner, ms.Runner)
+    return _component("runner", runner, ms.Runner)
 
 
 def remote_of(runner: Any) -> RPCConfig | None:
-    """Return the tracker and key of a runner that measures elsewhere, or None."""
+    """Return the tracker and key of a remote runner, or None."""
     if isinstance(runner, RPCConfig):
         return runner
     if runner == "rpc":
         return RPCConfig()
-    found = getattr(runner, "rpc_config", None)
-    return found if isinstance(found, RPCConfig) else None
+    config = getattr(runner, "rpc_config", None)
+    return config if isinstance(config, RPCConfig) else None
 
 
 def evaluator_of(runner: Any, evaluator: EvaluatorConfig) -> EvaluatorConfig | None:
-    """Return how a runner measures; None where an object of the user's does not say."""
+    """Return the evaluator's settings of a runner; None where a user's runner has none."""
     if isinstance(runner, str | RPCConfig):
         return evaluator
-    found = getattr(runner, "evaluator_config", None)
-    return found if isinstance(found, EvaluatorConfig) else None
+    config = getattr(runner, "evaluator_config", None)
+    return config if isinstance(config, EvaluatorConfig) else None
 
 
 def device_of(target: Any) -> str:
@@ -282,26 +317,26 @@ def device_of(target: Any) -> str:
 
 
 def builder_of(builder: Any, workers: int | None, stack: ExitStack) -> Any:
-    """Return the builder that is meant; ``warm`` ends with the run."""
+    """Return the builder of a run; the stack closes a ``warm`` one."""
     if builder == "warm":
         return stack.enter_context(WarmBuilder(max_workers=workers))
     if builder == "local":
         return ms.builder.LocalBuilder(max_workers=workers)
-    return _tvms("builder", builder, ms.Builder)
+    return _component("builder", builder, ms.Builder)
 
 
 def cost_model_of(cost_model: Any, database: Database) -> Any:
-    """Return the cost model that is meant."""
+    """Return the cost model of a run."""
     if cost_model == "tunedb":
         return CostModel(database)
-    return _tvms("cost_model", cost_model, ms.CostModel)
+    return _component("cost_model", cost_model, ms.CostModel)
 
 
 def strategy_of(strategy: Any, database: Database, known: Known, *, warm: bool) -> Any:
-    """Return the search strategy that is meant."""
+    """Return the search strategy of a run."""
     if strategy == "tunedb":
         return EvolutionarySearch(database, known=known, warm=warm)
-    return _tvms("strategy", strategy, ms.SearchStrategy)
+    return _component("strategy", strategy, ms.SearchStrategy)
 
 
 def scheduler_of(
@@ -317,7 +352,7 @@ def scheduler_of(
     Raises
     ------
     UsageError
-        A word that TVM does not know, or minutes for a scheduler of TVM's.
+        TVM does not know the word, or one of its schedulers gets a time budget.
     """
     if options.task_scheduler == "tunedb":
         return TaskScheduler(
@@ -331,16 +366,20 @@ def scheduler_of(
         )
     if options.minutes is not None:
         raise UsageError("TVM's task schedulers count trials; minutes need the scheduler 'tunedb'")
-    return _tvms("task_scheduler", options.task_scheduler, ms.TaskScheduler)
+    return _component("task_scheduler", options.task_scheduler, ms.TaskScheduler)
 
 
 def space_trial(
     options: TuneOptions, builder: Any, tasks: Sequence[Task], target: Any
 ) -> Callable[[int], str | None]:
-    """Return what tries the design space of a task in a worker; only a warm builder has some."""
+    """Return a function that tries a task's design space in the workers of a warm builder.
+
+    It takes the number of a task and returns the problem of its space, or None
+    (:func:`~..workers.space_probe.try_spaces`). With other builders it returns None.
+    """
     if not isinstance(builder, WarmBuilder):
         return lambda _number: None
-    # TVM has special spaces for functions alone, not for operators of a Relax program.
+    # TVM supports special spaces for PrimFuncs only, not for operators of a Relax program.
     special = {} if tasks[0].extracted else options.special_space or {}
     spaces = [special.get(task.name, options.space) for task in tasks]
     return try_spaces(
@@ -351,7 +390,7 @@ def space_trial(
 
 
 def callbacks_of(callbacks: Any, database: Database) -> list[Any]:
-    """Return the measure callbacks that are meant."""
+    """Return the measure callbacks of a run."""
     if callbacks == "default":
         return [
             MeasureCallback(database),
@@ -363,13 +402,8 @@ def callbacks_of(callbacks: Any, database: Database) -> list[Any]:
     return list(callbacks)
 
 
-def reusing(builder: Any, runner: Any, known: Known) -> tuple[Any, Any]:
-    """Return a builder and a runner that leave known programs out."""
-    return ReusingBuilder(builder, known), ReusingRunner(runner, known)
-
-
-def _tvms(name: str, value: Any, kind: Any) -> Any:
-    """Return an object of the user's as it is, and what TVM makes of one of its own words."""
+def _component(name: str, value: Any, kind: Any) -> Any:
+    """Return the user's object, or TVM's component of that name."""
     if isinstance(value, kind):
         return value
     if not isinstance(value, str):

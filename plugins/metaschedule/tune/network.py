@@ -83,7 +83,7 @@ class Network:
         """
         inputs = inputs_of(bind_sizes(mod, lowered.lowering.bind))
         if inputs is None:
-            raise TuneDBError("an argument is no tensor of known size")
+            raise TuneDBError("an argument is not a tensor of known size")
         untuned = compile_lowered(lowered, None, target)
         return cls(
             lowered,
@@ -98,7 +98,7 @@ class Network:
         )
 
     def named(self, name: str) -> str:
-        """Return a name that tells the sizes."""
+        """Return a name with the sizes."""
         sizes = [f"{key}={size}" for key, size in (self.lowered.lowering.bind or {}).items()]
         return " ".join([name, *sizes])
 
@@ -128,8 +128,7 @@ class Network:
         TuneDBError
             It cannot be measured; the message says why.
         """
-        made = compile_lowered(self.lowered, database, self.target)
-        tuned = self.measure(made.executable)
+        tuned = self.measure(compile_lowered(self.lowered, database, self.target).executable)
         return NetworkRun(
             name=name,
             target=str(self.target),

@@ -1,4 +1,4 @@
-"""The arguments of a tuning run, in one object."""
+"""Arguments of a tuning run in one object."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from .progress import Progress
 
 __all__ = ["EVALUATOR", "TRIALS_PER_BATCH", "TRIALS_PER_TASK", "TuneOptions"]
 
-#: How long a program is measured where nobody says: about as long as TVM does (100 ms in one
-#: repeat), but in three repeats, whose median one disturbance does not move.
+#: Default measurement of a program: about as long as TVM's (100 ms in one repeat), but in three
+#: repeats, whose median is robust to one disturbance.
 EVALUATOR = EvaluatorConfig(number=1, repeat=3, min_repeat_ms=30)
 
-#: Trials of a batch. TVM's 64 keep the workers of a farm busy; on one machine nothing is gained by
-#: them, and with 16 the cost model learns four times as often.
+#: Maximum trials of a batch. TVM's 64 keep a farm of devices busy; on one machine they gain
+#: nothing, and with 16 the cost model learns four times as often.
 TRIALS_PER_BATCH = 16
 
-#: Trials for each task by default, and where a number of minutes is the budget.
+#: Default trials of each task, without and with a time budget.
 TRIALS_PER_TASK = 64
 TIMED_TRIALS_PER_TASK = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneOptions:
-    """The arguments of :func:`.tune.tune`, which documents them."""
+    """Arguments of :func:`.tune.tune`, which documents them."""
 
     mod: Any
     target: Any
@@ -68,12 +68,12 @@ class TuneOptions:
     on_progress: Callable[[Progress], object] | None
 
     def measures_network(self) -> bool:
-        """Return whether a network is measured as a whole: asked for, and candidates run here."""
+        """Return whether a network is measured as a whole: only if programs run on this machine."""
         is_local = self.runner == "local" or isinstance(self.runner, LocalRunner)
         return self.measure_network and is_local
 
     def lowerings(self) -> list[Lowering]:
-        """Return how a Relax program is lowered, for each combination of sizes.
+        """Return the lowering of a Relax program for each combination of sizes.
 
         Raises
         ------
@@ -83,12 +83,12 @@ class TuneOptions:
         return [Lowering(self.layout, self.prepack, sizes) for sizes in bindings(self.bind)]
 
     def search_threads(self) -> int:
-        """Return how many threads search; words of TVM's count CPUs that this process may use.
+        """Return the number of search threads; TVM's words count CPUs that this process may use.
 
         Raises
         ------
         UsageError
-            Another word, or no thread.
+            `num_tuning_cores` is another word, or less than 1.
         """
         cores = self.num_tuning_cores
         if cores == "physical":
@@ -102,20 +102,20 @@ class TuneOptions:
         return cores
 
     def trials(self, tasks: int) -> int:
-        """Return how many trials there are for so many tasks.
+        """Return the maximum number of trials for a number of tasks.
 
         Raises
         ------
         UsageError
-            A number that is asked for is not positive.
+            A limit is not positive.
         """
         for name in ("max_trials_global", "max_trials_per_task", "num_trials_per_iter"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} must be 1 or more, not {value}")
-        each = self.max_trials_per_task
-        usual = TRIALS_PER_TASK if self.minutes is None else TIMED_TRIALS_PER_TASK
-        bound = tasks * (usual if each is None else each)
+        per_task = self.max_trials_per_task
+        default = TRIALS_PER_TASK if self.minutes is None else TIMED_TRIALS_PER_TASK
+        bound = tasks * (default if per_task is None else per_task)
         if self.max_trials_global is None:
             return bound
-        return self.max_trials_global if each is None else min(self.max_trials_global, bound)
+        return self.max_trials_global if per_task is None else min(self.max_trials_global, bound)

@@ -1,9 +1,9 @@
-"""How a tuning run comes on, told after each batch."""
+"""Progress of a tuning run, reported after each batch."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,19 @@ from ..compat import register_errors
 from ..measure.measure_callback import run_secs_of
 from ..measure.measured import is_served
 
-__all__ = ["Costs", "Course", "Monitor", "Progress", "ProgressCallback", "TaskProgress"]
+__all__ = [
+    "Costs",
+    "Monitor",
+    "Progress",
+    "ProgressCallback",
+    "TaskMonitor",
+    "TaskProgress",
+    "total_seconds",
+]
 
 register_errors()
 
-#: Scopes of TVM's profiler → what they are.
+#: Scopes of TVM's profiler → fields of :class:`Costs`.
 _SCOPES = {
     "SendToBuilder": "building",
     "SendToRunner": "running",
@@ -32,16 +40,16 @@ _SCOPES = {
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Where the time of a run went, in seconds.
+    """Wall time of a run by activity, in seconds.
 
     Parameters
     ----------
     starting : float
-        Before TVM began: imports, and reading what is known.
+        Imports, lowering and reads of the database, before TVM's loop starts.
     building, running, learning : float
-        In the builder, in the runner, and in the cost model's updates.
+        Time in the builder, in the runner, and in updates of the cost model.
     searching : float
-        All the rest: candidates and their scores, and writing to the database.
+        Rest of the time: generation and scores of candidates, and writes to the database.
     """
 
     starting: float = 0.0
@@ -53,20 +61,21 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class TaskProgress:
-    """What became of one task so far.
+    """Progress of one task in this run.
 
     Parameters
     ----------
     name : str
-        The task's.
+        Name of the task.
     trials : int
-        Candidates of this run.
+        Number of candidates.
     served : int
-        Those of them that were known: nobody built or ran them again.
+        Number of known candidates, whose stored results replaced a build and a run.
     failed : int
-        Those of them that failed.
+        Number of candidates that failed.
     first_seconds, best_seconds : float or None
-        Mean run time of the best program of the first batch, and of all; None where none ran.
+        Mean run time of the best program of the first batch with one, and of all; None before a
+        program has run.
     forecast : Forecast or None
         Trials until 95 % of the expected best; None where too few similar workloads were tuned.
     """
@@ -82,30 +91,31 @@ class TaskProgress:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How a run comes on, after a batch.
+    """Progress of a run after a batch.
 
     Parameters
     ----------
     task : TaskProgress
-        The task whose batch it was.
+        Task of the batch.
     tasks : tuple of TaskProgress
         All tasks, in the order of the run.
-    trials, of : int
-        Trials of the run that are done, those of an earlier, unfinished run too, and how many
-        there will be at most.
+    trials : int
+        Number of finished trials, including those of an earlier, unfinished run.
+    max_trials : int
+        Maximum number of trials.
     seconds : float
-        Since the run began.
+        Wall time since the start of the run.
     costs : Costs
-        Where they went.
+        The same time by activity.
     latency, untuned : float or None
-        Seconds of all operators of a Relax program: the best known ones, and before the tuning.
-        None where the time of one is unknown.
+        Seconds of all operators of a Relax program, with the best known programs and without
+        tuning; None where the time of one is unknown.
     """
 
     task: TaskProgress
     tasks: tuple[TaskProgress, ...]
     trials: int
-    of: int
+    max_trials: int
     seconds: float
     costs: Costs
     latency: float | None = None
@@ -113,8 +123,8 @@ class Progress:
 
 
 @dataclass(slots=True)
-class Course:
-    """The course of one task while it is tuned.
+class TaskMonitor:
+    """Counts the trials of one task and keeps its best time.
 
     Parameters
     ----------
@@ -123,16 +133,18 @@ class Course:
     curves : sequence of Curve
         Searches for similar workloads.
     calls : int or None
-        Calls in one run of a Relax program.
-    untuned, known : float or None
-        Seconds of the untuned function, and of the best record before the run.
+        Number of calls in one run of a Relax program.
+    untuned : float or None
+        Seconds of the untuned function.
+    stored : float or None
+        Mean seconds of the best record before the run.
     """
 
     name: str
     curves: Sequence[Curve]
     calls: int | None = None
     untuned: float | None = None
-    known: float | None = None
+    stored: float | None = None
     trials: int = 0
     served: int = 0
     failed: int = 0
@@ -140,7 +152,7 @@ class Course:
     best: float | None = None
 
     def add(self, builds: Sequence[Any], runs: Sequence[Any]) -> None:
-        """Take in one batch."""
+        """Add a batch."""
         times = []
         for build, run in zip(builds, runs, strict=True):
             run_secs = run_secs_of(run)
@@ -158,11 +170,11 @@ class Course:
     @property
     def seconds(self) -> float | None:
         """Seconds of the best program, or of the untuned function."""
-        times = [time for time in (self.best, self.known) if time is not None]
+        times = [time for time in (self.best, self.stored) if time is not None]
         return min(times) if times else self.untuned
 
-    def as_progress(self) -> TaskProgress:
-        """Return it as others see it."""
+    def progress(self) -> TaskProgress:
+        """Return the progress of the task, with a forecast."""
         return TaskProgress(
             name=self.name,
             trials=self.trials,
@@ -175,80 +187,79 @@ class Course:
 
 
 class Monitor:
-    """Watches a tuning run.
+    """Watches a tuning run and reports its progress.
 
     Parameters
     ----------
-    courses : sequence of Course
-        Courses of the tasks, in the order of the scheduler.
-    done, of : int
-        Trials that an earlier, unfinished run has done, and those of all.
+    tasks : sequence of TaskMonitor
+        Tasks in the order of the scheduler.
+    trials_done : int
+        Number of trials that an earlier, unfinished run has done.
+    max_trials : int
+        Maximum number of trials, including these.
     on_progress : callable or None
         Called with a :class:`Progress` after each batch.
     began : float
-        When the run began, by ``time.perf_counter``.
+        Start of the run by ``time.perf_counter``.
 
     Attributes
     ----------
     failure : Exception or None
-        What `on_progress` raised; through TVM's C++ it would come as a RuntimeError.
+        Error of `on_progress`; through TVM's C++ it arrives as a RuntimeError.
     """
 
     def __init__(
         self,
-        courses: Sequence[Course],
-        done: int,
-        of: int,
+        tasks: Sequence[TaskMonitor],
+        trials_done: int,
+        max_trials: int,
         on_progress: Callable[[Progress], object] | None,
         began: float,
     ) -> None:
+        self.tasks = tasks
         self.failure: Exception | None = None
-        self._courses = courses
-        self._done = done
-        self._of = of
-        self._tell = on_progress
+        self._trials_done = trials_done
+        self._max_trials = max_trials
+        self._on_progress = on_progress
         self._began = began
         self._starting = 0.0
         self._profiler = ms.Profiler.current()
         self._before = self._scopes()
 
     def start(self) -> None:
-        """Note that TVM begins now."""
+        """Note the start of TVM's loop."""
         self._starting = time.perf_counter() - self._began
 
     def add(self, task_id: int, builds: Sequence[Any], runs: Sequence[Any]) -> None:
-        """Take in one batch, and tell of it."""
-        course = self._courses[task_id]
-        course.add(builds, runs)
-        if self._tell is None:
+        """Add a batch of a task and report the progress."""
+        self.tasks[task_id].add(builds, runs)
+        if self._on_progress is None:
             return
         try:
-            self._tell(self.now(course.as_progress()))
+            self._on_progress(self.progress(task_id))
         except Exception as error:
             self.failure = error
             raise
 
-    def now(self, task: TaskProgress) -> Progress:
-        """Return how the run comes on, after a batch of a task."""
+    def progress(self, task_id: int) -> Progress:
+        """Return the progress of the run after a batch of a task."""
         seconds = time.perf_counter() - self._began
+        tasks = tuple(task.progress() for task in self.tasks)
         return Progress(
-            task=task,
-            tasks=self.tasks(),
-            trials=self._done + sum(course.trials for course in self._courses),
-            of=self._of,
+            task=tasks[task_id],
+            tasks=tasks,
+            trials=self._trials_done + sum(task.trials for task in tasks),
+            max_trials=self._max_trials,
             seconds=seconds,
             costs=self._costs(seconds),
-            latency=_total(self._courses, [course.seconds for course in self._courses]),
-            untuned=_total(self._courses, [course.untuned for course in self._courses]),
+            latency=total_seconds((task.calls, task.seconds) for task in self.tasks),
+            untuned=total_seconds((task.calls, task.untuned) for task in self.tasks),
         )
 
-    def tasks(self) -> tuple[TaskProgress, ...]:
-        """Return what became of each task."""
-        return tuple(course.as_progress() for course in self._courses)
-
     def _scopes(self) -> dict[str, float]:
-        said = {} if self._profiler is None else self._profiler.get()
-        return {str(name): float(seconds) for name, seconds in said.items()}
+        """Return the seconds of each scope of TVM's profiler."""
+        scopes = {} if self._profiler is None else self._profiler.get()
+        return {str(name): float(seconds) for name, seconds in scopes.items()}
 
     def _costs(self, seconds: float) -> Costs:
         spent = dict.fromkeys(_SCOPES.values(), 0.0)
@@ -260,18 +271,24 @@ class Monitor:
         return Costs(**spent, starting=starting, searching=searching)
 
 
-def _total(courses: Sequence[Course], seconds: Sequence[float | None]) -> float | None:
-    """Return the seconds of all calls; None where one is unknown."""
+def total_seconds(tasks: Iterable[tuple[int | None, float | None]]) -> float | None:
+    """Return the seconds of all calls of tasks, or None if one is unknown.
+
+    Parameters
+    ----------
+    tasks : iterable of (int or None, float or None)
+        Number of calls of each task, and seconds of a call.
+    """
     total = 0.0
-    for course, one in zip(courses, seconds, strict=True):
-        if course.calls is None or one is None:
+    for calls, seconds in tasks:
+        if calls is None or seconds is None:
             return None
-        total += course.calls * one
+        total += calls * seconds
     return total
 
 
 class ProgressCallback(_PyMeasureCallback):
-    """Tells a :class:`Monitor` of each batch."""
+    """A measure callback that adds each batch to a :class:`Monitor`."""
 
     __slots__ = ("__dict__", "__weakref__")
 

@@ -21,10 +21,10 @@ __all__ = ["describe", "rpc_config", "rpc_runner", "servers"]
 
 T = TypeVar("T")
 
-#: Seconds to wait for the description of a device that is busy with others' candidates.
+#: Seconds to wait for the facts of a device that others use.
 BUSY_SEC = 60.0
 
-#: Facts of the compiling machine in a session; a remote device's replace them.
+#: Facts of the compiling machine in a session, which those of the remote device replace.
 _LOCAL = ("cpu", "cores", "threads", "gpu", "os", "python")
 
 
@@ -43,7 +43,7 @@ def rpc_config(tracker: str | None, key: str | None, *, timeout_sec: float = 10.
     Raises
     ------
     UsageError
-        `tracker` has another form, or there is no tracker or no key.
+        `tracker` has another form, or a tracker or key is missing.
     """
     host = port = None
     if tracker is not None:
@@ -71,19 +71,19 @@ def servers(config: RPCConfig) -> int:
     """
     config = _complete(config)
     keys = [item["key"].removeprefix("server:") for item in _summary(config)["server_info"]]
-    found = keys.count(config.tracker_key)
-    if not found:
+    number = keys.count(config.tracker_key)
+    if not number:
         others = ", ".join(sorted(set(keys))) or "none"
         raise PluginError(
             f"tracker {_address(config)} has no device {config.tracker_key!r} (it has: {others}); "
             f"start one: python -m tvm.exec.rpc_server --tracker {_address(config)} "
             f"--key {config.tracker_key}"
         )
-    return found
+    return number
 
 
 def rpc_runner(config: RPCConfig, evaluator: EvaluatorConfig) -> Any:
-    """Return TVM's runner for the devices of a tracker, as many at a time as there are.
+    """Return TVM's runner for the devices of a tracker, with one worker for each.
 
     Raises
     ------
@@ -95,19 +95,19 @@ def rpc_runner(config: RPCConfig, evaluator: EvaluatorConfig) -> Any:
 
 
 def describe(config: RPCConfig, device_type: str, session: Session) -> Session:
-    """Return a session that measures on a remote device instead of this machine.
+    """Return a session whose programs run on a remote device.
 
-    The device reports its processor, its cores and, unless it is a CPU, its name; facts that a
-    small runtime does not know are left out. Devices of one key count as one machine.
+    The device reports its processor, its cores and, unless it is a CPU, its name, if its runtime
+    has the functions for that. Devices of one key count as one machine.
 
     Parameters
     ----------
     config : RPCConfig
         The tracker and the key.
     device_type : str
-        Kind of the device that runs the programs: ``cpu``, ``cuda``, ``opencl``, ….
+        Kind of the device: ``cpu``, ``cuda``, ``opencl``, ….
     session : Session
-        A session of this machine, which compiles.
+        Session of this machine, which compiles.
 
     Returns
     -------
@@ -117,7 +117,7 @@ def describe(config: RPCConfig, device_type: str, session: Session) -> Session:
     Raises
     ------
     UsageError, PluginError
-        As :func:`servers`; a device is busy for longer than :data:`BUSY_SEC`.
+        As :func:`servers`, or the device is busy for longer than :data:`BUSY_SEC`.
     """
     config = _complete(config)
     servers(config)
@@ -143,20 +143,20 @@ def _ask(config: RPCConfig, device_type: str) -> dict[str, Any]:
 
 
 def _answers(server: Any, device_type: str) -> Iterator[tuple[str, Any]]:
-    """Yield the known facts of a device."""
+    """Yield the facts that a device reports."""
     device = server.device(device_type, 0)
     if not device.exist:
         raise PluginError(f"it has no {device_type}; give the target of a device that it has")
-    asked: dict[str, Callable[[], Any]] = {
+    facts: dict[str, Callable[[], Any]] = {
         "cpu": lambda: str(server.get_function("target.llvm_get_system_cpu")()),
         "cores": lambda: int(server.get_function("runtime.NumThreads")()),
     }
     if device_type != "cpu":
-        asked["gpu"] = lambda: str(device.device_name)
-        asked["gpu_arch"] = lambda: str(device.compute_version)
-    for name, ask in asked.items():
+        facts["gpu"] = lambda: str(device.device_name)
+        facts["gpu_arch"] = lambda: str(device.compute_version)
+    for name, read in facts.items():
         try:
-            value = ask()
+            value = read()
         except Exception:  # noqa: S112 - its runtime has no such function
             continue
         if value not in ("", "None", 0):
@@ -164,7 +164,7 @@ def _answers(server: Any, device_type: str) -> Iterator[tuple[str, Any]]:
 
 
 def _complete(config: RPCConfig) -> RPCConfig:
-    """Return a configuration whose missing values come from the environment."""
+    """Return a configuration with missing values from the environment."""
     try:
         return RPCConfig._normalized(config)
     except ValueError as error:
@@ -177,40 +177,40 @@ def _summary(config: RPCConfig) -> dict[str, Any]:
     timeout = max(1.0, float(config.session_timeout_sec))
     subject, silent = f"tracker {_address(config)}", "does not answer"
     try:
-        # TVM's own client tries for a minute, and complains on its logger.
+        # TVM's client retries for a minute and logs each failure.
         socket.create_connection(place, timeout=timeout).close()
     except OSError as error:
         raise PluginError(
             f"{subject} {silent} ({error.strerror or error}); start one: "
             f"python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port {config.tracker_port}"
         ) from None
-    found: dict[str, Any] = _within(
+    summary: dict[str, Any] = _within(
         timeout, lambda: rpc.connect_tracker(*place).summary(), subject, silent
     )
-    return found
+    return summary
 
 
 def _within(seconds: float, work: Callable[[], T], subject: str, late: str) -> T:
     """Return a function's result; raise PluginError if it takes too long or fails."""
-    made: list[T] = []
-    failed: list[str] = []
+    results: list[T] = []
+    errors: list[str] = []
 
     def run() -> None:
         try:
-            made.append(work())
+            results.append(work())
         except Exception as error:
-            # Not the error itself: its traceback would keep the device busy.
-            failed.append(first_line(error))
+            # The traceback of the error itself would keep the device busy.
+            errors.append(first_line(error))
 
-    # Nothing else can end a wait for a socket of TVM's.
+    # TVM's sockets have no other time limit.
     thread = threading.Thread(target=run, name="tunedb-rpc", daemon=True)
     thread.start()
     thread.join(seconds)
-    if failed:
-        raise PluginError(f"{subject}: {failed[0]}")
-    if not made:
+    if errors:
+        raise PluginError(f"{subject}: {errors[0]}")
+    if not results:
         raise PluginError(f"{subject} {late}")
-    return made[0]
+    return results[0]
 
 
 def _address(config: RPCConfig) -> str:

@@ -1,4 +1,4 @@
-"""What a tuning run came to."""
+"""Results of a tuning run."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from ....records import Origin
 from ....results import Record
 from ....storage.network_runs import NetworkRun
 from ..database.database import Database
-from .progress import Costs, TaskProgress
+from .progress import Costs, TaskProgress, total_seconds
 
 __all__ = ["TaskResult", "TuningResult"]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What a run came to for one task.
+    """Result of one task.
 
     Parameters
     ----------
     progress : TaskProgress
-        What was tried in this run.
+        Trials of this run.
     workload_id : int or None
-        Local number of the workload; None where nothing is stored of it.
+        Local number of the workload; None where it is not stored.
     record : Record or None
-        The best one that the database serves for it, whoever measured it; None for none.
+        Best record that the database serves for the task, of this run or an earlier one; None
+        where it has none.
     calls : int or None
-        Times that the network calls the function; None outside of a Relax program.
+        Number of calls in one run of the network; None outside of a Relax program.
     problem : str or None
         Error of TVM that ended the search of this task, in one line.
     """
@@ -46,17 +47,17 @@ class TaskResult:
 
     @property
     def name(self) -> str:
-        """The task's name."""
+        """Name of the task."""
         return self.progress.name
 
     @property
     def seconds(self) -> float | None:
-        """Mean run time of the best record."""
+        """Mean run time of the best record in seconds."""
         return None if self.record is None else self.record.mean
 
     @property
     def origin(self) -> Origin | None:
-        """Where the best program came from."""
+        """Origin of the best program."""
         return None if self.record is None else self.record.measurement.origin
 
     @property
@@ -66,44 +67,43 @@ class TaskResult:
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """What was done to the donor, oldest first."""
+        """Search operators that led from the donor to the best program, oldest first."""
         extra = None if self.record is None else self.record.measurement.extra
-        said = parse_json(extra) if extra else None
-        search = said.get("search") if isinstance(said, dict) else None
+        fields = parse_json(extra) if extra else None
+        search = fields.get("search") if isinstance(fields, dict) else None
         names = search.get("operators") if isinstance(search, dict) else None
         return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
 @dataclass(frozen=True, slots=True)
 class TuningResult:
-    """What :func:`tune` came to.
+    """Result of :func:`tune`.
 
     Parameters
     ----------
     database : Database
-        Where the records are. ``with result.database:`` makes TVM take programs from it.
+        Database of the records. Inside ``with result.database:`` TVM takes programs from it.
     target : tvm.target.Target
-        What was tuned for.
+        Target of the programs.
     tasks : tuple of TaskResult
-        In the order of the run.
+        Results of the tasks, in the order of the run.
     trials : int
-        Trials of the run, those of an earlier, unfinished run with the same arguments too.
+        Number of trials, including those of an earlier, unfinished run with the same arguments.
     resumed : int
-        The latter.
+        Number of trials of that earlier run.
     seconds : float
         Wall time.
     costs : Costs
-        Where it went.
+        Wall time by activity.
     threads : int or None
-        Threads of TVM's runtime that programs were measured with; None on GPUs, and where nobody
-        knows.
+        Threads of TVM's runtime that programs were measured with; None on GPUs, and where unknown.
     networks : tuple of NetworkRun
         Times of a Relax program as a whole, before and after, for each combination of its sizes;
         empty where they were not measured.
     notes : tuple of str
-        What users should know of the program, in one line each.
+        Notes on the program for the user, in one line each.
     delivery : Delivery or None
-        What the server has of it; None where none was named.
+        State of the records on the server; None without a server.
     """
 
     database: Database
@@ -124,18 +124,13 @@ class TuningResult:
 
     @property
     def latency(self) -> float | None:
-        """Seconds of all operators of a Relax program, by their calls; None where one is unknown.
+        """Seconds of all calls of a Relax program's operators; None where a time is unknown.
 
-        The runtime's own calls and allocations come on top.
+        The calls and allocations of the runtime itself are not included.
         """
-        total = 0.0
-        for task in self.tasks:
-            if task.calls is None or task.seconds is None:
-                return None
-            total += task.calls * task.seconds
-        return total
+        return total_seconds((task.calls, task.seconds) for task in self.tasks)
 
     @property
     def served(self) -> int:
-        """Trials that were known, so that nobody built or ran them again."""
+        """Number of known programs, whose stored results replaced a build and a run."""
         return sum(task.progress.served for task in self.tasks)

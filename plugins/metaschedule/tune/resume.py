@@ -1,8 +1,8 @@
-"""Tuning runs that go on where they stopped.
+"""Resumption of interrupted tuning runs.
 
-A run has a key, which its sessions carry. A run that is repeated with equal arguments is the same
-run while trials of it are left: those that its earlier sessions stored count. When all are done, or
-the run has ended, the next one begins anew.
+The sessions of a run carry its key. A repeated run with equal arguments has the same key and
+continues an unfinished run: the trials that earlier sessions stored count. After a finished run,
+the next one starts from zero.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ def run_key(
     seed: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the key of a tuning run: equal arguments have equal keys.
+    """Return the key of a tuning run; equal arguments give equal keys.
 
     Parameters
     ----------
     tasks : iterable of (IRModule or PrimFunc, tvm Target)
-        What is tuned; their order does not matter.
+        Tasks of the run, in any order.
     max_trials : int
-        Trials of all tasks together.
+        Maximum number of trials of all tasks.
     seed : int or None
-        The run's seed.
+        Seed of the run.
     settings : mapping or None
-        What else makes it another run, e.g. the evaluator's settings; values that JSON has.
+        Other arguments that distinguish runs, e.g. the evaluator's settings, as values of JSON.
 
     Returns
     -------
@@ -69,80 +69,86 @@ def session_of_run(
     evaluator: Mapping[str, Any] | None = None,
     threads: RuntimeThreads | None = None,
 ) -> Session:
-    """Return a new session, like another one, that says which tuning run it belongs to.
+    """Return a new session of a tuning run, with the fingerprint of another session.
 
-    Its class is that of the other (:func:`tunedb.system.host.session_class`), unless the
-    evaluator's settings or other threads are told: times of other settings do not compare.
+    It has the class of that session (:func:`tunedb.system.host.session_class`), unless the
+    evaluator's settings or the threads differ: their times are not comparable.
 
     Parameters
     ----------
     session : Session
-        That of the handle, whose :meth:`~.handle.Handle.use_session` takes what is returned.
+        Session of the handle.
     key : str
-        Of :func:`run_key`.
+        Key of the run (:func:`run_key`).
     max_trials : int
-        Trials of the whole run.
+        Maximum number of trials of the run.
     evaluator : mapping or None
-        The evaluator's settings, values that JSON has.
+        Settings of the evaluator, as values of JSON.
     threads : RuntimeThreads or None
-        Those of TVM's runtime; None keeps what the session says.
+        Threads of TVM's runtime; None keeps those of `session`.
+
+    Returns
+    -------
+    Session
+        For :meth:`.handle.Handle.use_session`.
     """
-    said = fingerprint_of(session)
-    said["run"] = {"key": key, "trials": max_trials}
+    fingerprint = fingerprint_of(session)
+    fingerprint["run"] = {"key": key, "trials": max_trials}
     if evaluator is not None:
-        said["evaluator"] = dict(evaluator)
+        fingerprint["evaluator"] = dict(evaluator)
     if threads is not None:
-        said["threads"] = threads.as_json()
-    return _begun_now(said)
+        fingerprint["threads"] = threads.as_json()
+    return _begun_now(fingerprint)
 
 
 def trials_done(handle: Handle, key: str) -> int:
-    """Return how many trials of an unfinished run are stored.
+    """Return the number of stored trials of an unfinished run.
 
     Parameters
     ----------
     handle : Handle
-        The database.
+        Handle of the database.
     key : str
-        Of :func:`run_key`.
+        Key of the run (:func:`run_key`).
 
     Returns
     -------
     int
-        0 where there is no such run, all of its trials are done, or it has ended.
+        0 where the database has no unfinished run of this key.
     """
-    store = handle.store
+    runs = handle.store.runs
     done = passed = 0
-    for id_, session in store.runs.sessions_of_run(key):
-        if fingerprint_of(session)["run"].get("ended"):
+    for id_, session in runs.sessions_of_run(key):
+        run = fingerprint_of(session)["run"]
+        if run.get("ended"):
             done = passed = 0
             continue
-        stored, last = store.runs.trials(id_)
+        stored, last = runs.trials(id_)
         done += stored
-        # Candidates that were not measured again take a number, too.
+        # Known candidates, which are not stored again, have numbers too.
         passed += max(last + 1, stored)
-        if passed >= fingerprint_of(session)["run"]["trials"]:
+        if passed >= run["trials"]:
             done = passed = 0
     return done
 
 
 def end_run(handle: Handle) -> None:
-    """Note that the run of a handle's session has ended, where nothing else tells.
+    """Mark the run of a handle's session as finished, if its stored trials do not show that.
 
-    Its last trials may be known programs, of which nothing is stored, or the search found no more.
-    A session without measurements then says so.
+    The last trials may be known programs, which are not stored again, or the search may run out of
+    candidates. The mark is a session without measurements.
     """
-    said = fingerprint_of(handle.session())
-    if trials_done(handle, said["run"]["key"]):
-        said["run"]["ended"] = True
-        handle.store.sessions.add(_begun_now(said))
+    fingerprint = fingerprint_of(handle.session())
+    if trials_done(handle, fingerprint["run"]["key"]):
+        fingerprint["run"]["ended"] = True
+        handle.store.sessions.add(_begun_now(fingerprint))
 
 
 def store_network(handle: Handle, network: NetworkRun) -> None:
-    """Store what the run of a handle's session came to for its network."""
-    said = fingerprint_of(handle.session())
-    said["run"]["network"] = network.as_json()
-    handle.store.sessions.add(_begun_now(said))
+    """Store the times of a network under the run of a handle's session."""
+    fingerprint = fingerprint_of(handle.session())
+    fingerprint["run"]["network"] = network.as_json()
+    handle.store.sessions.add(_begun_now(fingerprint))
 
 
 def _begun_now(fingerprint: Mapping[str, Any]) -> Session:

@@ -1,4 +1,4 @@
-"""One tuning run: what is tuned, how far it is, and TVM's part of it."""
+"""One tuning run: preparation, TVM's loop, and the result."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from tvm.s_tir import meta_schedule as ms
 
 from ....errors import PluginError, TuneDBError
 from ....exchange.outbox import Outbox
-from ....results import Record
-from ....search.forecast import Curve
 from ....storage.network_runs import NetworkRun
 from ....system.host import session_class, threads_of
 from ....system.roofline import Roofline
@@ -23,13 +21,14 @@ from ..database.database import Database
 from ..database.handle import Handle
 from ..intrinsics import load_cpu_intrinsics, load_intrinsics, without_intrinsics
 from ..measure.measured import Known
+from ..measure.reuse import ReusingBuilder, ReusingRunner
 from ..module_source import is_relax
 from ..targets import first_line, is_cpu
 from ..threads import RuntimeThreads, use_threads
 from . import defaults
 from .network import Network, untuned_networks, untuned_seconds
 from .options import TuneOptions
-from .progress import Course, Monitor, ProgressCallback, TaskProgress
+from .progress import Monitor, ProgressCallback, TaskMonitor, TaskProgress
 from .remote import describe
 from .results import TaskResult, TuningResult
 from .resume import end_run, run_key, session_of_run, store_network, trials_done
@@ -42,65 +41,63 @@ __all__ = ["Run"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """A tuning run that has begun.
+    """A prepared tuning run.
 
     Parameters
     ----------
-    mod, target
-        The module, and the target that it is tuned for.
+    mod : tvm.IRModule
+        The module, with its parameters as constants.
+    target : tvm.target.Target
+        Target of the run.
     options : TuneOptions
-        The arguments of the call.
+        Arguments of the call.
     database : Database
-        Where records come from and go to; its session is that of this run.
+        Database of the run, which records under the run's session.
+    database_stack : ExitStack
+        Closes a database that was opened for the run.
     tasks : list of Task
-        The functions that are tuned.
-    curves : list of list of Curve
-        Searches for workloads that are similar to each.
-    untuned : list of float or None
-        Seconds of the untuned function of each; None where unknown.
+        Functions to tune.
     notes : list of str
-        What users should know of them.
-    trials, done : int
-        Trials of the whole run, and those that an earlier, unfinished run has done.
+        Notes for the user, in one line each.
+    max_trials : int
+        Maximum number of trials, including those of an earlier, unfinished run.
+    trials_done : int
+        Number of trials of that earlier run.
     known : Known
         Programs that are not measured again.
     monitor : Monitor
-        Watches it.
+        Monitor of the run.
     outbox : Outbox or None
-        Delivers to a server what is measured.
-    keeps : ExitStack
-        Closes a database that was opened for the run.
+        Pushes new records to a server.
     networks : list of Network
         A Relax program that is measured as a whole, for each combination of its sizes.
     problems : dict of int to str
-        Tasks that TVM cannot tune, by number, with the reason.
+        Number of each task that TVM cannot tune → the reason.
     """
 
     mod: Any
     target: Any
     options: TuneOptions
     database: Database
+    database_stack: ExitStack
     tasks: list[defaults.Task]
-    curves: list[list[Curve]]
-    untuned: list[float | None]
     notes: list[str]
-    trials: int
-    done: int
+    max_trials: int
+    trials_done: int
     known: Known
     monitor: Monitor
     outbox: Outbox | None
-    keeps: ExitStack
     networks: list[Network]
     problems: dict[int, str] = field(default_factory=dict)
 
     @classmethod
     def begin(cls, options: TuneOptions, stack: ExitStack) -> Self:
-        """Begin a run; what it needs ends with the stack.
+        """Prepare a run; the stack releases its resources.
 
         Raises
         ------
         TuneDBError
-            As :func:`.tuning.tune`.
+            As :func:`.tune.tune`.
         """
         began = time.perf_counter()
         threads = use_threads()
@@ -109,62 +106,53 @@ class Run:
         if target is None and isinstance(options.database, Database):
             target = options.database.tvm_target
         target = defaults.target_of(target, is_remote=remote is not None)
-        keeps = stack.enter_context(ExitStack())
+        database_stack = stack.enter_context(ExitStack())
         database = defaults.database_of(
-            options.database, target, options.module_equality, keeps, options.layers
+            options.database, target, options.module_equality, database_stack, options.layers
         )
         handle = database._handle
-        outbox, tell = None, options.on_progress
+        outbox, on_progress = None, options.on_progress
         if options.server is not None:
             outbox = start_outbox(database.store, options.server, stack)
-            tell = notify_outbox(outbox, tell)
-        tasks, lowered = defaults.tasks_of(mod, target, options, handle.workloads.equality)
-        notes = list(dict.fromkeys(note for program in lowered for note in program.notes))
-        trials = options.trials(len(tasks))
-        done = _join_run(handle, tasks, target, options, trials, threads, stack)
+            on_progress = notify_outbox(outbox, on_progress)
+        tasks, programs = defaults.tasks_of(mod, target, options, handle.workloads.equality)
+        notes = list(dict.fromkeys(note for program in programs for note in program.notes))
+        max_trials = options.trials(len(tasks))
+        trials_done = _join_run(handle, tasks, target, options, max_trials, threads, stack)
         networks: list[Network] = []
-        if lowered and options.measures_network():
+        if programs and options.measures_network():
             try:
-                networks = untuned_networks(mod, lowered, target, _roofline(handle), stack)
+                networks = untuned_networks(mod, programs, target, _roofline(handle), stack)
             except TuneDBError as error:
                 notes.append(f"the network's latency is not measured: {error}")
         if ms.Profiler.current() is None:
             stack.enter_context(ms.Profiler())
-        curves = [task_curves(handle, task.mod, target) for task in tasks]
-        untuned = [untuned_seconds(networks, task.mod) for task in tasks]
-        courses = [
-            Course(task.name, known, task.calls, seconds, _best_seconds(handle, task, target))
-            for task, known, seconds in zip(tasks, curves, untuned, strict=True)
-        ]
-        monitor = Monitor(courses, done, trials, tell, began)
-        known = Known(handle, remeasure=options.remeasure)
+        monitors = [_task_monitor(handle, task, target, networks) for task in tasks]
         return cls(
-            mod,
-            target,
-            options,
-            database,
-            tasks,
-            curves,
-            untuned,
-            notes,
-            trials,
-            done,
-            known,
-            monitor,
-            outbox,
-            keeps,
-            networks,
+            mod=mod,
+            target=target,
+            options=options,
+            database=database,
+            database_stack=database_stack,
+            tasks=tasks,
+            notes=notes,
+            max_trials=max_trials,
+            trials_done=trials_done,
+            known=Known(handle, remeasure=options.remeasure),
+            monitor=Monitor(monitors, trials_done, max_trials, on_progress, began),
+            outbox=outbox,
+            networks=networks,
         )
 
     def tune(self, stack: ExitStack) -> None:
-        """Let TVM tune with the trials that are left.
+        """Run TVM's loop with the remaining trials.
 
         Raises
         ------
         TuneDBError
-            As :func:`.tuning.tune`.
+            As :func:`.tune.tune`.
         """
-        if self.done >= self.trials:
+        if self.trials_done >= self.max_trials:
             return
         builder = self._builder(stack)
         try_space = defaults.space_trial(self.options, builder, self.tasks, self.target)
@@ -176,8 +164,8 @@ class Run:
         scheduler = defaults.scheduler_of(
             self.options,
             self.database,
-            self.curves,
-            self.untuned,
+            [task.curves for task in self.monitor.tasks],
+            [task.untuned for task in self.monitor.tasks],
             self.networks[0].roofline if self.networks else None,
             try_space,
         )
@@ -186,7 +174,7 @@ class Run:
         try:
             self._call(arguments)
         except RuntimeError as error:
-            # Errors of classes that are not registered lose them on their way through C++.
+            # TVM's C++ turns errors of unregistered classes into RuntimeError.
             if self.monitor.failure is not None:
                 raise self.monitor.failure from None
             raise PluginError(f"TVM ended the tuning run: {first_line(error)}") from error
@@ -200,7 +188,7 @@ class Run:
         end_run(self.database._handle)
 
     def _load_intrinsics(self, stack: ExitStack) -> None:
-        """Import the tensor intrinsics that TVM would import for its first context."""
+        """Import the tensor intrinsics that TVM's first context needs."""
         options = self.options
         if is_cpu(self.target) and not options.special_space and isinstance(options.space, str):
             stack.enter_context(without_intrinsics())
@@ -216,14 +204,11 @@ class Run:
     def _arguments(
         self, model: Any, scheduler: Any, builder: Any, stack: ExitStack
     ) -> dict[str, Any]:
-        """Return what all of TVM's functions for tuning take."""
-        options, left = self.options, self.trials - self.done
-        builder, runner = defaults.reusing(
-            builder,
-            defaults.runner_of(options.runner, options.evaluator),
-            self.known,
-        )
-        # An error that goes through TVM keeps what its frames refer to.
+        """Return the arguments that TVM's tuning functions share."""
+        options, left = self.options, self.max_trials - self.trials_done
+        builder = ReusingBuilder(builder, self.known)
+        runner = ReusingRunner(defaults.runner_of(options.runner, options.evaluator), self.known)
+        # An error that passes through TVM keeps the builder alive.
         stack.callback(builder.close)
         folder = options.work_dir
         if folder is None:
@@ -268,20 +253,19 @@ class Run:
         ms.tune_tasks(tasks=contexts, task_weights=weights, **arguments)
 
     def result(self) -> TuningResult:
-        """Return what the run came to."""
+        """Measure the tuned networks and return the result of the run."""
         networks = self._measured_networks()
-        told = self.monitor.now(self.monitor.tasks()[0])
+        progress = self.monitor.progress(0)
         return TuningResult(
             database=self.database,
             target=self.target,
             tasks=tuple(
-                self._result(task, progress, self.problems.get(number))
-                for number, (task, progress) in enumerate(zip(self.tasks, told.tasks, strict=True))
+                self._task_result(number, task) for number, task in enumerate(progress.tasks)
             ),
-            trials=told.trials,
-            resumed=self.done,
-            seconds=told.seconds,
-            costs=told.costs,
+            trials=progress.trials,
+            resumed=self.trials_done,
+            seconds=progress.seconds,
+            costs=progress.costs,
             threads=self._threads(),
             networks=networks,
             notes=tuple(self.notes),
@@ -289,8 +273,8 @@ class Run:
         )
 
     def _measured_networks(self) -> tuple[NetworkRun, ...]:
-        """Measure the networks with the best programs, and store what they came to."""
-        found = []
+        """Measure the networks with the best programs, and store their times."""
+        runs = []
         for network in self.networks:
             name = network.named(self.options.network or "network")
             try:
@@ -299,41 +283,46 @@ class Run:
                 self.notes.append(f"the tuned network is not measured: {error}")
                 continue
             store_network(self.database._handle, run)
-            found.append(run)
-        return tuple(found)
+            runs.append(run)
+        return tuple(runs)
 
     def _threads(self) -> int | None:
+        """Return the threads of TVM's runtime on a CPU; None on other devices."""
         handle = self.database._handle
         is_cpu = handle.targets.stored(self.target).is_cpu
         return threads_of(handle.session()) if is_cpu else None
 
-    def _result(
-        self, task: defaults.Task, progress: TaskProgress, problem: str | None
-    ) -> TaskResult:
-        id_, record = _best(self.database._handle, task, self.target)
-        return TaskResult(progress, id_, record, task.calls, problem)
+    def _task_result(self, number: int, progress: TaskProgress) -> TaskResult:
+        task = self.tasks[number]
+        stored = self.database._handle.stored_task(task.mod, self.target)
+        return TaskResult(
+            progress, stored.workload_id, stored.best, task.calls, self.problems.get(number)
+        )
 
 
-def _best(handle: Handle, task: defaults.Task, target: Any) -> tuple[int | None, Record | None]:
-    """Return the id of a task's workload, and its best record."""
-    id_, equal, here = handle.task_ids(task.mod, target)
-    return id_, handle.store.records.best(equal, here) if equal and here else None
-
-
-def _best_seconds(handle: Handle, task: defaults.Task, target: Any) -> float | None:
-    _, record = _best(handle, task, target)
-    return None if record is None else record.mean
+def _task_monitor(
+    handle: Handle, task: defaults.Task, target: Any, networks: Sequence[Network]
+) -> TaskMonitor:
+    """Return the monitor of a task, with its times before the run."""
+    best = handle.stored_task(task.mod, target).best
+    return TaskMonitor(
+        name=task.name,
+        curves=task_curves(handle, task.mod, target),
+        calls=task.calls,
+        untuned=untuned_seconds(networks, task.mod),
+        stored=None if best is None else best.mean,
+    )
 
 
 def _roofline(handle: Handle) -> Roofline | None:
-    """Return the limits of this machine that an earlier run has measured."""
-    here = session_class(handle.session())
-    found = [
+    """Return the limits of this machine that its last run stored, or None."""
+    own_class = session_class(handle.session())
+    limits = [
         network.roofline
         for session, network in handle.store.runs.networks()
-        if session_class(session) == here
+        if session_class(session) == own_class
     ]
-    return found[-1] if found else None
+    return limits[-1] if limits else None
 
 
 def _join_run(
@@ -341,24 +330,24 @@ def _join_run(
     tasks: Sequence[defaults.Task],
     target: Any,
     options: TuneOptions,
-    trials: int,
+    max_trials: int,
     threads: RuntimeThreads,
     stack: ExitStack,
 ) -> int:
-    """Give the handle a session of this run; return how many trials an unfinished one has done."""
+    """Give the handle a session of this run; return the number of trials of an unfinished run."""
     before = handle.session()
     remote = defaults.remote_of(options.runner)
     session = before
     if remote is not None:
         session = describe(remote, defaults.device_of(target), before)
-    evaluator = defaults.evaluator_of(options.runner, options.evaluator)
-    told = None if evaluator is None else evaluator._asdict()
+    config = defaults.evaluator_of(options.runner, options.evaluator)
+    evaluator = None if config is None else config._asdict()
     key = run_key(
         [(task.mod, target) for task in tasks],
-        max_trials=trials,
+        max_trials=max_trials,
         seed=options.seed,
         settings={
-            "evaluator": told,
+            "evaluator": evaluator,
             "remote": None if remote is None else remote.tracker_key,
             "remeasure": options.remeasure,
             "threads": None if remote is not None else threads.as_json(),
@@ -370,8 +359,8 @@ def _join_run(
         session_of_run(
             session,
             key,
-            max_trials=trials,
-            evaluator=told,
+            max_trials=max_trials,
+            evaluator=evaluator,
             threads=threads if remote is None else None,
         )
     )

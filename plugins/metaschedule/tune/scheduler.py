@@ -1,4 +1,4 @@
-"""Task scheduler for TVM: batches go where the database expects the largest gain."""
+"""Task scheduler for TVM that gives batches to the tasks with the largest expected gain."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class RunLimits:
     goal : TuningGoal
         Goal of the run.
     epsilon : float
-        Probability that chance chooses the next task.
+        Probability of a random choice of the next task.
     seed : int or None
-        Seed of that chance.
+        Seed of the random choices.
     """
 
     seconds: float | None = None
@@ -65,24 +65,24 @@ class RunLimits:
 class TaskScheduler(_PyTaskScheduler):
     """A task scheduler that reads the database.
 
-    MetaSchedule's schedulers tune each task once before they compare any two. This one begins with
-    an estimate for each task (the best stored program, else the untuned function or operations and
-    bytes), and gives each batch to the task whose expected gain, times its weight, is largest per
-    second of tuning (:func:`tunedb.search.scheduling.next_task`). A batch is as small as the budget
-    asks for. A task whose search raises an error is left out, and the others go on.
+    MetaSchedule's schedulers tune each task once before they compare tasks. This one starts from
+    an estimate for each task (the best stored program, else the untuned function, else operations
+    and bytes), and gives each batch to the task whose expected gain, times its weight, is largest
+    per second of tuning (:func:`tunedb.search.scheduling.next_task`). Small budgets get small
+    batches. A task whose search raises an error is dropped, and the others continue.
 
     Parameters
     ----------
     database : Database
         Database of the run.
     minutes : float, optional
-        Time of the run; by default the trials alone end it.
+        Time limit of the run; by default only the trials limit it.
     goal : TuningGoal, optional
         Latency that suffices, or least gain of a batch.
     epsilon : float
-        Probability that chance chooses the next task.
+        Probability of a random choice of the next task.
     seed : int, optional
-        Seed of that chance.
+        Seed of the random choices.
     curves : sequence of sequence of Curve, optional
         Searches for workloads that are similar to each task; by default those of the database.
     untuned : sequence of float or None, optional
@@ -90,13 +90,13 @@ class TaskScheduler(_PyTaskScheduler):
     roofline : Roofline, optional
         Limits of the machine, for estimates.
     try_space : callable, optional
-        Called with the number of a task before its design space is generated; returns why the task
-        is left out, or None (:func:`~..workers.space_probe.try_spaces`).
+        Called with the number of a task before its design space is generated; returns the reason
+        to drop the task, or None (:func:`~..workers.space_probe.try_spaces`).
 
     Attributes
     ----------
     problems : dict of int to str
-        Tasks that are left out, with the reason, in one line each.
+        Number of each dropped task → the reason in one line.
 
     Raises
     ------
@@ -142,16 +142,16 @@ class TaskScheduler(_PyTaskScheduler):
         self.problems: dict[int, str] = {}
         problems = self.problems
 
-        # TVM holds this function, which holds nothing of TVM's object.
+        # TVM keeps this function: a reference to `self` would be a cycle through C++.
         def tune(contexts: Any, weights: Any, trials: int, per_task: int, *rest: Any) -> None:
-            known = curves or [task_curves(handle, one.mod, one.target) for one in contexts]
-            times = untuned or [None] * len(known)
+            similar = curves or [task_curves(handle, each.mod, each.target) for each in contexts]
+            times = untuned or [None] * len(similar)
             budget = _Budget(int(trials))
             tasks: list[_TunedTask] = []
-            for context, weight, courses, seconds in zip(
-                contexts, weights, known, times, strict=True
+            for context, weight, searches, seconds in zip(
+                contexts, weights, similar, times, strict=True
             ):
-                state = _task_state(handle, context, float(weight), courses)
+                state = _task_state(handle, context, float(weight), searches)
                 state.untuned = seconds
                 state.roofline = roofline or state.roofline
                 tasks.append(_TunedTask(state, context, budget, partial(try_space, len(tasks))))
@@ -162,7 +162,7 @@ class TaskScheduler(_PyTaskScheduler):
 
 @dataclass(slots=True, eq=False)
 class _Budget:
-    """Trials of a run that are left."""
+    """Remaining trials of a run, shared by its tasks."""
 
     left: int
 
@@ -171,8 +171,8 @@ class _Budget:
 class _TunedTask:
     """A task while it is tuned.
 
-    Its design space is generated before its first batch: most tasks of a run with few trials get
-    none.
+    Its design space is generated before its first batch, because most tasks of a run with few
+    trials get no batch.
     """
 
     state: TaskState
@@ -186,17 +186,17 @@ class _TunedTask:
     prepared: tuple[Any, ...] | None = None
 
     def guard(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of the task; an error ends the task and not the run."""
+        """Call a function of the task; an error ends the task, not the run."""
         try:
             return function(*arguments)
-        except (TuneDBError, KeyboardInterrupt):
+        except TuneDBError:
             raise
-        except Exception as error:  # whatever TVM raises on a module that it does not understand
-            self.leave_out(first_line(error))
+        except Exception as error:  # TVM raises any class for a module that it does not support
+            self.drop(first_line(error))
             return None
 
-    def leave_out(self, problem: str) -> None:
-        """End the task without ending the run."""
+    def drop(self, problem: str) -> None:
+        """End the task, not the run."""
         self.problem = problem
         self.state.is_finished = True
 
@@ -217,17 +217,16 @@ class _TunedTask:
         self.budget.left -= len(batch)
         return batch
 
-    def find_problem(self) -> None:
-        """Learn whether the design space of a task without a batch is bad, too."""
-        problem = None if self.prepared is None else self.try_space()
-        if problem is not None:
-            self.leave_out(problem)
-
-    def _begin(self, trials: int, batch: int, _spaces: Any, database: Any, model: Any) -> None:
-        """Generate the design space, and begin the search."""
+    def check_space(self) -> bool:
+        """Try the design space in a worker, and drop the task if the worker does not survive."""
         problem = self.try_space()
         if problem is not None:
-            self.leave_out(problem)
+            self.drop(problem)
+        return problem is None
+
+    def _begin(self, trials: int, batch: int, _spaces: Any, database: Any, model: Any) -> None:
+        """Generate the design space and begin the search."""
+        if not self.check_space():
             return
         context = self.context
         spaces = self.guard(context.space_generator.generate_design_space, context.mod)
@@ -236,7 +235,7 @@ class _TunedTask:
             self.guard(pre_tuning, trials, batch, list(spaces), database, model)
 
     def notify(self, candidates: Sequence[Any], results: Sequence[Any]) -> None:
-        """Take the results of a batch."""
+        """Add the results of a batch."""
         self.is_running = False
         runs = [run_secs_of(result) for result in results if result.error_msg is None]
         times = [mean_of(run) for run in runs if status_of(run) is Status.OK]
@@ -244,7 +243,7 @@ class _TunedTask:
         self.guard(self.context.search_strategy.notify_runner_results, candidates, results)
 
     def guarded_context(self, logger: logging.Logger | None) -> Any:
-        """Return the task's context for TVM's loop, with functions that raise no error."""
+        """Return a context for TVM's loop whose functions drop the task on an error."""
         context, space = self.context, self.context.space_generator
 
         def prepare(*arguments: Any) -> None:
@@ -291,7 +290,7 @@ class _Loop:
     began: float
 
     def next(self, scheduler: Any, rng: random.Random) -> int:
-        """Return the number of the task that gets the next batch, or -1 at the end."""
+        """Return the number of the task for the next batch; -1 ends the run."""
         for number, task in enumerate(self.tasks):
             if task.is_running:
                 scheduler.touch_task(number)
@@ -318,7 +317,7 @@ def _tune(
     batch: int,
     *rest: Any,
 ) -> None:
-    """Run TVM's own loop over tasks whose errors end themselves only."""
+    """Run TVM's loop over tasks; an error of one task ends only that task."""
     loop = _Loop(
         tasks,
         limits,
@@ -326,7 +325,7 @@ def _tune(
         batch_size(trials, len(tasks), int(batch), limits.seconds),
         time.monotonic(),
     )
-    rng = random.Random(limits.seed)  # noqa: S311  chance, not security
+    rng = random.Random(limits.seed)  # noqa: S311  not for security
     inner: list[Any] = []
     inner.append(_PyTaskScheduler(lambda: loop.next(inner[0], rng), None, None))
     weights = [task.state.weight for task in tasks]
@@ -337,39 +336,40 @@ def _tune(
         ]
         inner[0].tune(contexts, weights, trials, trials_per_task, loop.batch, *rest)
         for task in tasks:
-            task.find_problem()
+            if task.prepared is not None:  # it got no batch
+                task.check_space()
     finally:
-        # The function and the scheduler hold one another, beyond the garbage collector.
+        # The scheduler and its function form a cycle through C++, beyond the garbage collector.
         inner.clear()
         problems.update({n: t.problem for n, t in enumerate(tasks) if t.problem is not None})
 
 
 def task_curves(handle: Handle, mod: Any, target: Any) -> list[Curve]:
-    """Return the courses of searches for workloads that are similar to a module."""
+    """Return the learning curves of searches for workloads that are similar to a module."""
     signature = signature_of(modules.to_workload(mod))
     return similar_curves(handle.store, signature, handle.targets.stored(target))
 
 
 def sizes_of(mod: Any) -> tuple[float, float]:
-    """Return the operations of a function, and the bytes of its arguments."""
+    """Return the number of operations of a function, and the bytes of its arguments."""
     return _sizes(signature_of(modules.to_workload(mod)))
 
 
 def _task_state(handle: Handle, context: Any, weight: float, curves: Sequence[Curve]) -> TaskState:
-    """Return a task as the database knows it."""
+    """Return the state of a task before the run, from the records of the database."""
     signature = signature_of(modules.to_workload(context.mod))
     flop, size = _sizes(signature)
-    _, equal, here = handle.task_ids(context.mod, context.target)
-    record = handle.store.records.best(equal, here) if equal and here else None
-    own = [Neighbour(id_, tuple(here), 0.0, "exact") for id_ in equal]
+    stored = handle.stored_task(context.mod, context.target)
+    targets = tuple(stored.target_ids)
+    own = [Neighbour(id_, targets, 0.0, "exact") for id_ in stored.equal_ids]
     return TaskState(
         weight,
         flop,
         size,
         family=str(signature.family),
         curves=curves,
-        best=None if record is None else record.mean,
-        known_trials=sum(len(course) for course in handle.store.answers.courses(own)),
+        best=None if stored.best is None else stored.best.mean,
+        known_trials=sum(len(times) for times in handle.store.answers.courses(own)),
     )
 
 

@@ -1,4 +1,4 @@
-"""A team's server beside the database of a run: pulled at its start, pushed to while it runs."""
+"""Synchronisation with a team's server: a pull before the run, pushes during it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def start_outbox(store: Store, server: str | Path, stack: ExitStack) -> Outbox:
     Parameters
     ----------
     store : Store
-        The database of the run: cache and outbox.
+        Database of the run, which is the cache and outbox.
     server : str or Path
         URL or path of the server. An unreachable server gets the records later.
     stack : ExitStack
@@ -33,9 +33,9 @@ def start_outbox(store: Store, server: str | Path, stack: ExitStack) -> Outbox:
     Raises
     ------
     UsageError
-        The server is this very database, or the database is in memory.
+        The server is the database of the run, or that is in memory.
     TuneDBError
-        The server answers and cannot be used: another schema, a missing right.
+        A reachable server cannot be used, e.g. because of its schema or a missing right.
     """
     outbox = Outbox(store, server)
     try:

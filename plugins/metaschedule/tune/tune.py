@@ -1,4 +1,4 @@
-"""``tune``: a tuning run with everything that tunedb has, in one call."""
+"""``tune``: a whole tuning run in one call."""
 
 from __future__ import annotations
 
@@ -54,50 +54,50 @@ def tune(
     server: str | Path | None = None,
     on_progress: Callable[[Progress], object] | None = None,
 ) -> TuningResult:
-    """Tune a module with all that a database knows, and store what is measured.
+    """Tune a module, starting from the records of a database, and store the measurements.
 
     The arguments are those of ``ms.tune_tir`` and ``ms.relax_integration.tune_relax`` with other
-    defaults: an object is taken as it is, and TVM's own words (``"xgb"``, ``"evolutionary"``) mean
-    what they mean there. The search begins with the best programs of this workload and of similar
-    ones; what this machine has measured is not measured again; a run that was killed goes on where
-    it stopped when it is called again with equal arguments.
+    defaults. Objects of TVM and its own words (``"xgb"``, ``"evolutionary"``) keep their meaning.
+    The search begins with the best programs of this workload and of similar ones. Programs that
+    this machine has measured are not measured again. A call with equal arguments continues an
+    interrupted run.
 
     Parameters
     ----------
     mod : tvm.IRModule, tirx.PrimFunc or relax.Function
-        What is tuned: each PrimFunc of a module, or the operators of a Relax program.
+        Module whose PrimFuncs are tuned, or a Relax program whose operators are.
     target : tvm.target.Target, dict or str, optional
-        By default that of a `database` that is bound to one, or this machine's processor, with
-        the threads of the runtime as ``num-cores``.
+        Target of the programs. By default that of a bound `database`, else this machine's
+        processor, with the threads of the runtime as ``num-cores``.
     work_dir : str or Path, optional
-        Where TVM's logs are kept; by default they go with the run.
+        Directory for TVM's logs; by default they are deleted after the run.
     max_trials_global : int, optional
-        Trials of all tasks together; by default 64 for each.
+        Maximum number of trials of all tasks; by default 64 for each task.
     max_trials_per_task : int, optional
-        Trials of one task at most.
+        Maximum number of trials of one task.
     minutes : float, optional
-        Time of the search; the batch that runs then is finished. Without `max_trials_global` the
-        time is the budget.
+        Time limit of the search; a batch that has begun is finished. Without `max_trials_global`
+        the time is the only budget.
     num_trials_per_iter : int
-        Trials of a batch at most. The cost model learns after each. Batches of several tasks are
-        smaller where the budget is small (:func:`tunedb.search.scheduling.batch_size`).
+        Maximum number of trials of a batch, after which the cost model learns. Batches of several
+        tasks are smaller if the budget is small (:func:`tunedb.search.scheduling.batch_size`).
     builder : {"warm", "local"} or Builder
-        ``warm`` is a :class:`WarmBuilder`, which ends with the run.
+        ``warm`` is a :class:`WarmBuilder`, which is closed after the run.
     runner : {"local", "rpc"}, RPCConfig or Runner
-        With an ``RPCConfig``, or ``rpc`` and TVM's ``TVM_TRACKER_…`` in the environment, remote
-        devices measure, and the session carries their key and what they say of themselves.
+        With an ``RPCConfig``, or ``rpc`` and TVM's ``TVM_TRACKER_…`` in the environment, programs
+        run on remote devices, and the session has the devices' key and facts.
     database : Database, str or Path, optional
-        Where records come from and go to. A path or URL is opened, bound to the target, and left
-        open in the result. By default ``TUNEDB_URL``, a ``tunedb.toml``, or the user's database.
+        Database of the records. A path or URL is opened, bound to the target, and left open in the
+        result. By default ``TUNEDB_URL``, a ``tunedb.toml``, or the user's database.
     cost_model : {"tunedb", "xgb", "mlp", "random"} or CostModel
         ``tunedb`` is a :class:`CostModel` of the database.
-    measure_callbacks : "default", MeasureCallback or list of them
-        By default what records, removes artifacts and teaches the cost model. Others take their
-        place.
+    measure_callbacks : "default", MeasureCallback or list of MeasureCallback
+        Callbacks after each batch. The default ones store the measurements, remove artifacts and
+        update the cost model; others replace them.
     task_scheduler : {"tunedb", "gradient", "round-robin"} or TaskScheduler
         ``tunedb`` is a :class:`~.scheduler.TaskScheduler` of the database.
     space, seed, module_equality, special_space
-        As for ``ms.tune_tir``. `module_equality` is that of a database that is opened here.
+        As for ``ms.tune_tir``. `module_equality` applies to a database that this call opens.
     num_tuning_cores : {"physical", "logical"} or int
         Threads of the search. The words count the CPUs that this process may use, by affinity and
         container quota.
@@ -106,29 +106,32 @@ def tune(
     params, op_names
         As for ``tune_relax``.
     evaluator : EvaluatorConfig
-        How long each program is measured, by the runners that are made here.
+        Settings of each measurement by a ``local`` or ``rpc`` runner.
     warm : bool
         Whether the search may begin with programs of similar workloads.
     remeasure : bool
         Whether known programs are measured again.
     layout, prepack
-        Of a Relax program, as for :func:`compile`, which must get the same: ``auto`` puts channels
-        of ``conv2d`` last on CPUs, and there the search chooses the layout of weights.
+        Layout of a Relax program and packing of its weights, as for :func:`compile`, which needs
+        equal values: ``auto`` puts channels of ``conv2d`` last on CPUs, where the search also
+        chooses the layout of weights.
     network : str, optional
-        Name of a Relax program, under which ``tunedb top --network`` shows what this run came to.
+        Name of a Relax program for ``tunedb top --network``.
     measure_network : bool
-        Whether a Relax program is measured as a whole, before and after, where this machine has its
-        device. The untuned times guide the search.
+        Whether a Relax program is measured as a whole before and after the run, if this machine has
+        its device. The untuned times guide the search.
     bind : mapping of str to int or sequence of int, optional
         Number of each symbolic size of a Relax program, e.g. ``{"batch": 1, "length": [128,
-        256]}``. Each combination is tuned; an operator that is equal in several is one task.
+        256]}``. Each combination is tuned; equal operators of several combinations are one task.
     layers : sequence of str or Path, optional
-        Databases of others that answer behind a database that is opened here, and give donors to
-        the search; by default, where no `database` is named, those of a ``tunedb.toml``.
+        Databases of others that a database opened by this call reads after its own records, and
+        whose programs the search may start from; without a `database`, by default those of a
+        ``tunedb.toml``.
     server : str or Path, optional
-        A team's database beside `database`, a path or URL: what is new there is pulled before the
-        run (:func:`tunedb.exchange.sync.pull`), and what is measured is delivered in the
-        background. One that is away disturbs nothing; the result says what is not delivered yet.
+        Path or URL of a team's database. Its new records are pulled before the run
+        (:func:`tunedb.exchange.sync.pull`), and new measurements are pushed in the background. The
+        run continues without an unreachable server; :attr:`TuningResult.delivery` has the number of
+        records that are not pushed yet.
     on_progress : callable, optional
         Called with a :class:`Progress` after each batch, on the thread that called ``tune``.
 
@@ -140,22 +143,23 @@ def tune(
     Raises
     ------
     UsageError
-        An argument is none of these, a symbolic size has no number, or there is nothing to tune.
+        An argument is invalid, a symbolic size has no number, or there is nothing to tune.
     TargetError
         TVM does not know the target.
     PluginError
-        A part cannot work here: XGBoost is missing, a tracker does not answer, no worker starts,
+        A component does not work: XGBoost is missing, a tracker does not answer, no worker starts,
         or TVM ended the run.
     StorageError
-        The database could not be written; the message names the file that has what was measured.
+        The database cannot be written; the message names the file with the measurements.
 
     Notes
     -----
-    Everything that was measured is in the database when an exception, Ctrl-C too, comes through.
+    After an exception, also after Ctrl-C, the database has all measurements.
 
-    Programs run on one thread for each whole core that this process may use; ``TVM_NUM_THREADS``
-    wins, and after it ``OMP_NUM_THREADS``. Where the environment lacks it, ``TVM_NUM_THREADS`` is
-    set for this process and those that it starts (:func:`~.threads.use_threads`).
+    Programs run on one thread for each whole core that this process may use, or on
+    ``TVM_NUM_THREADS``, or else ``OMP_NUM_THREADS`` threads. If the environment has no
+    ``TVM_NUM_THREADS``, this call sets it for this process and its children
+    (:func:`~.threads.use_threads`).
 
     Examples
     --------
@@ -170,6 +174,5 @@ def tune(
         run = Run.begin(options, stack)
         run.tune(stack)
         result = run.result()
-        # What follows closes a database that the run has opened.
-        run.keeps.pop_all()
+        run.database_stack.pop_all()  # the caller gets the open database
     return result

@@ -1,4 +1,4 @@
-"""TVM's logs of a tuning run, kept in files."""
+"""Redirection of TVM's tuning logs to files."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _LOGGER = "tvm.s_tir.meta_schedule"
 
 @contextmanager
 def logs_in_files() -> Iterator[None]:
-    """Keep TVM's logs of a block out of the terminal, and restore its loggers.
+    """Write TVM's logs of a block to files only, and restore its loggers.
 
-    TVM sets its loggers up for each run: one handler for stdout, at the logger's level of that
-    moment, and one for each file in the run's directory. They stay when the run ends.
+    For each run, TVM adds a handler for stdout, at the logger's level of that moment, and one for
+    each file in the run's directory. It never removes them.
     """
     logger = logging.getLogger(_LOGGER)
     before = logger.level, logger.propagate, list(logger.handlers)
-    # Handlers without names, such as pytest's, make TVM's setting up fail.
+    # TVM fails on handlers without a name, such as pytest's.
     logger.handlers.clear()
-    # TVM logs nothing above an error.
+    # TVM logs at most errors.
     logger.setLevel(logging.CRITICAL)
     try:
         yield
@@ -37,7 +37,7 @@ def logs_in_files() -> Iterator[None]:
 
 
 def task_logger(number: int, tasks: int, name: str) -> logging.Logger | None:
-    """Return the logger that TVM made for a task of a run, or None (``logging.py`` of TVM)."""
+    """Return TVM's logger of a task, or None (see ``logging.py`` of TVM)."""
     digits = len(str(tasks - 1))
     full = f"{_LOGGER}.logging.task_{number:0{digits}d}_{name[:100]}"
     logger = logging.root.manager.loggerDict.get(full)
@@ -45,8 +45,8 @@ def task_logger(number: int, tasks: int, name: str) -> logging.Logger | None:
 
 
 def _loggers() -> Iterator[logging.Logger]:
-    """Yield TVM's logger of tuning, and those of its tasks."""
+    """Yield TVM's logger of tuning and the loggers of its tasks."""
     for name, logger in list(logging.root.manager.loggerDict.items()):
-        is_ours = name == _LOGGER or name.startswith(f"{_LOGGER}.logging.task_")
-        if is_ours and isinstance(logger, logging.Logger):
+        is_tuning = name == _LOGGER or name.startswith(f"{_LOGGER}.logging.task_")
+        if is_tuning and isinstance(logger, logging.Logger):
             yield logger

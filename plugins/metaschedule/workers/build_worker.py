@@ -3,7 +3,7 @@
 A worker is ``python -m tvm.exec.popen_worker``, which imports TVM (about 1.3 s). This module
 imports nothing more, in particular not ``tvm.s_tir.tensor_intrin`` (seconds of CPU time), which
 TVM's own ``default_build`` imports: the tuner has replaced tensorized blocks by the intrinsic's
-implementation already, so no pass of a build looks an intrinsic up by its name.
+implementation, so no pass of a build looks up an intrinsic by name.
 
 Arguments arrive as bytes and are unpickled here, inside ``try``: an error in the loop of
 ``tvm.exec.popen_worker`` would kill the process without a message.
@@ -19,12 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# The functions that `prepare` resolved, once per process.
+# Functions of `prepare`, resolved once per process.
 _functions: dict[str, Callable[..., Any]] = {}
 
 
 def prepare(pickled: bytes) -> str | None:
-    """Run the initializer and look the build and export functions up.
+    """Run the initializer and resolve the build and export functions.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def prepare(pickled: bytes) -> str | None:
     Returns
     -------
     str or None
-        The problem in one line, or None.
+        Problem in one line, or None.
     """
     initializer, f_build, f_export = pickle.loads(pickled)  # noqa: S301 - from our own parent
     try:
@@ -63,7 +63,7 @@ def build(candidate: bytes, directory: str) -> tuple[bool, str]:
         ``(mod, target, params)`` in pickled form, params as ``save_param_dict`` gives them.
     directory : str
         Directory to create for the artifact and all temporary files. The parent of a killed process
-        removes it; without a directory the build never began.
+        removes it; no directory means that the build did not begin.
 
     Returns
     -------

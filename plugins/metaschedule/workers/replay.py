@@ -1,6 +1,6 @@
-"""Scheduled modules of stored programs, by replaying traces in this process.
+"""Scheduled modules of stored programs, from traces replayed in this process.
 
-TVM's C++ may end the process that replays (a damaged graph, a primitive that overflows the stack);
+A replay may crash the process (a damaged graph, a primitive that overflows the stack);
 :mod:`.replay_pool` replays in separate processes.
 """
 
@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm.s_tir import Schedule
-
 from ....errors import IntegrityError, PluginError
 from ....programs.allowlist import check_trace
 from ....programs.metaschedule.upgrade import upgrade
 from ....records import Program
 from ....results import StoredProgram
 from ....storage.store import Store
-from .. import trace_codec
 from ..database.workloads import WorkloadTable
-from ..intrinsics import load_intrinsics, needs_intrinsics
 from ..targets import TargetTable
 from ..trace_codec import TraceBuilder
 
@@ -26,7 +22,7 @@ from ..trace_codec import TraceBuilder
 class Replayer:
     """Builds the scheduled modules of a store's programs.
 
-    Modules of workloads, targets, and the instructions of sketches are built once.
+    Modules, targets, and the instructions of sketches are built once.
 
     Parameters
     ----------
@@ -57,15 +53,13 @@ class Replayer:
         Raises
         ------
         PluginError
-            It comes from foreign sources alone, which TVM never gets, or TVM cannot build a module
-            of its workload.
+            Only foreign sources have the program, or TVM cannot load the module of its workload.
         IntegrityError
             Its digest does not match its stored parts.
         FormatError
-            No own source has it, and it fails the allow-list of foreign programs.
+            No own source has the program, and it fails the allow-list of foreign programs.
         Exception
-            TVM raises any class for a trace that does not fit, with the module rendered at the
-            place (``tvm.s_tir.ScheduleError``).
+            The trace does not fit the module; TVM raises any class.
         """
         if not self._store.provenance.is_trusted_program(program.id):
             raise PluginError(
@@ -82,17 +76,7 @@ class Replayer:
                 f"TVM cannot load the module of workload {program.workload_id}: "
                 f"{self._workloads.why_lost(program.workload_id)}"
             )
-        trace = upgrade(program.trace)
-        if needs_intrinsics(trace):
-            load_intrinsics()
-        # TVM draws missing decisions; with a fixed seed equal programs get equal ones.
-        schedule = Schedule(known.workload.mod, seed=1, debug_mask="none")
-        try:
-            made = self._builder.build(trace)
-        except trace_codec.UnknownInstructionError:
-            made = trace_codec.replay(trace, known.workload.mod)
-        made.apply_to_schedule(schedule, remove_postproc=False)
-        return schedule.mod
+        return self._builder.scheduled(known.workload.mod, upgrade(program.trace))
 
     def target(self, program: StoredProgram) -> Any:
         """Return the TVM target of a program; None if its record has no target.

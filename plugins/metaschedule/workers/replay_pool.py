@@ -1,6 +1,6 @@
-"""Rows of features of stored programs, replayed in worker processes.
+"""Feature rows of stored programs, which are replayed in worker processes.
 
-A program that crashes or hangs TVM loses its process, which is replaced, and affects no other
+A program that crashes or hangs TVM ends its process, which is replaced, and affects no other
 program.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     Outcome = tuple[StoredProgram, NDArray[Any] | Exception]
 
-#: Programs of one call: a call costs 0.2 ms, a program 1 to 10.
+#: Programs of one call: a call takes 0.2 ms, a program 1 to 10 ms.
 CHUNK = 64
 
 #: Programs of one process before a fresh one replaces it, because TVM leaks memory.
@@ -97,7 +97,7 @@ class ReplayPool:
         self._pool.close()
 
     def rows(self, programs: Iterable[StoredProgram]) -> Generator[Outcome, None, None]:
-        """Yield each program with its rows, or with the reason for none, in their order.
+        """Yield each program with its rows or its error, in their order.
 
         Raises
         ------

@@ -1,6 +1,6 @@
 """Code of the worker processes of :class:`~.replay_pool.ReplayPool`.
 
-A worker opens the database itself, read-only, and gets numbers of programs.
+A worker opens the database itself, read-only, and gets ids of programs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..failures import tidy
 from ..targets import first_line
 from .replay import Replayer
 
-#: Rows of a program: number, columns and float32; or the reason for none, in a line and whole.
+#: Rows of a program: number of rows and columns, and float32; or the reason in one line, and whole.
 Answer = tuple[int, int, bytes] | tuple[str, str]
 
 #: Errors that are no fault of a program.
@@ -35,12 +35,12 @@ class _Worker:
     def __init__(self, url: str, name: str) -> None:
         from ..features.rows import rows_of
 
-        found = feature_set(name)
-        if not isinstance(found, NestFeatures):
+        features = feature_set(name)
+        if not isinstance(features, NestFeatures):
             raise TypeError(f"{name} is not computed from modules")
-        # Raises here if it does not fit this TVM, which is no fault of a program.
-        rows_of([], Target("llvm"), found)
-        self.set = found
+        # Raises here if the set does not fit this TVM, which is no fault of a program.
+        rows_of([], Target("llvm"), features)
+        self.features = features
         self.store = Store(url, create=False, read_only=True)
         self.replayer = Replayer(self.store)
         self._rows_of = rows_of
@@ -59,10 +59,10 @@ class _Worker:
         except TuneDBError as error:
             yield from [self._answer(error)] * len(programs)
             return
-        made = [self._module(program) for program in programs]
-        modules = [mod for mod in made if not isinstance(mod, Exception)]
-        computed = iter(self._rows_of(modules, target, self.set, num_threads=1))
-        for mod in made:
+        replayed = [self._module(program) for program in programs]
+        modules = [mod for mod in replayed if not isinstance(mod, Exception)]
+        computed = iter(self._rows_of(modules, target, self.features, num_threads=1))
+        for mod in replayed:
             yield self._answer(mod if isinstance(mod, Exception) else next(computed))
 
     def _module(self, program: StoredProgram) -> Any:
@@ -77,7 +77,7 @@ class _Worker:
         try:
             if isinstance(rows, Exception):
                 raise rows
-            array = checked(self.set, rows)
+            array = checked(self.features, rows)
         except TuneDBError as error:
             return reason_of(error), tidy(str(error))
         except Exception as error:

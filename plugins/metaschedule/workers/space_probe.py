@@ -1,7 +1,7 @@
 """Trial of design spaces in worker processes, before the tuning process generates them.
 
-TVM's rules and postprocessors are C++: on a function that they do not understand they may end the
-process (apache/tvm issue 18424) or hang, and the tuning run with it.
+TVM's rules and postprocessors may crash (apache/tvm issue 18424) or hang the process on a function
+that they do not support.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ def try_spaces(
     builder : WarmBuilder
         Its workers try the spaces, each within the builder's time limit.
     tasks : iterable of (IRModule, Target, space)
-        The space as ``TuneContext`` takes it. An object of TVM's cannot be sent to a worker; its
-        task is not tried.
+        Space as ``TuneContext`` takes it. A task whose space cannot be pickled is not tried.
     seed : int
         Seed of the rules.
 
     Returns
     -------
     callable
-        Waits for the task of that number; returns how its space ended the worker, or None.
+        Takes the number of a task, waits for its trial, and returns how its space ended the worker,
+        or None.
     """
     pool = builder.pool
     trials = pool.submit(_Trial((*task, seed), builder.timeout_sec) for task in tasks)
@@ -56,7 +56,7 @@ class _Trial:
     def __init__(self, task: tuple[Any, ...], timeout: float) -> None:
         self._task = task
         self._timeout = timeout
-        self._is_again = False
+        self._is_retry = False
 
     def __call__(self, worker: Worker) -> str | None:
         if isinstance(self._task[2], ms.SpaceGenerator):
@@ -70,8 +70,8 @@ class _Trial:
         except TimeoutError:
             return f"its design space hangs for more than {self._timeout:g} s"
         except ChildProcessError as error:
-            if not self._is_again:  # the system may have killed the worker for another reason
-                self._is_again = True
+            if not self._is_retry:  # the system may have killed the worker for another reason
+                self._is_retry = True
                 raise RequeueError from None
             return f"its design space kills the process ({error})"
         return None

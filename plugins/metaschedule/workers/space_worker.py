@@ -16,7 +16,7 @@ from ..intrinsics import load_cpu_intrinsics, without_intrinsics
 def try_space(pickled: bytes) -> None:
     """Generate a design space and a random program of each part, postprocessed as in the search.
 
-    Only a crash or a hang of this process counts: the tuning process meets an error itself.
+    Only a crash or a hang of this process counts: the tuning process handles errors itself.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A builder whose worker processes outlive the batch.
+"""A builder with worker processes that outlive the batch.
 
 TVM's ``LocalBuilder`` starts new workers for each batch, and each of them imports TVM (1.3 s)
 and then TVM's tensor intrinsics (seconds of CPU time), which no build needs.
@@ -29,7 +29,7 @@ register_errors()
 
 #: Builds of one worker before a fresh process takes its place. LocalBuilder restarts its workers
 #: for each batch "because of a known memory leak issue". 600 builds and exports of a matmul with
-#: 0.27 in one process left its memory at 229 MB, so this is a precaution, and its price is small:
+#: 0.27 in one process left its memory at 229 MB, so this is a precaution; its cost is small:
 #: 1.3 s of start-up for 500 builds of at least 0.04 s, most of it while the runner measures.
 MAXIMUM_USES = 500
 
@@ -37,17 +37,16 @@ MAXIMUM_USES = 500
 class WarmBuilder(_PyBuilder):
     """A builder for ``tune_tir``, ``tune_tasks`` and ``tune_relax`` with lasting workers.
 
-    Workers start in the background when the builder is made and serve every batch of every tuning
-    run that gets it. A candidate that crashes its worker or exceeds its time costs that worker,
-    which is replaced, and no other candidate.
+    Workers start in the background and serve all batches of all tuning runs with this builder. A
+    candidate that crashes its worker or exceeds its time limit ends that worker, which is
+    replaced, and affects no other candidate.
 
     Parameters
     ----------
     max_workers : int or None
         Worker processes; by default one for each logical CPU that this process may use.
     timeout_sec : float
-        Seconds for one candidate, from when a worker begins with it. The start of the worker does
-        not count.
+        Seconds for one candidate, without the start of its worker.
     f_build, f_export : None, str or callable
         As for ``LocalBuilder``: a function of ``(mod, target, params)`` that returns a module, and
         one of that module that returns the artifact's absolute path, in a directory of its own
@@ -127,7 +126,7 @@ class WarmBuilder(_PyBuilder):
         return self._batches.build(build_inputs)
 
     def wait_until_ready(self) -> None:
-        """Wait until one worker is ready, so that an unusable configuration is known early."""
+        """Wait until one worker is ready, so that an unusable configuration fails early."""
         pool = self.pool
         pool.wait(lambda: bool(pool.pids()))
 
@@ -136,7 +135,7 @@ class WarmBuilder(_PyBuilder):
         return self.pool.pids()
 
     def close(self) -> None:
-        """Kill the workers and remove all artifacts. May be called again."""
+        """Kill the workers and remove all artifacts; repeated calls do no harm."""
         self._batches.close()
 
     def __enter__(self) -> Self:
@@ -160,7 +159,7 @@ def _pickle_setup(initializer: Any, f_build: Any, f_export: Any) -> bytes:
 
 
 class _Batches:
-    """Builds batches for TVM. The pool knows nothing of it, so that it can be collected."""
+    """Builds batches for TVM. The pool has no reference to it, so that it can be collected."""
 
     def __init__(self, pool: WorkerPool, timeout: float) -> None:
         self.pool = pool
@@ -193,7 +192,7 @@ class _Build:
         self._item = item
         self._directory = directory
         self._timeout = timeout
-        self._is_again = False  # it had a worker that died before it began
+        self._is_retry = False  # whether an earlier worker died before the build began
 
     def __call__(self, worker: Worker) -> tuple[str | None, str | None]:
         """Return the artifact's path, or the error message."""
@@ -201,8 +200,8 @@ class _Build:
         if artifact is None:
             began = self._directory.exists()
             self.discard()
-            if not began and not self._is_again and not worker.is_alive():
-                self._is_again = True
+            if not began and not self._is_retry and not worker.is_alive():
+                self._is_retry = True
                 raise RequeueError
         return artifact, error
 
@@ -223,7 +222,7 @@ class _Build:
             kind = FailureKind.COMPILE_ERROR
         except (TimeoutError, ChildProcessError) as error:
             text, detail = worker.last_words(), str(error)
-            # The worker makes the directory: without one it never began with the candidate.
+            # The worker creates the directory: without one it did not begin with the candidate.
             if self._directory.exists():
                 timeout = isinstance(error, TimeoutError)
                 kind = FailureKind.TIMEOUT if timeout else FailureKind.CRASH
