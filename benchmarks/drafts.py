@@ -33,7 +33,7 @@ SECONDS = {4: 0.15, 16: 0.05}
 #: Least drafts of a round, once there is a model; greatest share of rejected finalists.
 DRAFTS, REJECTED = 10_000, 0.1
 #: Rounds that are counted, after the first 16 trials; a model needs these.
-ROUNDS, FIRST = 4, 16
+ROUNDS, FIRST = 3, 16
 GPU = "nvidia/geforce-rtx-3090"
 
 SETS = ("steps", "tunedb.scheduled")
@@ -251,7 +251,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tasks", type=int, default=6, help="of MobileNetV2 (default 6)")
+    parser.add_argument("--tasks", type=int, default=4, help="of MobileNetV2 (default 4)")
     parser.add_argument("--size", type=int, default=96, help="of its images (default 96)")
     parser.add_argument("--data", type=Path, help="directory with measured logs")
     parser.add_argument("--threads", type=int, default=2, help="of XGBoost (default 2)")

@@ -119,7 +119,7 @@ def _moves(instruction: Instruction, tile: tuple[int, ...]) -> _Moves:
 
 
 def _is_movable(tile: Sequence[int]) -> bool:
-    return len(tile) >= 2 and any(factor > 1 for factor in tile)
+    return len(tile) >= 2 and max(tile) > 1
 
 
 def _other_tile(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,7 +94,7 @@ class Drafts:
     def scored(self, individuals: Sequence[Individual]) -> list[Individual]:
         """Return drafts with scores by what was learnt since."""
         scores = self.scores(individuals)
-        return [replace(one, score=score) for one, score in zip(individuals, scores, strict=True)]
+        return [one.scored(score) for one, score in zip(individuals, scores, strict=True)]
 
     def random_draft(self, template: Draft, rng: random.Random, prior: TilePrior | None) -> Draft:
         """Return a program of a design space with all of its decisions."""

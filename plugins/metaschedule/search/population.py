@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -97,6 +97,11 @@ class Individual:
     lineage: Lineage
     score: float = 0.0
     is_served: bool = False
+
+    def scored(self, score: float) -> Individual:
+        """Return the program with another score."""
+        # Faster than dataclasses.replace.
+        return Individual(self.draft, self.schedule, self.lineage, score, self.is_served)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +234,7 @@ class Breeding:
         unscored = list(reversed(new.values()))
         self._entered.update(new)
         scores = self._evaluation.scores(unscored) if unscored else []
-        entered = [
-            replace(program, score=score) for program, score in zip(unscored, scores, strict=True)
-        ]
+        entered = [program.scored(score) for program, score in zip(unscored, scores, strict=True)]
         self.individuals += entered
         return entered
 

@@ -346,10 +346,7 @@ class DraftReplayer:
             return list(threads.map(schedule_of, items, seeds))
 
     def _trace(self, draft: Draft) -> Any:
-        try:
-            return to_tvm(draft, self._builder)
-        except trace_codec.UnknownInstructionError:
-            return trace_codec.replay(draft.trace(), self.mod)
+        return self._builder.build_or_replay(draft.trace(), self.mod)
 
     def _postprocessed(self, draft: Draft, seed: int) -> Any:
         try:

@@ -336,9 +336,7 @@ class TaskSearch:
         scores = self._scores([program.schedule for program in programs])
         if has_model:
             scores = joined([program.score for program in programs], scores)
-        programs = [
-            replace(program, score=score) for program, score in zip(programs, scores, strict=True)
-        ]
+        programs = [program.scored(score) for program, score in zip(programs, scores, strict=True)]
         return _Compared(len(breeding.individuals), warm, programs, random_ones)
 
     def _finalists_of(self, drafts: Drafts, breeding: Breeding, number: int) -> list[Individual]:
@@ -423,7 +421,7 @@ class TaskSearch:
                 )
         drafts.replayed([one.draft for one in new], schedules)
         return [
-            replace(program, score=one.score)
+            program.scored(one.score)
             for one in chosen
             if (program := ready[one.draft.key]) is not None
         ]
