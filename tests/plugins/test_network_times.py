@@ -1,16 +1,29 @@
 """Times of networks, measured in a process of their own."""
 
+from types import SimpleNamespace
+
 import networks
 import pytest
 import tvm
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
 from tvm.script import relax as R
 
 from tunedb.errors import PluginError
-from tunedb.plugins.metaschedule.deploy.apply import compile_lowered
+from tunedb.plugins.metaschedule import Database
+from tunedb.plugins.metaschedule.deploy.apply import compile_lowered, tasks_of
 from tunedb.plugins.metaschedule.deploy.network import Lowering, lower
-from tunedb.plugins.metaschedule.deploy.network_times import NetworkTimer, inputs_of
+from tunedb.plugins.metaschedule.deploy.network_times import (
+    FunctionTime,
+    NetworkTimer,
+    Times,
+    inputs_of,
+)
+from tunedb.plugins.metaschedule.module_source import prim_funcs
+from tunedb.plugins.metaschedule.tune.network import Network, _digest
 
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})
 
@@ -77,3 +90,41 @@ def test_limits_of_this_machine(timer):
     assert found.flops > 1e8
     sizes = [size for size, _ in found.bandwidths]
     assert sizes == sorted(sizes) and all(rate > 1e7 for _, rate in found.bandwidths)
+
+
+def test_an_operator_keeps_the_default_program_where_that_is_faster(tmp_path):
+    mod = from_onnx(networks.mobile())
+    lowered = lower(mod, TARGET, Lowering())
+    tasks = [SimpleNamespace(name=name, mod=one) for name, one in tasks_of(mod, TARGET).items()]
+    keys = {name: _digest(_normalize_mod(func)) for name, func in prim_funcs(lowered.mod).items()}
+    untuned = Times(1.0, {name: FunctionTime(2, 1e-3) for name in keys}, 0.0, 1e-4)
+
+    def measure(executable):
+        times = {name: FunctionTime(2, 2e-3 if name in slow else 1e-4) for name in keys}
+        return Times(1.0, times, 0.0, 1e-4)
+
+    network = Network(lowered, TARGET, keys, measure, untuned, None)
+    convs = [task for task in tasks if "conv2d" in task.name]
+    slow = [name for name, key in keys.items() if key in map(_digest, [t.mod for t in convs[:2]])]
+    with Database(tmp_path / "tune.db", target=TARGET) as database:
+        for task, seconds in zip(convs, (1e-3, 1e-5, 1e-3), strict=False):
+            schedule = Schedule(task.mod)
+            block = schedule.get_child_blocks(schedule.get_sblock("root"))[-1]
+            schedule.unroll(schedule.get_loops(block)[-1])
+            record = ms.database.TuningRecord(
+                schedule.trace, database.commit_workload(task.mod), [seconds], TARGET, None
+            )
+            database.commit_tuning_record(record)
+        run = network.finish(database, "mobile", 2, tasks)
+        assert {each.workload for each in run.slower} == {_digest(task.mod) for task in convs[:2]}
+        assert network.keep_untuned(database, run, tasks)
+        first, second = (
+            database.query_tuning_record(task.mod, TARGET, "main") for task in convs[:2]
+        )
+        # 1e-3 s for two calls in the untuned network.
+        assert [float(each) for each in first.run_secs] == [5e-4]
+        applied = database.query_schedule(convs[0].mod, TARGET, "main").mod
+        tvm.ir.assert_structural_equal(applied, convs[0].mod)
+        # The runner measured this one as faster than the default program: it stays.
+        assert [float(each) for each in second.run_secs] == [1e-5]
+        assert not network.keep_untuned(database, run, tasks)

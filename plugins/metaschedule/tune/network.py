@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import tvm
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
 
 from ....errors import TuneDBError
@@ -141,6 +143,40 @@ class Network:
             roofline=self.roofline,
         )
 
+    def keep_untuned(self, database: Database, run: NetworkRun, tasks: Sequence[Task]) -> bool:
+        """Store TVM's default program of each operator whose best program is slower in the network.
+
+        Only for CPUs, where the default program is the function as it is. Its time is that in the
+        untuned network.
+
+        Parameters
+        ----------
+        database : Database
+            Database of the run.
+        run : NetworkRun
+            Times of the tuned network.
+        tasks : sequence of Task
+            Tasks of the run.
+
+        Returns
+        -------
+        bool
+            Whether another program is the best of an operator now.
+        """
+        mods = {_digest(task.mod): task.mod for task in tasks}
+        is_changed = False
+        for operator in run.slower if is_cpu(self.target) else ():
+            mod = mods.get(operator.workload or "")
+            if mod is None:
+                continue
+            seconds = operator.untuned / operator.calls
+            best = database._handle.stored_task(mod, self.target).best
+            # Where the runner measured less, both times do not stand beside one another.
+            if best is not None and best.mean > seconds:
+                database.commit_tuning_record(_untuned_record(database, mod, seconds, self.target))
+                is_changed = True
+        return is_changed
+
     def _operators(self, tuned: Times, names: Mapping[str, str]) -> tuple[OperatorTime, ...]:
         """Return the operators, slowest first; functions of one workload are one operator."""
         untuned: dict[str, float] = defaultdict(float)
@@ -220,6 +256,21 @@ def untuned_seconds(networks: Sequence[Network], task: Any) -> float | None:
     times = [time for network in networks for time in network.times_of(digest)]
     calls = sum(time.calls for time in times)
     return sum(time.seconds for time in times) / calls if calls else None
+
+
+def _untuned_record(database: Database, mod: Any, seconds: float, target: Any) -> Any:
+    """Return a record of a function as it is."""
+    schedule = Schedule(mod)
+    (function,) = mod.get_global_vars()
+    # TVM takes a trace without an instruction for no program; this one changes nothing.
+    schedule.get_sblock("root", function.name_hint)
+    return ms.database.TuningRecord(
+        schedule.trace,
+        database.commit_workload(mod),
+        [seconds],
+        target,
+        ms.arg_info.ArgInfo.from_entry_func(mod, remove_preproc=True),
+    )
 
 
 def _digest(mod: Any) -> str:

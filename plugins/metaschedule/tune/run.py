@@ -273,12 +273,17 @@ class Run:
         )
 
     def _measured_networks(self) -> tuple[NetworkRun, ...]:
-        """Measure the networks with the best programs, and store their times."""
+        """Measure the networks with the best programs, and store their times.
+
+        An operator keeps TVM's default program where that is faster in the network.
+        """
         runs = []
         for network in self.networks:
             name = network.named(self.options.network or "network")
             try:
                 run = network.finish(self.database, name, self._threads(), self.tasks)
+                if network.keep_untuned(self.database, run, self.tasks):
+                    run = network.finish(self.database, name, self._threads(), self.tasks)
             except TuneDBError as error:
                 self.notes.append(f"the tuned network is not measured: {error}")
                 continue
