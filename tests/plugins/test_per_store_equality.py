@@ -84,11 +84,7 @@ def test_tensor_intrinsics_are_among_them():
         {"buffers_per_store": 9},
         {"arith_intensity_curve_num_samples": 3},
         {"cache_line_bytes": 128},
-        {
-            "buffers_per_store": 2,
-            "arith_intensity_curve_num_samples": 20,
-            "cache_line_bytes": 32,
-        },
+        {"buffers_per_store": 2, "arith_intensity_curve_num_samples": 20, "cache_line_bytes": 32},
     ],
     ids=str,
 )
@@ -96,9 +92,6 @@ def test_options(options):
     for kind in ("llvm", "cuda"):
         context, candidates = te_programs.sample("CBR-1", kind, 3, seed=5)
         check(context, candidates, kind, **options)
-
-
-# ---- programs by hand ----------------------------------------------------------------------------
 
 
 def module(*functions):
