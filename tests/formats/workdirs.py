@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tunedb.formats.base import LogFile
 from tunedb.formats.importer import import_log
+from tunedb.storage.store import Store
 
 #: The command line as a process of its own.
 PROGRAM = [sys.executable, "-c", "from tunedb.cli import main; main(prog_name='tunedb')"]
@@ -127,3 +128,9 @@ def encode(line):
 def digests(store):
     """The digests of all measurements, with their occurrence already in them."""
     return sorted(row.measurement.digest for row in store.records.iterate())
+
+
+def contents(path):
+    """The digests of all measurements of a database."""
+    with Store(path, create=False, read_only=True) as store:
+        return digests(store)
