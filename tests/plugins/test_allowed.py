@@ -34,7 +34,7 @@ CASES = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _intrinsics(intrinsics: None) -> None:
+def _intrinsics() -> None:
     s_tir.TensorIntrin.register(kinds._INTRIN, kinds.dot_desc, kinds.dot_impl, override=True)
 
 

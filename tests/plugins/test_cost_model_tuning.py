@@ -23,9 +23,6 @@ ROUNDS, TRIALS = 3, 16
 QUICK = Recipe(rounds=20, eta=0.3, max_depth=4)
 
 
-pytestmark = pytest.mark.usefixtures("intrinsics")
-
-
 def every(number, error):
     """Return a function that says that every so many candidates fail."""
     asked = itertools.count(1)

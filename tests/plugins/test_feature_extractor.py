@@ -59,9 +59,6 @@ def arrays(tensors):
     return [tensor.numpy() for tensor in tensors]
 
 
-pytestmark = pytest.mark.usefixtures("intrinsics")
-
-
 @pytest.fixture(scope="module")
 def sampled():
     return te_programs.sample("CBR-1", "llvm", 12)

@@ -19,8 +19,6 @@ from tunedb.features.scheduled import SCHEDULED
 from tunedb.plugins.metaschedule.features import ir
 from tunedb.plugins.metaschedule.features import rows as features
 
-pytestmark = pytest.mark.usefixtures("intrinsics")
-
 
 def modules(kind, name, count):
     """Return random schedules of a workload."""

@@ -94,9 +94,6 @@ def check(mod, kind="llvm"):
     return dict(passes)
 
 
-pytestmark = pytest.mark.usefixtures("intrinsics")
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", [*SMALL, "winograd", "attention"])
 def test_random_candidates(name, kind):

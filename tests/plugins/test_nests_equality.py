@@ -24,8 +24,6 @@ from tunedb.features.ansor import NAMES, per_store_tvm
 from tunedb.plugins.metaschedule.features import ir
 from tunedb.plugins.metaschedule.features.lowering import lower
 
-pytestmark = pytest.mark.usefixtures("intrinsics")
-
 _OPS = {
     getattr(Op, f"OP_{name}"): made
     for name, made in {

@@ -17,9 +17,6 @@ from tunedb.plugins.metaschedule.features.rows import rows_of
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
-pytestmark = pytest.mark.usefixtures("intrinsics")
-
-
 def check(context, candidates, what, **options):
     """Compare with TVM's own extractor; return the number of rows."""
     names = {"arith_intensity_curve_num_samples": "curve_samples", "cache_line_bytes": "cache_line"}

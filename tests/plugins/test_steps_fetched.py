@@ -39,9 +39,6 @@ WORKLOADS = {
 }
 
 
-pytestmark = pytest.mark.usefixtures("intrinsics")
-
-
 def schedules(mod: Any) -> Iterator[Any]:
     """Yield programs of the rules for CUDA with random tiles."""
     for seed in range(1, 7):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import types
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -40,16 +37,6 @@ def dynamic(a: T.handle) -> None:
 
 
 MODULE = matmuls.matmul(64, post=lambda value: tirx.Max(value, tirx.const(0.0, "float32")))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _without_intrinsics() -> Iterator[None]:
-    """Spare the seconds of CPU time that `TuneContext` takes to import all of TVM's intrinsics."""
-    name = "tvm.s_tir.tensor_intrin"
-    with pytest.MonkeyPatch.context() as patch:
-        if name not in sys.modules:
-            patch.setitem(sys.modules, name, types.ModuleType(name))
-        yield
 
 
 def as_json(trace: Any) -> Any:

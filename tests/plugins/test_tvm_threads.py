@@ -24,9 +24,6 @@ _BINDING = re.compile(r'T\.thread_binding\((\d+), thread="(\w+)\.([xyz])"')
 _BLOCK = re.compile(r'T\.sblock\("(\w+)"\)')
 
 
-pytestmark = pytest.mark.usefixtures("intrinsics")
-
-
 def kernels_of(mod):
     """Return block and grid of each outermost loop nest of a scheduled module."""
     nests, outermost = [], None
