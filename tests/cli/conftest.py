@@ -9,8 +9,11 @@ import pytest
 import workdirs
 from builders import copied
 from click.testing import CliRunner
+from small_data import fill
+from twice import KERNELS
 
 from tunedb.cli import main
+from tunedb.storage.store import Store
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +72,22 @@ def start():
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
+
+
+@pytest.fixture
+def small(sqlite_file):
+    """A database with two targets, whose programs have rows of ``small.steps``."""
+    with Store(sqlite_file) as store:
+        fill(store)
+    return sqlite_file
+
+
+@pytest.fixture
+def kernels(tmp_path):
+    """A module with the functions ``twice`` and ``thrice``."""
+    path = tmp_path / "kernels.py"
+    path.write_text(KERNELS)
+    return path
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ def test_a_report_of_an_evaluation(launches, run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("args", "code", "said"),
+    ("args", "code", "message"),
     [
         (("show", "saxpy"), 3, "make one: tunedb advise train"),
         (("train", "--tolerance", "2"), 2, "--tolerance"),
@@ -125,12 +125,12 @@ def test_a_report_of_an_evaluation(launches, run, tmp_path):
         (("evaluate", "--split", "row"), 2, "row"),
     ],
 )
-def test_bad_input_is_one_line(launches, run, args, code, said):
+def test_bad_input_is_one_line(launches, run, args, code, message):
     result = run("--db", launches, "advise", *args, code=code)
-    assert said in result.stderr.splitlines()[-1]
+    assert message in result.stderr.splitlines()[-1]
 
 
-def test_kernels_that_are_not_there(launches, run):
+def test_unknown_kernels_are_refused(launches, run):
     run("--db", launches, "advise", "train", "--learner", "gain")
     result = run("--db", launches, "advise", "show", "fft", code=3)
     assert "there are: reduce, saxpy, stencil" in result.stderr

@@ -1,4 +1,4 @@
-"""``tunedb advise collect``: plans, runs, what is stored and told."""
+"""``tunedb advise collect``: plans, runs, what they store and report."""
 
 import json
 import os
@@ -42,10 +42,10 @@ def test_from_configure_to_observations(run, collect, sqlite_file, tmp_path):
         *("--tolerance", "1e-6", "--time", "kernel time: ([0-9.]+) us", "--unit", "us"),
         *("--repeats", "2"),
     )  # fmt: skip
-    rows, told = collect(path)
+    rows, messages = collect(path)
     assert set(rows[0]) == set(KEYS.split())
-    assert "6 variants run, 0 of an earlier run" in told
-    assert "toy: 2 variants failed" in told
+    assert "6 variants run, 0 of an earlier run" in messages
+    assert "toy: 2 variants failed" in messages
     seen = [(tuple(row["block"][:2]), row["registers"], row["failure"]) for row in rows]
     assert seen == [
         (block, limit, "wrong_result" if block == (16, 4) else None)
@@ -87,7 +87,7 @@ def test_a_device_for_the_plan(run, tmp_path):
     assert "'X' is not a device that tunedb knows" in done.stderr
 
 
-def test_illegal_blocks_are_told(run, tmp_path):
+def test_illegal_blocks_are_reported(run, tmp_path):
     path = toy_gpu.configuration(tmp_path)
     path.write_text(path.read_text().replace("[64, 2]", "[64, 64]"))
     done = run("advise", "collect", path, "--dry-run")
@@ -98,8 +98,8 @@ def test_the_second_time_nothing_is_run(collect, sqlite_file, tmp_path):
     path = toy_gpu.configuration(tmp_path)
     first, _ = collect(path)
     runs = toy_gpu.lines(tmp_path / "runs")
-    again, told = collect(path)
-    assert "0 variants run, 4 of an earlier run" in told
+    again, messages = collect(path)
+    assert "0 variants run, 4 of an earlier run" in messages
     assert toy_gpu.lines(tmp_path / "runs") == runs
     assert [row.pop("new") for row in first + again] == [True] * 4 + [False] * 4
     assert first == again
@@ -107,7 +107,7 @@ def test_the_second_time_nothing_is_run(collect, sqlite_file, tmp_path):
         assert store.counts().measurements == 4
 
 
-def test_what_was_finished_is_stored_in_another_database(run, collect, tmp_path):
+def test_finished_variants_are_stored_in_another_database(run, collect, tmp_path):
     """A run that was killed between its state and the database lacks nothing either."""
     path = toy_gpu.configuration(tmp_path)
     collect(path)
@@ -117,18 +117,19 @@ def test_what_was_finished_is_stored_in_another_database(run, collect, tmp_path)
         assert store.counts().measurements == 4
 
 
-def test_what_the_original_does_wrong_is_told(collect, tmp_path):
+def test_errors_of_the_original_are_reported(collect, tmp_path):
     path = toy_gpu.configuration(tmp_path, rest="random")
-    rows, told = collect(path)
+    rows, messages = collect(path)
     assert (
         "toy: two runs of the original program differ in their output, so no output was compared"
-        in told
+        in messages
     )
     assert not any(row["compared"] for row in rows)
     path.write_text(path.read_text().replace("app.py", "app.py x"))
-    rows, told = collect(path)
+    rows, messages = collect(path)
     assert (
-        "toy: the original program fails, so no variant was run: check: the run ended with" in told
+        "toy: the original program fails, so no variant was run: check: the run ended with"
+        in messages
     )
     assert len(rows) == 1
 
@@ -152,8 +153,8 @@ def test_a_run_that_was_stopped_goes_on(start, collect, sqlite_file, tmp_path, n
     if number == signal.SIGINT:
         assert process.returncode == 130, stderr
         assert "of 4 variants; run the same command again to continue" in stderr
-    rows, told = collect(path)
-    assert "2 variants run, 2 of an earlier run" in told
+    rows, messages = collect(path)
+    assert "2 variants run, 2 of an earlier run" in messages
     assert all(row["failure"] is None for row in rows)
     with Store(sqlite_file, create=False) as store:
         assert store.counts().measurements == 4
@@ -170,29 +171,25 @@ def test_two_at_once(start, run, sqlite_file, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "message"),
     [
         (("none.toml",), 3, "none.toml: no such file; write it with: tunedb advise configure"),
         (("FILE", "--program", "nn"), 3, "program 'nn' is not configured; there is: toy"),
         (("FILE", "--profiler", "ncu"), 2, "ncu reads no counters on compute capability 3.5"),
-        (
-            ("FILE", "--dry-run", "--plan", "no/x"),
-            1,
-            "no/x: cannot be written (No such file",
-        ),
+        (("FILE", "--dry-run", "--plan", "no/x"), 1, "no/x: cannot be written (No such file"),
     ],
 )
-def test_bad_input_is_one_line(run, tmp_path, arguments, code, told):
+def test_bad_input_is_one_line(run, tmp_path, arguments, code, message):
     path = toy_gpu.configuration(tmp_path)
     arguments = [path if word == "FILE" else word for word in arguments]
     done = run("advise", "collect", *arguments, code=code)
-    assert told in done.stderr
+    assert message in done.stderr
     assert done.stderr.startswith("Error: ")
     assert done.stderr.count("\n") == 1
 
 
 def test_foreign_words_do_not_reach_the_terminal(run, sqlite_file, tmp_path):
-    """What a program prints is told when it fails."""
+    """The message of a failed program quotes its output."""
     path = toy_gpu.configuration(tmp_path)
     build = tmp_path / "toy" / "build.py"
     build.write_text("import sys; sys.exit('\\x1b[31mred\\u202e')")

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import toy_gpu
 
+from tunedb.advisor.collect import cuda_detection
+
 PROGRAM = (
     *("--program", "mm", "--block", "16x16", "--run", "python3 app.py {block_x} {block_y} {input}"),
     *("--input", "1024", "--input", "two words"),
@@ -17,8 +19,6 @@ DEVICE = ("--device", "Tesla K40c", "--profiler", "none")
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch, tmp_path):
     """Nothing of CUDA is found, whatever the machine has."""
-    from tunedb.advisor.collect import cuda_detection
-
     monkeypatch.setattr(cuda_detection, "_FOLDERS", ())
     monkeypatch.setattr(cuda_detection, "_PROGRAMS", ())
     monkeypatch.setattr(cuda_detection, "detect_devices", lambda path: ())
@@ -39,13 +39,11 @@ def test_by_options_alone(run):
         code=1,
     )  # fmt: skip
     assert "Wrote advise.toml" in done.stderr
-    said = content()
-    assert said["devices"] == [
-        {"index": 0, "name": "Tesla K40c", "compute_capability": "3.5"},
-    ]
-    assert said["environment"] == {"path": ["tools"], "variables": {"A": "b=c"}}
-    assert said["profiler"] == {"tool": "none", "counters": ["inst_executed"]}
-    (program,) = said["programs"]
+    document = content()
+    assert document["devices"] == [{"index": 0, "name": "Tesla K40c", "compute_capability": "3.5"}]
+    assert document["environment"] == {"path": ["tools"], "variables": {"A": "b=c"}}
+    assert document["profiler"] == {"tool": "none", "counters": ["inst_executed"]}
+    (program,) = document["programs"]
     assert program["build"] == ["nvcc", "{register_flag}", "my file.cu"]
     assert program["run"] == ["python3", "app.py", "{block_x}", "{block_y}", "{input}"]
     assert program["registers"] == ["default", 32, 64]
@@ -94,10 +92,10 @@ def test_the_check_finds_what_is_missing(run):
     arguments = ("--step", "programs", "--program", "nn", "--directory", "none", "--block", "32")
     run("advise", "configure", *arguments, "--run", "python3 {threads}")
     found = json.loads(run("advise", "configure", "--step", "check", "--json", code=1).stdout)
-    told = {row["name"]: row["message"] for row in found if not row["ok"]}
-    assert told["gone"] == "no such folder"
-    assert told["mm"] == "run: ./mm is not found"
-    assert "none is not a folder" in told["nn"]
+    messages = {row["name"]: row["message"] for row in found if not row["ok"]}
+    assert messages["gone"] == "no such folder"
+    assert messages["mm"] == "run: ./mm is not found"
+    assert "none is not a folder" in messages["nn"]
     run("advise", "configure", "--step", "environment", "--profiler", "ncu")
     found = json.loads(run("advise", "configure", "--step", "check", "--json", code=1).stdout)
     assert any("ncu is not on the PATH" in row["message"] for row in found)
@@ -156,7 +154,7 @@ def test_a_line_for_the_shell_stays_one(run):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--program", "mm"), "--program mm is new: give its --run"),
         (("--program", "mm", "--run", "x"), "--program mm is new: give its --block"),
@@ -168,15 +166,15 @@ def test_a_line_for_the_shell_stays_one(run):
         (("--device", "My GPU"), "'My GPU' is not a device that tunedb knows"),
     ],
 )
-def test_bad_options_are_one_line(run, arguments, told):
+def test_bad_options_are_one_line(run, arguments, message):
     done = run("advise", "configure", "--no-interactive", *arguments, code=2)
-    assert told in done.stderr
+    assert message in done.stderr
     assert done.stderr.startswith("Error: ")
     assert done.stderr.count("\n") == 1
     assert not Path("advise.toml").exists()
 
 
-def test_what_cannot_be_meant_is_not_written(run):
+def test_invalid_configuration_is_not_written(run):
     done = run("advise", "configure", *DEVICE, *PROGRAM, "--output", "../x", code=1)
     assert done.stderr == (
         "Error: advise.toml: programs.mm.output.from: expected a file inside the program's folder\n"

@@ -48,7 +48,7 @@ def test_it_fills_in_what_is_missing(tmp_path, run):
     assert (launch.block, launch.threads) == ((64, 1, 1), 64)
 
 
-def test_what_it_says(tmp_path, run):
+def test_printed_summary(tmp_path, run):
     path = database(tmp_path, run)
     result = run("advise", "launches", "--db", path)
     assert result.stdout.splitlines() == [

@@ -1,75 +1,39 @@
 """``tunedb apply`` and ``tunedb explain module``."""
 
 import json
+from contextlib import closing
 
 import numpy as np
-import pytest
 import tvm
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+from twice import KERNELS
 
 from tunedb.plugins.metaschedule import Database
+from tunedb.plugins.metaschedule.deploy.apply import tasks_of
 from tunedb.plugins.metaschedule.module_source import load_module
 
 TARGET = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
 OTHER = {**TARGET, "num-cores": 8}
 
-SCRIPT = """
-from tvm.script import ir as I
-from tvm.script import tirx as T
-
-
-@I.ir_module
-class Kernels:
-    @T.prim_func(s_tir=True)
-    def twice(A: T.Buffer((32,), "float32"), B: T.Buffer((32,), "float32")):
-        T.func_attr({"tirx.noalias": True})
-        for i in range(32):
-            with T.sblock("B"):
-                v = T.axis.spatial(32, i)
-                B[v] = A[v] * T.float32(2)
-
-    @T.prim_func(s_tir=True)
-    def thrice(A: T.Buffer((48,), "float32"), B: T.Buffer((48,), "float32")):
-        T.func_attr({"tirx.noalias": True})
-        for i in range(48):
-            with T.sblock("B"):
-                v = T.axis.spatial(48, i)
-                B[v] = A[v] * T.float32(3)
-"""
-
-
-@pytest.fixture
-def kernels(tmp_path):
-    path = tmp_path / "kernels.py"
-    path.write_text(SCRIPT)
-    return path
-
 
 def tune(path, kernels, function, target=None, run_secs=(1e-3,)):
     """Store a record for a function of the module, as tuning it would."""
-    from tvm.s_tir import Schedule
-    from tvm.s_tir import meta_schedule as ms
-
     target = target or TARGET
-    (task,) = tasks(load_module(kernels, function=function), target)
+    (task,) = tasks_of(load_module(kernels, function=function), target).values()
     sch = Schedule(task)
     sch.parallel(sch.get_loops(sch.get_sblock("B"))[0])
-    database = Database(path, target=target)
-    workload = database.commit_workload(task)
-    info = ms.arg_info.ArgInfo.from_entry_func(task)
-    record = ms.database.TuningRecord(
-        sch.trace, workload, list(run_secs), database.tvm_target, info
-    )
-    database.commit_tuning_record(record)
-    database.close()
+    commit(path, target, task, sch, list(run_secs))
 
 
-def tasks(mod, target):
-    from tunedb.plugins.metaschedule.deploy.apply import tasks_of
-
-    return tasks_of(mod, target).values()
-
-
-# ---- apply -----------------------------------------------------------------------------------
+def commit(path, target, task, sch, run_secs):
+    """Store a schedule of a module."""
+    with closing(Database(path, target=target)) as database:
+        info = ms.arg_info.ArgInfo.from_entry_func(task)
+        workload = database.commit_workload(task)
+        database.commit_tuning_record(
+            ms.database.TuningRecord(sch.trace, workload, run_secs, database.tvm_target, info)
+        )
 
 
 def test_a_library(run, run_json, sqlite_file, kernels, tmp_path):
@@ -90,7 +54,7 @@ def test_a_library(run, run_json, sqlite_file, kernels, tmp_path):
         assert np.array_equal(b.numpy(), factor * a)
 
 
-def test_what_is_told(run, sqlite_file, kernels, tmp_path):
+def test_apply_prints_records_and_advice(run, sqlite_file, kernels, tmp_path):
     tune(sqlite_file, kernels, "twice")
     library = tmp_path / "kernels.tar"
     done = run("--db", sqlite_file, "apply", kernels, "-o", library)
@@ -145,7 +109,7 @@ def test_which_target(run, sqlite_file, kernels, tmp_path):
     assert "no target '9'" in done.stderr
 
 
-def test_what_cannot_be_written(run, sqlite_file, kernels, tmp_path):
+def test_apply_refuses_invalid_outputs(run, sqlite_file, kernels, tmp_path):
     tune(sqlite_file, kernels, "twice")
     for name, words, code in (
         ("kernels.exe", "a library's name ends in one of .so", 2),
@@ -157,13 +121,10 @@ def test_what_cannot_be_written(run, sqlite_file, kernels, tmp_path):
     for spec in (kernels, f"{kernels}:Kernels"):
         done = run("--db", sqlite_file, "apply", spec, "-o", kernels, code=2)
         assert "is the module itself" in done.stderr
-    assert kernels.read_text() == SCRIPT
+    assert kernels.read_text() == KERNELS
     done = run("--db", sqlite_file, "apply", "none.py", "-o", tmp_path / "x.so", code=3)
     assert "none.py: no such file" in done.stderr
     run("--db", sqlite_file, "apply", kernels, code=2)
-
-
-# ---- explain module --------------------------------------------------------------------------
 
 
 def test_explain_a_module(run, run_json, sqlite_file, kernels):

@@ -11,6 +11,7 @@ from effort import EFFORT
 from public_logs import DATA
 
 import tunedb
+from tunedb.cli.exchange.selection import moment
 from tunedb.exchange.bundle import BundlePeer
 from tunedb.maintenance.check import check
 
@@ -18,11 +19,6 @@ KEYS = [
     *("file", "records", "workloads", "bytes", "bytes_per_record", "digest"),
     *("store", "tunedb", "revision", "created_at", "selection", "counts"),
 ]
-
-
-def digests(path):
-    with tunedb.open(path, create=False, read_only=True) as store:
-        return workdirs.digests(store)
 
 
 def best(run_json, path):
@@ -79,7 +75,7 @@ def test_options_choose(run_json, run, filled, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ([], "tunedb bundle -o FILE"),
         (["-o", "x", "--info", "x"], "give one of them"),
@@ -95,15 +91,13 @@ def test_options_choose(run_json, run, filled, tmp_path):
     ],
     ids=" ".join,
 )
-def test_options_that_go_nowhere(options, said, run, filled):
+def test_options_that_go_nowhere(options, message, run, filled):
     result = run("--db", filled, "bundle", *options, code=2)
-    assert said in result.stderr
+    assert message in result.stderr
     assert result.stdout == ""
 
 
 def test_since_knows_zones():
-    from tunedb.cli.exchange.selection import moment
-
     assert moment("1970-01-01") == 0
     assert moment("1970-01-01T00:00:01") == moment("1970-01-01T02:00:01+02:00") == 1_000_000
     assert moment("2026-11-22T08:30:00.000001Z") == 1_795_336_200_000_001
@@ -126,36 +120,19 @@ def test_nothing_to_bundle(run, sqlite_file, tmp_path):
     run("bundle", "--info", tmp_path / "none.tunedb", code=3)
 
 
-def test_a_bundle_that_is_damaged(run, filled, tmp_path):
-    path = tmp_path / "x.tunedb"
-    run("--db", filled, "bundle", "-o", path)
-    path.write_bytes(path.read_bytes()[:-1])
-    result = run("bundle", "--info", path, code=1)
-    assert result.stderr.count("\n") == 1
-    assert "truncated or changed" in result.stderr
-
-
-def test_a_full_disk(run, filled, mount):
-    folder = mount("4k")
-    (folder / "filler").write_bytes(bytes(4096))
-    result = run("--db", filled, "bundle", "-o", folder / "x.tunedb", code=1)
-    assert "No space left" in result.stderr
-    assert [file.name for file in folder.iterdir()] == ["filler"]
-
-
 def test_through_a_pipe(run, filled, tmp_path, start):
     """Standard output gets the same bytes as a file, but for the time."""
     path = tmp_path / "x.tunedb"
     with path.open("wb") as out:
         process = start("--db", filled, "bundle", "-o", "-", stdout=out)
-        _, told = process.communicate(timeout=300)
+        _, errors = process.communicate(timeout=300)
     assert process.returncode == 0
-    assert "7 records of 2 workloads" in told
+    assert "7 records of 2 workloads" in errors
     with path.open("rb") as bytes_:
         process = start("bundle", "--info", "-", "--json", stdin=bytes_)
-        said, _ = process.communicate(timeout=300)
+        output, _ = process.communicate(timeout=300)
     assert process.returncode == 0
-    assert json.loads(said)["records"] == 7
+    assert json.loads(output)["records"] == 7
     with BundlePeer(path) as peer:
         assert peer.total == 7
 
@@ -189,7 +166,7 @@ def test_two_teams_exchange_bundles(run, run_json, tmp_path):
         run("--db", tmp_path / f"{team}.db", "import", "logs", log, "--source", f"team {team}")
     with tunedb.open(tmp_path / "a.db") as store:
         store.trust.retract([2], "measured under load")
-    before = {team: digests(tmp_path / f"{team}.db") for team in "ab"}
+    before = {team: workdirs.contents(tmp_path / f"{team}.db") for team in "ab"}
     served = {team: best(run_json, tmp_path / f"{team}.db") for team in "ab"}
     assert not set(before["a"]) & set(before["b"])
 
@@ -201,7 +178,7 @@ def test_two_teams_exchange_bundles(run, run_json, tmp_path):
     union = sorted(before["a"] + before["b"])
     for team, other in ("ab", "ba"):
         path = tmp_path / f"{team}.db"
-        assert digests(path) == union
+        assert workdirs.contents(path) == union
         assert check(str(path)).problems == []
         # What came is there, and does not answer before it is trusted.
         assert best(run_json, path) == served[team]
@@ -217,19 +194,8 @@ def test_two_teams_exchange_bundles(run, run_json, tmp_path):
         made = run_json("--db", tmp_path / f"{team}.db", "bundle", "-o", tmp_path / "again.tunedb")
         assert made["records"] == len(union)
         run("--db", tmp_path / f"{other}.db", "merge", tmp_path / "again.tunedb")
-        assert digests(tmp_path / f"{other}.db") == union
+        assert workdirs.contents(tmp_path / f"{other}.db") == union
         (tmp_path / "again.tunedb").unlink()
-
-
-def test_two_bundles_of_one_database(run, filled, tmp_path):
-    """They differ in the time that they name, and so in their digest; nowhere else."""
-    first, second = tmp_path / "1.tunedb", tmp_path / "2.tunedb"
-    for path in (first, second):
-        run("--db", filled, "bundle", "-o", path)
-    with BundlePeer(first) as one, BundlePeer(second) as two:
-        times = [str(peer.manifest.created_at).encode() for peer in (one, two)]
-    a, b = first.read_bytes()[:-32], second.read_bytes()[:-32]
-    assert a.replace(times[0], b"") == b.replace(times[1], b"")
 
 
 def test_a_bundle_is_made_while_others_write(filled, tmp_path, run):
@@ -268,4 +234,4 @@ def test_real_records_take_a_tenth_of_their_json(run, run_json, tmp_path):
     if EFFORT != "few":
         assert made["bytes"] < len(lzma.compress(text, preset=9))
     run("--db", tmp_path / "copy.db", "merge", tmp_path / "real.tunedb")
-    assert digests(tmp_path / "copy.db") == digests(db)
+    assert workdirs.contents(tmp_path / "copy.db") == workdirs.contents(db)

@@ -1,17 +1,10 @@
 """``tunedb db init``, ``upgrade``, ``check`` and ``info``."""
 
-import sqlite3
-from contextlib import closing
-
 import pytest
+from builders import sql
 
 import tunedb
 from tunedb.storage import schema
-
-
-def execute(path, statement):
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(statement)
 
 
 def test_init(run, run_json, tmp_path):
@@ -80,8 +73,7 @@ def test_upgrade(run, run_json, older):
     backup = older.with_name(f"{older.name}.bak-{first}")
     assert f"backup: {backup}" in text
     assert f"from schema {first} to 0099" in text
-    with closing(sqlite3.connect(backup)) as connection:
-        assert connection.execute("SELECT count(*) FROM measurement").fetchone() == (7,)
+    assert sql(backup, "SELECT count(*) FROM measurement") == [(7,)]
     run("--db", older, "top")
 
 
@@ -89,7 +81,7 @@ def test_info_of_other_schemas(run, run_json, older):
     shown = run_json("db", "info", older)
     assert (shown["state"], shown["counts"]) == ("older", None)
     assert "tunedb db upgrade" in shown["advice"]
-    execute(older, "UPDATE alembic_version SET version_num = '1234'")
+    sql(older, "UPDATE alembic_version SET version_num = '1234'")
     shown = run_json("db", "info", older)
     assert (shown["state"], shown["revision"]) == ("newer", "1234")
     assert shown["created_by"] == tunedb.__version__
@@ -98,7 +90,7 @@ def test_info_of_other_schemas(run, run_json, older):
 
 def test_info_of_another_programs_database(run, run_json, tmp_path):
     path = tmp_path / "bookmarks.db"
-    execute(path, "CREATE TABLE bookmark (url TEXT)")
+    sql(path, "CREATE TABLE bookmark (url TEXT)")
     before = path.read_bytes()
     shown = run_json("db", "info", path)
     assert (shown["state"], shown["revision"], shown["size"]) == ("foreign", None, len(before))
@@ -115,9 +107,7 @@ def test_info(run, run_json, filled):
     assert shown["created_at"].endswith("Z")
     counts = shown["counts"]
     assert (counts["measurements"], counts["failed"], counts["quarantined"]) == (7, 1, 1)
-    assert shown["sources"] == [
-        {"name": "nightly", "kind": "file", "trust": "own", "records": 7},
-    ]
+    assert shown["sources"] == [{"name": "nightly", "kind": "file", "trust": "own", "records": 7}]
     text = run("--db", filled, "db", "info").stdout
     assert "nightly  file  own          7" in text
     run("db", "info", ":memory:", code=3)
@@ -131,7 +121,7 @@ def test_check(run, run_json, filled):
 
 
 def test_check_finds_what_is_wrong(run, run_json, filled):
-    execute(filled, "UPDATE measurement SET mean = 1e-9 WHERE id = 3")
+    sql(filled, "UPDATE measurement SET mean = 1e-9 WHERE id = 3")
     shown = run_json("--db", filled, "db", "check", code=1)
     (problem,) = shown["problems"]
     assert (problem["check"], problem["table"], problem["id"]) == ("derived", "measurement", 3)

@@ -33,7 +33,7 @@ def test_approve(run, run_json, theirs):
     assert (again["location"], again["store"]) == (str(theirs), key_of(theirs))
 
 
-def test_what_it_is_is_shown_first(run, theirs):
+def test_trust_shows_the_database_first(run, theirs):
     shown = run("db", "trust", theirs, "--dry-run")
     assert shown.stdout == ""
     assert shown.stderr.splitlines() == [
@@ -52,7 +52,7 @@ def test_a_terminal_is_asked(run, theirs, answer, code, monkeypatch):
     assert is_approved(theirs) == (code == 0)
 
 
-def test_nobody_can_be_asked(run, theirs):
+def test_without_a_terminal_approval_needs_yes(run, theirs):
     shown = run("db", "trust", theirs, code=2)
     assert shown.stderr.splitlines()[-1].startswith("Error: cannot ask for confirmation without")
     assert approval.approvals() == ([], [])
@@ -78,7 +78,7 @@ def test_a_file_that_is_gone_can_be_forgotten(run, theirs):
     assert approval.approvals() == ([], [])
 
 
-def test_a_damaged_approval_is_told_in_one_line(run, theirs):
+def test_a_damaged_approval_is_reported_in_one_line(run, theirs):
     run("db", "trust", theirs, "--yes")
     (path,) = approval.folder().glob("*.json")
     path.write_bytes(b"{")
@@ -98,11 +98,11 @@ def test_a_damaged_approval_is_told_in_one_line(run, theirs):
         (["--forget"], "name the database"),
     ],
 )
-def test_words_that_say_nothing(run, words, message):
+def test_invalid_options_are_refused(run, words, message):
     assert message in run("db", "trust", *words, code=2).stderr
 
 
-def test_what_cannot_be_approved(run, tmp_path):
+def test_missing_and_invalid_databases_are_not_approved(run, tmp_path):
     assert "no such database" in run("db", "trust", tmp_path / "no.db", "--yes", code=3).stderr
     (tmp_path / "text.db").write_text("no database " * 99)
     run("db", "trust", tmp_path / "text.db", "--yes", code=4)
@@ -115,9 +115,6 @@ def test_a_server(run, run_json, postgres_url):
     assert shown in run_json("db", "trust", "--list")
 
 
-# ------------------------------------------------------------------ what is refused before it
-
-
 @pytest.fixture
 def project(theirs):
     """A configuration above the working directory that names somebody's database."""
@@ -127,7 +124,7 @@ def project(theirs):
 
 
 @pytest.mark.parametrize("words", [["top"], ["workloads"], ["push"], ["pull"], ["db", "info"]])
-def test_a_configuration_that_names_somebodys_database(run, project, theirs, words):
+def test_a_configuration_that_names_a_foreign_database(run, project, theirs, words):
     shown = run(*words, code=2)
     (line,) = shown.stderr.splitlines()
     assert line.startswith(f"Error: {project} names {theirs}: you have not approved it; ")
@@ -153,7 +150,7 @@ def test_a_configuration_that_is_not_the_users(run, project, theirs, filled):
     assert "its layers are ignored" in shown.stderr
 
 
-def test_what_the_user_names_is_read_listed_and_merged(run, run_json, theirs, tmp_path):
+def test_named_databases_need_no_approval_to_be_read(run, run_json, theirs, tmp_path):
     mine = tmp_path / "mine.db"
     assert run_json("top", "--db", theirs)
     for words in (["workloads"], ["sources"], ["show", "1"], ["db", "info"], ["db", "check"]):

@@ -6,12 +6,16 @@ from contextlib import closing
 
 import pytest
 import workdirs
+from builders import sql
 
 import tunedb.storage.engine
 from tunedb.cli import app
+from tunedb.errors import StorageError
+from tunedb.storage.batches import Batches
 
 READS = [
     *(["top"], ["workloads"], ["targets"], ["show", "1"], ["history", "1"], ["quarantine"]),
+    *(["train"], ["evaluate"]),
     *(["export", "out"], ["db", "info"], ["db", "check"]),
 ]
 
@@ -33,8 +37,7 @@ def test_a_missing_database(command, run, tmp_path):
 
 @pytest.mark.parametrize("command", READS[:-2], ids=" ".join)
 def test_a_newer_schema(command, run, filled):
-    with closing(sqlite3.connect(filled)) as connection, connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    sql(filled, "UPDATE alembic_version SET version_num = '9999'")
     assert "newer tunedb" in one_line(run("--db", filled, *command, code=4))
 
 
@@ -42,8 +45,7 @@ def test_a_newer_schema(command, run, filled):
 def foreign(tmp_path):
     """A database of another program."""
     path = tmp_path / "bookmarks.db"
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("CREATE TABLE bookmark (url TEXT)")
+    sql(path, "CREATE TABLE bookmark (url TEXT)")
     return path
 
 
@@ -129,7 +131,7 @@ def test_debug_shows_the_traceback(run, tmp_path):
         assert result.stderr.splitlines()[-1].startswith("Error: ")
 
 
-def test_an_error_that_nobody_thought_of(run, filled, monkeypatch):
+def test_an_unexpected_error(run, filled, monkeypatch):
     def fail(*_):
         raise ZeroDivisionError("one\ntwo\x1b[2J")
 
@@ -139,10 +141,7 @@ def test_an_error_that_nobody_thought_of(run, filled, monkeypatch):
     assert "--debug" in message
 
 
-def test_what_was_imported_is_told_before_an_error(run, filled, tmp_path, monkeypatch):
-    from tunedb.errors import StorageError
-    from tunedb.storage.batches import Batches
-
+def test_imported_records_are_reported_before_an_error(run, filled, tmp_path, monkeypatch):
     load = Batches.load
     calls = []
 

@@ -5,13 +5,13 @@ import json
 import pytest
 from builders import OWN
 from click.testing import CliRunner
-from small_data import SMALL_STEPS, WORKLOADS, fill, matmul, measure, sessions_of, trials
+from small_data import SMALL_STEPS, WORKLOADS, matmul, measure, sessions_of, trials
 from small_data import make_tiled as tiled
 
 from tunedb.cli import main
 from tunedb.cli.models import evaluate as module
 from tunedb.features import base
-from tunedb.models import baselines, splits
+from tunedb.models import baselines, evaluation, splits
 from tunedb.models.metrics import FIGURES
 from tunedb.models.recipe import Recipe
 from tunedb.records import FailureKind
@@ -24,14 +24,6 @@ LOSS = Recipe().loss
 @pytest.fixture(autouse=True)
 def sets(monkeypatch):
     monkeypatch.setattr(base, "load_feature_sets", lambda: ({"small.steps": SMALL_STEPS}, {}))
-
-
-@pytest.fixture
-def small(sqlite_file):
-    """A database with two targets, whose programs have rows of ``small.steps``."""
-    with Store(sqlite_file) as store:
-        fill(store)
-    return sqlite_file
 
 
 def made_of(path, batch):
@@ -50,7 +42,7 @@ def test_names_are_those_of_the_library():
     assert list(baselines.BASELINES) == list(module.BASELINES)
 
 
-def test_what_a_user_sees(small, run):
+def test_printed_evaluation(small, run):
     found = run("--db", small, "evaluate", *QUICK, "--regime", "new-family", "--pool", "search")
     lines = found.stdout.splitlines()
     assert lines[0].split()[:4] == ["held", "out", "pool", "model"]
@@ -119,12 +111,12 @@ def test_report_and_plot(small, run, tmp_path):
     )
     assert f"Wrote {report}" in found.stderr
     assert f"Wrote {plot}" in found.stderr
-    told = json.loads(report.read_text())
+    document = json.loads(report.read_text())
     # Two of the six have shapes that are nearly equal.
-    assert told["splits"]["new-workload"]["splits"] == 5
-    assert len(told["results"][0]["workloads"]) == 6
-    assert told["recipes"][LOSS]["rounds"] == 5
-    assert told["noise"] > 0
+    assert document["splits"]["new-workload"]["splits"] == 5
+    assert len(document["results"][0]["workloads"]) == 6
+    assert document["recipes"][LOSS]["rounds"] == 5
+    assert document["noise"] > 0
     assert plot.read_text().startswith("<?xml")
 
 
@@ -149,19 +141,19 @@ def test_a_report_that_cannot_be_written(small, run, tmp_path):
     assert "No space left on device" in found.output
 
 
-def test_few_workloads_say_little(sqlite_file, run):
+def test_few_workloads_get_a_warning(sqlite_file, run):
     path = made_of(sqlite_file, [m for one in WORKLOADS[:2] for m in trials(one)])
-    told = run("--db", path, "evaluate", *QUICK, "--regime", "new-workload").stderr
-    assert "with 1 workload, means and intervals say little about other data" in told
-    assert "uncertain by" not in told
+    message = run("--db", path, "evaluate", *QUICK, "--regime", "new-workload").stderr
+    assert "with 1 workload, means and intervals say little about other data" in message
+    assert "uncertain by" not in message
 
 
-def test_impossible_regimes_are_told_and_the_others_judged(sqlite_file, run, run_json):
+def test_impossible_regimes_are_reported_and_the_others_judged(sqlite_file, run, run_json):
     batch = [m for i, one in enumerate(WORKLOADS[:3]) for m in trials(one, size=1 + i)]
     path = made_of(sqlite_file, batch)
     found = run("--db", path, "evaluate", *QUICK)
-    told = [line for line in found.stderr.splitlines() if "left out" in line]
-    assert told[:2] == [
+    lines = [line for line in found.stderr.splitlines() if "left out" in line]
+    assert lines[:2] == [
         "new-family was left out: workloads of two families are needed; there is matmul",
         "new-hardware was left out: two targets, or two machines of one (tunedb sessions), "
         "are needed; there is target 1",
@@ -170,7 +162,7 @@ def test_impossible_regimes_are_told_and_the_others_judged(sqlite_file, run, run
     assert "Error: nothing can be evaluated (new-family: workloads of two families" in error.output
 
 
-def test_machines_are_told_apart_by_sessions(sqlite_file, run, run_json):
+def test_machines_are_distinguished_by_sessions(sqlite_file, run, run_json):
     path = made_of(sqlite_file, [m for one in WORKLOADS[:3] for m in sessions_of(one, 1.3)])
     found = run("--db", path, "evaluate", *QUICK, "--regime", "new-workload")
     assert "Warning: target 1: 2 sessions count as one machine until they are compared" in (
@@ -197,12 +189,6 @@ def test_too_little_to_judge_is_one_line(sqlite_file, run, records):
     assert "Traceback" not in result.output
 
 
-def test_a_database_that_is_not_there_is_not_made(tmp_path, run):
-    path = tmp_path / "no.db"
-    assert "no such database" in run("--db", path, "evaluate", code=3).output
-    assert not path.exists()
-
-
 @pytest.mark.parametrize(
     ("options", "code", "why"),
     [
@@ -217,15 +203,13 @@ def test_a_database_that_is_not_there_is_not_made(tmp_path, run):
         (("--regime", "new-moon"), 2, "'new-moon' is not one of"),
     ],
 )
-def test_wrong_words(small, run, options, code, why):
+def test_invalid_options_are_refused(small, run, options, code, why):
     only = () if "--regime" in options else ("--regime", "new-workload")
     found = run("--db", small, "evaluate", *QUICK, *only, *options, code=code)
     assert why in found.output
 
 
 def test_interrupted(small, run, monkeypatch):
-    from tunedb.models import evaluation
-
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 

@@ -53,22 +53,22 @@ def test_columns_by_importance(small, run, run_json):
 
 
 def test_one_program(small, run, run_json):
-    told = run_json("--db", small, "explain", "model", "--record", 1)
-    total = sum(one["contribution"] for one in told["columns"])
-    assert total + told["bias"] == pytest.approx(told["score"], abs=1e-5)
-    assert sum(told["rows"]) == pytest.approx(total, abs=1e-5)
-    sizes = [abs(one["contribution"]) for one in told["columns"]]
+    report = run_json("--db", small, "explain", "model", "--record", 1)
+    total = sum(one["contribution"] for one in report["columns"])
+    assert total + report["bias"] == pytest.approx(report["score"], abs=1e-5)
+    assert sum(report["rows"]) == pytest.approx(total, abs=1e-5)
+    sizes = [abs(one["contribution"]) for one in report["columns"]]
     assert sizes == sorted(sizes, reverse=True)
-    assert (told["model"], told["record"]) == (1, 1)
-    ((machine, throughput),) = [(one["machine"], one["throughput"]) for one in told["measured"]]
+    assert (report["model"], report["record"]) == (1, 1)
+    ((machine, throughput),) = [(one["machine"], one["throughput"]) for one in report["measured"]]
     # The times of the foreign source stand on a machine of their own.
     assert machine == "0" and 0 < throughput <= 1
-    same = run_json("--db", small, "explain", "model", "--program", told["program"])
-    assert (same["score"], same["record"], same["mean"]) == (told["score"], None, None)
+    same = run_json("--db", small, "explain", "model", "--program", report["program"])
+    assert (same["score"], same["record"], same["mean"]) == (report["score"], None, None)
     text = run("--db", small, "explain", "model", "--record", 1).stdout
-    assert f"Program {told['program']} by model 1" in text
+    assert f"Program {report['program']} by model 1" in text
     assert "of the best throughput" in text
-    assert f"{told['score']:.4f} = {told['bias']:.4f} (bias)" in text
+    assert f"{report['score']:.4f} = {report['bias']:.4f} (bias)" in text
 
 
 def test_a_program_is_compared_on_its_own_machine(small, run, run_json):
@@ -80,12 +80,12 @@ def test_a_program_is_compared_on_its_own_machine(small, run, run_json):
     with Store(small) as store:
         store.records.add(slow, Source("slow"))
         update(store)
-    told = run_json("--db", small, "explain", "model", "--program", program_id(small, 11))[
+    report = run_json("--db", small, "explain", "model", "--program", program_id(small, 11))[
         "measured"
     ]
-    assert [one["machine"] for one in told] == ["0", "1"]
+    assert [one["machine"] for one in report] == ["0", "1"]
     best = [min(one.run_secs[0] for one in slow)]
-    assert told[1]["throughput"] == pytest.approx(best[0] / slow[11].run_secs[0])
+    assert report[1]["throughput"] == pytest.approx(best[0] / slow[11].run_secs[0])
     text = run("--db", small, "explain", "model", "--program", program_id(small, 11)).stdout
     assert "of the best throughput on machine 1" in text
 
@@ -98,14 +98,14 @@ def test_the_newest_model_with_boosters_is_taken(small, run):
 
 def test_statements_of_a_program(small, run, run_json):
     number = program_id(small, 5 - 3)  # tile 2: three rows
-    told = run_json("--db", small, "explain", "model", "--program", number)
-    assert len(told["rows"]) == 3
-    assert all(len(one["values"]) == 3 for one in told["columns"])
+    report = run_json("--db", small, "explain", "model", "--program", number)
+    assert len(report["rows"]) == 3
+    assert all(len(one["values"]) == 3 for one in report["columns"])
     text = run("--db", small, "explain", "model", "--program", number).stdout
     assert "statement" in text and "largest contributions" in text
 
 
-def test_what_cannot_be_explained(small, run, sets):
+def test_invalid_requests_are_refused(small, run, sets):
     def fails(*arguments, code):
         (line,) = run("--db", small, "explain", "model", *arguments, code=code).stderr.splitlines()
         return line
@@ -123,5 +123,5 @@ def test_what_cannot_be_explained(small, run, sets):
 
 
 def test_no_model(sqlite_file, run):
-    told = run("--db", sqlite_file, "explain", "model", code=3).stderr
-    assert told == "Error: no model yet; train one: tunedb train\n"
+    message = run("--db", sqlite_file, "explain", "model", code=3).stderr
+    assert message == "Error: no model yet; train one: tunedb train\n"

@@ -7,11 +7,6 @@ import workdirs
 import tunedb
 
 
-def contents(path):
-    with tunedb.open(path, create=False, read_only=True) as store:
-        return workdirs.digests(store)
-
-
 def lines(folder, name="database_tuning_record.json"):
     return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
@@ -26,8 +21,8 @@ def test_import_top_show_export_import(run, run_json, log, tmp_path):
     assert report["left_out"] == {}
     assert report["directories"] == [str(out)]
     run("--db", second, "import", "logs", out)
-    assert contents(second) == contents(first)
-    assert len(contents(first)) == 7
+    assert workdirs.contents(second) == workdirs.contents(first)
+    assert len(workdirs.contents(first)) == 7
     assert lines(out) == lines(log)
     # And once more: the export of the copy is the export.
     again = tmp_path / "again"
@@ -36,7 +31,7 @@ def test_import_top_show_export_import(run, run_json, log, tmp_path):
         assert (again / file.name).read_bytes() == file.read_bytes()
 
 
-def test_what_is_left_out_is_told(run, run_json, sqlite_file, tmp_path):
+def test_omitted_records_are_reported(run, run_json, sqlite_file, tmp_path):
     own = workdirs.write(tmp_path / "own", [workdirs.record([1e-3]), workdirs.record([2e-3])])
     foreign = workdirs.write(tmp_path / "foreign", [workdirs.record([3e-3])])
     run("--db", sqlite_file, "import", "logs", own)
@@ -133,7 +128,7 @@ def test_nothing_to_write_as_results(run, filled, tmp_path):
     assert not out.exists()
 
 
-def test_times_that_contradict_each_other_are_told(run, run_json, sqlite_file, tmp_path):
+def test_times_that_contradict_each_other_are_reported(run, run_json, sqlite_file, tmp_path):
     path = t4(tmp_path, "gemm__A100_T4.json", value=3.0)
     result = run("--db", sqlite_file, "import", "logs", path)
     assert "inconsistent: 1 of 2 rows have a time over 2% from the mean" in result.stderr

@@ -51,7 +51,7 @@ def by_set(rows):
     return {row["set"]: row for row in rows}
 
 
-def test_what_is_missing_is_filled_in(modules, run_json, run, sets, replay):
+def test_extract_fills_in_missing_rows(modules, run_json, run, sets, replay):
     rows = by_set(run_json("--db", modules, "extract"))
     assert list(rows) == ["steps", "tunedb.scheduled"]
     for row in rows.values():
@@ -79,7 +79,7 @@ def test_choosing_programs_and_sets(modules, run_json, run, sets, replay):
     run("--db", modules, "extract", "--workers", 0, code=2)
 
 
-def test_failures_are_told_and_remembered(modules, run_json, run, sets, replay):
+def test_failures_are_reported_and_remembered(modules, run_json, run, sets, replay):
     replay.fails = {2, 3}
     done = run("--db", modules, "extract")
     assert "tunedb.scheduled: 2 programs: RuntimeError: TVM said no" in done.stderr

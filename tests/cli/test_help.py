@@ -33,7 +33,7 @@ def walk(command, path=()):
 COMMANDS = dict(walk(main))
 
 
-def test_all_commands_are_there():
+def test_all_commands_exist():
     assert {" ".join(path) for path in COMMANDS} == {
         *("", "import", "import logs", "export", "top", "show", "history", "workloads", "targets"),
         *("quarantine", "quarantine list", "quarantine show", "quarantine retry"),

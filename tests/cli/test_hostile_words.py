@@ -1,9 +1,7 @@
 """Words that are SQL, HTML or codes of a terminal, in every place of every command."""
 
-import sqlite3
-from contextlib import closing
-
 import click
+from builders import sql
 from click.testing import CliRunner
 from test_help import COMMANDS
 
@@ -50,11 +48,10 @@ PLACES = [
 
 def state(path):
     """Return the definitions of all tables, and the records."""
-    with closing(sqlite3.connect(path)) as connection:
-        tables = connection.execute("SELECT sql FROM sqlite_schema ORDER BY name").fetchall()
-        rows = connection.execute("SELECT digest FROM measurement ORDER BY id").fetchall()
-        programs = connection.execute("SELECT digest FROM program ORDER BY id").fetchall()
-    return tables, rows, programs
+    return [
+        sql(path, "SELECT sql FROM sqlite_schema ORDER BY name"),
+        *(sql(path, f"SELECT digest FROM {one} ORDER BY id") for one in ("measurement", "program")),
+    ]
 
 
 def test_words_in_every_place(filled):

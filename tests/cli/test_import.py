@@ -14,11 +14,6 @@ import tunedb
 from tunedb.records import Status, Trust
 
 
-def contents(path):
-    with tunedb.open(path, create=False, read_only=True) as store:
-        return workdirs.digests(store)
-
-
 def file_hash(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -40,7 +35,7 @@ def test_import_makes_the_database(run, run_json, log, tmp_path):
 
 def test_import_makes_the_default_database(run, log, tmp_path):
     run("import", "logs", log, env={"XDG_DATA_HOME": str(tmp_path / "elsewhere")})
-    assert len(contents(tmp_path / "elsewhere" / "tunedb" / "tune.db")) == 7
+    assert len(workdirs.contents(tmp_path / "elsewhere" / "tunedb" / "tune.db")) == 7
 
 
 def test_a_named_database_needs_its_folder(run, log, tmp_path):
@@ -50,18 +45,10 @@ def test_a_named_database_needs_its_folder(run, log, tmp_path):
 
 def test_second_import_adds_nothing(run, run_json, log, sqlite_file):
     run("--db", sqlite_file, "import", "logs", log)
-    before = contents(sqlite_file)
+    before = workdirs.contents(sqlite_file)
     (row,) = run_json("--db", sqlite_file, "import", "logs", log)
     assert (row["read"], row["new"], row["known"]) == (7, 0, 7)
-    assert contents(sqlite_file) == before
-
-
-def test_equal_lines_stay_two(run, sqlite_file, tmp_path):
-    line = workdirs.record()
-    folder = workdirs.write(tmp_path / "log", [line, line, line])
-    for _ in range(2):
-        run("--db", sqlite_file, "import", "logs", folder)
-        assert len(set(contents(sqlite_file))) == 3
+    assert workdirs.contents(sqlite_file) == before
 
 
 def test_directories_are_searched_to_the_bottom(run, run_json, sqlite_file, tmp_path):
@@ -70,7 +57,7 @@ def test_directories_are_searched_to_the_bottom(run, run_json, sqlite_file, tmp_
     (tmp_path / "runs" / "notes.txt").write_text("nothing")
     rows = run_json("--db", sqlite_file, "import", "logs", tmp_path / "runs")
     assert [row["new"] for row in rows if row["refused"] is None] == [1, 1, 1]
-    # What is no log is told and stops nothing.
+    # Files that are no logs are reported and stop nothing.
     (refused,) = [row for row in rows if row["refused"] is not None]
     assert refused["path"] == str(tmp_path / "runs" / "notes.txt")
     result = run("--db", sqlite_file, "import", "logs", tmp_path / "runs")
@@ -88,7 +75,7 @@ def test_patterns_and_files(run_json, sqlite_file, tmp_path):
     assert run_json("--db", sqlite_file, "import", "logs", file)[0]["known"] == 1
 
 
-def test_what_cannot_be_imported(run, sqlite_file, tmp_path):
+def test_import_refuses_invalid_paths(run, sqlite_file, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("nothing")
     for path, code in (
@@ -129,13 +116,9 @@ def test_a_bad_line_costs_only_itself(line, reason, run, run_json, sqlite_file, 
     assert f"{file}:2: " in result.stderr
     assert reason in result.stderr
     assert "tunedb quarantine" in result.stderr
-    assert len(contents(sqlite_file)) == 2
+    assert len(workdirs.contents(sqlite_file)) == 2
     (kept,) = run_json("--db", sqlite_file, "quarantine")
-    assert (kept["file"], kept["line"], kept["size"]) == (
-        str(file),
-        2,
-        len(workdirs.encode(line)),
-    )
+    assert (kept["file"], kept["line"], kept["size"]) == (str(file), 2, len(workdirs.encode(line)))
     run("--db", sqlite_file, "import", "logs", folder, "--strict", code=1)
     assert run_json("--db", sqlite_file, "quarantine") == [kept]
 
@@ -148,7 +131,7 @@ def test_truncated_last_line_and_blank_lines(run, run_json, sqlite_file, tmp_pat
     assert "database_tuning_record.json:5: " in result.stderr
     assert "writer was killed" in result.stderr
     assert '"quarantined": 1' in result.stdout
-    assert len(contents(sqlite_file)) == 2
+    assert len(workdirs.contents(sqlite_file)) == 2
 
 
 def test_many_bad_lines_are_counted(run, sqlite_file, tmp_path):
@@ -160,10 +143,6 @@ def test_many_bad_lines_are_counted(run, sqlite_file, tmp_path):
     reasons = result.stderr.partition("Reasons of all of them:\n")[2].splitlines()
     assert reasons[0].split()[:2] == ["9", "not"]
     assert reasons[1].strip() == "3  its JSON is not a record of a known format"
-
-
-def test_strict_without_bad_lines(run, log, sqlite_file):
-    run("--db", sqlite_file, "import", "logs", log, "--strict")
 
 
 def test_dry_run_writes_nothing(run, run_json, log, sqlite_file, tmp_path):
@@ -189,11 +168,11 @@ def test_trust(run, run_json, log, sqlite_file, tmp_path):
             ("them", Trust.FOREIGN, 7)
         ]
     # A source keeps its trust: asking for another one must not end in silence.
-    before = contents(sqlite_file)
+    before = workdirs.contents(sqlite_file)
     other = workdirs.write(tmp_path / "other", [workdirs.record([7e-3])])
     again = ["--db", sqlite_file, "import", "logs", other, "--source", "them"]
     assert "exists with trust foreign" in run(*again, "--trust", "own", code=2).stderr
-    assert contents(sqlite_file) == before
+    assert workdirs.contents(sqlite_file) == before
     run(*again)
     assert run_json("--db", sqlite_file, "top", "matmul") == []
     verified = workdirs.write(tmp_path / "verified", [workdirs.record([8e-3])])
@@ -203,7 +182,7 @@ def test_trust(run, run_json, log, sqlite_file, tmp_path):
 
 def test_quiet_and_verbose(run, log, sqlite_file):
     assert run("--db", sqlite_file, "-q", "import", "logs", log).stderr == ""
-    run("--db", sqlite_file, "import", "logs", log, "-vv")
+    run("--db", sqlite_file, "import", "logs", log, "-vv", "--strict")
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +205,7 @@ def test_ctrl_c_keeps_finished_batches(start, sqlite_file, large_log, run):
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=300)
     assert process.returncode == 130, errors
-    stored = len(contents(sqlite_file))
+    stored = len(workdirs.contents(sqlite_file))
     assert 0 < stored < 40_000
     assert stored == 20_000
     assert "Traceback" not in errors

@@ -1,4 +1,4 @@
-"""``tunedb import logs`` of GPU profiles: what the user says beside a file, and what is told."""
+"""``tunedb import logs`` of GPU profiles: options of the user and the report."""
 
 import profiles
 import pytest
@@ -33,7 +33,7 @@ def test_a_trace_is_named_beside_the_counters(run_json, sqlite_file, folder):
     assert found.launch.values == (1.3,)
 
 
-def test_without_the_trace_one_line_says_how_to_make_it(run, sqlite_file, folder):
+def test_without_the_trace_one_line_gives_advice(run, sqlite_file, folder):
     result = run("--db", sqlite_file, "import", "logs", folder / "counters.csv", code=1)
     (line,) = result.stderr.splitlines()
     assert "metrics need a GPU trace" in line
@@ -46,7 +46,7 @@ def test_a_trace_belongs_to_one_file(run, sqlite_file, folder):
     assert "holds 2 files" in result.stderr
 
 
-def test_the_device_is_said_where_the_file_does_not(run, run_json, sqlite_file, tmp_path):
+def test_the_device_is_reported_where_the_file_does_not(run, run_json, sqlite_file, tmp_path):
     path = tmp_path / "ncu.csv"
     path.write_text(ncu(detail("a__b.sum", "1.5")))
     arguments = ("import", "logs", path, "--device", "NVIDIA A100", "--kernel", "other")
@@ -58,7 +58,7 @@ def test_the_device_is_said_where_the_file_does_not(run, run_json, sqlite_file, 
     assert b'"application":"app"' in found.workload.body
 
 
-def test_the_program_is_said_where_the_file_does_not(run_json, sqlite_file, tmp_path):
+def test_the_program_is_reported_where_the_file_does_not(run_json, sqlite_file, tmp_path):
     path = tmp_path / "gpu.csv"
     path.write_text(nsys(nsys_launch()))
     run_json("--db", sqlite_file, "import", "logs", path, "--kernel", "train.py")
@@ -74,7 +74,7 @@ def test_names_have_a_length(run, sqlite_file, folder, option, word):
     assert "expected a name of 1 to 200 characters" in result.stderr
 
 
-def test_launches_and_remarks_are_told(run, sqlite_file, folder):
+def test_launches_and_remarks_are_reported(run, sqlite_file, folder):
     rows = [launch(grid=(grid, 1, 1)) for grid in (10, 20)]
     (folder / "times.csv").write_text(profiles.trace(*rows))
     options = ("--trace", folder / "times.csv")

@@ -2,18 +2,11 @@
 
 import pytest
 import tvm
-from builders import OWN, make_measurement
-from test_apply import OTHER, SCRIPT, tune
+from builders import OWN, make_measurement, sql
+from test_apply import OTHER, tune
 
 from tunedb.records import Alias
 from tunedb.storage.store import Store
-
-
-@pytest.fixture
-def kernels(tmp_path):
-    path = tmp_path / "kernels.py"
-    path.write_text(SCRIPT)
-    return path
 
 
 @pytest.fixture
@@ -40,18 +33,15 @@ def mine(sqlite_file):
     return sqlite_file
 
 
-def told(rows):
+def shown(rows):
     return [(row["workload"], row["mean"], row["layer"]) for row in rows]
 
 
-# ---- top -----------------------------------------------------------------------------------------
-
-
-def test_what_the_own_database_lacks(run, run_json, mine, team):
-    assert told(run_json("--db", mine, "top")) == [("matmul_0", 1.0, None)]
+def test_layers_add_missing_targets_and_workloads(run, run_json, mine, team):
+    assert shown(run_json("--db", mine, "top")) == [("matmul_0", 1.0, None)]
     rows = run_json("--db", mine, "top", "--layer", team)
     where = str(team)
-    assert told(rows) == [
+    assert shown(rows) == [
         ("matmul_0", 1.0, None),
         ("matmul_0", 0.125, where),
         ("matmul_1", 2.0, where),
@@ -63,23 +53,23 @@ def test_what_the_own_database_lacks(run, run_json, mine, team):
 
 
 def test_one_workload(run, run_json, mine, team):
-    assert told(run_json("--db", mine, "top", "matmul_1", "--layer", team)) == [
+    assert shown(run_json("--db", mine, "top", "matmul_1", "--layer", team)) == [
         ("matmul_1", 2.0, str(team))
     ]
     rows = run_json("--db", mine, "top", "matmul_0", "--layer", team, "-k", 5)
-    assert told(rows) == [("matmul_0", 1.0, None), ("matmul_0", 0.125, str(team))]
+    assert shown(rows) == [("matmul_0", 1.0, None), ("matmul_0", 0.125, str(team))]
     # A number is one of the own database.
-    assert told(run_json("--db", mine, "top", 1, "--layer", team)) == told(rows)
+    assert shown(run_json("--db", mine, "top", 1, "--layer", team)) == shown(rows)
     assert "no workload '2'" in run("--db", mine, "top", 2, "--layer", team, code=3).stderr
 
 
 def test_targets(run, run_json, mine, team):
-    assert told(run_json("--db", mine, "top", "--layer", team, "--target", 1)) == [
+    assert shown(run_json("--db", mine, "top", "--layer", team, "--target", 1)) == [
         ("matmul_0", 1.0, None),
         ("matmul_1", 2.0, str(team)),
     ]
     many = '{"num-cores": 2}'
-    assert told(run_json("--db", mine, "top", "--layer", team, "--target", many)) == [
+    assert shown(run_json("--db", mine, "top", "--layer", team, "--target", many)) == [
         ("matmul_0", 0.125, str(team))
     ]
     assert "cuda" in run("--db", mine, "top", "--layer", team, "--target", "cuda", code=3).stderr
@@ -90,7 +80,7 @@ def test_the_first_layer_that_can(run_json, mine, team, tmp_path):
     with Store(other) as store:
         store.records.add([make_measurement(0, (3.0,), workload=1)], OWN)
     rows = run_json("--db", mine, "top", "matmul_1", "--layer", other, "--layer", team)
-    assert told(rows) == [("matmul_1", 3.0, str(other))]
+    assert shown(rows) == [("matmul_1", 3.0, str(other))]
 
 
 def test_workloads_that_are_known_to_be_equal(run_json, mine, team):
@@ -100,7 +90,7 @@ def test_workloads_that_are_known_to_be_equal(run_json, mine, team):
         workload = make_measurement(workload=1).program.workload
         store.workloads.add(workload, [Alias("link", "one")])
     rows = run_json("--db", mine, "top", "--layer", team, "--target", 1)
-    assert told(rows) == [("matmul_0", 1.0, None)]
+    assert shown(rows) == [("matmul_0", 1.0, None)]
 
 
 def test_layers_of_a_file(run, run_json, mine, team, tmp_path):
@@ -112,30 +102,24 @@ def test_layers_of_a_file(run, run_json, mine, team, tmp_path):
     assert "without --layer" in message
 
 
-def test_a_layer_that_is_not_there(run, mine, tmp_path):
+def test_a_missing_layer_is_left_out(run, mine, tmp_path):
     done = run("--db", mine, "top", "--layer", tmp_path / "gone.db")
     assert "gone.db: this layer is left out: no such file" in done.stderr
     assert "matmul_0" in done.stdout
     assert "mysql" in run("--db", mine, "top", "--layer", "mysql://x/y", code=2).stderr
 
 
-def test_names_of_a_layer_are_harmless(run, mine, tmp_path):
+def test_names_of_a_layer_are_escaped(run, mine, tmp_path):
     path = tmp_path / "evil.db"
     measurement = make_measurement(0, (0.5,), workload=3)
     with Store(path) as store:
         store.records.add([measurement], OWN)
-    import sqlite3
-    from contextlib import closing
 
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE workload SET name = ?", ("\x1b[31mred\x07",))
+    sql(path, "UPDATE workload SET name = ?", "\x1b[31mred\x07")
     done = run("--db", mine, "top", "--layer", path)
     assert "red" in done.stdout
     assert "\x1b" not in done.output
     assert "\x07" not in done.output
-
-
-# ---- apply and tune ------------------------------------------------------------------------------
 
 
 def test_apply(run, run_json, sqlite_file, kernels, tmp_path):

@@ -65,23 +65,16 @@ def test_nothing_but_other_files(run, sqlite_file, tmp_path):
 
 def test_show_ansor(run, run_json, legacy_file):
     shown = run_json("--db", legacy_file, "show", 1)
+    keys = ("number", "code", "name", "stage", "loop", "arguments")
+    split = {"extent": 128, "lengths": [4, 8], "inner_to_outer": True}
     assert shown["steps"] == [
-        {
-            **{"number": 0, "code": "SP", "name": "split", "stage": 2, "loop": 0},
-            "arguments": {"extent": 128, "lengths": [4, 8], "inner_to_outer": True},
-        },
-        {
-            **{"number": 1, "code": "RF", "name": "rfactor", "stage": 2, "loop": 1},
-            "arguments": {"factor_iter": 0},
-        },
-        {
-            **{"number": 2, "code": "AN", "name": "annotate", "stage": 3, "loop": 0},
-            "arguments": {"annotation": "parallel"},
-        },
-        {
-            **{"number": 3, "code": "PR", "name": "pragma", "stage": 2, "loop": 0},
-            "arguments": {"pragma": "auto_unroll_max_step", "value": 64},
-        },
+        dict(zip(keys, values, strict=True))
+        for values in (
+            (0, "SP", "split", 2, 0, split),
+            (1, "RF", "rfactor", 2, 1, {"factor_iter": 0}),
+            (2, "AN", "annotate", 3, 0, {"annotation": "parallel"}),
+            (3, "PR", "pragma", 2, 0, {"pragma": "auto_unroll_max_step", "value": 64}),
+        )
     ]
     assert (shown["mean"], shown["all_cost"], shown["trace"]) == (0.003, 1.5, None)
     assert shown["decisions"] == [[4, 8], 64]
@@ -118,7 +111,7 @@ def test_show_autotvm(run, run_json, legacy_file):
 @pytest.mark.parametrize(
     ("id_", "kind", "name"), [(2, "compile_error", "COMPILE_HOST"), (4, "", "")]
 )
-def test_what_failed_has_no_time(id_, kind, name, run, run_json, legacy_file):
+def test_failed_records_have_no_time(id_, kind, name, run, run_json, legacy_file):
     shown = run_json("--db", legacy_file, "show", id_)
     assert (shown["status"], shown["mean"], shown["median"], shown["minimum"]) == (
         *("failed", None, None, None),
@@ -231,5 +224,5 @@ def test_an_export_replaces_nothing_unless_told_to(run, legacy_file, tmp_path):
         (["--format", "csv", "x"], "ansor, autotvm, metaschedule"),
     ],
 )
-def test_exports_that_cannot_be(arguments, advice, run, legacy_file):
+def test_impossible_exports_are_refused(arguments, advice, run, legacy_file):
     assert advice in run("--db", legacy_file, "export", *arguments, code=2).stderr

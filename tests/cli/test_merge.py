@@ -2,11 +2,10 @@
 
 import json
 import shutil
-import sqlite3
 from contextlib import closing
 
 import pytest
-from builders import make_measurement
+from builders import make_measurement, sql
 from exchanges import rename
 
 from tunedb.exchange.bundle import new_manifest, write_bundle
@@ -37,7 +36,7 @@ def bundle(theirs, tmp_path):
     return path
 
 
-def test_a_database_is_merged_and_told(run, theirs, store_url):
+def test_a_database_is_merged_and_reported(run, theirs, store_url):
     done = run("--db", store_url, "merge", theirs)
     lines = [line.split() for line in done.stdout.splitlines()]
     assert lines[0] == ["source", "database", "new", "known", "rejected"]
@@ -94,11 +93,10 @@ def test_a_dry_run_writes_nothing(run_json, run, theirs, sqlite_file, tmp_path):
     assert not missing.exists()
 
 
-def test_what_is_left_out_is_told(run, theirs, store_url):
+def test_rejected_records_are_reported(run, theirs, store_url):
     """A record that somebody has made faster by hand, and a name that paints the terminal."""
-    with closing(sqlite3.connect(theirs)) as connection, connection:
-        connection.execute("UPDATE measurement SET run_secs = ? WHERE id = 2", (bytes(8),))
-        connection.execute("UPDATE source SET name = ? WHERE name = 'board'", ("\x1b[31mevil",))
+    sql(theirs, "UPDATE measurement SET run_secs = ? WHERE id = 2", bytes(8))
+    sql(theirs, "UPDATE source SET name = ? WHERE name = 'board'", "\x1b[31mevil")
     done = run("--db", store_url, "merge", theirs, code=1)
     assert "its digest does not match its contents" in done.stderr
     assert "record 2 of nightly" in done.stderr
@@ -120,19 +118,18 @@ def test_a_source_that_is_trusted_here(run, run_json, theirs, store_url):
     assert (row["new"], row["rejected"]) == (1, 0)
 
 
-def test_itself(run, sqlite_file):
+def test_merging_a_database_with_itself_is_refused(run, sqlite_file):
     done = run("--db", sqlite_file, "merge", sqlite_file, code=2)
     assert "this is the database itself" in done.stderr
 
 
-def test_what_cannot_be_merged(run, sqlite_file, bundle, theirs, tmp_path):
+def test_merge_refuses_invalid_sources(run, sqlite_file, bundle, theirs, tmp_path):
     """One line each, and nothing is changed; what came of the others before stays."""
     before = sqlite_file.read_bytes()
     cut = tmp_path / "cut.tunedb"
     cut.write_bytes(bundle.read_bytes()[:-1])
     other = tmp_path / "other.db"
-    with closing(sqlite3.connect(other)) as connection, connection:
-        connection.execute("CREATE TABLE t (a)")
+    sql(other, "CREATE TABLE t (a)")
     for path, code in ((cut, 1), (other, 4), (tmp_path / "none.db", 3), (tmp_path, 1)):
         done = run("--db", sqlite_file, "merge", path, code=code)
         assert done.stdout == ""
@@ -143,6 +140,6 @@ def test_what_cannot_be_merged(run, sqlite_file, bundle, theirs, tmp_path):
     assert [row["new"] for row in json.loads(done.stdout)] == [5]
 
 
-def test_a_name_that_is_not_there(run, sqlite_file, theirs):
+def test_an_unknown_name_is_refused(run, sqlite_file, theirs):
     done = run("--db", sqlite_file, "merge", theirs, "--workload", "conv2d", code=3)
     assert "conv2d" in done.stderr

@@ -8,6 +8,7 @@ import struct
 from contextlib import closing
 
 import pytest
+from builders import sql
 from twice import TWICE
 
 import tunedb.storage.engine
@@ -103,8 +104,7 @@ def inputs(run, filled, tmp_path):
     (tmp_path / "work" / "tunedb.toml").write_text(f'server = "{SERVER}"')
     (tmp_path / "module.py").write_text(TWICE)
     (tmp_path / "notes.tunedb").write_text("notes, and not what the name promises")
-    with closing(sqlite3.connect(tmp_path / "bookmarks.db")) as connection, connection:
-        connection.execute("CREATE TABLE bookmark (url TEXT)")
+    sql(tmp_path / "bookmarks.db", "CREATE TABLE bookmark (url TEXT)")
     run("--db", filled, "bundle", "-o", tmp_path / "whole.tunedb")
     whole = (tmp_path / "whole.tunedb").read_bytes()
     (tmp_path / "changed.tunedb").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))

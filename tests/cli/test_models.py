@@ -74,23 +74,25 @@ def test_a_card_of_another_layout(small, run, run_json):
     (row,) = run_json("--db", small, "models")
     assert (row["id"], row["kind"], row["current"], row["loss"]) == (1, "ranker", False, None)
     assert "ranker" in run("--db", small, "models").stdout
-    told = "Error: model 1: its card has layout None, but this tunedb reads 1; train it again"
+    message = "Error: model 1: its card has layout None, but this tunedb reads 1; train it again"
     for command in (("models", "show", 1), ("explain", "model", 1)):
-        assert run("--db", small, *command, code=2).stderr.startswith(told)
+        assert run("--db", small, *command, code=2).stderr.startswith(message)
 
 
 def test_a_card_that_is_not_json(small, run):
     with Store(small) as store, store._db.transaction() as connection:
         connection.exec_driver_sql("UPDATE model SET card = '{'")
     for command in (("models",), ("models", "show", 1), ("explain", "model")):
-        told = run("--db", small, *command, code=1).stderr
-        assert "the card of model 1 is damaged (not JSON" in told and "tunedb db check" in told
+        message = run("--db", small, *command, code=1).stderr
+        assert (
+            "the card of model 1 is damaged (not JSON" in message and "tunedb db check" in message
+        )
 
 
 def test_no_model(sqlite_file, run):
     assert "no model yet; train one: tunedb train" in run("--db", sqlite_file, "models").stderr
-    told = run("--db", sqlite_file, "models", "show", 1, code=3).stderr
-    assert told == "Error: no model '1'; no model yet; train one: tunedb train\n"
+    message = run("--db", sqlite_file, "models", "show", 1, code=3).stderr
+    assert message == "Error: no model '1'; no model yet; train one: tunedb train\n"
 
 
 def test_the_card(small, run, run_json):
@@ -110,8 +112,8 @@ def test_the_card(small, run, run_json):
     ):
         assert words in text
     assert "3 compile error" in text or "compile error" in text
-    told = run("--db", small, "models", "show", "7", code=3).stderr
-    assert "no model '7'; there are: 1; see: tunedb models" in told
+    message = run("--db", small, "models", "show", "7", code=3).stderr
+    assert "no model '7'; there are: 1; see: tunedb models" in message
 
 
 def test_a_digest_that_fits_several(small, run):
@@ -132,8 +134,8 @@ def test_a_row_of_another_database_is_shown_and_never_used(small, run, run_json)
         )
     assert run_json("--db", small, "models")[0]["current"] is False
     assert run_json("--db", small, "models", "show", 1)["card"]["store"] == "0" * 32
-    told = run("--db", small, "explain", "model", 1, code=2).stderr
-    assert "was trained in another database" in told
+    message = run("--db", small, "explain", "model", 1, code=2).stderr
+    assert "was trained in another database" in message
 
 
 def test_a_model_of_a_database_that_is_not_approved(small, run, run_json):
@@ -158,9 +160,6 @@ def test_names_are_escaped(small, run):
     assert "\x1b" not in run("--db", small, "models", "show", evil, code=3).output
 
 
-# ---------------------------------------------------------------------- drift
-
-
 @pytest.fixture
 def predicted(small):
     """Programs of two workloads; the model is right about the first, wrong about the other."""
@@ -181,9 +180,9 @@ def test_predictions_against_measurements(predicted, run, run_json):
     assert right["threshold"] == wrong["threshold"] is not None
     assert (right["drifted"], wrong["drifted"]) == (False, True)
     assert (right["family"], right["workload"]) == ("matmul", "dense_nopack.x86")
-    told = run("--db", predicted, "models", "drift", 1)
-    assert "1 workload drifted; retrain: tunedb train" in told.stderr
-    assert len(told.stdout.splitlines()) == 3
+    result = run("--db", predicted, "models", "drift", 1)
+    assert "1 workload drifted; retrain: tunedb train" in result.stderr
+    assert len(result.stdout.splitlines()) == 3
     assert run_json("--db", predicted, "models")[0]["predictions"] == 48
 
 
@@ -198,9 +197,10 @@ def test_every_trial(predicted, run, run_json):
 
 
 def test_no_prediction(small, run):
-    told = run("--db", small, "models", "drift").stderr
+    message = run("--db", small, "models", "drift").stderr
     assert (
-        "no prediction yet; tuning with tunedb.plugins.metaschedule.CostModel stores them" in told
+        "no prediction yet; tuning with tunedb.plugins.metaschedule.CostModel stores them"
+        in message
     )
     assert "no prediction yet" in run("--db", small, "models", "drift", 1, "--trials").stderr
     run("--db", small, "models", "drift", 9, code=3)

@@ -1,12 +1,11 @@
 """Attack 1 as its victim would meet it: merge, top, apply, explain and a layer."""
 
 import shutil
-import sqlite3
 from contextlib import closing
 
 import pytest
-import tvm
-from tvm import te
+from builders import sql
+from matmuls import commit, matmul
 from tvm.script import tirx as T  # noqa: F401 - modules that are read name it
 
 import tunedb
@@ -18,44 +17,19 @@ from tunedb.storage.exchange_types import EVERYTHING
 LLVM = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
 
 
-def matmul(n):
-    a, b = (te.placeholder((n, n), name=name) for name in "AB")
-    k = te.reduce_axis((0, n), name="k")
-    c = te.compute((n, n), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
-    return tvm.IRModule({"main": te.create_prim_func([a, b, c])})
-
-
-def commit(database, mod, seconds, tile):
-    from tvm.s_tir import Schedule
-    from tvm.s_tir import meta_schedule as ms
-
-    sch = Schedule(mod)
-    loops = sch.get_loops(sch.get_sblock("C"))
-    sch.split(loops[1], sch.sample_perfect_tile(loops[1], 2, 16, decision=list(tile)))
-    args = ms.arg_info.ArgInfo.from_prim_func(mod["main"])
-    workload = database.commit_workload(mod)
-    database.commit_tuning_record(
-        ms.database.TuningRecord(sch.trace, workload, [seconds], database.tvm_target, args)
-    )
-
-
 @pytest.fixture
 def victim(tmp_path, run):
     """An own record of a matmul of 256, and a faster one of 64 by a team that is verified."""
     with closing(Database(tmp_path / "team.db", target=LLVM)) as database:
-        commit(database, matmul(64), 1e-6, (16, 4))
+        commit(database, matmul(64), [1e-6], tile=(16, 4))
     path = tmp_path / "tune.db"
     with closing(Database(path, target=LLVM)) as database:
-        commit(database, matmul(256), 1e-3, (64, 4))
+        commit(database, matmul(256), [1e-3], tile=(64, 4))
     run("--db", path, "merge", tmp_path / "team.db")
     with tunedb.open(path) as store:
-        (theirs,) = [row.id for row in store.sources.summaries() if row.store != store_key(store)]
+        (theirs,) = [row.id for row in store.sources.summaries() if row.store != store.key]
     run("--db", path, "trust", str(theirs), "verified")
     return path
-
-
-def store_key(store):
-    return store.key
 
 
 @pytest.fixture
@@ -63,12 +37,9 @@ def bundle(tmp_path):
     """The team's known records, with the names of the victim's matmul for the small one."""
     evil = shutil.copyfile(tmp_path / "team.db", tmp_path / "evil.db")
     large = matmul(256)
-    with closing(sqlite3.connect(evil)) as db, db:
-        for name in modules.aliases(large, str(large.script(show_meta=True))):
-            db.execute(
-                "INSERT INTO workload_alias SELECT ?, ?, id, 1 FROM workload",
-                (name.scheme, name.key),
-            )
+    insertion = "INSERT INTO workload_alias SELECT ?, ?, id, 1 FROM workload"
+    for name in modules.aliases(large, str(large.script(show_meta=True))):
+        sql(evil, insertion, name.scheme, name.key)
     out = tmp_path / "evil.tunedb"
     with closing(DatabasePeer(evil, own=True)) as peer:
         write_bundle(out, peer.chunks(EVERYTHING), new_manifest(peer.store_key, EVERYTHING))
@@ -95,7 +66,7 @@ def test_attack_1_the_own_record_stays_the_answer(victim, bundle, tmp_path, run,
     out = tmp_path / "scheduled.py"
     (use,) = run_json("--db", victim, "apply", model(tmp_path), "-o", out)
     assert (use["record"], use["mean"]) == (1, 1e-3)
-    assert "T.grid(256, 64, 4, 256)" in out.read_text()
+    assert "T.grid(64, 256, 4)" in out.read_text()
 
 
 def test_attack_1_through_a_layer(victim, bundle, tmp_path, run, run_json):

@@ -201,7 +201,7 @@ def test_a_terminal_gets_a_table_that_fits(filled):
     assert any(line.split()[0] == "2" and "1.050 ms" in line for line in lines[2:])
 
 
-def test_narrow_terminals_keep_what_says_most(filled):
+def test_narrow_terminals_keep_the_main_columns(filled):
     widths = {}
     for columns in (80, 120):
         shown = on_terminal(["--db", filled, "workloads"], columns, NO_COLOR="1", TERM="dumb")

@@ -37,7 +37,7 @@ def size(file):
         return store.records.count()
 
 
-def test_a_dry_run_says_what_goes_and_what_it_costs(run, run_json, pruned):
+def test_a_dry_run_shows_removed_rows_and_their_cost(run, run_json, pruned):
     before = pruned.read_bytes()
     options = ("--db", pruned, "prune", "--best", 2, "--rest", 0.5, "--retracted", "--features")
     row = run_json(*options, "--dry-run")
@@ -59,7 +59,7 @@ def test_a_dry_run_says_what_goes_and_what_it_costs(run, run_json, pruned):
     assert pruned.read_bytes() == before
 
 
-def test_prune_needs_yes_where_nobody_can_be_asked(run, run_json, pruned):
+def test_prune_needs_yes_without_a_terminal(run, run_json, pruned):
     refused = run("--db", pruned, "prune", "--retracted", code=2)
     assert "--yes" in refused.stderr
     assert "\n" not in refused.stderr.strip().removeprefix("Error: ")
@@ -105,7 +105,7 @@ def test_prune_asks_on_a_terminal(pruned, answer, left):
     assert size(pruned) == left
 
 
-def test_what_cannot_be_meant(run, pruned):
+def test_invalid_options_are_refused(run, pruned):
     for options, words in (
         ((), "--retracted"),
         (("--rest", 1), "--best"),

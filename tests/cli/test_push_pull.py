@@ -26,9 +26,14 @@ def with_password(url):
 
 def test_there_and_back(run, run_json, filled, server, tmp_path):
     assert run_json("--db", filled, "push", server, "--dry-run")["new"] == 7
-    told = run_json("--db", filled, "push", server)
-    assert (told["new"], told["known"], told["rejected"], told["dry_run"]) == (7, 0, 0, False)
-    assert [source["name"] for source in told["sources"]] == ["nightly"]
+    report = run_json("--db", filled, "push", server)
+    assert (report["new"], report["known"], report["rejected"], report["dry_run"]) == (
+        7,
+        0,
+        0,
+        False,
+    )
+    assert [source["name"] for source in report["sources"]] == ["nightly"]
     assert digests(filled) == digests(server)
     other = tmp_path / "other.db"
     assert run_json("--db", other, "pull", server, "--dry-run")["new"] == 7
@@ -40,7 +45,7 @@ def test_there_and_back(run, run_json, filled, server, tmp_path):
     assert run_json("--db", other, "pull", server, "--full")["known"] == 7
 
 
-def test_what_people_read(run, filled, server):
+def test_printed_summary(run, filled, server):
     result = run("--db", filled, "push", with_password(server))
     assert re.search(r"nightly\s+ours\s+7\s+0\s+0", result.stdout)
     assert "7 new records" in result.stderr
@@ -48,9 +53,9 @@ def test_what_people_read(run, filled, server):
 
 
 def test_the_server_of_the_environment_and_of_the_file(run, run_json, filled, server, monkeypatch):
-    said = run("--db", filled, "push", code=2).stderr
-    assert "TUNEDB_SERVER" in said
-    assert "tunedb.toml" in said
+    message = run("--db", filled, "push", code=2).stderr
+    assert "TUNEDB_SERVER" in message
+    assert "tunedb.toml" in message
     Path("tunedb.toml").write_text(f'url = "{filled}"\nserver = "{server}"\n')
     assert run_json("push")["new"] == 7
     Path("tunedb.toml").write_text('server = "postgresql://nowhere/x"\n')
@@ -64,7 +69,7 @@ def test_a_selection(run, run_json, filled, server):
     assert "--best" in run("--db", filled, "push", server, "--best", 10**30, code=2).stderr
 
 
-def test_what_is_refused_is_told(run, run_json, filled, server, tmp_path):
+def test_rejected_records_are_reported(run, run_json, filled, server, tmp_path):
     run("--db", filled, "push", server)
     other = tmp_path / "other.db"
     run("--db", other, "pull", server, "--workload", "softmax")

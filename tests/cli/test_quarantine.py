@@ -69,7 +69,7 @@ def test_retry(run, run_json, kept):
     assert text.splitlines()[1].startswith("left: not JSON")
 
 
-def test_retry_of_lines_that_are_not_there(run, kept, sqlite_file):
+def test_retry_refuses_unknown_lines(run, kept, sqlite_file):
     run("--db", kept, "quarantine", "retry", 1, 7, code=3)
     run("--db", kept, "quarantine", "retry", 1, "--file", "/logs/a.log", code=2)
 

@@ -1,79 +1,37 @@
 """``tunedb report advisor``: one file, and one clear line where there can be none."""
 
-import json
+from itertools import product
 
+import ktt_files as ktt
 import pytest
 
 pytest.importorskip("sklearn")
 
+DRAM = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 
-def ktt(path, blocks=(32, 64, 128, 256), kernels=("sum", "blur")):
+
+def write_profiles(path, blocks=(32, 64, 128, 256), kernels=("sum", "blur")):
     """Write a file of KTT with counters for each block size and unrolling."""
     results = []
-    for number, kernel in enumerate(kernels):
-        for unroll in (1, 2, 4):
-            for block in blocks:
-                duration = 100.0 * (1 + abs(block - 64 * (number + 1)) / 256) + unroll
-                counters = {
-                    "smsp__inst_executed.sum": 1e6 * (number + 1) + 10 * block + unroll,
-                    "dram__throughput.avg.pct_of_peak_sustained_elapsed": 20.0
-                    + 30 * number
-                    + unroll,
-                }
-                results.append(
-                    result(kernel, {"BLOCK_SIZE_X": block, "U": unroll}, duration, counters)
-                )
-    metadata = {
-        "ComputeApi": "CUDA",
-        "Device": "NVIDIA GeForce RTX 2080 Ti",
-        "GlobalSizeType": "CUDA",
-        "KttVersion": "2.1.0",
-        "Platform": "NVIDIA CUDA",
-        "TimeUnit": "Microseconds",
-        "Timestamp": "2022-06-01 13:55:7 UTC",
-    }
-    path.write_text(json.dumps({"Metadata": metadata, "Results": results}))
-    return path
-
-
-def result(kernel, parameters, duration, counters):
-    size = {"X": parameters["BLOCK_SIZE_X"], "Y": 1, "Z": 1}
-    rows = [{"Name": k, "Type": "Double", "Value": v} for k, v in counters.items()]
-    compiled = {
-        "ConstantMemorySize": 0,
-        "LocalMemorySize": 0,
-        "MaxWorkGroupSize": 1024,
-        "PrivateMemorySize": 0,
-        "RegistersCount": 32,
-    }
-    names = ("DataMovementOverhead", "ExtraDuration", "SearcherOverhead", "TotalOverhead")
-    return {
-        "KernelName": kernel,
-        "Status": "Ok",
-        "TotalDuration": duration,
-        "ValidationOverhead": 0.0,
-        **dict.fromkeys(names, 0.0),
-        "Configuration": [
-            {"Name": k, "Value": v, "ValueType": "UnsignedInt"} for k, v in parameters.items()
-        ],
-        "ComputationResults": [
-            {
-                "KernelFunction": kernel,
-                "Duration": duration,
-                "Overhead": 0.0,
-                "GlobalSize": {"X": 100, "Y": 1, "Z": 1},
-                "LocalSize": size,
-                "CompilationData": compiled,
-                "ProfilingData": {"Counters": rows, "RemainingProfilingRuns": 0},
-            }
-        ],
-    }
+    for (number, kernel), unroll, block in product(enumerate(kernels), (1, 2, 4), blocks):
+        counters = (
+            ("smsp__inst_executed.sum", "Double", 1e6 * (number + 1) + 10 * block + unroll),
+            (DRAM, "Double", 20.0 + 30 * number + unroll),
+        )
+        computed = ktt.computation(
+            *(100.0 * (1 + abs(block - 64 * (number + 1)) / 256) + unroll, (block, 1, 1)),
+            counters=counters,
+            KernelFunction=kernel,
+        )
+        parameters = [ktt.pair("BLOCK_SIZE_X", block), ktt.pair("U", unroll)]
+        results.append(ktt.result(computed, parameters=parameters, KernelName=kernel))
+    return ktt.write_json(path, *results)
 
 
 @pytest.fixture
 def database(run, sqlite_file, tmp_path):
     """A database with 24 launches of two kernels."""
-    run("--db", sqlite_file, "import", "logs", ktt(tmp_path / "ktt.json"))
+    run("--db", sqlite_file, "import", "logs", write_profiles(tmp_path / "ktt.json"))
     return sqlite_file
 
 
@@ -126,7 +84,7 @@ def test_one_clear_line_and_no_file(run, database, tmp_path, options, code, says
     assert not path.exists()
 
 
-def test_folders_that_are_missing_are_told_first(run, database, tmp_path):
+def test_folders_that_are_missing_are_reported_first(run, database, tmp_path):
     path = tmp_path / "missing" / "advisor.html"
     done = run("--db", database, "report", "advisor", "-o", path, code=3)
     assert "does not exist; create it" in done.stderr

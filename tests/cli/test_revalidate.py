@@ -3,19 +3,12 @@
 import json
 
 import pytest
-from test_apply import OTHER, SCRIPT, tune
+from test_apply import OTHER, tune
 
 import tunedb
 from tunedb.plugins.metaschedule.deploy import revalidation
 from tunedb.plugins.metaschedule.deploy.build_and_run import RunOutcome
 from tunedb.records import Failure, FailureKind, Phase, Source, SourceKind, Trust
-
-
-@pytest.fixture
-def kernels(tmp_path):
-    path = tmp_path / "kernels.py"
-    path.write_text(SCRIPT)
-    return path
 
 
 @pytest.fixture
@@ -109,7 +102,7 @@ def test_a_workload_without_foreign_programs_keeps_no_other_one_from_it(
     assert "no foreign program" in done.stderr
 
 
-def test_what_is_not_there(run, sqlite_file, kernels, runs):
+def test_missing_records_are_reported(run, sqlite_file, kernels, runs):
     tune(sqlite_file, kernels, "twice")
     assert "no workload 'nope'" in run("--db", sqlite_file, "revalidate", "nope", code=3).stderr
     other = ["--target", json.dumps(OTHER)]

@@ -41,7 +41,7 @@ def drifted(sqlite_file):
     return sqlite_file
 
 
-def test_a_slower_day_is_told(run, run_json, drifted):
+def test_a_slower_day_is_reported(run, run_json, drifted):
     first, second = run_json("--db", drifted, "sessions")
     assert (first["subject"], first["subject_id"], first["factor"]) == ("session", 1, 1.0)
     assert (first["error"], first["drift"], first["machine"]) == (None, False, 0)
@@ -91,7 +91,7 @@ def test_two_machines_under_one_target(run, run_json, sqlite_file):
     assert "scatter by" in message
 
 
-def test_sessions_that_share_nothing_are_told_of(run, sqlite_file):
+def test_sessions_that_share_nothing_are_reported(run, sqlite_file):
     for day in range(3):
         add(sqlite_file, make_session(day), numbers=range(8 * day, 8 * day + 8))
     message = run("--db", sqlite_file, "sessions").stderr

@@ -95,7 +95,7 @@ def rich_file(filled):
     return filled
 
 
-def test_what_a_stranger_says_of_a_record_is_marked(run, run_json, rich_file, tmp_path):
+def test_foreign_statements_about_a_record_are_marked(run, run_json, rich_file, tmp_path):
     """It stood there as the record's own failure and kernel."""
     theirs = tmp_path / "theirs.db"
     with Store(rich_file) as store, Store(theirs) as other:
@@ -125,7 +125,7 @@ def test_what_a_stranger_says_of_a_record_is_marked(run, run_json, rich_file, tm
     assert "\x1b" not in text
 
 
-def test_a_failed_record_tells_why(run, run_json, rich_file):
+def test_a_failed_record_shows_its_failure(run, run_json, rich_file):
     shown = run_json("--db", rich_file, "show", 8)
     assert shown["failure"] == {
         "kind": "timeout",
@@ -154,7 +154,7 @@ def test_scripts_are_cut_unless_asked_for(run, run_json, rich_file):
     assert run_json("--db", rich_file, "show", 8)["script"].endswith("line 29")
 
 
-def test_retracted_records_say_so(run, run_json, filled):
+def test_retracted_records_are_reported(run, run_json, filled):
     with tunedb.open(filled) as store:
         store.trust.retract([2], "measured under load")
     assert run_json("--db", filled, "show", 2)["retracted"] is True
@@ -170,10 +170,10 @@ def made(number, workload=0):
 def descend(path, number, origin, donor=None, *, workload=0, operators=(), other=None, **fields):
     """Store a record of a program of its own, and return the program's digest."""
     program = made(number, workload)
-    said = {"operators": list(operators)}
+    search = {"operators": list(operators)}
     if other is not None:
-        said["other"] = other.hex()
-    extra = json.dumps({"search": said}).encode() if operators or other else None
+        search["other"] = other.hex()
+    extra = json.dumps({"search": search}).encode() if operators or other else None
     measurement = Measurement(program, (1e-3,), origin=origin, donor=donor, extra=extra, **fields)
     with tunedb.open(path) as store:
         store.records.add([measurement], OWN)
@@ -196,11 +196,7 @@ def test_where_a_program_came_from(run, run_json, sqlite_file):
     assert "search" not in text
     shown = run_json("--db", sqlite_file, "show", 4)
     assert [step["record"] for step in shown["lineage"]] == [4, 3, 2, 1]
-    assert shown["lineage"][0]["other"] == {
-        "program": warm.hex(),
-        "record": 2,
-        "workload_id": 2,
-    }
+    assert shown["lineage"][0]["other"] == {"program": warm.hex(), "record": 2, "workload_id": 2}
     assert shown["lineage"][1]["operators"] == ["tile_size", "unroll"]
 
 
@@ -221,7 +217,7 @@ def test_lineages_end(run, sqlite_file):
     assert "mutated from record 6,\n" in run("--db", sqlite_file, "show", 5).stdout
 
 
-def test_a_donor_is_told_by_the_record_that_says_where_it_came_from(run_json, sqlite_file):
+def test_a_donor_is_reported_by_the_record_that_names_its_origin(run_json, sqlite_file):
     """Measuring a program again says nothing of its origin."""
     for origin, at in ((Origin.UNKNOWN, 1), (Origin.MEASURED, 2), (Origin.RANDOM, 3)):
         donor = descend(sqlite_file, 1, origin, measured_at=at)
@@ -242,55 +238,31 @@ def test_what_a_log_said_is_no_lineage(run_json, sqlite_file, extra):
     assert (step["operators"], step["other"]) == ([], None)
 
 
-@pytest.mark.parametrize(
-    ("instruction", "decision", "line"),
-    [
-        (
-            ["GetSBlock", [], ["C", "main"], ["b0"]],
-            None,
-            'b0 = get_sblock(name="C", func_name="main")',
-        ),
-        (["GetLoops", ["b0"], [], ["l1", "l2"]], None, "l1, l2 = get_loops(b0)"),
-        (
-            ["Split", ["l2", "v4", "None", 5], [1, 0], ["l6", "l7"]],
-            None,
-            "l6, l7 = split(l2, [v4, None, 5], preserve_unit_iters=1, disable_predication=0)",
-        ),
-        (
-            ["Annotate", ["b0", '"SSRSRS"'], ["meta"], []],
-            None,
-            'annotate(b0, "SSRSRS", ann_key="meta")',
-        ),
-        (
-            ["Annotate", ["b0", {"a": [1]}], ["k"], []],
-            None,
-            'annotate(b0, {"a": [1]}, ann_key="k")',
-        ),
-        (
-            ["CacheRead", ["b0", []], [0, "shared"], ["b1"]],
-            None,
-            'b1 = cache_read(b0, [], read_buffer_index=0, storage_scope="shared")',
-        ),
-        (
-            ["SampleCategorical", [], [[0, 16], [0.5, 0.5]], ["v5"]],
-            1,
-            "v5 = sample_categorical(candidates=[0, 16], probs=[0.5, 0.5], decision=1)",
-        ),
-        (["RFactor", ["l1"], [0], ["b3"]], None, "b3 = rfactor(l1, factor_axis=0)"),
-        (
-            ["UnsafeSetDType", ["b1"], [0, "int8"], []],
-            None,
-            'unsafe_set_dtype(b1, buffer_index=0, dtype="int8")',
-        ),
-        (["BrandNew", ["b1"], ["x", 2], ["l9"]], None, 'l9 = brand_new(b1, "x", 2)'),
-        (["Split", [], [], []], None, "split()"),
-        (
-            ["Annotate", ["b0", "\x1b[2J"], ["k"], []],
-            None,
-            'annotate(b0, "\\u001b[2J", ann_key="k")',
-        ),
+STEPS = {
+    'b0 = get_sblock(name="C", func_name="main")': ["GetSBlock", [], ["C", "main"], ["b0"]],
+    "l1, l2 = get_loops(b0)": ["GetLoops", ["b0"], [], ["l1", "l2"]],
+    "l6, l7 = split(l2, [v4, None, 5], preserve_unit_iters=1, disable_predication=0)": [
+        *("Split", ["l2", "v4", "None", 5], [1, 0], ["l6", "l7"])
     ],
-)
-def test_steps(instruction, decision, line):
-    trace = split_trace([instruction], [] if decision is None else [[0, decision]])
-    assert [line_of(step) for step in steps_of(trace)] == [line]
+    'annotate(b0, "SSRSRS", ann_key="meta")': ["Annotate", ["b0", '"SSRSRS"'], ["meta"], []],
+    'annotate(b0, {"a": [1]}, ann_key="k")': ["Annotate", ["b0", {"a": [1]}], ["k"], []],
+    'b1 = cache_read(b0, [], read_buffer_index=0, storage_scope="shared")': [
+        *("CacheRead", ["b0", []], [0, "shared"], ["b1"])
+    ],
+    "v5 = sample_categorical(candidates=[0, 16], probs=[0.5, 0.5], decision=1)": [
+        *("SampleCategorical", [], [[0, 16], [0.5, 0.5]], ["v5"])
+    ],
+    "b3 = rfactor(l1, factor_axis=0)": ["RFactor", ["l1"], [0], ["b3"]],
+    'unsafe_set_dtype(b1, buffer_index=0, dtype="int8")': [
+        *("UnsafeSetDType", ["b1"], [0, "int8"], [])
+    ],
+    'l9 = brand_new(b1, "x", 2)': ["BrandNew", ["b1"], ["x", 2], ["l9"]],
+    "split()": ["Split", [], [], []],
+    'annotate(b0, "\\u001b[2J", ann_key="k")': ["Annotate", ["b0", "\x1b[2J"], ["k"], []],
+}
+
+
+@pytest.mark.parametrize("line", STEPS)
+def test_steps(line):
+    decisions = [[0, 1]] if "decision=1" in line else []
+    assert [line_of(step) for step in steps_of(split_trace([STEPS[line]], decisions))] == [line]

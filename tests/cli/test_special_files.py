@@ -96,15 +96,9 @@ for name, words in json.loads(sys.argv[1]):
 def ends(commands):
     """Return exit status and lines of commands by name; each of them must end."""
     script = [sys.executable, "-c", CHILD, json.dumps(commands)]
+    options = {"capture_output": True, "text": True, "check": False}
     try:
-        done = subprocess.run(
-            script,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=GUARD_S,
-            check=False,
-        )
+        done = subprocess.run(script, stdin=subprocess.DEVNULL, timeout=GUARD_S, **options)
     except subprocess.TimeoutExpired as expired:
         pytest.fail(f"hangs after: {(expired.stdout or b'').decode()}")
     assert done.returncode == 0, done.stderr
@@ -170,8 +164,8 @@ def test_special_files_in_a_directory_are_skipped_and_told(own, tmp_path):
     words = ["--db", str(own), "import", "logs", str(folder)]
     code, lines = ends([("import", words)])["import"]
     assert code == 0
-    told = [line for line in lines if "no regular file" in line]
-    assert len(told) == 3
+    skipped = [line for line in lines if "no regular file" in line]
+    assert len(skipped) == 3
     with Store(own) as store:
         assert store.records.count() == 1
 

@@ -164,7 +164,7 @@ def test_corrected_times_of_a_step(run, run_json, two_days):
     assert "no program with the step" in run("--db", two_days, *words).stderr
 
 
-def test_sessions_without_factor_are_told(run, run_json, two_days):
+def test_sessions_without_factor_are_reported(run, run_json, two_days):
     result = run("--db", two_days, "top", "--session-corrected")
     assert "2 of 2 sessions have no factor yet" in result.stderr
     assert "tunedb sessions --update" in result.stderr
@@ -197,9 +197,9 @@ def session(key, **threads):
 
 def test_numbers_of_threads_are_shown_where_they_differ(run, run_json, tmp_path):
     path = tmp_path / "threads.db"
-    told = session("told", threads={"count": 2, "pinned": False})
+    pair = session("pair", threads={"count": 2, "pinned": False})
     with tunedb.open(path) as store:
-        store.records.add([make_measurement(0, (2e-3,), session=told)], OWN)
+        store.records.add([make_measurement(0, (2e-3,), session=pair)], OWN)
     assert "threads" not in run("--db", path, "top").stdout
     with tunedb.open(path) as store:
         store.records.add([make_measurement(1, (1e-3,), session=session("silent"))], OWN)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import builders
@@ -10,7 +11,7 @@ import pytest
 
 import tunedb
 from tunedb.cli import confirm
-from tunedb.records import Alias, Source, SourceKind, Trust
+from tunedb.records import Alias, Program, Source, SourceKind, Trace, Trust
 from tunedb.storage import schema
 
 STRANGER = Source("stranger", SourceKind.FILE, Trust.FOREIGN)
@@ -31,10 +32,6 @@ def file(sqlite_file):
 
 
 def evil(path, number=50, source=STRANGER):
-    from dataclasses import replace
-
-    from tunedb.records import Program, Trace
-
     measurement = builders.make_measurement(number)
     trace = measurement.program.trace
     trace = Trace(b'[["Annotate",["l1",{}],["pragma_import_llvm"],[]]]', trace.tail, b"[[],[],[]]")
@@ -46,9 +43,6 @@ def evil(path, number=50, source=STRANGER):
 def served(path):
     with tunedb.open(path, read_only=True) as store:
         return sorted(record.id for record in store.records.top_k([1], None, 100))
-
-
-# ---------------------------------------------------------------------- sources
 
 
 def test_sources(run, run_json, file):
@@ -80,7 +74,7 @@ def test_sources(run, run_json, file):
     assert [row["name"] for row in rows] == ["own", "stranger"]
 
 
-def test_sources_of_others_are_told_apart(run, file):
+def test_sources_of_others_are_distinguished(run, file):
     with tunedb.open(file) as store, store._db.transaction() as connection:
         change = schema.source.update().where(schema.source.c.id == 2)
         connection.execute(change.values(store="deadbeef" * 4, name=HOSTILE))
@@ -119,9 +113,6 @@ def test_a_source_that_was_taken_back_is_named(run, run_json, file):
     assert run_json("--db", file, "sources")[0]["reason"] == "busy"
 
 
-# ---------------------------------------------------------------------- trust
-
-
 @pytest.mark.parametrize("by", ["id", "name", "digest", "DIGEST"])
 def test_trust(run, run_json, file, by):
     digest = run_json("--db", file, "sources")[1]["digest"]
@@ -137,15 +128,15 @@ def test_trust(run, run_json, file, by):
         "dry_run": True,
     }
     assert file.read_bytes() == before
-    told = run("--db", file, "trust", words, "verified", "--dry-run").stdout
-    assert told == "2 (stranger): foreign → verified; 2 records would start being served\n"
-    told = run("--db", file, "trust", words, "verified").stdout
-    assert told == "2 (stranger): foreign → verified; 2 records start being served\n"
+    output = run("--db", file, "trust", words, "verified", "--dry-run").stdout
+    assert output == "2 (stranger): foreign → verified; 2 records would start being served\n"
+    output = run("--db", file, "trust", words, "verified").stdout
+    assert output == "2 (stranger): foreign → verified; 2 records start being served\n"
     assert served(file) == [1, 2, 3, 4, 5]
-    told = run("--db", file, "trust", words, "own").stdout
-    assert told == "2 (stranger): verified → own; served records stay the same\n"
-    told = run("--db", file, "trust", words, "foreign").stdout
-    assert told == "2 (stranger): own → foreign; 2 records stop being served\n"
+    output = run("--db", file, "trust", words, "own").stdout
+    assert output == "2 (stranger): verified → own; served records stay the same\n"
+    output = run("--db", file, "trust", words, "foreign").stdout
+    assert output == "2 (stranger): own → foreign; 2 records stop being served\n"
     assert served(file) == [1, 2, 3]
 
 
@@ -192,7 +183,7 @@ def test_trust_makes_no_database(run, tmp_path):
     assert not (tmp_path / "typo.db").exists()
 
 
-def test_a_source_with_an_evil_trace_does_not_rise(run, run_json, file):
+def test_a_source_with_an_evil_trace_is_not_promoted(run, run_json, file):
     evil(file)
     for more in ([], ["--dry-run"]):
         line = run("--db", file, "trust", "stranger", "own", *more, code=1).stderr
@@ -204,8 +195,8 @@ def test_a_source_with_an_evil_trace_does_not_rise(run, run_json, file):
     assert run_json("--db", file, *words, "--dry-run")["records"] == [6]
     row = run_json("--db", file, *words, "--yes")
     assert (row["records"], row["sources"], row["stopped"]) == ([6], [], 0)
-    told = run("--db", file, *words).stdout
-    assert told == "Nothing to retract: all traces of these sources are allowed\n"
+    output = run("--db", file, *words).stdout
+    assert output == "Nothing to retract: all traces of these sources are allowed\n"
     assert run_json("--db", file, *words)["records"] == []
     run("--db", file, "trust", "stranger", "own")
     assert served(file) == [1, 2, 3, 4, 5]
@@ -217,9 +208,6 @@ def test_sources_complete(run, file):
     environment = {"_TUNEDB_COMPLETE": "bash_complete", **words}
     shown = run(prog_name="tunedb", env=environment).stdout
     assert shown.splitlines() == ["plain,stranger"]
-
-
-# ---------------------------------------------------------------------- retract
 
 
 def test_retracting_records(run, run_json, file):
@@ -235,8 +223,8 @@ def test_retracting_records(run, run_json, file):
         "dry_run": True,
     }
     assert served(file) == [1, 2, 3]
-    told = run("--db", file, "retract", 1, 3, 4, "--reason", "busy", "--yes").stdout
-    assert told == "Retracted 3 records; 2 records stopped being served\n"
+    output = run("--db", file, "retract", 1, 3, 4, "--reason", "busy", "--yes").stdout
+    assert output == "Retracted 3 records; 2 records stopped being served\n"
     assert served(file) == [2]
     assert run_json("--db", file, "show", 4)["retracted"] is True
     again = run("--db", file, "retract", 1, "--reason", "x", "--dry-run").stdout
@@ -245,8 +233,8 @@ def test_retracting_records(run, run_json, file):
 
 def test_retracting_a_session_and_a_source(run, run_json, file):
     key = builders.make_session().key
-    told = run("--db", file, "retract", "--session", key, "--reason", "hot", "--yes").stdout
-    assert told == "Retracted 1 session; 2 records stopped being served\n"
+    output = run("--db", file, "retract", "--session", key, "--reason", "hot", "--yes").stdout
+    assert output == "Retracted 1 session; 2 records stopped being served\n"
     assert served(file) == [1]
     row = run_json("--db", file, "retract", "--source", 1, "--reason", "all", "--yes")
     assert (row["sources"], row["stopped"]) == ([1], 1)
@@ -289,18 +277,18 @@ def test_it_asks_on_a_terminal_and_needs_yes_elsewhere(run, file, monkeypatch):
         (["1", "--not-allowed", "--reason", "x"], 2, "--not-allowed needs --source"),
     ],
 )
-def test_what_cannot_be_taken_back(run, file, arguments, code, line):
+def test_invalid_retractions_are_refused(run, file, arguments, code, line):
     assert line in run("--db", file, "retract", *arguments, code=code).stderr
     assert served(file) == [1, 2, 3]
 
 
-def test_names_and_reasons_of_strangers_are_shown_harmless(run, run_json, file):
+def test_names_and_reasons_of_strangers_are_escaped(run, run_json, file):
     with tunedb.open(file) as store:
         store.records.add(
             [builders.make_measurement(9)], Source(HOSTILE, SourceKind.FILE, Trust.FOREIGN)
         )
-    told = run("--db", file, "trust", "3", "own").stdout
-    assert not {"\x1b", "\u202e"} & set(told)
+    output = run("--db", file, "trust", "3", "own").stdout
+    assert not {"\x1b", "\u202e"} & set(output)
     assert run_json("--db", file, "trust", HOSTILE, "foreign")["id"] == 3
     run("--db", file, "retract", "--source", "3", "--reason", HOSTILE, "--yes")
     rows = json.loads(run("--db", file, "sources", "--json").stdout)

@@ -13,6 +13,7 @@ import workdirs
 from exchanges import away
 from fake_measuring import FakeBuilder, FakeRunner
 
+from tunedb.errors import PluginError
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
 from tunedb.plugins.metaschedule.tune import defaults as tuning_parts
 from tunedb.plugins.metaschedule.tune.options import EVALUATOR
@@ -69,13 +70,13 @@ def test_each_function_of_a_file_is_tuned(module, fakes, run, tmp_path):
     titles = ("task", "record", "best", "first batch", "trials", "known", "failed", "origin")
     assert lines[0].split() == " ".join((*titles, "95 % at")).split()
     assert [line.split()[0] for line in lines[1:]] == ["matmul", "small"]
-    said = result.stderr
+    message = result.stderr
     assert re.search(
-        r"8 trials on 2 threads in .*: starting .*, searching .*, building .*, running ", said
+        r"8 trials on 2 threads in .*: starting .*, searching .*, building .*, running ", message
     )
     record = lines[1].split()[1]
-    assert f"Show the best record: tunedb show {record}" in said
-    assert f"Compile the module: tunedb apply {module} -o lib.so" in said
+    assert f"Show the best record: tunedb show {record}" in message
+    assert f"Compile the module: tunedb apply {module} -o lib.so" in message
     with Store(str(tmp_path / "tune.db")) as store:
         assert store.records.count() == 8
 
@@ -153,17 +154,14 @@ def test_every_choice_arrives(module, run, monkeypatch, tmp_path):
     assert given["arguments"] == (None,)
     assert given["work_dir"] is given["max_trials_global"] is None
     assert given["num_tuning_cores"] == "physical"
-    assert (given["warm"], given["remeasure"], given["evaluator"]) == (
-        *(True, False),
-        EVALUATOR,
-    )
+    assert (given["warm"], given["remeasure"], given["evaluator"]) == (*(True, False), EVALUATOR)
 
 
-def test_progress_is_told_when_it_is_wanted(module, fakes, run):
+def test_progress_is_reported_when_it_is_wanted(module, fakes, run):
     quiet = run("tune", f"{module}:matmul", "--trials", 4, *SHORT, "-q")
     assert quiet.stderr == ""
-    told = run("tune", f"{module}:small", "--trials", 8, *SHORT, "-v").stderr.splitlines()
-    shown = [line for line in told if line.startswith("small: ")]
+    lines = run("tune", f"{module}:small", "--trials", 8, *SHORT, "-v").stderr.splitlines()
+    shown = [line for line in lines if line.startswith("small: ")]
     assert [line.partition(" trials")[0] for line in shown] == ["small: 4 of 8", "small: 8 of 8"]
     assert all(re.search(r", best [0-9.]+ (ms|s)$", line) for line in shown)
 
@@ -193,7 +191,7 @@ def test_progress_is_told_when_it_is_wanted(module, fakes, run):
         (("model.onnx",), 3, "model.onnx: no such file"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(module, run, arguments, code, words):
+def test_invalid_arguments_are_refused_in_one_line(module, run, arguments, code, words):
     result = run("tune", *arguments, code=code)
     last = result.stderr.splitlines()[-1]
     assert last.startswith("Error: ")
@@ -201,9 +199,7 @@ def test_what_cannot_be_is_said_in_one_line(module, run, arguments, code, words)
     assert result.stdout == ""
 
 
-def test_a_run_that_fails_says_so_and_keeps_what_is_stored(module, fakes, run, monkeypatch):
-    from tunedb.errors import PluginError
-
+def test_a_failed_run_is_reported_and_keeps_its_records(module, fakes, run, monkeypatch):
     def on_run(_hash):
         if len(runner.ran) > 4:
             raise PluginError("the device is gone")
@@ -235,16 +231,16 @@ def test_a_network_from_a_file(fakes, run, run_json, tmp_path):
         assert row["flops"] > 0 and row["limit"] > 0
     # Operators that were not tuned, the runtime and the network follow.
     assert [row["task"] for row in tuned[-2:]] == ["calls and allocations", "net"]
-    told = run("top", "--network").stderr
-    assert re.search(r"net on 2 threads: .* untuned, .* tuned \(.*x\); sum of the operators", told)
-    assert "Limit of this machine: " in told
+    top = run("top", "--network").stderr
+    assert re.search(r"net on 2 threads: .* untuned, .* tuned \(.*x\); sum of the operators", top)
+    assert "Limit of this machine: " in top
     none = run("top", "--network", "other", code=3)
     assert "no tuning run of the network other; there are: net" in none.stderr
     rows = run_json("apply", "net.onnx", "-o", tmp_path / "net.so", *keep)
     found = [row["function"] for row in rows if row["record"] is not None]
     assert len(found) == 4 and all("conv2d" in name for name in found)
-    told = run_json("explain", "module", "net.onnx", *keep)
-    assert [row["function"] for row in told if row["record"] is not None] == found
+    rows = run_json("explain", "module", "net.onnx", *keep)
+    assert [row["function"] for row in rows if row["record"] is not None] == found
     done = run("apply", "net.onnx", "-o", tmp_path / "net.so", code=3)
     assert "no record for " in done.stderr
     assert "; more functions have a record with --layout keep; for the reason" in done.stderr
@@ -270,22 +266,22 @@ def test_a_network_with_symbolic_sizes(fakes, run, run_json, tmp_path):
     sizes = ("--bind", "batch=1", "--bind", "length=4")
     rows = run_json("apply", "net.onnx", "-o", tmp_path / "net.so", *sizes)
     assert sum(row["record"] is not None for row in rows) == 2
-    told = run_json("explain", "module", "net.onnx", *sizes)
-    assert sum(row["record"] is not None for row in told) == 2
+    report = run_json("explain", "module", "net.onnx", *sizes)
+    assert sum(row["record"] is not None for row in report) == 2
     checked = run("revalidate", "--module", "net.onnx", *sizes, "-k", 1, "--repeat", 1)
     assert checked.stdout.count("passed") == 2
-    said = run("apply", "net.onnx", "-o", tmp_path / "net.so", *both, code=2).stderr
-    assert "bind: one number is expected for length, not [8, 4]" in said
-    said = run("explain", "module", "net.onnx", "--bind", "n=1", code=2).stderr
-    assert "no symbolic size 'n'; there are: batch, length" in said
+    message = run("apply", "net.onnx", "-o", tmp_path / "net.so", *both, code=2).stderr
+    assert "bind: one number is expected for length, not [8, 4]" in message
+    message = run("explain", "module", "net.onnx", "--bind", "n=1", code=2).stderr
+    assert "no symbolic size 'n'; there are: batch, length" in message
     assert "'batch' is not NAME=NUMBER" in run("tune", "net.onnx", "--bind", "batch", code=2).stderr
 
 
 def test_a_function_that_kills_the_process_costs_itself(module, fakes, run, run_json, monkeypatch):
     reason = "its design space kills the process (signal 11, SIGSEGV)"
     monkeypatch.setattr(tuning_parts, "space_trial", lambda *_: {0: reason, 1: None}.get)
-    said = run("tune", module, "--trials", 4, *SHORT, code=1).stderr
-    assert f"Warning: TVM cannot tune matmul, apply uses its default: {reason}" in said
+    message = run("tune", module, "--trials", 4, *SHORT, code=1).stderr
+    assert f"Warning: TVM cannot tune matmul, apply uses its default: {reason}" in message
     matmul, small = run_json("tune", module, "--trials", 4, *SHORT, "--remeasure", code=1)
     assert (matmul["problem"], matmul["trials"], matmul["record"]) == (reason, 0, None)
     assert small["problem"] is None and small["record"] is not None
@@ -295,21 +291,21 @@ def test_a_network_without_anything_to_tune_is_one_line(run):
     builder = networks.Builder()
     model = builder.model(builder.node("Identity", ["x"]), {"x": [1, 4]}, [1, 4])
     onnx.save(model, "net.onnx")
-    said = run("tune", "net.onnx", *SHORT, code=2).stderr.splitlines()
-    assert said[-1] == "Error: nothing to tune: the module has no unscheduled function"
+    lines = run("tune", "net.onnx", *SHORT, code=2).stderr.splitlines()
+    assert lines[-1] == "Error: nothing to tune: the module has no unscheduled function"
 
 
 def test_a_budget_smaller_than_the_number_of_operators(fakes, run):
     onnx.save(networks.symbolic(1, 8), "net.onnx")
-    said = run("tune", "net.onnx", "--trials", 2, *SHORT).stderr.splitlines()
+    lines = run("tune", "net.onnx", "--trials", 2, *SHORT).stderr.splitlines()
     assert (
         "3 operators without a trial; give more --trials or --minutes, or run the same command "
         "again"
-    ) in said
+    ) in lines
 
 
 @pytest.mark.stress
-def test_ctrl_c_ends_with_what_is_stored(tmp_path, module):
+def test_ctrl_c_keeps_stored_records(tmp_path, module):
     """A real run in a terminal's way: the whole process group gets the signal."""
     path = tmp_path / "tune.db"
     arguments = ("tune", f"{module}:matmul", "--trials", "400", "--seed", "1", "-v")
@@ -335,7 +331,7 @@ def test_ctrl_c_ends_with_what_is_stored(tmp_path, module):
 
 
 @pytest.mark.stress
-def test_a_killed_run_leaves_nothing_that_the_next_one_does_not_sweep(tmp_path, module):
+def test_the_next_run_removes_files_of_a_killed_run(tmp_path, module):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     environment = {**os.environ, "TMPDIR": str(temporary)}
@@ -360,10 +356,10 @@ def test_a_server_beside_the_database(module, fakes, run, tmp_path, postgres_ser
     with Store(postgres_url) as store:
         assert store.records.count() == 4
     with away(postgres_server, postgres_url):
-        said = run(*tune, "--remeasure").stderr
-    assert "the run continues without it and pushes later" in said
-    assert "Warning: up to 8 records not pushed yet" in said
-    assert "push later with: tunedb push postgresql+psycopg://" in said
+        message = run(*tune, "--remeasure").stderr
+    assert "the run continues without it and pushes later" in message
+    assert "Warning: up to 8 records not pushed yet" in message
+    assert "push later with: tunedb push postgresql+psycopg://" in message
     run("push", postgres_url)
     with Store(postgres_url) as store:
         assert store.records.count() == 8

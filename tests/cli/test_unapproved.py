@@ -1,17 +1,15 @@
 """A record that hands a text to LLVM's parser, in a database that the user has not approved."""
 
 import shutil
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 import tvm
 from builders import key_of
+from test_apply import commit
 from tvm.s_tir import Schedule
-from tvm.s_tir import meta_schedule as ms
 from twice import TWICE
 
-from tunedb.plugins.metaschedule import Database
 from tunedb.plugins.metaschedule.deploy.apply import tasks_of
 from tunedb.plugins.metaschedule.module_source import load_module
 from tunedb.storage import approval
@@ -44,13 +42,7 @@ def theirs(sqlite_template, kernel):
     schedule = Schedule(task)
     (loop,) = schedule.get_loops(schedule.get_sblock("B"))
     schedule.annotate(loop, "pragma_import_llvm", EVIL)
-    with closing(Database(path, target=TARGET)) as database:
-        info = ms.arg_info.ArgInfo.from_entry_func(task)
-        workload = database.commit_workload(task)
-        record = ms.database.TuningRecord(
-            schedule.trace, workload, [1e-9], database.tvm_target, info
-        )
-        database.commit_tuning_record(record)
+    commit(path, TARGET, task, schedule, [1e-9])
     approval.forget(path)
     return path
 

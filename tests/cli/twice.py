@@ -1,11 +1,28 @@
-"""A module of the user's, as commands take one: a file of TVMScript."""
+"""Modules of the user's, as commands take them: files of TVMScript."""
 
-TWICE = """
+
+def function(name, extent, factor):
+    return f"""
 @T.prim_func(s_tir=True)
-def twice(A: T.Buffer((32,), "float32"), B: T.Buffer((32,), "float32")):
-    T.func_attr({"tirx.noalias": True})
-    for i in range(32):
+def {name}(A: T.Buffer(({extent},), "float32"), B: T.Buffer(({extent},), "float32")):
+    T.func_attr({{"tirx.noalias": True}})
+    for i in range({extent}):
         with T.sblock("B"):
-            v = T.axis.spatial(32, i)
-            B[v] = A[v] * T.float32(2)
+            v = T.axis.spatial({extent}, i)
+            B[v] = A[v] * T.float32({factor})
+"""
+
+
+TWICE = function("twice", 32, 2)
+
+_FUNCTIONS = TWICE + function("thrice", 48, 3)
+
+#: The module ``Kernels`` of two functions.
+KERNELS = f"""
+from tvm.script import ir as I
+from tvm.script import tirx as T
+
+
+@I.ir_module
+class Kernels:{_FUNCTIONS.replace(chr(10), chr(10) + "    ")}
 """

@@ -1,6 +1,5 @@
 """The outbox: delivers in the background, waits for a server that is away, disturbs nothing."""
 
-import shutil
 import threading
 import time
 
@@ -14,12 +13,6 @@ from tunedb.exchange import outbox as outbox_module
 from tunedb.exchange.outbox import Outbox
 from tunedb.exchange.sync import push
 from tunedb.storage.store import Store
-
-
-@pytest.fixture
-def here(sqlite_template, tmp_path):
-    with Store(shutil.copyfile(sqlite_template, tmp_path / "here.db")) as store:
-        yield store
 
 
 def wait_until(condition, seconds=300):

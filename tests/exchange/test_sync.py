@@ -35,13 +35,6 @@ def there(there_url):
         yield store
 
 
-@pytest.fixture
-def here(sqlite_template, tmp_path):
-    """The database that exchanges."""
-    with Store(shutil.copyfile(sqlite_template, tmp_path / "here.db")) as store:
-        yield store
-
-
 @pytest.mark.parametrize("exchange", [pull, push])
 def test_an_exchange_brings_what_is_new(here, there, there_url, exchange):
     giver, taker = (there, here) if exchange is pull else (here, there)

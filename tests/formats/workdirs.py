@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tunedb.formats.base import LogFile
 from tunedb.formats.importer import import_log
+from tunedb.storage.store import Store
 
 #: The command line as a process of its own.
 PROGRAM = [sys.executable, "-c", "from tunedb.cli import main; main(prog_name='tunedb')"]
@@ -152,3 +153,9 @@ def autotvm(cost=0.001, error=0, *, tile=8, target="cuda", time=1600000000.5):
         "tvm_version": "0.8.0",
     }
     return json.dumps(line)
+
+
+def contents(path):
+    """The digests of all measurements of a database."""
+    with Store(path, create=False, read_only=True) as store:
+        return digests(store)

@@ -38,8 +38,8 @@ class FakeBuilder(_PyBuilder):
         def one(mod):
             hash_ = hash_of(mod)
             built.append(hash_)
-            if errors(hash_) is not None:
-                return BuilderResult(None, errors(hash_))
+            if (error := errors(hash_)) is not None:
+                return BuilderResult(None, error)
             path = Path(tempfile.mkdtemp(dir=folder.path), "artifact")
             path.write_text(str(hash_))
             return BuilderResult(str(path), None)
@@ -54,7 +54,7 @@ class FakeRunner(_PyRunner):
 
     __slots__ = ("__dict__", "__weakref__")
 
-    def __init__(self, errors=lambda _: None, on_run=lambda _: None, scale=1.0):
+    def __init__(self, errors=lambda _: None, on_run=lambda _: None, scale=1.0, seconds=seconds_of):
         self.ran, self.batches = ran, batches = [], []
 
         def run(inputs):
@@ -66,8 +66,7 @@ class FakeRunner(_PyRunner):
             ran.append(hash_)
             on_run(hash_)
             error = errors(hash_)
-            times = [scale * seconds for seconds in seconds_of(hash_)]
-            result = RunnerResult(None if error else times, error)
+            result = RunnerResult(None if error else [scale * x for x in seconds(hash_)], error)
             return RunnerFuture(lambda: True, lambda: result)
 
         super().__init__(run)
@@ -78,25 +77,13 @@ def tune(mod, target, database, work_dir, *, builder, runner, trials=16, seed=1,
     """Tune with TVM's own evolution, few candidates and random scores."""
     from tunedb.plugins.metaschedule import MeasureCallback
 
-    more.setdefault(
-        "strategy",
-        ms.search_strategy.EvolutionarySearch(
-            population_size=16, genetic_num_iters=1, init_min_unmeasured=8
-        ),
+    strategy = ms.search_strategy.EvolutionarySearch(
+        population_size=16, genetic_num_iters=1, init_min_unmeasured=8
     )
     callbacks = [MeasureCallback(database), ms.measure_callback.RemoveBuildArtifact()]
-    return ms.tune_tir(
-        mod,
-        target,
-        str(work_dir),
-        trials,
-        num_trials_per_iter=8,
-        builder=builder,
-        runner=runner,
-        database=database,
-        cost_model="random",
-        measure_callbacks=callbacks,
-        num_tuning_cores=1,
-        seed=seed,
-        **more,
-    )
+    options = {
+        **{"builder": builder, "runner": runner, "database": database, "seed": seed},
+        **{"num_trials_per_iter": 8, "num_tuning_cores": 1, "cost_model": "random"},
+        **{"measure_callbacks": callbacks, "strategy": strategy},
+    }
+    return ms.tune_tir(mod, target, str(work_dir), trials, **(options | more))

@@ -20,11 +20,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.testing import te_workload
 
-_GPU = {
-    "kind": "cuda",
-    "max_threads_per_block": 1024,
-    "max_shared_memory_per_block": 49152,
-}
+_GPU = {"kind": "cuda", "max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
 #: What candidates are made for: the target, and whose rules.
 KINDS = {
     "llvm": ({"kind": "llvm", "num-cores": 4, "mcpu": "znver3"}, "llvm"),
@@ -32,9 +28,6 @@ KINDS = {
     "cuda": ({**_GPU, "arch": "sm_60"}, "cuda"),
     "tensorcore": ({**_GPU, "arch": "sm_80"}, "cuda-tensorcore"),
 }
-
-
-# ---- workloads -----------------------------------------------------------------------------------
 
 
 def _function(*tensors: Any) -> Any:
@@ -75,7 +68,7 @@ def attention(n: int = 64) -> Any:
 
 @contextmanager
 def _named_placeholders() -> Iterator[None]:
-    """Let placeholders without a name be told apart.
+    """Give placeholders without a name different names.
 
     TVM orders buffers of equal size and equal name by their address, differently in each run.
     """
@@ -132,9 +125,6 @@ WORKLOADS: dict[str, Callable[[], Any]] = _te_workloads() | {
 }
 #: TVM's CrossThreadReduction ends in "Index 3 out of bounds" where these have been tiled.
 _INDEX_ERRORS = ("winograd", "attention")
-
-
-# ---- candidates ----------------------------------------------------------------------------------
 
 
 def context(

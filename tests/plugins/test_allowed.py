@@ -7,26 +7,20 @@ from typing import Any
 
 import orjson
 import pytest
+import te_programs
+import test_trace_kinds as kinds
+import tvm
+from tvm import s_tir
+from tvm.script import tirx as T
+from tvm.tirx import IndexMap
 
-tvm = pytest.importorskip("tvm")
-
-import te_programs  # noqa: E402
-import test_trace_kinds as kinds  # noqa: E402
-from tvm import s_tir  # noqa: E402
-from tvm.script import tirx as T  # noqa: E402
-from tvm.tirx import IndexMap  # noqa: E402
-
-from tunedb import limits  # noqa: E402
-from tunedb.errors import FormatError  # noqa: E402
-from tunedb.plugins.metaschedule import trace_codec  # noqa: E402
-from tunedb.programs import allowlist  # noqa: E402
-from tunedb.programs.metaschedule import trace as traces  # noqa: E402
-from tunedb.programs.metaschedule.allowlist import (  # noqa: E402
-    KINDS,
-    REMOVABLE,
-    check_index_map,
-)
-from tunedb.records import Trace, WorkloadFormat  # noqa: E402
+from tunedb import limits
+from tunedb.errors import FormatError
+from tunedb.plugins.metaschedule import trace_codec
+from tunedb.programs import allowlist
+from tunedb.programs.metaschedule import trace as traces
+from tunedb.programs.metaschedule.allowlist import KINDS, REMOVABLE, check_index_map
+from tunedb.records import Trace, WorkloadFormat
 
 GRAPH = WorkloadFormat.GRAPH
 
@@ -40,7 +34,7 @@ CASES = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _intrinsics(intrinsics: None) -> None:
+def _intrinsics() -> None:
     s_tir.TensorIntrin.register(kinds._INTRIN, kinds.dot_desc, kinds.dot_impl, override=True)
 
 
@@ -52,7 +46,7 @@ def annotations(trace: Trace) -> set[str]:
 
 
 @pytest.mark.parametrize(("kind", "names"), CASES, ids=[kind for kind, _ in CASES])
-def test_what_tvm_makes_is_allowed(kind: str, names: list[str]) -> None:
+def test_allowlist_accepts_traces_of_tvm(kind: str, names: list[str]) -> None:
     found: set[str] = set()
     for name in names:
         _, candidates = te_programs.sample(name, kind, 8)

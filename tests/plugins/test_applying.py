@@ -11,12 +11,7 @@ from tvm.script import tirx as T
 
 from tunedb.errors import PluginError, StorageError, UsageError
 from tunedb.plugins.metaschedule import Database
-from tunedb.plugins.metaschedule.deploy.apply import (
-    compile,
-    schedule,
-    tasks_of,
-    write_library,
-)
+from tunedb.plugins.metaschedule.deploy.apply import compile, schedule, tasks_of, write_library
 from tunedb.plugins.metaschedule.module_source import as_module
 
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2})
@@ -61,22 +56,13 @@ class Model:
 
 
 @pytest.fixture
-def path(sqlite_file):
-    return sqlite_file
-
-
-@pytest.fixture
-def database(path):
-    database = Database(path, target=TARGET)
-    yield database
-    database.close()
+def database(path, opened):
+    return opened(path, target=TARGET)
 
 
 def commit(database, tools, mod, run_secs=(1e-3,), **fields):
     """Store a record of a normalised module, as tuning it would."""
-    workload = database.commit_workload(mod)
-    record = tools.record(mod, workload, list(run_secs), target=TARGET, **fields)
-    database.commit_tuning_record(record)
+    tools.commit(database, mod, list(run_secs), target=TARGET, **fields)
 
 
 def product_of(path, seed=0):
@@ -90,9 +76,6 @@ def product_of(path, seed=0):
 
 def is_parallel(mod, name="main"):
     return "T.parallel" in mod[name].script()
-
-
-# ---- TVM's own ways --------------------------------------------------------------------------
 
 
 def test_a_pass_of_tvm_asks_the_database_of_its_scope(database, tools):
@@ -131,10 +114,7 @@ def test_compile_relax(database, tools):
     np.testing.assert_allclose(found.numpy(), 2 * (a @ b), rtol=1e-5)
 
 
-# ---- ours, which tell what was used ----------------------------------------------------------
-
-
-def test_schedule_tells_what_each_function_got(database, tools):
+def test_schedule_names_the_record_of_each_function(database, tools):
     tuned = tools.matmul()
     both = tvm.IRModule({"a": tuned["main"], "b": tools.matmul(8)["main"]})
     commit(database, tools, tuned, [2e-3, 4e-3])
@@ -147,7 +127,7 @@ def test_schedule_tells_what_each_function_got(database, tools):
     assert is_parallel(applied, "a") and not is_parallel(applied, "b")
 
 
-def test_what_is_told_is_what_tvm_applies(database, tools):
+def test_schedule_applies_the_records_that_tvm_applies(database, tools):
     mod = tools.matmul()
     commit(database, tools, mod)
     with TARGET, database:
@@ -180,9 +160,7 @@ def test_libraries_compute_the_same(database, tools, tmp_path, name):
     made = compile(mod, database)
     write_library(made.executable, tmp_path / name)
     assert [use.record_id for use in made.uses] == [1]
-    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("store.db")] == [
-        name
-    ]
+    assert [path.name for path in tmp_path.glob("kernels*")] == [name]
     product_of(tmp_path / name)
 
 
@@ -228,9 +206,6 @@ def test_gpu_functions_without_a_record_get_a_default_schedule(path, tools, monk
     with pytest.raises(PluginError, match=r"TVM cannot compile it: .*no compiler for it"):
         compile(tools.matmul(), Database(path, target=tools.cuda))
     assert "threadIdx.x" in seen[0].script()
-
-
-# ---- what goes wrong -------------------------------------------------------------------------
 
 
 def test_no_target(path, tools):

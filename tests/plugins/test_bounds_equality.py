@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import tvm
 from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tvm import tirx
 
 from tunedb.errors import FormatError
 from tunedb.features._bounds import bounds
 from tunedb.features._nest import NestBuilder, Op
-
-tvm = pytest.importorskip("tvm")
-tirx = pytest.importorskip("tvm.tirx")
 
 _BINARY = {
     Op.OP_ADD: tirx.Add,

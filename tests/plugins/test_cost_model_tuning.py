@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
+import itertools
 
+import fake_measuring
 import numpy as np
 import pytest
 import tvm
-from tvm.ir.utils import derived_object
+from fake_measuring import FakeBuilder, FakeRunner
 from tvm.s_tir import meta_schedule as ms
-from tvm.s_tir.meta_schedule.builder import BuilderResult, PyBuilder
-from tvm.s_tir.meta_schedule.runner import PyRunner, PyRunnerFuture, RunnerResult
 
 import tunedb
 from tunedb.models.metrics import pairwise_accuracy
@@ -19,91 +18,29 @@ from tunedb.plugins.metaschedule import CostModel, Database, MeasureCallback, Wa
 from tunedb.plugins.metaschedule.cost_model import online
 from tunedb.plugins.metaschedule.cost_model.scoring import positive
 from tunedb.plugins.metaschedule.features import rows as features_module
-from tunedb.system.temporary import TemporaryFolder
 
 ROUNDS, TRIALS = 3, 16
 QUICK = Recipe(rounds=20, eta=0.3, max_depth=4)
 
 
-pytestmark = pytest.mark.usefixtures("intrinsics")
-
-
-@derived_object
-class _Builder(PyBuilder):
-    """Builds nothing; every seventh candidate fails."""
-
-    def __init__(self):
-        super().__init__()
-        self.built = []
-        self.folder = TemporaryFolder("test")
-
-    def build(self, build_inputs):
-        found = []
-        for one in build_inputs:
-            self.built.append(one.mod)
-            if len(self.built) % 7:
-                found.append(BuilderResult(tempfile.mkdtemp(dir=self.folder.path) + "/x.tar", None))
-            else:
-                found.append(BuilderResult(None, "LocalBuilder: An exception occurred\nno"))
-        return found
-
-
-@derived_object
-class _Future(PyRunnerFuture):
-    def __init__(self, seconds):
-        super().__init__()
-        self.seconds = seconds
-
-    def done(self):
-        return True
-
-    def result(self):
-        if self.seconds is None:
-            return RunnerResult(None, "LocalRunner: Timeout, killed after 10.0 seconds")
-        return RunnerResult([self.seconds] * 3, None)
-
-
-@derived_object
-class _Runner(PyRunner):
-    """Answers with what the text of a program says: more loops take longer, vectors less."""
-
-    def __init__(self, builder):
-        super().__init__()
-        self.builder = builder
-        self.asked = 0
-
-    def run(self, runner_inputs):
-        found = []
-        for one in self.builder._inst.built[-len(runner_inputs) :]:
-            self.asked += 1
-            text = str(one.script())
-            seconds = (
-                1e-4
-                * (2 + text.count("T.grid") + text.count("for "))
-                / (1 + text.count("vectorized"))
-            )
-            found.append(_Future(None if self.asked % 11 == 0 else seconds))
-        return found
+def every(number, error):
+    """Return a function that says that every so many candidates fail."""
+    asked = itertools.count(1)
+    return lambda _: None if next(asked) % number else error
 
 
 def tune(model, database, tmp_path, mod, target, trials=TRIALS, **options):
-    builder = options.pop("builder", None) or _Builder()
-    return ms.tune_tir(
-        mod,
-        target,
-        str(tmp_path),
-        ROUNDS * trials,
-        num_trials_per_iter=trials,
-        builder=builder,
-        runner=options.pop("runner", None) or _Runner(builder),
-        database=database,
-        cost_model=model,
-        strategy=ms.search_strategy.EvolutionarySearch(
+    """Every seventh candidate fails to build, and every eleventh in its run."""
+    defaults = {
+        "builder": FakeBuilder(every(7, "LocalBuilder: An exception occurred\nno")),
+        "runner": FakeRunner(every(11, "LocalRunner: Timeout, killed after 10.0 seconds")),
+        "measure_callbacks": "default",
+        "strategy": ms.search_strategy.EvolutionarySearch(
             population_size=32, genetic_num_iters=2, init_min_unmeasured=16
         ),
-        num_tuning_cores=1,
-        **{"seed": 1, "measure_callbacks": "default"} | options,
-    )
+    }
+    options = {"cost_model": model, "num_trials_per_iter": trials} | defaults | options
+    return fake_measuring.tune(mod, target, database, tmp_path, trials=ROUNDS * trials, **options)
 
 
 @pytest.fixture
@@ -155,17 +92,17 @@ def test_the_ledger_equals_what_was_predicted(callbacks, tools, tmp_path, watche
     given = CALLBACKS[callbacks](database)
     tune(model, database, tmp_path, tools.matmul(64), tools.llvm, measure_callbacks=given)
     model.flush()
-    said = {}
+    predicted = {}
     for scorer, traces, scores in watched:
         for trace, score in zip(traces, scores, strict=True):
             if scorer is not None:
-                said[online.trace_codec.encode(trace)] = (scorer, score)
+                predicted[online.trace_codec.encode(trace)] = (scorer, score)
     trials = database.store.training.trials()
     programs = {one.id: one for one in database.store.programs.get([t.program_id for t in trials])}
     # Of the first 16, those that were built are too few; one round at least had a model.
     assert len(trials) >= 0.8 * TRIALS
     for trial in trials:
-        scorer, score = said[programs[trial.program_id].trace]
+        scorer, score = predicted[programs[trial.program_id].trace]
         # The search gets scores that are positive, the ledger has the model's own.
         assert trial.model_id == scorer.id
         assert positive(np.array([trial.score]), QUICK.loss)[0] == pytest.approx(score, rel=1e-12)
@@ -176,7 +113,7 @@ def test_the_ledger_equals_what_was_predicted(callbacks, tools, tmp_path, watche
         known = {trial.program_id for trial in trials}
         rest = range(1 + 2 * TRIALS, 1 + database.store.records.count())
         programs = database.store.programs.get(rest)
-        missing = [one for one in programs if one.trace in said and one.id not in known]
+        missing = [one for one in programs if one.trace in predicted and one.id not in known]
         assert missing == []
         assert any(trial.mean is None for trial in trials)
 
@@ -214,7 +151,7 @@ def test_no_schedule_is_extracted_twice(tools, tmp_path, extracted, opened):
     assert stored.programs >= ROUNDS * TRIALS - failed_to_build - 2
 
 
-def test_two_runs_with_equal_seeds_say_the_same(tools, tmp_path, watched):
+def test_two_runs_with_equal_seeds_are_equal(tools, tmp_path, watched):
     found = []
     for name in ("a", "b"):
         database = Database(tmp_path / f"{name}.db", target=tools.llvm)

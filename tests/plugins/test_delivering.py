@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +9,7 @@ from types import ModuleType
 import pytest
 from exchanges import away, digests, fill
 from fake_measuring import FakeBuilder, FakeRunner
+from logged import logged
 from sqlalchemy.engine import make_url
 
 from tunedb import limits
@@ -56,9 +56,9 @@ def quick(tmp_path, monkeypatch):
 def test_a_run_pulls_and_delivers(quick, tools, postgres_url):
     with Store(postgres_url) as server:
         fill(server, 1, 2)
-    told = []
-    result = quick(tools.matmul(32), server=postgres_url, on_progress=told.append)
-    assert [progress.trials for progress in told] == [4, 8]
+    progresses = []
+    result = quick(tools.matmul(32), server=postgres_url, on_progress=progresses.append)
+    assert [progress.trials for progress in progresses] == [4, 8]
     with result.database.store as store:
         assert store.records.count() == 10
         assert digests(store) == digests(postgres_url)
@@ -83,16 +83,8 @@ def test_a_writer_tunes_into_a_server(quick, tools, team):
 
 def test_a_server_that_is_away_disturbs_nothing(quick, tools, postgres_server, postgres_url):
     url = make_url(postgres_url).set(password="hush").render_as_string(hide_password=False)
-    logger = logging.getLogger("tunedb")
-    seen = []
-    handler = logging.Handler()
-    handler.emit = lambda record: seen.append(record.getMessage())
-    logger.addHandler(handler)
-    try:
-        with away(postgres_server, postgres_url):
-            result = quick(tools.matmul(32), server=url)
-    finally:
-        logger.removeHandler(handler)
+    with logged() as seen, away(postgres_server, postgres_url):
+        result = quick(tools.matmul(32), server=url)
     assert result.trials == 8
     assert (result.delivery.delivered, result.delivery.waiting) == (0, 8)
     assert any("continues without it" in line for line in seen)
@@ -101,7 +93,7 @@ def test_a_server_that_is_away_disturbs_nothing(quick, tools, postgres_server, p
         assert push(store, postgres_url).new == 8
 
 
-def test_a_server_that_cannot_be_used_is_said_before_anything_is_measured(
+def test_a_server_that_cannot_be_used_is_reported_before_anything_is_measured(
     quick, tools, bare_postgres_url
 ):
     ran = []
@@ -136,7 +128,7 @@ def test_a_server_that_restarts_while_it_is_tuned_into(
     assert not list(Path.cwd().glob("*.spool-*.json"))
 
 
-def test_a_server_that_stays_away_while_it_is_tuned_into(
+def test_a_run_spools_batches_while_its_server_is_away(
     tools, postgres_server, postgres_url, tmp_path, monkeypatch, opened
 ):
     """When the retries end, the batch is in a file."""
@@ -145,7 +137,7 @@ def test_a_server_that_stays_away_while_it_is_tuned_into(
     database = opened(postgres_url, target=tools.llvm)
     mod = tools.matmul(16)
     workload = database.commit_workload(mod)
-    made = tools.record(mod, workload, [1.0], target=tools.llvm)
+    made = tools.record(mod, workload, [1.0])
     batch = [Candidate(workload, made.trace, tools.llvm, made.args_info, (0.1,))]
     with (
         away(postgres_server, postgres_url),

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator
 from typing import Any
 
 import orjson
 import pytest
+import tvm
+import tvm_ffi
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from logged import logged
+from tvm import s_tir
+from tvm.s_tir.schedule import _ffi_api as api
+from tvm.script import tirx as T
+from tvm.tirx import FloatImm, IntImm
 
-tvm = pytest.importorskip("tvm")
-
-import tvm_ffi  # noqa: E402
-from tvm import s_tir  # noqa: E402
-from tvm.s_tir.schedule import _ffi_api as api  # noqa: E402
-from tvm.script import tirx as T  # noqa: E402
-from tvm.tirx import FloatImm, IntImm  # noqa: E402
-
-from tunedb.errors import FormatError, TuneDBError  # noqa: E402
-from tunedb.plugins.metaschedule import trace_codec  # noqa: E402
-from tunedb.programs.metaschedule import trace  # noqa: E402
-from tunedb.records import Trace  # noqa: E402
+from tunedb.errors import FormatError, TuneDBError
+from tunedb.plugins.metaschedule import trace_codec
+from tunedb.programs.metaschedule import trace
+from tunedb.records import Trace
 
 
 @T.prim_func(s_tir=True)
@@ -48,19 +46,6 @@ def fresh_encoder() -> Iterator[None]:
     trace_codec._encoder.cache_clear()
     yield
     trace_codec._encoder.cache_clear()
-
-
-@pytest.fixture
-def messages() -> Iterator[list[str]]:
-    """What is logged meanwhile; pytest's own logging is off because TVM cannot stand it."""
-    found: list[str] = []
-    handler = logging.Handler()
-    handler.name = "test"
-    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("tunedb")
-    logger.addHandler(handler)
-    yield found
-    logger.removeHandler(handler)
 
 
 # Each draws an object of TVM together with the JSON that TVM's file has for it.
@@ -173,18 +158,8 @@ def test_encoder_takes_objects_of_tvm_only(encoder: Any, value: Any) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        [],
-        [[]],
-        [[], [], []],
-        [1, []],
-        [[], None],
-        [["Split"], []],
-        [[["Split", [], []]], []],
-        [[], [1]],
-        [[], [[1]]],
-        [[], [["a", 1]]],
-        [[], [[1.0, 1]]],
-        {},
+        *([], [[]], [[], [], []], [1, []], [[], None], [["Split"], []], {}),
+        *([[["Split", [], []]], []], [[], [1]], [[], [[1]]], [[], [["a", 1]]], [[], [[1.0, 1]]]),
     ],
 )
 def test_encoder_refuses_what_is_no_trace(encoder: Any, value: Any) -> None:
@@ -209,7 +184,7 @@ def test_encoder_grows_its_buffers(encoder: Any) -> None:
     assert encoder.dumps(tvm_ffi.convert(value)) == orjson.dumps(value)
 
 
-def test_self_test_refuses_another_layout(fresh_encoder: None, messages: list[str]) -> None:
+def test_self_test_refuses_another_layout(fresh_encoder: None) -> None:
     index, fields = trace_codec._offsets(IntImm)
     real, real_fields = trace_codec._offsets(FloatImm)
     wrong = trace_codec.Encoder(
@@ -224,22 +199,23 @@ def test_self_test_refuses_another_layout(fresh_encoder: None, messages: list[st
         trace_codec._self_test(wrong)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trace_codec, "_make_encoder", lambda: wrong)
-        assert_encodes_in_python(messages, "does not fit TVM")
+        assert_encodes_in_python("does not fit TVM")
 
 
-def test_missing_extension(fresh_encoder: None, messages: list[str]) -> None:
+def test_missing_extension(fresh_encoder: None) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trace_codec, "Encoder", None)
-        assert_encodes_in_python(messages, "compiled encoder is missing")
+        assert_encodes_in_python("compiled encoder is missing")
 
 
-def assert_encodes_in_python(messages: list[str], warning: str) -> None:
+def assert_encodes_in_python(warning: str) -> None:
     sch = s_tir.Schedule(scale)
     sch.split(sch.get_loops(sch.get_sblock("B"))[0], [None, 4])
-    stored = trace_codec.encode(sch.trace)
+    with logged() as messages:
+        stored = trace_codec.encode(sch.trace)
+        assert trace_codec.dumps(tvm_ffi.convert([1.0, "a"])) == b'[1,"a"]'
     tree = api.TraceAsJSON(sch.trace, False)
     assert stored == trace.split_trace(*trace_codec.plain(tree))
-    assert trace_codec.dumps(tvm_ffi.convert([1.0, "a"])) == b'[1,"a"]'
     assert [warning in message for message in messages] == [True]  # once
 
 

@@ -24,174 +24,82 @@ TRACKER = (
     "Please check the tracker status via the following command:\n"
 )
 
-CASES = [
-    # LocalBuilder
-    ("build", "LocalBuilder: Timeout, killed after 30.0 seconds", "timeout", 30.0),
-    ("build", "LocalBuilder: An exception occurred\nSubprocess terminated", "crash", None),
-    (
-        "build",
-        f"LocalBuilder: {TRACEBACK}tvm.error.InternalError: Check failed: (buffer) is false: no",
-        "compile_error",
-        None,
-    ),
-    (
-        "build",
-        f"LocalBuilder: {TRACEBACK}OSError: [Errno 28] No space left on device: '/tmp/x'",
-        "infrastructure",
-        None,
-    ),
-    (
-        "build",
-        f"LocalBuilder: {TRACEBACK}RuntimeError: Check failed: (bf) is false: "
-        "target.build.cuda is not enabled",
-        "infrastructure",
-        None,
-    ),
-    ("build", f"LocalBuilder: {TRACEBACK}MemoryError", "infrastructure", None),
-    (
-        "build",
-        f"LocalBuilder: {TRACEBACK}RuntimeError: Compilation error:\nx.cu(3)",
-        "compile_error",
-        None,
-    ),
-    # LocalRunner
-    ("run", "LocalRunner: Timeout, killed after 7.5 seconds\n", "timeout", 7.5),
-    ("run", "LocalRunner: An exception occurred\nSubprocess terminated", "crash", None),
-    (
-        "run",
-        "LocalRunner: An exception occurred\nunpack requires a buffer of 4 bytes",
-        "crash",
-        None,
-    ),
-    (
-        "run",
-        f"LocalRunner: {TRACEBACK}AssertionError: \nNot equal to tolerance rtol=1e-05, atol=0\n",
-        "wrong_result",
-        None,
-    ),
-    (
-        "run",
-        f"LocalRunner: {TRACEBACK}AssertionError: \nArrays are not almost equal to 6 decimals",
-        "wrong_result",
-        None,
-    ),
-    ("run", "my runner: wrong answer in 3 of 16 elements", "wrong_result", None),
-    (
-        "run",
-        f"LocalRunner: {TRACEBACK}RuntimeError: CUDA: an illegal memory access was encountered",
-        "runtime_error",
-        None,
-    ),
-    (
-        "run",
-        "LocalRunner: An exception occurred\n'Traceback\\nKeyError: 3\\n'",
-        "runtime_error",
-        None,
-    ),
-    (
-        "run",
+BUILDER, RUNNER, RPC = (
+    f"{name}: {TRACEBACK}" for name in ("LocalBuilder", "LocalRunner", "RPCRunner")
+)
+
+#: (phase, kind, seconds) and the messages that are read so.
+MESSAGES = {
+    ("build", "timeout", 30.0): ["LocalBuilder: Timeout, killed after 30.0 seconds"],
+    ("build", "crash", None): ["LocalBuilder: An exception occurred\nSubprocess terminated"],
+    ("build", "compile_error", None): [
+        f"{BUILDER}tvm.error.InternalError: Check failed: (buffer) is false: no",
+        f"{BUILDER}RuntimeError: Compilation error:\nx.cu(3)",
+        "something",
+    ],
+    ("build", "infrastructure", None): [
+        f"{BUILDER}OSError: [Errno 28] No space left on device: '/tmp/x'",
+        f"{BUILDER}RuntimeError: Check failed: (bf) is false: target.build.cuda is not enabled",
+        f"{BUILDER}MemoryError",
+    ],
+    ("run", "timeout", 7.5): ["LocalRunner: Timeout, killed after 7.5 seconds\n"],
+    ("run", "timeout", None): [
         "LocalRunner: An exception occurred\n'Traceback\\nTimeoutError: by the device\\n'",
-        "timeout",
-        None,
-    ),
-    (
-        "run",
-        f"LocalRunner: {TRACEBACK}OSError: /tmp/x.so: cannot open shared object file: No such file",
-        "infrastructure",
-        None,
-    ),
-    (
-        "run",
-        f"LocalRunner: {TRACEBACK}RuntimeError: Compilation error:\nld: no",
-        "infrastructure",
-        None,
-    ),
-    (
-        "run",
-        f"LocalRunner: {TRACEBACK}tvm.error.InternalError: Device API cuda is not enabled.",
-        "infrastructure",
-        None,
-    ),
-    (
-        "run",
-        f"LocalRunner: {TRACEBACK}tvm.error.InternalError: CUDAError: "
-        "no CUDA-capable device is detected",
-        "infrastructure",
-        None,
-    ),
-    # RPCRunner
-    ("run", "RPCRunner: Timeout, killed after 10 seconds", "timeout", 10.0),
-    (
-        "run",
-        f"RPCRunner: {TRACEBACK}tvm.error.RPCSessionTimeoutError: "
+    ],
+    ("run", "timeout", 10.0): [
+        "RPCRunner: Timeout, killed after 10 seconds",
+        f"{RPC}tvm.error.RPCSessionTimeoutError: "
         "RPCSessionTimeoutError: Your 10s session has expired, try",
-        "timeout",
-        10.0,
-    ),
-    ("run", f"RPCRunner: {TRACEBACK}{TRACKER}", "infrastructure", None),
-    (
-        "run",
-        f"RPCRunner: {TRACEBACK}ConnectionRefusedError: [Errno 111] Connection refused",
-        "infrastructure",
-        None,
-    ),
-    (
-        "run",
-        f"RPCRunner: {TRACEBACK}RuntimeError: Cannot request android after 5 retry, last_error:x",
-        "infrastructure",
-        None,
-    ),
-    (
-        "run",
-        f"RPCRunner: {TRACEBACK}AttributeError: Unable to find function "
-        '"tvm.contrib.random.random_fill_for_measure" on the remote RPC server.',
-        "infrastructure",
-        None,
-    ),
-    (
-        "run",
-        f"RPCRunner: {TRACEBACK}tvm.error.RPCError: Error caught from RPC call:\n"
+    ],
+    ("run", "crash", None): [
+        "LocalRunner: An exception occurred\nSubprocess terminated",
+        "LocalRunner: An exception occurred\nunpack requires a buffer of 4 bytes",
+        f"{RPC}tvm.error.InternalError: Channel closes before we get needed bytes",
+    ],
+    ("run", "wrong_result", None): [
+        f"{RUNNER}AssertionError: \nNot equal to tolerance rtol=1e-05, atol=0\n",
+        f"{RUNNER}AssertionError: \nArrays are not almost equal to 6 decimals",
+        "my runner: wrong answer in 3 of 16 elements",
+    ],
+    ("run", "runtime_error", None): [
+        f"{RUNNER}RuntimeError: CUDA: an illegal memory access was encountered",
+        "LocalRunner: An exception occurred\n'Traceback\\nKeyError: 3\\n'",
+        f"{RPC}tvm.error.RPCError: Error caught from RPC call:\n"
         "ValueError: the kernel's argument 3 is misaligned",
-        "runtime_error",
-        None,
-    ),
-    (
-        "run",
-        f"RPCRunner: {TRACEBACK}tvm.error.InternalError: Channel closes before we get needed bytes",
-        "crash",
-        None,
-    ),
-    # others
-    ("run", "", "unknown", None),
-    ("unknown", "something", "unknown", None),
-    ("build", "something", "compile_error", None),
-    ("run", "something", "runtime_error", None),
-]
+        "something",
+    ],
+    ("run", "infrastructure", None): [
+        f"{RUNNER}OSError: /tmp/x.so: cannot open shared object file: No such file",
+        f"{RUNNER}RuntimeError: Compilation error:\nld: no",
+        f"{RUNNER}tvm.error.InternalError: Device API cuda is not enabled.",
+        f"{RUNNER}tvm.error.InternalError: CUDAError: no CUDA-capable device is detected",
+        f"{RPC}{TRACKER}",
+        f"{RPC}ConnectionRefusedError: [Errno 111] Connection refused",
+        f"{RPC}RuntimeError: Cannot request android after 5 retry, last_error:x",
+        f"{RPC}AttributeError: Unable to find function "
+        '"tvm.contrib.random.random_fill_for_measure" on the remote RPC server.',
+    ],
+    ("run", "unknown", None): [""],
+    ("unknown", "unknown", None): ["something"],
+}
+CASES = [(*key, message) for key, messages in MESSAGES.items() for message in messages]
 
 
-@pytest.mark.parametrize(("phase", "message", "kind", "seconds"), CASES)
-def test_texts_of_tvm(phase, message, kind, seconds):
+@pytest.mark.parametrize(("phase", "kind", "seconds", "message"), CASES)
+def test_texts_of_tvm(phase, kind, seconds, message):
     failure = classify(Phase(phase), message)
     assert (failure.kind, failure.seconds) == (FailureKind(kind), seconds)
     assert failure.phase == phase or phase == "unknown"
     assert failure.message == message
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        FailureKind.TIMEOUT,
-        FailureKind.CRASH,
-        FailureKind.COMPILE_ERROR,
-        FailureKind.INFRASTRUCTURE,
-    ],
-)
+@pytest.mark.parametrize("kind", ["timeout", "crash", "compile_error", "infrastructure"])
 @pytest.mark.parametrize("detail", ["", "signal 11, SIGSEGV"])
 def test_headlines_are_read_back(kind, detail):
-    text = (
-        headline(kind, 10.0021, detail) + "\nTraceback ...\nValueError: TimeoutError: wrong result"
+    text = headline(FailureKind(kind), 10.0021, detail)
+    failure = classify(
+        Phase.BUILD, text + "\nTraceback ...\nValueError: TimeoutError: wrong result"
     )
-    failure = classify(Phase.BUILD, text)
     assert (failure.kind, failure.seconds) == (kind, 10.002)
 
 
@@ -212,7 +120,7 @@ def test_a_full_disk_is_not_the_candidates_fault():
         ("somebody else: LocalRunner: x", Phase.UNKNOWN),
     ],
 )
-def test_the_speaker_tells_an_unknown_phase(message, phase):
+def test_the_speaker_gives_an_unknown_phase(message, phase):
     assert classify(Phase.UNKNOWN, message).phase is phase
 
 

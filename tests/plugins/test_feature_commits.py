@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fake_sets import Scheduled, Steps
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
 
 from tunedb.errors import NotFoundError, UsageError
 from tunedb.features import base
@@ -31,18 +33,18 @@ def sets(monkeypatch):
 
 @pytest.fixture
 def warnings(monkeypatch):
-    told = []
+    messages = []
     monkeypatch.setattr(
-        feature_commits._log, "log", lambda level, text, *args: told.append((level, text % args))
+        feature_commits._log,
+        "log",
+        lambda level, text, *args: messages.append((level, text % args)),
     )
-    return told
+    return messages
 
 
 @pytest.fixture
 def batch(tools):
     """A function that returns what a measure callback gets: a context, candidates, results."""
-    from tvm.s_tir import Schedule
-    from tvm.s_tir import meta_schedule as ms
 
     def batch(*tiles, n=16):
         mod = tools.matmul(n)
@@ -61,9 +63,9 @@ def batch(tools):
     return batch
 
 
-def test_rows_are_stored_with_the_batch(sets, batch, tmp_path):
+def test_rows_are_stored_with_the_batch(sets, batch, tmp_path, opened):
     names = ("fake.scheduled", "fake.steps")
-    with_features = Database(tmp_path / "a.db", features=names)
+    with_features = opened(tmp_path / "a.db", features=names)
     record(with_features._handle, *batch((4, 4), (2, 8), (4, 4)))
     store = with_features.store
     assert store.counts().measurements == 3
@@ -73,8 +75,6 @@ def test_rows_are_stored_with_the_batch(sets, batch, tmp_path):
     assert [r[0, 0] for r in store.features.rows(sets["fake.steps"], ids)] == [1, 2]
     # Those that TVM's AddToDatabase has stored before get theirs too.
     context, candidates, builds, runs = batch((8, 2))
-    from tvm.s_tir import meta_schedule as ms
-
     workload = with_features.commit_workload(context.mod)
     trace = candidates[0].sch.trace
     tuned = ms.database.TuningRecord(trace, workload, [1e-3], context.target)
@@ -82,7 +82,6 @@ def test_rows_are_stored_with_the_batch(sets, batch, tmp_path):
     record(with_features._handle, context, candidates, builds, runs)
     assert store.counts().measurements == 4
     assert store.programs.without_features(sets["fake.scheduled"]) == []
-    with_features.close()
 
 
 def test_no_features(sets, batch, tmp_path, opened):
@@ -91,7 +90,7 @@ def test_no_features(sets, batch, tmp_path, opened):
     assert database.store.features.sets() == []
 
 
-def test_failures_stop_nothing_and_are_said_once(sets, batch, tmp_path, warnings, opened):
+def test_failures_stop_nothing_and_are_reported_once(sets, batch, tmp_path, warnings, opened):
     broken = sets["fake.steps"]
     broken.rows = lambda programs: [ValueError("too hard") for _ in programs]
     sets["fake.scheduled"].nest_rows = lambda nest, *, gpu: np.full((1, 1), np.nan)
@@ -146,9 +145,5 @@ def test_the_default_is_the_scheduled_set(batch, tmp_path, opened):
     record(database._handle, *batch((4, 4), (2, 8)))
     (stored,) = database.store.features.sets()
     scheduled = base.feature_set("tunedb.scheduled")
-    assert (stored.name, stored.version, stored.programs) == (
-        "tunedb.scheduled",
-        scheduled.version,
-        2,
-    )
-    assert stored.columns == scheduled.columns
+    assert (stored.name, stored.programs) == ("tunedb.scheduled", 2)
+    assert (stored.version, stored.columns) == (scheduled.version, scheduled.columns)

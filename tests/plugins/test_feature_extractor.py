@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-import logging
 
 import numpy as np
 import pytest
 import te_programs
 import tvm
+from logged import logged
 from te_programs import KINDS, candidate
 from tvm.s_tir import meta_schedule as ms
 from tvm.script import tirx as T
@@ -59,27 +59,18 @@ def arrays(tensors):
     return [tensor.numpy() for tensor in tensors]
 
 
-pytestmark = pytest.mark.usefixtures("intrinsics")
-
-
 @pytest.fixture(scope="module")
 def sampled():
     return te_programs.sample("CBR-1", "llvm", 12)
 
 
 def test_signature_is_tvms():
-    ours, tvms = PerStoreFeature(), ms.feature_extractor.PerStoreFeature()
-    assert isinstance(ours, ms.FeatureExtractor)
+    assert isinstance(PerStoreFeature(), ms.FeatureExtractor)
     for options in ({}, {"buffers_per_store": 3}, {"extract_workload": True}):
         ours = PerStoreFeature(**options)
         tvms = ms.feature_extractor.PerStoreFeature(**options)
-        for name in (
-            "buffers_per_store",
-            "arith_intensity_curve_num_samples",
-            "cache_line_bytes",
-            "extract_workload",
-            "feature_vector_length",
-        ):
+        names = ("buffers_per_store", "arith_intensity_curve_num_samples", "cache_line_bytes")
+        for name in (*names, "extract_workload", "feature_vector_length"):
             assert getattr(ours, name) == getattr(tvms, name), (options, name)
     assert PerStoreFeature(1, 2, 3, True).feature_vector_length == 57 + 18 + 2 + 7 + 8
 
@@ -150,39 +141,24 @@ def test_programs_without_stores_have_no_rows():
     assert PerStoreFeature().extract_from(context_of(module(good)), []) is not None
 
 
-@pytest.fixture
-def warnings():
-    """Messages of the library's logger (pytest's own logging is off, see pyproject.toml)."""
-    found = []
-
-    class Handler(logging.Handler):
-        def emit(self, record):
-            found.append(record.getMessage())
-
-    handler = Handler(logging.WARNING)
-    logger = logging.getLogger("tunedb")
-    logger.addHandler(handler)
-    yield found
-    logger.removeHandler(handler)
-
-
 @pytest.mark.parametrize("num_threads", [1, 3])
-def test_a_failing_program_gets_zeros_and_a_warning(warnings, num_threads):
+def test_a_failing_program_gets_zeros_and_a_warning(num_threads):
     mods = [module(one) for one in (good, uneven, good, uneven, empty)]
     made = context_of(mods[0], "cuda", num_threads)
     extractor = PerStoreFeature(extract_workload=True)
-    found = arrays(extractor.extract_from(made, list(map(candidate, mods))))
+    with logged() as warnings:
+        found = arrays(extractor.extract_from(made, list(map(candidate, mods))))
     assert [array.shape[0] for array in found] == [1, 1, 1, 1, 0]
     assert not found[1].any()
     assert found[0].any()
-    assert len(warnings) == 1
-    assert warnings[0].startswith("2 of 5 candidates have no features and get zeros: ")
-    assert "same extent" in warnings[0]
+    (warning,) = warnings
+    assert warning.startswith("2 of 5 candidates have no features and get zeros: ")
+    assert "same extent" in warning
     with pytest.raises(RuntimeError, match="same extent"):  # TVM's own ends the search
         te_programs.per_store(made, [candidate(mods[1])])
 
 
-def test_rows_of_says_why():
+def test_rows_of_gives_reasons():
     mods = [module(good), module(uneven)]
     target = tvm.target.Target(KINDS["cuda"][0])
     rows, error = rows_of(mods, target, PER_STORE_TVM)

@@ -206,7 +206,7 @@ class _Irregular:
                     B[j] = B[j] + A[r]
 
 
-def test_what_cannot_be_taken_apart_keeps_its_init():
+def test_irregular_reductions_keep_their_init():
     rows = flat.get_itervar_feature(_Irregular)
     assert [row[0][1] for row in rows] == ["i", "k"]
     assert sorted(touches(rows)[0]) == ["A_0", "B_0", "B_1", "B_2"]

@@ -11,6 +11,7 @@ import orjson
 import pytest
 import tvm
 from effort import long
+from old_traces import as_of_0_13, without_upgrade
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
@@ -106,8 +107,38 @@ def merge_in(path, measurements, source=THEIRS, aliases=()):
                 )
 
 
+@pytest.fixture
+def merged(path, live, tools, opened):
+    """A function that merges their measurements and opens a handle."""
+
+    def merged(measurements, source=THEIRS, aliases=None):
+        merge_in(path, measurements, source, names(live[0]) if aliases is None else aliases)
+        return opened(path, target=tools.llvm)
+
+    return merged
+
+
+def renamed(trace):
+    """Return a trace of a module whose block has another name."""
+    instructions, decisions = join_trace(trace)
+    instructions = orjson.loads(orjson.dumps(instructions).replace(b'"C"', b'"another"'))
+    return split_trace(instructions, decisions)
+
+
+def answers_nothing(database, mod, tools):
+    assert not database.has_workload(mod)
+    assert database.query_schedule(mod, tools.llvm, "main") is None
+    assert tools.top(database, mod) == []
+
+
 def names(mod):
     return modules.aliases(mod, str(mod.script(show_meta=True)))
+
+
+def script_name(mod):
+    """The name that is the same in all releases of TVM."""
+    (script,) = [one for one in names(mod) if one.scheme == modules.SCRIPT]
+    return [script]
 
 
 def applies(record, mod):
@@ -122,11 +153,7 @@ def test_a_teams_records_after_a_merge(path, tmp_path, tools, monkeypatch, trust
     mod = tools.matmul()
     for name, one, seconds in (("team.db", mod, 0.25), ("tune.db", tools.matmul(8), 0.5)):
         with closing(Database(tmp_path / name, target=tools.llvm)) as database:
-            workload = database.commit_workload(one)
-            tile = (4, 4) if one is mod else (4, 2)
-            database.commit_tuning_record(
-                tools.record(one, workload, [seconds], tile=tile, target=tools.llvm)
-            )
+            tools.commit(database, one, [seconds], tile=(4, 4 if one is mod else 2))
     with tunedb.open(path) as store:
         report = merge(store, open_peer(tmp_path / "team.db"))
         assert report.new == 1, report
@@ -157,9 +184,6 @@ def test_a_teams_records_after_a_merge(path, tmp_path, tools, monkeypatch, trust
             assert tools.seconds(database.get_all_tuning_records()) == [[0.5]]
 
 
-# ---- bodies that must not be read ----------------------------------------------------------------
-
-
 @pytest.mark.parametrize("source", [THEIRS, VERIFIED], ids=["own", "verified"])
 @pytest.mark.parametrize("body", list(BODIES))
 @pytest.mark.parametrize("read_only", [False, True])
@@ -183,52 +207,40 @@ def test_promise_18_bodies_of_others_are_never_parsed(
 
 @pytest.mark.parametrize("body", list(SILENT))
 @pytest.mark.usefixtures("no_parser")
-def test_a_body_that_tells_nothing_answers_nothing(path, live, tools, body, opened):
+def test_an_unreadable_body_answers_nothing(path, live, tools, body, merged):
     """A name alone makes no workload the user's."""
     mod, measurement = live
-    merge_in(path, [theirs(measurement, SILENT[body](path.parent))], THEIRS, names(mod))
-    database = opened(path, target=tools.llvm)
-    assert not database.has_workload(mod)
-    assert database.query_schedule(mod, tools.llvm, "main") is None
-    assert database.get_top_k(database.commit_workload(mod), 5) == []
+    answers_nothing(merged([theirs(measurement, SILENT[body](path.parent))]), mod, tools)
     assert not (path.parent / "it-ran").exists()
 
 
 @pytest.mark.parametrize("body", list(BODIES))
 @pytest.mark.usefixtures("no_parser")
-def test_untrusted_ones_answer_nothing(path, live, tools, body, opened):
+def test_untrusted_ones_answer_nothing(live, tools, body, merged):
     mod, measurement = live
-    merge_in(path, [theirs(measurement, BODIES[body](mod))], FOREIGN, names(mod))
-    database = opened(path, target=tools.llvm)
-    assert not database.has_workload(mod)
-    assert database.query_schedule(mod, tools.llvm, "main") is None
-    assert database.get_top_k(database.commit_workload(mod), 5) == []
+    database = merged([theirs(measurement, BODIES[body](mod))], FOREIGN)
+    answers_nothing(database, mod, tools)
     assert database.get_all_tuning_records() == []
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_nothing_is_written_down_for_them(path, live, tools, opened):
+def test_nothing_is_written_down_for_them(live, merged):
     """Neither a script nor a name: those would make them look like an own source's."""
     mod, measurement = live
-    merge_in(path, [theirs(measurement, b"garbage")], THEIRS)
-    database = opened(path, target=tools.llvm)
+    database = merged([theirs(measurement, b"garbage")], aliases=())
     assert not database.has_workload(mod)
     assert database.store.names.aliases(1) == []
     assert database.store.workloads.get(1).script is None
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_equal_bytes_are_the_users_own_module(path, live, tools, opened):
+def test_equal_bytes_are_the_users_own_module(live, tools, merged):
     """A JSON log has no names; the graph that the user's module makes is the same, byte by byte."""
     mod, measurement = live
-    merge_in(path, [theirs(measurement, measurement.program.workload.body)])
-    database = opened(path, target=tools.llvm)
+    database = merged([theirs(measurement, measurement.program.workload.body)], aliases=())
     record = database.query_tuning_record(mod, tools.llvm, "main")
     assert tools.seconds([record]) == [[0.25]]
     applies(record, mod)
-
-
-# ---- among all records ---------------------------------------------------------------------------
 
 
 def test_all_records_have_those_with_an_own_module(path, live, tools, opened):
@@ -236,16 +248,16 @@ def test_all_records_have_those_with_an_own_module(path, live, tools, opened):
     merge_in(path, [theirs(measurement, strange(mod))], THEIRS, names(mod))
     merge_in(path, [theirs(measurement, b"of something else", 0.125)])
     database = opened(path, target=tools.llvm)
-    told = []
+    warnings = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records._log, "warning", lambda *words: told.append(words[0] % words[1:]))
+        patch.setattr(records._log, "warning", lambda *words: warnings.append(words[0] % words[1:]))
         assert database.get_all_tuning_records() == []
-        (warning,) = told
+        (warning,) = warnings
         assert "2 records of 2 workloads are left out: it came from others" in warning
-        told.clear()
+        warnings.clear()
         database.commit_workload(mod)
         (record,) = database.get_all_tuning_records()
-        assert "1 records of 1 workloads" in told[0]
+        assert "1 records of 1 workloads" in warnings[0]
         applies(record, mod)
         pruned = ms.database.MemoryDatabase()
         database.dump_pruned(pruned)
@@ -300,10 +312,7 @@ def test_measuring_again_does_not_vouch_for_a_body(path, live, tools, source, op
     mod, measurement = live
     merge_in(path, [theirs(measurement, strange(mod))], source, names(mod))
     foreign = source is FOREIGN
-    with (
-        tunedb.open(path) as store,
-        Revalidation(store, repeat=1, max_workers=1) as revalidation,
-    ):
+    with tunedb.open(path) as store, Revalidation(store, repeat=1, max_workers=1) as revalidation:
         assert revalidation.workloads_of(tools.matmul(8), tools.llvm, foreign=foreign) == []
         (ids,) = revalidation.workloads_of(mod, tools.llvm, foreign=foreign)
         (verdict,) = revalidation.run(ids, 1, 1, foreign=foreign)
@@ -317,56 +326,43 @@ def test_measuring_again_does_not_vouch_for_a_body(path, live, tools, source, op
     applies(database.query_tuning_record(mod, tools.llvm, "main"), mod)
 
 
-# ---- names that lie ------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("no_parser")
-def test_a_name_that_lies(path, live, tools, opened):
+def test_a_name_that_lies(live, tools, merged):
     """The best record is of another module: it does not replay, and the next best answers."""
     mod, measurement = live
-    instructions, decisions = join_trace(measurement.program.trace)
-    instructions = orjson.loads(orjson.dumps(instructions).replace(b'"C"', b'"another"'))
-    wrong = split_trace(instructions, decisions)
-    lies = [
-        theirs(measurement, strange(mod), 0.001, trace=wrong),
-        theirs(measurement, strange(mod)),
-    ]
-    merge_in(path, lies, THEIRS, names(mod))
-    database = opened(path, target=tools.llvm)
+    wrong = renamed(measurement.program.trace)
+    database = merged(
+        [theirs(measurement, strange(mod), 0.001, trace=wrong), theirs(measurement, strange(mod))]
+    )
     assert "T.parallel" in database.query_schedule(mod, tools.llvm, "main").mod.script()
     (row,) = database.store.quarantine.rows()
     assert "record 1 cannot be rebuilt" in row.item.reason
     workload = database.commit_workload(mod)
     # The module that is committed has another Workload object, but the same blocks.
     database.query_schedule(mod, tools.llvm, "main")
-    assert tools.seconds(database.get_top_k(workload, 5)) == [[0.25]]
+    assert tools.top(database, workload) == [[0.25]]
 
 
-def test_another_module_under_that_name_may_fit(path, tools, live, opened):
+def test_another_module_under_that_name_may_fit(tools, live, merged):
     """Names of blocks are outside TVM's hash: what fails on one module is tried on the next."""
     mod, measurement = live
     other = tools.matmul(block="another")
-    instructions, decisions = join_trace(measurement.program.trace)
-    instructions = orjson.loads(orjson.dumps(instructions).replace(b'"C"', b'"another"'))
-    record = theirs(measurement, strange(mod), 0.125, trace=split_trace(instructions, decisions))
+    trace = renamed(measurement.program.trace)
     assert modules.structural_hash(mod, "structural") == modules.structural_hash(
         other, "structural"
     )
-    merge_in(path, [record], THEIRS, names(mod))
-    database = opened(path, target=tools.llvm)
+    database = merged([theirs(measurement, strange(mod), 0.125, trace=trace)])
     for one in (mod, other):
         database.commit_workload(one)
-    assert database.query_schedule(mod, tools.llvm, "main") is None
-    assert database.query_schedule(other, tools.llvm, "main") is not None
-    assert database.query_schedule(mod, tools.llvm, "main") is None
+    served = [database.query_schedule(one, tools.llvm, "main") for one in (mod, other, mod)]
+    assert [one is not None for one in served] == [False, True, False]
 
 
-def test_a_row_with_the_names_of_two_modules(path, live, tools, opened):
+def test_a_row_with_the_names_of_two_modules(live, tools, merged):
     """It answers for the one whose structure it has."""
     mod, measurement = live
     small = tools.matmul(8)
-    merge_in(path, [theirs(measurement, strange(mod))], THEIRS, [*names(mod), *names(small)])
-    database = opened(path, target=tools.llvm)
+    database = merged([theirs(measurement, strange(mod))], aliases=[*names(mod), *names(small)])
     for _ in range(2):
         record = database.query_tuning_record(mod, tools.llvm, "main")
         tvm.ir.assert_structural_equal(record.workload.mod, mod)
@@ -390,38 +386,24 @@ def test_a_name_on_an_own_row_does_nothing(path, live, tools, opened):
     assert database.query_tuning_record(mod, tools.llvm, "main") is not None
 
 
-def test_what_is_measured_belongs_to_the_own_module(path, live, tools, opened):
+def test_new_measurements_belong_to_the_own_module(live, tools, merged):
     """Not to their row, whose body is somebody else's word."""
     mod, measurement = live
-    merge_in(path, [theirs(measurement, strange(mod))], THEIRS, names(mod))
-    database = opened(path, target=tools.llvm)
+    database = merged([theirs(measurement, strange(mod))])
     workload = database.query_tuning_record(mod, tools.llvm, "main").workload
-    database.commit_tuning_record(
-        tools.record(mod, workload, [0.1], tile=(8, 2), target=tools.llvm)
-    )
+    database.commit_tuning_record(tools.record(mod, workload, [0.1], tile=(8, 2)))
     *_, last = database.store.records.iterate()
     assert last.measurement.program.workload.digest == modules.to_workload(mod).digest
-    assert tools.seconds(database.get_top_k(workload, 5)) == [[0.1], [0.25]]
-
-
-# ---- other releases and other targets ------------------------------------------------------------
+    assert tools.top(database, workload) == [[0.1], [0.25]]
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_records_of_another_release_are_served_by_script(path, live, tools, opened):
+def test_records_of_another_release_are_served_by_script(live, tools, merged):
     """A structural hash is one of its release; the digest of the script is the same in all."""
     mod, measurement = live
-    instructions, decisions = join_trace(measurement.program.trace)
-    old = [list(one) for one in instructions]
-    for one in old:
-        if one[0] == "GetSBlock":
-            one[0] = "GetBlock"
-        if one[0] == "Split":
-            one[2] = one[2][:1]
-    record = theirs(measurement, crashing(mod), version="0.26.0", trace=split_trace(old, decisions))
-    (script,) = [one for one in names(mod) if one.scheme == modules.SCRIPT]
-    merge_in(path, [record], VERIFIED, [script])
-    database = opened(path, target=tools.llvm)
+    trace = as_of_0_13(measurement.program.trace)
+    record = theirs(measurement, crashing(mod), version="0.26.0", trace=trace)
+    database = merged([record], VERIFIED, script_name(mod))
     assert database.has_workload(mod)
     (found,) = database.get_top_k(database.commit_workload(mod), 5)
     applies(found, mod)
@@ -430,48 +412,42 @@ def test_records_of_another_release_are_served_by_script(path, live, tools, open
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_they_stand_beside_own_ones(path, live, tools, opened):
+def test_they_stand_beside_own_ones(live, tools, merged):
     mod, measurement = live
-    (script,) = [one for one in names(mod) if one.scheme == modules.SCRIPT]
-    merge_in(path, [theirs(measurement, crashing(mod), version="0.26.0")], THEIRS, [script])
-    database = opened(path, target=tools.llvm)
+    record = theirs(measurement, crashing(mod), version="0.26.0")
+    database = merged([record], aliases=script_name(mod))
     workload = database.commit_workload(mod)
     for seconds, tile in ((0.125, (8, 2)), (0.5, (2, 8))):
-        database.commit_tuning_record(
-            tools.record(mod, workload, [seconds], tile=tile, target=tools.llvm)
-        )
+        tools.commit(database, mod, [seconds], tile=tile)
     top = database.get_top_k(workload, 5)
     assert tools.seconds(top) == [[0.125], [0.25], [0.5]]
     assert all(one.workload.same_as(workload) for one in top)
 
 
-def test_a_trace_that_cannot_be_upgraded_is_left_out(path, live, tools, opened):
+def test_a_trace_that_cannot_be_upgraded_is_left_out(live, tools, merged):
     mod, measurement = live
-    instructions, decisions = join_trace(measurement.program.trace)
-    gone = [*instructions[:1], ["SetAxisSeparator", ["b0"], [0, 1, [1]], []], *instructions[1:]]
-    moved = [[index + 1, value] for index, value in decisions]
-    found = [
-        theirs(measurement, crashing(mod), 0.01, version="0.26.0", trace=split_trace(gone, moved)),
-        theirs(measurement, crashing(mod), version="0.26.0"),
-    ]
-    merge_in(path, found, THEIRS, names(mod))
-    database = opened(path, target=tools.llvm)
-    assert tools.seconds(database.get_top_k(database.commit_workload(mod), 5)) == [[0.25]]
+    gone = without_upgrade(measurement.program.trace)
+    database = merged(
+        [
+            theirs(measurement, crashing(mod), 0.01, version="0.26.0", trace=gone),
+            theirs(measurement, crashing(mod), version="0.26.0"),
+        ]
+    )
+    assert tools.top(database, mod) == [[0.25]]
 
 
-def test_records_of_another_target_answer_only_when_asked(path, live, tools):
+def test_records_of_another_target_answer_only_when_asked(path, live, tools, opened):
     mod, measurement = live
-    near = Target.from_config(modules.plain(tools.llvm_other.export()))
-    far = Target.from_config(modules.plain(tools.llvm_newer.export()))
+    near, far = (
+        Target.from_config(modules.plain(target.export()))
+        for target in (tools.llvm_other, tools.llvm_newer)
+    )
     found = [
         theirs(measurement, strange(mod), 0.25, target=near),
         theirs(measurement, strange(mod), 0.125, target=far),
     ]
     merge_in(path, found, THEIRS, names(mod))
-    for fallback, wanted in (("exact", []), ("compatible", [[0.25]])):
-        database = Database(path, target=tools.llvm, fallback=fallback)
-        workload = database.commit_workload(mod)
-        assert tools.seconds(database.get_top_k(workload, 5)) == wanted
-        best = database.query_tuning_record(mod, tools.llvm, "main")
-        assert (best is not None) == bool(wanted)
-        database.close()
+    for fallback, best in (("exact", None), ("compatible", [0.25])):
+        database = opened(path, target=tools.llvm, fallback=fallback)
+        assert tools.top(database, mod) == ([best] if best else [])
+        assert tools.best(database, mod) == best

@@ -10,8 +10,6 @@ import types
 
 import pytest
 
-pytest.importorskip("tvm")
-
 from tunedb.plugins.metaschedule import intrinsics
 from tunedb.plugins.metaschedule.intrinsics import load_intrinsics, needs_intrinsics
 from tunedb.records import Trace
@@ -24,7 +22,7 @@ def frozen(stack):
 
 
 def test_the_frames_of_an_import_are_found_without_a_search(tmp_path, monkeypatch):
-    """And what is said of them is what inspect says after its search."""
+    """They equal those that inspect finds by its search."""
     (tmp_path / "asks.py").write_text("import inspect\nSTACK = inspect.stack()\n")
     monkeypatch.syspath_prepend(tmp_path)
     frozen_files = [f"<frozen importlib.{name}>" for name in ("_bootstrap", "_bootstrap_external")]
@@ -36,13 +34,13 @@ def test_the_frames_of_an_import_are_found_without_a_search(tmp_path, monkeypatc
     monkeypatch.delitem(sys.modules, PACKAGE, raising=False)
     monkeypatch.setattr(intrinsics, "import_module", lambda name: None)
     load_intrinsics()
-    told = frozen(importlib.import_module("asks").STACK)
+    frames = frozen(importlib.import_module("asks").STACK)
     monkeypatch.delitem(sys.modules, "asks")
 
     assert {*frozen_files, "<ast>"} <= inspect.modulesbyfile.keys()
-    assert {frame.filename for frame in told} == set(frozen_files)
-    assert [frame[1:] for frame in told] == [frame[1:] for frame in searched]
-    modules = {inspect.getmodule(frame.frame, frame.filename) for frame in told}
+    assert {frame.filename for frame in frames} == set(frozen_files)
+    assert [frame[1:] for frame in frames] == [frame[1:] for frame in searched]
+    modules = {inspect.getmodule(frame.frame, frame.filename) for frame in frames}
     assert modules == {importlib._bootstrap, importlib._bootstrap_external}
 
 
@@ -62,7 +60,7 @@ def test_the_frames_of_the_caller_are_not_below_it(monkeypatch):
     assert __file__ not in files
 
 
-def test_what_is_loaded_needs_no_thread(monkeypatch):
+def test_loaded_intrinsics_need_no_thread(monkeypatch):
     """Replaying asks for each program that tensorizes."""
     monkeypatch.setitem(sys.modules, PACKAGE, types.ModuleType(PACKAGE))
     monkeypatch.setattr(intrinsics, "ThreadPoolExecutor", None)

@@ -19,8 +19,6 @@ from tunedb.features.scheduled import SCHEDULED
 from tunedb.plugins.metaschedule.features import ir
 from tunedb.plugins.metaschedule.features import rows as features
 
-pytestmark = pytest.mark.usefixtures("intrinsics")
-
 
 def modules(kind, name, count):
     """Return random schedules of a workload."""
@@ -112,18 +110,36 @@ def test_expressions_may_be_deep_but_not_endless():
         ir.read(chain(3000))
 
 
-def test_types_that_are_not_known_are_walked_and_counted():
+@pytest.fixture
+def unknown():
+    """A function with a tuple, an expression that no extractor understands."""
     buffer = tirx.decl_buffer((4,), "float32", name="B")
     inner = tirx.BufferStore(buffer, buffer[0] + buffer[1], [2])
-    # A tuple is an expression that no extractor understands.
-    stmt = tirx.SeqStmt([inner, tirx.Evaluate(tvm.ir.Tuple([buffer[3], buffer[2]]))])
-    nest = ir.read(tirx.PrimFunc([buffer], stmt))
+    odd = tirx.Evaluate(tvm.ir.Tuple([buffer[3], buffer[2]]))
+    return tirx.PrimFunc([buffer], tirx.SeqStmt([inner, odd]))
+
+
+def test_unknown_types_are_walked_and_counted(unknown):
+    nest = ir.read(unknown)
     assert ir.unknown_types(nest) == {"ir.Tuple": 1}
     assert sum(node["op"] == Op.OP_LOAD for node in nest.dump()["nodes"]) == 4
 
 
+def test_unknown_types_are_reported_once(unknown, monkeypatch):
+    mod = tvm.IRModule({"main": unknown})
+    warnings = []
+    monkeypatch.setattr(
+        features._log, "warning", lambda text, *parts: warnings.append(text % parts)
+    )
+    monkeypatch.setattr(features, "_reported", set())
+    for _ in range(2):
+        (rows,) = features.rows_of([mod], tvm.target.Target({"kind": "llvm"}), SCHEDULED)
+        assert rows.shape == (1, 164)
+    assert warnings == ["programs have nodes of type ir.Tuple; only their parts are read"]
+
+
 @pytest.mark.parametrize("thing", [None, 3, "module", object(), tirx.const(1, "int32")])
-def test_other_things_are_refused(thing):
+def test_other_types_are_refused(thing):
     with pytest.raises(TypeError, match="an IRModule or PrimFunc"):
         ir.read(thing)
 
@@ -183,18 +199,3 @@ def test_reading_leaves_reference_counts_alone():
         ir.read(mod)
     assert sys.getrefcount(body) == before
     assert_read(mod)
-
-
-def test_types_that_are_not_known_are_reported_once(monkeypatch):
-    buffer = tirx.decl_buffer((4,), "float32", name="B")
-    odd = tirx.Evaluate(tvm.ir.Tuple([buffer[3], buffer[2]]))
-    stmt = tirx.SeqStmt([tirx.BufferStore(buffer, buffer[0] + buffer[1], [2]), odd])
-    mod = tvm.IRModule({"main": tirx.PrimFunc([buffer], stmt)})
-    target = tvm.target.Target({"kind": "llvm"})
-    said = []
-    monkeypatch.setattr(features._log, "warning", lambda text, *parts: said.append(text % parts))
-    monkeypatch.setattr(features, "_reported", set())
-    for _ in range(2):
-        (rows,) = features.rows_of([mod], target, SCHEDULED)
-        assert rows.shape == (1, 164)
-    assert said == ["programs have nodes of type ir.Tuple; only their parts are read"]

@@ -13,7 +13,7 @@ def test_kernels_never_reach_tvm(tmp_path, tools):
     path, mod = tmp_path / "tune.db", tools.matmul()
     with Database(path, target=tools.llvm) as database:
         workload = database.commit_workload(mod)
-        record = tools.record(mod, workload, [0.25], target=tools.llvm)
+        record = tools.record(mod, workload, [0.25])
         database.commit_tuning_record(record)
         with tunedb.open(path) as store:
             (target_id,) = store.lookup.targets()
@@ -42,5 +42,5 @@ def test_kernels_do_not_bind_a_handle(tmp_path, tools):
         store.records.add([Measurement(program, (1e-9,))], Source("kernels"))
     with Database(path) as database:
         assert database.get_all_tuning_records() == []
-        workload = tools.commit(database, mod, [0.25], target=tools.llvm)
+        workload = tools.commit(database, mod, [0.25])
         assert [float(r.run_secs[0]) for r in database.get_top_k(workload, 5)] == [0.25]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
+import tvm
+import tvm_ffi
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
@@ -18,7 +22,7 @@ TILES = [(16, 1), (8, 2), (4, 4), (2, 8), (1, 16)]
 
 
 class Tuner:
-    """A handle on a database that measures what it is told."""
+    """A handle on a database that stores given measurements."""
 
     def __init__(self, path, tools, *, session=None, **options):
         self.tools = tools
@@ -51,6 +55,13 @@ def scheduled(mod, trace):
     return schedule.mod
 
 
+def known_of(tuner, mod, count, **options):
+    """Return what another run knows of a module: so many programs."""
+    known = Known(tuner.handle, **options)
+    assert known.prepare(mod, tuner.tools.llvm) == count
+    return known
+
+
 @pytest.fixture
 def tuner(sqlite_file, tools):
     """A function that opens the database once more, as another tuning run would."""
@@ -65,7 +76,7 @@ def tuner(sqlite_file, tools):
         one.close()
 
 
-def test_what_an_earlier_run_measured_is_known(tuner, tools):
+def test_measurements_of_earlier_runs_are_known(tuner, tools):
     mod = tools.matmul(16)
     first = tuner()
     mods = [first.measure(mod, tile, (0.001 * n, 0.002)) for n, tile in enumerate(TILES[:4], 1)]
@@ -100,11 +111,11 @@ def test_a_task_may_be_a_function_and_need_not_be_stored(tuner, tools):
 
 def test_the_best_record_of_a_program_counts(tuner, tools):
     mod, one = tools.matmul(16), tuner()
+    one.measure(mod, (4, 4), failure=Failure(FailureKind.TIMEOUT, Phase.RUN, "busy"))
     found = one.measure(mod, (4, 4), (0.003,))
     one.measure(mod, (4, 4), (0.002,))
     one.measure(mod, (4, 4), failure=Failure(FailureKind.CRASH, Phase.RUN, "once"))
-    known = Known(tuner().handle)
-    assert known.prepare(mod, tools.llvm) == 1
+    known = known_of(tuner(), mod, 1)
     assert known.find(found, tools.llvm).run_secs == (0.002,)
     one.measure(mod, (4, 4), (0.001,))
     known.refresh()
@@ -122,8 +133,7 @@ def test_another_trace_of_the_same_module_is_known(tuner, tools):
     record.trace.apply_to_schedule(schedule, remove_postproc=False)
     longer = schedule.trace
     found = one.keep(mod, workload, ms.database.TuningRecord(longer, workload), (0.001,))
-    known = Known(tuner().handle)
-    known.prepare(mod, tools.llvm)
+    known = known_of(tuner(), mod, 1)
     assert known.find(scheduled(mod, record.trace), tools.llvm).run_secs == (0.001,)
     one.keep(mod, workload, record, (0.0005,))
     known.refresh()
@@ -136,48 +146,32 @@ def test_failures_that_lie_in_the_program_are_known(tuner, tools, kind):
     failure = Failure(kind, Phase.RUN, "words", 3.0)
     found = one.measure(mod, (4, 4), failure=failure)
     known = Known(tuner().handle)
-    told = kind not in (FailureKind.INFRASTRUCTURE, FailureKind.UNKNOWN)
-    assert known.prepare(mod, tools.llvm) == told
+    is_known = kind not in (FailureKind.INFRASTRUCTURE, FailureKind.UNKNOWN)
+    assert known.prepare(mod, tools.llvm) == is_known
     program = known.find(found, tools.llvm)
-    assert (program is not None) is told
-    if told:
+    assert (program is not None) is is_known
+    if is_known:
         assert (program.failed, program.run_secs, program.failure) == (True, None, failure)
 
 
 def test_a_failure_without_a_cause_is_tried_again(tuner, tools):
-    mod, one = tools.matmul(16), tuner()
-    workload = one.handle.commit_workload(mod)
-    one.database.commit_tuning_record(
-        tools.record(mod, workload, [1e10], tile=(4, 4), target=tools.llvm)
-    )
-    assert Known(tuner().handle).prepare(mod, tools.llvm) == 0
-
-
-def test_a_program_that_ran_once_is_no_failure(tuner, tools):
-    mod, one = tools.matmul(16), tuner()
-    one.measure(mod, (4, 4), failure=Failure(FailureKind.TIMEOUT, Phase.RUN, "busy"))
-    found = one.measure(mod, (4, 4), (0.001,))
-    known = Known(tuner().handle)
-    known.prepare(mod, tools.llvm)
-    assert known.find(found, tools.llvm).run_secs == (0.001,)
+    mod = tools.matmul(16)
+    tools.commit(tuner().database, mod, [1e10])
+    known_of(tuner(), mod, 0)
 
 
 def test_times_of_other_machines_are_not_used(tuner, tools):
     mod = tools.matmul(16)
     elsewhere = Session("elsewhere", 1, b'{"cores":96,"cpu":"another"}')
     found = tuner(session=elsewhere).measure(mod, (4, 4))
-    here = Known(tuner().handle)
-    assert here.prepare(mod, tools.llvm) == 0
-    assert here.find(found, tools.llvm) is None
-    there = Known(tuner(session=Session("again", 2, elsewhere.fingerprint)).handle)
-    assert there.prepare(mod, tools.llvm) == 1
+    assert known_of(tuner(), mod, 0).find(found, tools.llvm) is None
+    known_of(tuner(session=Session("again", 2, elsewhere.fingerprint)), mod, 1)
 
 
 def test_programs_for_other_targets_are_not_known(tuner, tools):
     mod = tools.matmul(16)
     found = tuner(target=tools.llvm_other).measure(mod, (4, 4))
-    known = Known(tuner().handle)
-    assert known.prepare(mod, tools.llvm) == 0
+    known = known_of(tuner(), mod, 0)
     assert known.prepare(mod, tools.llvm_other) == 1
     assert known.find(found, tools.llvm) is None
     assert known.find(found, tools.llvm_other) is not None
@@ -186,8 +180,7 @@ def test_programs_for_other_targets_are_not_known(tuner, tools):
 def test_all_is_measured_when_that_is_asked_for(tuner, tools):
     mod = tools.matmul(16)
     found = tuner().measure(mod, (4, 4))
-    known = Known(tuner().handle, remeasure=True)
-    assert known.prepare(mod, tools.llvm) == 0
+    known = known_of(tuner(), mod, 0, remeasure=True)
     known.refresh()
     assert known.find(found, tools.llvm) is None
 
@@ -201,8 +194,7 @@ def test_programs_that_do_not_replay_are_left_out(tuner, tools):
     one.handle.record_batch(
         [Candidate(workload, wrong.trace, tools.llvm, wrong.args_info, (0.001,))]
     )
-    known = Known(tuner().handle)
-    assert known.prepare(mod, tools.llvm) == 1
+    known = known_of(tuner(), mod, 1)
     assert known.find(found, tools.llvm) is not None
     assert known.prepare(mod, tools.llvm) == 1
 
@@ -210,55 +202,45 @@ def test_programs_that_do_not_replay_are_left_out(tuner, tools):
 def test_equal_workloads_with_other_names_share_their_programs(tuner, tools):
     mod, renamed = tools.matmul(16), tools.matmul(16, block="another")
     found = tuner().measure(renamed, (4, 4), block="another")
-    known = Known(tuner().handle)
-    assert known.prepare(mod, tools.llvm) == 1
+    known = known_of(tuner(), mod, 1)
     assert known.find(found, tools.llvm) is not None
 
 
 @pytest.mark.parametrize("equality", ["structural", "ignore-tensor", "anchor-block"])
-def test_schedules_are_told_apart_under_every_equality(tuner, tools, equality):
+def test_schedules_are_distinguished_under_every_equality(tuner, tools, equality):
     """All schedules of a module have equal anchor blocks."""
     mod = tools.matmul(16)
     one = tuner(module_equality=equality)
     mods = [one.measure(mod, tile, (0.001 * n,)) for n, tile in enumerate(TILES[:3], 1)]
-    known = Known(tuner(module_equality=equality).handle)
-    assert known.prepare(mod, tools.llvm) == 3
+    known = known_of(tuner(module_equality=equality), mod, 3)
     found = [known.find(each, tools.llvm).run_secs for each in mods]
     assert found == [(0.001,), (0.002,), (0.003,)]
 
 
-def test_a_hash_alone_is_not_believed(tuner, tools, monkeypatch):
+def test_equal_hashes_are_compared_in_full(tuner, tools, monkeypatch):
     mod, one = tools.matmul(16), tuner()
     mods = [one.measure(mod, tile, (0.001 * n,)) for n, tile in enumerate(TILES[:3], 1)]
     monkeypatch.setattr(Known, "_hash", lambda *_: 7)
-    known = Known(one.handle)
-    known.prepare(mod, tools.llvm)
+    known = known_of(one, mod, 3)
     assert [known.find(each, tools.llvm).run_secs[0] for each in mods] == [0.001, 0.002, 0.003]
     assert known.find(mod, tools.llvm) is None
 
 
-def test_others_are_heard_of_between_batches_and_oneself_at_the_next_run(tuner, tools):
+def test_records_of_others_are_known_after_a_refresh(tuner, tools):
     mod, mine, theirs = tools.matmul(16), tuner(), tuner(session=new_session_like())
     first = mine.measure(mod, TILES[0])
     mine.handle.use_session(new_session_like())
-    known = Known(mine.handle)
-    assert known.prepare(mod, tools.llvm) == 1
+    known = known_of(mine, mod, 1)
     own, other = mine.measure(mod, TILES[1]), theirs.measure(mod, TILES[2])
     known.refresh()
-    assert [known.find(one, tools.llvm) is not None for one in (first, own, other)] == [
-        True,
-        False,
-        True,
-    ]
+    found = [known.find(one, tools.llvm) is not None for one in (first, own, other)]
+    assert found == [True, False, True]
     assert known.prepare(mod, tools.llvm) == 3
     assert known.find(own, tools.llvm) is not None
 
 
 def new_session_like():
     """Return another session of this machine, as tunedb's handles make them."""
-    import tvm
-    import tvm_ffi
-
     return new_session(
         tvm=str(tvm.__version__),
         tvm_ffi=str(tvm_ffi.__version__),
@@ -269,17 +251,12 @@ def new_session_like():
 
 def test_threads_replay_as_one_does(tuner, tools):
     """The same programs are known, however many threads replay and ask."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    mod, one = tools.matmul(64), tuner()
+    one, mods = tuner(), []
     tiles = [(2**i, 64 >> i) for i in range(3, 7)]
-    mods = []
-    for target_block in ("C", "X"):
-        mod = tools.matmul(64, block=target_block)
-        mods += [one.measure(mod, tile, block=target_block) for tile in tiles]
-    known = {n: Known(tuner().handle, threads=n) for n in (1, 8)}
-    for each in known.values():
-        assert each.prepare(mod, tools.llvm) == len(mods)
+    for block in ("C", "X"):
+        mod = tools.matmul(64, block=block)
+        mods += [one.measure(mod, tile, block=block) for tile in tiles]
+    known = {n: known_of(tuner(), mod, len(mods), threads=n) for n in (1, 8)}
     with ThreadPoolExecutor(4) as pool:
         asked = [
             list(pool.map(lambda m, k=k: k.find(m, tools.llvm), mods * 4)) for k in known.values()

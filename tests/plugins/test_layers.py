@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 
 import pytest
 import tvm
-from builders import copied
+from builders import copied, sql
+from logged import logged
 from sqlalchemy.engine import make_url
 from tvm import relax
 from tvm.s_tir import Schedule
@@ -18,6 +18,7 @@ from tunedb.errors import StorageError, TargetError, UnreachableError, UsageErro
 from tunedb.exchange.peers import open_layer
 from tunedb.plugins.metaschedule import Database, modules
 from tunedb.plugins.metaschedule.deploy.apply import compile, schedule
+from tunedb.plugins.metaschedule.search import schedule_queries
 from tunedb.plugins.metaschedule.search.warm_start import warm_drafts
 from tunedb.plugins.metaschedule.tune import defaults
 from tunedb.programs.workload_info import signature_of
@@ -37,20 +38,6 @@ def team_url(request, tmp_path):
     return request.getfixturevalue("postgres_url")
 
 
-@contextmanager
-def logged(level=logging.WARNING):
-    """Yield the messages that tunedb logs."""
-    told = []
-    handler = logging.Handler(level)
-    handler.emit = lambda record: told.append(record.getMessage())
-    log = logging.getLogger("tunedb")
-    log.addHandler(handler)
-    try:
-        yield told
-    finally:
-        log.removeHandler(handler)
-
-
 def fill(url, tools, mod, *found, target=None, **options):
     """Let a team measure a module: times and inner tiles."""
     target = tools.llvm if target is None else target
@@ -64,76 +51,68 @@ def fill(url, tools, mod, *found, target=None, **options):
             )
 
 
-# ---- who answers ---------------------------------------------------------------------------------
+@pytest.fixture
+def layered(own_path, tools, opened):
+    """A function that opens the own database with layers behind it."""
+    return lambda *layers, **options: opened(
+        own_path, target=tools.llvm, layers=list(layers), **options
+    )
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_a_layer_answers_where_the_own_file_has_nothing(own_path, team_url, tools):
+def test_a_layer_answers_where_the_own_file_has_nothing(team_url, tools, layered):
     mod = tools.matmul()
     fill(team_url, tools, mod, (0.5, 4), (0.25, 8), (0.75, 2))
-    with closing(Database(own_path, target=tools.llvm, layers=[team_url])) as database:
-        assert database.has_workload(mod)
-        assert not database.has_workload(tools.matmul(8))
-        best = database.query_tuning_record(mod, tools.llvm, "main")
-        assert tools.seconds([best]) == [[0.25]]
-        assert best.target.same_as(tools.llvm)
-        assert "T.parallel" in database.query_schedule(mod, tools.llvm, "main").mod.script()
-        assert database.query_ir_module(mod, tools.llvm, "main") is not None
-        workload = database.commit_workload(mod)
-        top = database.get_top_k(workload, 2)
-        assert tools.seconds(top) == [[0.25], [0.5]]
-        assert len(database.get_top_k(workload, 10)) == 3
-        assert database.get_top_k(workload, 0) == []
-        for record in top:
-            assert record.workload.same_as(workload)
-            record.trace.apply_to_schedule(Schedule(mod), remove_postproc=False)
-        # The rest is of the own database.
-        assert len(database) == 0
-        assert database.get_all_tuning_records() == []
+    database = layered(team_url)
+    assert database.has_workload(mod)
+    assert not database.has_workload(tools.matmul(8))
+    best = database.query_tuning_record(mod, tools.llvm, "main")
+    assert tools.seconds([best]) == [[0.25]]
+    assert best.target.same_as(tools.llvm)
+    assert "T.parallel" in database.query_schedule(mod, tools.llvm, "main").mod.script()
+    assert database.query_ir_module(mod, tools.llvm, "main") is not None
+    workload = database.commit_workload(mod)
+    top = database.get_top_k(workload, 2)
+    assert tools.seconds(top) == [[0.25], [0.5]]
+    assert len(database.get_top_k(workload, 10)) == 3
+    assert database.get_top_k(workload, 0) == []
+    for record in top:
+        assert record.workload.same_as(workload)
+        record.trace.apply_to_schedule(Schedule(mod), remove_postproc=False)
+    # The rest is of the own database.
+    assert len(database) == 0
+    assert database.get_all_tuning_records() == []
 
 
-def test_the_own_file_comes_first(own_path, team_url, tools):
+@pytest.mark.parametrize(("own", "served"), [(0.5, 0.5), (1e10, 0.25)])
+def test_the_own_file_comes_first_unless_its_record_failed(
+    own, served, own_path, team_url, tools, layered
+):
     mod = tools.matmul()
     fill(team_url, tools, mod, (0.25, 4))
-    fill(own_path, tools, mod, (0.5, 8))
-    with closing(Database(own_path, target=tools.llvm, layers=[team_url])) as database:
-        top = database.get_top_k(database.commit_workload(mod), 5)
-        assert tools.seconds(top) == [[0.5]]
-        best = database.query_tuning_record(mod, tools.llvm, "main")
-        assert tools.seconds([best]) == [[0.5]]
+    fill(own_path, tools, mod, (own, 8))
+    database = layered(team_url)
+    assert tools.top(database, mod) == [[served]]
+    assert tools.best(database, mod) == [served]
 
 
-def test_a_record_that_fails_is_no_answer(own_path, team_url, tools):
-    mod = tools.matmul()
-    fill(team_url, tools, mod, (0.25, 4))
-    fill(own_path, tools, mod, (1e10, 8))
-    with closing(Database(own_path, target=tools.llvm, layers=[team_url])) as database:
-        top = database.get_top_k(database.commit_workload(mod), 5)
-        assert tools.seconds(top) == [[0.25]]
-
-
-def test_layers_are_asked_in_their_order(own_path, tmp_path, tools):
+def test_layers_are_asked_in_their_order(tmp_path, tools, layered):
     mod, small = tools.matmul(), tools.matmul(8)
     fill(tmp_path / "a.db", tools, mod, (0.5, 4))
     fill(tmp_path / "b.db", tools, mod, (0.25, 8))
     fill(tmp_path / "b.db", tools, small, (0.125, 8))
-    urls = [tmp_path / "a.db", tmp_path / "b.db"]
-    with closing(Database(own_path, target=tools.llvm, layers=urls)) as database:
-        for one, seconds in ((mod, 0.5), (small, 0.125)):
-            best = database.query_tuning_record(one, tools.llvm, "main")
-            assert tools.seconds([best]) == [[seconds]]
+    database = layered(tmp_path / "a.db", tmp_path / "b.db")
+    assert [tools.best(database, one) for one in (mod, small)] == [[0.5], [0.125]]
 
 
-def test_what_is_measured_goes_into_the_own_file(own_path, team_url, tools):
+def test_measurements_go_into_the_own_file(own_path, team_url, tools, layered):
     mod = tools.matmul()
     fill(team_url, tools, mod, (0.25, 4))
-    with closing(Database(own_path, target=tools.llvm, layers=[team_url])) as database:
-        workload = database.query_tuning_record(mod, tools.llvm, "main").workload
-        database.commit_tuning_record(
-            tools.record(mod, workload, [0.5], tile=(2, 8), target=tools.llvm)
-        )
-        assert len(database) == 1
-        assert tools.seconds(database.get_top_k(workload, 5)) == [[0.5]]
+    database = layered(team_url)
+    workload = database.query_tuning_record(mod, tools.llvm, "main").workload
+    database.commit_tuning_record(tools.record(mod, workload, [0.5], tile=(2, 8)))
+    assert len(database) == 1
+    assert tools.top(database, workload) == [[0.5]]
     with Store(own_path) as own, closing(open_layer(team_url, own)) as store:
         assert store.records.count() == 1
         assert store.read_only
@@ -145,8 +124,7 @@ def test_a_database_that_is_only_read(own_path, team_url, tools):
     fill(own_path, tools, tools.matmul(8))
     options = {"target": tools.llvm, "read_only": True}
     with closing(Database(own_path, **options, layers=team_url)) as database:
-        top = database.get_top_k(database.commit_workload(mod), 5)
-        assert tools.seconds(top) == [[0.25]]
+        assert tools.top(database, mod) == [[0.25]]
     with (
         closing(Database(own_path, **options)) as database,
         pytest.raises(StorageError, match="has no such"),
@@ -154,31 +132,22 @@ def test_a_database_that_is_only_read(own_path, team_url, tools):
         database.commit_workload(mod)
 
 
-# ---- targets -------------------------------------------------------------------------------------
-
-
-def test_another_target_is_no_answer(own_path, team_url, tools):
+@pytest.mark.parametrize(("fallback", "best"), [("exact", None), ("compatible", [0.25])])
+def test_another_target_is_no_answer(team_url, tools, layered, fallback, best):
     mod = tools.matmul()
     fill(team_url, tools, mod, (0.25, 4), target=tools.llvm_other)
     fill(team_url, tools, mod, (0.125, 4), target=tools.llvm_newer)
-    for fallback, wanted in (("exact", []), ("compatible", [[0.25]])):
-        options = {"target": tools.llvm, "fallback": fallback, "layers": [team_url]}
-        with closing(Database(own_path, **options)) as database:
-            top = database.get_top_k(database.commit_workload(mod), 5)
-            assert tools.seconds(top) == wanted
-            best = database.query_tuning_record(mod, tools.llvm, "main")
-            assert tools.seconds([best] if best else []) == wanted
+    database = layered(team_url, fallback=fallback)
+    assert tools.top(database, mod) == ([best] if best else [])
+    assert tools.best(database, mod) == best
 
 
-def test_the_target_itself_before_what_is_compatible(own_path, team_url, tools):
+def test_the_target_itself_before_what_is_compatible(own_path, team_url, tools, layered):
     """A layer's record for this very machine says more than an own one for another."""
     mod = tools.matmul()
     fill(own_path, tools, mod, (0.125, 4), target=tools.llvm_other)
     fill(team_url, tools, mod, (0.25, 8))
-    options = {"target": tools.llvm, "fallback": "compatible", "layers": [team_url]}
-    with closing(Database(own_path, **options)) as database:
-        top = database.get_top_k(database.commit_workload(mod), 5)
-        assert tools.seconds(top) == [[0.25]]
+    assert tools.top(layered(team_url, fallback="compatible"), mod) == [[0.25]]
 
 
 def test_a_handle_without_target(own_path, team_url, tools):
@@ -186,33 +155,25 @@ def test_a_handle_without_target(own_path, team_url, tools):
     fill(team_url, tools, mod, (0.25, 4))
     with closing(Database(own_path, layers=[team_url])) as database:
         workload = database.commit_workload(mod)
-        assert tools.seconds(database.get_top_k(workload, 5)) == [[0.25]]
+        assert tools.top(database, workload) == [[0.25]]
         # Several kinds: the layer cannot know which is meant. That ends nothing.
         fill(team_url, tools, mod, (0.125, 4), target=tools.cuda)
-        with logged() as told:
+        with logged() as warnings:
             assert database.get_top_k(workload, 5) == []
             assert database.get_top_k(workload, 5) == []
-        (message,) = told
+        (message,) = warnings
         assert "choose one with Database(..., target=...)" in message
-        assert tools.seconds([database.query_tuning_record(mod, tools.cuda, "main")]) == [[0.125]]
-        assert tools.seconds([database.query_tuning_record(mod, tools.llvm, "main")]) == [[0.25]]
-    with (
-        closing(Database(team_url)) as database,
-        pytest.raises(TargetError),
-    ):
+        assert tools.best(database, mod, tools.cuda) == [0.125]
+        assert tools.best(database, mod) == [0.25]
+    with closing(Database(team_url)) as database, pytest.raises(TargetError):
         database.get_top_k(database.commit_workload(mod), 5)
 
 
-# ---- layers that are away ------------------------------------------------------------------------
-
-
-def test_a_layer_that_is_not_there_is_told_once(own_path, tmp_path, tools, monkeypatch):
+def test_a_missing_layer_is_reported_once(tmp_path, tools, monkeypatch, layered):
     mod, team = tools.matmul(), tmp_path / "team.db"
-    with (
-        logged() as told,
-        closing(Database(own_path, target=tools.llvm, layers=[team])) as database,
-    ):
-        (message,) = told
+    with logged() as warnings:
+        database = layered(team)
+        (message,) = warnings
         assert message == f"{team}: this layer is left out: no such file"
         workload = database.commit_workload(mod)
         assert database.get_top_k(workload, 5) == []
@@ -221,19 +182,17 @@ def test_a_layer_that_is_not_there_is_told_once(own_path, tmp_path, tools, monke
         # It is asked again after some time.
         (layer,) = database._handle.layers
         monkeypatch.setattr(layer, "_retry_at", 0.0)
-        assert tools.seconds(database.get_top_k(workload, 5)) == [[0.25]]
-        assert len(told) == 1
+        assert tools.top(database, workload) == [[0.25]]
+        assert len(warnings) == 1
 
 
-def test_a_server_that_goes_and_comes_back(own_path, postgres_server, tools, monkeypatch):
+def test_a_server_that_goes_and_comes_back(postgres_server, tools, monkeypatch, layered):
     url = postgres_server.new_database()
     mod = tools.matmul()
     fill(url, tools, mod, (0.25, 4))
     name = make_url(url).database
-    with (
-        logged() as told,
-        closing(Database(own_path, target=tools.llvm, layers=[url])) as database,
-    ):
+    with logged() as warnings:
+        database = layered(url)
         workload = database.commit_workload(mod)
         assert len(database.get_top_k(workload, 5)) == 1
         postgres_server.execute(
@@ -243,37 +202,35 @@ def test_a_server_that_goes_and_comes_back(own_path, postgres_server, tools, mon
         for _ in range(3):
             assert database.get_top_k(workload, 5) == []
             assert database.query_schedule(mod, tools.llvm, "main") is None
-        (message,) = told
+        (message,) = warnings
         assert "this layer is left out" in message
         assert "\n" not in message
         postgres_server.execute(f"ALTER DATABASE {name}_away RENAME TO {name}")
         (layer,) = database._handle.layers
         monkeypatch.setattr(layer, "_retry_at", 0.0)
-        assert tools.seconds(database.get_top_k(workload, 5)) == [[0.25]]
+        assert tools.top(database, workload) == [[0.25]]
     postgres_server.drop(url)
 
 
-def test_a_database_that_is_none(own_path, tmp_path, tools):
-    with closing(sqlite3.connect(tmp_path / "other.db")) as db, db:
-        db.execute("CREATE TABLE program (id)")
+def test_an_invalid_layer_is_left_out(own_path, tmp_path, tools):
+    sql(tmp_path / "other.db", "CREATE TABLE program (id)")
     (tmp_path / "text.db").write_text("no database " * 100)
     view = tmp_path / "view.db"
     fill(view, tools, tools.matmul(), (0.25, 4))
-    with closing(sqlite3.connect(view)) as db, db:
-        db.execute("CREATE VIEW endless AS SELECT 1")
+    sql(view, "CREATE VIEW endless AS SELECT 1")
     for name, words in (
         ("other.db", "another program"),
         ("text.db", "not a database"),
         ("view.db", "view"),
     ):
-        with logged() as told:
+        with logged() as warnings:
             Database(own_path, target=tools.llvm, layers=[tmp_path / name]).close()
-        (message,) = told
+        (message,) = warnings
         assert words in message or "not a SQLite file" in message, message
 
 
 @pytest.mark.parametrize("url", ["mysql://host/db", ":memory:", ""])
-def test_what_cannot_be_a_layer(own_path, url):
+def test_invalid_layers_are_refused(own_path, url):
     with pytest.raises(UsageError):
         Database(own_path, layers=[url])
 
@@ -301,35 +258,28 @@ def test_layers_of_a_run(tmp_path, tools, monkeypatch):
             count(database, ["team.db"])
 
 
-def test_itself_is_no_layer(own_path, tools):
+def test_a_database_is_no_layer_of_itself(own_path, tools, layered):
     mod = tools.matmul()
-    with (
-        logged() as told,
-        closing(Database(own_path, target=tools.llvm, layers=[own_path])) as database,
-    ):
+    with logged() as warnings:
+        database = layered(own_path)
         assert not database.has_workload(mod)
-        assert told == []
+        assert warnings == []
 
 
-def test_a_copy_of_itself_is_one(own_path, tmp_path, tools):
+def test_a_copy_of_itself_is_one(own_path, tmp_path, tools, layered):
     Database(own_path).close()
     copied(own_path, tmp_path / "copy.db")
     mod = tools.matmul()
     fill(tmp_path / "copy.db", tools, mod, (0.25, 4))
-    layers = [tmp_path / "copy.db"]
-    with closing(Database(own_path, target=tools.llvm, layers=layers)) as database:
-        assert database.has_workload(mod)
+    assert layered(tmp_path / "copy.db").has_workload(mod)
 
 
 def test_a_password_is_not_told(own_path, tools):
     url = "postgresql://somebody:secret@localhost:1/nothing"
-    with logged(logging.DEBUG) as told:
+    with logged(logging.DEBUG) as messages:
         Database(own_path, target=tools.llvm, layers=[url]).close()
-    assert told
-    assert not any("secret" in message for message in told)
-
-
-# ---- hostile layers ------------------------------------------------------------------------------
+    assert messages
+    assert not any("secret" in message for message in messages)
 
 
 def evil(tools, mod, workload):
@@ -343,21 +293,19 @@ def evil(tools, mod, workload):
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_promise_17_an_evil_annotation_of_a_layer(own_path, team_url, tools):
+def test_promise_17_an_evil_annotation_of_a_layer(team_url, tools, layered):
     """It never reaches TVM; the next best answers."""
     mod = tools.matmul()
     with closing(Database(team_url, target=tools.llvm)) as database:
         workload = database.commit_workload(mod)
         database.commit_tuning_record(evil(tools, mod, workload))
     fill(team_url, tools, mod, (0.25, 4))
-    with (
-        logged() as told,
-        closing(Database(own_path, target=tools.llvm, layers=[team_url])) as database,
-    ):
+    with logged() as warnings:
+        database = layered(team_url)
         workload = database.commit_workload(mod)
-        assert tools.seconds(database.get_top_k(workload, 5)) == [[0.25]]
+        assert tools.top(database, workload) == [[0.25]]
         assert "pragma" not in database.query_schedule(mod, tools.llvm, "main").mod.script()
-        assert any("pragma_import_llvm" in message for message in told)
+        assert any("pragma_import_llvm" in message for message in warnings)
         (layer,) = database._handle.layers
         signature = signature_of(modules.to_workload(mod))
         target = database._handle.targets.stored(tools.llvm)
@@ -366,61 +314,53 @@ def test_promise_17_an_evil_annotation_of_a_layer(own_path, team_url, tools):
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_a_layer_that_goes_while_a_record_is_tried(own_path, tmp_path, tools, monkeypatch):
+def test_a_layer_that_goes_while_a_record_is_tried(tmp_path, tools, monkeypatch, layered):
     """A record that does not replay, of a server that went away meanwhile: no run ends with it."""
     mod, team = tools.matmul(), tmp_path / "team.db"
     fill(team, tools, mod, (0.25, 4))
-    with closing(Database(own_path, target=tools.llvm, layers=[team])) as database:
-        record = database.query_tuning_record(mod, tools.llvm, "main")
-        (layer,) = database._handle.layers
+    database = layered(team)
+    record = database.query_tuning_record(mod, tools.llvm, "main")
+    (layer,) = database._handle.layers
 
-        def gone(*_):
-            raise UnreachableError("team.db: the server does not answer")
+    def gone(*_):
+        raise UnreachableError("team.db: the server does not answer")
 
-        monkeypatch.setattr(layer.open().store.answers, "get", gone)
-        assert record is not None
-        layer.open().records.discard(record, ValueError("no such block"))
-        assert database.query_tuning_record(mod, tools.llvm, "main") is None
+    monkeypatch.setattr(layer.open().store.answers, "get", gone)
+    assert record is not None
+    layer.open().records.discard(record, ValueError("no such block"))
+    assert database.query_tuning_record(mod, tools.llvm, "main") is None
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_a_body_that_is_none(own_path, tmp_path, tools):
+def test_a_damaged_body_of_a_layer_is_left_out(tmp_path, tools, layered):
     """The module of an answer is the user's, whatever the layer holds under its name."""
     mod, team = tools.matmul(), tmp_path / "team.db"
     fill(team, tools, mod, (0.25, 4))
-    with closing(sqlite3.connect(team)) as db, db:
-        db.execute("UPDATE workload SET body = x'00ff', script = x'00ff'")
-    with (
-        logged() as told,
-        closing(Database(own_path, target=tools.llvm, layers=[team])) as database,
-    ):
+    sql(team, "UPDATE workload SET body = x'00ff', script = x'00ff'")
+    with logged() as warnings:
+        database = layered(team)
         best = database.query_tuning_record(mod, tools.llvm, "main")
         # What cannot even be unpacked is left out.
         assert best is None
-        assert any("this layer is left out" in message for message in told)
+        assert any("this layer is left out" in message for message in warnings)
 
 
-# ---- what is done with it ------------------------------------------------------------------------
-
-
-def test_apply_with_a_layers_record(own_path, team_url, tools):
+def test_apply_with_a_layers_record(team_url, tools, layered):
     mod = tools.matmul()
     fill(team_url, tools, mod, (0.25, 4))
-    with closing(Database(own_path, target=tools.llvm, layers=[team_url])) as database:
-        made, (use,) = schedule(mod, database)
-        assert "T.parallel" in made.script()
-        assert (use.function, use.record_id, use.workload_id, use.mean) == ("main", 1, None, 0.25)
-        (layer,) = database._handle.layers
-        assert use.layer == layer.location
-        with tools.llvm, database:
-            theirs = relax.transform.MetaScheduleApplyDatabase()(mod)
-        tvm.ir.assert_structural_equal(theirs["main"].body, made["main"].body)
-        assert compile(mod, database).uses == (use,)
+    database = layered(team_url)
+    made, (use,) = schedule(mod, database)
+    assert "T.parallel" in made.script()
+    assert (use.function, use.record_id, use.workload_id, use.mean) == ("main", 1, None, 0.25)
+    (layer,) = database._handle.layers
+    assert use.layer == layer.location
+    with tools.llvm, database:
+        theirs = relax.transform.MetaScheduleApplyDatabase()(mod)
+    tvm.ir.assert_structural_equal(theirs["main"].body, made["main"].body)
+    assert compile(mod, database).uses == (use,)
 
 
 def test_a_search_begins_with_a_layers_programs(own_path, team_url, tools):
-    from tunedb.plugins.metaschedule.search import schedule_queries
-
     mod = tools.matmul()
     fill(team_url, tools, mod, (0.25, 4))
     with closing(Database(own_path, target=tools.llvm, layers=[team_url])) as database:

@@ -4,10 +4,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
-pytest.importorskip("tvm")
-
 from tunedb.system.temporary import TemporaryFolder
 
 #: Makes all that a run makes there: as many folders as kinds.

@@ -8,6 +8,7 @@ import pytest
 import te_programs
 import tvm
 import tvm_ffi
+from raising import raises_line
 from te_programs import KINDS, WORKLOADS, candidate
 from tvm.ir.instrument import pass_instrument
 from tvm.s_tir import SBlock
@@ -93,9 +94,6 @@ def check(mod, kind="llvm"):
     return dict(passes)
 
 
-pytestmark = pytest.mark.usefixtures("intrinsics")
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", [*SMALL, "winograd", "attention"])
 def test_random_candidates(name, kind):
@@ -163,9 +161,6 @@ def test_threads():
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lower, mods * 4))
     assert all(equal(a, b) for a, b in zip(together, alone * 4, strict=True))
-
-
-# ---- programs by hand ----------------------------------------------------------------------------
 
 
 def module(*functions):
@@ -348,7 +343,7 @@ def test_the_programs_by_hand_need_what_they_are_for():
     assert str(copied).count("vectorized") >= 1
 
 
-def test_what_is_found():
+def test_lowering_reports_its_findings():
     for function, found in (
         (loops, 0),
         (threads, _simplify.BOUND),
@@ -369,7 +364,6 @@ def test_a_program_that_cannot_be_lowered():
             for s in T.thread_binding(32, "threadIdx.x"):
                 A[b * 16 + s] = A[b * 16 + s] + T.float32(1)
 
-    with pytest.raises(PluginError, match=r"cannot lower the program.*same extent") as caught:
+    with raises_line(PluginError, match=r"cannot lower the program.*same extent"):
         lower(module(uneven))
-    assert "\n" not in str(caught.value)
     check(module(threads), "cuda")  # and the next one goes on as before

@@ -1,5 +1,7 @@
 """Why a module finds no record: nearest workloads, other targets, records that do not count."""
 
+from contextlib import closing
+
 import pytest
 import tvm
 from effort import examples
@@ -36,9 +38,6 @@ def elementwise(f, shape=(8, 8), dtype="float32"):
     a = te.placeholder(shape, dtype, name="A")
     b = te.compute(shape, lambda i, j: f(a[i, j]), name="B")
     return tvm.IRModule({"main": te.create_prim_func([a, b])})
-
-
-# ---- where two modules differ ----------------------------------------------------------------
 
 
 def test_equal_modules_do_not_differ(tools):
@@ -100,20 +99,9 @@ def test_modules_of_several_functions(tools):
     assert equal_but_for_attributes(one, two) is None
 
 
-# ---- what a module finds ---------------------------------------------------------------------
-
-
-@pytest.fixture
-def path(sqlite_file):
-    return sqlite_file
-
-
 def commit(path, tools, mod, run_secs=(1e-3,), target=None, **fields):
-    database = Database(path, target=target or tools.llvm)
-    workload = database.commit_workload(mod)
-    record = tools.record(mod, workload, list(run_secs), target=target or tools.llvm, **fields)
-    database.commit_tuning_record(record)
-    database.close()
+    with closing(Database(path, target=target or tools.llvm)) as database:
+        tools.commit(database, mod, list(run_secs), target=target, **fields)
 
 
 def findings(path, mod, target, **fields):
@@ -200,9 +188,8 @@ def test_records_that_do_not_count(path, tools):
     store_as(path, Source("theirs", SourceKind.FILE, Trust.FOREIGN), tools)
     for number, kind in enumerate((FailureKind.TIMEOUT, FailureKind.TIMEOUT, FailureKind.CRASH)):
         failure = Failure(kind, Phase.RUN, "no")
-        store_as(
-            path, Source("more"), tools, status=Status.FAILED, failure=failure, occurrence=number
-        )
+        more = {"status": Status.FAILED, "failure": failure, "occurrence": number}
+        store_as(path, Source("more"), tools, **more)
     (found,) = findings(path, tools.matmul(), tools.llvm)
     texts = {reason.code: reason.text for reason in found.reasons}
     assert set(texts) == {"failed", "foreign", "retracted"}
@@ -223,22 +210,17 @@ def test_a_workload_of_foreign_sources_alone(tmp_path, path, tools):
 
 def test_a_workload_without_any_record(path, tools):
     commit(path, tools, tools.matmul(8), tile=(2, 4))
-    database = Database(path, target=tools.llvm)
-    database.commit_workload(tools.matmul())
-    database.close()
+    with closing(Database(path, target=tools.llvm)) as database:
+        database.commit_workload(tools.matmul())
     (found,) = findings(path, tools.matmul(), tools.llvm)
     assert codes(found) == ["empty"]
 
 
 def test_records_that_do_not_replay(path, tools):
-    database = Database(path, target=tools.llvm)
-    mod = tools.matmul()
-    other = tools.matmul(block="Z")
-    record = tools.record(
-        other, database.commit_workload(mod), [1e-3], target=tools.llvm, block="Z"
-    )
-    database.commit_tuning_record(record)
-    database.close()
+    mod, other = tools.matmul(), tools.matmul(block="Z")
+    with closing(Database(path, target=tools.llvm)) as database:
+        record = tools.record(other, database.commit_workload(mod), [1e-3], block="Z")
+        database.commit_tuning_record(record)
     (found,) = findings(path, mod, tools.llvm)
     assert codes(found) == ["broken"]
     assert "tunedb quarantine" in found.reasons[0].text

@@ -5,10 +5,13 @@ import sys
 from types import SimpleNamespace
 
 import networks
+import numpy as np
 import onnx
 import pytest
 import tvm
 import tvm_ffi
+from raising import raises_line
+from tvm.relax import BlockBuilder, TensorType, Var, const
 
 from tunedb import FormatError, NotFoundError, PluginError, UsageError
 from tunedb.plugins.metaschedule import module_source
@@ -61,7 +64,7 @@ def test_the_prim_funcs_of_a_file_are_one_module(write):
     assert list(prim_funcs(load_module(f"{path}:one"))) == ["one"]
 
 
-def test_what_tvm_prints_can_be_read(write, tools):
+def test_printed_modules_can_be_read(write, tools):
     mod = tools.matmul(8)
     assert tvm_ffi.structural_equal(load_module(write(mod.script())), mod)
     named = write(mod["main"].script(), "matmul.py")
@@ -69,13 +72,9 @@ def test_what_tvm_prints_can_be_read(write, tools):
 
 
 def test_constants_of_a_script_come_back(write):
-    from tvm.relax import BlockBuilder, TensorType, Var, const
-
     builder = BlockBuilder()
     x = Var("x", TensorType((2,), "float32"))
     with builder.function("main", [x]):
-        import numpy as np
-
         builder.emit_func_output(builder.emit(tvm.relax.op.add(x, const(np.float32([1, 2])))))
     mod = builder.get()
     assert tvm_ffi.structural_equal(load_module(write(mod.script(show_meta=True))), mod)
@@ -108,7 +107,7 @@ def test_a_name_may_be_a_function_that_makes_a_module(write):
     assert is_relax(load_module(f"{path}:scripted"))
 
 
-def test_functions_of_te_are_told_apart_by_their_variables(write):
+def test_functions_of_te_are_distinguished_by_their_variables(write):
     assert list(prim_funcs(load_module(write(FACTORIES)))) == ["first", "second"]
 
 
@@ -164,10 +163,9 @@ def test_a_file_is_no_script_of_its_own(write):
         ),
     ],
 )
-def test_files_that_give_no_module_say_why_in_one_line(write, text, kind, words, capfd):
-    with pytest.raises(kind, match=words) as caught:
+def test_files_without_a_module_are_refused_in_one_line(write, text, kind, words, capfd):
+    with raises_line(kind, match=words):
         load_module(write(text))
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -178,19 +176,19 @@ def test_files_that_give_no_module_say_why_in_one_line(write, text, kind, words,
         ("te", "a module is not an IRModule"),
     ],
 )
-def test_names_that_are_no_modules_say_so(write, name, words):
+def test_names_that_are_no_modules_are_reported(write, name, words):
     with pytest.raises((FormatError, NotFoundError), match=words):
         load_module(f"{write(FACTORIES)}:{name}")
 
 
-def test_a_factory_that_fails_says_so(write):
+def test_a_factory_that_fails_is_reported(write):
     path = write("def make(n):\n    return n\n")
     with pytest.raises(FormatError, match=r"make\(\) raised TypeError: .*'n'"):
         load_module(f"{path}:make")
 
 
 @pytest.mark.parametrize("spec", ["matmul", "a b:c", "model.txt", "", "a/b:c"])
-def test_other_words_are_answered_with_what_is_taken(spec):
+def test_other_specs_are_refused_with_the_valid_ones(spec):
     with pytest.raises(UsageError, match=r"give a TVMScript file \(.py\), package.module:name"):
         load_module(spec)
 
@@ -201,7 +199,7 @@ def test_missing_files_are_not_found(tmp_path, name):
         load_module(tmp_path / name)
 
 
-def test_a_function_that_is_not_there(write):
+def test_a_missing_function_is_reported(write):
     with pytest.raises(NotFoundError, match="no PrimFunc 'three'; there are: one"):
         load_module(write(HEADER + ADD.format(name="one")), function="three")
 
@@ -217,32 +215,36 @@ def test_a_missing_package_is_named(write, name, package, install, monkeypatch):
 
 
 def test_an_unreadable_model_is_a_format_error(write, monkeypatch):
-    def load(path):
+    def load(_torch, _path):
         raise ValueError("protobuf\nis broken")
 
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(export=SimpleNamespace(load=load)))
-    monkeypatch.setitem(
-        module_source._READERS,
-        ".pt2",
-        ("torch", "torch", lambda torch, path: torch.export.load(path)),
-    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
+    monkeypatch.setitem(module_source._READERS, ".pt2", ("torch", "torch", load))
     with pytest.raises(FormatError, match=r"m\.pt2: ValueError: protobuf is broken$"):
         load_module(write("", "m.pt2"))
 
 
-def test_a_model_of_onnx(tmp_path):
-    path = tmp_path / "m.onnx"
-    onnx.save(networks.mobile(), str(path))
-    mod = load_module(path)
+@pytest.fixture
+def saved(tmp_path):
+    """A function that saves a model of ONNX and returns its path."""
+
+    def saved(model):
+        onnx.save(model, str(tmp_path / "m.onnx"))
+        return tmp_path / "m.onnx"
+
+    return saved
+
+
+def test_a_model_of_onnx(saved):
+    mod = load_module(saved(networks.mobile()))
     assert is_relax(mod)
     assert mod.script().count("R.nn.conv2d(") == 4
 
 
-def test_sizes_without_a_name_get_one(tmp_path):
+def test_sizes_without_a_name_get_one(saved):
     model = networks.symbolic("batch", "?")
     model.graph.input[0].type.tensor_type.shape.dim[0].ClearField("dim_param")
-    onnx.save(model, str(tmp_path / "m.onnx"))
-    (param,) = load_module(tmp_path / "m.onnx")["main"].params
+    (param,) = load_module(saved(model))["main"].params
     assert [str(size) for size in param.ty.shape][:2] == ["text_0", "text_1"]
 
 
@@ -262,9 +264,8 @@ def unknown_operator():
 def test_a_broken_model_of_onnx_is_one_line(tmp_path, content, words):
     path = tmp_path / "m.onnx"
     path.write_bytes(content)
-    with pytest.raises(FormatError, match=rf"m\.onnx: .*{words}") as caught:
+    with raises_line(FormatError, match=rf"m\.onnx: .*{words}"):
         load_module(path)
-    assert "\n" not in str(caught.value)
 
 
 def refused(path):
@@ -276,11 +277,10 @@ def refused(path):
     return line.removeprefix(f"{path}: ")
 
 
-def test_an_operator_that_tvm_lacks_is_named_with_its_node(tmp_path, capfd):
+def test_an_operator_that_tvm_lacks_is_named_with_its_node(saved, capfd):
     builder = networks.Builder()
     data = builder.node("StringNormalizer", ["text"])
-    onnx.save(builder.model(data, {"text": [3]}, [3]), str(tmp_path / "m.onnx"))
-    assert refused(tmp_path / "m.onnx") == (
+    assert refused(saved(builder.model(data, {"text": [3]}, [3]))) == (
         "TVM has no operator StringNormalizer (node stringnormalizer_0); export the model without "
         "it"
     )
@@ -289,17 +289,15 @@ def test_an_operator_that_tvm_lacks_is_named_with_its_node(tmp_path, capfd):
     model = builder.model(data, {"image": [3], "count": [1]}, [2])
     model.graph.node[1].output.append("places")
     model.graph.input[1].type.tensor_type.elem_type = onnx.TensorProto.INT64
-    onnx.save(model, str(tmp_path / "m.onnx"))
-    assert refused(tmp_path / "m.onnx").startswith("TVM cannot convert TopK (node topk_1): ")
+    assert refused(saved(model)).startswith("TVM cannot convert TopK (node topk_1): ")
     assert capfd.readouterr().out == ""
 
 
-def test_an_opset_that_is_too_new_is_refused(tmp_path):
+def test_an_opset_that_is_too_new_is_refused(saved):
     newest = onnx.defs.onnx_opset_version()
     model = networks.mobile()
     model.opset_import[0].version = newest + 1
-    onnx.save(model, str(tmp_path / "m.onnx"))
-    assert refused(tmp_path / "m.onnx") == (
+    assert refused(saved(model)) == (
         f"opset {newest + 1} is newer than {newest}, the newest of onnx {onnx.__version__}; export "
         f"the model with opset {newest} or an earlier one"
     )

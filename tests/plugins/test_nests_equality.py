@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tvm
 from effort import examples
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from nests import nests
+from te_programs import candidate, per_store
+from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm.s_tir import meta_schedule as ms
 
-tvm = pytest.importorskip("tvm")
-
-
-from nests import nests  # noqa: E402
-from te_programs import candidate, per_store  # noqa: E402
-from tvm import tirx  # noqa: E402
-from tvm.s_tir import SBlock, SBlockRealize  # noqa: E402
-from tvm.s_tir import meta_schedule as ms  # noqa: E402
-
-from tunedb.errors import TuneDBError  # noqa: E402
-from tunedb.features._nest import BufferKind, ForKind, Op, StmtKind, Tag, VarKind  # noqa: E402
-from tunedb.features.ansor import NAMES, per_store_tvm  # noqa: E402
-from tunedb.plugins.metaschedule.features import ir  # noqa: E402
-from tunedb.plugins.metaschedule.features.lowering import lower  # noqa: E402
-
-pytestmark = pytest.mark.usefixtures("intrinsics")
+from tunedb.errors import TuneDBError
+from tunedb.features._nest import BufferKind, ForKind, Op, StmtKind, Tag, VarKind
+from tunedb.features.ansor import NAMES, per_store_tvm
+from tunedb.plugins.metaschedule.features import ir
+from tunedb.plugins.metaschedule.features.lowering import lower
 
 _OPS = {
     getattr(Op, f"OP_{name}"): made

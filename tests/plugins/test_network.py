@@ -122,7 +122,7 @@ def test_weights_are_free_and_nothing_else_is_marked(mod):
         long(CUDA, {"relax.nn.conv2d": ["NHWC", "HWIO"]}, True, False),
     ],
 )
-def test_what_is_chosen_for_a_target(mod, target, layout, channels_last, packs):
+def test_target_chooses_layout_and_packing(mod, target, layout, channels_last, packs):
     lowering = Lowering(layout)
     assert bool(lowering.layouts(target)) is channels_last
     assert lowering.packs(target) is packs
@@ -193,7 +193,7 @@ def test_weights_that_are_parameters_are_packed_by_a_function(database, layout):
     assert ("_prepacked" in made.executable.as_text()) is (layout == "keep")
 
 
-def test_what_was_measured_without_packing_is_used_without_it(mod, expected, database):
+def test_unpacked_records_are_applied_unpacked(mod, expected, database):
     task = convolution(tasks_of(mod, TARGET, Lowering(prepack=False)))
     commit(database, task, rewrite=False)
     scheduled, uses = schedule(mod, database)

@@ -8,12 +8,11 @@ from pathlib import Path
 import orjson
 import pytest
 import tvm
+from old_traces import as_of_0_13, without_upgrade
 from tvm.s_tir import Schedule
-from tvm.s_tir import meta_schedule as ms
 
 import tunedb
 from tunedb.plugins.metaschedule import Database, modules
-from tunedb.programs.metaschedule.trace import join_trace, split_trace
 from tunedb.records import (
     Measurement,
     Program,
@@ -34,23 +33,7 @@ FOREIGN = Source("foreign", SourceKind.FILE, Trust.FOREIGN)
 GRAPH = b'{"nodes":[{"type":"None"},{"type":"tirx.SBlockRealize","data":{}}],"root_index":1}'
 NODES = b'{"b64ndarrays":[],"nodes":[{"type_key":""},{"type_key":"IRModule"}],"root":1}'
 
-OLD = [
-    (WorkloadFormat.GRAPH, GRAPH, "0.26.0"),
-    (WorkloadFormat.NODES, NODES, "0.13.dev0"),
-]
-
-
-def as_of_0_13(trace):
-    """The same trace as TVM 0.13 wrote it."""
-    instructions, decisions = join_trace(trace)
-    old = [list(instruction) for instruction in instructions]
-    for instruction in old:
-        if instruction[0] == "GetSBlock":
-            instruction[0] = "GetBlock"
-        if instruction[0] == "Split":
-            instruction[2] = instruction[2][:1]
-    assert old != instructions
-    return split_trace(old, decisions)
+OLD = [(WorkloadFormat.GRAPH, GRAPH, "0.26.0"), (WorkloadFormat.NODES, NODES, "0.13.dev0")]
 
 
 def old_measurement(live, form, *, seconds=0.5, script=True):
@@ -65,15 +48,16 @@ def old_measurement(live, form, *, seconds=0.5, script=True):
     return replace(measurement, program=program, run_secs=(seconds,), session=None)
 
 
-# ---- workloads of other releases -----------------------------------------------------------------
+def add(path, measurements, source=OWN):
+    with tunedb.open(path) as store:
+        store.records.add(measurements, source)
 
 
 @pytest.mark.parametrize("form", OLD, ids=["graph", "nodes"])
 @pytest.mark.parametrize("read_only", [False, True])
 def test_an_old_own_workload_is_rebuilt_from_its_script(path, live, tools, form, read_only):
     mod, _ = live
-    with tunedb.open(path) as store:
-        store.records.add([old_measurement(live, form)], OWN)
+    add(path, [old_measurement(live, form)])
     for _ in range(2):  # the second handle finds the names that the first wrote
         database = Database(path, target=tools.llvm, read_only=read_only)
         assert database.has_workload(mod)
@@ -84,7 +68,11 @@ def test_an_old_own_workload_is_rebuilt_from_its_script(path, live, tools, form,
         assert record.trace.insts[0].kind.name == "GetSBlock"
         record.trace.apply_to_schedule(Schedule(record.workload.mod), remove_postproc=False)
         schedule = database.query_schedule(mod, tools.llvm, "main")
-        assert "T.parallel" in schedule.mod.script()
+        expected = Schedule(mod)
+        tools.record(mod, record.workload, None).trace.apply_to_schedule(
+            expected, remove_postproc=False
+        )
+        tvm.ir.assert_structural_equal(schedule.mod, expected.mod)
         assert database.query_ir_module(mod, tools.llvm, "main") is not None
         assert len(database) == 1
         database.close()
@@ -98,25 +86,10 @@ def test_an_old_own_workload_is_rebuilt_from_its_script(path, live, tools, form,
 
 def test_an_old_record_stands_beside_live_ones(path, live, tools, opened):
     mod, measurement = live
-    with tunedb.open(path) as store:
-        store.records.add([old_measurement(live, OLD[0], seconds=0.25)], OWN)
-        store.records.add([measurement], OWN)
+    add(path, [old_measurement(live, OLD[0], seconds=0.25), measurement])
     database = opened(path, target=tools.llvm)
-    assert tools.seconds(database.get_top_k(database.commit_workload(mod), 5)) == [[0.25], [0.5]]
+    assert tools.top(database, mod) == [[0.25], [0.5]]
     assert tools.seconds(database.get_all_tuning_records()) == [[0.25], [0.5]]
-
-
-def test_an_upgraded_trace_makes_the_same_module(path, live, tools):
-    mod, _ = live
-    with tunedb.open(path) as store:
-        store.records.add([old_measurement(live, OLD[0])], OWN)
-    database = Database(path, target=tools.llvm)
-    found = database.query_schedule(mod, tools.llvm, "main")
-    database.close()
-    expected = Schedule(mod)
-    record = tools.record(mod, ms.database.Workload(mod), None)
-    record.trace.apply_to_schedule(expected, remove_postproc=False)
-    tvm.ir.assert_structural_equal(found.mod, expected.mod)
 
 
 @pytest.mark.parametrize("source", [VERIFIED, FOREIGN], ids=["verified", "foreign"])
@@ -124,8 +97,7 @@ def test_an_upgraded_trace_makes_the_same_module(path, live, tools):
 @pytest.mark.usefixtures("no_parser")
 def test_scripts_of_others_are_never_parsed(path, live, tools, form, source):
     mod, _ = live
-    with tunedb.open(path) as store:
-        store.records.add([old_measurement(live, form)], source)
+    add(path, [old_measurement(live, form)], source)
     served_to_nobody(path, mod, tools)
 
 
@@ -133,17 +105,15 @@ def test_scripts_of_others_are_never_parsed(path, live, tools, form, source):
 def test_a_script_that_came_from_others_stays_unread(path, live, tools):
     """Even where an own log holds a record of the same workload, without a script."""
     mod, _ = live
-    with tunedb.open(path) as store:
-        store.records.add([old_measurement(live, OLD[0], seconds=0.25)], FOREIGN)
-        store.records.add([old_measurement(live, OLD[0], script=None)], OWN)
+    add(path, [old_measurement(live, OLD[0], seconds=0.25)], FOREIGN)
+    add(path, [old_measurement(live, OLD[0], script=None)])
     served_to_nobody(path, mod, tools, records=2)
 
 
 @pytest.mark.usefixtures("no_parser")
 def test_an_old_workload_without_script(path, live, tools):
     mod, _ = live
-    with tunedb.open(path) as store:
-        store.records.add([old_measurement(live, form, script=None) for form in OLD], OWN)
+    add(path, [old_measurement(live, form, script=None) for form in OLD])
     served_to_nobody(path, mod, tools, records=2)
 
 
@@ -166,33 +136,19 @@ def served_to_nobody(path, mod, tools, records=1):
 @pytest.mark.parametrize("script", ["", "x = 1", "def f(:", "import os"])
 def test_a_script_that_does_not_parse(path, live, tools, script):
     mod, _ = live
-    with tunedb.open(path) as store:
-        store.records.add([old_measurement(live, OLD[0], script=script)], OWN)
+    add(path, [old_measurement(live, OLD[0], script=script)])
     served_to_nobody(path, mod, tools)
 
 
 def test_a_trace_that_cannot_be_upgraded(path, live, tools, opened):
     mod, measurement = live
-    instructions, decisions = join_trace(measurement.program.trace)
-    gone = [
-        *instructions[:1],
-        ["SetAxisSeparator", ["b0"], [0, 1, [1]], []],
-        *instructions[1:],
-    ]
-    moved = [[index + 1, value] for index, value in decisions]
-    program = replace(measurement.program, trace=split_trace(gone, moved))
-    with tunedb.open(path) as store:
-        store.records.add(
-            [measurement, replace(measurement, program=program, run_secs=(0.25,))], OWN
-        )
+    program = replace(measurement.program, trace=without_upgrade(measurement.program.trace))
+    add(path, [measurement, replace(measurement, program=program, run_secs=(0.25,))])
     database = opened(path, target=tools.llvm)
-    assert tools.seconds(database.get_top_k(database.commit_workload(mod), 5)) == [[0.5]]
+    assert tools.top(database, mod) == [[0.5]]
     assert tools.seconds(database.get_all_tuning_records()) == [[0.5]]
     (row,) = database.store.quarantine.rows()
     assert "SetAxisSeparator" in row.item.reason
-
-
-# ---- logs of other tools -------------------------------------------------------------------------
 
 
 def legacy(target):
@@ -214,16 +170,14 @@ def legacy(target):
 @pytest.mark.usefixtures("no_parser")
 def test_logs_of_other_tools_are_for_models_and_people(path, live, tools, opened):
     mod, measurement = live
-    with tunedb.open(path) as store:
-        store.records.add(legacy(measurement.program.target), OWN)
+    add(path, legacy(measurement.program.target))
     database = opened(path, target=tools.llvm)
     assert not database.has_workload(mod)
-    workload = database.commit_workload(mod)
-    assert database.get_top_k(workload, 5) == []
+    assert tools.top(database, mod) == []
     assert database.get_all_tuning_records() == []
     assert database.query_schedule(mod, tools.llvm, "main") is None
-    database.commit_tuning_record(tools.record(mod, workload, [0.5], target=tools.llvm))
-    assert tools.seconds(database.get_top_k(workload, 5)) == [[0.5]]
+    tools.commit(database, mod, [0.5])
+    assert tools.top(database, mod) == [[0.5]]
     assert tools.seconds(database.get_all_tuning_records()) == [[0.5]]
     assert len(database) == 4
     assert database.store.quarantine.rows() == []
@@ -232,21 +186,16 @@ def test_logs_of_other_tools_are_for_models_and_people(path, live, tools, opened
 def test_their_targets_leave_an_unbound_handle_alone(path, live, tools, opened):
     """A log of another device does not make it unclear which device is meant."""
     mod, measurement = live
-    with tunedb.open(path) as store:
-        store.records.add([measurement, *legacy(measurement.program.target)], OWN)
+    add(path, [measurement, *legacy(measurement.program.target)])
     database = opened(path)
     assert tools.seconds(database.get_all_tuning_records()) == [[0.5]]
-    assert tools.seconds(database.get_top_k(database.commit_workload(mod), 5)) == [[0.5]]
-
-
-# ---- records of foreign sources ------------------------------------------------------------------
+    assert tools.top(database, mod) == [[0.5]]
 
 
 @pytest.mark.usefixtures("no_parser")
 def test_foreign_records_are_not_among_all(path, live, tools, opened):
     _, measurement = live
-    with tunedb.open(path) as store:
-        store.records.add([measurement], FOREIGN)
+    add(path, [measurement], FOREIGN)
     database = opened(path, target=tools.llvm)
     assert database.get_all_tuning_records() == []
     assert database.store.quarantine.rows() == []
@@ -270,7 +219,7 @@ def test_a_graph_is_judged_by_what_it_holds(path, live, tools, opened):
     assert list(database.get_all_tuning_records()) == []
 
 
-def test_an_own_source_corrects_what_a_foreign_one_said(path, live, tools, opened):
+def test_an_own_source_corrects_a_foreign_version(path, live, tools, opened):
     """Its version decides whether TVM reads a graph, and it is no part of the identity."""
     mod, measurement = live
     workload = measurement.program.workload
@@ -298,9 +247,7 @@ def test_tensors_in_a_script_are_graphs_too(path, live, tools, monkeypatch, open
     script = 'metadata = tvm.ir.load_json("""{}""")\n' + measurement.program.workload.script
     old = replace(measurement.program.workload, body=GRAPH, tvm_version="0.26.0", script=script)
     monkeypatch.setattr(modules, "from_script", lambda text: pytest.fail("it was read"))
-    with tunedb.open(str(path)) as store:
-        program = replace(measurement.program, workload=old)
-        store.records.add([replace(measurement, program=program)], OWN)
+    add(path, [replace(measurement, program=replace(measurement.program, workload=old))])
     database = opened(path, target=tools.llvm)
     assert not database.has_workload(mod)
 

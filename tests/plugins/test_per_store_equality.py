@@ -17,9 +17,6 @@ from tunedb.plugins.metaschedule.features.rows import rows_of
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
-pytestmark = pytest.mark.usefixtures("intrinsics")
-
-
 def check(context, candidates, what, **options):
     """Compare with TVM's own extractor; return the number of rows."""
     names = {"arith_intensity_curve_num_samples": "curve_samples", "cache_line_bytes": "cache_line"}
@@ -84,11 +81,7 @@ def test_tensor_intrinsics_are_among_them():
         {"buffers_per_store": 9},
         {"arith_intensity_curve_num_samples": 3},
         {"cache_line_bytes": 128},
-        {
-            "buffers_per_store": 2,
-            "arith_intensity_curve_num_samples": 20,
-            "cache_line_bytes": 32,
-        },
+        {"buffers_per_store": 2, "arith_intensity_curve_num_samples": 20, "cache_line_bytes": 32},
     ],
     ids=str,
 )
@@ -96,9 +89,6 @@ def test_options(options):
     for kind in ("llvm", "cuda"):
         context, candidates = te_programs.sample("CBR-1", kind, 3, seed=5)
         check(context, candidates, kind, **options)
-
-
-# ---- programs by hand ----------------------------------------------------------------------------
 
 
 def module(*functions):

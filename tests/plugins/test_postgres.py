@@ -14,7 +14,7 @@ def test_two_handles_on_one_server(postgres_url, tools):
     first = Database(postgres_url, target=tools.llvm)
     workload = first.commit_workload(mod)
     records = [
-        tools.record(mod, workload, [seconds], tile=tile, target=tools.llvm)
+        tools.record(mod, workload, [seconds], tile=tile)
         for seconds, tile in ((0.3, (4, 4)), (0.1, (8, 2)), (0.2, (2, 8)))
     ]
     first.commit_tuning_record(records[0])

@@ -11,10 +11,12 @@ import time
 import psutil
 import pytest
 from fake_measuring import FakeBuilder
+from tvm import rpc
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RPCConfig
 
 from tunedb import PluginError, UsageError
 from tunedb.plugins.metaschedule.tune import remote
+from tunedb.plugins.metaschedule.tune.defaults import evaluator_of, remote_of
 from tunedb.plugins.metaschedule.tune.tune import tune
 from tunedb.system.host import fingerprint_of, new_session, session_class
 
@@ -67,31 +69,29 @@ def tracker():
                     child.kill()
 
 
-def test_a_device_says_what_it_is(tracker):
+def test_a_device_describes_itself(tracker):
     config = remote.rpc_config(tracker, "board")
     here = new_session(tvm="0.27.0", llvm="22")
     session = remote.describe(config, "cpu", here)
-    said = fingerprint_of(session)
-    assert said["remote"] == {"key": "board", "device": "cpu"}
-    assert said["cpu"]
-    assert said["cores"] >= 1
+    fingerprint = fingerprint_of(session)
+    assert fingerprint["remote"] == {"key": "board", "device": "cpu"}
+    assert fingerprint["cpu"]
+    assert fingerprint["cores"] >= 1
     # Versions of what compiles stay, and nothing of this machine does.
-    assert (said["tvm"], said["llvm"]) == ("0.27.0", "22")
-    assert not said.keys() & {"os", "python", "gpu"}
+    assert (fingerprint["tvm"], fingerprint["llvm"]) == ("0.27.0", "22")
+    assert not fingerprint.keys() & {"os", "python", "gpu"}
     assert session_class(session) != session_class(here)
     assert session_class(session) == session_class(
         remote.describe(config, "cpu", new_session(tvm="0.27.0", llvm="22"))
     )
 
 
-def test_a_device_without_the_kind_says_so(tracker):
+def test_a_device_without_the_kind_is_reported(tracker):
     with pytest.raises(PluginError, match=r"device 'board' of tracker .*: it has no cuda"):
         remote.describe(remote.rpc_config(tracker, "board"), "cuda", new_session())
 
 
 def test_a_busy_device_is_not_waited_for_without_end(tracker, monkeypatch):
-    from tvm import rpc
-
     config = remote.rpc_config(tracker, "board")
     held = rpc.connect_tracker(config.tracker_host, config.tracker_port).request("board")
     monkeypatch.setattr(remote, "BUSY_SEC", 0.3)
@@ -109,7 +109,7 @@ def test_devices_are_counted(tracker):
         remote.servers(remote.rpc_config(tracker, "phone"))
 
 
-def test_a_tracker_that_is_not_there_is_named():
+def test_a_missing_tracker_is_named():
     port = free_port()
     with pytest.raises(
         PluginError, match=rf"tracker 127.0.0.1:{port} does not answer .*--port {port}"
@@ -132,7 +132,7 @@ def test_addresses_are_checked(address):
         remote.rpc_config(address, "board")
 
 
-def test_what_is_not_said_comes_from_the_environment(monkeypatch):
+def test_missing_options_come_from_the_environment(monkeypatch):
     for name in ("HOST", "PORT", "KEY"):
         monkeypatch.delenv(f"TVM_TRACKER_{name}", raising=False)
     with pytest.raises(UsageError, match="TVM_TRACKER_KEY"):
@@ -166,9 +166,9 @@ def test_tuning_on_a_remote_device(tracker, tools, tmp_path):
     (task,) = result.tasks
     assert (task.progress.trials, task.progress.failed) == (4, 0)
     measurement = task.record.measurement
-    said = fingerprint_of(measurement.session)
-    assert said["remote"] == {"key": "board", "device": "cpu"}
-    assert said["evaluator"]["repeat"] == len(measurement.run_secs) == 2
+    fingerprint = fingerprint_of(measurement.session)
+    assert fingerprint["remote"] == {"key": "board", "device": "cpu"}
+    assert fingerprint["evaluator"]["repeat"] == len(measurement.run_secs) == 2
     result.database.close()
     # What the device has measured is known there, and not on this machine.
     builder = FakeBuilder()
@@ -179,8 +179,6 @@ def test_tuning_on_a_remote_device(tracker, tools, tmp_path):
 
 
 def test_a_runner_of_the_users_is_asked_where_it_measures(tracker):
-    from tunedb.plugins.metaschedule.tune.defaults import evaluator_of, remote_of
-
     config = remote.rpc_config(tracker, "board")
     runner = remote.rpc_runner(config, QUICK)
     assert remote_of(runner) == config

@@ -16,6 +16,7 @@ import psutil
 import pytest
 import tvm_ffi
 from click.testing import CliRunner
+from tvm.s_tir import Schedule
 
 from tunedb.cli import main
 from tunedb.errors import PluginError, UsageError
@@ -24,7 +25,7 @@ from tunedb.features import base
 from tunedb.plugins.metaschedule import modules, trace_codec
 from tunedb.plugins.metaschedule.workers.replay import Replayer
 from tunedb.plugins.metaschedule.workers.replay_pool import ReplayPool
-from tunedb.records import Measurement, Program, Source, SourceKind, Trust
+from tunedb.records import NO_TARGET, Measurement, Program, Source, SourceKind, Trust
 from tunedb.storage.store import Store
 
 OWN = Source("own")
@@ -44,7 +45,6 @@ def loops(tmp_path_factory, monkeypatch):
 @pytest.fixture
 def make(tools):
     """A function that returns a measurement of a matmul, and its schedule's module."""
-    from tvm.s_tir import Schedule
 
     def make(n=16, tile=(4, 4), *, target=None, block="C", fits=True, **fields):
         mod = tools.matmul(n, block=block)
@@ -64,9 +64,6 @@ def make(tools):
 def add(store, *measurements, source=OWN):
     store.batches.add(measurements, source)
     return store.programs.ids([m.program.digest for m in measurements])
-
-
-# ---------------------------------------------------------------------- in this process
 
 
 def test_modules_are_those_that_were_measured(make, tools, sqlite_file):
@@ -102,7 +99,7 @@ def test_tvm_never_reads_what_is_foreign(make, sqlite_file, monkeypatch):
         replayer.module(program)
 
 
-def test_what_does_not_fit_says_so_in_tvms_words(make, sqlite_file):
+def test_failed_replay_keeps_the_message_of_tvm(make, sqlite_file):
     with Store(sqlite_file) as store:
         ids = add(store, make(fits=False)[0])
         with pytest.raises(Exception, match="other") as caught:
@@ -121,9 +118,6 @@ def test_a_workload_that_is_no_module(make, sqlite_file):
         ids = add(store, replace(measurement, program=program))
         with pytest.raises(PluginError, match=r"TVM cannot load the module of workload 1: .{10}"):
             Replayer(store).module(store.programs.get(ids)[0])
-
-
-# ---------------------------------------------------------------------- in processes
 
 
 def test_a_pool_answers_for_each_program_in_order(make, tools, loops, sqlite_file):
@@ -173,7 +167,7 @@ def test_a_crash_and_a_hang_cost_one_program_each(make, loops, sqlite_file):
             assert pool.pids() == ()
 
 
-def test_a_pool_that_cannot_work_says_so(make, loops, sqlite_file, monkeypatch):
+def test_a_pool_that_cannot_work_is_reported(make, loops, sqlite_file, monkeypatch):
     with Store(":memory:") as store, pytest.raises(UsageError, match="in memory"):
         ReplayPool(store, "other.loops")
     with Store(sqlite_file) as store:
@@ -197,17 +191,12 @@ def test_a_pool_that_cannot_work_says_so(make, loops, sqlite_file, monkeypatch):
 
 
 def test_programs_without_target(make, loops, sqlite_file):
-    from tunedb.records import NO_TARGET
-
     measurement = make()[0]
     program = replace(measurement.program, target=NO_TARGET)
     with Store(sqlite_file) as store, ReplayPool(store, "other.loops", workers=1) as pool:
         add(store, replace(measurement, program=program))
         report = extract(store, loops, rebuilder=pool)
     assert report.reasons == {"its record names no target": 1}
-
-
-# ---------------------------------------------------------------------- the command
 
 
 @pytest.fixture

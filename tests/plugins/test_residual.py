@@ -11,10 +11,10 @@ from tunedb.plugins.metaschedule.cost_model import scoring
 COLUMNS = 40
 
 
-def workload(seed, n, *, told=1.0, hidden=0.0, noise=0.0):
+def workload(seed, n, *, factor=1.0, hidden=0.0, noise=0.0):
     """Return features, scores and throughput of n trials.
 
-    The throughput is what a model knows, `told` times, and what it does not know of columns 3 and
+    The throughput is what a model knows, `factor` times, and what it does not know of columns 3 and
     7, `hidden` times; `noise` is in nobody's features.
     """
     random = np.random.default_rng(seed)
@@ -22,14 +22,14 @@ def workload(seed, n, *, told=1.0, hidden=0.0, noise=0.0):
     features[:, 11] = 4.0  # says nothing
     features[:, 12] = features[:, 13]
     known = random.random(n)
-    true = told * known + hidden * (features[:, 3] - features[:, 7]) / 4
+    true = factor * known + hidden * (features[:, 3] - features[:, 7]) / 4
     true += noise * random.normal(size=n)
     true -= true.min()
     return features, known, true / true.max()
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_the_model_does_not_know_of_a_workload_is_corrected(seed):
+def test_residual_corrects_unknown_effects_of_a_workload(seed):
     features, scores, throughput = workload(seed, 160, hidden=1.0)
     found, gain = scoring.fit_residual(features[:80], scores[:80], throughput[:80])
     assert found is not None
@@ -41,7 +41,7 @@ def test_what_the_model_does_not_know_of_a_workload_is_corrected(seed):
 
 
 @pytest.mark.parametrize(("n", "noise"), [(32, 0.1), (64, 0.0), (64, 0.5)])
-def test_a_model_that_knows_all_there_is_to_know_is_left_alone(n, noise):
+def test_a_perfect_model_is_not_corrected(n, noise):
     """But for what two standard errors let through: one in forty."""
     found = [scoring.fit_residual(*workload(seed, n, noise=noise)) for seed in range(20)]
     assert sum(correction is not None for correction, _ in found) <= 2
@@ -64,8 +64,8 @@ def test_equal_throughputs_correct_nothing():
     assert scoring.fit_residual(features, scores, np.zeros(64)) == (None, 0.0)
 
 
-def test_a_model_that_says_the_same_of_all_is_corrected():
-    features, _, throughput = workload(0, 160, told=0.0, hidden=1.0)
+def test_a_constant_model_is_corrected():
+    features, _, throughput = workload(0, 160, factor=0.0, hidden=1.0)
     found, _ = scoring.fit_residual(features[:80], np.full(80, 0.3), throughput[:80])
     scores = found.corrected(features[80:], np.full(80, 0.3))
     assert pairwise_accuracy(throughput[80:], scores) > 0.9

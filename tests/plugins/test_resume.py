@@ -10,6 +10,8 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tunedb.plugins.metaschedule.database.database import handle_of
+from tunedb.plugins.metaschedule.database.handle import Candidate
 from tunedb.plugins.metaschedule.tune.resume import end_run, run_key, session_of_run, trials_done
 from tunedb.storage.store import Store
 from tunedb.system.host import fingerprint_of, new_session, session_class
@@ -111,7 +113,7 @@ def test_nothing_is_noted_of_a_run_that_is_seen_to_have_ended(runs):
 
 @given(st.lists(st.text("ms", min_size=1, max_size=8), max_size=8))
 @settings(max_examples=examples(15))
-def test_what_is_done_is_less_than_the_run(candidates):
+def test_finished_trials_are_fewer_than_the_trials_of_the_run(candidates):
     runs = Runs(8)
     try:
         for some in candidates:
@@ -123,9 +125,6 @@ def test_what_is_done_is_less_than_the_run(candidates):
 
 def test_a_handle_numbers_the_trials_of_each_session(tools, sqlite_file, opened):
     """Also where one process tunes twice."""
-    from tunedb.plugins.metaschedule.database.database import handle_of
-    from tunedb.plugins.metaschedule.database.handle import Candidate
-
     database = opened(sqlite_file, target=tools.llvm)
     handle, mod = handle_of(database), tools.matmul(16)
     workload = handle.commit_workload(mod)
@@ -133,7 +132,7 @@ def test_a_handle_numbers_the_trials_of_each_session(tools, sqlite_file, opened)
     def run(*tiles):
         handle.use_session(session_of_run(handle.session(), "run", max_trials=3))
         for tile in tiles:
-            r = tools.record(mod, workload, [1.0], tile=tile, target=tools.llvm)
+            r = tools.record(mod, workload, [1.0], tile=tile)
             handle.record_batch([Candidate(workload, r.trace, tools.llvm, r.args_info, (0.1,))])
         return trials_done(handle, "run")
 

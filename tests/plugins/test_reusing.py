@@ -38,9 +38,7 @@ class Batch:
         self.database = Database(path, target=tools.llvm)
         handle, mod = handle_of(self.database), tools.matmul(16)
         workload = handle.commit_workload(mod)
-        records = [
-            tools.record(mod, workload, [1.0], tile=tile, target=tools.llvm) for tile in TILES
-        ]
+        records = [tools.record(mod, workload, [1.0], tile=tile) for tile in TILES]
         failures = [one if isinstance(one, Failure) else None for one in OUTCOMES]
         handle.record_batch(
             Candidate(
@@ -124,9 +122,6 @@ def test_wrong_number_of_results(batch):
         ReusingRunner(Mute(), batch.known).run([unknown])
 
 
-# ---- tuning runs ---------------------------------------------------------------------------------
-
-
 def fail_some(hash_):
     """A third of the programs fail to build."""
     return "LocalBuilder: An exception occurred\nLLVM ERROR: x" if hash_ % 3 == 0 else None
@@ -142,10 +137,8 @@ def knowing(path, mod, target, *, remeasure=False):
     database = Database(path, target=target)
     known = Known(handle_of(database), remeasure=remeasure)
     known.prepare(mod, target)
-    try:
-        yield database, known
-    finally:
-        database.close()
+    yield database, known
+    database.close()
 
 
 def run_once(path, mod, target, work_dir, *, seed, remeasure=False, **more):
@@ -212,19 +205,17 @@ def test_callbacks_see_served_results_as_ordinary_ones(sqlite_file, tools, tmp_p
     for served in (False, True):
         watch.seen.clear()
         with knowing(sqlite_file, mod, tools.llvm) as (database, known):
-            ms.tune_tir(
+            tune(
                 mod,
                 tools.llvm,
-                str(tmp_path),
-                12,
+                database,
+                tmp_path,
+                trials=12,
                 num_trials_per_iter=4,
                 builder=ReusingBuilder(FakeBuilder(fail_some), known),
                 runner=ReusingRunner(FakeRunner(run_some), known),
-                database=database,
-                cost_model="random",
                 strategy="replay-trace",
                 measure_callbacks=[MeasureCallback(database), watch],
-                num_tuning_cores=1,
                 seed=3,
             )
             assert len(database) == 12

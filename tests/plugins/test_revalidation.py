@@ -2,13 +2,13 @@
 
 import json
 import math
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import tvm
-from builders import copied
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ from tvm.s_tir import meta_schedule as ms
 
 import tunedb
 from tunedb.errors import NotFoundError, UsageError
-from tunedb.plugins.metaschedule import Database
+from tunedb.plugins.metaschedule import Database, trace_codec
 from tunedb.plugins.metaschedule.deploy import numerics, revalidation
 from tunedb.plugins.metaschedule.deploy.build_and_run import RunOutcome
 from tunedb.plugins.metaschedule.deploy.revalidation import (
@@ -26,23 +26,12 @@ from tunedb.plugins.metaschedule.deploy.revalidation import (
     foreign_programs,
     served_programs,
 )
-from tunedb.records import (
-    Failure,
-    FailureKind,
-    Origin,
-    Phase,
-    Source,
-    SourceKind,
-    Status,
-    Trust,
-)
+from tunedb.records import Failure, FailureKind, Origin, Phase, Source, SourceKind, Status, Trust
 from tunedb.storage.exchange_types import ForeignSource, MergeBatch
 from tunedb.storage.retractions import Retraction
 
 FOREIGN = Source("theirs", SourceKind.FILE, Trust.FOREIGN)
 F32, F16, I32 = "float32", "float16", "int32"
-
-# ---- inputs ----------------------------------------------------------------------------------
 
 
 def args(*pairs):
@@ -94,9 +83,6 @@ def test_tensors_of_every_type_get_values():
         assert np.allclose(tensor.numpy().astype("float64"), array, atol=0.1)
 
 
-# ---- comparing -------------------------------------------------------------------------------
-
-
 @settings(max_examples=examples(50))
 @given(
     values=st.lists(st.floats(-100, 100), min_size=1, max_size=8),
@@ -126,7 +112,7 @@ def test_the_deviation_is_a_share_of_the_largest_value(values, error, where):
         ([], [], 0.0),
     ],
 )
-def test_what_is_not_finite(expected, found, deviation):
+def test_deviation_of_values_that_are_not_finite(expected, found, deviation):
     got = numerics.deviation(np.array(expected, "float64"), np.array(found, "float64"))
     assert got == deviation
 
@@ -145,12 +131,15 @@ def test_the_coarsest_type_says_what_is_allowed():
     assert numerics.tolerance_of(["float8_e4m3fn"]) == 0.2
 
 
-# ---- what runs in the workers ----------------------------------------------------------------
-
-
 def made(mod, target, trace=None, *, keep_preproc=True):
     order = numerics.order_of(trace, keep_preproc=keep_preproc)
     return numerics.build(mod.with_attr(numerics.ORDER, order), target, None)
+
+
+def elementwise(function, dtype=F32):
+    a = te.placeholder((8,), dtype, name="A")
+    b = te.compute((8,), lambda i: function(a[i]), name="B")
+    return tvm.IRModule({"main": te.create_prim_func([a, b])})
 
 
 def compared(mod, other, tmp_path, trace=None, info=None):
@@ -166,8 +155,6 @@ def compared(mod, other, tmp_path, trace=None, info=None):
 
 
 def stored_trace(record):
-    from tunedb.plugins.metaschedule import trace_codec
-
     return trace_codec.encode(record.trace)
 
 
@@ -199,27 +186,11 @@ def test_wrong_results_are_seen(tools, tmp_path):
 
 
 def test_a_program_that_changes_its_inputs_is_seen(tools, tmp_path):
-    n = 4
-
-    def writer(in_place):
-        a = te.placeholder((n,), name="A")
-        b = te.compute((n,), lambda i: a[i] + 1.0, name="B")
-        mod = tvm.IRModule({"main": te.create_prim_func([a, b])})
-        if not in_place:
-            return mod
-        # The result goes into the input, too.
-        script = (
-            mod.script()
-            .replace(
-                "B[v_i] = A[v_i] + T.float32(1.0)",
-                "B[v_i] = A[v_i] + T.float32(1.0)\n                A[v_i] = T.float32(0.0)",
-            )
-            .replace("T.writes(B[v_i])", "T.writes(A[v_i], B[v_i])")
-        )
-        return tvm.script.from_source(script)
-
-    costs = compared(writer(False), writer(True), tmp_path)
-    assert costs[0] > 1e-4
+    mod = elementwise(lambda x: x + 1.0)
+    store = "B[v_i] = A[v_i] + T.float32(1.0)"
+    script = mod.script().replace(store, f"{store}\n                A[v_i] = T.float32(0.0)")
+    script = script.replace("T.writes(B[v_i])", "T.writes(A[v_i], B[v_i])")
+    assert compared(mod, tvm.script.from_source(script), tmp_path)[0] > 1e-4
 
 
 def test_weights_in_a_layout_of_their_own(tools, tmp_path):
@@ -240,49 +211,34 @@ def test_weights_in_a_layout_of_their_own(tools, tmp_path):
 
 
 def test_integers_are_compared_exactly(tmp_path):
-    def adding(constant):
-        a = te.placeholder((8,), "int32", name="A")
-        b = te.compute((8,), lambda i: a[i] + te.const(constant, "int32"), name="B")
-        return tvm.IRModule({"main": te.create_prim_func([a, b])})
-
-    assert max(compared(adding(1), adding(1), tmp_path)) == 0.0
-    assert max(compared(adding(1), adding(2), tmp_path)) == numerics.FARTHEST
+    one, two = (elementwise(lambda x, n=n: x + te.const(n, "int32"), "int32") for n in (1, 2))
+    assert max(compared(one, one, tmp_path)) == 0.0
+    assert max(compared(one, two, tmp_path)) == numerics.FARTHEST
 
 
 def test_roots_of_negative_numbers_are_nan_in_both(tmp_path):
-    a = te.placeholder((8,), name="A")
-    b = te.compute((8,), lambda i: te.sqrt(a[i]), name="B")
-    mod = tvm.IRModule({"main": te.create_prim_func([a, b])})
+    mod = elementwise(te.sqrt)
     assert max(compared(mod, mod, tmp_path)[::2]) == 0.0
 
 
-# ---- which programs --------------------------------------------------------------------------
-
-
 @pytest.fixture
-def path(sqlite_file):
-    return sqlite_file
-
-
-@pytest.fixture
-def theirs(sqlite_template, tmp_path):
+def theirs(tmp_path):
     """Another database, whose records come from a foreign source."""
-    return copied(sqlite_template, tmp_path / "theirs.db")
+    return tmp_path / "theirs.db"
 
 
 def commit(path, tools, *records, mod=None):
     """Store records, each ``(run_secs, tile)`` or a schedule."""
     mod = mod or tools.matmul()
-    database = Database(path, target=tools.llvm)
-    workload = database.commit_workload(mod)
-    for run_secs, what in records:
-        if isinstance(what, Schedule):
-            info = ms.arg_info.ArgInfo.from_prim_func(mod["main"])
-            record = ms.database.TuningRecord(what.trace, workload, run_secs, tools.llvm, info)
-        else:
-            record = tools.record(mod, workload, run_secs, tile=what, target=tools.llvm)
-        database.commit_tuning_record(record)
-    database.close()
+    with closing(Database(path, target=tools.llvm)) as database:
+        workload = database.commit_workload(mod)
+        for run_secs, what in records:
+            if isinstance(what, Schedule):
+                info = ms.arg_info.ArgInfo.from_prim_func(mod["main"])
+                record = ms.database.TuningRecord(what.trace, workload, run_secs, tools.llvm, info)
+            else:
+                record = tools.record(mod, workload, run_secs, tile=what)
+            database.commit_tuning_record(record)
 
 
 def import_as_foreign(path, theirs, tools, *records, **fields):
@@ -291,7 +247,7 @@ def import_as_foreign(path, theirs, tools, *records, **fields):
         store.records.add([record.measurement for record in other.records.iterate()], FOREIGN)
 
 
-def test_best_programs_are_told_once(path, tools):
+def test_best_programs_are_reported_once(path, tools):
     one, two = [([n * 1e-3], (4, 4)) for n in (3, 2)], [([n * 1e-3], (2, 8)) for n in (4, 1, 5)]
     commit(path, tools, *one, *two)
     with tunedb.open(path) as store:
@@ -304,13 +260,7 @@ def test_best_programs_are_told_once(path, tools):
 def test_foreign_programs_are_those_that_nobody_else_has(path, theirs, tools):
     commit(path, tools, ([1e-3], (4, 4)))
     import_as_foreign(
-        path,
-        theirs,
-        tools,
-        ([9e-4], (4, 4)),
-        ([3e-3], (2, 8)),
-        ([2e-3], (2, 8)),
-        ([5e-3], (8, 2)),
+        path, theirs, tools, ([9e-4], (4, 4)), ([3e-3], (2, 8)), ([2e-3], (2, 8)), ([5e-3], (8, 2))
     )
     with tunedb.open(path) as store:
         found = foreign_programs(store, [1], 1, 5)
@@ -333,9 +283,6 @@ def test_a_stranger_who_takes_his_own_record_back_hides_no_program_of_others(pat
         # What is taken back here is another matter: the program was found to be wrong.
         store.trust.retract([3], "wrong result")
         assert [r.mean for r in foreign_programs(store, [1], 1, 5)] == [5e-3]
-
-
-# ---- what is stored, with what runs in the workers replaced ----------------------------------
 
 
 class FakeRuns:
@@ -405,10 +352,7 @@ def test_wrong_results_are_not_served_any_more(path, tools, runs, opened):
     assert good.outcome == "passed"
     with tunedb.open(path) as store:
         failure = store.records.get(4).measurement
-        assert (failure.status, failure.failure.kind) == (
-            Status.FAILED,
-            FailureKind.WRONG_RESULT,
-        )
+        assert (failure.status, failure.failure.kind) == (Status.FAILED, FailureKind.WRONG_RESULT)
         assert [r.id for r in store.records.top_k([1])] == [3, 5]
         assert store.records.get(1).retracted
     (again,) = revalidated(path)
@@ -418,7 +362,7 @@ def test_wrong_results_are_not_served_any_more(path, tools, runs, opened):
     assert [float(v) for v in found.run_secs] == [2e-3]
 
 
-def test_other_integers_are_told_in_words(path, tools, runs):
+def test_other_integers_are_reported_in_words(path, tools, runs):
     runs.outcomes_by_tile[4, 4] = RunOutcome((numerics.FARTHEST, 0.0), None)
     commit(path, tools, ([1e-3], (4, 4)))
     (verdict,) = revalidated(path)
@@ -505,7 +449,7 @@ def test_a_foreign_program_that_is_not_allowed_is_never_replayed(path, theirs, t
 
 
 @pytest.mark.parametrize(
-    ("described", "said"),
+    ("described", "message"),
     [
         ([["TENSOR", "float32", [10**6, 10**6]]], "1e+12 values"),
         ([["TENSOR", "float32x65535", [16, 16]]], "the types of its arguments differ"),
@@ -516,7 +460,7 @@ def test_a_foreign_program_that_is_not_allowed_is_never_replayed(path, theirs, t
         (5, "not a list of tensors"),
     ],
 )
-def test_foreign_arguments_that_fill_the_memory(path, theirs, tools, runs, described, said):
+def test_foreign_arguments_that_fill_the_memory(path, theirs, tools, runs, described, message):
     commit(path, tools, ([9e-3], (1, 16)))
     commit(theirs, tools, ([1e-3], (4, 4)))
     with tunedb.open(theirs) as other, tunedb.open(path) as store:
@@ -526,19 +470,16 @@ def test_foreign_arguments_that_fill_the_memory(path, theirs, tools, runs, descr
     (verdict,) = revalidated(path, foreign=True)
     assert verdict.outcome == "refused"
     assert verdict.reason.startswith("not allowed: ")
-    assert said in verdict.reason
+    assert message in verdict.reason
 
 
-def test_what_cannot_be_asked(path, tools, runs):
+def test_invalid_requests_are_refused(path, tools, runs):
     commit(path, tools, ([1e-3], (4, 4)))
     with tunedb.open(path) as store:
         with pytest.raises(UsageError, match="must be positive"):
             Revalidation(store, draws=0)
         with Revalidation(store) as run, pytest.raises(NotFoundError, match="no foreign program"):
             run.run([1], 1, foreign=True)
-
-
-# ---- the real thing --------------------------------------------------------------------------
 
 
 def test_programs_are_built_and_run_in_other_processes(path, tools):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
-import sqlite3
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 import pytest
+from builders import sql as run_sql
+from logged import logged
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
@@ -30,38 +30,20 @@ def path(tmp_path, tools):
     with closing(Database(path, target=tools.llvm)) as database:
         workload = database.commit_workload(mod)
         for seconds, postproc in ((1.0, True), (2.0, False)):
-            database.commit_tuning_record(
-                tools.record(mod, workload, [seconds], target=tools.llvm, postproc=postproc)
-            )
+            database.commit_tuning_record(tools.record(mod, workload, [seconds], postproc=postproc))
     return path
-
-
-@contextmanager
-def logged():
-    """Yield the warnings of tunedb."""
-    told = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: told.append(record.getMessage())
-    log = logging.getLogger("tunedb")
-    log.addHandler(handler)
-    try:
-        yield told
-    finally:
-        log.removeHandler(handler)
 
 
 def change(path, sql, *values):
     """Write into a database as somebody does who does not make digests anew."""
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute(sql, values).rowcount == 1
-        connection.commit()
+    assert len(run_sql(path, f"{sql} RETURNING 1", *values)) == 1
 
 
 def served(path, tools, **options):
     """Return the times of the records that TVM gets of a new handle."""
     mod = tools.matmul()
     with closing(Database(path, target=tools.llvm, **options)) as database:
-        found = tools.seconds(database.get_top_k(database.commit_workload(mod), 9))
+        found = tools.top(database, mod, 9)
         best = database.query_tuning_record(mod, tools.llvm, "main")
         assert tools.seconds([best] if best else []) == found[:1]
         assert (database.query_schedule(mod, tools.llvm, "main") is None) == (not found)
@@ -116,12 +98,14 @@ def test_a_row_that_is_not_what_its_digest_says(path, tools, name):
     assert served(path, tools) == [1.0, 2.0]
     change(path, *CHANGES[name])
     others = [] if name == "sketch" else [2.0]  # both have it
-    with logged() as told:
+    with logged() as warnings:
         assert served(path, tools) == others
     with Store(path) as store:
         rows = store.quarantine.rows()
-    assert len(told) == len(rows) == 2 - len(others)
-    assert told[0].startswith(f"{path}: record 1 cannot be rebuilt: its digest does not match its")
+    assert len(warnings) == len(rows) == 2 - len(others)
+    assert warnings[0].startswith(
+        f"{path}: record 1 cannot be rebuilt: its digest does not match its"
+    )
     assert "its digest does not match its" in rows[0].item.reason
 
 
@@ -148,10 +132,13 @@ def test_a_workload_that_is_not_what_its_digest_says(path, tools, monkeypatch):
     monkeypatch.setattr(modules, "from_script", lambda _: pytest.fail("TVM must not read it"))
     body = modules.to_workload(tools.matmul(32)).body
     change(path, "UPDATE workload SET body = ?", compress(body))
-    with logged() as told, closing(Database(path, target=tools.llvm, read_only=True)) as database:
+    with (
+        logged() as warnings,
+        closing(Database(path, target=tools.llvm, read_only=True)) as database,
+    ):
         assert not database.has_workload(tools.matmul(32))
         assert database.has_workload(tools.matmul())
-    assert any("its digest does not match its body" in line for line in told)
+    assert any("its digest does not match its body" in line for line in warnings)
     assert served(path, tools) == [1.0, 2.0]
 
 
@@ -162,12 +149,9 @@ def test_a_foreign_record_that_is_marked_as_served(path, tools):
         b"s" * 16,
     )
     change(path, "UPDATE measurement SET source_id = 9 WHERE id = 1")
-    with logged() as told:
+    with logged() as warnings:
         assert served(path, tools) == [2.0]
-    assert "its source is foreign" in told[0]
-
-
-# ---------------------------------------------------------------------- the lists
+    assert "its source is foreign" in warnings[0]
 
 
 @pytest.fixture
@@ -194,9 +178,9 @@ def test_every_other_source_keeps_to_the_lists(annotated, tools, column):
     """A verified one, and an own one of another database."""
     value = {"trust": 1, "store": OTHER}[column]
     change(annotated, f"UPDATE source SET {column} = ?", value)
-    with logged() as told:
+    with logged() as warnings:
         assert served(annotated, tools) == [1.0, 2.0]
-    assert any("pragma_import_llvm" in line for line in told)
+    assert any("pragma_import_llvm" in line for line in warnings)
 
 
 def donors(path):

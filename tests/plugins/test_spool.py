@@ -10,6 +10,7 @@ import pytest
 from builders import copied, make_measurement
 from click.testing import CliRunner
 from fake_measuring import FakeBuilder, FakeRunner, tune
+from raising import raises_line
 from tvm.s_tir import meta_schedule as ms
 
 from tunedb.cli import main
@@ -35,10 +36,8 @@ def folder(tmp_path, monkeypatch):
 class Run:
     """A handle that records batches of two workloads."""
 
-    def __init__(self, url, tools):
-        self.tools = tools
-        self.database = Database(url, target=tools.llvm)
-        self.handle = handle_of(self.database)
+    def __init__(self, database, tools):
+        self.tools, self.database, self.handle = tools, database, handle_of(database)
         self.workloads = [
             (mod, self.handle.commit_workload(mod)) for mod in (tools.matmul(16), tools.matmul(32))
         ]
@@ -51,7 +50,7 @@ class Run:
             tile = TILES[number // 2]
             if number % 2:
                 tile = (tile[0] * 2, tile[1])
-            made = self.tools.record(mod, workload, [1.0], tile=tile, target=self.tools.llvm)
+            made = self.tools.record(mod, workload, [1.0], tile=tile)
             failure = Failure(FailureKind.CRASH, Phase.RUN, "x") if number % 3 == 2 else None
             times = (1e10,) if failure else (0.1 * (number + 1), 1 / 3)
             batch.append(
@@ -61,17 +60,20 @@ class Run:
 
     def refuse(self, *numbers):
         """Record programs, which the database does not take; return the message."""
-        with pytest.raises(StorageError) as caught:
+        with raises_line(StorageError) as caught:
             self.record(*numbers)
-        assert "\n" not in str(caught.value)
         return str(caught.value)
 
 
 @pytest.fixture
-def run(sqlite_file, tools):
-    run = Run(sqlite_file, tools)
-    yield run
-    run.database.close()
+def start(tools, opened):
+    """A function that opens a handle."""
+    return lambda url: Run(opened(url, target=tools.llvm), tools)
+
+
+@pytest.fixture
+def run(sqlite_file, start):
+    return start(sqlite_file)
 
 
 def stop_writes(path, words):
@@ -84,14 +86,19 @@ def stop_writes(path, words):
     connection.close()
 
 
-def imported(path, tmp_path):
+def imported(path, quarantined=0):
     """Import a file by the command line into a new database; return its records."""
-    target = tmp_path / "imported.db"
+    target = path.with_name("imported.db")
     result = CliRunner().invoke(main, ["--db", str(target), "import", "logs", str(path)])
     assert result.exit_code == 0, result.output
     with Store(target) as store:
-        assert store.counts().quarantined == 0
+        assert store.counts().quarantined == quarantined
         return [record.measurement for record in store.records.iterate()]
+
+
+def spooled(folder, name="store.db"):
+    (path,) = folder.glob(f"{name}.spool-*.json")
+    return path
 
 
 def numbers_of(measurements):
@@ -111,82 +118,80 @@ def numbers_of(measurements):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "reason"),
     [
         ("database or disk is full", "the disk is full"),
         ("attempt to write a readonly database", "it cannot be written"),
         ("disk I/O error", "the disk failed"),
     ],
 )
-def test_a_batch_that_is_refused_is_beside_the_database(run, sqlite_file, tmp_path, words, said):
+def test_a_batch_that_is_refused_is_beside_the_database(run, sqlite_file, words, reason):
     run.record(0, 1, 2)
     stop_writes(sqlite_file, words)
     message = run.refuse(3, 4, 5, 6)
-    (path,) = sqlite_file.parent.glob("*.json")
-    assert path.name.startswith("store.db.spool-")
-    assert said in message
+    path = spooled(sqlite_file.parent)
+    assert reason in message
     assert message.endswith(f"the measurements are kept; run: tunedb import logs {path}")
-    found = imported(path, tmp_path)
+    found = imported(path)
     assert numbers_of(found) == [3, 4, "failed", 6]
     assert len(run.database) == 3
     known = {m.measurement.program.digest for m in run.database.store.records.iterate()}
     assert not known & {one.program.digest for one in found}
 
 
-def test_programs_keep_their_identity(run, sqlite_file, tmp_path):
+def test_programs_keep_their_identity(run, sqlite_file):
     """A file that is imported where the run tuned meets the workloads and programs there."""
     run.record(0, 1)
     stop_writes(sqlite_file, "database or disk is full")
     run.refuse(0, 1)
-    (path,) = sqlite_file.parent.glob("*.json")
+    path = spooled(sqlite_file.parent)
     digests = {m.measurement.program.digest for m in run.database.store.records.iterate()}
-    assert {one.program.digest for one in imported(path, tmp_path)} == digests
+    assert {one.program.digest for one in imported(path)} == digests
 
 
-def test_batches_of_one_run_share_a_file(run, sqlite_file, tmp_path):
+def test_batches_of_one_run_share_a_file(run, sqlite_file):
     stop_writes(sqlite_file, "database or disk is full")
     for batch in [(1, 3), (0,), (4, 6, 7)]:
         run.refuse(*batch)
-    (path,) = sqlite_file.parent.glob("*.json")
-    assert numbers_of(imported(path, tmp_path)) == [1, 3, 0, 4, 6, 7]
+    path = spooled(sqlite_file.parent)
+    assert numbers_of(imported(path)) == [1, 3, 0, 4, 6, 7]
 
 
-def test_a_file_that_was_deleted(run, sqlite_file, tmp_path):
+def test_a_file_that_was_deleted(run, sqlite_file):
     """SQLite would write on into nothing: what the session stored before is kept too."""
     run.record(0, 1, 2)
     for suffix in ("", "-wal", "-shm"):
         Path(f"{sqlite_file}{suffix}").unlink(missing_ok=True)
     message = run.refuse(3, 4)
     assert "the file was deleted or replaced while it was in use" in message
-    (path,) = sqlite_file.parent.glob("*.json")
-    assert numbers_of(imported(path, tmp_path)) == [0, 1, "failed", 3, 4]
+    path = spooled(sqlite_file.parent)
+    assert numbers_of(imported(path)) == [0, 1, "failed", 3, 4]
 
 
-def test_a_file_that_was_replaced(run, sqlite_file, sqlite_template, tmp_path):
+def test_a_file_that_was_replaced(run, sqlite_file, sqlite_template):
     run.record(0)
     sqlite_file.unlink()
     shutil.copyfile(sqlite_template, sqlite_file)
     run.refuse(1)
-    (path,) = sqlite_file.parent.glob("*.json")
-    assert numbers_of(imported(path, tmp_path)) == [0, 1]
+    path = spooled(sqlite_file.parent)
+    assert numbers_of(imported(path)) == [0, 1]
 
 
-def test_a_directory_that_is_gone(sqlite_template, tools, folder, tmp_path):
+def test_batches_are_spooled_when_the_directory_is_gone(sqlite_template, start, folder, tmp_path):
     (tmp_path / "databases").mkdir()
     copied(sqlite_template, tmp_path / "databases" / "tune.db")
-    run = Run(tmp_path / "databases" / "tune.db", tools)
+    run = start(tmp_path / "databases" / "tune.db")
     run.record(0)
     (tmp_path / "databases").rename(tmp_path / "elsewhere")
     run.refuse(1)
-    run.database.close()
-    (path,) = folder.glob("tune.db.spool-*.json")
-    assert numbers_of(imported(path, tmp_path)) == [0, 1]
+    path = spooled(folder, "tune.db")
+    assert numbers_of(imported(path)) == [0, 1]
 
 
-def test_a_full_disk(mount, tools, folder, tmp_path):
+def test_a_full_disk(mount, start, folder):
     """Nothing fits beside the database either, so the batch goes to the working directory."""
     disk = mount("1m")
-    run = Run(disk / "tune.db", tools)
+    run = start(disk / "tune.db")
     run.record(0)
     with (
         (disk / "ballast").open("wb", buffering=0) as ballast,
@@ -203,21 +208,21 @@ def test_a_full_disk(mount, tools, folder, tmp_path):
             break
     assert "the disk is full" in message
     assert not list(disk.glob("*.json"))
-    (path,) = folder.glob("tune.db.spool-*.json")
-    assert len(imported(path, tmp_path)) == 1
-    run.database.close()
+    path = spooled(folder, "tune.db")
+    assert len(imported(path)) == 1
 
 
-def test_a_server_that_is_gone(postgres_server, tools, folder, tmp_path):
+def test_batches_are_spooled_when_the_database_of_the_server_is_gone(
+    postgres_server, start, folder
+):
     url = postgres_server.new_database()
-    run = Run(url, tools)
+    run = start(url)
     run.record(0)
     postgres_server.drop(url)
     message = run.refuse(1, 3)
-    (path,) = folder.glob("test_*.spool-*.json")
+    path = spooled(folder, "test_*")
     assert str(path) in message
-    assert numbers_of(imported(path, tmp_path)) == [1, 3]
-    run.database.close()
+    assert numbers_of(imported(path)) == [1, 3]
 
 
 def test_no_place_takes_the_batch(run, sqlite_file, monkeypatch):
@@ -232,19 +237,19 @@ def test_no_place_takes_the_batch(run, sqlite_file, monkeypatch):
     assert "the last batch is lost; no location could store it" in message
 
 
-def test_what_is_no_module_is_left_out(run, tmp_path):
+def test_spool_leaves_out_records_without_a_module(run):
     run.record(0, 1)
     session, store = run.handle.session(), run.database.store
     one, other = (record.measurement for record in store.runs.records(session))
     odd = make_measurement(1, workload=Workload("ansor-key", b'["key"]'))
     path = Spool(store).write([one, odd, other], session)
-    assert numbers_of(imported(path, tmp_path)) == [0, 1]
+    assert numbers_of(imported(path)) == [0, 1]
 
 
 def test_half_a_batch_is_never_left(run, sqlite_file, monkeypatch):
     stop_writes(sqlite_file, "database or disk is full")
     run.refuse(0)
-    (path,) = sqlite_file.parent.glob("*.json")
+    path = spooled(sqlite_file.parent)
     before = path.read_bytes()
     monkeypatch.setattr(
         "tunedb.plugins.metaschedule.database.spool.os.fsync",
@@ -255,22 +260,14 @@ def test_half_a_batch_is_never_left(run, sqlite_file, monkeypatch):
     assert list(Path.cwd().iterdir()) == []
 
 
-def test_a_line_that_was_cut_off_does_not_swallow_the_next(run, sqlite_file, tmp_path):
+def test_a_line_that_was_cut_off_does_not_swallow_the_next(run, sqlite_file):
     """A process that is killed while it writes leaves half a line."""
     stop_writes(sqlite_file, "database or disk is full")
     run.refuse(0)
-    (path,) = sqlite_file.parent.glob("*.json")
+    path = spooled(sqlite_file.parent)
     path.write_bytes(path.read_bytes()[:-10])
     run.refuse(1)
-    target = tmp_path / "imported.db"
-    result = CliRunner().invoke(main, ["--db", str(target), "import", "logs", str(path)])
-    assert result.exit_code == 0, result.output
-    with Store(target) as store:
-        assert store.counts().quarantined == 1
-        assert numbers_of([record.measurement for record in store.records.iterate()]) == [1]
-
-
-# ---- whole runs ----------------------------------------------------------------------------------
+    assert numbers_of(imported(path, quarantined=1)) == [1]
 
 
 @pytest.mark.parametrize("strategy", ["evolutionary", "replay-trace"])
@@ -302,8 +299,8 @@ def test_a_run_whose_database_fails_ends_cleanly(sqlite_file, tools, tmp_path, w
     stored = len(database) if what == "refused" else 0
     database.close()
     assert len(runner.ran) == 16  # two batches
-    (path,) = sqlite_file.parent.glob("store.db.spool-*.json")
-    found = imported(path, tmp_path)
+    path = spooled(sqlite_file.parent)
+    found = imported(path)
     assert len(found) + stored == 16
     # TVM's own database reads the file's parts, too.
     lines = path.read_bytes().splitlines()

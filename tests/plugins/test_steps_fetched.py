@@ -7,18 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
+from tvm import te
+from tvm.s_tir import meta_schedule
+from tvm.s_tir.meta_schedule.testing import te_workload
 
-tvm = pytest.importorskip("tvm")
-
-from tvm import te  # noqa: E402
-from tvm.s_tir import meta_schedule  # noqa: E402
-from tvm.s_tir.meta_schedule.testing import te_workload  # noqa: E402
-
-from tunedb.features.steps import STEPS  # noqa: E402
-from tunedb.features.steps.columns import COLUMNS  # noqa: E402
-from tunedb.plugins.metaschedule import modules, trace_codec  # noqa: E402
-from tunedb.programs.workload_info import signature_of  # noqa: E402
-from tunedb.results import StoredProgram  # noqa: E402
+from tunedb.features.steps import STEPS
+from tunedb.features.steps.columns import COLUMNS
+from tunedb.plugins.metaschedule import modules, trace_codec
+from tunedb.programs.workload_info import signature_of
+from tunedb.results import StoredProgram
 
 SHARED_BYTES = 49152
 TARGET = tvm.target.Target(
@@ -39,9 +37,6 @@ WORKLOADS = {
     "dilated": lambda: te_workload.conv2d_nhwc(1, 28, 28, 16, 32, 3, 1, 2, 2),
     "depthwise": lambda: te_workload.depthwise_conv2d_nhwc(1, 28, 28, 32, 3, 2, 1),
 }
-
-
-pytestmark = pytest.mark.usefixtures("intrinsics")
 
 
 def schedules(mod: Any) -> Iterator[Any]:

@@ -17,7 +17,7 @@ VARIABLES = ("TVM_NUM_THREADS", "TVM_BIND_THREADS", "OMP_NUM_THREADS", "LOKY_MAX
 CPUS = sorted(os.sched_getaffinity(0))
 
 
-def said(what, *arguments, cpus=CPUS):
+def printed_lines(what, *arguments, cpus=CPUS):
     """Return what a fresh process prints, on some of the CPUs."""
     environment = {k: v for k, v in os.environ.items() if k not in VARIABLES}
     lines = printed(
@@ -51,10 +51,10 @@ def test_variables_as_tvm_reads_them(environment, expected):
 
 def counted(*environments, cpus=CPUS):
     """Return what a fresh process says with each set of variables."""
-    return said("counts", json.dumps(environments), cpus=cpus)
+    return printed_lines("counts", json.dumps(environments), cpus=cpus)
 
 
-def test_what_bounds_them():
+def test_bounds_of_thread_counts():
     three, loky, free, openmp = counted(
         *({"TVM_NUM_THREADS": "3"}, {"LOKY_MAX_CPU_COUNT": "1"}, {}, {"OMP_NUM_THREADS": "1"})
     )
@@ -65,7 +65,7 @@ def test_what_bounds_them():
         assert found["note"] is None
     cores = free["cores"]
     assert cores <= free["cpus"] == len(CPUS)
-    # A variable of OpenMP's that leaves cores idle is told.
+    # A note names the variable of OpenMP that leaves cores idle.
     assert openmp["threads"]["count"] == 1
     if cores > 1:
         assert openmp["note"] == (
@@ -76,7 +76,7 @@ def test_what_bounds_them():
 
 @pytest.mark.parametrize("cpus", [CPUS, long([CPUS[-1]])], ids=["all CPUs", "one CPU"])
 def test_nothing_of_ours_runs_on_the_cpu_that_tvm_pins_a_thread_to(cpus):
-    (found,) = said("pinned", cpus=cpus)
+    (found,) = printed_lines("pinned", cpus=cpus)
     count, all_ = found["threads"]["count"], len(cpus)
     assert (found["pinned"], found["inherited"]["pinned"]) == (1, True)
     assert found["now inherited"] == found["threads"] == {"count": count, "pinned": False}

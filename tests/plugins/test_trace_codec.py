@@ -2,52 +2,28 @@
 
 from __future__ import annotations
 
-import sys
-import types
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import matmuls
 import orjson
 import pytest
+import tvm
 from effort import spread
 from public_logs import MEASURED
+from tvm import s_tir, te, tirx
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule import _ffi_api as ms_api
+from tvm.s_tir.schedule import _ffi_api as api
+from tvm.script import tirx as T
+from tvm.tirx import IntImm
 
-tvm = pytest.importorskip("tvm")
-
-from tvm import s_tir  # noqa: E402
-from tvm.s_tir import meta_schedule as ms  # noqa: E402
-from tvm.s_tir.meta_schedule import _ffi_api as ms_api  # noqa: E402
-from tvm.s_tir.schedule import _ffi_api as api  # noqa: E402
-from tvm.script import tirx as T  # noqa: E402
-from tvm.tirx import IntImm  # noqa: E402
-
-from tunedb.plugins.metaschedule import trace_codec  # noqa: E402
-from tunedb.programs.metaschedule import trace as traces  # noqa: E402
-from tunedb.records import Trace  # noqa: E402
+from tunedb.plugins.metaschedule import trace_codec
+from tunedb.programs.metaschedule import trace as traces
+from tunedb.records import Trace
 
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 4})
-
-
-@T.prim_func(s_tir=True)
-def matmul_relu(
-    A: T.Buffer((64, 64), "float32"),
-    B: T.Buffer((64, 64), "float32"),
-    D: T.Buffer((64, 64), "float32"),
-) -> None:
-    T.func_attr({"global_symbol": "main"})
-    C = T.sblock_alloc_buffer((64, 64))
-    for i, j, k in T.grid(64, 64, 64):
-        with T.sblock("C"):
-            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-            with T.init():
-                C[vi, vj] = 0.0
-            C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
-    for i, j in T.grid(64, 64):
-        with T.sblock("D"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            D[vi, vj] = T.max(C[vi, vj], 0.0)
 
 
 @T.prim_func(s_tir=True)
@@ -60,17 +36,7 @@ def dynamic(a: T.handle) -> None:
             A[vi, vj] = 1.0
 
 
-MODULE = tvm.IRModule({"main": matmul_relu})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _without_intrinsics() -> Iterator[None]:
-    """Spare the seconds of CPU time that `TuneContext` takes to import all of TVM's intrinsics."""
-    name = "tvm.s_tir.tensor_intrin"
-    with pytest.MonkeyPatch.context() as patch:
-        if name not in sys.modules:
-            patch.setitem(sys.modules, name, types.ModuleType(name))
-        yield
+MODULE = matmuls.matmul(64, post=lambda value: tirx.Max(value, tirx.const(0.0, "float32")))
 
 
 def as_json(trace: Any) -> Any:
@@ -81,9 +47,6 @@ def applied(trace: Any, mod: Any, remove_postproc: bool = False) -> Any:
     sch = s_tir.Schedule(mod, debug_mask="none", error_render_level="none")
     trace.apply_to_schedule(sch, remove_postproc)
     return sch
-
-
-# ---- building ------------------------------------------------------------------------------------
 
 
 def space_generator() -> Any:
@@ -115,23 +78,18 @@ def space_generator() -> Any:
     )
 
 
-def sketch_schedules() -> list[Any]:
+@pytest.fixture(scope="module")
+def schedules() -> list[Any]:
     """Schedules of a matmul from TVM's own rules, postprocessed as for measuring."""
     context = ms.TuneContext(
         mod=MODULE, target=TARGET, space_generator=space_generator(), rand_state=3, num_threads=1
     )
-    found = []
-    for sch in context.generate_design_space():
+    found = context.generate_design_space()
+    for sch in found:
         sch.enter_postproc()
         for proc in context.space_generator.postprocs:
             assert proc.apply(sch)
-        found.append(sch)
-    return found
-
-
-@pytest.fixture(scope="module")
-def schedules() -> list[Any]:
-    return sketch_schedules()
+    return list(found)
 
 
 def test_builder_shares_instructions(schedules: list[Any]) -> None:
@@ -296,24 +254,14 @@ def test_replay_raises_an_error_of_ours() -> None:
             trace_codec.replay(stored, MODULE)
 
 
-# ---- TVM's own users of traces -------------------------------------------------------------------
+def _elementwise() -> Any:
+    a = te.placeholder((512, 512), name="A")
+    c = te.compute(a.shape, lambda i, j: a[i, j] + 1.0, name="C")
+    d = te.compute(a.shape, lambda i, j: c[i, j] * 2.0, name="D")
+    return tvm.IRModule({"main": te.create_prim_func([a, d])})
 
 
-@T.prim_func(s_tir=True)
-def elementwise(A: T.Buffer((512, 512), "float32"), B: T.Buffer((512, 512), "float32")) -> None:
-    T.func_attr({"global_symbol": "main"})
-    C = T.sblock_alloc_buffer((512, 512))
-    for i, j in T.grid(512, 512):
-        with T.sblock("C"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            C[vi, vj] = A[vi, vj] + 1.0
-    for i, j in T.grid(512, 512):
-        with T.sblock("D"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = C[vi, vj] * 2.0
-
-
-ELEMENTWISE = tvm.IRModule({"main": elementwise})
+ELEMENTWISE = _elementwise()
 
 
 def bound(sch: Any) -> None:
@@ -423,9 +371,6 @@ def test_evolutionary_search_over_built_traces(schedules: list[Any]) -> None:
         tvm.ir.assert_structural_equal(found, candidate.sch.mod)
     for trace in stored:  # what the search had is as it was
         assert trace_codec.encode(builder.build(trace)) == trace
-
-
-# ---- real records --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

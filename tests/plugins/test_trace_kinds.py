@@ -6,97 +6,54 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import matmuls
 import pytest
+import tvm
+import tvm_ffi
+from tvm import s_tir, te
+from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
+from tvm.s_tir.schedule import _ffi_api as _api
+from tvm.script import tirx as T
+from tvm.tirx import FloatImm, IndexMap, IntImm
 
-tvm = pytest.importorskip("tvm")
-
-import tvm_ffi  # noqa: E402
-from tvm import s_tir  # noqa: E402
-from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord  # noqa: E402
-from tvm.s_tir.schedule import _ffi_api as _api  # noqa: E402
-from tvm.script import tirx as T  # noqa: E402
-from tvm.tirx import FloatImm, IndexMap, IntImm  # noqa: E402
-
-from tunedb.plugins.metaschedule import trace_codec  # noqa: E402
-from tunedb.programs.metaschedule import trace as traces  # noqa: E402
-from tunedb.programs.metaschedule.instructions import CURRENT  # noqa: E402
-from tunedb.programs.metaschedule.upgrade import upgrade  # noqa: E402
+from tunedb.plugins.metaschedule import trace_codec
+from tunedb.programs.metaschedule import trace as traces
+from tunedb.programs.metaschedule.instructions import CURRENT
+from tunedb.programs.metaschedule.upgrade import upgrade
 
 
-@T.prim_func(s_tir=True)
-def chain(A: T.Buffer((16, 16), "float32"), C: T.Buffer((16, 16), "float32")) -> None:
-    B = T.sblock_alloc_buffer((16, 16))
-    for i, j in T.grid(16, 16):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = A[vi, vj] * 2.0
-    for i, j in T.grid(16, 16):
-        with T.sblock("C"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            C[vi, vj] = B[vi, vj] + 1.0
+def copy_of(tensor: Any, name: str) -> Any:
+    return te.compute(tensor.shape, lambda i, j: tensor[i, j], name=name)
 
 
-@T.prim_func(s_tir=True)
-def matmul(
-    A: T.Buffer((16, 16), "float32"),
-    B: T.Buffer((16, 16), "float32"),
-    C: T.Buffer((16, 16), "float32"),
-) -> None:
-    for i, j, k in T.grid(16, 16, 16):
-        with T.sblock("C"):
-            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-            with T.init():
-                C[vi, vj] = 0.0
-            C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+def product(name: str, a: Any, b: Any) -> Any:
+    k = te.reduce_axis((0, a.shape[1]), name="k")
+    shape = (a.shape[0], b.shape[1])
+    return te.compute(shape, lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name=name)
 
 
-@T.prim_func(s_tir=True)
-def matmul_bias(
-    A: T.Buffer((16, 16), "int8"),
-    B: T.Buffer((16, 16), "int8"),
-    C: T.Buffer((16, 16), "int32"),
-    D: T.Buffer((16, 16), "int32"),
-) -> None:
-    temp = T.sblock_alloc_buffer((16, 16), dtype="int32")
-    for i, j, k in T.grid(16, 16, 16):
-        with T.sblock("multiply"):
-            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-            with T.init():
-                temp[vi, vj] = T.int32(0)
-            temp[vi, vj] = temp[vi, vj] + T.cast(A[vi, vk], "int32") * T.cast(B[vj, vk], "int32")
-    for i, j in T.grid(16, 16):
-        with T.sblock("add"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            D[vi, vj] = temp[vi, vj] + C[vi, vj]
+def _chain() -> Any:
+    a = te.placeholder((16, 16), name="A")
+    b = te.compute(a.shape, lambda i, j: a[i, j] * 2.0, name="B")
+    return te.create_prim_func([a, te.compute(a.shape, lambda i, j: b[i, j] + 1.0, name="C")])
 
 
-@T.prim_func(s_tir=True)
-def padded_matmul(
-    A: T.Buffer((13, 14), "float32"),
-    B: T.Buffer((14, 15), "float32"),
-    C: T.Buffer((13, 15), "float32"),
-) -> None:
-    A_shared = T.sblock_alloc_buffer((13, 14))
-    B_shared = T.sblock_alloc_buffer((14, 15))
-    C_shared = T.sblock_alloc_buffer((13, 15))
-    for i, j in T.grid(13, 14):
-        with T.sblock("A"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            A_shared[vi, vj] = A[vi, vj]
-    for i, j in T.grid(14, 15):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B_shared[vi, vj] = B[vi, vj]
-    for i, j, k in T.grid(13, 15, 14):
-        with T.sblock("C_shared"):
-            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-            with T.init():
-                C_shared[vi, vj] = T.float32(0)
-            C_shared[vi, vj] = C_shared[vi, vj] + A_shared[vi, vk] * B_shared[vk, vj]
-    for i, j in T.grid(13, 15):
-        with T.sblock("C"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            C[vi, vj] = C_shared[vi, vj]
+def _matmul_bias() -> Any:
+    a, b = (te.placeholder((16, 16), "int32", name=name) for name in "AB")
+    c = te.placeholder((16, 16), "int32", name="C")
+    result = product("multiply", a, b)
+    out = te.compute(c.shape, lambda i, j: result[i, j] + c[i, j], name="add")
+    return te.create_prim_func([a, b, c, out])
+
+
+def _padded_matmul() -> Any:
+    a, b = te.placeholder((13, 14), name="a"), te.placeholder((14, 15), name="b")
+    shared = product("C_shared", copy_of(a, "A"), copy_of(b, "B"))
+    return te.create_prim_func([a, b, copy_of(shared, "C")])
+
+
+chain, matmul = _chain(), matmuls.matmul(16)["main"]
+matmul_bias, padded_matmul = _matmul_bias(), _padded_matmul()
 
 
 @T.prim_func(s_tir=True)
@@ -519,7 +476,10 @@ def test_encode_equals_file_of_tvm(example: tuple[Any, Any], tmp_path: Any) -> N
     database.commit_tuning_record(TuningRecord(sch.trace, workload, [1.0], None, None))
     line = (tmp_path / "database_tuning_record.json").read_text()
     value = traces.check_trace(json.loads(line, strict=False)[1][0])
-    assert trace_codec.encode(sch.trace) == traces.split_trace(*value)
+    stored = trace_codec.encode(sch.trace)
+    assert stored == traces.split_trace(*value)
+    instructions, decisions = traces.join_trace(stored)
+    assert traces.check_trace([instructions, decisions]) == (instructions, decisions)
 
 
 def test_build_equals_replay(example: tuple[Any, Any]) -> None:
@@ -597,12 +557,6 @@ def test_index_map_over_a_sampled_value_is_left_to_tvm() -> None:
         trace_codec.TraceBuilder().build(stored)
     replayed = trace_codec.replay(stored, chain)
     tvm.ir.assert_structural_equal(applied(replayed, chain), sch.mod)
-
-
-def test_check_trace_accepts_what_tvm_writes(example: tuple[Any, Any]) -> None:
-    _, sch = example
-    instructions, decisions = traces.join_trace(trace_codec.encode(sch.trace))
-    assert traces.check_trace([instructions, decisions]) == (instructions, decisions)
 
 
 #: The oldest form of an instruction of today, where its attributes are the defaults of the release

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import re
-import sqlite3
 import subprocess
 import sys
 from contextlib import closing, redirect_stdout
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 import tvm
 from fake_measuring import FakeBuilder, FakeRunner, seconds_of
+from raising import raises_line
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
@@ -49,15 +49,12 @@ def quick(tmp_path, monkeypatch):
     monkeypatch.setattr("tunedb.plugins.metaschedule.tune.defaults.EvolutionarySearch", _Search)
 
     def quick(mod, **options):
-        options.setdefault("database", quick.path)
-        options.setdefault("target", LLVM)
-        options.setdefault("builder", quick.builder)
-        options.setdefault("runner", quick.runner)
-        options.setdefault("cost_model", "random")
-        options.setdefault("max_trials_global", 8)
-        options.setdefault("num_trials_per_iter", 4)
-        options.setdefault("num_tuning_cores", 1)
-        return tune(mod, **options)
+        defaults = {
+            **{"database": quick.path, "target": LLVM, "cost_model": "random"},
+            **{"builder": quick.builder, "runner": quick.runner, "num_tuning_cores": 1},
+            **{"max_trials_global": 8, "num_trials_per_iter": 4},
+        }
+        return tune(mod, **(defaults | options))
 
     quick.path = tmp_path / "tune.db"
     quick.builder, quick.runner = FakeBuilder(), FakeRunner()
@@ -70,16 +67,19 @@ def closed(result):
     return result
 
 
-def sessions(path):
-    with sqlite3.connect(path) as connection:
-        return [
-            fingerprint for (fingerprint,) in connection.execute("SELECT fingerprint FROM session")
-        ]
+def stop(_progress):
+    raise KeyboardInterrupt
 
 
-def test_a_run_says_what_it_came_to(quick, tools):
-    told = []
-    result = quick(tools.matmul(32), on_progress=told.append)
+def killed(quick, mod, **options):
+    """Tune until the first batch is measured."""
+    with pytest.raises(KeyboardInterrupt):
+        quick(mod, on_progress=stop, **options)
+
+
+def test_a_run_returns_its_result(quick, tools):
+    progress = []
+    result = quick(tools.matmul(32), on_progress=progress.append)
     (task,) = result.tasks
     assert (result.trials, result.resumed, result.served) == (8, 0, 0)
     assert task.name == "main"
@@ -87,24 +87,27 @@ def test_a_run_says_what_it_came_to(quick, tools):
     assert task.seconds == pytest.approx(fastest)
     assert task.progress.best_seconds == pytest.approx(fastest)
     assert task.record.mean == task.seconds
-    assert task.origin is Origin.RANDOM
-    assert (task.donor, task.operators) == (None, ())
-    assert [p.trials for p in told] == [4, 8]
-    assert {p.max_trials for p in told} == {8}
-    assert told[0].task.best_seconds == told[0].task.first_seconds == told[1].task.first_seconds
-    assert told[1].tasks == (told[1].task,)
-    assert told[0].seconds <= told[1].seconds <= result.seconds
-    costs = told[1].costs
+    assert (task.origin, task.donor, task.operators) == (Origin.RANDOM, None, ())
+    assert [p.trials for p in progress] == [4, 8]
+    assert {p.max_trials for p in progress} == {8}
+    assert (
+        progress[0].task.best_seconds
+        == progress[0].task.first_seconds
+        == progress[1].task.first_seconds
+    )
+    assert progress[1].tasks == (progress[1].task,)
+    assert progress[0].seconds <= progress[1].seconds <= result.seconds
+    costs = progress[1].costs
     parts = (costs.starting, costs.searching, costs.building, costs.running, costs.learning)
     assert all(value >= 0 for value in parts)
-    assert sum(parts) == pytest.approx(told[1].seconds)
+    assert sum(parts) == pytest.approx(progress[1].seconds)
     assert costs.starting and costs.searching
     # The database of the result is open.
     assert len(result.database) == 8
     result.database.close()
 
 
-def test_what_is_known_is_not_measured_again(quick, tools):
+def test_known_programs_are_not_measured_again(quick, tools):
     mod = tools.matmul(32)
     closed(quick(mod, seed=1))
     first = list(quick.runner.ran)
@@ -130,20 +133,11 @@ def test_other_evaluators_measure_again(quick, tools):
 
 
 def test_a_run_that_was_killed_goes_on(quick, tools):
-    mod = tools.matmul(32)
-    seen = []
-
-    def stop(progress):
-        seen.append(progress)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        quick(mod, seed=3, on_progress=stop)
-    assert [progress.trials for progress in seen] == [4]
-    told = []
-    rest = closed(quick(mod, seed=3, on_progress=told.append))
+    mod, progress = tools.matmul(32), []
+    killed(quick, mod, seed=3)
+    rest = closed(quick(mod, seed=3, on_progress=progress.append))
     assert (rest.resumed, rest.trials) == (4, 8)
-    assert told[-1].trials == told[-1].max_trials == 8
+    assert progress[-1].trials == progress[-1].max_trials == 8
     assert len(set(quick.runner.ran)) == len(quick.runner.ran)
     # It is done: with the same arguments a new one begins.
     assert closed(quick(mod, seed=3)).resumed == 0
@@ -152,12 +146,7 @@ def test_a_run_that_was_killed_goes_on(quick, tools):
 def test_attack_4_a_killed_run_does_all_its_trials_whatever_was_merged(quick, tools, tmp_path):
     """Seven records in its session came with a merge, and it ended with one trial."""
     mod = tools.matmul(32)
-
-    def stop(_progress):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        quick(mod, seed=3, max_trials_global=12, on_progress=stop)
+    killed(quick, mod, seed=3, max_trials_global=12)
     theirs = tmp_path / "theirs.db"
     with Store(theirs) as other, Store(quick.path) as store:
         known = [record.measurement for record in store.records.iterate()]
@@ -172,26 +161,15 @@ def test_attack_4_a_killed_run_does_all_its_trials_whatever_was_merged(quick, to
 
 
 def test_the_second_run_of_a_handle_goes_on_too(quick, tools, opened):
-    mod = tools.matmul(32)
-
-    def stop(_progress):
-        raise KeyboardInterrupt
-
-    database = opened(quick.path, target=LLVM)
+    mod, database = tools.matmul(32), opened(quick.path, target=LLVM)
     quick(tools.matmul(16), database=database)
-    with pytest.raises(KeyboardInterrupt):
-        quick(mod, database=database, seed=3, on_progress=stop)
+    killed(quick, mod, database=database, seed=3)
     assert quick(mod, database=database, seed=3).resumed == 4
 
 
 def test_a_run_of_other_arguments_is_another_run(quick, tools):
     mod = tools.matmul(32)
-
-    def stop(_progress):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        quick(mod, seed=3, on_progress=stop)
+    killed(quick, mod, seed=3)
     assert closed(quick(mod, seed=4)).resumed == 0
     assert closed(quick(tools.matmul(16), seed=3)).resumed == 0
 
@@ -206,8 +184,8 @@ def two(tools):
 
 
 def test_each_function_is_a_task(quick, tools):
-    told = []
-    result = closed(quick(two(tools), on_progress=told.append, task_scheduler="round-robin"))
+    reports = []
+    result = closed(quick(two(tools), on_progress=reports.append, task_scheduler="round-robin"))
     assert [task.name for task in result.tasks] == ["first", "second"]
     assert [task.progress.trials for task in result.tasks] == [4, 4]
     assert re.fullmatch(r"TuningResult\(tasks=2, trials=8, seconds=[\d.]+\)", repr(result))
@@ -216,7 +194,7 @@ def test_each_function_is_a_task(quick, tools):
         repr(result.tasks),
     )
     assert len({task.workload_id for task in result.tasks}) == 2
-    assert [progress.task.name for progress in told] == ["first", "second"]
+    assert [progress.task.name for progress in reports] == ["first", "second"]
 
 
 def test_trials_are_bounded_for_all_tasks_and_for_each(quick, tools):
@@ -232,13 +210,13 @@ def test_functions_without_a_space_are_left_out(quick, tools):
 
 def test_failures_are_counted_and_kept(quick, tools):
     runner = FakeRunner(errors=lambda hash_: "RPCRunner: Timeout, killed after 10 seconds")
-    told = []
-    result = quick(tools.matmul(32), runner=runner, on_progress=told.append)
+    progress = []
+    result = quick(tools.matmul(32), runner=runner, on_progress=progress.append)
     (task,) = result.tasks
     assert (task.progress.failed, task.progress.trials) == (8, 8)
     assert task.workload_id is not None
     assert task.record is task.seconds is task.origin is task.donor is None
-    assert told[-1].task.best_seconds is None
+    assert progress[-1].task.best_seconds is None
     assert result.database.store.records.failures() == {"timeout": 8}
     result.database.close()
 
@@ -278,9 +256,7 @@ def test_parameters_of_a_relax_program_become_constants(quick):
 
 
 def test_relax_and_other_strategies_of_tvm(quick):
-    result = closed(
-        quick(tvm.script.from_source(RELAX), strategy="replay-trace", max_trials_global=8)
-    )
+    result = closed(quick(tvm.script.from_source(RELAX), strategy="replay-trace"))
     assert len(result.tasks) == 2
     assert result.trials == 8
 
@@ -293,15 +269,15 @@ def test_known_programs_are_served_under_tvms_strategies(quick, tools):
     assert len(quick.runner.ran) == 8
 
 
-def test_the_session_says_how_it_measures_and_ends_with_the_run(quick, tools, opened):
+def test_the_session_names_the_evaluator_and_ends_with_the_run(quick, tools, opened):
     quick.runner.evaluator_config = EvaluatorConfig(number=2)
     database = opened(quick.path, target=LLVM)
     before = database._handle.session()
     result = quick(tools.matmul(32), database=database)
     assert result.database is database
-    said = fingerprint_of(result.tasks[0].record.measurement.session)
-    assert said["evaluator"]["number"] == 2
-    assert said["run"]["trials"] == 8
+    fingerprint = fingerprint_of(result.tasks[0].record.measurement.session)
+    assert fingerprint["evaluator"]["number"] == 2
+    assert fingerprint["run"]["trials"] == 8
     assert database._handle.session() == before
 
 
@@ -328,8 +304,7 @@ def test_temporary_files_go_with_the_run(quick, tools, tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     closed(quick(tools.matmul(32)))
-    left = [path.name for path in folder.iterdir() if "tuning" in path.name]
-    assert left == []
+    assert not list(folder.glob("*tuning*"))
 
 
 def test_own_callbacks_take_the_place_of_the_default_ones(quick, tools, opened):
@@ -356,29 +331,28 @@ class OwnError(Exception):
     """An error of a user."""
 
 
-def test_errors_of_on_progress_keep_their_class(quick, tools):
-    def fail(_progress):
-        raise OwnError("no more")
+def raising(error):
+    def fail(_):
+        raise error
 
+    return fail
+
+
+def test_errors_of_on_progress_keep_their_class(quick, tools):
     with pytest.raises(OwnError, match=r"^no more$"):
-        quick(tools.matmul(32), on_progress=fail)
+        quick(tools.matmul(32), on_progress=raising(OwnError("no more")))
 
 
 def test_errors_of_tunedb_keep_their_class(quick, tools):
-    def on_run(_hash):
-        raise PluginError("the device is gone")
-
+    runner = FakeRunner(on_run=raising(PluginError("the device is gone")))
     with pytest.raises(PluginError, match=r"^the device is gone$"):
-        quick(tools.matmul(32), runner=FakeRunner(on_run=on_run))
+        quick(tools.matmul(32), runner=runner)
 
 
 def test_other_errors_in_a_run_are_one_line(quick, tools):
-    def on_run(_hash):
-        raise OwnError("first line\nsecond line")
-
-    with pytest.raises(PluginError, match="TVM ended the tuning run: ") as caught:
-        quick(tools.matmul(32), runner=FakeRunner(on_run=on_run))
-    assert "\n" not in str(caught.value)
+    runner = FakeRunner(on_run=raising(OwnError("first line\nsecond line")))
+    with raises_line(PluginError, match="TVM ended the tuning run: ") as caught:
+        quick(tools.matmul(32), runner=runner)
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
@@ -402,9 +376,8 @@ def test_other_errors_in_a_run_are_one_line(quick, tools):
     ],
 )
 def test_arguments_that_cannot_be_are_refused(quick, tools, options, kind, words):
-    with pytest.raises(kind, match=words) as caught:
+    with raises_line(kind, match=words):
         quick(tools.matmul(32), **options)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_database_that_was_opened_is_closed_where_the_run_fails(quick, tools, monkeypatch):
@@ -431,9 +404,8 @@ def test_no_module_is_refused(quick):
 def test_a_read_only_database_is_refused_in_one_line(quick, tools, opened):
     closed(quick(tools.matmul(16)))
     database = opened(quick.path, target=LLVM, read_only=True)
-    with pytest.raises(TuneDBError, match="read-only") as caught:
+    with raises_line(TuneDBError, match="read-only"):
         quick(tools.matmul(32), database=database)
-    assert "\n" not in str(caught.value)
 
 
 def test_the_target_is_this_machine_by_default():
@@ -449,7 +421,7 @@ def test_a_processor_without_its_number_of_cores_gets_that_of_this_machine(quick
     assert str(result.target.attrs["mcpu"]) == "x86-64-v2"
 
 
-def test_a_session_says_how_many_threads_programs_had(quick, tools):
+def test_a_session_names_the_number_of_threads(quick, tools):
     result = closed(quick(tools.matmul(32)))
     assert result.threads == 2
     fingerprint = json.loads(result.tasks[0].record.measurement.session.fingerprint)
@@ -493,13 +465,13 @@ def test_a_real_run_with_all_defaults(tools, tmp_path):
 KILLED = """
 import os, signal, sys
 sys.path.insert(0, {folder!r})
-from conftest import _matmul
 from fake_measuring import FakeBuilder, FakeRunner
+from matmuls import matmul
 from tunedb.plugins.metaschedule.tune.tune import tune
 runner = FakeRunner()
 def stop(progress):
     os.kill(os.getpid(), signal.SIGKILL)
-tune(_matmul(32), {target!r}, None, 8, database={path!r}, builder=FakeBuilder(), runner=runner,
+tune(matmul(32), {target!r}, None, 8, database={path!r}, builder=FakeBuilder(), runner=runner,
      cost_model="random", num_trials_per_iter=4, num_tuning_cores=1, seed=3, on_progress=stop)
 """
 

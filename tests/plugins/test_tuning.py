@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
 
 import numpy as np
 import pytest
 import tvm
-from tvm.ir.utils import derived_object
+from fake_measuring import FakeBuilder, FakeRunner, tune
 from tvm.s_tir import meta_schedule as ms
-from tvm.s_tir.meta_schedule.builder import BuilderResult, PyBuilder
-from tvm.s_tir.meta_schedule.runner import PyRunner, PyRunnerFuture, RunnerResult
 
 import tunedb
 from tunedb.plugins.metaschedule import Database, MeasureCallback, WarmBuilder
-from tunedb.system.temporary import TemporaryFolder
 
 TRIALS = 16
 
@@ -32,66 +28,22 @@ OUTCOMES = [
 ]
 
 
-@derived_object
-class _Builder(PyBuilder):
-    def __init__(self):
-        super().__init__()
-        self.turn = itertools.count()
-        self.folder = TemporaryFolder("test")
+def _tune(mod, target, database, callbacks, tmp_path, **more):
+    """Tune with outcomes in turn; a runner sees only what was built."""
+    built = itertools.cycle(OUTCOMES)
+    ran = itertools.cycle([one for one in OUTCOMES if one[0] is None])
+    current = []
 
-    def build(self, build_inputs):
-        errors = [OUTCOMES[next(self.turn) % len(OUTCOMES)][0] for _ in build_inputs]
-        return [
-            BuilderResult(
-                None if error else tempfile.mkdtemp(dir=self.folder.path) + "/x.tar", error
-            )
-            for error in errors
-        ]
+    def run_error(_hash):
+        current[:] = [next(ran)]
+        return current[0][1]
 
-
-@derived_object
-class _Future(PyRunnerFuture):
-    def __init__(self, result):
-        super().__init__()
-        self.value = result
-
-    def done(self):
-        return True
-
-    def result(self):
-        return self.value
-
-
-@derived_object
-class _Runner(PyRunner):
-    def __init__(self):
-        super().__init__()
-        # Runners see only what was built.
-        self.turn = itertools.cycle([o for o in OUTCOMES if o[0] is None])
-
-    def run(self, runner_inputs):
-        outcomes = [next(self.turn) for _ in runner_inputs]
-        return [_Future(RunnerResult(times, error)) for _, error, times in outcomes]
-
-
-def _tune(mod, target, database, callbacks, tmp_path, *, builder=None, runner=None, seed=1):
-    return ms.tune_tir(
-        mod,
-        target,
-        str(tmp_path),
-        TRIALS,
-        num_trials_per_iter=8,
-        builder=builder or _Builder(),
-        runner=runner or _Runner(),
-        database=database,
-        cost_model="random",
-        measure_callbacks=callbacks,
-        strategy=ms.search_strategy.EvolutionarySearch(
-            population_size=16, genetic_num_iters=1, init_min_unmeasured=8
-        ),
-        num_tuning_cores=1,
-        seed=seed,
-    )
+    options = {
+        "builder": FakeBuilder(lambda _: next(built)[0]),
+        "runner": FakeRunner(run_error, seconds=lambda _: current[0][2]),
+        "measure_callbacks": callbacks,
+    }
+    return tune(mod, target, database, tmp_path, trials=TRIALS, **(options | more))
 
 
 @pytest.mark.parametrize("order", ["alone", "before", "after", "tvm"])
@@ -99,12 +51,8 @@ def test_each_candidate_is_recorded_once(order, tools, tmp_path, opened):
     database = opened(tmp_path / "tune.db", target=tools.llvm)
     ours = MeasureCallback(database)
     theirs = ms.measure_callback.AddToDatabase()
-    callbacks = {
-        "alone": [ours],
-        "before": [ours, theirs],
-        "after": [theirs, ours],
-        "tvm": [theirs],
-    }[order]
+    callbacks = {"alone": [ours], "before": [ours, theirs], "after": [theirs, ours]}
+    callbacks = callbacks.get(order, [theirs])
     returned = _tune(tools.matmul(64), tools.llvm, database, callbacks, tmp_path)
     assert returned is database
     assert len(database) == TRIALS
@@ -118,13 +66,8 @@ def test_each_candidate_is_recorded_once(order, tools, tmp_path, opened):
     if order == "tvm":
         assert kinds == {}
     else:
-        assert kinds == {
-            "timeout": 4,
-            "compile_error": 2,
-            "crash": 2,
-            "wrong_result": 2,
-            "infrastructure": 2,
-        }
+        others = ("compile_error", "crash", "wrong_result", "infrastructure")
+        assert kinds == {"timeout": 4} | dict.fromkeys(others, 2)
         failures = [r.measurement.failure for r in records if r.measurement.failure]
         assert {f.seconds for f in failures if f.kind == "timeout"} == {30.0, 10.0}
         assert {f.phase.value for f in failures} == {"build", "run"}
@@ -152,15 +95,10 @@ def test_default_callbacks_and_a_second_run_that_starts_from_the_first(tools, tm
     database.close()
 
 
-def test_callback_without_a_tunedb_database_says_so(tools, tmp_path):
+def test_callback_without_a_tunedb_database_is_reported(tools, tmp_path):
     with pytest.raises(tunedb.PluginError, match=r"MeasureCallback\(database\)"):
-        _tune(
-            tools.matmul(64),
-            tools.llvm,
-            ms.database.MemoryDatabase(),
-            [MeasureCallback()],
-            tmp_path,
-        )
+        memory = ms.database.MemoryDatabase()
+        _tune(tools.matmul(64), tools.llvm, memory, [MeasureCallback()], tmp_path)
 
 
 def test_callback_finds_the_database_of_the_run(tools, tmp_path, opened):
@@ -179,15 +117,8 @@ def test_real_run_end_to_end(tools, tmp_path, opened):
     mod = tools.matmul(64)
     config = ms.runner.EvaluatorConfig(number=1, repeat=2, min_repeat_ms=1)
     with WarmBuilder(max_workers=2) as builder:
-        _tune(
-            mod,
-            target,
-            database,
-            [MeasureCallback(database), ms.measure_callback.RemoveBuildArtifact()],
-            tmp_path,
-            builder=builder,
-            runner=ms.runner.LocalRunner(evaluator_config=config),
-        )
+        runner = ms.runner.LocalRunner(evaluator_config=config)
+        tune(mod, target, database, tmp_path, trials=TRIALS, builder=builder, runner=runner)
     best = database.store.records.best([1])
     assert best is not None
     assert len(best.measurement.run_secs) == 2

@@ -24,9 +24,6 @@ _BINDING = re.compile(r'T\.thread_binding\((\d+), thread="(\w+)\.([xyz])"')
 _BLOCK = re.compile(r'T\.sblock\("(\w+)"\)')
 
 
-pytestmark = pytest.mark.usefixtures("intrinsics")
-
-
 def kernels_of(mod):
     """Return block and grid of each outermost loop nest of a scheduled module."""
     nests, outermost = [], None
@@ -54,12 +51,12 @@ def test_stored_traces_and_features_say_what_the_program_has(name):
     context, candidates = te_programs.sample(name, "cuda", 8)
     order = _BLOCK.findall(context.mod["main"].script())
     features = te_programs.per_store(context, candidates)
-    told = 0
+    compared = 0
     for one, rows in zip(candidates, features, strict=True):
         actual = kernels_of(one.sch.mod)
         found = launches_of_trace(trace_codec.encode(one.sch.trace), "main", order)
         if found:
-            told += 1
+            compared += 1
             assert [launch.block for launch in found] == [block for block, _ in actual]
             grids = [launch.grid for launch in found]
             assert all(a in (None, b) for a, (_, b) in zip(grids, actual, strict=True))
@@ -71,4 +68,4 @@ def test_stored_traces_and_features_say_what_the_program_has(name):
         assert len(runs) - len(known) <= CONSTANTS.get(name, 0)
         assert agreed(found, [by_rows]) == (by_rows if len(by_rows) >= len(found) else found)
     assert len(candidates) >= 4
-    assert told >= len(candidates) / 2
+    assert compared >= len(candidates) / 2

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("tvm")
-
 from tunedb.maintenance.check import check
 from tunedb.storage.store import Store
 

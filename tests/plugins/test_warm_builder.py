@@ -12,24 +12,23 @@ import tempfile
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+import tvm
 from effort import long
+from matmuls import matmul
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.utils import remove_build_dir
 
-tvm = pytest.importorskip("tvm")
-
-from tvm import te  # noqa: E402
-from tvm.s_tir import meta_schedule as ms  # noqa: E402
-from tvm.s_tir.meta_schedule.utils import remove_build_dir  # noqa: E402
-
-from tunedb.errors import PluginError, UsageError  # noqa: E402
-from tunedb.limits import MAX_MESSAGE_CHARS  # noqa: E402
-from tunedb.plugins.metaschedule.failures import classify  # noqa: E402
-from tunedb.plugins.metaschedule.workers.warm_builder import WarmBuilder  # noqa: E402
-from tunedb.records import FailureKind, Phase  # noqa: E402
+from tunedb.errors import PluginError, UsageError
+from tunedb.limits import MAX_MESSAGE_CHARS
+from tunedb.plugins.metaschedule.failures import classify
+from tunedb.plugins.metaschedule.workers.warm_builder import WarmBuilder
+from tunedb.records import FailureKind, Phase
 
 TIMEOUT = 2.5
 
@@ -44,25 +43,25 @@ def functions():
         import sys
         import time
 
-        behaviour = str(mod.attrs["behaviour"])
-        if behaviour.startswith("SIG"):
-            os.write(2, b"last words\n")
-            os.kill(os.getpid(), getattr(signal, behaviour))
-            time.sleep(60)
-        elif behaviour == "abort":
-            os.abort()
-        elif behaviour == "_exit":
-            os._exit(3)
-        elif behaviour == "sys.exit":
-            sys.exit(4)
-        elif behaviour == "sleep":
-            time.sleep(60)
-        elif behaviour == "hold the GIL":
-            ctypes.PyDLL(None).sleep(60)
-        elif behaviour == "raise":
-            raise ValueError("no such loop")
-        elif behaviour == "raise much":
-            raise ValueError("a\0b\udc80" * 10**6 + "the end")
+        match str(mod.attrs["behaviour"]):
+            case "abort":
+                os.abort()
+            case "_exit":
+                os._exit(3)
+            case "sys.exit":
+                sys.exit(4)
+            case "sleep":
+                time.sleep(60)
+            case "hold the GIL":
+                ctypes.PyDLL(None).sleep(60)
+            case "raise":
+                raise ValueError("no such loop")
+            case "raise much":
+                raise ValueError("a\0b\udc80" * 10**6 + "the end")
+            case name if name.startswith("SIG"):
+                os.write(2, b"last words\n")
+                os.kill(os.getpid(), getattr(signal, name))
+                time.sleep(60)
         return {"pid": os.getpid(), "candidate": str(mod.attrs["candidate"])}
 
     def f_export(built):
@@ -75,13 +74,6 @@ def functions():
         return str(path)
 
     return {"f_build": f_build, "f_export": f_export}
-
-
-def matmul(n):
-    a, b = (te.placeholder((n, n), "float32", name=name) for name in "AB")
-    k = te.reduce_axis((0, n), name="k")
-    c = te.compute((n, n), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
-    return tvm.IRModule({"main": te.create_prim_func([a, b, c])})
 
 
 MODULE = matmul(16)
@@ -215,20 +207,13 @@ def test_no_candidate_is_blamed_for_what_befell_an_idle_worker(ready, number):
 
 
 def test_threads_get_their_own_results(ready):
-    answers = {}
+    def build(start):
+        return ready.build(candidates(*["ok"] * 6)[start:] + candidates("raise"))
 
-    def run(name):
-        inputs = candidates(*["ok"] * 6)[name:] + candidates("raise")
-        answers[name] = ready.build(inputs)
-
-    threads = [threading.Thread(target=run, args=(name,)) for name in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for name in range(4):
-        *good, bad = answers[name]
-        assert [read(result)["candidate"] for result in good] == list("012345")[name:]
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(build, range(4)))
+    for start, (*good, bad) in enumerate(answers):
+        assert [read(result)["candidate"] for result in good] == list("012345")[start:]
         assert bad.artifact_path is None
 
 
@@ -315,7 +300,7 @@ def test_no_worker_outlives_a_killed_parent(tmp_path):
     wait_for(lambda: not any(is_alive(pid) for pid in workers))
 
 
-def test_an_unusable_configuration_is_told_at_once():
+def test_an_unusable_configuration_is_reported_at_once():
     with pytest.raises(UsageError, match="max_workers must be positive, not 0"):
         WarmBuilder(max_workers=0)
     with pytest.raises(UsageError, match="f_build must be a function, not 3"):
@@ -325,7 +310,7 @@ def test_an_unusable_configuration_is_told_at_once():
         WarmBuilder(f_export=lambda _: lock)
 
 
-def test_what_only_a_worker_can_know_is_told_by_the_first_build():
+def test_first_build_reports_errors_of_workers():
     with WarmBuilder(max_workers=1, f_build="no.such.function") as builder:
         with pytest.raises(PluginError, match=r"f_build: .*'no\.such\.function' is not registered"):
             builder.wait_until_ready()
@@ -334,7 +319,7 @@ def test_what_only_a_worker_can_know_is_told_by_the_first_build():
             ms.builder.Builder.build(builder, candidates("ok"))
 
 
-def test_a_failing_initializer_is_told():
+def test_a_failing_initializer_is_reported():
     def initializer():
         raise OSError("no licence")
 
@@ -343,7 +328,7 @@ def test_a_failing_initializer_is_told():
         builder.build(candidates("ok"))
 
 
-def test_workers_that_cannot_start_are_told(monkeypatch):
+def test_workers_that_cannot_start_are_reported(monkeypatch):
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
     problem = pytest.raises(PluginError, match="cannot start a worker")
     with WarmBuilder(max_workers=2) as builder, problem:

@@ -18,8 +18,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "plugins"))
 
 import tvm
-from conftest import _matmul
 from fake_measuring import FakeBuilder, FakeRunner
+from matmuls import matmul
 
 from tunedb.plugins.metaschedule.tune.tune import tune
 from tunedb.storage.batches import Batches
@@ -45,7 +45,7 @@ def note_commits(path):
 def run(number, url, folder, trials):
     is_local = number % 2 == 1
     result = tune(
-        _matmul(64),
+        matmul(64),
         TARGET,
         None,
         trials,

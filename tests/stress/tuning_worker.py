@@ -19,8 +19,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "plugins"))
 
 import tvm
-from conftest import _matmul
 from fake_measuring import FakeBuilder, FakeRunner
+from matmuls import matmul
 from tvm.s_tir import meta_schedule as ms
 
 from tunedb.plugins.metaschedule.database.database import Database
@@ -40,7 +40,7 @@ def run(url, strategy, seed, on_run=lambda _: None, *, trials=TRIALS):
     """Tune once; print what was done."""
     builder, runner = FakeBuilder(), FakeRunner(on_run=on_run)
     result = tune(
-        _matmul(64),
+        matmul(64),
         TARGET,
         None,
         trials,
