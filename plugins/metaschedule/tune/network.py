@@ -172,7 +172,7 @@ class Network:
             seconds = operator.untuned / operator.calls
             best = database._handle.stored_task(mod, self.target).best
             # Where the runner measured less, both times do not stand beside one another.
-            if best is not None and best.mean > seconds:
+            if best is not None and (best.mean or 0.0) > seconds:
                 database.commit_tuning_record(_untuned_record(database, mod, seconds, self.target))
                 is_changed = True
         return is_changed
