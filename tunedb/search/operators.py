@@ -12,7 +12,7 @@ import math
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
 from math import prod
@@ -60,8 +60,8 @@ def mutate_tile_size(
     """
     sites = [number for number, tile in draft.tiles.items() if _is_movable(tile)]
     sites += _categories(draft.form, _FETCH)
-    rng.shuffle(sites)
-    for number in sites:
+    while sites:
+        number = sites.pop(rng.randrange(len(sites)))
         if draft.instructions[number].kind == "SampleCategorical":
             value: Any = _other_category(draft, number, rng)
         else:
@@ -496,6 +496,7 @@ class Operators:
     """
 
     weights: Mapping[str, float]
+    _cumulated: tuple[float, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in self.weights:
@@ -506,6 +507,7 @@ class Operators:
         if not any(weights.values()):
             raise UsageError("at least one operator must have a positive weight")
         object.__setattr__(self, "weights", weights)
+        object.__setattr__(self, "_cumulated", tuple(accumulate(weights.values())))
 
     @classmethod
     def for_target(cls, kind: str) -> Operators:
@@ -541,4 +543,4 @@ class Operators:
 
     def draw(self, rng: random.Random) -> Operator:
         """Return an operator, drawn by weight."""
-        return rng.choices(OPERATORS, list(self.weights.values()))[0]
+        return rng.choices(OPERATORS, cum_weights=self._cumulated)[0]

@@ -99,7 +99,7 @@ class EvolutionarySearch(_PySearchStrategy):
         self,
         database: Database,
         *,
-        population_size: int = 2048,
+        population_size: int = 2304,
         generations: int = 4,
         operators: Operators | None = None,
         shares: Shares | None = None,
