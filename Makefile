@@ -75,6 +75,7 @@ bench-models: setup
 # was interrupted.
 bench-search: setup
 	$(BIN)/python benchmarks/search.py $(QUICK) --json build/bench-search.json
+	$(BIN)/python benchmarks/drafts.py --json build/bench-drafts.json
 	$(BIN)/python benchmarks/networks.py --json build/bench-networks.json
 
 # What the advisor for thread blocks says of kernels that it has not seen: DATA=folder of profiles.
