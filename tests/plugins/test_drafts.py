@@ -111,15 +111,18 @@ def test_equal_seeds_give_equal_candidates(threads, tools, opened):
     assert digests(1) == digests(threads)
 
 
-def test_a_search_on_a_gpu_learns_what_tvm_rejects(tools, opened):
+def test_a_search_on_a_gpu_replays_few_drafts_that_tvm_rejects(tools, opened):
     target = tvm.target.Target(GPU)
-    database = opened(":memory:", target=target)
-    run = Run(database, tools.matmul(128), target, batch=4, population_size=256)
-    for _ in range(4):
-        assert len(run.batch()) == 4
-    first, *_, last = run.rounds
-    assert first.illegal > 0.3 * first.replayed
-    assert last.illegal <= 0.25 * last.replayed
+    shares = []
+    for rank_drafts in (True, False):
+        database = opened(":memory:", target=target)
+        options = {"batch": 4, "population_size": 256, "rank_drafts": rank_drafts}
+        run = Run(database, tools.matmul(128), target, **options)
+        for _ in range(2):
+            assert len(run.batch()) == 4
+        replayed = sum(each.replayed for each in run.rounds)
+        shares.append(sum(each.illegal for each in run.rounds) / replayed)
+    assert shares[0] < 0.3 < shares[1]
 
 
 def test_unknown_instructions_take_the_old_way(tools, opened):
@@ -255,7 +258,8 @@ def test_without_a_model_all_drafts_are_equal(tools, opened):
 
 def test_legality_is_learnt_from_rejected_drafts():
     rng = np.random.default_rng(1)
-    rows = rng.random((200, 1, 4)).astype(np.float32)
+    rows = np.zeros((200, 1, len(STEPS.columns)), np.float32)
+    rows[:, 0, 2] = rng.random(200)
     legal = rows[:, 0, 2] < 0.6
     legality = Legality()
     legality.add(list(rows[:30]), [True] * 30, 1)
@@ -263,6 +267,23 @@ def test_legality_is_learnt_from_rejected_drafts():
     legality.add([*rows[30:130], ValueError("damaged")], [*legal[30:130], False], 1)
     chances = legality.chances(rows[130:, 0])
     assert np.mean((chances > 0.5) == legal[130:]) > 0.95
+
+
+def test_limits_of_a_gpu_are_checked_without_a_replay():
+    columns = list(STEPS.columns)
+
+    def row(threads, shared_ratio, warp=32.0):
+        values = np.zeros((1, len(columns)), np.float32)
+        values[0, columns.index("grid.threads")] = np.log2(1 + threads)
+        values[0, columns.index("device.threads")] = np.log2(1 + 1024)
+        values[0, columns.index("device.warp")] = warp
+        values[0, columns.index("fetch.bytes_ratio")] = shared_ratio
+        return values
+
+    kept = [row(32, 1), row(1024, 0.5), row(256, 0), row(0, 2), row(16, 2, warp=0)]
+    broken = [row(16, 0.5), row(1056, 0.5), row(64, 1.1)]
+    chances = Legality().chances(np.concatenate([*kept, *broken]))
+    assert chances.tolist() == [1] * 5 + [0.02] * 3
 
 
 # ---- finalists -----------------------------------------------------------------------------------

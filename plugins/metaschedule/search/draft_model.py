@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 #: them.
 _ILLEGAL = 0.05
 _LEAST_ILLEGAL = 8
+#: Chance of a draft whose steps break a limit: of 385 such drafts for CUDA, TVM accepted one.
+_BROKEN_LIMIT = 0.02
 #: Growth of the replayed drafts after which their classifier is trained again.
 _GROWTH = 0.5
 #: Latest replayed drafts that it learns from.
@@ -61,6 +63,12 @@ class DraftFeatures:
 
 
 _FEATURES = DraftFeatures()
+#: Columns of the limits of a GPU, and the tolerance of a comparison in float32.
+_LIMITS = [
+    _FEATURES.columns.index(name)
+    for name in ("grid.threads", "device.threads", "device.warp", "fetch.bytes_ratio")
+]
+_ROUNDING = 1e-3
 #: Column that counts the instructions that the features do not know.
 _UNKNOWN = _FEATURES.columns.index("steps.unknown")
 
@@ -214,9 +222,23 @@ class Legality:
 
     def chances(self, rows: Rows) -> Floats:
         """Return the chance of each row, 1 while nearly all drafts are legal."""
+        limits = np.where(_breaks_limits(rows), _BROKEN_LIMIT, 1.0)
         if self._booster is None:
-            return np.ones(len(rows))
-        return np.asarray(self._booster.inplace_predict(rows), np.float64)
+            return limits
+        return np.asarray(self._booster.inplace_predict(rows), np.float64) * limits
+
+
+def _breaks_limits(rows: Rows) -> NDArray[np.bool_]:
+    """Tell which rows break a limit of a GPU that ``VerifyGPUCode`` checks.
+
+    MetaSchedule's rules bind a warp of threads at least; the threads of a block and the bytes of
+    its shared memory have limits of the target.
+    """
+    threads, most, warp, shared = (rows[:, column] for column in _LIMITS)
+    has_threads = (threads > 0) & (warp > 0)
+    # Both numbers of threads are log2(1 + x).
+    is_few = threads < np.log2(1 + warp) - _ROUNDING
+    return has_threads & (is_few | (threads > most + _ROUNDING) | (shared > 1 + _ROUNDING))
 
 
 def draft_task(handle: Handle, workload: Workload, target: Any) -> DraftTask:
