@@ -262,7 +262,7 @@ def test_legality_is_learnt_from_rejected_drafts():
     rows[:, 0, 2] = rng.random(200)
     legal = rows[:, 0, 2] < 0.6
     legality = Legality()
-    legality.add(list(rows[:30]), [True] * 30, 1)
+    legality.add(list(rows[legal][:30]), [True] * 30, 1)
     assert legality.chances(rows[:, 0]).tolist() == [1] * 200
     legality.add([*rows[30:130], ValueError("damaged")], [*legal[30:130], False], 1)
     chances = legality.chances(rows[130:, 0])
