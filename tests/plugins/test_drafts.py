@@ -328,6 +328,8 @@ def test_spent_and_chosen_drafts_are_left_out(pool):
 
 
 def test_scores_are_joined_in_units_of_their_spread():
-    assert joined([1, 2, 3], [30, 20, 10]) == pytest.approx([0, 0, 0])
-    assert joined([1, 2, 3], [5, 5, 5]) == pytest.approx([-1.2247, 0, 1.2247], abs=1e-3)
+    unit = 1.5**0.5
+    assert joined([1, 2, 3], [30, 20, 10]) == pytest.approx([-0.75 * unit, 0, 0.75 * unit])
+    assert joined([1, 2, 3], [5, 5, 5]) == pytest.approx([-unit, 0, unit])
+    assert joined([7, 7, 7], [1, 2, 3]) == pytest.approx([-0.25 * unit, 0, 0.25 * unit])
     assert joined([], []) == []
