@@ -61,7 +61,7 @@ def no_tvm(monkeypatch):
         pytest.fail("TVM must not get this")
 
     monkeypatch.setattr("tunedb.plugins.metaschedule.database.handle.Schedule", refuse)
-    monkeypatch.setattr("tunedb.plugins.metaschedule.workers.replay.Schedule", refuse)
+    monkeypatch.setattr("tunedb.plugins.metaschedule.trace_codec.Schedule", refuse)
     monkeypatch.setattr("tunedb.plugins.metaschedule.modules.to_module", refuse)
     monkeypatch.setattr("tunedb.plugins.metaschedule.modules.from_script", refuse)
     monkeypatch.setattr(tvm, "compile", refuse)
