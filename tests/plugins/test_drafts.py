@@ -15,6 +15,7 @@ from tunedb.features.steps import STEPS
 from tunedb.models import dataset
 from tunedb.models.scope import Scope
 from tunedb.plugins.metaschedule.database.candidates import Lineage
+from tunedb.plugins.metaschedule.search import task_search
 from tunedb.plugins.metaschedule.search.draft_model import (
     DraftModel,
     Legality,
@@ -135,9 +136,14 @@ def test_unknown_instructions_take_the_old_way(tools, opened):
     assert not can_describe(task, [*templates, strange])
 
 
-def test_every_program_is_replayed_on_request(tools, opened):
+@pytest.mark.parametrize("has_xgboost", [True, False])
+def test_every_program_is_replayed_on_request_and_without_xgboost(
+    has_xgboost, tools, opened, monkeypatch
+):
+    if not has_xgboost:
+        monkeypatch.setattr(task_search, "find_spec", lambda _: None)
     database = opened(":memory:", target=tools.llvm)
-    run = Run(database, tools.matmul(64), tools.llvm, rank_drafts=False)
+    run = Run(database, tools.matmul(64), tools.llvm, rank_drafts=not has_xgboost)
     run.batch()
     (only,) = run.rounds
     assert only.replayed >= only.programs > 64

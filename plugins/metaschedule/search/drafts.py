@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ....records import Program
+from ....search.draft import Draft
 from ....search.sampling import decide, draw_tiles
 from .. import trace_codec
 from . import schedule_queries
@@ -19,7 +20,6 @@ from .schedule_queries import DraftReplayer
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ....search.draft import Draft
     from ....search.prior import TilePrior
 
     Floats = NDArray[np.float64]
@@ -130,14 +130,15 @@ class Drafts:
         legal = [schedule is not None for schedule in schedules]
         self._model.legality.add(self._task.rows(drafts), legal, self._threads)
 
-    def measured(self, trials: Sequence[tuple[Draft, Any, Any]]) -> None:
-        """Learn from a measured batch: drafts with TVM's traces and results."""
+    def measured(self, trials: Sequence[tuple[Any, Any]]) -> None:
+        """Learn from a measured batch: TVM's traces and results."""
         task = self._task
-        known = [
-            (draft, Program(task.workload, task.target, trace_codec.encode(trace)), result)
-            for draft, trace, result in trials
-        ]
-        self._model.add(task, known, self._threads)
+        examples = []
+        for tvm_trace, result in trials:
+            trace = trace_codec.encode(tvm_trace)
+            program = Program(task.workload, task.target, trace)
+            examples.append((Draft.from_trace(trace), program, result))
+        self._model.add(task, examples, self._threads)
 
 
 def finalists(

@@ -63,8 +63,8 @@ class EvolutionarySearch(_PySearchStrategy):
     threads : int, optional
         Threads that replay; by default those of the tuning context.
     rank_drafts : bool
-        Whether a model of drafts chooses what is replayed; otherwise, and where a trace has
-        instructions that ``steps`` cannot describe, every program of a population is replayed.
+        Whether a model of drafts chooses what is replayed. Otherwise, without XGBoost, and where a
+        trace has instructions that ``steps`` cannot describe, every program of a population is.
     on_round : callable, optional
         Called with a :class:`Round` before its programs are measured.
 

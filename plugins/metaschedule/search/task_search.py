@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -253,6 +254,7 @@ class TaskSearch:
 
     def notify(self, candidates: Sequence[Any], results: Sequence[Any]) -> None:
         """Report the results of measured candidates."""
+        measured = []
         for candidate, result in zip(candidates, results, strict=True):
             trace = candidate.sch.trace
             lineage = self._handle.candidates.lineage_of(trace)
@@ -262,13 +264,9 @@ class TaskSearch:
             times = () if result.run_secs is None else trace_codec.floats_of(result.run_secs)
             failed = result.error_msg is not None or not times
             self.report.add(digest, lineage, None if failed else mean_of(times))
+            measured.append((trace, result))
         if self._drafts is not None:
-            self._drafts.measured(
-                [
-                    (schedule_queries.from_tvm(candidate.sch.trace), candidate.sch.trace, result)
-                    for candidate, result in zip(candidates, results, strict=True)
-                ]
-            )
+            self._drafts.measured(measured)
 
     def finish(self) -> None:
         """Forget the lineages of the latest batch, which is stored by now."""
@@ -384,8 +382,11 @@ class TaskSearch:
     def _evaluation_of_drafts(
         self, draft_model: Callable[[Handle, Target], DraftModel], threads: int
     ) -> Drafts | None:
-        """Return the evaluation of drafts; None where ``steps`` cannot describe the programs."""
-        if not self._options.rank_drafts:
+        """Return the evaluation of drafts.
+
+        None without XGBoost, and where ``steps`` cannot describe the programs.
+        """
+        if not self._options.rank_drafts or find_spec("xgboost") is None:
             return None
         known = self._handle.workloads.commit(self._mod)
         task = draft_task(self._handle, known.record, self._target)
