@@ -35,11 +35,15 @@ if TYPE_CHECKING:
 
 #: Rounds without a program to propose after which a task is done, as in MetaSchedule.
 _EMPTY_ROUNDS = 5
+#: Most adapted programs of neighbours for each trial of a batch.
+_WARM_PER_TRIAL = 8
 #: Adapted programs of neighbours in the first batch, unchanged: inside of one instruction set the
 #: five best of a neighbour are the best first guess.
 _FIRST_WARM = 5
 #: Most programs of a population that is replayed: in all, and for each trial of a batch.
 _REPLAYED, _REPLAYED_PER_TRIAL = 256, 16
+#: Most drafts of a population for each trial of a batch, and without a model.
+_DRAFTS_PER_TRIAL, _DRAWN = 576, 256
 #: Finalists for each trial of a batch, and their least number.
 _FINALISTS, _LEAST_FINALISTS = 4, 16
 #: Most passes that choose finalists; share of legal ones below which the next pass is small.
@@ -321,7 +325,9 @@ class TaskSearch:
         with ms.Profiler.timeit("tunedb/Search/Learn"):
             has_model = drafts.prepare()
         breeding = self._breeding(drafts)
-        size = self._options.population_size
+        # The search costs as much for each trial, however small the batch.
+        most = _DRAFTS_PER_TRIAL * self._limits.batch if has_model else _DRAWN
+        size = min(self._options.population_size, most)
         with ms.Profiler.timeit("tunedb/Search/Begin"):
             breeding.enter(self._measured())
             warm = breeding.enter(self._neighbours)
@@ -330,15 +336,20 @@ class TaskSearch:
             self._evolve(breeding, size)
         with ms.Profiler.timeit("tunedb/Search/Finalists"):
             random_ones = self._replayed(drafts, self._rng.sample(drawn, min(n_random, len(drawn))))
-            programs = self._finalists_of(drafts, breeding, number)
+            programs = self._finalists_of(drafts, breeding, number, size)
         scores = self._scores([program.schedule for program in programs])
         if has_model:
             scores = joined([program.score for program in programs], scores)
         programs = [program.scored(score) for program, score in zip(programs, scores, strict=True)]
         return _Compared(len(breeding.individuals), warm, programs, random_ones)
 
-    def _finalists_of(self, drafts: Drafts, breeding: Breeding, number: int) -> list[Individual]:
-        """Return the best drafts of a round with their schedules, for a batch of `number`."""
+    def _finalists_of(
+        self, drafts: Drafts, breeding: Breeding, number: int, size: int
+    ) -> list[Individual]:
+        """Return the best drafts of a round with their schedules, for a batch of `number`.
+
+        If too few are legal, `size` more are drawn.
+        """
         wanted = max(_FINALISTS * number, _LEAST_FINALISTS)
         pool: Sequence[Individual] = breeding.individuals
         chosen: list[Individual] = []
@@ -354,7 +365,7 @@ class TaskSearch:
             if len(programs) >= (number if is_exhausted else wanted):
                 break
             if is_exhausted:
-                breeding.draw(self._templates, self._options.population_size)
+                breeding.draw(self._templates, size)
             rejects_many = len(legal) < _LEGAL * len(new)
             if rejects_many or is_exhausted:
                 pool = drafts.scored(breeding.individuals)
@@ -450,7 +461,9 @@ class TaskSearch:
 
     def _adapted(self) -> list[Individual]:
         """Return programs of other workloads, adapted to this one, best first."""
-        most = round(self._size * self._options.shares.warm)
+        most = min(
+            round(self._size * self._options.shares.warm), _WARM_PER_TRIAL * self._limits.batch
+        )
         adapted = warm_drafts(self._handle, self._mod, self._target, self._templates, most)
         if not adapted:
             return []
