@@ -18,9 +18,9 @@ from tunedb.plugins.metaschedule.database.candidates import Lineage
 from tunedb.plugins.metaschedule.search import task_search
 from tunedb.plugins.metaschedule.search.draft_model import (
     DraftModel,
+    DraftTask,
     Legality,
     can_describe,
-    draft_task,
 )
 from tunedb.plugins.metaschedule.search.drafts import Drafts, finalists, joined
 from tunedb.plugins.metaschedule.search.population import Individual
@@ -73,7 +73,7 @@ class Run:
 
 def task_of(database, mod, target):
     handle = database._handle
-    return draft_task(handle, handle.workloads.commit(mod).record, target)
+    return DraftTask.of(handle, handle.workloads.commit(mod).record, target)
 
 
 def space_of(mod, target):
@@ -171,7 +171,7 @@ def test_locations_are_asked_once_for_a_sketch(tools, opened, monkeypatch):
     )
     task = task_of(database, mod, tools.llvm)
     model = DraftModel(database._handle, task.target)
-    drafts = Drafts(model, task, templates, replayer, 32, 1)
+    drafts = Drafts(model, task, replayer, 32, 1)
     located = next(one for one in templates if drafts.locations(one))
     asked.clear()
     for number, places in drafts.locations(located).items():
@@ -188,7 +188,7 @@ def test_bounds_of_parallel_loops_double(tools, opened):
     task = task_of(database, tools.matmul(64), tools.llvm)
     replayer = DraftReplayer(context.mod, (), threads=1, seed=1)
     model = DraftModel(database._handle, task.target)
-    drafts = Drafts(model, task, templates, replayer, 32, 1)
+    drafts = Drafts(model, task, replayer, 32, 1)
     assert list(drafts.extents(templates[0]).values()) == [[[2] * 5]]
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ....records import Target, Workload
+    from ....records import Signature, Target, Trace, Workload
 
     Rows = NDArray[np.float32]
 
@@ -183,11 +183,18 @@ class CandidateRows:
             except TuneDBError as error:
                 outcomes.append(error)
                 continue
-            # The numbers are never looked up.
-            stored = StoredProgram(0, 0, workload, signature, 0, task.target, 0, None, trace)
+            stored = unstored_program(workload, signature, task.target, trace)
             programs.append((len(outcomes), stored))
             outcomes.append(UsageError("not computed"))
         rows = feature_set.rows([program for _, program in programs])
         for (place, _), own_rows in zip(programs, rows, strict=True):
             outcomes[place] = own_rows
         return outcomes
+
+
+def unstored_program(
+    workload: Workload, signature: Signature, target: Target, trace: Trace
+) -> StoredProgram:
+    """Return a program that is not stored, for the features of its steps."""
+    # Nothing looks the numbers up.
+    return StoredProgram(0, 0, workload, signature, 0, target, 0, None, trace)

@@ -16,15 +16,16 @@ from ....models._xgboost import import_xgboost, threads_to_use
 from ....models.dataset import ExampleWorkload
 from ....programs.workload_info import signature_of
 from ....records import Program, Target, Workload
-from ....results import StoredProgram
 from ..cost_model.learner import CostModelOptions, Learner
 from ..cost_model.online import trial_of
+from ..features.candidate_features import unstored_program
 
 if TYPE_CHECKING:
     from ....models.dataset import Dataset
     from ....models.recipe import Recipe
     from ....models.scope import Scope
     from ....records import Signature
+    from ....results import StoredProgram
     from ....search.draft import Draft
     from ....storage.store import Store
     from ..database.handle import Handle
@@ -104,21 +105,18 @@ class DraftTask:
     target: Target
 
     @classmethod
-    def of(cls, store: Store, workload: Workload, target: Target) -> DraftTask:
-        """Return the task of a workload."""
+    def of(cls, handle: Handle, workload: Workload, target: Any) -> DraftTask:
+        """Return the task of a workload for a target of TVM."""
         signature = signature_of(workload)
-        id_ = store.workloads.id_of(workload.digest) or 0
+        id_ = handle.store.workloads.id_of(workload.digest) or 0
         example = ExampleWorkload.from_signature(id_, workload.digest, workload.name, signature)
-        return cls(workload, signature, example, target)
+        return cls(workload, signature, example, handle.targets.stored(target))
 
     def rows(self, drafts: Sequence[Draft]) -> list[Rows | Exception]:
         """Return a float32 array (1, columns) for each draft, or the error."""
         return STEPS.rows(
             [
-                # The numbers are never looked up.
-                StoredProgram(
-                    *(0, 0, self.workload, self.signature, 0, self.target, 0, None, draft.trace())
-                )
+                unstored_program(self.workload, self.signature, self.target, draft.trace())
                 for draft in drafts
             ]
         )
@@ -239,11 +237,6 @@ def _breaks_limits(rows: Rows) -> NDArray[np.bool_]:
     # Both numbers of threads are log2(1 + x).
     is_few = threads < np.log2(1 + warp) - _ROUNDING
     return has_threads & (is_few | (threads > most + _ROUNDING) | (shared > 1 + _ROUNDING))
-
-
-def draft_task(handle: Handle, workload: Workload, target: Any) -> DraftTask:
-    """Return the task of a workload for the handle's database."""
-    return DraftTask.of(handle.store, workload, handle.targets.stored(target))
 
 
 def can_describe(task: DraftTask, templates: Sequence[Draft]) -> bool:

@@ -18,11 +18,8 @@ from .population import Child, Individual
 from .schedule_queries import DraftReplayer
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
     from ....search.prior import TilePrior
-
-    Floats = NDArray[np.float64]
 
 #: Weight of the cost model's score beside that of the model of drafts. Of 0, 1/4, 1/2, 1 and 2 it
 #: ordered most pairs of programs of unseen workloads (`benchmarks/drafts.py --data`).
@@ -43,8 +40,6 @@ class Drafts:
         Model of the task's target.
     task : DraftTask
         The task.
-    templates : sequence of Draft
-        Design spaces with their initial decisions.
     replayer : DraftReplayer
         Answers questions about sketches.
     most_parallel : int or None
@@ -57,14 +52,12 @@ class Drafts:
         self,
         model: DraftModel,
         task: DraftTask,
-        templates: Sequence[Draft],
         replayer: DraftReplayer,
         most_parallel: int | None,
         threads: int,
     ) -> None:
         self._model = model
         self._task = task
-        self._templates = {template.skeleton: template for template in templates}
         self._replayer = replayer
         self._threads = threads
         self._locations: dict[bytes, dict[int, list[int]]] = {}

@@ -21,7 +21,7 @@ from ....search.operators import Operators
 from .. import modules, trace_codec
 from ..database.candidates import Lineage
 from . import schedule_queries
-from .draft_model import DraftModel, can_describe, draft_task
+from .draft_model import DraftModel, DraftTask, can_describe
 from .drafts import Drafts, finalists, joined
 from .population import RANDOM, WARM, Breeding, Evaluation, Individual, Replays, Shares, completed
 from .schedule_queries import DraftReplayer
@@ -400,13 +400,12 @@ class TaskSearch:
         if not self._options.rank_drafts or find_spec("xgboost") is None:
             return None
         known = self._handle.workloads.commit(self._mod)
-        task = draft_task(self._handle, known.record, self._target)
+        task = DraftTask.of(self._handle, known.record, self._target)
         if not can_describe(task, self._templates):
             return None
         return Drafts(
             draft_model(self._handle, task.target),
             task,
-            self._templates,
             self._replayer,
             schedule_queries.most_parallel(self._target),
             threads,
