@@ -18,7 +18,6 @@ from .population import Child, Individual
 from .schedule_queries import DraftReplayer
 
 if TYPE_CHECKING:
-
     from ....search.prior import TilePrior
 
 #: Weight of the cost model's score beside that of the model of drafts. Of 0, 1/4, 1/2, 1 and 2 it
