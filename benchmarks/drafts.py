@@ -24,6 +24,7 @@ from metaschedule import import_logs, read_examples
 
 from tunedb.models.dataset import Dataset
 from tunedb.models.metrics import pairwise_accuracy
+from tunedb.models.model import joined_scores
 from tunedb.models.recipe import Recipe
 from tunedb.models.training import fit
 from tunedb.storage.store import Store
@@ -38,6 +39,8 @@ GPU = "nvidia/geforce-rtx-3090"
 
 SETS = ("steps", "tunedb.scheduled")
 FOLDS = 6
+#: Weight of the cost model's score, as in the search.
+COST_WEIGHT = 0.25
 
 
 # ---- the search ----------------------------------------------------------------------------------
@@ -212,8 +215,6 @@ def ranking_rows(data: Path, threads: int) -> Iterator[Row]:
 
 def order(examples: dict[str, Dataset], own: int, threads: int) -> dict[str, Any]:
     """Return pairs in order and the best of the first 4, means over workloads, for each model."""
-    from tunedb.plugins.metaschedule.search.drafts import joined
-
     rng = np.random.default_rng(0)
     reference = examples["steps"]
     number = len(reference.workloads)
@@ -236,7 +237,7 @@ def order(examples: dict[str, Dataset], own: int, threads: int) -> dict[str, Any
             throughput = tested.throughput[chosen]
             own_scores = {name: each[chosen] for name, each in scores.items()}
             own_scores["both"] = np.array(
-                joined(own_scores["drafts"].tolist(), own_scores["tunedb.scheduled"].tolist())
+                joined_scores(own_scores["drafts"], own_scores["tunedb.scheduled"], COST_WEIGHT)
             )
             for name, each in own_scores.items():
                 first = throughput[np.argsort(-each)[:4]].max()

@@ -80,6 +80,11 @@ COMMANDS = {
         "Train a cost model on the measurements, and store it in the database.",
     ),
     "evaluate": ("models.evaluate", "command", "Evaluate cost models on held-out data."),
+    "simulate": (
+        "models.simulate",
+        "command",
+        "Compare settings of the search on stored measurements.",
+    ),
     "models": (
         "models.registry",
         "command",

@@ -15,7 +15,7 @@ from tunedb.storage.batches import Batches
 
 READS = [
     *(["top"], ["workloads"], ["targets"], ["show", "1"], ["history", "1"], ["quarantine"]),
-    *(["train"], ["evaluate"]),
+    *(["train"], ["evaluate"], ["simulate"]),
     *(["export", "out"], ["db", "info"], ["db", "check"]),
 ]
 

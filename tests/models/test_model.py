@@ -14,7 +14,7 @@ from tunedb import identity, limits
 from tunedb.errors import FormatError, LimitError, UsageError
 from tunedb.models import model as model_module
 from tunedb.models._xgboost import import_xgboost
-from tunedb.models.model import Model
+from tunedb.models.model import Model, joined_scores
 from tunedb.models.training import fit
 
 xgboost = import_xgboost()
@@ -211,3 +211,13 @@ def test_models_are_bounded(data, monkeypatch):
     monkeypatch.setattr(model_module, "MOST_MEMBERS", 1)
     with pytest.raises(FormatError, match="other sizes"):
         Model.from_bytes(data)
+
+
+def test_scores_are_joined_in_units_of_their_spread():
+    unit = 1.5**0.5
+    rising, falling, equal = [1, 2, 3], [30, 20, 10], [5, 5, 5]
+    expected = [-0.75 * unit, 0, 0.75 * unit]
+    assert joined_scores(rising, falling, 0.25) == pytest.approx(expected)
+    assert joined_scores(rising, equal, 0.25) == pytest.approx([-unit, 0, unit])
+    assert joined_scores(equal, rising, 0.25) == pytest.approx([-0.25 * unit, 0, 0.25 * unit])
+    assert joined_scores([], [], 0.25) == []

@@ -190,10 +190,10 @@ def test_defect_9_random_scores_leave_numpys_generator_alone(database, make):
 
 
 def test_too_few_programs_train_no_model(database, make):
-    model = trained(database, make, range(learner._LEAST - 1))
+    model = trained(database, make, range(training._LEAST - 1))
     assert scorer(model) is None
     measure(model, database, make, range(64, 66))
-    assert scorer(model).trained_on == learner._LEAST + 1
+    assert scorer(model).trained_on == training._LEAST + 1
 
 
 def test_failures_alone_train_no_model(database, make):
@@ -275,14 +275,14 @@ def test_a_workload_is_trained_on_when_its_trials_double(database, make, monkeyp
     [(200, 1, 200, 0.1), (200, 2, 150, 0.4 / 3), (50_000, 1, 40, 0.3), (10**6, 5, 30, 0.3)],
 )
 def test_learning_while_tuning_is_bounded(rows, members, rounds, eta):
-    recipe = learner._tuning_recipe(
+    recipe = training.tuning_recipe(
         Recipe(rounds=300, members=members, training_set="first:64"), rows
     )
     assert (recipe.rounds, recipe.patience, recipe.training_set) == (rounds, 0, "all")
     assert recipe.eta == pytest.approx(eta)
-    few = learner._tuning_recipe(Recipe(rounds=7, eta=0.05), rows)
+    few = training.tuning_recipe(Recipe(rounds=7, eta=0.05), rows)
     assert (few.rounds, few.eta) == (7, 0.05)
-    assert learner._tuning_recipe(Recipe(eta=0.5), rows).eta == 0.5
+    assert training.tuning_recipe(Recipe(eta=0.5), rows).eta == 0.5
 
 
 def test_programs_that_were_measured_before_are_no_growth(database, make):

@@ -22,7 +22,7 @@ from tunedb.plugins.metaschedule.search.draft_model import (
     Legality,
     can_describe,
 )
-from tunedb.plugins.metaschedule.search.drafts import Drafts, finalists, joined
+from tunedb.plugins.metaschedule.search.drafts import Drafts, finalists
 from tunedb.plugins.metaschedule.search.population import Individual
 from tunedb.plugins.metaschedule.search.schedule_queries import DraftReplayer, from_tvm
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
@@ -331,11 +331,3 @@ def test_spent_and_chosen_drafts_are_left_out(pool):
     chosen = finalists(pool, 2, spent, [pool[1]])
     # Neighbours of the chosen one wait.
     assert [pool.index(each) for each in chosen] == [4, 10]
-
-
-def test_scores_are_joined_in_units_of_their_spread():
-    unit = 1.5**0.5
-    assert joined([1, 2, 3], [30, 20, 10]) == pytest.approx([-0.75 * unit, 0, 0.75 * unit])
-    assert joined([1, 2, 3], [5, 5, 5]) == pytest.approx([-unit, 0, unit])
-    assert joined([7, 7, 7], [1, 2, 3]) == pytest.approx([-0.25 * unit, 0, 0.25 * unit])
-    assert joined([], []) == []

@@ -25,7 +25,7 @@ from .base import Floats, LabelPolicy, recipe_part
 from .scope import EVERYTHING, Scope
 
 if TYPE_CHECKING:
-    from ..features.base import NamedSet
+    from ..features.base import NamedSet, StepFeatures
     from ..storage.store import Store
     from ..storage.training import TrainingRecords
 
@@ -664,7 +664,7 @@ def load_computed(
 ) -> Dataset:
     """Return all measured programs, without rows, for a feature set of one row per program.
 
-    No row need be stored; the caller computes the rows of the programs that it takes.
+    No row need be stored; :func:`compute_rows` computes those of the programs that it gets.
     Parameters and errors are those of :func:`load`.
     """
     records = store.training.records(feature_set, **scope.ids())
@@ -676,6 +676,18 @@ def load_computed(
         n_columns=np.full_like(records.n_columns, len(feature_set.columns)),
     )
     return dataset_of(store, feature_set, records, label, corrected=corrected)[0]
+
+
+def compute_rows(store: Store, feature_set: StepFeatures, examples: Dataset) -> Dataset:
+    """Return examples with rows that are computed from the stored steps.
+
+    Programs whose steps are damaged are left out.
+    """
+    rows = feature_set.rows(store.programs.get(examples.program_ids.tolist()))
+    good = np.array([not isinstance(one, Exception) for one in rows], bool)
+    kept = [one for one in rows if not isinstance(one, Exception)]
+    empty = np.zeros((0, len(feature_set.columns)), np.float32)
+    return replace(examples.take(good), rows=np.concatenate([empty, *kept]))
 
 
 def with_rows(store: Store, examples: Dataset, *, on_read: OnRead | None = None) -> Dataset:

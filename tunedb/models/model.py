@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from .. import identity, limits
 from ..errors import FormatError, LimitError, UsageError
@@ -197,6 +197,26 @@ class Model:
             raise FormatError(f"the model's boosters do not have {width} columns")
         model.use_threads(threads)
         return model
+
+
+def joined_scores(first: ArrayLike, second: ArrayLike, weight: float) -> list[float]:
+    """Return weighted sums of two models' scores of the same programs, each standardised.
+
+    Parameters
+    ----------
+    first, second : array of float, shape (n,)
+        Scores of the models.
+    weight : float
+        Weight of the second model beside 1 for the first.
+    """
+    ones, others = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    total = np.zeros(len(ones))
+    for factor, scores in ((1.0, ones), (weight, others)):
+        deviation = scores.std() if len(scores) else 0.0
+        if deviation > 0:
+            total += factor * (scores - scores.mean()) / deviation
+    joined: list[float] = total.tolist()
+    return joined
 
 
 def _unpack(data: bytes) -> tuple[dict[str, Any], list[bytes]]:

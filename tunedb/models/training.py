@@ -39,6 +39,21 @@ LEAST_WORKLOADS = 10
 #: Comparisons of each held-out program, in every round.
 _PARTNERS = 32
 
+#: Least programs of a training set.
+_LEAST = 16
+
+#: Bounds on the rounds of boosting while tuning, of each booster and of all together, and on rows
+#: times rounds, which take a second on one core.
+_MOST_ROUNDS = 200
+_LEAST_ROUNDS = 30
+_ALL_ROUNDS = 300
+_WORK = 2_000_000
+
+#: Greatest learning rate; with fewer rounds, each goes further. On the 24 workloads of TVM's
+#: records that `benchmarks/metaschedule.py` reads, each by a model of the others, 40 rounds of 0.3
+#: order 0.9 % of the pairs more than 40 of 0.1 (standard error 0.4 %).
+_MOST_ETA = 0.3
+
 #: Called after each round with its number, from 1 and over all boosters, and with the accuracy on
 #: held-out workloads; None without held-out workloads.
 OnRound = Callable[[int, float | None], None]
@@ -177,6 +192,24 @@ def select(examples: Dataset, recipe: Recipe) -> Dataset:
         The training set does not exist or load.
     """
     return _selected(examples, recipe)[0]
+
+
+def can_learn(examples: Dataset) -> bool:
+    """Tell whether a model can be trained: there are enough programs, some faster than others."""
+    if len(examples) < _LEAST:
+        return False
+    # Programs of a group are adjacent; a group of failures alone has only zeros.
+    same = examples.group[1:] == examples.group[:-1]
+    return bool((same & (np.diff(examples.throughput) != 0)).any())
+
+
+def tuning_recipe(recipe: Recipe, rows: int) -> Recipe:
+    """Return a recipe that trains on all of its examples, for about a second."""
+    affordable = min(_ALL_ROUNDS, _WORK // max(1, rows)) // recipe.members
+    most = min(recipe.rounds, _MOST_ROUNDS)
+    rounds = min(most, max(_LEAST_ROUNDS, affordable))
+    eta = max(recipe.eta, min(_MOST_ETA, recipe.eta * most / max(1, rounds)))
+    return replace(recipe, training_set="all", patience=0, rounds=rounds, eta=eta)
 
 
 def most_rounds(recipe: Recipe) -> int:

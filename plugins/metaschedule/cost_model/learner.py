@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -17,7 +17,7 @@ from ....models.failures import FailureModel
 from ....models.recipe import Recipe
 from ....models.run_trials import RunTrial, RunTrials, join
 from ....models.scope import Scope
-from ....models.training import Fitted, fit, select
+from ....models.training import Fitted, can_learn, fit, select, tuning_recipe
 from ....results import NewModel
 from .ledger import Scorer
 from .scoring import Scoring
@@ -50,21 +50,6 @@ _ROUND = 64
 #: 59 and 53 % of the pairs among trials n to n + 96 (n = 256 and 512), models of all n trials 62
 #: and 58 % (standard error of the difference: 2 %).
 _OWN = 512
-
-#: Least programs of a training set.
-_LEAST = 16
-
-#: Bounds on the rounds of boosting while tuning, of each booster and of all together, and on rows
-#: times rounds, which take a second on one core.
-_MOST_ROUNDS = 200
-_LEAST_ROUNDS = 30
-_ALL_ROUNDS = 300
-_WORK = 2_000_000
-
-#: Greatest learning rate; with fewer rounds, each goes further. On the 24 workloads of TVM's
-#: records that `benchmarks/metaschedule.py` reads, each by a model of the others, 40 rounds of 0.3
-#: order 0.9 % of the pairs more than 40 of 0.1 (standard error 0.4 %).
-_MOST_ETA = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,9 +311,9 @@ class Learner:
         options = self._options
         base = self._read_base()
         examples = self._trials.dataset(options.features, self.recipe.label, base)
-        if not _has_pairs(examples):
+        if not can_learn(examples):
             return
-        recipe = _tuning_recipe(self.recipe, int(examples.sizes.sum()))
+        recipe = tuning_recipe(self.recipe, int(examples.sizes.sum()))
         cost = cards.TrainingCost()
         fitted = fit(examples, recipe, threads=threads, device=options.device)
         row = self._row(fitted, examples, cost.to_json())
@@ -408,21 +393,3 @@ def _count(examples: Dataset, workload: bytes) -> int:
     """Return the number of programs of a workload."""
     is_own = [each.digest == workload for each in examples.workloads]
     return int(np.array(is_own, bool)[examples.workload].sum())
-
-
-def _has_pairs(examples: Dataset) -> bool:
-    """Tell whether a model can be trained: there are enough programs, some faster than others."""
-    if len(examples) < _LEAST:
-        return False
-    # Programs of a group are adjacent; a group of failures alone has only zeros.
-    same = examples.group[1:] == examples.group[:-1]
-    return bool((same & (np.diff(examples.throughput) != 0)).any())
-
-
-def _tuning_recipe(recipe: Recipe, rows: int) -> Recipe:
-    """Return a recipe that trains on all of its examples, for about a second."""
-    affordable = min(_ALL_ROUNDS, _WORK // max(1, rows)) // recipe.members
-    most = min(recipe.rounds, _MOST_ROUNDS)
-    rounds = min(most, max(_LEAST_ROUNDS, affordable))
-    eta = max(recipe.eta, min(_MOST_ETA, recipe.eta * most / max(1, rounds)))
-    return replace(recipe, training_set="all", patience=0, rounds=rounds, eta=eta)

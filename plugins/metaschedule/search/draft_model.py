@@ -88,11 +88,7 @@ class _ComputedExamples:
 
     def with_rows(self, examples: Dataset) -> Dataset:
         """Return some of the examples with their rows; those with damaged steps are left out."""
-        rows = _FEATURES.rows(self.store.programs.get(examples.program_ids.tolist()))
-        good = np.array([not isinstance(one, Exception) for one in rows], bool)
-        kept = [one for one in rows if not isinstance(one, Exception)]
-        empty = np.zeros((0, len(_FEATURES.columns)), np.float32)
-        return replace(examples.take(good), rows=np.concatenate([empty, *kept]))
+        return dataset.compute_rows(self.store, _FEATURES, examples)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,9 +20,6 @@ from .schedule_queries import DraftReplayer
 if TYPE_CHECKING:
     from ....search.prior import TilePrior
 
-#: Weight of the cost model's score beside that of the model of drafts. Of 0, 1/4, 1/2, 1 and 2 it
-#: ordered most pairs of programs of unseen workloads (`benchmarks/drafts.py --data`).
-_COST_WEIGHT = 0.25
 #: Bounds of parallel loops that a draft may get where the cores of the target are unknown.
 _MOST_PARALLEL = 1024
 
@@ -172,23 +169,6 @@ def finalists(
         elif len(neighbours) < number:
             neighbours.append(individual)
     return [*taken, *neighbours][:number]
-
-
-def joined(draft_scores: Sequence[float], cost_scores: Sequence[float]) -> list[float]:
-    """Return the weighted sum of both models' scores of the same programs, each standardised.
-
-    Parameters
-    ----------
-    draft_scores, cost_scores : sequence of float
-        Scores of the model of drafts and of the cost model.
-    """
-    total = np.zeros(len(draft_scores))
-    for weight, scores in ((1.0, np.array(draft_scores)), (_COST_WEIGHT, np.array(cost_scores))):
-        deviation = scores.std() if len(scores) else 0.0
-        if deviation > 0:
-            total += weight * (scores - scores.mean()) / deviation
-    found: list[float] = total.tolist()
-    return found
 
 
 def _sites(draft: Draft) -> list[tuple[Any, ...]]:

@@ -15,6 +15,7 @@ from cachetools import FIFOCache
 from tvm.s_tir import meta_schedule as ms
 
 from ....errors import PluginError
+from ....models.model import joined_scores
 from ....records import Origin
 from ....run_times import mean_of
 from ....search.operators import Operators
@@ -22,7 +23,7 @@ from .. import modules, trace_codec
 from ..database.candidates import Lineage
 from . import schedule_queries
 from .draft_model import DraftModel, DraftTask, can_describe
-from .drafts import Drafts, finalists, joined
+from .drafts import Drafts, finalists
 from .population import RANDOM, WARM, Breeding, Evaluation, Individual, Replays, Shares, completed
 from .schedule_queries import DraftReplayer
 from .search_report import Round, TaskReport
@@ -46,6 +47,9 @@ _REPLAYED, _REPLAYED_PER_TRIAL = 256, 16
 _DRAFTS_PER_TRIAL, _DRAWN = 576, 256
 #: Finalists for each trial of a batch, and their least number.
 _FINALISTS, _LEAST_FINALISTS = 4, 16
+#: Weight of the cost model's score beside that of the model of drafts. Of 0, 1/4, 1/2, 1 and 2 it
+#: ordered most pairs of programs of unseen workloads (`benchmarks/drafts.py --data`).
+_COST_WEIGHT = 0.25
 #: Most passes that choose finalists; share of legal ones below which the next pass is small.
 _PASSES, _LEGAL = 8, 0.9
 #: Finalists that are kept with their schedules for later rounds: 70 KB each.
@@ -339,7 +343,7 @@ class TaskSearch:
             programs = self._finalists_of(drafts, breeding, number, size)
         scores = self._scores([program.schedule for program in programs])
         if has_model:
-            scores = joined([program.score for program in programs], scores)
+            scores = joined_scores([program.score for program in programs], scores, _COST_WEIGHT)
         programs = [program.scored(score) for program, score in zip(programs, scores, strict=True)]
         return _Compared(len(breeding.individuals), warm, programs, random_ones)
 

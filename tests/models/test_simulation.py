@@ -1,0 +1,195 @@
+"""Simulated searches: picks, curves, summaries and differences."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from judged_data import judged
+from learnable import quick
+
+from tunedb.errors import NotFoundError, UsageError
+from tunedb.models import simulation
+from tunedb.models.dataset import ORIGINS
+from tunedb.models.simulation import SearchSettings, difference, in_common, simulate
+from tunedb.records import Origin
+
+EXAMPLES = judged(programs=60)
+RECIPE = quick(rounds=5)
+BATCH = SearchSettings(features=("one",), batch=20)
+
+
+def search(*settings, examples=EXAMPLES, trials=60, seeds=2, **options):
+    return simulate(
+        {"one": examples, "two": examples},
+        settings or [BATCH],
+        recipe=RECIPE,
+        trials=trials,
+        seeds=seeds,
+        threads=1,
+        **options,
+    )
+
+
+class Oracle:
+    """Scores programs by their throughput, and remembers what it was fitted on."""
+
+    def __init__(self, sign=1.0):
+        self.fitted = []
+        self._sign = sign
+
+    def fit(self, examples, recipe, threads):
+        self.fitted.append(examples)
+        return self
+
+    @property
+    def model(self):
+        return self
+
+    def scores(self, rows, starts):
+        # The throughput of a program of `judged` decides the first column of its rows.
+        return self._sign * THROUGHPUTS[rows[starts[:-1], 0].astype(int)]
+
+
+#: Throughputs by a number in the first column.
+THROUGHPUTS = EXAMPLES.throughput
+
+
+@pytest.fixture
+def numbered():
+    """Return examples with one row each: the number of the program."""
+    count = len(EXAMPLES)
+    return replace(
+        EXAMPLES,
+        rows=np.arange(count, dtype=np.float32)[:, None],
+        columns=("number",),
+        starts=np.arange(count + 1),
+    )
+
+
+@pytest.fixture
+def oracle(monkeypatch):
+    found = Oracle()
+    monkeypatch.setattr(simulation, "fit", found.fit)
+    return found
+
+
+def test_a_perfect_model_finds_the_best_after_the_first_batch(numbered, oracle):
+    (found,) = search(replace(BATCH, random=0.0), examples=numbered)
+    assert (found.curves[:, 20:] == 1.0).all()
+    assert (found.found <= 21).all()
+    assert found.areas == pytest.approx(found.curves.mean(axis=1))
+
+
+def test_a_model_learns_from_the_trials_so_far_relative_to_their_best(numbered, oracle):
+    search(replace(BATCH, random=0.0), examples=numbered, seeds=1, trials=60)
+    sizes = [len(each) for each in oracle.fitted]
+    assert sizes == [20, 40] * len(EXAMPLES.workloads)
+    assert all(each.throughput.max() == 1.0 for each in oracle.fitted)
+    assert all(len(np.unique(each.group)) == 1 for each in oracle.fitted)
+
+
+def test_other_workloads_are_learnt_from_if_asked(numbered, oracle):
+    search(replace(BATCH, random=0.0, stored=True), examples=numbered, seeds=1, trials=20)
+    others = len(EXAMPLES) - 60
+    # A model of the others orders the first batch already.
+    assert [len(each) for each in oracle.fitted] == [others] * len(EXAMPLES.workloads)
+    (found,) = search(replace(BATCH, random=0.0, stored=True), examples=numbered, trials=20)
+    assert (found.curves[:, 0] == 1.0).all()
+
+
+def test_random_trials_alone_are_a_random_order(numbered, oracle):
+    oracle._sign = -1.0
+    (found,) = search(replace(BATCH, random=1.0), examples=numbered, trials=60)
+    (worst,) = search(replace(BATCH, random=0.0), examples=numbered, trials=60)
+    assert found.areas.mean() > worst.areas.mean()
+    assert (found.curves[:, -1] == 1.0).all()
+
+
+def test_a_small_population_hides_the_best(numbered, oracle):
+    settings = (BATCH, replace(BATCH, population=20))
+    wide, narrow = search(*(replace(one, random=0.0) for one in settings), examples=numbered)
+    assert wide.areas.mean() > narrow.areas.mean()
+
+
+def test_the_second_model_orders_the_finalists_of_the_first(numbered, monkeypatch):
+    right, wrong = Oracle(), Oracle(-1.0)
+
+    def fit(examples, recipe, threads):
+        one = right if recipe.features == "one" else wrong
+        return one.fit(examples, recipe, threads)
+
+    monkeypatch.setattr(simulation, "fit", fit)
+    both = replace(BATCH, features=("one", "two"), random=0.0, batch=16, finalists=1)
+    # One finalist for each trial: the second model changes nothing that is measured.
+    (few,) = search(both, examples=numbered, trials=32)
+    assert (few.curves[:, -1] == 1.0).all()
+    (many,) = search(replace(both, finalists=4, weight=9.0), examples=numbered, trials=32)
+    assert many.curves[:, -1].mean() < 1.0
+
+
+def test_all_settings_start_from_the_same_trials_and_repeat(numbered, oracle):
+    first, other = search(BATCH, replace(BATCH, weight=1.0), examples=numbered)
+    assert (first.curves == other.curves).all()
+    assert (search(BATCH, examples=numbered)[0].curves == first.curves).all()
+    paired = difference(first, other, "a", "b")
+    assert (paired.mean, paired.low, paired.high) == (0.0, 0.0, 0.0)
+    assert (paired.one, paired.other, paired.workloads) == ("a", "b", len(EXAMPLES.workloads))
+
+
+def test_real_models_beat_a_random_order():
+    (model,) = search(replace(BATCH, random=0.0), seeds=4)
+    (random,) = search(replace(BATCH, random=1.0), seeds=4)
+    assert model.areas.mean() > random.areas.mean()
+
+
+def test_a_pool_smaller_than_the_trials_ends_with_its_best(numbered, oracle):
+    (found,) = search(examples=numbered, trials=80)
+    assert found.curves.shape == (len(EXAMPLES.workloads), 80)
+    assert (found.curves[:, 59:] == 1.0).all()
+
+
+def test_steps_are_reported():
+    steps = []
+    search(BATCH, replace(BATCH, batch=30), on_step=lambda done, total: steps.append((done, total)))
+    total = 2 * 2 * len(EXAMPLES.workloads)
+    assert steps == [(done, total) for done in range(1, total + 1)]
+
+
+def test_pools_that_are_small_or_not_random_are_refused():
+    with pytest.raises(NotFoundError, match="no workload has 48 random programs to search"):
+        search(examples=judged(programs=47))
+    bred = replace(
+        EXAMPLES,
+        origins=np.where(
+            EXAMPLES.trials < 40, ORIGINS.index(Origin.RANDOM), ORIGINS.index(Origin.MUTATED)
+        ),
+    )
+    with pytest.raises(NotFoundError, match="tunedb tune --strategy replay-trace"):
+        search(examples=bred)
+
+
+def test_programs_of_all_sets_are_kept():
+    some = EXAMPLES.take(np.arange(len(EXAMPLES)) % 3 > 0)
+    other = EXAMPLES.take(np.arange(len(EXAMPLES)) % 2 > 0)
+    shared = in_common({"one": some, "two": other})
+    assert shared["one"].program_ids.tolist() == shared["two"].program_ids.tolist()
+    assert len(shared["one"]) == sum(i % 3 > 0 and i % 2 > 0 for i in range(len(EXAMPLES)))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"features": ()},
+        {"features": ("a", "b", "c")},
+        {"batch": 0},
+        {"population": 0},
+        {"finalists": 0},
+        {"random": 1.5},
+        {"random": float("nan")},
+        {"weight": -1.0},
+        {"weight": float("inf")},
+    ],
+)
+def test_settings_out_of_range(fields):
+    with pytest.raises(UsageError):
+        SearchSettings(**fields)
