@@ -41,6 +41,8 @@ SETS = ("steps", "tunedb.scheduled")
 FOLDS = 6
 #: Weight of the cost model's score, as in the search.
 COST_WEIGHT = 0.25
+#: Programs that a pool needs beside the first ones, and orders of each pool.
+LEFT, SEEDS = 28, 3
 
 
 # ---- the search ----------------------------------------------------------------------------------
@@ -211,6 +213,45 @@ def ranking_rows(data: Path, threads: int) -> Iterator[Row]:
             title = f"{seen}, {name}"
             yield Row(f"{title}: pairs in order", "share", found[name][0], base[0])
             yield Row(f"{title}: best time / best of the first 4", "share", found[name][1], base[1])
+    yield from first_rows(examples["drafts"], threads)
+
+
+def first_rows(examples: Dataset, threads: int) -> Iterator[Row]:
+    """Yield the lines about models of a workload's first programs alone, beside boosted trees."""
+    for own in (16, 32, 64):
+        found = []
+        for number in range(len(examples.workloads)):
+            pool = np.flatnonzero(examples.workload == number)
+            if len(pool) < LEFT + own:
+                continue
+            for seed in range(SEEDS):
+                shuffled = np.random.default_rng((number, seed)).permutation(pool)
+                found.append(first_scores(examples, shuffled[:own], shuffled[own:], threads))
+        (ours, theirs), (our_first, their_first) = np.mean(found, axis=0).tolist()
+        title = f"{own} programs of the workload alone"
+        yield Row(f"{title}: pairs in order", "share", ours, theirs)
+        yield Row(f"{title}: best of the first 8 / best", "share", our_first, their_first)
+
+
+def first_scores(examples: Dataset, known: Any, asked: Any, threads: int) -> list[list[float]]:
+    """Return pairs in order and the best of the first 8: the search's blend, and trees alone."""
+    from tunedb.models.kernel_regression import KernelRegression
+    from tunedb.models.training import tuning_recipe
+    from tunedb.plugins.metaschedule.search.draft_model import MOST_WEIGHT
+
+    own = examples.take(known)
+    own = replace(own, throughput=own.throughput / own.throughput.max())
+    recipe = tuning_recipe(Recipe(features=examples.feature_set), len(own))
+    tested = examples.take(asked)
+    trees = fit(own, recipe, threads=threads).model.scores(tested.rows, tested.starts)
+    regression = KernelRegression.fit(own.rows, own.throughput).scores(tested.rows)
+    both = MOST_WEIGHT * regression + (1 - MOST_WEIGHT) * trees
+    best = tested.throughput.max()
+    pairs, first = [], []
+    for scores in (both, trees):
+        pairs.append(pairwise_accuracy(tested.throughput, scores))
+        first.append(tested.throughput[np.argsort(-scores)[:8]].max() / best)
+    return [pairs, first]
 
 
 def order(examples: dict[str, Dataset], own: int, threads: int) -> dict[str, Any]:

@@ -254,6 +254,37 @@ def test_a_stored_database_gives_a_model_before_the_first_trial(tools, opened):
     assert np.corrcoef(scores, 1 / seconds)[0, 1] > 0.8
 
 
+def test_own_programs_count_by_their_share(tools, opened, monkeypatch):
+    database, mod = measured_database(tools, opened)
+    task = task_of(database, mod, tools.llvm)
+    model = DraftModel(database._handle, task.target)
+    assert model.prepare_for(task, 1)
+    examples, others = model._learner.own_examples(task.example.digest)
+    assert (len(examples), others) == (len(list(database.store.records.iterate())), 0)
+    regression, weight = model._own_regression(task)
+    assert weight == 0.8
+    trees = model._learner.scoring
+    expected = trees.for_search(
+        task.example.digest,
+        examples.rows[:, None],
+        trees.scorer.model.scores(examples.rows, examples.starts),
+    )
+    own = np.exp(regression.scores(examples.rows) / 0.3)
+    blended = model.scores(task, examples.rows, 1)
+    assert blended == pytest.approx(own**0.8 * expected**0.2)
+
+    def of_others(own_examples, count):
+        monkeypatch.setattr(model._learner, "own_examples", lambda digest: (own_examples, count))
+        model._own.clear()
+        return model._own_regression(task)
+
+    assert of_others(examples, 8 * len(examples))[1] == 0.5
+    assert of_others(examples.take(np.arange(15)), 0) is None
+    failed = replace(examples, throughput=np.zeros(len(examples)))
+    assert of_others(failed, 0) is None
+    assert model.scores(task, examples.rows, 1) == pytest.approx(expected)
+
+
 def test_without_a_model_all_drafts_are_equal(tools, opened):
     database = opened(":memory:", target=tools.llvm)
     task = task_of(database, tools.matmul(64), tools.llvm)

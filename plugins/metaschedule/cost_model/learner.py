@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ....errors import TuneDBError
 from ....models import cards, dataset, failure_store, training_job
@@ -306,6 +307,16 @@ class Learner:
         )
         return True
 
+    def own_examples(self, workload: bytes) -> tuple[Dataset, int]:
+        """Return a workload's examples, and the number of those of other workloads."""
+        run = self._trials.dataset(self._options.features, self.recipe.label)
+        base = self._read_base()
+        found = [each for each in (base, run) if each is not None]
+        masks = [_is_of(each, workload) for each in found]
+        others = sum(int((~mask).sum()) for mask in masks)
+        own = [each.take(mask) for each, mask in zip(found, masks, strict=True)]
+        return (own[0] if len(own) == 1 else join(*own)), others
+
     def train(self, threads: int) -> None:
         """Train a model on the store's programs and the trials, if these are enough."""
         options = self._options
@@ -391,5 +402,11 @@ def scorer_of(model: Model, row: NewModel, id_: int | None = None) -> Scorer:
 
 def _count(examples: Dataset, workload: bytes) -> int:
     """Return the number of programs of a workload."""
+    return int(_is_of(examples, workload).sum())
+
+
+def _is_of(examples: Dataset, workload: bytes) -> NDArray[np.bool_]:
+    """Return a mask of the programs of a workload."""
     is_own = [each.digest == workload for each in examples.workloads]
-    return int(np.array(is_own, bool)[examples.workload].sum())
+    mask: NDArray[np.bool_] = np.array(is_own, bool)[examples.workload]
+    return mask

@@ -14,10 +14,12 @@ from ....features.steps import STEPS
 from ....models import dataset
 from ....models._xgboost import import_xgboost, threads_to_use
 from ....models.dataset import ExampleWorkload
+from ....models.kernel_regression import KernelRegression
 from ....programs.workload_info import signature_of
 from ....records import Program, Target, Workload
 from ..cost_model.learner import CostModelOptions, Learner
 from ..cost_model.online import trial_of
+from ..cost_model.scoring import positive
 from ..features.candidate_features import unstored_program
 
 if TYPE_CHECKING:
@@ -33,6 +35,12 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Rows = NDArray[np.float32]
 
+#: Least programs of a workload for a regression of its own, and most: of more, trees learn as well.
+_LEAST_OWN, _MOST_OWN = 16, 256
+#: Examples of other workloads that say as much as one of the workload itself, and the greatest
+#: weight of the regression beside the boosted trees. With 16 to 64 own programs and few of other
+#: workloads it finds better programs than the trees; with thousands of others it does not.
+_OTHERS, MOST_WEIGHT = 8, 0.8
 #: Share of illegal drafts from which the chance of a replay is predicted, and the least number of
 #: them.
 _ILLEGAL = 0.05
@@ -122,7 +130,9 @@ class DraftModel:
     """Scores of drafts for one target, learnt from stored programs and the trials of the run.
 
     Its rows are those of the feature set ``steps`` without post-processing. It is trained as
-    :class:`~..cost_model.cost_model.CostModel` is.
+    :class:`~..cost_model.cost_model.CostModel` is. While most examples are of the workload that is
+    tuned, a regression of these few (:mod:`tunedb.models.kernel_regression`) counts more than the
+    boosted trees.
 
     Parameters
     ----------
@@ -144,6 +154,8 @@ class DraftModel:
         groups = handle.targets.groups(target)
         self._learner = Learner(store, options, target, groups, _ComputedExamples(store))
         self._learner.begin()
+        # By workload: its own regression and the weight of that, None where it has none.
+        self._own: dict[bytes, tuple[KernelRegression, float] | None] = {}
 
     def prepare_for(self, task: DraftTask, threads: int) -> bool:
         """Train if a task asks for it; return whether there is a model."""
@@ -159,7 +171,27 @@ class DraftModel:
         model.use_threads(threads)
         own = model.scores(rows, np.arange(len(rows) + 1))
         each: Any = rows[:, None]
-        return scoring.for_search(task.example.digest, each, own).clip(min=0)
+        found = scoring.for_search(task.example.digest, each, own).clip(min=0)
+        regression, weight = self._own_regression(task) or (None, 0.0)
+        if regression is None:
+            return found
+        # Both predict a throughput; the product of powers is a weighted mean of their logarithms.
+        predicted = positive(regression.scores(rows), self._learner.recipe.loss)
+        blended: Floats = predicted**weight * found ** (1 - weight)
+        return blended
+
+    def _own_regression(self, task: DraftTask) -> tuple[KernelRegression, float] | None:
+        """Return the regression of a workload's own programs, and its weight."""
+        digest = task.example.digest
+        if digest not in self._own:
+            examples, others = self._learner.own_examples(digest)
+            number = len(examples)
+            self._own[digest] = None
+            if _LEAST_OWN <= number <= _MOST_OWN and examples.throughput.max() > 0:
+                weight = min(number / (number + others / _OTHERS), MOST_WEIGHT)
+                regression = KernelRegression.fit(examples.rows, examples.throughput)
+                self._own[digest] = regression, weight
+        return self._own[digest]
 
     def add(
         self, task: DraftTask, measured: Sequence[tuple[Draft, Program, Any]], threads: int
@@ -183,6 +215,7 @@ class DraftModel:
                 trial = trial_of(own_rows, program, id_ or 0, result, self._learner.recipe.label)
                 trials += [] if trial is None else [trial]
         self._learner.add(task.example, trials, {id_ for id_ in ids if id_}, threads)
+        self._own.clear()
 
 
 class Legality:
