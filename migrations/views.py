@@ -17,10 +17,10 @@ def views_dropped() -> Iterator[None]:
     so its views stay, with the grants on them.
     """
     connection = op.get_bind()
-    views = []
+    views: list[tuple[str, str]] = []
     if connection.dialect.name == "sqlite":
         statement = "SELECT name, sql FROM sqlite_schema WHERE type = 'view' ORDER BY rowid"
-        views = connection.exec_driver_sql(statement).all()
+        views = [(row.name, row.sql) for row in connection.exec_driver_sql(statement)]
     quoted = connection.dialect.identifier_preparer.quote
     for name, _ in views:
         connection.exec_driver_sql(f"DROP VIEW {quoted(name)}")

@@ -112,8 +112,6 @@ Sources and trust: where records came from, and which are served.
 
 >>> store.sources.get(1)
 Source(name='own', kind=API, trust=OWN)
->>> store.sources.counts()
-[(Source(name='own', kind=API, trust=OWN), 2)]
 >>> [(id_, source.name) for id_, digest, source in store.sources.numbered()]
 [(1, 'own')]
 >>> [(row.name, row.records, row.served) for row in store.sources.summaries()]
@@ -132,6 +130,8 @@ The whole.
 
 >>> store.counts().measurements, store.counts().retracted
 (2, 2)
+>>> store.table("records", "matmul")
+<table records: 2 rows, 21 columns>
 >>> store.meta()["store"] == store.key
 True
 >>> store.require_approved()

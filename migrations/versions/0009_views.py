@@ -88,6 +88,8 @@ _DIALECTS = {
         ),
         "text_json": "{0}",
         "member": "(SELECT value FROM json_each({0}) WHERE key = '{1}')",
+        "number": "(SELECT value FROM json_each({0}) WHERE key = '{1}' AND type = 'integer')",
+        "first": "(SELECT value FROM json_each(CAST({0} AS TEXT)) WHERE key = 0)",
         "extents": "'[' || {0}_x || ',' || {0}_y || ',' || {0}_z || ']'",
         "json": "CAST({0} AS TEXT)",
         "numbers": _NUMBERS,
@@ -100,7 +102,12 @@ _DIALECTS = {
         ),
         "text_json": "tunedb_json(convert_to({0}, 'UTF8'))",
         "member": "tunedb_json(convert_to({0}, 'UTF8')) ->> '{1}'",
-        "extents": "CASE WHEN {0}_x IS NOT NULL THEN json_build_array({0}_x, {0}_y, {0}_z) END",
+        "number": (
+            "CAST(substring(tunedb_json(convert_to({0}, 'UTF8')) ->> '{1}' FROM '^[0-9]{{1,18}}$')"
+            " AS bigint)"
+        ),
+        "first": "tunedb_json({0}) -> 0",
+        "extents": "CAST('[' || {0}_x || ',' || {0}_y || ',' || {0}_z || ']' AS json)",
         "json": "tunedb_json({0})",
         "numbers": "tunedb_numbers(p.decisions)",
     },
@@ -149,10 +156,12 @@ def views(dialect: str) -> dict[str, str]:
     parts = _DIALECTS[dialect]
     device = parts["member"].format("t.config", "model")
     target = f"trim(t.kind || ' ' || coalesce(nullif({device}, ''), t.architecture))"
-    decisions = (
-        f"CASE w.format WHEN 'ansor-key' THEN {parts['numbers']}"
-        f" ELSE {parts['json'].format('p.decisions')} END"
-    )
+    # A stored trace of MetaSchedule has numbers of its instructions behind the decisions.
+    decisions = f"""CASE
+        WHEN w.format = 'ansor-key' THEN {parts["numbers"]}
+        WHEN w.format IN ('tvm-graph', 'tvm-nodes', 'metaschedule-arguments')
+            THEN {parts["first"].format("p.decisions")}
+        ELSE {parts["json"].format("p.decisions")} END"""
     arguments = parts["text_json"].format("w.arguments")
     measured_at = parts["time"].format("m.measured_at")
     task = f"""w.id AS workload_id,
@@ -166,8 +175,8 @@ JOIN target AS t ON t.id = m.target_id
 JOIN source AS s ON s.id = m.source_id
 LEFT JOIN session AS e ON e.id = m.session_id"""
 
-    def member(name: str) -> str:
-        return parts["member"].format("e.fingerprint", name)
+    def member(name: str, kind: str = "member") -> str:
+        return parts[kind].format("e.fingerprint", name)
 
     selects = {
         "v_records": f"""SELECT
@@ -260,8 +269,8 @@ JOIN target AS t ON t.id = g.target_id""",
     {parts["time"].format("e.started_at")} AS started_at,
     {member("cpu")} AS cpu,
     {member("gpu")} AS gpu,
-    {member("cores")} AS cores,
-    {member("threads")} AS threads,
+    {member("cores", "number")} AS cores,
+    {member("threads", "number")} AS threads,
     {member("os")} AS os,
     {member("tvm")} AS tvm_version,
     {member("tunedb")} AS tunedb_version,

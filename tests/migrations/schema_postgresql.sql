@@ -215,8 +215,8 @@ v_sessions.session: text
 v_sessions.started_at: timestamp with time zone
 v_sessions.cpu: text
 v_sessions.gpu: text
-v_sessions.cores: text
-v_sessions.threads: text
+v_sessions.cores: bigint
+v_sessions.threads: bigint
 v_sessions.os: text
 v_sessions.tvm_version: text
 v_sessions.tunedb_version: text
@@ -446,8 +446,9 @@ v_best:  SELECT w.id AS workload_id,
             WHEN 1 THEN 'verified'::text
             ELSE 'own'::text
         END AS trust,
-        CASE w.format
-            WHEN 'ansor-key'::text THEN tunedb_numbers(p.decisions)
+        CASE
+            WHEN (w.format = 'ansor-key'::text) THEN tunedb_numbers(p.decisions)
+            WHEN (w.format = ANY (ARRAY['tvm-graph'::text, 'tvm-nodes'::text, 'metaschedule-arguments'::text])) THEN (tunedb_json(p.decisions) -> 0)
             ELSE tunedb_json(p.decisions)
         END AS decisions
    FROM (((((( SELECT DISTINCT measurement.workload_id,
@@ -515,14 +516,8 @@ v_launches:  SELECT l.id AS launch_id,
     l.kernel,
     l.number,
     l.threads,
-        CASE
-            WHEN (l.block_x IS NOT NULL) THEN json_build_array(l.block_x, l.block_y, l.block_z)
-            ELSE NULL::json
-        END AS block,
-        CASE
-            WHEN (l.grid_x IS NOT NULL) THEN json_build_array(l.grid_x, l.grid_y, l.grid_z)
-            ELSE NULL::json
-        END AS grid,
+    ((((((('['::text || l.block_x) || ','::text) || l.block_y) || ','::text) || l.block_z) || ']'::text))::json AS block,
+    ((((((('['::text || l.grid_x) || ','::text) || l.grid_y) || ','::text) || l.grid_z) || ']'::text))::json AS grid,
     l.registers,
     l.static_shared AS static_shared_bytes,
     l.dynamic_shared AS dynamic_shared_bytes,
@@ -594,8 +589,9 @@ v_records:  SELECT m.id AS record_id,
     p.id AS program_id,
     encode(p.digest, 'hex'::text) AS program,
     NULLIF(encode(m.donor, 'hex'::text), ''::text) AS donor,
-        CASE w.format
-            WHEN 'ansor-key'::text THEN tunedb_numbers(p.decisions)
+        CASE
+            WHEN (w.format = 'ansor-key'::text) THEN tunedb_numbers(p.decisions)
+            WHEN (w.format = ANY (ARRAY['tvm-graph'::text, 'tvm-nodes'::text, 'metaschedule-arguments'::text])) THEN (tunedb_json(p.decisions) -> 0)
             ELSE tunedb_json(p.decisions)
         END AS decisions
    FROM (((((measurement m
@@ -612,8 +608,8 @@ v_sessions:  SELECT e.id AS session_id,
         END AS started_at,
     (tunedb_json(convert_to(e.fingerprint, 'UTF8'::name)) ->> 'cpu'::text) AS cpu,
     (tunedb_json(convert_to(e.fingerprint, 'UTF8'::name)) ->> 'gpu'::text) AS gpu,
-    (tunedb_json(convert_to(e.fingerprint, 'UTF8'::name)) ->> 'cores'::text) AS cores,
-    (tunedb_json(convert_to(e.fingerprint, 'UTF8'::name)) ->> 'threads'::text) AS threads,
+    ("substring"((tunedb_json(convert_to(e.fingerprint, 'UTF8'::name)) ->> 'cores'::text), '^[0-9]{1,18}$'::text))::bigint AS cores,
+    ("substring"((tunedb_json(convert_to(e.fingerprint, 'UTF8'::name)) ->> 'threads'::text), '^[0-9]{1,18}$'::text))::bigint AS threads,
     (tunedb_json(convert_to(e.fingerprint, 'UTF8'::name)) ->> 'os'::text) AS os,
     (tunedb_json(convert_to(e.fingerprint, 'UTF8'::name)) ->> 'tvm'::text) AS tvm_version,
     (tunedb_json(convert_to(e.fingerprint, 'UTF8'::name)) ->> 'tunedb'::text) AS tunedb_version,

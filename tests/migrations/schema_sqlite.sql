@@ -13,7 +13,8 @@ SELECT
     CASE WHEN m.measured_at > 0 THEN strftime('%Y-%m-%d %H:%M:%S', m.measured_at / 1000000, 'unixepoch') || printf('.%06d', m.measured_at % 1000000) END AS measured_at,
     s.name AS source,
     CASE s.trust WHEN 0 THEN 'foreign' WHEN 1 THEN 'verified' ELSE 'own' END AS trust,
-    CASE w.format WHEN 'ansor-key' THEN (
+    CASE
+        WHEN w.format = 'ansor-key' THEN (
         WITH RECURSIVE number(place, byte, low, shift) AS (
             SELECT 1, (instr('0123456789ABCDEF', substr(hex(substr(p.decisions, 1, 1)), 1, 1)) - 1) * 16 + instr('0123456789ABCDEF', substr(hex(substr(p.decisions, 1, 1)), 2, 1)) - 1, 0, 0 WHERE length(p.decisions) > 0
             UNION ALL
@@ -25,7 +26,10 @@ SELECT
         SELECT '[' || coalesce(group_concat(value), '') || ']' FROM (
             SELECT low + (byte << shift) AS value FROM number WHERE byte < 128 ORDER BY place
         )
-    ) ELSE CAST(p.decisions AS TEXT) END AS decisions
+    )
+        WHEN w.format IN ('tvm-graph', 'tvm-nodes', 'metaschedule-arguments')
+            THEN (SELECT value FROM json_each(CAST(p.decisions AS TEXT)) WHERE key = 0)
+        ELSE CAST(p.decisions AS TEXT) END AS decisions
 FROM (SELECT DISTINCT workload_id, target_id FROM measurement WHERE served = 1) AS g
 JOIN measurement AS m ON m.id = (
     SELECT b.id FROM measurement AS b
@@ -153,7 +157,8 @@ SELECT
     p.id AS program_id,
     lower(hex(p.digest)) AS program,
     nullif(lower(hex(m.donor)), '') AS donor,
-    CASE w.format WHEN 'ansor-key' THEN (
+    CASE
+        WHEN w.format = 'ansor-key' THEN (
         WITH RECURSIVE number(place, byte, low, shift) AS (
             SELECT 1, (instr('0123456789ABCDEF', substr(hex(substr(p.decisions, 1, 1)), 1, 1)) - 1) * 16 + instr('0123456789ABCDEF', substr(hex(substr(p.decisions, 1, 1)), 2, 1)) - 1, 0, 0 WHERE length(p.decisions) > 0
             UNION ALL
@@ -165,7 +170,10 @@ SELECT
         SELECT '[' || coalesce(group_concat(value), '') || ']' FROM (
             SELECT low + (byte << shift) AS value FROM number WHERE byte < 128 ORDER BY place
         )
-    ) ELSE CAST(p.decisions AS TEXT) END AS decisions
+    )
+        WHEN w.format IN ('tvm-graph', 'tvm-nodes', 'metaschedule-arguments')
+            THEN (SELECT value FROM json_each(CAST(p.decisions AS TEXT)) WHERE key = 0)
+        ELSE CAST(p.decisions AS TEXT) END AS decisions
 FROM measurement AS m
 JOIN program AS p ON p.id = m.program_id
 JOIN workload AS w ON w.id = m.workload_id
@@ -180,8 +188,8 @@ SELECT
     CASE WHEN e.started_at > 0 THEN strftime('%Y-%m-%d %H:%M:%S', e.started_at / 1000000, 'unixepoch') || printf('.%06d', e.started_at % 1000000) END AS started_at,
     (SELECT value FROM json_each(e.fingerprint) WHERE key = 'cpu') AS cpu,
     (SELECT value FROM json_each(e.fingerprint) WHERE key = 'gpu') AS gpu,
-    (SELECT value FROM json_each(e.fingerprint) WHERE key = 'cores') AS cores,
-    (SELECT value FROM json_each(e.fingerprint) WHERE key = 'threads') AS threads,
+    (SELECT value FROM json_each(e.fingerprint) WHERE key = 'cores' AND type = 'integer') AS cores,
+    (SELECT value FROM json_each(e.fingerprint) WHERE key = 'threads' AND type = 'integer') AS threads,
     (SELECT value FROM json_each(e.fingerprint) WHERE key = 'os') AS os,
     (SELECT value FROM json_each(e.fingerprint) WHERE key = 'tvm') AS tvm_version,
     (SELECT value FROM json_each(e.fingerprint) WHERE key = 'tunedb') AS tunedb_version,

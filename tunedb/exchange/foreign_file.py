@@ -32,7 +32,8 @@ from ..system.one_line import printable
 # ---- Definitions of tables, indexes and views, for comparison with a file ------------------------
 
 #: Digests of the definitions of each table, index or view, by the revision that introduced them;
-#: None if it was removed. ``python tests/exchange/test_foreign.py`` prints them; a test checks them.
+#: None if it was removed. ``python tests/exchange/test_foreign.py`` prints them; a test checks
+#: them.
 DEFINITIONS: dict[str, tuple[tuple[str, str | None], ...]] = {
     "account": (("0007", "b8af3b704836bd37e5e2c7ea5e69fa59"),),
     "alembic_version": (("0001", "f36ba38fdd826aac6646ff6d5b38503f"),),
@@ -82,11 +83,11 @@ DEFINITIONS: dict[str, tuple[tuple[str, str | None], ...]] = {
     "source": (("0001", "902779729b0e47bf258efb384fbd54bb"),),
     "tail": (("0001", "4c96aed491e7cde94752d854acdceeca"),),
     "target": (("0001", "102da0920d92d562722617df9ee0c094"),),
-    "v_best": (("0009", "9e18ee382a08e57a62cceade415cd29e"),),
+    "v_best": (("0009", "3fcce7e143c8742cd61c095dbdefd610"),),
     "v_failures": (("0009", "3f505f946afd3f80d24d029c11342ce4"),),
     "v_launches": (("0009", "cea643d1c168ac23c06c1d1ae98869d8"),),
-    "v_records": (("0009", "f158902d317264eb111b3e4dc0ec83d6"),),
-    "v_sessions": (("0009", "5bd332c6bebcf324abe472b4bdd71dbf"),),
+    "v_records": (("0009", "9b673f2bb5a313e06cd50d8f4c3e7b2b"),),
+    "v_sessions": (("0009", "affa311583e0c25e7391239c007f8bc8"),),
     "v_tasks": (("0009", "abb038f723d582e065a4c46abdb611fb"),),
     "watermark": (
         ("0004", "8bfbe3ed08db0489c78d54e4abeb83c3"),

@@ -162,10 +162,10 @@ class Records:
         return [self.get(i) for i in self._answers.best_ids(workload_ids, target_ids, k)]
 
     def _workload_ids(self, workload: AnyWorkloads) -> list[int]:
-        return _ids(workload, self._lookup.require_workloads)
+        return ids_of(workload, self._lookup.require_workloads)
 
     def _target_ids(self, target: AnyTargets) -> list[int]:
-        return _ids(target, self._lookup.require_targets)
+        return ids_of(target, self._lookup.require_targets)
 
     def best(self, workload: AnyWorkloads, target: AnyTargets | None = None) -> Record | None:
         """Return the best record of workloads.
@@ -364,7 +364,7 @@ class Records:
         ]
 
 
-def _ids(rows: AnyWorkloads | AnyTargets, find: Callable[[str], list[int]]) -> list[int]:
+def ids_of(rows: AnyWorkloads | AnyTargets, find: Callable[[str], list[int]]) -> list[int]:
     """Return the ids of rows that a caller names by id, text or summary."""
     if isinstance(rows, str):
         return find(rows)

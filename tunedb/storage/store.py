@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from sqlalchemy import func, select
 from sqlalchemy.engine import URL
@@ -53,15 +53,19 @@ from .network_filesystem import refuse_network_file
 from .programs import Programs
 from .pruning import Pruning
 from .quarantine import Quarantine
-from .records import Records
+from .records import AnyTargets, AnyWorkloads, Records
 from .retractions import is_retracted
 from .rows import Rows
 from .sessions import Runs, Sessions
 from .sources import Provenance, Sources
+from .tables import TableName, Tables
 from .targets import Targets
 from .training import Training
 from .trust import TrustControl
 from .workloads import Workloads
+
+if TYPE_CHECKING:
+    from .arrow import Table
 
 _log = logging.getLogger("tunedb")
 
@@ -161,6 +165,7 @@ class Store:
         self.features = Features(db, rows, self.programs)
         self.models = Models(db)
         self.launches = Launches(db, loader, self.batches)
+        self._tables = Tables(db, self.lookup, self.programs)
         self.quarantine = Quarantine(db, loader, self.batches)
         self.trust = TrustControl(db, loader, self.batches, self.answers, self.sources)
         self.records = Records(
@@ -240,6 +245,48 @@ class Store:
             (microseconds since 1970, UTC).
         """
         return self._db.meta()
+
+    def table(
+        self,
+        name: TableName,
+        workload: AnyWorkloads | None = None,
+        target: AnyTargets | None = None,
+        *,
+        feature_set: str | None = None,
+    ) -> Table:
+        """Return rows as columns, for pandas, polars, DuckDB and pyarrow.
+
+        docs/tables.md has the columns of each table, with their types and units.
+
+        Parameters
+        ----------
+        name : str
+            ``records``, ``best``, ``failures``, ``tasks``, ``workloads``, ``sessions``,
+            ``features`` or ``launches``.
+        workload, target
+            Only rows of these workloads and targets, as for :meth:`Records.top_k`; None for all.
+        feature_set : str or None
+            Feature set of the table ``features``, in its latest version; None for the only one.
+
+        Returns
+        -------
+        Table
+            Has ``__arrow_c_stream__``, ``to_pandas()`` and ``to_polars()``.
+
+        Raises
+        ------
+        NotFoundError
+            No workload, target or feature set has that name.
+        UsageError
+            There is no such table, or it has no such selection.
+
+        Examples
+        --------
+        >>> with tunedb.open(":memory:") as store:
+        ...     store.table("records")
+        <table records: 0 rows, 21 columns>
+        """
+        return self._tables.read(name, workload, target, feature_set)
 
     def counts(self) -> Counts:
         """Return the number of rows of each kind."""
