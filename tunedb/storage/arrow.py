@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import nanoarrow as na
 import numpy as np
-import orjson
 from nanoarrow.c_array_stream import CArrayStream
 from numpy.typing import NDArray
 
 from ..errors import LimitError, UsageError
+from ._lists import LIST, split_lists
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 #: Greatest offset of Arrow's ``string`` and ``list``.
 _MAX_BYTES = 2**31 - 1
-
-_QUOTE, _COMMA, _OPEN, _CLOSE, _OPEN_OBJECT, _CLOSE_OBJECT = b'",[]{}'
 
 #: Type of a column (:class:`tunedb.storage.tables.TableColumn`) → type of Arrow.
 _TYPES: dict[str, Any] = {
@@ -194,10 +192,10 @@ def _float_lists(arrow_type: Any, values: Sequence[bytes | None]) -> Any:
     return na.c_array_from_buffers(arrow_type, len(packed), [valid, offsets], children=[child])
 
 
-def _json_lists(arrow_type: Any, values: Sequence[Any]) -> Any:
+def _json_lists(arrow_type: Any, values: Sequence[str | None]) -> Any:
     """Return an array of lists of texts, given as JSON lists."""
-    encoded = [v.encode() if isinstance(v, str) else v for v in values]
-    return json_lists(encoded, np.ones(len(encoded), np.int8)).array(arrow_type)
+    made = lists([LIST] * len(values), [None if v is None else v.encode() for v in values])
+    return na.c_array_from_buffers(arrow_type, len(values), made.buffers, children=made.children)
 
 
 _MAKERS: dict[str, Callable[[Any, Any], Any]] = {
@@ -229,160 +227,21 @@ def named(ids: Sequence[Any], names: Mapping[Any, bytes]) -> Any:
     return _Made([None, _offsets(lengths, len(encoded)), b"".join(encoded)])
 
 
-def decisions(kinds: Sequence[int], rows: Sequence[bytes]) -> Any:
-    """Return a column of decisions as lists of texts.
-
-    Parameters
-    ----------
-    kinds : sequence of int
-        Of each row 0 for packed numbers, or the level of :func:`json_lists`.
-    rows : sequence of bytes
-        Decisions as stored.
-    """
-    levels = np.array(kinds, np.int8)
-    packed = np.flatnonzero(levels == 0)
-    if len(packed):
-        rows = list(rows)
-        for place, text in zip(packed, varint_lists([rows[i] for i in packed]), strict=True):
-            rows[place] = text
-        levels[packed] = 1
-    return json_lists(rows, levels).column()
+def lists(kinds: Sequence[int], rows: Sequence[bytes | None]) -> Any:
+    """Return a column of lists of texts from decisions as stored (:func:`split_lists`)."""
+    counts_, lengths_, texts = split_lists(rows, np.array(kinds, np.int8))
+    counts, lengths = np.frombuffer(counts_, np.int64), np.frombuffer(lengths_, np.int64)
+    valid = None
+    if counts.size and counts.min() < 0:
+        valid = np.packbits(counts >= 0, bitorder="little")
+        counts = np.maximum(counts, 0)
+    child = na.c_array_from_buffers(
+        na.string(), len(lengths), [None, _offsets(lengths, len(lengths)), texts]
+    )
+    return _Made([valid, _offsets(counts, len(counts))], [child])
 
 
 def vectors(rows: NDArray[np.float32]) -> Any:
     """Return a column of lists of equal length."""
     flat = rows.reshape(-1)
     return _Made([None], [na.c_array_from_buffers(na.float32(), len(flat), [None, flat])])
-
-
-class JSONLists:
-    """Lists of texts: of each list the number of elements, and their texts one after another."""
-
-    def __init__(self, counts: Any, lengths: Any, data: Any, valid: Any = None) -> None:
-        self._counts, self._lengths, self._data, self._valid = counts, lengths, data, valid
-
-    def array(self, arrow_type: Any) -> Any:
-        """Return the array."""
-        made = self.column()
-        rows = len(self._counts)
-        return na.c_array_from_buffers(arrow_type, rows, made.buffers, children=made.children)
-
-    def column(self) -> Any:
-        """Return the column."""
-        count = len(self._lengths)
-        buffers = [None, _offsets(self._lengths, count), self._data]
-        child = na.c_array_from_buffers(na.string(), count, buffers)
-        return _Made([self._valid, _offsets(self._counts, len(self._counts))], [child])
-
-
-def json_lists(rows: Sequence[bytes | None], levels: NDArray[np.int8]) -> JSONLists:
-    """Split lists, given as compact JSON, into the texts of their elements.
-
-    Parameters
-    ----------
-    rows : sequence of bytes or None
-        JSON texts.
-    levels : array of int8
-        1 for a row whose elements are wanted, 2 for the elements of its first element.
-    """
-    split = None
-    # Brackets and commas count outside of texts only, and a backslash may hide the end of one.
-    if None not in rows:
-        joined = b"".join(rows)  # type: ignore[arg-type]
-        if rows and b"\\" not in joined:
-            split = _split_bytes(rows, joined, levels)  # type: ignore[arg-type]
-    return _split_one_by_one(rows, levels) if split is None else split
-
-
-def _split_bytes(
-    rows: Sequence[bytes], joined: bytes, levels: NDArray[np.int8]
-) -> JSONLists | None:
-    """Return the elements of lists, by arithmetic on all bytes; None if one is no such list."""
-    data = np.frombuffer(joined, np.uint8)
-    sizes = np.fromiter(map(len, rows), np.int64, len(rows))
-    if not sizes.all():
-        return None
-    ends = np.cumsum(sizes)
-    starts = ends - sizes
-    opens = (data == _OPEN) | (data == _OPEN_OBJECT)
-    closes = (data == _CLOSE) | (data == _CLOSE_OBJECT)
-    commas = data == _COMMA
-    quotes = data == _QUOTE
-    if quotes.any():
-        outside = (np.cumsum(quotes, dtype=np.int32) & 1) == 0
-        opens, closes, commas = opens & outside, closes & outside, commas & outside
-    depth = np.cumsum(opens.view(np.int8) - closes.view(np.int8), dtype=np.int32)
-    deep = levels == 2
-    # A batch has one kind of rows as a rule.
-    is_mixed = deep.any() and not deep.all()
-    level = np.repeat(levels, sizes) if is_mixed else levels[0]
-    second = np.minimum(starts + 1, len(data) - 1)
-    if (
-        (data[starts] != _OPEN).any()
-        or depth[ends - 1].any()
-        or (deep & (data[second] != _OPEN) & (sizes != 2)).any()
-    ):
-        return None
-    inside = depth >= level
-    if deep.any():
-        # Only the first element of a row of level 2.
-        top = np.cumsum(commas & (depth == 1), dtype=np.int32)
-        before = np.repeat(top[starts], sizes)
-        is_first = (top == before) | (level == 1)
-        inside &= is_first
-    separators = commas & (depth == level) & inside
-    kept = inside & ~separators & ~(opens & (depth == level))
-    closing = closes & (depth == level - 1)
-    if deep.any():
-        closing &= is_first
-    # An opening bracket just before a closing one: an empty list.
-    closing[1:] &= data[:-1] != _OPEN
-    places = np.flatnonzero(separators | closing)
-    element_ends = np.cumsum(kept, dtype=np.int64)[places]
-    lengths = np.diff(element_ends, prepend=0)
-    counts = np.bincount(np.searchsorted(ends, places, side="right"), minlength=len(rows))
-    return JSONLists(counts, lengths, data[kept])
-
-
-def _split_one_by_one(rows: Sequence[bytes | None], levels: NDArray[np.int8]) -> JSONLists:
-    """Return the elements of lists with any JSON in them; a row that is no list is missing."""
-    texts: list[bytes] = []
-    counts: list[int] = []
-    valid: list[bool] = []
-    for row, level in zip(rows, levels.tolist(), strict=True):
-        elements = _elements(row, level)
-        valid.append(elements is not None)
-        counts.append(len(elements or ()))
-        texts += map(orjson.dumps, elements or ())
-    lengths = [*map(len, texts)]
-    return JSONLists(counts, lengths, b"".join(texts), np.packbits(valid, bitorder="little"))
-
-
-def _elements(row: bytes | None, level: int) -> list[Any] | None:
-    """Return the elements of a JSON list; None if it is none."""
-    try:
-        value = orjson.loads(row or b"")
-        if level == 2 and value:
-            value = value[0]
-    except (ValueError, KeyError, TypeError):
-        return None
-    return value if isinstance(value, list) else None
-
-
-def varint_lists(rows: Sequence[bytes]) -> list[bytes]:
-    """Return lists of numbers as JSON, given as unsigned LEB128 (:mod:`tunedb.programs.ansor`)."""
-    data = np.frombuffer(b"".join(rows), np.uint8)
-    is_end = data < 128
-    ends = np.flatnonzero(is_end) + 1
-    starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
-    number: NDArray[np.int64] = np.cumsum(is_end, dtype=np.int64) - is_end
-    if not len(ends):
-        return [b"[]"] * len(rows)
-    known = number < len(ends)
-    place = np.arange(len(data))[known] - starts[number[known]]
-    parts = (data[known] & 127).astype(np.int64) << np.minimum(7 * place, 63)
-    texts = [b"%d" % value for value in np.add.reduceat(parts, starts).tolist()]
-    sizes = np.fromiter(map(len, rows), np.int64, len(rows))
-    last = np.searchsorted(ends, np.cumsum(sizes), side="right").tolist()
-    first = [0, *last[:-1]]
-    return [b"[%b]" % b",".join(texts[a:b]) for a, b in zip(first, last, strict=True)]

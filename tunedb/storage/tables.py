@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -212,16 +212,21 @@ _READ: dict[str, dict[str, str]] = {
 }
 
 #: Values of a record that the table needs.
-_RECORD = {
+_RECORD: dict[str, Any] = {
     "id": _m.id,
     "digest": _m.digest,
     "workload": _m.workload_id,
     "target": _m.target_id,
     "status": _m.status,
     "run_secs": _m.run_secs,
-    "mean": _m.mean,
+    "mean": case((_m.status == literal_column(str(int(Status.OK))), _m.mean)),
     "all_cost": _m.all_cost,
-    "measured_at": _m.measured_at,
+    "measured_at": case(
+        (
+            _m.measured_at.between(literal_column("1"), literal_column(str(_YEAR_10000 - 1))),
+            _m.measured_at,
+        )
+    ),
     "session": _m.session_id,
     "source": _m.source_id,
     "served": _m.served,
@@ -286,11 +291,9 @@ class Tables:
             for column in columns
         ]
         table = Table(name, columns)
-        start = "w.id" if name == "workloads" else "v.workload_id"
+        where = {"workload_id": "w.id" if name == "workloads" else "v.workload_id"}
         conditions = [
-            f"{start if which == 'workload_id' else f'v.{which}'} IN ({', '.join(map(str, ids))})"
-            if ids
-            else "1 = 0"
+            f"{where.get(which, f'v.{which}')} IN ({', '.join(_literals(ids))})"
             for which, ids in chosen.items()
             if ids is not None
         ]
@@ -301,9 +304,9 @@ class Tables:
         after = 0
         while True:
             pages = [f"v.{key} > {after}"] if key else []
-            where = " AND ".join([*conditions, *pages])
+            met = " AND ".join([*conditions, *pages])
             query = f"SELECT {', '.join(values)} FROM {source}"  # noqa: S608 - names of ours
-            rows = self._db.plain(f"{query} WHERE {where}{order}" if where else query + order)
+            rows = self._db.plain(f"{query} WHERE {met}{order}" if met else query + order)
             for batch in _cut(rows):
                 table.append(len(batch), [*zip(*batch, strict=True)])
             if key is None or len(rows) < _ROWS:
@@ -317,12 +320,15 @@ class Tables:
         from . import arrow
 
         names = _Names(self._db)
+        columns = dict(_RECORD)
+        if self._db.select(select(schema.retraction.c.digest).limit(1)):
+            is_any = is_retracted(_m, many=True)
+            columns["retracted"] = case((is_any, literal_column("1")), else_=literal_column("0"))
         table = arrow.Table("records", COLUMNS["records"])
-        for rows in self._pages(chosen):
-            row = dict(zip((*_RECORD, "retracted"), zip(*rows, strict=True), strict=True))
+        for rows in self._pages(columns, chosen):
+            row = dict(zip(columns, zip(*rows, strict=True), strict=True))
             workloads, targets, sources = row["workload"], row["target"], row["source"]
             names = names.with_rows(workloads, targets, sources)
-            means = zip(row["mean"], row["status"], strict=True)
             table.append(
                 len(rows),
                 (
@@ -333,34 +339,30 @@ class Tables:
                     targets,
                     arrow.named(targets, names.targets),
                     arrow.named(row["status"], _STATUSES),
-                    [mean if status == Status.OK else None for mean, status in means],
+                    row["mean"],
                     row["run_secs"],
                     row["all_cost"],
-                    [at if 0 < at < _YEAR_10000 else None for at in row["measured_at"]],
+                    row["measured_at"],
                     row["session"],
                     arrow.named(sources, names.sources),
                     arrow.named(sources, names.trust),
                     row["served"],
-                    row["retracted"],
+                    row.get("retracted", [False] * len(rows)),
                     arrow.named(row["origin"], _ORIGINS),
                     row["program"],
                     arrow.hexadecimal(row["program_digest"]),
                     [None if donor is None else donor.hex() for donor in row["donor"]],
-                    arrow.decisions([names.kinds[w] for w in workloads], row["decisions"]),
+                    arrow.lists([names.kinds[w] for w in workloads], row["decisions"]),
                 ),
             )
         return table
 
-    def _pages(self, chosen: dict[str, list[int] | None]) -> Iterator[Sequence[Any]]:
+    def _pages(
+        self, columns: Mapping[str, Any], chosen: dict[str, list[int] | None]
+    ) -> Iterator[Sequence[Any]]:
         """Yield pages of records; each is a snapshot, and records added meanwhile come last."""
-        has_retractions = self._db.select(select(schema.retraction.c.digest).limit(1))
-        retracted = (
-            case((is_retracted(_m, many=True), literal_column("1")), else_=literal_column("0"))
-            if has_retractions
-            else literal_column("0")
-        )
         statement = (
-            select(*_RECORD.values(), retracted)
+            select(*columns.values())
             .join_from(schema.measurement, schema.program, _p.id == _m.program_id)
             .where(_m.id > parameter("after"), *_among(_m, chosen))
             .order_by(_m.id)
@@ -483,10 +485,12 @@ class _Names:
 
 
 def _kind(format_: str) -> int:
-    """Return the form of decisions: 0 for packed numbers, or the level of the list."""
+    """Return the form of decisions."""
+    from ._lists import FIRST, LIST, PACKED
+
     if format_ == WorkloadFormat.ANSOR:
-        return 0
-    return 2 if format_ in _TRACES else 1
+        return PACKED
+    return FIRST if format_ in _TRACES else LIST
 
 
 def _label(row: Any) -> str:
@@ -499,10 +503,15 @@ def _label(row: Any) -> str:
 def _among(columns: Any, chosen: dict[str, list[int] | None]) -> list[Any]:
     """Return the conditions for chosen workloads and targets."""
     return [
-        columns[which].in_([literal_column(str(int(id_))) for id_ in ids])
+        columns[which].in_(map(literal_column, _literals(ids)))
         for which, ids in chosen.items()
         if ids is not None
     ]
+
+
+def _literals(ids: Sequence[int]) -> list[str]:
+    """Return ids as SQL; a statement takes 32,766 parameters. NULL equals none."""
+    return [str(int(id_)) for id_ in ids] or ["NULL"]
 
 
 def _cut(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
