@@ -1,6 +1,11 @@
 """Records of several kinds, for tests of what people and their tools read."""
 
+import sqlite3
+from contextlib import closing
+
+import psycopg
 from builders import make_measurement, make_target, make_workload
+from sqlalchemy.engine import make_url
 
 from tunedb.launches import CounterSet, Launch
 from tunedb.records import (
@@ -43,3 +48,18 @@ def measurements():
         ansor(bytes([64, 0x80 | 44, 2, 0])),
         ansor(b""),
     ]
+
+
+def rows_of(url, query):
+    """Return the rows of a query as people's tools read them, as dictionaries."""
+    if "://" in url:
+        plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+        with closing(psycopg.connect(plain)) as connection:
+            cursor = connection.execute(query)
+            names = [column.name for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
+    with closing(sqlite3.connect(url)) as connection:
+        # The strictest setting: views may call nothing that has an effect.
+        connection.execute("PRAGMA trusted_schema=OFF")
+        connection.row_factory = sqlite3.Row
+        return [dict(row) for row in connection.execute(query)]

@@ -4,11 +4,9 @@ import json
 import sqlite3
 from contextlib import closing
 
-import psycopg
 import pytest
 from builders import FOREIGN, OWN, make_measurement
-from every_kind import measurements
-from sqlalchemy.engine import make_url
+from every_kind import measurements, rows_of
 
 from tunedb import identity
 from tunedb.launches import Launch
@@ -26,21 +24,6 @@ def filled(store_url):
         strange = make_measurement(9, (1e-9,), workload=1, launches=(Launch("evil", 1),))
         store.records.add([strange], FOREIGN)
     return store_url
-
-
-def rows_of(url, query):
-    """Return the rows of a query as people's tools read them, as dictionaries."""
-    if "://" in url:
-        plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-        with closing(psycopg.connect(plain)) as connection:
-            cursor = connection.execute(query)
-            names = [column.name for column in cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in cursor]
-    with closing(sqlite3.connect(url)) as connection:
-        # The strictest setting: views may call nothing that has an effect.
-        connection.execute("PRAGMA trusted_schema=OFF")
-        connection.row_factory = sqlite3.Row
-        return [dict(row) for row in connection.execute(query)]
 
 
 def parsed(value):
