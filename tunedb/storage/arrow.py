@@ -14,6 +14,7 @@ from nanoarrow.c_array_stream import CArrayStream
 from numpy.typing import NDArray
 
 from ..errors import LimitError, UsageError
+from ..system.notebook import rows_html
 from ._lists import LIST, split_lists
 
 if TYPE_CHECKING:
@@ -77,6 +78,11 @@ class Table:
 
     def __repr__(self) -> str:
         return f"<table {self.name}: {self._rows:,} rows, {len(self.columns)} columns>"
+
+    def _repr_html_(self) -> str:
+        names = [column.name for column in self.columns]
+        rows = list(na.Array(self._batches[0]).iter_tuples()) if self._batches else []
+        return rows_html(f"Table {self.name}", names, rows, self._rows)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return the rows as a stream of Arrow (the Arrow PyCapsule interface)."""

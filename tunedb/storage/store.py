@@ -28,6 +28,7 @@ from .. import limits
 from ..errors import StorageError
 from ..records import Status
 from ..results import Counts
+from ..system.notebook import facts_html
 from . import approval, guards, schema, versions
 from .answers import Answers
 from .batches import Batches
@@ -191,6 +192,12 @@ class Store:
 
     def __repr__(self) -> str:
         return f"Store({self.location!r})"
+
+    def _repr_html_(self) -> str:
+        counts = self.counts()
+        names = ("workloads", "targets", "programs", "measurements", "failed", "retracted")
+        facts = [(name, getattr(counts, name)) for name in (*names, "sessions", "sources")]
+        return facts_html(self.location, facts)
 
     def _approve(self) -> None:
         """Approve the new database."""
