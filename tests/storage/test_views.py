@@ -162,3 +162,13 @@ def test_values_beyond_all_bounds_break_no_view(filled):
             connection.exec_driver_sql(statement)
     for view in VIEWS:
         assert rows_of(filled, f"SELECT * FROM {view}")
+
+
+def test_a_reader_of_a_server_reads_views_and_tables(team):
+    with Store(team("tunedb_owner")) as store:
+        store.records.add(measurements(), OWN)
+    for view in VIEWS:
+        assert rows_of(team("bob"), f"SELECT * FROM {view}")
+    with Store(team("bob"), create=False, read_only=True) as store:
+        assert len(store.table("records")) == len(measurements())
+        assert len(store.table("best")) == 2

@@ -152,6 +152,11 @@ class Records:
             No workload or target matches a text.
         UsageError
             `k` is negative.
+
+        Examples
+        --------
+        >>> store.records.top_k("matmul", "llvm", k=2)
+        [Record(1, 'matmul_0' for llvm, 0.001 s, from 'own')]
         """
         if k < 0:
             raise UsageError(f"k must not be negative, got {k}")
@@ -184,6 +189,11 @@ class Records:
         ------
         NotFoundError
             No workload or target matches a text.
+
+        Examples
+        --------
+        >>> store.records.best("matmul").mean
+        0.001
         """
         return next(iter(self.top_k(workload, target, 1)), None)
 
@@ -244,6 +254,11 @@ class Records:
         ------
         NotFoundError
             No workload or target matches a text.
+
+        Examples
+        --------
+        >>> [record.measurement.status.name for record in store.records.iterate("matmul")]
+        ['OK', 'FAILED']
         """
         statement = st.record_query().order_by(_m.id).limit(_PAGE)
         if workload is not None:
@@ -320,6 +335,11 @@ class Records:
         -------
         dict
             Name of a :class:`FailureKind` → number of measurements.
+
+        Examples
+        --------
+        >>> store.records.failures()
+        {'timeout': 1}
         """
         rows = self._db.select(
             select(_f.kind, func.count(_f.measurement_id.distinct()))

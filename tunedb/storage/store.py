@@ -289,14 +289,22 @@ class Store:
 
         Examples
         --------
-        >>> with tunedb.open(":memory:") as store:
-        ...     store.table("records")
-        <table records: 0 rows, 21 columns>
+        >>> records = store.table("records", "matmul")
+        >>> records
+        <table records: 2 rows, 21 columns>
+        >>> records.to_pandas().groupby("status").mean_seconds.min()["ok"].item()
+        0.001
         """
         return self._tables.read(name, workload, target, feature_set)
 
     def counts(self) -> Counts:
-        """Return the number of rows of each kind."""
+        """Return the number of rows of each kind.
+
+        Examples
+        --------
+        >>> store.counts().measurements
+        2
+        """
         names = (
             *("workload", "target", "sketch", "tail", "program", "measurement"),
             *("session", "source", "quarantine", "launch"),
