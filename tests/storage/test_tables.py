@@ -18,7 +18,7 @@ from raising import raises_line
 
 from tunedb.errors import NotFoundError, StorageError, UsageError
 from tunedb.launches import CounterSet, Launch
-from tunedb.records import Measurement, Program, Trace
+from tunedb.records import Measurement, Program, Trace, Trust
 from tunedb.storage import tables
 from tunedb.storage._lists import FIRST, LIST, PACKED, split_lists
 from tunedb.storage.store import Store
@@ -137,6 +137,22 @@ def test_features_are_a_list_of_fixed_size(store):
     ]
     assert store.table("features").to_polars()["features"].arr.sum().to_list() == [3, 7, 2]
     assert not any(row["merged"] for row in rows)
+    assert {row["trust"] for row in rows} == {"own"}
+    with store._db.transaction() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO foreign_feature SELECT program_id, feature_set_id, source.id "
+            "FROM feature, source WHERE program_id = 2 AND trust = 0"
+        )
+    # A merged row of a program that a trusted source has measured is not usable.
+    assert len(store.table("features")) == 2
+    for source in store.sources.summaries():
+        store.trust.set(source.id, Trust.FOREIGN)
+    rows = rows_of(store.table("features"))
+    assert [(row["merged"], row["trust"]) for row in rows] == [
+        (False, "own"),
+        (False, "own"),
+        (True, "foreign"),
+    ]
 
 
 def test_launches_have_their_counters(store):

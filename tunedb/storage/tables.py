@@ -12,7 +12,6 @@ from ..errors import NotFoundError, StorageError, UsageError
 from ..json_checks import parse_json
 from ..records import Origin, Status, Trust, WorkloadFormat
 from . import schema
-from .attribution import is_merged_feature
 from .database import Database
 from .engine import Prepared
 from .lookup import Lookup
@@ -164,6 +163,7 @@ COLUMNS: dict[str, tuple[TableColumn, ...]] = {
         *_TASK,
         ("row", "int"),
         ("merged", "bool"),
+        ("trust", "text"),
         ("features", "vector"),
     ),
     "launches": _columns(
@@ -386,11 +386,22 @@ class Tables:
         set_id, width = self._feature_set(feature_set)
         names = _Names(self._db)
         table = arrow.Table("features", COLUMNS["features"], width)
-        merged = case((is_merged_feature(_f), literal_column("1")), else_=literal_column("0"))
+        mark = schema.foreign_feature.c
+        # NULL for rows computed here.
+        trust = (
+            select(schema.source.c.trust)
+            .where(
+                mark.program_id == _f.program_id,
+                mark.feature_set_id == _f.feature_set_id,
+                schema.source.c.id == mark.source_id,
+            )
+            .correlate(schema.feature)
+            .scalar_subquery()
+        )
         statement = (
             select(
                 *(_f.program_id, _p.workload_id, _p.target_id, _f.n_rows, _f.n_columns, _f.data),
-                merged,
+                trust,
             )
             .join_from(schema.feature, schema.program, _p.id == _f.program_id)
             .where(
@@ -406,7 +417,7 @@ class Tables:
         after = 0
         while rows := self._db.tuples(page, after=after):
             after = rows[-1][0]
-            programs, workloads, targets, counts, widths, data, merges = zip(*rows, strict=True)
+            programs, workloads, targets, counts, widths, data, trusts = zip(*rows, strict=True)
             if set(widths) != {width}:
                 raise StorageError(
                     f"{self._db.location}: features that do not have {width} columns; "
@@ -418,8 +429,7 @@ class Tables:
                 for n_rows, body in zip(counts, data, strict=True)
             ]
             per_row: list[list[Any]] = [
-                np.repeat(values, counts).tolist()
-                for values in (programs, workloads, targets, merges)
+                np.repeat(values, counts).tolist() for values in (programs, workloads, targets)
             ]
             table.append(
                 sum(counts),
@@ -430,7 +440,10 @@ class Tables:
                     per_row[2],
                     arrow.named(per_row[2], names.targets),
                     np.concatenate([np.arange(n_rows) for n_rows in counts]).tolist(),
-                    per_row[3],
+                    np.repeat([value is not None for value in trusts], counts),
+                    arrow.named(
+                        [t for t, n in zip(trusts, counts, strict=True) for _ in range(n)], _TRUSTS
+                    ),
                     arrow.vectors(np.concatenate(blocks)),
                 ),
             )
@@ -453,6 +466,10 @@ class Tables:
         return stored[name] if name is not None else next(iter(stored.values()))
 
 
+#: NULL is the trust of features that were computed here.
+_TRUSTS: dict[int | None, bytes] = {None: b"own"} | {
+    int(trust): trust.name.lower().encode() for trust in Trust
+}
 _STATUSES = {int(status): status.name.lower().encode() for status in Status}
 _ORIGINS: dict[str | None, bytes] = {None: b"unknown"} | {o.value: o.encode() for o in Origin}
 
@@ -468,7 +485,7 @@ class _Names:
         self.workloads = {row.id: row.name.encode() for row in workloads}
         self.kinds = {row.id: _kind(row.format) for row in workloads}
         self.sources = {row.id: row.name.encode() for row in sources}
-        self.trust = {row.id: Trust(row.trust).name.lower().encode() for row in sources}
+        self.trust = {row.id: _TRUSTS[row.trust] for row in sources}
         targets = db.select(select(schema.target))
         self.targets = {row.id: _label(row).encode() for row in targets}
 
