@@ -113,7 +113,7 @@ _DIALECTS = {
     },
 }
 
-_TRUST = "CASE {}.trust WHEN 0 THEN 'foreign' WHEN 1 THEN 'verified' ELSE 'own' END"
+_TRUST = "CASE {}.trust WHEN 2 THEN 'own' WHEN 1 THEN 'verified' ELSE 'foreign' END"
 _STATUS = "CASE m.status WHEN 0 THEN 'ok' WHEN 1 THEN 'failed' ELSE 'unmeasured' END"
 _STORE = "(SELECT value FROM meta WHERE key = 'store')"
 _RETRACTED = f"""EXISTS (

@@ -442,9 +442,9 @@ v_best:  SELECT w.id AS workload_id,
         END AS measured_at,
     s.name AS source,
         CASE s.trust
-            WHEN 0 THEN 'foreign'::text
+            WHEN 2 THEN 'own'::text
             WHEN 1 THEN 'verified'::text
-            ELSE 'own'::text
+            ELSE 'foreign'::text
         END AS trust,
         CASE
             WHEN (w.format = 'ansor-key'::text) THEN tunedb_numbers(p.decisions)
@@ -480,9 +480,9 @@ v_failures:  SELECT m.id AS record_id,
     m.session_id,
     s.name AS source,
         CASE s.trust
-            WHEN 0 THEN 'foreign'::text
+            WHEN 2 THEN 'own'::text
             WHEN 1 THEN 'verified'::text
-            ELSE 'own'::text
+            ELSE 'foreign'::text
         END AS trust,
     (EXISTS ( SELECT 1
            FROM retraction r
@@ -526,9 +526,9 @@ v_launches:  SELECT l.id AS launch_id,
     tunedb_json(convert_to(c.counters, 'UTF8'::name)) AS counters,
     s.name AS source,
         CASE s.trust
-            WHEN 0 THEN 'foreign'::text
+            WHEN 2 THEN 'own'::text
             WHEN 1 THEN 'verified'::text
-            ELSE 'own'::text
+            ELSE 'foreign'::text
         END AS trust,
     (EXISTS ( SELECT 1
            FROM retraction r
@@ -575,9 +575,9 @@ v_records:  SELECT m.id AS record_id,
     m.session_id,
     s.name AS source,
         CASE s.trust
-            WHEN 0 THEN 'foreign'::text
+            WHEN 2 THEN 'own'::text
             WHEN 1 THEN 'verified'::text
-            ELSE 'own'::text
+            ELSE 'foreign'::text
         END AS trust,
     (m.served = 1) AS served,
     (EXISTS ( SELECT 1

@@ -12,7 +12,7 @@ SELECT
     CASE WHEN m.mean > 1e-12 AND w.flops < 1e30 THEN w.flops / m.mean / 1e9 END AS gflops,
     CASE WHEN m.measured_at > 0 THEN strftime('%Y-%m-%d %H:%M:%S', m.measured_at / 1000000, 'unixepoch') || printf('.%06d', m.measured_at % 1000000) END AS measured_at,
     s.name AS source,
-    CASE s.trust WHEN 0 THEN 'foreign' WHEN 1 THEN 'verified' ELSE 'own' END AS trust,
+    CASE s.trust WHEN 2 THEN 'own' WHEN 1 THEN 'verified' ELSE 'foreign' END AS trust,
     CASE
         WHEN w.format = 'ansor-key' THEN (
         WITH RECURSIVE number(place, byte, low, shift) AS (
@@ -55,7 +55,7 @@ SELECT
     CASE WHEN m.measured_at > 0 THEN strftime('%Y-%m-%d %H:%M:%S', m.measured_at / 1000000, 'unixepoch') || printf('.%06d', m.measured_at % 1000000) END AS measured_at,
     m.session_id AS session_id,
     s.name AS source,
-    CASE s.trust WHEN 0 THEN 'foreign' WHEN 1 THEN 'verified' ELSE 'own' END AS trust,
+    CASE s.trust WHEN 2 THEN 'own' WHEN 1 THEN 'verified' ELSE 'foreign' END AS trust,
     EXISTS (
         SELECT 1 FROM retraction AS r
         WHERE r.digest IN (m.digest, s.digest, e.digest) AND r.subject <> 'aliases'
@@ -102,7 +102,7 @@ SELECT
     c.tool AS tool,
     c.counters AS counters,
     s.name AS source,
-    CASE s.trust WHEN 0 THEN 'foreign' WHEN 1 THEN 'verified' ELSE 'own' END AS trust,
+    CASE s.trust WHEN 2 THEN 'own' WHEN 1 THEN 'verified' ELSE 'foreign' END AS trust,
     EXISTS (
         SELECT 1 FROM retraction AS r
         WHERE r.digest IN (m.digest, s.digest, e.digest) AND r.subject <> 'aliases'
@@ -146,7 +146,7 @@ SELECT
     CASE WHEN m.measured_at > 0 THEN strftime('%Y-%m-%d %H:%M:%S', m.measured_at / 1000000, 'unixepoch') || printf('.%06d', m.measured_at % 1000000) END AS measured_at,
     m.session_id AS session_id,
     s.name AS source,
-    CASE s.trust WHEN 0 THEN 'foreign' WHEN 1 THEN 'verified' ELSE 'own' END AS trust,
+    CASE s.trust WHEN 2 THEN 'own' WHEN 1 THEN 'verified' ELSE 'foreign' END AS trust,
     m.served = 1 AS served,
     EXISTS (
         SELECT 1 FROM retraction AS r

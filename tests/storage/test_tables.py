@@ -242,11 +242,22 @@ def test_missing_packages_are_named(store, monkeypatch):
 
 def test_a_damaged_row_breaks_no_table(store):
     with store._db.transaction() as connection:
-        bad = "'\\xff5b'" if store._db.engine.dialect.name == "postgresql" else "x'ff5b'"
+        is_file = store._db.engine.dialect.name == "sqlite"
+        bad = "x'ff5b'" if is_file else "'\\xff5b'"
         connection.exec_driver_sql(f"UPDATE program SET decisions = {bad} WHERE id = 1")
+        connection.exec_driver_sql("UPDATE measurement SET origin = 'dreamt' WHERE id = 2")
+        if is_file:  # the guards of a server keep such times out
+            connection.exec_driver_sql(f"UPDATE measurement SET run_secs = {bad} WHERE id = 3")
+        connection.exec_driver_sql(f"UPDATE measurement SET digest = {bad} WHERE id = 4")
     rows = rows_of(store.table("records"))
     assert rows[0]["decisions"] is None
     assert rows[1]["decisions"] == ["[2,[1,4]]"]
+    assert (rows[1]["origin"], rows[2]["run_seconds"], rows[3]["digest"]) == (
+        "unknown",
+        None,
+        "ff5b",
+    )
+    assert rows[0]["run_seconds"] == [0.5, 0.25]
 
 
 # ---- The compiled kernel -------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import numpy as np
 from nanoarrow.c_array_stream import CArrayStream
 from numpy.typing import NDArray
 
+from .. import identity
 from ..errors import LimitError, UsageError
 from ..system.notebook import rows_html
 from ._lists import LIST, split_lists
@@ -175,24 +176,27 @@ def _offsets(lengths: Any, count: int) -> NDArray[np.int32]:
     return offsets.astype(np.int32)
 
 
-def _strings(arrow_type: Any, encoded: Sequence[bytes], valid: Any = None) -> Any:
-    """Return an array of texts that are UTF-8 already."""
+def _packed(encoded: Sequence[bytes]) -> list[Any]:
+    """Return the offsets and the bytes of texts that are UTF-8 already."""
     lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-    buffers = [valid, _offsets(lengths, len(encoded)), b"".join(encoded)]
-    return na.c_array_from_buffers(arrow_type, len(encoded), buffers)
+    return [_offsets(lengths, len(encoded)), b"".join(encoded)]
 
 
 def _texts(arrow_type: Any, values: Sequence[str | None]) -> Any:
     encoded = [b"" if v is None else str(v).encode(errors="replace") for v in values]
-    return _strings(arrow_type, encoded, _validity(values))
+    buffers = [_validity(values), *_packed(encoded)]
+    return na.c_array_from_buffers(arrow_type, len(values), buffers)
 
 
 def _float_lists(arrow_type: Any, values: Sequence[bytes | None]) -> Any:
-    """Return an array of lists, given as packed float64."""
-    valid = _validity(values)
+    """Return an array of lists, given as packed float64; damaged ones are missing."""
     packed = [value or b"" for value in values]
+    sizes = np.fromiter(map(len, packed), np.int64, len(packed))
+    if (sizes % 8).any():
+        values = [None if value is None or len(value) % 8 else value for value in values]
+        return _float_lists(arrow_type, values)
+    valid, counts = _validity(values), sizes // 8
     floats = np.frombuffer(b"".join(packed), "<f8")
-    counts = np.fromiter(map(len, packed), np.int64, len(packed)) // 8
     child = na.c_array_from_buffers(na.float64(), len(floats), [None, floats])
     offsets = _offsets(counts, len(packed))
     return na.c_array_from_buffers(arrow_type, len(packed), [valid, offsets], children=[child])
@@ -219,18 +223,21 @@ _MAKERS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def hexadecimal(digests: Sequence[bytes]) -> Any:
-    """Return a column of digests of one length as hexadecimal text."""
-    data = b"".join(digests)
-    size = 2 * len(data) // max(len(digests), 1)
-    offsets = np.arange(len(digests) + 1, dtype=np.int32) * np.int32(size)
-    return _Made([None, offsets, data.hex().encode()])
+    """Return a column of digests as hexadecimal text."""
+    if set(map(len, digests)) - {identity.DIGEST_BYTES}:
+        return [digest.hex() for digest in digests]
+    size = 2 * identity.DIGEST_BYTES
+    offsets = np.arange(0, (len(digests) + 1) * size, size, dtype=np.int32)
+    return _Made([None, offsets, b"".join(digests).hex().encode()])
 
 
 def named(ids: Sequence[Any], names: Mapping[Any, bytes]) -> Any:
-    """Return a column of texts that few ids name."""
-    encoded = [names[id_] for id_ in ids]
-    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-    return _Made([None, _offsets(lengths, len(encoded)), b"".join(encoded)])
+    """Return a column of texts that few ids name; ``unknown`` for other ids."""
+    try:
+        encoded = [names[id_] for id_ in ids]
+    except KeyError:
+        encoded = [names.get(id_, b"unknown") for id_ in ids]
+    return _Made([None, *_packed(encoded)])
 
 
 def lists(kinds: Sequence[int], rows: Sequence[bytes | None]) -> Any:

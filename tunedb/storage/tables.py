@@ -293,11 +293,12 @@ class Tables:
         table = Table(name, columns)
         where = {"workload_id": "w.id" if name == "workloads" else "v.workload_id"}
         conditions = [
-            f"{where.get(which, f'v.{which}')} IN ({', '.join(_literals(ids))})"
-            for which, ids in chosen.items()
-            if ids is not None
+            f"{where.get(which, f'v.{which}')} IN ({', '.join(_literals(chosen_ids))})"
+            for which, chosen_ids in chosen.items()
+            if chosen_ids is not None
         ]
-        order = f" ORDER BY v.{key} LIMIT {_ROWS}" if key else f" ORDER BY {', '.join(values[:1])}"
+        ids = [v for v, column in zip(values, columns, strict=True) if column.name.endswith("_id")]
+        order = f" ORDER BY v.{key} LIMIT {_ROWS}" if key else f" ORDER BY {', '.join(ids)}"
         if name == "workloads":
             order = " GROUP BY w.id" + order
         position = next((i for i, column in enumerate(columns) if column.name == key), 0)
@@ -485,7 +486,7 @@ class _Names:
         self.workloads = {row.id: row.name.encode() for row in workloads}
         self.kinds = {row.id: _kind(row.format) for row in workloads}
         self.sources = {row.id: row.name.encode() for row in sources}
-        self.trust = {row.id: _TRUSTS[row.trust] for row in sources}
+        self.trust = {row.id: _TRUSTS.get(row.trust, b"foreign") for row in sources}
         targets = db.select(select(schema.target))
         self.targets = {row.id: _label(row).encode() for row in targets}
 
