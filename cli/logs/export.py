@@ -87,6 +87,7 @@ def _complete_format(
     metavar="NAME",
     help="Feature set of the table features; needed if the database has several.",
 )
+@click.option("--wide", is_flag=True, help="In the table features, one column for each feature.")
 @click.option(
     *("-o", "--output", "file"),
     metavar="FILE",
@@ -110,6 +111,7 @@ def command(
     format_: str,
     table: str | None,
     feature_set: str | None,
+    wide: bool,
     file: Path | None,
     target: str | None,
     workload: str | None,
@@ -139,10 +141,10 @@ def command(
     _check(settings, format_, directory, file)
     if format_ in TABLE_FORMATS:
         _export_table(
-            settings, format_, table or "records", feature_set, file, target, workload, force
+            settings, format_, table or "records", feature_set, wide, file, target, workload, force
         )
         return
-    if table is not None or feature_set is not None:
+    if table is not None or feature_set is not None or wide:
         raise UsageError(f"{format_} has no tables; give --format {', '.join(TABLE_FORMATS)}")
     to_stdout = directory is None and str(file or "-") == "-"
     with reading(settings) as store:
@@ -237,6 +239,7 @@ def _export_table(
     format_: str,
     name: str,
     feature_set: str | None,
+    wide: bool,
     file: Path | None,
     target: str | None,
     workload: str | None,
@@ -253,6 +256,7 @@ def _export_table(
             None if workload is None else store.lookup.workload(workload),
             choose.find_targets(store, target),
             feature_set=feature_set,
+            wide=wide,
         )
         location = store.location
     if not len(table):

@@ -136,6 +136,11 @@ def test_features_are_a_list_of_fixed_size(store):
         (2, 0, [1, 1]),
     ]
     assert store.table("features").to_polars()["features"].arr.sum().to_list() == [3, 7, 2]
+    wide = store.table("features", wide=True).to_polars()
+    names = [f"features.{name}" for name in Steps().columns]
+    assert wide.columns[-2:] == names
+    assert wide.schema[names[0]] == pl.Float32
+    assert wide.select(names).rows() == [(1, 2), (3, 4), (1, 1)]
     assert not any(row["merged"] for row in rows)
     assert {row["trust"] for row in rows} == {"own"}
     with store._db.transaction() as connection:
@@ -219,6 +224,7 @@ def test_wrong_arguments(store):
     for arguments, options, message in (
         (("trials",), {}, "no table 'trials'; there are: records, best, "),
         (("records",), {"feature_set": "x"}, "table records has no features"),
+        (("best",), {"wide": True}, "table best has no features"),
         (("sessions", 1), {}, "a session is of no single workload"),
         (("workloads", None, 1), {}, "read the table tasks"),
     ):

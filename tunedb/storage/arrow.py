@@ -31,6 +31,7 @@ _MAX_BYTES = 2**31 - 1
 _TYPES: dict[str, Any] = {
     "int": na.int64(),
     "float": na.float64(),
+    "float32": na.float32(),
     "bool": na.bool_(),
     "time": na.timestamp("us", "UTC"),
     "text": na.string(),
@@ -162,6 +163,10 @@ def _floats(arrow_type: Any, values: Sequence[float | None]) -> Any:
     return _numbers(arrow_type, values, np.float64)
 
 
+def _floats32(arrow_type: Any, values: NDArray[np.float32]) -> Any:
+    return na.c_array_from_buffers(arrow_type, len(values), [None, values])
+
+
 def _bools(arrow_type: Any, values: Sequence[Any]) -> Any:
     bits = np.packbits(np.array(values, bool), bitorder="little")
     return na.c_array_from_buffers(arrow_type, len(values), [None, bits])
@@ -212,6 +217,7 @@ _MAKERS: dict[str, Callable[[Any, Any], Any]] = {
     "int": _integers,
     "time": _integers,
     "float": _floats,
+    "float32": _floats32,
     "bool": _bools,
     "text": _texts,
     "texts": _json_lists,

@@ -260,6 +260,7 @@ class Store:
         target: AnyTargets | None = None,
         *,
         feature_set: str | None = None,
+        wide: bool = False,
     ) -> Table:
         """Return rows as columns, for pandas, polars, DuckDB and pyarrow.
 
@@ -274,6 +275,8 @@ class Store:
             Only rows of these workloads and targets, as for :meth:`Records.top_k`; None for all.
         feature_set : str or None
             Feature set of the table ``features``, in its latest version; None for the only one.
+        wide : bool
+            In the table ``features``, one column ``features.NAME`` for each feature.
 
         Returns
         -------
@@ -295,7 +298,7 @@ class Store:
         >>> records.to_pandas().groupby("status").mean_seconds.min()["ok"].item()
         0.001
         """
-        return self._tables.read(name, workload, target, feature_set)
+        return self._tables.read(name, workload, target, feature_set, wide=wide)
 
     def counts(self) -> Counts:
         """Return the number of rows of each kind.

@@ -29,9 +29,11 @@ TableName: TypeAlias = Literal[
     "records", "best", "failures", "tasks", "workloads", "sessions", "features", "launches"
 ]
 
-#: int64, float64, bool, timestamp[us, UTC], string, list<string>, list<float64>, and
+#: int64, float64, float32, bool, timestamp[us, UTC], string, list<string>, list<float64>, and
 #: fixed_size_list<float32>, of Arrow.
-ColumnType: TypeAlias = Literal["int", "float", "bool", "time", "text", "texts", "floats", "vector"]
+ColumnType: TypeAlias = Literal[
+    "int", "float", "float32", "bool", "time", "text", "texts", "floats", "vector"
+]
 
 #: Rows of a batch: the bytes of a column should fit into the processor's cache.
 _ROWS = 8_192
@@ -256,12 +258,14 @@ class Tables:
         workload: AnyWorkloads | None,
         target: AnyTargets | None,
         feature_set: str | None,
+        *,
+        wide: bool,
     ) -> Table:
         """Return a table; see :meth:`tunedb.storage.store.Store.table`."""
         if name not in COLUMNS:
             raise UsageError(f"no table {name!r}; there are: {', '.join(get_args(TableName))}")
-        if feature_set is not None and name != "features":
-            raise UsageError(f"table {name} has no features; leave feature_set out")
+        if name != "features" and (feature_set is not None or wide):
+            raise UsageError(f"table {name} has no features; leave feature_set and wide out")
         if name == "sessions" and (workload, target) != (None, None):
             raise UsageError("a session is of no single workload or target; leave them out")
         if name == "workloads" and target is not None:
@@ -275,7 +279,7 @@ class Tables:
         if name == "records":
             return self._records(chosen)
         if name == "features":
-            return self._features(chosen, feature_set)
+            return self._features(chosen, feature_set, wide=wide)
         return self._view(name, chosen)
 
     # ------------------------------------------------------------------ tables with a view
@@ -377,16 +381,23 @@ class Tables:
 
     # ------------------------------------------------------------------ features
 
-    def _features(self, chosen: dict[str, list[int] | None], feature_set: str | None) -> Table:
+    def _features(
+        self, chosen: dict[str, list[int] | None], feature_set: str | None, *, wide: bool
+    ) -> Table:
         """Return the usable rows of the latest version of a feature set."""
         import numpy as np
 
         from ..features import blobs
         from . import arrow
 
-        set_id, width = self._feature_set(feature_set)
+        set_id, features = self._feature_set(feature_set)
+        width = len(features)
+        columns = COLUMNS["features"]
+        if wide:
+            wide_columns = [TableColumn(f"features.{name}", "float32") for name in features]
+            columns = (*columns[:-1], *wide_columns)
         names = _Names(self._db)
-        table = arrow.Table("features", COLUMNS["features"], width)
+        table = arrow.Table("features", columns, width)
         mark = schema.foreign_feature.c
         # NULL for rows computed here.
         trust = (
@@ -445,16 +456,20 @@ class Tables:
                     arrow.named(
                         [t for t, n in zip(trusts, counts, strict=True) for _ in range(n)], _TRUSTS
                     ),
-                    arrow.vectors(np.concatenate(blocks)),
+                    *(
+                        np.ascontiguousarray(np.concatenate(blocks).T)
+                        if wide
+                        else [arrow.vectors(np.concatenate(blocks))]
+                    ),
                 ),
             )
         return table
 
-    def _feature_set(self, name: str | None) -> tuple[int, int]:
-        """Return the id and the number of columns of a feature set's latest version."""
+    def _feature_set(self, name: str | None) -> tuple[int, list[str]]:
+        """Return the id and the columns of a feature set's latest version."""
         s = schema.feature_set.c
         stored = {
-            row.name: (row.id, len(parse_json(row.columns.encode())))
+            row.name: (row.id, [str(column) for column in parse_json(row.columns.encode())])
             for row in self._db.select(select(s.id, s.name, s.columns).order_by(s.version))
         }
         if not stored:
