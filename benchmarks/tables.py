@@ -118,12 +118,9 @@ def fill(path: str, number: str) -> Figures:
     return {}
 
 
-def measured(path: str, read: Callable[[Store], Any]) -> Figures:
-    """Return the time of reading, with the sum of all mean times as a check."""
-    import pandas  # noqa: F401 - not what is measured
-    import pyarrow.compute  # noqa: F401
-
-    import tunedb.storage.arrow  # noqa: F401
+def measured(path: str, read: Callable[[Store], Any], total: Callable[[Any], Any]) -> Figures:
+    """Return time and memory of reading, with the sum of all mean times as a check."""
+    import tunedb.storage.arrow  # noqa: F401 - not what is measured
 
     to_one_core()
     with Store(path, create=False, read_only=True) as store:
@@ -132,17 +129,21 @@ def measured(path: str, read: Callable[[Store], Any]) -> Figures:
         began = time.perf_counter()
         value = read(store)
         seconds = time.perf_counter() - began
-    return {"s": seconds, "mb": peak_mb(), "before": before, "sum": float(value)}
+    figures = {"s": seconds, "mb": peak_mb(), "before": before}
+    return figures | {"sum": float(total(value))}
 
 
 def table(path: str) -> Figures:
-    """Read the table of records; pyarrow only sums its column afterwards."""
-    return measured(path, lambda store: _sum(store.table("records")))
+    """Read the table of records."""
+    return measured(path, lambda store: store.table("records"), _sum)
 
 
 def frame(path: str) -> Figures:
     """Read the table of records into pandas."""
-    return measured(path, lambda store: store.table("records").to_pandas()["mean_seconds"].sum())
+    import pandas  # noqa: F401 - not what is measured
+    import pyarrow  # noqa: F401
+
+    return measured(path, lambda store: store.table("records").to_pandas(), _sum_of_frame)
 
 
 def naive(path: str) -> Figures:
@@ -164,9 +165,13 @@ def naive(path: str) -> Figures:
             }
             for record in store.records.iterate()
         ]
-        return pd.DataFrame(rows)["mean_seconds"].sum()
+        return pd.DataFrame(rows)
 
-    return measured(path, read)
+    return measured(path, read, _sum_of_frame)
+
+
+def _sum_of_frame(values: Any) -> Any:
+    return values["mean_seconds"].sum()
 
 
 def _sum(columns: Any) -> Any:
