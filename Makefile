@@ -58,6 +58,7 @@ bench: setup
 	$(BIN)/python benchmarks/features.py --json build/bench-features.json
 	$(BIN)/python benchmarks/logs.py --json build/bench-logs.json
 	$(BIN)/python benchmarks/sharing.py --json build/bench-sharing.json
+	$(BIN)/python benchmarks/tables.py --json build/bench-tables.json
 	$(BIN)/python benchmarks/threads.py --json build/bench-threads.json
 
 # How well feature sets rank programs, on measured ones: DATA=folder, or half an hour of measuring.

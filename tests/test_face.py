@@ -112,8 +112,6 @@ Sources and trust: where records came from, and which are served.
 
 >>> store.sources.get(1)
 Source(name='own', kind=API, trust=OWN)
->>> store.sources.counts()
-[(Source(name='own', kind=API, trust=OWN), 2)]
 >>> [(id_, source.name) for id_, digest, source in store.sources.numbered()]
 [(1, 'own')]
 >>> [(row.name, row.records, row.served) for row in store.sources.summaries()]
@@ -132,6 +130,8 @@ The whole.
 
 >>> store.counts().measurements, store.counts().retracted
 (2, 2)
+>>> store.table("records", "matmul")
+<table records: 2 rows, 21 columns>
 >>> store.meta()["store"] == store.key
 True
 >>> store.require_approved()
@@ -148,6 +148,7 @@ import pytest
 from builders import OWN, make_measurement, make_session, make_target, make_workload
 from fake_sets import Steps
 
+import tunedb
 from tunedb.launches import Launch
 from tunedb.records import Failure, FailureKind, Phase, Quarantined, Trust
 from tunedb.results import NewModel
@@ -190,6 +191,26 @@ def test_examples():
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     told = []
     runner.run(example, out=told.append)
+    assert runner.failures == 0, "".join(told)
+
+
+def test_examples_of_help():
+    """Each method starts with the same two records of one workload."""
+    with Store(":memory:") as store:
+        store.records.add([WORDS["measurement"], WORDS["failed"]], OWN)
+        words = {"store": store, "tunedb": tunedb}
+        things = [tunedb.open, Store, *(type(getattr(store, part)) for part in PARTS)]
+        finder = doctest.DocTestFinder()
+        examples = [
+            example
+            for thing in things
+            for example in finder.find(thing, globs=words)
+            if example.examples
+        ]
+        runner, told = doctest.DocTestRunner(), []
+        for example in examples:
+            runner.run(example, out=told.append)
+    assert len(examples) >= 10
     assert runner.failures == 0, "".join(told)
 
 

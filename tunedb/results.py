@@ -17,6 +17,7 @@ from .records import (
     Trust,
     Workload,
 )
+from .system.notebook import facts_html
 from .system.one_line import cut, one_line, printable, short, tensors
 
 
@@ -54,6 +55,25 @@ class Record:
         return (
             f"Record({self.id}, {short(program.workload.name)} for {program.target.kind}, "
             f"{outcome}, from {short(self.source.name)}{', retracted' if self.retracted else ''})"
+        )
+
+    def _repr_html_(self) -> str:
+        measurement = self.measurement
+        program, failure = measurement.program, measurement.failure
+        return facts_html(
+            f"Record {self.id}",
+            (
+                ("workload", f"{program.workload.name} ({self.workload_id})"),
+                ("target", f"{program.target.full_label} ({self.target_id})"),
+                ("status", measurement.status.name.lower()),
+                ("mean (s)", self.mean if measurement.status is Status.OK else None),
+                ("repeats (s)", ", ".join(f"{s:.4g}" for s in measurement.run_secs or ()) or None),
+                ("failure", failure and f"{failure.kind} ({failure.phase}): {failure.message}"),
+                ("origin", measurement.origin.value),
+                ("source", f"{self.source.name} ({self.source.trust.name.lower()})"),
+                ("retracted", "yes" if self.retracted else None),
+                ("decisions", program.trace.decisions.decode(errors="replace")),
+            ),
         )
 
 
@@ -190,6 +210,23 @@ class WorkloadSummary:
         best = "" if self.best is None else f", best {self.best:.4g} s"
         what = f"{self.id}, {short(self.name)}{family}{shapes}"
         return cut(f"Workload({what}, {self.records:,} records{best})")
+
+    def _repr_html_(self) -> str:
+        return facts_html(
+            f"Workload {self.id}",
+            (
+                ("name", self.name),
+                ("family", self.signature.family),
+                ("arguments", tensors(self.signature.arguments or ()) or None),
+                ("operations", self.signature.flops),
+                ("format", str(self.format)),
+                ("TVM", self.tvm_version),
+                ("records", self.records),
+                ("failed", self.failed),
+                ("targets", self.targets),
+                ("best (s)", self.best),
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,6 +451,15 @@ class StoredModel:
     size: int | None
 
     __repr__ = one_line
+
+    def _repr_html_(self) -> str:
+        facts = [
+            (f"{part}: {name}", value if isinstance(value, str | int | float) else short(value))
+            for part, values in self.card.items()
+            if isinstance(values, dict)
+            for name, value in values.items()
+        ]
+        return facts_html(f"Model {self.id} ({self.kind})", facts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,9 +254,9 @@ def info(settings: Settings, url: str | None) -> None:
                     "name": source.name,
                     "kind": source.kind.value,
                     "trust": source.trust.name.lower(),
-                    "records": records,
+                    "records": source.records,
                 }
-                for source, records in store.sources.counts()
+                for source in store.sources.summaries()
             ]
     print_object(settings, INFO_COLUMNS, row, lambda: _show_info(row))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -18,11 +20,23 @@ if TYPE_CHECKING:
 
     from ...formats.base import LogFormat
     from ...formats.export import ExportReport
+    from ...storage.tables import TableName
 
 #: The only format that is a directory.
 DIRECTORY = "metaschedule"
 
+#: Formats of tables, as in ``formats/tables.py``, which takes longer to import.
+TABLE_FORMATS = ("parquet", "arrow", "csv")
+
+#: Tables of :meth:`tunedb.storage.store.Store.table`.
+TABLES = (
+    *("records", "best", "failures", "tasks", "workloads", "sessions", "features", "launches"),
+)
+
 COLUMNS = tuple(map(Column, ("format", "directories", "file", "workloads", "records", "left_out")))
+
+#: Columns of the report about a table.
+TABLE_COLUMNS = tuple(map(Column, ("format", "table", "file", "rows")))
 
 _SUMMARY = (
     Column("what", "export", flexible=True),
@@ -44,7 +58,8 @@ def _complete_format(
 
     from ...formats.base import formats
 
-    names = (name for name, format_ in formats().items() if is_exportable(name, format_))
+    names = [name for name, format_ in formats().items() if is_exportable(name, format_)]
+    names += TABLE_FORMATS
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
 
 
@@ -57,8 +72,22 @@ def _complete_format(
     default=DIRECTORY,
     show_default=True,
     shell_complete=_complete_format,
-    help="Format to write: metaschedule, ansor, autotvm, t4, or one of tunedb plugins.",
+    help="Format to write: metaschedule, ansor, autotvm, t4, or one of tunedb plugins; "
+    "parquet, arrow or csv for a table.",
 )
+@click.option(
+    "--table",
+    metavar="TABLE",
+    type=click.Choice(TABLES),
+    help="Table to write as parquet, arrow or csv: records (default), best, failures, tasks, "
+    "workloads, sessions, features or launches.",
+)
+@click.option(
+    "--feature-set",
+    metavar="NAME",
+    help="Feature set of the table features; needed if the database has several.",
+)
+@click.option("--wide", is_flag=True, help="In the table features, one column for each feature.")
 @click.option(
     *("-o", "--output", "file"),
     metavar="FILE",
@@ -80,6 +109,9 @@ def command(
     settings: Settings,
     directory: Path | None,
     format_: str,
+    table: str | None,
+    feature_set: str | None,
+    wide: bool,
     file: Path | None,
     target: str | None,
     workload: str | None,
@@ -92,16 +124,28 @@ def command(
     as it was imported. t4 writes the results of one GPU kernel on one device as FAIR T4. Records of
     other tools, and foreign and retracted records, are left out.
 
+    parquet, arrow and csv write a table for analysis (docs/tables.md), with records of all tools
+    and sources; its columns trust, served and retracted tell which ones count.
+
     Example:
       tunedb export ./work_dir
       tunedb export ./for_llvm --target llvm --workload matmul --force
       tunedb export --format ansor -o tuning.json
       tunedb export --format autotvm | xz > autotvm.log.xz
+      tunedb export --format parquet -o records.parquet
+      tunedb export --format csv --table best
       tunedb export --format t4 --workload gemm --target 7 -o gemm__A100_T4.json
     """
-    from ...errors import NotFoundError
+    from ...errors import NotFoundError, UsageError
 
     _check(settings, format_, directory, file)
+    if format_ in TABLE_FORMATS:
+        _export_table(
+            settings, format_, table or "records", feature_set, wide, file, target, workload, force
+        )
+        return
+    if table is not None or feature_set is not None or wide:
+        raise UsageError(f"{format_} has no tables; give --format {', '.join(TABLE_FORMATS)}")
     to_stdout = directory is None and str(file or "-") == "-"
     with reading(settings) as store:
         selection: dict[str, Any] = {
@@ -141,9 +185,10 @@ def _check(settings: Settings, format_: str, directory: Path | None, file: Path 
     from ...formats.base import formats
 
     known = formats()
-    if format_ not in known or not is_exportable(format_, known[format_]):
-        names = ", ".join(sorted(name for name in known if is_exportable(name, known[name])))
-        raise UsageError(f"cannot write format {format_!r}; there are: {names}")
+    names = [name for name in known if is_exportable(name, known[name])]
+    if format_ not in (*names, *TABLE_FORMATS):
+        there_are = ", ".join(sorted([*names, *TABLE_FORMATS]))
+        raise UsageError(f"cannot write format {format_!r}; there are: {there_are}")
     if format_ == DIRECTORY:
         if directory is None or file is not None:
             raise UsageError(f"{format_} is a directory: tunedb export ./work_dir")
@@ -166,20 +211,72 @@ def _export_lines(
         report = write(store, format_, sys.stdout.buffer, **selection)
         sys.stdout.buffer.flush()
         return report
+    with _new_file(file, force=force) as temporary:
+        with temporary.open("wb") as out:
+            report = write(store, format_, out, **selection)
+        if not report.records:
+            temporary.unlink()
+    return report
+
+
+@contextmanager
+def _new_file(file: Path, *, force: bool) -> Iterator[Path]:
+    """Yield the path of a temporary file, which becomes `file`."""
     from ...errors import StorageError, UsageError
     from ...system.files import new_file
 
     try:
         with new_file(file, force=force) as temporary:
-            with temporary.open("wb") as out:
-                report = write(store, format_, out, **selection)
-            if not report.records:
-                temporary.unlink()
+            yield temporary
     except FileExistsError:
         raise UsageError(f"{file} exists; give --force to replace it") from None
     except OSError as error:
         raise StorageError(f"{file}: cannot be written ({error.strerror})") from None
-    return report
+
+
+def _export_table(
+    settings: Settings,
+    format_: str,
+    name: str,
+    feature_set: str | None,
+    wide: bool,
+    file: Path | None,
+    target: str | None,
+    workload: str | None,
+    force: bool,
+) -> None:
+    """Write a table to a file, or to stdout if `file` is None or "-"."""
+    from ...errors import NotFoundError
+    from ...formats.tables import require_format, write_table
+
+    require_format(format_)
+    with reading(settings) as store:
+        table = store.table(
+            cast("TableName", name),
+            None if workload is None else store.lookup.workload(workload),
+            choose.find_targets(store, target),
+            feature_set=feature_set,
+            wide=wide,
+        )
+        location = store.location
+    if not len(table):
+        raise NotFoundError(f"{location}: no row of {name} to export; nothing was written")
+    if file is None or str(file) == "-":
+        write_table(table, format_, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        settings.note(f"{len(table):,} rows of {name} written to standard output")
+        return
+    with _new_file(file, force=force) as temporary, temporary.open("wb") as out:
+        write_table(table, format_, out)
+    row = {"format": format_, "table": name, "file": str(file), "rows": len(table)}
+    print_object(
+        settings,
+        TABLE_COLUMNS,
+        row,
+        lambda: print_table(
+            _SUMMARY, [{"what": f"{name} written to {file}", "records": len(table)}]
+        ),
+    )
 
 
 def _rows(report: ExportReport, destination: str) -> list[dict[str, object]]:

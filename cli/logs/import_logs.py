@@ -452,7 +452,7 @@ class _FileImporter:
 
         if self._trust is None:
             return
-        known = {source.name: source.trust for source, _ in store.sources.counts()}
+        known = {source.name: source.trust for _, _, source in store.sources.numbered()}
         for name in dict.fromkeys(map(self.source_of, self._run.files)):
             trust = known.get(name)
             if trust is not None and trust is not self.trust:

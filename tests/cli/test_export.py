@@ -1,10 +1,19 @@
 """``tunedb export``, and that nothing is lost on the way through it."""
 
+import csv
 import json
+import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 import workdirs
+from builders import OWN, make_measurement, make_workload
 
 import tunedb
+from tunedb.cli.logs import export
+from tunedb.formats.tables import TABLE_FORMATS
+from tunedb.storage.tables import COLUMNS
 
 
 def lines(folder, name="database_tuning_record.json"):
@@ -134,3 +143,69 @@ def test_times_that_contradict_each_other_are_reported(run, run_json, sqlite_fil
     assert "inconsistent: 1 of 2 rows have a time over 2% from the mean" in result.stderr
     (best,) = run_json("--db", sqlite_file, "top", "gemm", "-k", "5")
     assert best["mean"] == 0.001
+
+
+def read_table(path, format_):
+    """Return the rows of an exported table as dictionaries."""
+    if format_ == "parquet":
+        return pq.read_table(path).to_pylist()
+    if format_ == "arrow":
+        return pa.ipc.open_stream(path.read_bytes()).read_all().to_pylist()
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("format_", ["parquet", "arrow", "csv"])
+def test_tables(run, run_json, filled, tmp_path, format_):
+    out = tmp_path / f"records.{format_}"
+    report = run_json("--db", filled, "export", "--format", format_, "-o", out)
+    with tunedb.open(filled) as store:
+        expected = pa.table(store.table("records")).to_pylist()
+        best = len(store.table("best", None, store.targets.find("cuda")))
+    assert report == {"format": format_, "table": "records", "file": str(out), "rows": 7}
+    rows = read_table(out, format_)
+    if format_ == "csv":
+        assert [(int(row["record_id"]), json.loads(row["run_seconds"])) for row in rows] == [
+            (row["record_id"], row["run_seconds"]) for row in expected
+        ]
+        assert {row["measured_at"] for row in rows} == {""}
+    else:
+        assert rows == expected
+    chosen = ("--format", format_, "--table", "best", "--target", "cuda")
+    result = run("--db", filled, "export", *chosen, "-o", "-")
+    (tmp_path / "best").write_bytes(result.stdout_bytes)
+    assert len(read_table(tmp_path / "best", format_)) == best == 1
+    assert "1 rows of best written to standard output" in result.stderr
+    assert "--force" in run("--db", filled, "export", *chosen, "-o", out, code=2).stderr
+    run("--db", filled, "export", *chosen, "-o", out, "--force")
+    assert len(read_table(out, format_)) == 1
+
+
+def test_tables_that_cannot_be_written(run, filled, sqlite_file, tmp_path, monkeypatch):
+    out = tmp_path / "out.csv"
+    for database, arguments, code, message in (
+        (sqlite_file, ("--format", "csv"), 3, "no row of records to export"),
+        (filled, ("--format", "csv", "--table", "features"), 3, "run: tunedb extract"),
+        (filled, ("--format", "csv", "--table", "trials"), 2, "trials"),
+        (filled, ("--format", "ansor", "--table", "best"), 2, "has no tables"),
+        (filled, ("--format", "xls"), 2, "there are: ansor, arrow, autotvm, csv, "),
+    ):
+        result = run("--db", database, "export", *arguments, "-o", out, code=code)
+        assert message in result.stderr
+        assert not out.exists()
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    result = run("--db", filled, "export", "--format", "parquet", "-o", out, code=2)
+    assert result.stderr == "Error: Parquet needs PyArrow; run: pip install pyarrow\n"
+
+
+def test_csv_has_no_control_characters(run, sqlite_file):
+    with tunedb.open(sqlite_file) as store:
+        store.records.add([make_measurement(workload=make_workload(name="\x1b[31m\nred"))], OWN)
+    text = run("--db", sqlite_file, "export", "--format", "csv", "--table", "best").stdout
+    assert text.count("\n") == 2
+    assert "\\x1b[31m\\nred" in text
+
+
+def test_the_choice_of_tables_is_complete():
+    assert set(export.TABLES) == set(COLUMNS)
+    assert export.TABLE_FORMATS == TABLE_FORMATS

@@ -164,7 +164,7 @@ def test_trust(run, run_json, log, sqlite_file, tmp_path):
     run("--db", sqlite_file, "import", "logs", log, "--source", "them", "--trust", "foreign")
     assert run_json("--db", sqlite_file, "top", "matmul") == []
     with tunedb.open(sqlite_file) as store:
-        assert [(s.name, s.trust, n) for s, n in store.sources.counts()] == [
+        assert [(s.name, s.trust, s.records) for s in store.sources.summaries()] == [
             ("them", Trust.FOREIGN, 7)
         ]
     # A source keeps its trust: asking for another one must not end in silence.

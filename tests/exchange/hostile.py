@@ -180,6 +180,27 @@ ATTACKS = {
         ),
         in_bundles=False,
     ),
+    "a view of ours that computes for ever": Attack(
+        r"its v_best is a view",
+        change=sql(
+            "DROP VIEW v_best",
+            "CREATE VIEW v_best AS "
+            "WITH RECURSIVE x(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM x) SELECT i FROM x",
+        ),
+        in_bundles=False,
+    ),
+    "a view of ours under another name": Attack(
+        r"its v_evil is a view",
+        change=sql(
+            "PRAGMA writable_schema = ON",
+            "UPDATE sqlite_schema SET name = 'v_evil', tbl_name = 'v_evil', "
+            "sql = replace(sql, 'v_best', 'v_evil') WHERE name = 'v_best'",
+        ),
+        in_bundles=False,
+    ),
+    "a file without a view": Attack(
+        r"v_best is missing", change=sql("DROP VIEW v_best"), in_bundles=False
+    ),
     "a trigger": Attack(
         r"is a trigger",
         change=sql(

@@ -319,7 +319,7 @@ def test_a_definition_that_sqlite_quotes_and_that_is_no_text(filled):
 def test_more_tables_than_anybody_has(filled):
     """FOREIGN_OBJECTS"""
     sql(filled, "BEGIN", *(f"CREATE TABLE t{n} (x)" for n in range(limits.FOREIGN_OBJECTS)), "END")
-    refused(SchemaError, f"more than {limits.FOREIGN_OBJECTS} tables and indexes", filled)
+    refused(SchemaError, f"more than {limits.FOREIGN_OBJECTS} tables, indexes and views", filled)
 
 
 def test_definitions_without_end(filled, monkeypatch):

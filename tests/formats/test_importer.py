@@ -402,7 +402,9 @@ def test_a_source_keeps_its_trust(store, tmp_path):
     bring(store, write(tmp_path / "a", ansor(tile=1)), source="s", trust=Trust.FOREIGN)
     bring(store, write(tmp_path / "b", ansor(tile=2)), source="s", trust=Trust.OWN)
     assert served(store) == []
-    assert [(s.name, s.trust, n) for s, n in store.sources.counts()] == [("s", Trust.FOREIGN, 2)]
+    assert [(s.name, s.trust, s.records) for s in store.sources.summaries()] == [
+        ("s", Trust.FOREIGN, 2)
+    ]
 
 
 def with_step(line, step):

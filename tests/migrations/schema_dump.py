@@ -39,6 +39,9 @@ OTHERS = """
 TRIGGERS = """
     SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal
     ORDER BY tgrelid::regclass::text, tgname"""
+VIEWS = """
+    SELECT format('%s: %s', viewname, definition) FROM pg_views WHERE schemaname = 'public'
+    ORDER BY viewname"""
 FUNCTIONS = """
     SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'public'::regnamespace
     ORDER BY proname"""
@@ -60,6 +63,7 @@ def dump_postgresql(url):
             ("indexes", INDEXES),
             ("others", OTHERS),
             ("triggers", TRIGGERS),
+            ("views", VIEWS),
             ("functions", FUNCTIONS),
         ):
             lines = [row[0] for row in connection.execute(query)]

@@ -141,6 +141,104 @@ target.kind: text NOT NULL
 target.architecture: text NOT NULL
 target.config: text NOT NULL
 target.text: text
+v_best.workload_id: bigint
+v_best.workload: text
+v_best.target_id: bigint
+v_best.target: text
+v_best.family: text
+v_best.arguments: json
+v_best.flops: double precision
+v_best.record_id: bigint
+v_best.mean_seconds: double precision
+v_best.gflops: double precision
+v_best.measured_at: timestamp with time zone
+v_best.source: text
+v_best.trust: text
+v_best.decisions: json
+v_failures.record_id: bigint
+v_failures.workload_id: bigint
+v_failures.workload: text
+v_failures.target_id: bigint
+v_failures.target: text
+v_failures.kind: text
+v_failures.phase: text
+v_failures.message: text
+v_failures.seconds: double precision
+v_failures.measured_at: timestamp with time zone
+v_failures.session_id: bigint
+v_failures.source: text
+v_failures.trust: text
+v_failures.retracted: boolean
+v_launches.launch_id: bigint
+v_launches.record_id: bigint
+v_launches.workload_id: bigint
+v_launches.workload: text
+v_launches.target_id: bigint
+v_launches.target: text
+v_launches.kernel: text
+v_launches.number: bigint
+v_launches.threads: bigint
+v_launches.block: json
+v_launches.grid: json
+v_launches.registers: bigint
+v_launches.static_shared_bytes: bigint
+v_launches.dynamic_shared_bytes: bigint
+v_launches.seconds: double precision
+v_launches.tool: text
+v_launches.counters: json
+v_launches.source: text
+v_launches.trust: text
+v_launches.retracted: boolean
+v_records.record_id: bigint
+v_records.digest: text
+v_records.workload_id: bigint
+v_records.workload: text
+v_records.target_id: bigint
+v_records.target: text
+v_records.status: text
+v_records.mean_seconds: double precision
+v_records.repeats: integer
+v_records.trial_seconds: double precision
+v_records.measured_at: timestamp with time zone
+v_records.session_id: bigint
+v_records.source: text
+v_records.trust: text
+v_records.served: boolean
+v_records.retracted: boolean
+v_records.origin: text
+v_records.program_id: bigint
+v_records.program: text
+v_records.donor: text
+v_records.decisions: json
+v_sessions.session_id: bigint
+v_sessions.session: text
+v_sessions.started_at: timestamp with time zone
+v_sessions.cpu: text
+v_sessions.gpu: text
+v_sessions.cores: bigint
+v_sessions.threads: bigint
+v_sessions.os: text
+v_sessions.tvm_version: text
+v_sessions.tunedb_version: text
+v_sessions.records: bigint
+v_sessions.failed: bigint
+v_sessions.foreign_records: bigint
+v_sessions.last_measured_at: timestamp with time zone
+v_tasks.workload_id: bigint
+v_tasks.workload: text
+v_tasks.target_id: bigint
+v_tasks.target: text
+v_tasks.family: text
+v_tasks.arguments: json
+v_tasks.flops: double precision
+v_tasks.records: bigint
+v_tasks.failed: bigint
+v_tasks.foreign_records: bigint
+v_tasks.served: bigint
+v_tasks.best_seconds: double precision
+v_tasks.best_gflops: double precision
+v_tasks.first_measured_at: timestamp with time zone
+v_tasks.last_measured_at: timestamp with time zone
 watermark.direction: text NOT NULL
 watermark.peer: text NOT NULL
 watermark.selection: text NOT NULL
@@ -304,6 +402,12 @@ S source_id_seq
 S tail_id_seq
 S target_id_seq
 S workload_id_seq
+v v_best
+v v_failures
+v v_launches
+v v_records
+v v_sessions
+v v_tasks
 
 -- triggers
 CREATE TRIGGER tunedb_guard BEFORE INSERT OR UPDATE ON public.account FOR EACH ROW EXECUTE FUNCTION tunedb_guard_account()
@@ -317,6 +421,280 @@ CREATE TRIGGER tunedb_guard BEFORE INSERT ON public.retraction FOR EACH ROW EXEC
 CREATE TRIGGER tunedb_guard BEFORE INSERT ON public.source FOR EACH ROW EXECUTE FUNCTION tunedb_guard_source()
 CREATE TRIGGER tunedb_guard BEFORE INSERT OR UPDATE ON public.workload FOR EACH ROW EXECUTE FUNCTION tunedb_guard_workload()
 CREATE TRIGGER tunedb_guard BEFORE INSERT ON public.workload_alias FOR EACH ROW EXECUTE FUNCTION tunedb_guard_word()
+
+-- views
+v_best:  SELECT w.id AS workload_id,
+    w.name AS workload,
+    t.id AS target_id,
+    TRIM(BOTH FROM ((t.kind || ' '::text) || COALESCE(NULLIF((tunedb_json(convert_to(t.config, 'UTF8'::name)) ->> 'model'::text), ''::text), t.architecture))) AS target,
+    w.family,
+    tunedb_json(convert_to(w.arguments, 'UTF8'::name)) AS arguments,
+    w.flops,
+    m.id AS record_id,
+    m.mean AS mean_seconds,
+        CASE
+            WHEN ((m.mean > (0.000000000001)::double precision) AND (w.flops < ('1000000000000000000000000000000'::numeric)::double precision)) THEN ((w.flops / m.mean) / ('1000000000'::numeric)::double precision)
+            ELSE NULL::double precision
+        END AS gflops,
+        CASE
+            WHEN ((m.measured_at > 0) AND (m.measured_at < '253402300800000000'::bigint)) THEN to_timestamp((((m.measured_at)::numeric / 1000000.0))::double precision)
+            ELSE NULL::timestamp with time zone
+        END AS measured_at,
+    s.name AS source,
+        CASE s.trust
+            WHEN 2 THEN 'own'::text
+            WHEN 1 THEN 'verified'::text
+            ELSE 'foreign'::text
+        END AS trust,
+        CASE
+            WHEN (w.format = 'ansor-key'::text) THEN tunedb_numbers(p.decisions)
+            WHEN (w.format = ANY (ARRAY['tvm-graph'::text, 'tvm-nodes'::text, 'metaschedule-arguments'::text])) THEN (tunedb_json(p.decisions) -> 0)
+            ELSE tunedb_json(p.decisions)
+        END AS decisions
+   FROM (((((( SELECT DISTINCT measurement.workload_id,
+            measurement.target_id
+           FROM measurement
+          WHERE (measurement.served = 1)) g
+     JOIN measurement m ON ((m.id = ( SELECT b.id
+           FROM measurement b
+          WHERE ((b.workload_id = g.workload_id) AND (b.target_id = g.target_id) AND (b.served = 1))
+          ORDER BY b.mean, b.id
+         LIMIT 1))))
+     JOIN program p ON ((p.id = m.program_id)))
+     JOIN workload w ON ((w.id = m.workload_id)))
+     JOIN target t ON ((t.id = m.target_id)))
+     JOIN source s ON ((s.id = m.source_id)));
+v_failures:  SELECT m.id AS record_id,
+    w.id AS workload_id,
+    w.name AS workload,
+    t.id AS target_id,
+    TRIM(BOTH FROM ((t.kind || ' '::text) || COALESCE(NULLIF((tunedb_json(convert_to(t.config, 'UTF8'::name)) ->> 'model'::text), ''::text), t.architecture))) AS target,
+    COALESCE(f.kind, 'unknown'::text) AS kind,
+    COALESCE(f.phase, 'unknown'::text) AS phase,
+    f.message,
+    f.seconds,
+        CASE
+            WHEN ((m.measured_at > 0) AND (m.measured_at < '253402300800000000'::bigint)) THEN to_timestamp((((m.measured_at)::numeric / 1000000.0))::double precision)
+            ELSE NULL::timestamp with time zone
+        END AS measured_at,
+    m.session_id,
+    s.name AS source,
+        CASE s.trust
+            WHEN 2 THEN 'own'::text
+            WHEN 1 THEN 'verified'::text
+            ELSE 'foreign'::text
+        END AS trust,
+    (EXISTS ( SELECT 1
+           FROM retraction r
+          WHERE ((r.digest = ANY (ARRAY[m.digest, s.digest, e.digest])) AND (r.subject <> 'aliases'::text) AND (r.store = ANY (ARRAY[s.store, ( SELECT meta.value
+                   FROM meta
+                  WHERE (meta.key = 'store'::text))]))))) AS retracted
+   FROM ((((((measurement m
+     JOIN program p ON ((p.id = m.program_id)))
+     JOIN workload w ON ((w.id = m.workload_id)))
+     JOIN target t ON ((t.id = m.target_id)))
+     JOIN source s ON ((s.id = m.source_id)))
+     LEFT JOIN session e ON ((e.id = m.session_id)))
+     LEFT JOIN failure f ON ((f.id = COALESCE(( SELECT max(x.id) AS max
+           FROM failure x
+          WHERE ((x.measurement_id = m.id) AND (x.source_id = m.source_id))), ( SELECT max(x.id) AS max
+           FROM failure x
+          WHERE ((x.measurement_id = m.id) AND (EXISTS ( SELECT 1
+                   FROM source o
+                  WHERE ((o.id = x.source_id) AND (o.trust >= 1) AND (NOT (EXISTS ( SELECT 1
+                           FROM retraction r
+                          WHERE ((r.digest = o.digest) AND (r.subject <> 'aliases'::text) AND (r.store = ANY (ARRAY[o.store, ( SELECT meta.value
+                                   FROM meta
+                                  WHERE (meta.key = 'store'::text))])))))))))))))))
+  WHERE ((f.id IS NOT NULL) OR (m.status = 1));
+v_launches:  SELECT l.id AS launch_id,
+    m.id AS record_id,
+    w.id AS workload_id,
+    w.name AS workload,
+    t.id AS target_id,
+    TRIM(BOTH FROM ((t.kind || ' '::text) || COALESCE(NULLIF((tunedb_json(convert_to(t.config, 'UTF8'::name)) ->> 'model'::text), ''::text), t.architecture))) AS target,
+    l.kernel,
+    l.number,
+    l.threads,
+    ((((((('['::text || l.block_x) || ','::text) || l.block_y) || ','::text) || l.block_z) || ']'::text))::json AS block,
+    ((((((('['::text || l.grid_x) || ','::text) || l.grid_y) || ','::text) || l.grid_z) || ']'::text))::json AS grid,
+    l.registers,
+    l.static_shared AS static_shared_bytes,
+    l.dynamic_shared AS dynamic_shared_bytes,
+    l.seconds,
+    c.tool,
+    tunedb_json(convert_to(c.counters, 'UTF8'::name)) AS counters,
+    s.name AS source,
+        CASE s.trust
+            WHEN 2 THEN 'own'::text
+            WHEN 1 THEN 'verified'::text
+            ELSE 'foreign'::text
+        END AS trust,
+    (EXISTS ( SELECT 1
+           FROM retraction r
+          WHERE ((r.digest = ANY (ARRAY[m.digest, s.digest, e.digest])) AND (r.subject <> 'aliases'::text) AND (r.store = ANY (ARRAY[s.store, ( SELECT meta.value
+                   FROM meta
+                  WHERE (meta.key = 'store'::text))]))))) AS retracted
+   FROM ((((((launch l
+     JOIN measurement m ON ((m.id = l.measurement_id)))
+     JOIN workload w ON ((w.id = m.workload_id)))
+     JOIN target t ON ((t.id = m.target_id)))
+     JOIN source s ON ((s.id = l.source_id)))
+     LEFT JOIN session e ON ((e.id = m.session_id)))
+     LEFT JOIN counter_set c ON ((c.id = l.counter_set_id)))
+  WHERE ((l.source_id = m.source_id) OR ((EXISTS ( SELECT 1
+           FROM source o
+          WHERE ((o.id = l.source_id) AND (o.trust >= 1) AND (NOT (EXISTS ( SELECT 1
+                   FROM retraction r
+                  WHERE ((r.digest = o.digest) AND (r.subject <> 'aliases'::text) AND (r.store = ANY (ARRAY[o.store, ( SELECT meta.value
+                           FROM meta
+                          WHERE (meta.key = 'store'::text))]))))))))) AND (NOT (EXISTS ( SELECT 1
+           FROM launch x
+          WHERE ((x.measurement_id = m.id) AND (x.source_id = m.source_id)))))));
+v_records:  SELECT m.id AS record_id,
+    encode(m.digest, 'hex'::text) AS digest,
+    w.id AS workload_id,
+    w.name AS workload,
+    t.id AS target_id,
+    TRIM(BOTH FROM ((t.kind || ' '::text) || COALESCE(NULLIF((tunedb_json(convert_to(t.config, 'UTF8'::name)) ->> 'model'::text), ''::text), t.architecture))) AS target,
+        CASE m.status
+            WHEN 0 THEN 'ok'::text
+            WHEN 1 THEN 'failed'::text
+            ELSE 'unmeasured'::text
+        END AS status,
+        CASE
+            WHEN (m.status = 0) THEN m.mean
+            ELSE NULL::double precision
+        END AS mean_seconds,
+    (length(m.run_secs) / 8) AS repeats,
+    m.all_cost AS trial_seconds,
+        CASE
+            WHEN ((m.measured_at > 0) AND (m.measured_at < '253402300800000000'::bigint)) THEN to_timestamp((((m.measured_at)::numeric / 1000000.0))::double precision)
+            ELSE NULL::timestamp with time zone
+        END AS measured_at,
+    m.session_id,
+    s.name AS source,
+        CASE s.trust
+            WHEN 2 THEN 'own'::text
+            WHEN 1 THEN 'verified'::text
+            ELSE 'foreign'::text
+        END AS trust,
+    (m.served = 1) AS served,
+    (EXISTS ( SELECT 1
+           FROM retraction r
+          WHERE ((r.digest = ANY (ARRAY[m.digest, s.digest, e.digest])) AND (r.subject <> 'aliases'::text) AND (r.store = ANY (ARRAY[s.store, ( SELECT meta.value
+                   FROM meta
+                  WHERE (meta.key = 'store'::text))]))))) AS retracted,
+    COALESCE(m.origin, 'unknown'::text) AS origin,
+    p.id AS program_id,
+    encode(p.digest, 'hex'::text) AS program,
+    NULLIF(encode(m.donor, 'hex'::text), ''::text) AS donor,
+        CASE
+            WHEN (w.format = 'ansor-key'::text) THEN tunedb_numbers(p.decisions)
+            WHEN (w.format = ANY (ARRAY['tvm-graph'::text, 'tvm-nodes'::text, 'metaschedule-arguments'::text])) THEN (tunedb_json(p.decisions) -> 0)
+            ELSE tunedb_json(p.decisions)
+        END AS decisions
+   FROM (((((measurement m
+     JOIN program p ON ((p.id = m.program_id)))
+     JOIN workload w ON ((w.id = m.workload_id)))
+     JOIN target t ON ((t.id = m.target_id)))
+     JOIN source s ON ((s.id = m.source_id)))
+     LEFT JOIN session e ON ((e.id = m.session_id)));
+v_sessions:  SELECT e.id AS session_id,
+    e.key AS session,
+        CASE
+            WHEN ((e.started_at > 0) AND (e.started_at < '253402300800000000'::bigint)) THEN to_timestamp((((e.started_at)::numeric / 1000000.0))::double precision)
+            ELSE NULL::timestamp with time zone
+        END AS started_at,
+    (tunedb_json(convert_to(e.fingerprint, 'UTF8'::name)) ->> 'cpu'::text) AS cpu,
+    (tunedb_json(convert_to(e.fingerprint, 'UTF8'::name)) ->> 'gpu'::text) AS gpu,
+    ("substring"((tunedb_json(convert_to(e.fingerprint, 'UTF8'::name)) ->> 'cores'::text), '^[0-9]{1,18}$'::text))::bigint AS cores,
+    ("substring"((tunedb_json(convert_to(e.fingerprint, 'UTF8'::name)) ->> 'threads'::text), '^[0-9]{1,18}$'::text))::bigint AS threads,
+    (tunedb_json(convert_to(e.fingerprint, 'UTF8'::name)) ->> 'os'::text) AS os,
+    (tunedb_json(convert_to(e.fingerprint, 'UTF8'::name)) ->> 'tvm'::text) AS tvm_version,
+    (tunedb_json(convert_to(e.fingerprint, 'UTF8'::name)) ->> 'tunedb'::text) AS tunedb_version,
+    COALESCE(g.records, (0)::bigint) AS records,
+    COALESCE(g.failed, (0)::bigint) AS failed,
+    COALESCE(g.foreign_records, (0)::bigint) AS foreign_records,
+        CASE
+            WHEN ((g.last_at > 0) AND (g.last_at < '253402300800000000'::bigint)) THEN to_timestamp((((g.last_at)::numeric / 1000000.0))::double precision)
+            ELSE NULL::timestamp with time zone
+        END AS last_measured_at
+   FROM (session e
+     LEFT JOIN ( SELECT m.session_id,
+            count(*) AS records,
+            count(
+                CASE
+                    WHEN (m.status = 1) THEN 1
+                    ELSE NULL::integer
+                END) AS failed,
+            count(
+                CASE
+                    WHEN (s.trust = 0) THEN 1
+                    ELSE NULL::integer
+                END) AS foreign_records,
+            max(m.measured_at) AS last_at
+           FROM (measurement m
+             JOIN source s ON ((s.id = m.source_id)))
+          GROUP BY m.session_id) g ON ((g.session_id = e.id)));
+v_tasks:  SELECT w.id AS workload_id,
+    w.name AS workload,
+    t.id AS target_id,
+    TRIM(BOTH FROM ((t.kind || ' '::text) || COALESCE(NULLIF((tunedb_json(convert_to(t.config, 'UTF8'::name)) ->> 'model'::text), ''::text), t.architecture))) AS target,
+    w.family,
+    tunedb_json(convert_to(w.arguments, 'UTF8'::name)) AS arguments,
+    w.flops,
+    g.records,
+    g.failed,
+    g.foreign_records,
+    g.served,
+    g.best AS best_seconds,
+        CASE
+            WHEN ((g.best > (0.000000000001)::double precision) AND (w.flops < ('1000000000000000000000000000000'::numeric)::double precision)) THEN ((w.flops / g.best) / ('1000000000'::numeric)::double precision)
+            ELSE NULL::double precision
+        END AS best_gflops,
+        CASE
+            WHEN ((g.first_at > 0) AND (g.first_at < '253402300800000000'::bigint)) THEN to_timestamp((((g.first_at)::numeric / 1000000.0))::double precision)
+            ELSE NULL::timestamp with time zone
+        END AS first_measured_at,
+        CASE
+            WHEN ((g.last_at > 0) AND (g.last_at < '253402300800000000'::bigint)) THEN to_timestamp((((g.last_at)::numeric / 1000000.0))::double precision)
+            ELSE NULL::timestamp with time zone
+        END AS last_measured_at
+   FROM ((( SELECT m.workload_id,
+            m.target_id,
+            count(*) AS records,
+            count(
+                CASE
+                    WHEN (m.status = 1) THEN 1
+                    ELSE NULL::integer
+                END) AS failed,
+            count(
+                CASE
+                    WHEN (s.trust = 0) THEN 1
+                    ELSE NULL::integer
+                END) AS foreign_records,
+            count(
+                CASE
+                    WHEN (m.served = 1) THEN 1
+                    ELSE NULL::integer
+                END) AS served,
+            min(
+                CASE
+                    WHEN (m.served = 1) THEN m.mean
+                    ELSE NULL::double precision
+                END) AS best,
+            min(
+                CASE
+                    WHEN (m.measured_at > 0) THEN m.measured_at
+                    ELSE NULL::bigint
+                END) AS first_at,
+            max(m.measured_at) AS last_at
+           FROM (measurement m
+             JOIN source s ON ((s.id = m.source_id)))
+          GROUP BY m.workload_id, m.target_id) g
+     JOIN workload w ON ((w.id = g.workload_id)))
+     JOIN target t ON ((t.id = g.target_id)));
 
 -- functions
 CREATE OR REPLACE FUNCTION public.tunedb_guard_account()
@@ -503,6 +881,18 @@ BEGIN
     AND t.store = ANY (stores) AND t.subject <> 'aliases');
 END $function$
 
+CREATE OR REPLACE FUNCTION public.tunedb_json(value bytea)
+ RETURNS json
+ LANGUAGE plpgsql
+ IMMUTABLE
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+BEGIN
+  RETURN convert_from(value, 'UTF8')::json;
+EXCEPTION WHEN data_exception THEN
+  RETURN NULL;
+END $function$
+
 CREATE OR REPLACE FUNCTION public.tunedb_may_speak(key text)
  RETURNS boolean
  LANGUAGE plpgsql
@@ -561,6 +951,32 @@ BEGIN
     RETURN CASE WHEN abs(given) <= abs(total) THEN given ELSE 0 END;
   END IF;
   RETURN total / (size / 8);
+END $function$
+
+CREATE OR REPLACE FUNCTION public.tunedb_numbers(value bytea)
+ RETURNS json
+ LANGUAGE plpgsql
+ IMMUTABLE
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  numbers bigint[] := ARRAY[]::bigint[];
+  number bigint := 0;
+  shift integer := 0;
+  byte integer;
+BEGIN
+  FOR place IN 0 .. length(value) - 1 LOOP
+    byte := get_byte(value, place);
+    number := number | ((byte & 127)::bigint << shift);
+    IF byte < 128 THEN
+      numbers := numbers || number;
+      number := 0;
+      shift := 0;
+    ELSE
+      shift := shift + 7;
+    END IF;
+  END LOOP;
+  RETURN to_json(numbers);
 END $function$
 
 CREATE OR REPLACE FUNCTION public.tunedb_stop_serving()

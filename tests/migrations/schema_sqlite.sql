@@ -1,3 +1,245 @@
+CREATE VIEW v_best AS
+SELECT
+    w.id AS workload_id,
+    w.name AS workload,
+    t.id AS target_id,
+    trim(t.kind || ' ' || coalesce(nullif((SELECT value FROM json_each(t.config) WHERE key = 'model'), ''), t.architecture)) AS target,
+    w.family AS family,
+    w.arguments AS arguments,
+    w.flops AS flops,
+    m.id AS record_id,
+    m.mean AS mean_seconds,
+    CASE WHEN m.mean > 1e-12 AND w.flops < 1e30 THEN w.flops / m.mean / 1e9 END AS gflops,
+    CASE WHEN m.measured_at > 0 THEN strftime('%Y-%m-%d %H:%M:%S', m.measured_at / 1000000, 'unixepoch') || printf('.%06d', m.measured_at % 1000000) END AS measured_at,
+    s.name AS source,
+    CASE s.trust WHEN 2 THEN 'own' WHEN 1 THEN 'verified' ELSE 'foreign' END AS trust,
+    CASE
+        WHEN w.format = 'ansor-key' THEN (
+        WITH RECURSIVE number(place, byte, low, shift) AS (
+            SELECT 1, (instr('0123456789ABCDEF', substr(hex(substr(p.decisions, 1, 1)), 1, 1)) - 1) * 16 + instr('0123456789ABCDEF', substr(hex(substr(p.decisions, 1, 1)), 2, 1)) - 1, 0, 0 WHERE length(p.decisions) > 0
+            UNION ALL
+            SELECT place + 1, (instr('0123456789ABCDEF', substr(hex(substr(p.decisions, place + 1, 1)), 1, 1)) - 1) * 16 + instr('0123456789ABCDEF', substr(hex(substr(p.decisions, place + 1, 1)), 2, 1)) - 1,
+                CASE WHEN byte < 128 THEN 0 ELSE low + ((byte & 127) << shift) END,
+                CASE WHEN byte < 128 THEN 0 ELSE shift + 7 END
+            FROM number WHERE place < length(p.decisions)
+        )
+        SELECT '[' || coalesce(group_concat(value), '') || ']' FROM (
+            SELECT low + (byte << shift) AS value FROM number WHERE byte < 128 ORDER BY place
+        )
+    )
+        WHEN w.format IN ('tvm-graph', 'tvm-nodes', 'metaschedule-arguments')
+            THEN (SELECT value FROM json_each(CAST(p.decisions AS TEXT)) WHERE key = 0)
+        ELSE CAST(p.decisions AS TEXT) END AS decisions
+FROM (SELECT DISTINCT workload_id, target_id FROM measurement WHERE served = 1) AS g
+JOIN measurement AS m ON m.id = (
+    SELECT b.id FROM measurement AS b
+    WHERE b.workload_id = g.workload_id AND b.target_id = g.target_id AND b.served = 1
+    ORDER BY b.mean, b.id LIMIT 1
+)
+JOIN program AS p ON p.id = m.program_id
+JOIN workload AS w ON w.id = m.workload_id
+JOIN target AS t ON t.id = m.target_id
+JOIN source AS s ON s.id = m.source_id;
+
+CREATE VIEW v_failures AS
+SELECT
+    m.id AS record_id,
+    w.id AS workload_id,
+    w.name AS workload,
+    t.id AS target_id,
+    trim(t.kind || ' ' || coalesce(nullif((SELECT value FROM json_each(t.config) WHERE key = 'model'), ''), t.architecture)) AS target,
+    coalesce(f.kind, 'unknown') AS kind,
+    coalesce(f.phase, 'unknown') AS phase,
+    f.message AS message,
+    f.seconds AS seconds,
+    CASE WHEN m.measured_at > 0 THEN strftime('%Y-%m-%d %H:%M:%S', m.measured_at / 1000000, 'unixepoch') || printf('.%06d', m.measured_at % 1000000) END AS measured_at,
+    m.session_id AS session_id,
+    s.name AS source,
+    CASE s.trust WHEN 2 THEN 'own' WHEN 1 THEN 'verified' ELSE 'foreign' END AS trust,
+    EXISTS (
+        SELECT 1 FROM retraction AS r
+        WHERE r.digest IN (m.digest, s.digest, e.digest) AND r.subject <> 'aliases'
+            AND r.store IN (s.store, (SELECT value FROM meta WHERE key = 'store'))
+    ) AS retracted
+FROM measurement AS m
+JOIN program AS p ON p.id = m.program_id
+JOIN workload AS w ON w.id = m.workload_id
+JOIN target AS t ON t.id = m.target_id
+JOIN source AS s ON s.id = m.source_id
+LEFT JOIN session AS e ON e.id = m.session_id
+LEFT JOIN failure AS f ON f.id = coalesce(
+        (SELECT max(x.id) FROM failure AS x
+        WHERE x.measurement_id = m.id AND x.source_id = m.source_id),
+        (SELECT max(x.id) FROM failure AS x
+        WHERE x.measurement_id = m.id AND EXISTS (
+            SELECT 1 FROM source AS o WHERE o.id = x.source_id AND o.trust >= 1
+                AND NOT EXISTS (
+                    SELECT 1 FROM retraction AS r
+                    WHERE r.digest = o.digest AND r.subject <> 'aliases'
+                        AND r.store IN (o.store, (SELECT value FROM meta WHERE key = 'store'))
+                )
+        ))
+    )
+WHERE f.id IS NOT NULL OR m.status = 1;
+
+CREATE VIEW v_launches AS
+SELECT
+    l.id AS launch_id,
+    m.id AS record_id,
+    w.id AS workload_id,
+    w.name AS workload,
+    t.id AS target_id,
+    trim(t.kind || ' ' || coalesce(nullif((SELECT value FROM json_each(t.config) WHERE key = 'model'), ''), t.architecture)) AS target,
+    l.kernel AS kernel,
+    l.number AS number,
+    l.threads AS threads,
+    '[' || l.block_x || ',' || l.block_y || ',' || l.block_z || ']' AS block,
+    '[' || l.grid_x || ',' || l.grid_y || ',' || l.grid_z || ']' AS grid,
+    l.registers AS registers,
+    l.static_shared AS static_shared_bytes,
+    l.dynamic_shared AS dynamic_shared_bytes,
+    l.seconds AS seconds,
+    c.tool AS tool,
+    c.counters AS counters,
+    s.name AS source,
+    CASE s.trust WHEN 2 THEN 'own' WHEN 1 THEN 'verified' ELSE 'foreign' END AS trust,
+    EXISTS (
+        SELECT 1 FROM retraction AS r
+        WHERE r.digest IN (m.digest, s.digest, e.digest) AND r.subject <> 'aliases'
+            AND r.store IN (s.store, (SELECT value FROM meta WHERE key = 'store'))
+    ) AS retracted
+FROM launch AS l
+JOIN measurement AS m ON m.id = l.measurement_id
+JOIN workload AS w ON w.id = m.workload_id
+JOIN target AS t ON t.id = m.target_id
+JOIN source AS s ON s.id = l.source_id
+LEFT JOIN session AS e ON e.id = m.session_id
+LEFT JOIN counter_set AS c ON c.id = l.counter_set_id
+WHERE (
+        l.source_id = m.source_id
+        OR EXISTS (
+            SELECT 1 FROM source AS o WHERE o.id = l.source_id AND o.trust >= 1
+                AND NOT EXISTS (
+                    SELECT 1 FROM retraction AS r
+                    WHERE r.digest = o.digest AND r.subject <> 'aliases'
+                        AND r.store IN (o.store, (SELECT value FROM meta WHERE key = 'store'))
+                )
+        )
+        AND NOT EXISTS (
+            SELECT 1 FROM launch AS x
+            WHERE x.measurement_id = m.id AND x.source_id = m.source_id
+        )
+    );
+
+CREATE VIEW v_records AS
+SELECT
+    m.id AS record_id,
+    lower(hex(m.digest)) AS digest,
+    w.id AS workload_id,
+    w.name AS workload,
+    t.id AS target_id,
+    trim(t.kind || ' ' || coalesce(nullif((SELECT value FROM json_each(t.config) WHERE key = 'model'), ''), t.architecture)) AS target,
+    CASE m.status WHEN 0 THEN 'ok' WHEN 1 THEN 'failed' ELSE 'unmeasured' END AS status,
+    CASE WHEN m.status = 0 THEN m.mean END AS mean_seconds,
+    length(m.run_secs) / 8 AS repeats,
+    m.all_cost AS trial_seconds,
+    CASE WHEN m.measured_at > 0 THEN strftime('%Y-%m-%d %H:%M:%S', m.measured_at / 1000000, 'unixepoch') || printf('.%06d', m.measured_at % 1000000) END AS measured_at,
+    m.session_id AS session_id,
+    s.name AS source,
+    CASE s.trust WHEN 2 THEN 'own' WHEN 1 THEN 'verified' ELSE 'foreign' END AS trust,
+    m.served = 1 AS served,
+    EXISTS (
+        SELECT 1 FROM retraction AS r
+        WHERE r.digest IN (m.digest, s.digest, e.digest) AND r.subject <> 'aliases'
+            AND r.store IN (s.store, (SELECT value FROM meta WHERE key = 'store'))
+    ) AS retracted,
+    coalesce(m.origin, 'unknown') AS origin,
+    p.id AS program_id,
+    lower(hex(p.digest)) AS program,
+    nullif(lower(hex(m.donor)), '') AS donor,
+    CASE
+        WHEN w.format = 'ansor-key' THEN (
+        WITH RECURSIVE number(place, byte, low, shift) AS (
+            SELECT 1, (instr('0123456789ABCDEF', substr(hex(substr(p.decisions, 1, 1)), 1, 1)) - 1) * 16 + instr('0123456789ABCDEF', substr(hex(substr(p.decisions, 1, 1)), 2, 1)) - 1, 0, 0 WHERE length(p.decisions) > 0
+            UNION ALL
+            SELECT place + 1, (instr('0123456789ABCDEF', substr(hex(substr(p.decisions, place + 1, 1)), 1, 1)) - 1) * 16 + instr('0123456789ABCDEF', substr(hex(substr(p.decisions, place + 1, 1)), 2, 1)) - 1,
+                CASE WHEN byte < 128 THEN 0 ELSE low + ((byte & 127) << shift) END,
+                CASE WHEN byte < 128 THEN 0 ELSE shift + 7 END
+            FROM number WHERE place < length(p.decisions)
+        )
+        SELECT '[' || coalesce(group_concat(value), '') || ']' FROM (
+            SELECT low + (byte << shift) AS value FROM number WHERE byte < 128 ORDER BY place
+        )
+    )
+        WHEN w.format IN ('tvm-graph', 'tvm-nodes', 'metaschedule-arguments')
+            THEN (SELECT value FROM json_each(CAST(p.decisions AS TEXT)) WHERE key = 0)
+        ELSE CAST(p.decisions AS TEXT) END AS decisions
+FROM measurement AS m
+JOIN program AS p ON p.id = m.program_id
+JOIN workload AS w ON w.id = m.workload_id
+JOIN target AS t ON t.id = m.target_id
+JOIN source AS s ON s.id = m.source_id
+LEFT JOIN session AS e ON e.id = m.session_id;
+
+CREATE VIEW v_sessions AS
+SELECT
+    e.id AS session_id,
+    e.key AS session,
+    CASE WHEN e.started_at > 0 THEN strftime('%Y-%m-%d %H:%M:%S', e.started_at / 1000000, 'unixepoch') || printf('.%06d', e.started_at % 1000000) END AS started_at,
+    (SELECT value FROM json_each(e.fingerprint) WHERE key = 'cpu') AS cpu,
+    (SELECT value FROM json_each(e.fingerprint) WHERE key = 'gpu') AS gpu,
+    (SELECT value FROM json_each(e.fingerprint) WHERE key = 'cores' AND type = 'integer') AS cores,
+    (SELECT value FROM json_each(e.fingerprint) WHERE key = 'threads' AND type = 'integer') AS threads,
+    (SELECT value FROM json_each(e.fingerprint) WHERE key = 'os') AS os,
+    (SELECT value FROM json_each(e.fingerprint) WHERE key = 'tvm') AS tvm_version,
+    (SELECT value FROM json_each(e.fingerprint) WHERE key = 'tunedb') AS tunedb_version,
+    coalesce(g.records, 0) AS records,
+    coalesce(g.failed, 0) AS failed,
+    coalesce(g.foreign_records, 0) AS foreign_records,
+    CASE WHEN g.last_at > 0 THEN strftime('%Y-%m-%d %H:%M:%S', g.last_at / 1000000, 'unixepoch') || printf('.%06d', g.last_at % 1000000) END AS last_measured_at
+FROM session AS e
+LEFT JOIN (
+    SELECT m.session_id,
+        count(*) AS records,
+        count(CASE WHEN m.status = 1 THEN 1 END) AS failed,
+        count(CASE WHEN s.trust = 0 THEN 1 END) AS foreign_records,
+        max(m.measured_at) AS last_at
+    FROM measurement AS m JOIN source AS s ON s.id = m.source_id
+    GROUP BY m.session_id
+) AS g ON g.session_id = e.id;
+
+CREATE VIEW v_tasks AS
+SELECT
+    w.id AS workload_id,
+    w.name AS workload,
+    t.id AS target_id,
+    trim(t.kind || ' ' || coalesce(nullif((SELECT value FROM json_each(t.config) WHERE key = 'model'), ''), t.architecture)) AS target,
+    w.family AS family,
+    w.arguments AS arguments,
+    w.flops AS flops,
+    g.records AS records,
+    g.failed AS failed,
+    g.foreign_records AS foreign_records,
+    g.served AS served,
+    g.best AS best_seconds,
+    CASE WHEN g.best > 1e-12 AND w.flops < 1e30 THEN w.flops / g.best / 1e9 END AS best_gflops,
+    CASE WHEN g.first_at > 0 THEN strftime('%Y-%m-%d %H:%M:%S', g.first_at / 1000000, 'unixepoch') || printf('.%06d', g.first_at % 1000000) END AS first_measured_at,
+    CASE WHEN g.last_at > 0 THEN strftime('%Y-%m-%d %H:%M:%S', g.last_at / 1000000, 'unixepoch') || printf('.%06d', g.last_at % 1000000) END AS last_measured_at
+FROM (
+    SELECT m.workload_id, m.target_id,
+        count(*) AS records,
+        count(CASE WHEN m.status = 1 THEN 1 END) AS failed,
+        count(CASE WHEN s.trust = 0 THEN 1 END) AS foreign_records,
+        count(CASE WHEN m.served = 1 THEN 1 END) AS served,
+        min(CASE WHEN m.served = 1 THEN m.mean END) AS best,
+        min(CASE WHEN m.measured_at > 0 THEN m.measured_at END) AS first_at,
+        max(m.measured_at) AS last_at
+    FROM measurement AS m JOIN source AS s ON s.id = m.source_id
+    GROUP BY m.workload_id, m.target_id
+) AS g
+JOIN workload AS w ON w.id = g.workload_id
+JOIN target AS t ON t.id = g.target_id;
+
 CREATE TABLE account (
     store TEXT NOT NULL,
     role TEXT NOT NULL,

@@ -1,10 +1,10 @@
 """Opening of foreign SQLite files, so that they can neither be changed nor do any harm.
 
-Every table must have exactly the definition of a revision that this tunedb knows: a view in the
-place of a table can compute for ever, a trigger or a generated column can call functions. The
-remaining dangers are wrong content, which :mod:`tunedb.exchange.verify` finds, and slow or large
-files: here the time of each statement and the size of each value are bounded
-(sqlite.org/security.html).
+Every table, index and view must have exactly the definition of a revision that this tunedb knows:
+a view in the place of a table can compute for ever, a trigger or a generated column can call
+functions. Nothing here reads a view. The remaining dangers are wrong content, which
+:mod:`tunedb.exchange.verify` finds, and slow or large files: here the time of each statement and
+the size of each value are bounded (sqlite.org/security.html).
 
 A file is never attached to ours, never written and never upgraded. A file that its owner is writing
 is read in its WAL mode, as by everybody else.
@@ -29,10 +29,11 @@ from ..storage.engine import BUSY_TIMEOUT_S, converted_errors, file_uri
 from ..system.files import require_regular, require_regular_logs
 from ..system.one_line import printable
 
-# ---- Definitions of tables and indexes, for comparison with a file -------------------------------
+# ---- Definitions of tables, indexes and views, for comparison with a file ------------------------
 
-#: Digests of the definitions of each table or index, by the revision that introduced them; None if
-#: it was removed. ``python tests/exchange/test_foreign.py`` prints them; a test checks them.
+#: Digests of the definitions of each table, index or view, by the revision that introduced them;
+#: None if it was removed. ``python tests/exchange/test_foreign.py`` prints them; a test checks
+#: them.
 DEFINITIONS: dict[str, tuple[tuple[str, str | None], ...]] = {
     "account": (("0007", "b8af3b704836bd37e5e2c7ea5e69fa59"),),
     "alembic_version": (("0001", "f36ba38fdd826aac6646ff6d5b38503f"),),
@@ -82,6 +83,12 @@ DEFINITIONS: dict[str, tuple[tuple[str, str | None], ...]] = {
     "source": (("0001", "902779729b0e47bf258efb384fbd54bb"),),
     "tail": (("0001", "4c96aed491e7cde94752d854acdceeca"),),
     "target": (("0001", "102da0920d92d562722617df9ee0c094"),),
+    "v_best": (("0009", "ce66eb197b57c79232805da325d81d80"),),
+    "v_failures": (("0009", "ab96ea818ca27508916adaeeabbe5bd2"),),
+    "v_launches": (("0009", "a0ca66c8557fb26db671e5eeea4f8a4a"),),
+    "v_records": (("0009", "2497086ba0f4611568f7daf4493ffcd6"),),
+    "v_sessions": (("0009", "affa311583e0c25e7391239c007f8bc8"),),
+    "v_tasks": (("0009", "abb038f723d582e065a4c46abdb611fb"),),
     "watermark": (
         ("0004", "8bfbe3ed08db0489c78d54e4abeb83c3"),
         ("0005", "441510190c8ed2b1f303c4df98389667"),
@@ -95,6 +102,8 @@ DEFINITIONS: dict[str, tuple[tuple[str, str | None], ...]] = {
         ("0006", "fc2433aa531364fd1379a86a77e7a41d"),
     ),
 }
+
+_KNOWN_DEFINITIONS = {digest for steps in DEFINITIONS.values() for _, digest in steps}
 
 _SPACE = re.compile(r"[ \t\r\n]+")
 _AROUND = re.compile(r" ?([(),]) ?")
@@ -110,7 +119,7 @@ def definition(kind: str, name: str, table: str, sql: str) -> str:
 
 
 def objects_of(revision: str) -> dict[str, str]:
-    """Return the definition digests of a revision's tables and indexes, by name."""
+    """Return the definition digests of a revision's tables, indexes and views, by name."""
     applied = schema.REVISIONS[: schema.REVISIONS.index(revision) + 1]
     objects: dict[str, str] = {}
     for name, steps in DEFINITIONS.items():
@@ -363,7 +372,7 @@ def _revision(connection: sqlite3.Connection, watch: Watch, where: str) -> str:
     cursor.close()
     if len(rows) > limits.FOREIGN_OBJECTS:
         raise SchemaError(
-            f"{where}: more than {limits.FOREIGN_OBJECTS} tables and indexes, "
+            f"{where}: more than {limits.FOREIGN_OBJECTS} tables, indexes and views, "
             "more than any tunedb database; it is not read"
         )
     objects = _objects(rows, where)
@@ -383,7 +392,7 @@ def _revision(connection: sqlite3.Connection, watch: Watch, where: str) -> str:
 
 
 def _objects(rows: Sequence[tuple[Any, ...]], where: str) -> dict[str, str]:
-    """Return the definition digests of a file's tables and indexes, by name."""
+    """Return the definition digests of a file's tables, indexes and views, by name."""
     objects: dict[str, str] = {}
     for stated_kind, name, table, root, sql in rows:
         if not all(isinstance(value, str) for value in (stated_kind, name, table)):
@@ -398,7 +407,7 @@ def _objects(rows: Sequence[tuple[Any, ...]], where: str) -> dict[str, str]:
         if name in objects:
             raise SchemaError(f"{where}: it defines {printable(name)} twice; it is not read")
         objects[name] = definition(kind, name, table, sql if isinstance(sql, str) else "")
-        if kind not in ("table", "index"):
+        if kind not in ("table", "index") and objects[name] not in _KNOWN_DEFINITIONS:
             raise SchemaError(
                 f"{where}: its {printable(name)} is a {printable(kind)}, which tunedb databases "
                 "lack; it is not read"

@@ -146,6 +146,14 @@ class Database:
         except UnreachableError as error:
             return self._retry_read(error, lambda reader: reader.execute(statement).all())
 
+    def plain(self, sql: str) -> Sequence[Any]:
+        """Return all rows of a statement given as SQL."""
+        try:
+            with self.lock, converted_errors(self.location):
+                return self.reader().exec_driver_sql(sql).all()
+        except UnreachableError as error:
+            return self._retry_read(error, lambda reader: reader.exec_driver_sql(sql).all())
+
     def _retry_read(
         self, error: UnreachableError, read: Callable[[Connection], Sequence[Any]]
     ) -> Sequence[Any]:

@@ -152,6 +152,11 @@ class Records:
             No workload or target matches a text.
         UsageError
             `k` is negative.
+
+        Examples
+        --------
+        >>> store.records.top_k("matmul", "llvm", k=2)
+        [Record(1, 'matmul_0' for llvm, 0.001 s, from 'own')]
         """
         if k < 0:
             raise UsageError(f"k must not be negative, got {k}")
@@ -162,10 +167,10 @@ class Records:
         return [self.get(i) for i in self._answers.best_ids(workload_ids, target_ids, k)]
 
     def _workload_ids(self, workload: AnyWorkloads) -> list[int]:
-        return _ids(workload, self._lookup.require_workloads)
+        return ids_of(workload, self._lookup.require_workloads)
 
     def _target_ids(self, target: AnyTargets) -> list[int]:
-        return _ids(target, self._lookup.require_targets)
+        return ids_of(target, self._lookup.require_targets)
 
     def best(self, workload: AnyWorkloads, target: AnyTargets | None = None) -> Record | None:
         """Return the best record of workloads.
@@ -184,6 +189,11 @@ class Records:
         ------
         NotFoundError
             No workload or target matches a text.
+
+        Examples
+        --------
+        >>> store.records.best("matmul").mean
+        0.001
         """
         return next(iter(self.top_k(workload, target, 1)), None)
 
@@ -244,6 +254,11 @@ class Records:
         ------
         NotFoundError
             No workload or target matches a text.
+
+        Examples
+        --------
+        >>> [record.measurement.status.name for record in store.records.iterate("matmul")]
+        ['OK', 'FAILED']
         """
         statement = st.record_query().order_by(_m.id).limit(_PAGE)
         if workload is not None:
@@ -320,6 +335,11 @@ class Records:
         -------
         dict
             Name of a :class:`FailureKind` → number of measurements.
+
+        Examples
+        --------
+        >>> store.records.failures()
+        {'timeout': 1}
         """
         rows = self._db.select(
             select(_f.kind, func.count(_f.measurement_id.distinct()))
@@ -364,7 +384,7 @@ class Records:
         ]
 
 
-def _ids(rows: AnyWorkloads | AnyTargets, find: Callable[[str], list[int]]) -> list[int]:
+def ids_of(rows: AnyWorkloads | AnyTargets, find: Callable[[str], list[int]]) -> list[int]:
     """Return the ids of rows that a caller names by id, text or summary."""
     if isinstance(rows, str):
         return find(rows)

@@ -159,6 +159,11 @@ class Sessions:
         Returns
         -------
         list of int
+
+        Examples
+        --------
+        >>> store.sessions.find("session-0")
+        [1]
         """
         return self._lookup.sessions(text)
 

@@ -122,24 +122,6 @@ class Sources:
             for row in self._db.select(statement)
         ]
 
-    def counts(self) -> list[tuple[Source, int]]:
-        """Return all sources with their numbers of records.
-
-        Returns
-        -------
-        list of (Source, int)
-        """
-        t = schema.source.c
-        rows = self._db.select(
-            select(t.name, t.kind, t.trust, func.count(_m.id).label("records"))
-            .select_from(schema.source.outerjoin(schema.measurement, _m.source_id == t.id))
-            .group_by(t.id, t.name, t.kind, t.trust)
-            .order_by(t.id)
-        )
-        return [
-            (Source(row.name, SourceKind(row.kind), Trust(row.trust)), row.records) for row in rows
-        ]
-
     def summaries(self) -> list[SourceRow]:
         """Return all sources with their statistics, in order of ids; reads all records.
 

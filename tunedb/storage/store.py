@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from sqlalchemy import func, select
 from sqlalchemy.engine import URL
@@ -28,6 +28,7 @@ from .. import limits
 from ..errors import StorageError
 from ..records import Status
 from ..results import Counts
+from ..system.notebook import facts_html
 from . import approval, guards, schema, versions
 from .answers import Answers
 from .batches import Batches
@@ -53,15 +54,19 @@ from .network_filesystem import refuse_network_file
 from .programs import Programs
 from .pruning import Pruning
 from .quarantine import Quarantine
-from .records import Records
+from .records import AnyTargets, AnyWorkloads, Records
 from .retractions import is_retracted
 from .rows import Rows
 from .sessions import Runs, Sessions
 from .sources import Provenance, Sources
+from .tables import TableName, Tables
 from .targets import Targets
 from .training import Training
 from .trust import TrustControl
 from .workloads import Workloads
+
+if TYPE_CHECKING:
+    from .arrow import Table
 
 _log = logging.getLogger("tunedb")
 
@@ -161,6 +166,7 @@ class Store:
         self.features = Features(db, rows, self.programs)
         self.models = Models(db)
         self.launches = Launches(db, loader, self.batches)
+        self._tables = Tables(db, self.lookup, self.programs)
         self.quarantine = Quarantine(db, loader, self.batches)
         self.trust = TrustControl(db, loader, self.batches, self.answers, self.sources)
         self.records = Records(
@@ -186,6 +192,12 @@ class Store:
 
     def __repr__(self) -> str:
         return f"Store({self.location!r})"
+
+    def _repr_html_(self) -> str:
+        counts = self.counts()
+        names = ("workloads", "targets", "programs", "measurements", "failed", "retracted")
+        facts = [(name, getattr(counts, name)) for name in (*names, "sessions", "sources")]
+        return facts_html(self.location, facts)
 
     def _approve(self) -> None:
         """Approve the new database."""
@@ -241,8 +253,61 @@ class Store:
         """
         return self._db.meta()
 
+    def table(
+        self,
+        name: TableName,
+        workload: AnyWorkloads | None = None,
+        target: AnyTargets | None = None,
+        *,
+        feature_set: str | None = None,
+        wide: bool = False,
+    ) -> Table:
+        """Return rows as columns, for pandas, polars, DuckDB and pyarrow.
+
+        docs/tables.md has the columns of each table, with their types and units.
+
+        Parameters
+        ----------
+        name : str
+            ``records``, ``best``, ``failures``, ``tasks``, ``workloads``, ``sessions``,
+            ``features`` or ``launches``.
+        workload, target
+            Only rows of these workloads and targets, as for :meth:`Records.top_k`; None for all.
+        feature_set : str or None
+            Feature set of the table ``features``, in its latest version; None for the only one.
+        wide : bool
+            In the table ``features``, one column ``features.NAME`` for each feature.
+
+        Returns
+        -------
+        Table
+            Has ``__arrow_c_stream__``, ``to_pandas()`` and ``to_polars()``.
+
+        Raises
+        ------
+        NotFoundError
+            No workload, target or feature set has that name.
+        UsageError
+            There is no such table, or it has no such selection.
+
+        Examples
+        --------
+        >>> records = store.table("records", "matmul")
+        >>> records
+        <table records: 2 rows, 21 columns>
+        >>> records.to_pandas().groupby("status").mean_seconds.min()["ok"].item()
+        0.001
+        """
+        return self._tables.read(name, workload, target, feature_set, wide=wide)
+
     def counts(self) -> Counts:
-        """Return the number of rows of each kind."""
+        """Return the number of rows of each kind.
+
+        Examples
+        --------
+        >>> store.counts().measurements
+        2
+        """
         names = (
             *("workload", "target", "sketch", "tail", "program", "measurement"),
             *("session", "source", "quarantine", "launch"),

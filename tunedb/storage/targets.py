@@ -100,6 +100,11 @@ class Targets:
         ------
         UsageError
             The text begins as JSON and is none.
+
+        Examples
+        --------
+        >>> store.targets.find("llvm")
+        [Target(1, 'llvm skylake 1 cores', 2 records, 1 workloads)]
         """
         ids = None if text is None else self._lookup.targets(text)
         statement = (

@@ -164,6 +164,11 @@ class Workloads:
         -------
         list of WorkloadSummary
             :class:`Records` takes them where it takes ids. Reads all measurements.
+
+        Examples
+        --------
+        >>> store.workloads.find("matmul")
+        [Workload(1, 'matmul_0', 2 records, best 0.001 s)]
         """
         if not text and family is None:
             return self._summaries(None)

@@ -10,6 +10,7 @@ from ....json_checks import parse_json
 from ....records import Origin
 from ....results import Record
 from ....storage.network_runs import NetworkRun
+from ....system.notebook import rows_html
 from ..database.database import Database
 from .progress import Costs, TaskProgress, total_seconds
 
@@ -121,6 +122,15 @@ class TuningResult:
     def __repr__(self) -> str:
         tasks, seconds = len(self.tasks), round(self.seconds, 1)
         return f"TuningResult(tasks={tasks}, trials={self.trials}, seconds={seconds})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (task.name, task.calls, task.progress.trials, task.seconds, task.origin, task.problem)
+            for task in self.tasks
+        ]
+        title = f"{self.trials:,} trials in {self.seconds:.1f} s for {self.target}"
+        names = ("task", "calls", "trials", "best (s)", "origin", "problem")
+        return rows_html(title, names, rows, len(rows))
 
     @property
     def latency(self) -> float | None:

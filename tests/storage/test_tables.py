@@ -1,0 +1,343 @@
+"""Tables: what pandas, polars, DuckDB and pyarrow read is what the database holds."""
+
+import json
+
+import duckdb
+import numpy as np
+import orjson
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from builders import FOREIGN, OWN, make_measurement, make_target, make_workload
+from every_kind import measurements
+from fake_sets import Steps
+from hypothesis import given
+from hypothesis import strategies as st
+from raising import raises_line
+
+from tunedb.errors import NotFoundError, StorageError, UsageError
+from tunedb.launches import CounterSet, Launch
+from tunedb.records import Measurement, Program, Trace, Trust
+from tunedb.storage import tables
+from tunedb.storage._lists import FIRST, LIST, PACKED, split_lists
+from tunedb.storage.store import Store
+
+#: The public contract (docs/tables.md): type of Arrow by type of a column.
+ARROW = {
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "bool": pa.bool_(),
+    "time": pa.timestamp("us", "UTC"),
+    "text": pa.string(),
+    "texts": pa.list_(pa.string()),
+    "floats": pa.list_(pa.float64()),
+    "vector": pa.list_(pa.float32(), 2),
+}
+FROM_VIEWS = ("best", "failures", "tasks", "sessions", "launches", "records")
+
+
+@pytest.fixture
+def store(store_url):
+    with Store(store_url) as store:
+        store.records.add(measurements(), OWN)
+        store.trust.retract([5], "throttled")
+        counters = CounterSet("ncu", "1", "8.0", (("warps", "%"), ("x", "")))
+        evil = Launch("evil", 1, counter_set=counters, values=(0.5, float("nan")))
+        store.records.add([make_measurement(9, (1e-9,), workload=1, launches=(evil,))], FOREIGN)
+        store.features.add(Steps(), [(1, np.array([[1, 2], [3, 4]])), (2, np.ones((1, 2)))])
+        yield store
+
+
+def rows_of(table):
+    return pa.table(table).to_pylist()
+
+
+@pytest.mark.parametrize("name", tables.COLUMNS)
+def test_columns_have_their_types(store, name):
+    table = store.table(name)
+    read = pa.table(table)
+    read.validate(full=True)
+    assert len(read) == len(table) > 0
+    assert read.schema.names == [column.name for column in table.columns]
+    for field, column in zip(read.schema, tables.COLUMNS[name], strict=True):
+        assert field.type.equals(ARROW[column.type]), field
+        assert bool(column.unit) == (field.name.endswith(("seconds", "bytes", "flops"))), field
+
+
+@pytest.mark.parametrize("name", FROM_VIEWS)
+def test_tables_are_their_views(store, name):
+    names = [column.name for column in tables.COLUMNS[name] if not column.source]
+    view = store._db.plain(f"SELECT * FROM v_{name}")
+    theirs = set(view[0]._mapping) - {"repeats"}
+    assert theirs == set(names) - {"run_seconds"}
+    plain = [
+        column.name
+        for column in tables.COLUMNS[name]
+        if column.type in ("int", "float", "bool", "text") and column.name in theirs
+    ]
+
+    def comparable(rows):
+        kept = [[row[n] for n in plain] for row in rows]
+        return sorted(
+            [json.loads(v) if isinstance(v, str) and v[:1] == "[" else v for v in row]
+            for row in kept
+        )
+
+    key = plain.index("session_id") if name == "sessions" else 0
+    ours = sorted(comparable(rows_of(store.table(name))), key=lambda row: repr(row[key]))
+    assert ours == sorted(
+        comparable([row._mapping for row in view]), key=lambda row: repr(row[key])
+    )
+
+
+def test_records_have_times_and_decisions(store):
+    rows = rows_of(store.table("records"))
+    records = list(store.records.iterate())
+    for row, record in zip(rows, records, strict=True):
+        times = record.measurement.run_secs
+        assert row["run_seconds"] == (None if times is None else list(times))
+        at = row["measured_at"]
+        assert record.measurement.measured_at == (
+            0 if at is None else pd.Timestamp(at).value // 1000
+        )
+    assert [row["decisions"] for row in rows[:2]] == [["[2,[0,4]]"], ["[2,[1,4]]"]]
+    assert [row["decisions"] for row in rows[5:7]] == [["64", "300", "0"], []]
+    assert [row["trust"] for row in rows] == ["own"] * 7 + ["foreign"]
+    assert [row["served"] for row in rows] == [True, True, False, False, False, True, True, False]
+    assert [row["retracted"] for row in rows] == [False] * 4 + [True] + [False] * 3
+
+
+def test_readers_agree_with_sql(store):
+    ((count, total, best),) = store._db.plain(
+        "SELECT count(*), sum(mean_seconds), min(mean_seconds) FROM v_records WHERE served"
+    )
+    expected = (count, pytest.approx(total), best)
+    records = store.table("records")
+    frame = records.to_pandas()
+    frame = frame[frame.served].mean_seconds
+    assert (len(frame), frame.sum(), frame.min()) == expected
+    columns = records.to_polars().filter(pl.col("served"))["mean_seconds"]
+    assert (len(columns), columns.sum(), columns.min()) == expected
+    duck = duckdb.sql(
+        "SELECT count(*), sum(mean_seconds), min(mean_seconds) FROM records WHERE served"
+    )
+    assert duck.fetchall() == [expected]
+    # A second reader gets all rows again.
+    assert duckdb.sql("SELECT len(run_seconds) FROM records").fetchall()[0] == (2,)
+    assert records.to_polars()["run_seconds"].list.sum()[0] == 0.75
+
+
+def test_features_are_a_list_of_fixed_size(store):
+    rows = rows_of(store.table("features", feature_set=Steps().name))
+    assert [(row["program_id"], row["row"], row["features"]) for row in rows] == [
+        (1, 0, [1, 2]),
+        (1, 1, [3, 4]),
+        (2, 0, [1, 1]),
+    ]
+    assert store.table("features").to_polars()["features"].arr.sum().to_list() == [3, 7, 2]
+    wide = store.table("features", wide=True).to_polars()
+    names = [f"features.{name}" for name in Steps().columns]
+    assert wide.columns[-2:] == names
+    assert wide.schema[names[0]] == pl.Float32
+    assert wide.select(names).rows() == [(1, 2), (3, 4), (1, 1)]
+    assert not any(row["merged"] for row in rows)
+    assert {row["trust"] for row in rows} == {"own"}
+    with store._db.transaction() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO foreign_feature SELECT program_id, feature_set_id, source.id "
+            "FROM feature, source WHERE program_id = 2 AND trust = 0"
+        )
+    # A merged row of a program that a trusted source has measured is not usable.
+    assert len(store.table("features")) == 2
+    for source in store.sources.summaries():
+        store.trust.set(source.id, Trust.FOREIGN)
+    rows = rows_of(store.table("features"))
+    assert [(row["merged"], row["trust"]) for row in rows] == [
+        (False, "own"),
+        (False, "own"),
+        (True, "foreign"),
+    ]
+
+
+def test_launches_have_their_counters(store):
+    gemm, evil = rows_of(store.table("launches"))
+    assert (gemm["counters"], gemm["values"]) == (['["warps","%"]'], [50.0])
+    assert (evil["trust"], evil["counters"]) == ("foreign", ['["warps","%"]', '["x",""]'])
+    assert np.array_equal(evil["values"], [0.5, np.nan], equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["records", "best", "failures", "tasks", "features", "launches"])
+def test_workloads_and_targets_are_chosen(store, name):
+    everything = rows_of(store.table(name))
+    target = make_target().digest
+    for workload in (1, 2):
+        chosen = rows_of(store.table(name, workload, store.targets.id_of(target)))
+        assert repr(chosen) == repr([row for row in everything if row["workload_id"] == workload])
+    assert len(store.table(name, [], [])) == 0
+    with pytest.raises(NotFoundError, match="no workload 'conv2d'"):
+        store.table(name, "conv2d")
+
+
+def test_workloads_without_records_are_there(store):
+    store.workloads.add(make_workload(7, name="nobody"))
+    rows = rows_of(store.table("workloads"))
+    assert [(row["workload"], row["records"], row["targets"]) for row in rows] == [
+        ("matmul_1", 6, 1),
+        ("matmul", 2, 1),
+        ("nobody", 0, 0),
+    ]
+    assert rows_of(store.table("workloads", "nobody")) == rows[2:]
+
+
+def test_pages_are_joined(store, monkeypatch):
+    expected = {name: rows_of(store.table(name)) for name in tables.COLUMNS}
+    monkeypatch.setattr(tables, "_ROWS", 2)
+    monkeypatch.setattr(tables, "_PROGRAMS", 1)
+    assert repr({name: rows_of(store.table(name)) for name in tables.COLUMNS}) == repr(expected)
+
+
+def test_rows_that_come_while_a_table_is_read_have_their_names(store, monkeypatch):
+    monkeypatch.setattr(tables, "_ROWS", 4)
+    pages = store._tables._pages
+
+    def slow(*arguments):
+        for number, page in enumerate(pages(*arguments)):
+            yield page
+            if not number:
+                store.records.add([make_measurement(0, workload=50, target=50)], OWN)
+
+    monkeypatch.setattr(store._tables, "_pages", slow)
+    assert rows_of(store.table("records"))[-1]["workload"] == "matmul_50"
+
+
+def test_an_empty_database(sqlite_file):
+    with Store(sqlite_file) as store:
+        for name in set(tables.COLUMNS) - {"features"}:
+            table = store.table(name)
+            assert (len(table), len(pa.table(table)), len(table.to_polars())) == (0, 0, 0)
+        with raises_line(NotFoundError, match="no features; run: tunedb extract"):
+            store.table("features")
+
+
+def test_wrong_arguments(store):
+    for arguments, options, message in (
+        (("trials",), {}, "no table 'trials'; there are: records, best, "),
+        (("records",), {"feature_set": "x"}, "table records has no features"),
+        (("best",), {"wide": True}, "table best has no features"),
+        (("sessions", 1), {}, "a session is of no single workload"),
+        (("workloads", None, 1), {}, "read the table tasks"),
+    ):
+        with raises_line(UsageError, match=message):
+            store.table(*arguments, **options)
+    with raises_line(NotFoundError, match="no features 'x'; there are: fake.steps"):
+        store.table("features", feature_set="x")
+    with store._db.transaction() as connection:
+        connection.exec_driver_sql("UPDATE feature SET n_columns = 3 WHERE program_id = 2")
+    with raises_line(StorageError, match="do not have 2 columns"):
+        store.table("features")
+
+
+def test_missing_packages_are_named(store, monkeypatch):
+    table = store.table("records")
+    for module, convert in (("pyarrow", table.to_pandas), ("polars", table.to_polars)):
+        monkeypatch.setitem(__import__("sys").modules, module, None)
+        with raises_line(UsageError, match="run: pip install "):
+            convert()
+
+
+def test_a_damaged_row_breaks_no_table(store):
+    with store._db.transaction() as connection:
+        is_file = store._db.engine.dialect.name == "sqlite"
+        bad = "x'ff5b'" if is_file else "'\\xff5b'"
+        connection.exec_driver_sql(f"UPDATE program SET decisions = {bad} WHERE id = 1")
+        connection.exec_driver_sql("UPDATE measurement SET origin = 'dreamt' WHERE id = 2")
+        if is_file:  # the guards of a server keep such times out
+            connection.exec_driver_sql(f"UPDATE measurement SET run_secs = {bad} WHERE id = 3")
+        connection.exec_driver_sql(f"UPDATE measurement SET digest = {bad} WHERE id = 4")
+    rows = rows_of(store.table("records"))
+    assert rows[0]["decisions"] is None
+    assert rows[1]["decisions"] == ["[2,[1,4]]"]
+    assert (rows[1]["origin"], rows[2]["run_seconds"], rows[3]["digest"]) == (
+        "unknown",
+        None,
+        "ff5b",
+    )
+    assert rows[0]["run_seconds"] == [0.5, 0.25]
+
+
+# ---- The compiled kernel -------------------------------------------------------------------------
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**63 - 1)
+    | st.text('ab[]{},"\\é ', max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+def varint(number):
+    """Return a number as unsigned LEB128."""
+    parts = [number >> shift & 127 for shift in range(0, max(number.bit_length(), 1), 7)]
+    return bytes([part | 128 for part in parts[:-1]] + parts[-1:])
+
+
+def split(rows, kinds):
+    """Return what the kernel gives, as lists of texts."""
+    counts, lengths, texts = split_lists(rows, np.array(kinds, np.int8))
+    texts, lists = iter(np.frombuffer(lengths, np.int64).tolist()), []
+    data = split_lists(rows, np.array(kinds, np.int8))[2]
+    at = 0
+    for count in np.frombuffer(counts, np.int64).tolist():
+        elements = []
+        for _ in range(max(count, 0)):
+            size = next(texts)
+            elements.append(data[at : at + size])
+            at += size
+        lists.append(None if count < 0 else elements)
+    assert at == len(data)
+    return lists
+
+
+@given(st.lists(st.tuples(st.sampled_from([LIST, FIRST, PACKED]), st.lists(VALUES, max_size=4))))
+def test_the_kernel_splits_as_a_parser_does(cases):
+    rows, expected = [], []
+    for kind, values in cases:
+        if kind == PACKED:
+            numbers = [value for value in values if type(value) is int and value >= 0]
+            rows.append(b"".join(map(varint, numbers)))
+            expected.append([b"%d" % number for number in numbers])
+        else:
+            rows.append(orjson.dumps([values, 1] if kind == FIRST else values))
+            expected.append([orjson.dumps(value) for value in values])
+    assert split(rows, [kind for kind, _ in cases]) == expected
+
+
+@given(st.lists(st.tuples(st.sampled_from([LIST, FIRST, PACKED]), st.none() | st.binary())))
+def test_the_kernel_takes_any_bytes(cases):
+    lists = split([row for _, row in cases], [kind for kind, _ in cases])
+    assert len(lists) == len(cases)
+    assert (
+        split([b"", None, b"{}", b"[1", b'["\\', b"\x80", b"\xff" * 20], [LIST] * 5 + [PACKED] * 2)
+        == [None] * 7
+    )
+
+
+def test_numbers_beyond_64_bits_are_damaged():
+    assert split([b"\xff" * 8 + b"\x7f", b"\xff" * 9 + b"\x01"], [PACKED] * 2) == [
+        [b"%d" % (2**63 - 1)],
+        None,
+    ]
+
+
+def test_decisions_of_other_tools():
+    """Knobs and parameters are lists of any values."""
+    with Store(":memory:") as store:
+        workload = make_workload(1)
+        program = Program(workload, make_target(), Trace(b"[[1]]", None, b'[[[1,"a"]],[],[]]'))
+        store.records.add([Measurement(program, (1.0,))], OWN)
+        assert rows_of(store.table("records"))[0]["decisions"] == ['[1,"a"]']

@@ -1,0 +1,156 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The elements of many stored decisions as texts, compiled: a table has millions of them."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
+
+#: Kinds of rows: numbers as LEB128, a JSON list, a JSON list whose first element is the list.
+PACKED, LIST, FIRST = 0, 1, 2
+
+
+cdef class _Buffer:
+    """Bytes that grow."""
+
+    cdef char* data
+    cdef Py_ssize_t size, room
+
+    def __dealloc__(self):
+        free(self.data)
+
+    cdef int put(self, const char* source, Py_ssize_t length) except -1:
+        cdef char* larger
+        cdef Py_ssize_t room
+        if self.size + length > self.room:
+            room = 2 * (self.size + length) + 4096
+            larger = <char*>realloc(self.data, room)
+            if larger == NULL:
+                raise MemoryError
+            self.data, self.room = larger, room
+        if length:
+            memcpy(self.data + self.size, source, length)
+        self.size += length
+        return 0
+
+
+cdef int _put_length(_Buffer lengths, Py_ssize_t length) except -1:
+    cdef long long value = length
+    return lengths.put(<const char*>&value, sizeof(value))
+
+
+cdef Py_ssize_t _split_json(
+    const char* at, const char* end, int level, _Buffer texts, _Buffer lengths
+) except -2:
+    """Append the elements of a list; return their number, or -1 if the row is no list."""
+    cdef Py_ssize_t count = 0
+    cdef int depth = level
+    cdef bint in_text = False
+    cdef const char* start
+    if end - at < 2 or at[0] != b"[" or end[-1] != b"]":
+        return -1
+    at += 1
+    if level == 2:
+        if at[0] == b"]":
+            return 0
+        if at[0] != b"[":
+            return -1
+        at += 1
+    start = at
+    while at < end:
+        if in_text:
+            if at[0] == b"\\":
+                at += 1
+            elif at[0] == b'"':
+                in_text = False
+        elif at[0] == b'"':
+            in_text = True
+        elif at[0] == b"[" or at[0] == b"{":
+            depth += 1
+        elif at[0] == b"]" or at[0] == b"}":
+            depth -= 1
+            if depth < level:
+                if at > start or count:
+                    texts.put(start, at - start)
+                    _put_length(lengths, at - start)
+                    count += 1
+                return count
+        elif at[0] == b"," and depth == level:
+            texts.put(start, at - start)
+            _put_length(lengths, at - start)
+            count += 1
+            start = at + 1
+        at += 1
+    return -1
+
+
+cdef Py_ssize_t _split_numbers(
+    const unsigned char* at, const unsigned char* end, _Buffer texts, _Buffer lengths
+) except -2:
+    """Append the numbers of a row; return how many they are, or -1 if the row is damaged."""
+    cdef char digits[24]
+    cdef unsigned long long value = 0
+    cdef int shift = 0, place
+    cdef Py_ssize_t count = 0
+    while at < end:
+        if shift > 56:
+            return -1
+        value |= <unsigned long long>(at[0] & 127) << shift
+        if at[0] & 128:
+            shift += 7
+        else:
+            place = 24
+            while True:
+                place -= 1
+                digits[place] = 48 + value % 10
+                value //= 10
+                if not value:
+                    break
+            texts.put(digits + place, 24 - place)
+            _put_length(lengths, 24 - place)
+            count += 1
+            shift = 0
+        at += 1
+    return -1 if shift else count
+
+
+def split_lists(rows, const signed char[::1] kinds):
+    """Return the elements of decisions as JSON texts.
+
+    Parameters
+    ----------
+    rows : sequence of bytes or None
+        Decisions as stored, in compact JSON or packed.
+    kinds : array of int8
+        :data:`PACKED`, :data:`LIST` or :data:`FIRST` for each row.
+
+    Returns
+    -------
+    tuple of bytes
+        The number of elements of each row as int64, or -1 for a row that cannot be read; the length
+        of each element as int64; the texts of all elements, one after another.
+    """
+    cdef _Buffer counts = _Buffer(), lengths = _Buffer(), texts = _Buffer()
+    cdef Py_ssize_t at = 0, count, texts_before, lengths_before, size
+    cdef const char* data
+    cdef bytes row
+    for value in rows:
+        count = -1
+        if value is not None:
+            row = value
+            data, size = PyBytes_AS_STRING(row), PyBytes_GET_SIZE(row)
+            texts_before, lengths_before = texts.size, lengths.size
+            if kinds[at] == PACKED:
+                count = _split_numbers(
+                    <const unsigned char*>data, <const unsigned char*>data + size, texts, lengths
+                )
+            else:
+                count = _split_json(data, data + size, kinds[at], texts, lengths)
+            if count < 0:
+                texts.size, lengths.size = texts_before, lengths_before
+        _put_length(counts, count)
+        at += 1
+    return (
+        counts.data[: counts.size] if counts.size else b"",
+        lengths.data[: lengths.size] if lengths.size else b"",
+        texts.data[: texts.size] if texts.size else b"",
+    )
