@@ -16,7 +16,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from ....errors import PluginError
 from ....records import Origin
-from ....run_times import mean_of
+from ....run_times import is_cut_short, mean_of
 from ....search.operators import Operators
 from .. import modules, trace_codec
 from ..database.candidates import Lineage
@@ -266,7 +266,7 @@ class TaskSearch:
             if lineage is None or digest is None:
                 continue
             times = () if result.run_secs is None else trace_codec.floats_of(result.run_secs)
-            failed = result.error_msg is not None or not times
+            failed = result.error_msg is not None or not times or is_cut_short(times)
             self.report.add(digest, lineage, None if failed else mean_of(times))
             measured.append((trace, result))
         if self._drafts is not None:

@@ -12,6 +12,7 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, LocalRunner
 from ....errors import UsageError
 from ..database.database import Database
 from ..deploy.network import Layout, Lowering, bindings
+from ..measure.racing import LEAST_REPEATS, Race
 from ..threads import usable_cpus, whole_cores
 from .progress import Progress
 
@@ -58,6 +59,7 @@ class TuneOptions:
     evaluator: EvaluatorConfig
     warm: bool
     remeasure: bool
+    racing: bool
     layout: Layout
     prepack: bool | None
     network: str | None
@@ -71,6 +73,20 @@ class TuneOptions:
         """Return whether a network is measured as a whole: only if programs run on this machine."""
         is_local = self.runner == "local" or isinstance(self.runner, LocalRunner)
         return self.measure_network and is_local
+
+    def race(self) -> Race | None:
+        """Return the race of the run, or None where whole measurements are needed.
+
+        Racing needs a task scheduler that tells the task of a batch, and callbacks that know what
+        was cut short.
+        """
+        is_possible = (
+            self.runner == "local"
+            and self.task_scheduler == "tunedb"
+            and self.measure_callbacks == "default"
+            and self.evaluator.repeat >= LEAST_REPEATS
+        )
+        return Race() if self.racing and is_possible else None
 
     def lowerings(self) -> list[Lowering]:
         """Return the lowering of a Relax program for each combination of sizes.

@@ -161,6 +161,7 @@ class Run:
         for task in self.tasks:
             self.known.prepare(task.mod, self.target)
         model = defaults.cost_model_of(self.options.cost_model, self.database)
+        race = self.options.race()
         scheduler = defaults.scheduler_of(
             self.options,
             self.database,
@@ -168,8 +169,10 @@ class Run:
             [task.untuned for task in self.monitor.tasks],
             self.networks[0].roofline if self.networks else None,
             try_space,
+            race,
         )
-        arguments = self._arguments(model, scheduler, builder, stack)
+        runner = defaults.runner_of(self.options.runner, self.options.evaluator, race)
+        arguments = self._arguments(model, scheduler, builder, runner, stack)
         self.monitor.start()
         try:
             self._call(arguments)
@@ -202,12 +205,12 @@ class Run:
         return defaults.builder_of(self.options.builder, workers, stack)
 
     def _arguments(
-        self, model: Any, scheduler: Any, builder: Any, stack: ExitStack
+        self, model: Any, scheduler: Any, builder: Any, runner: Any, stack: ExitStack
     ) -> dict[str, Any]:
         """Return the arguments that TVM's tuning functions share."""
         options, left = self.options, self.max_trials - self.trials_done
         builder = ReusingBuilder(builder, self.known)
-        runner = ReusingRunner(defaults.runner_of(options.runner, options.evaluator), self.known)
+        runner = ReusingRunner(runner, self.known)
         # An error that passes through TVM keeps the builder alive.
         stack.callback(builder.close)
         folder = options.work_dir

@@ -45,6 +45,7 @@ def tune(
     evaluator: EvaluatorConfig = EVALUATOR,
     warm: bool = True,
     remeasure: bool = False,
+    racing: bool = True,
     layout: Layout = "auto",
     prepack: bool | None = None,
     network: str | None = None,
@@ -111,6 +112,10 @@ def tune(
         Whether the search may begin with programs of similar workloads.
     remeasure : bool
         Whether known programs are measured again.
+    racing : bool
+        Whether a candidate that is clearly slower than the best of its task gets no more repeats
+        (:class:`~..measure.racing.Race`). It applies to the ``local`` runner with the default
+        scheduler and callbacks, and an evaluator of three repeats or more.
     layout, prepack
         Layout of a Relax program and packing of its weights, as for :func:`compile`, which needs
         equal values: ``auto`` puts channels of ``conv2d`` last on CPUs, where the search also
