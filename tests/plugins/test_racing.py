@@ -145,7 +145,7 @@ def test_what_was_cut_short_is_stored_as_what_it_is(tools, tmp_path, monkeypatch
     monkeypatch.setattr(options, "Race", HalfRace)
     path = tmp_path / "tune.db"
     evaluator = EvaluatorConfig(number=1, repeat=3, min_repeat_ms=1)
-    arguments = {"target": tools.llvm, "database": path, "evaluator": evaluator}
+    arguments = {"target": tools.llvm, "database": path, "evaluator": evaluator, "finals": False}
     result = tune(tools.matmul(64), max_trials_global=16, num_trials_per_iter=8, **arguments)
     with result.database as database:
         progress = result.tasks[0].progress

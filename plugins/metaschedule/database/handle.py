@@ -8,7 +8,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -238,6 +238,34 @@ class Handle:
             for candidate, _ in new:
                 self.candidates.record(candidate.trace)
         return programs
+
+    def record_again(self, repeats: Iterable[tuple[Measurement, tuple[float, ...]]]) -> None:
+        """Store further measurements of stored programs, which keep their origins.
+
+        Parameters
+        ----------
+        repeats : iterable of (Measurement, tuple of float)
+            A measurement of each program, and the new run times in seconds.
+
+        Raises
+        ------
+        StorageError
+            As for :meth:`record_batch`.
+        """
+        with self.lock:
+            batch = [
+                replace(
+                    before,
+                    run_secs=run_secs,
+                    measured_at=time.time_ns() // 1000,
+                    occurrence=next(self._sequence),
+                    session=self.session(),
+                    launches=(),
+                )
+                for before, run_secs in repeats
+            ]
+            with self._spool.guarding(batch, self.session()):
+                self._add(batch)
 
     def get_top_k(self, workload: Any, top_k: int) -> list[Any]:
         """Return the best records of a workload for the handle's target, best first.

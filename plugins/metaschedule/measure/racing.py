@@ -66,8 +66,14 @@ class Race:
         """Begin a batch of a task; the candidates that run from now on are its."""
         self._task = task
 
+    def end(self) -> None:
+        """Measure whole from now on."""
+        self._task = -1
+
     def add(self, run_secs: Sequence[float]) -> None:
         """Add the repeats of a candidate that was not cut short."""
+        if self._task < 0:
+            return
         best = self._best.get(self._task, math.inf)
         self._best[self._task] = min(best, mean_of(run_secs))
         if min(run_secs) > 0:

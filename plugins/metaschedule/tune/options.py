@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, LocalRunner
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, LocalRunner, RPCConfig
 
 from ....errors import UsageError
 from ..database.database import Database
@@ -60,6 +60,7 @@ class TuneOptions:
     warm: bool
     remeasure: bool
     racing: bool
+    finals: bool
     layout: Layout
     prepack: bool | None
     network: str | None
@@ -87,6 +88,11 @@ class TuneOptions:
             and self.evaluator.repeat >= LEAST_REPEATS
         )
         return Race() if self.racing and is_possible else None
+
+    def has_finals(self) -> bool:
+        """Return whether the best programs are measured again: with runners of this package."""
+        is_ours = isinstance(self.runner, RPCConfig) or self.runner in ("local", "rpc")
+        return self.finals and is_ours and self.measure_callbacks == "default"
 
     def lowerings(self) -> list[Lowering]:
         """Return the lowering of a Relax program for each combination of sizes.

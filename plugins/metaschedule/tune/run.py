@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from tvm.s_tir import meta_schedule as ms
 
-from ....errors import PluginError, TuneDBError
+from ....errors import PluginError, StorageError, TuneDBError
 from ....exchange.outbox import Outbox
 from ....storage.network_runs import NetworkRun
 from ....system.host import session_class, threads_of
@@ -26,6 +26,7 @@ from ..module_source import is_relax
 from ..targets import first_line, is_cpu
 from ..threads import RuntimeThreads, use_threads
 from . import defaults
+from .finals import Finals
 from .network import Network, untuned_networks, untuned_seconds
 from .options import TuneOptions
 from .progress import Monitor, ProgressCallback, TaskMonitor, TaskProgress
@@ -189,6 +190,20 @@ class Run:
         if len(self.problems) == len(self.tasks):
             raise PluginError(f"TVM ended the tuning run: {self.problems[0]}")
         end_run(self.database._handle)
+        if race is not None:
+            race.end()
+        if self.options.has_finals():
+            self._hold_finals(builder, runner)
+
+    def _hold_finals(self, builder: Any, runner: Any) -> None:
+        """Measure the best programs of each task again, in turn."""
+        finals = Finals(self.database._handle, self.target, builder, runner)
+        for task, monitor in zip(self.tasks, self.monitor.tasks, strict=True):
+            if monitor.trials > monitor.served:
+                try:
+                    finals.decide(task.mod)
+                except StorageError as error:
+                    self.notes.append(f"{task.name}: no final decides its best program: {error}")
 
     def _load_intrinsics(self, stack: ExitStack) -> None:
         """Import the tensor intrinsics that TVM's first context needs."""
