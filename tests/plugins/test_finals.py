@@ -30,21 +30,21 @@ class Tuned:
         returns its repeats there.
     """
 
-    def __init__(self, database, tools, tmp_path):
+    def __init__(self, database, tools, tmp_path, step=STEP):
         self.database, self.mod, self.target = database, tools.matmul(32), tools.llvm
         self.builder = FakeBuilder()
-        first = FakeRunner(seconds=lambda hash_: (1e-3 + STEP * first.ran.index(hash_),) * 2)
+        first = FakeRunner(seconds=lambda hash_: (1e-3 + step * first.ran.index(hash_),) * 2)
         options = {"builder": self.builder, "runner": first}
         tune(self.mod, self.target, database, tmp_path, **options)
         self.programs = first.ran
 
-    def decide(self, seconds, errors=lambda _: None):
+    def decide(self, seconds, errors=lambda _: None, spread=None):
         calls = itertools.count()
         runner = FakeRunner(
             errors, seconds=lambda hash_: seconds(self.programs.index(hash_), next(calls))
         )
         finals = Finals(handle_of(self.database), self.target, self.builder, runner)
-        best = finals.decide(self.mod)
+        best = finals.decide(self.mod, spread)
         self.ran = [self.programs.index(hash_) for hash_ in runner.ran]
         return best
 
@@ -64,7 +64,7 @@ def tuned(tools, tmp_path, opened):
 
 
 def test_a_lucky_time_does_not_win(tuned):
-    """The first program had the best time, and is the slowest of the four."""
+    """The first program had the best time, and is the slowest of the six."""
     before = tuned.top()
     best = tuned.decide(lambda number, _: (2e-3 if number == 0 else 1.2e-3 + STEP * number,))
     assert best.id == before[1].id
@@ -73,22 +73,31 @@ def test_a_lucky_time_does_not_win(tuned):
     assert [record.id for record in gone] == [before[0].id]
     # What the final measured is stored with the origins of the programs.
     again = tuned.records()[16:]
-    assert [r.measurement.program for r in again] == [r.measurement.program for r in before[:4]]
-    assert [r.measurement.origin for r in again] == [r.measurement.origin for r in before[:4]]
+    assert [r.measurement.program for r in again] == [r.measurement.program for r in before[:6]]
+    assert [r.measurement.origin for r in again] == [r.measurement.origin for r in before[:6]]
     assert again[0].measurement.run_secs == (2e-3,) * 3
     assert len({r.measurement.session for r in tuned.records()}) == 1
-    assert len({r.measurement.occurrence for r in tuned.records()}) == 20
+    assert len({r.measurement.occurrence for r in tuned.records()}) == 22
 
 
 def test_programs_are_measured_in_turn_until_one_is_decided(tuned):
     tuned.decide(lambda number, _: (1e-3 * (1 + number),))
-    assert tuned.ran == [0, 1, 2, 3, 3, 2, 1, 0, 0, 1, 2, 3]
+    assert tuned.ran == [*range(6), *range(5, -1, -1), *range(6)]
+
+
+@pytest.mark.parametrize(("spread", "number"), [(1.0, 2), (None, 3), (1.2, 5), (9.0, 6)])
+def test_programs_out_of_reach_do_not_take_part(spread, number, tools, tmp_path, opened):
+    """Each program was slower than the one before by 5 % of the first one's time."""
+    tuned = Tuned(opened(tmp_path / "tune.db", target=tools.llvm), tools, tmp_path, step=4.9e-5)
+    tuned.decide(lambda number, _: (1e-3 * (1 + number),), spread=spread)
+    assert set(tuned.ran) == set(range(number))
+    tuned.builder.close()
 
 
 def test_a_slow_machine_changes_nothing(tuned):
     """It is as slow for all."""
     before = tuned.top()
-    best = tuned.decide(lambda number, call: ((2 + call // 4) * (1e-3 + STEP * number),))
+    best = tuned.decide(lambda number, call: ((2 + call // 6) * (1e-3 + STEP * number),))
     assert best.id == before[0].id
     assert not any(record.retracted for record in tuned.records())
 
@@ -119,7 +128,8 @@ def test_a_task_without_records_has_no_final(tuned, tools):
 def test_a_run_holds_finals_and_notes_those_that_cannot_be_stored(tools, tmp_path, monkeypatch):
     held = []
 
-    def decide(finals, mod):
+    def decide(finals, mod, spread):
+        assert spread is None
         assert finals.runner.evaluator_config.repeat == 3
         held.append(mod)
         raise StorageError("only the server's owner retracts records there")
@@ -154,3 +164,22 @@ def test_own_runners_have_no_finals(monkeypatch):
         with pytest.raises(StopIteration):
             tune_all(None, **given)
     assert seen == [True, False, False]
+
+
+def test_finals_take_a_share_of_the_time(tools, tmp_path, monkeypatch):
+    """Here it has none."""
+    held = []
+    monkeypatch.setattr(tuning_run.Finals, "decide", lambda _, mod, spread: held.append(mod))
+    monkeypatch.setattr(tuning_run, "_FINALS_SHARE", -1.0)
+    arguments = {
+        "target": tools.llvm,
+        "max_trials_global": 4,
+        "evaluator": EvaluatorConfig(number=1, repeat=3, min_repeat_ms=1),
+    }
+    result = tune_all(tools.matmul(32), database=tmp_path / "tune.db", **arguments)
+    result.database.close()
+    assert held == []
+    assert result.notes == (
+        "0 of 1 tasks had a final in its share of the time; the best program of the others is that "
+        "of the fastest measurement",
+    )

@@ -34,8 +34,8 @@ _LEAST = 1.25
 
 #: Share of a repeat's time for the second look at a candidate, and the ratio of its first repeat to
 #: the bound from which no second look is needed.
-_LOOK = 1 / 6
-_FAR = 2.0
+LOOK = 1 / 6
+FAR = 2.0
 
 
 class Race:
@@ -83,13 +83,18 @@ class Race:
 
     def ratio(self) -> float:
         """Return the ratio to the best mean above which a repeat means a slower program."""
-        ranges = self._ranges.get(self._task, [])
+        spread = self.spread(self._task)
+        return _UNKNOWN if spread is None else max(spread, _LEAST)
+
+    def spread(self, task: int) -> float | None:
+        """Return Q² of a task, or of all while it has few measurements; None without enough."""
+        ranges = self._ranges.get(task, [])
         if len(ranges) < _LEAST_RANGES:
             ranges = [value for values in self._ranges.values() for value in values]
         if len(ranges) < _LEAST_RANGES:
-            return _UNKNOWN
+            return None
         rank = math.ceil((1 - _WIDER) * (len(ranges) + 1))
-        return float(max(sorted(ranges)[rank - 1] ** 2, _LEAST))
+        return float(sorted(ranges)[rank - 1] ** 2)
 
     def bound(self) -> float:
         """Return the seconds above which a repeat loses; infinite without a whole measurement.
@@ -172,7 +177,7 @@ def run_race(
     times = repeats(config.number, 1, config.min_repeat_ms)
     runs = config.min_repeat_ms / 1000 / times[0]  # in one repeat
     if times[0] > bound:
-        looked = repeats(math.ceil(_LOOK * runs), 1, 0) if times[0] <= _FAR * bound else []
+        looked = repeats(math.ceil(LOOK * runs), 1, 0) if times[0] <= FAR * bound else []
         if all(seconds > bound for seconds in looked):
             times += looked
             return times + [NO_TIME] * (config.repeat - len(times))

@@ -28,8 +28,11 @@ from ..measure.measure_callback import run_secs_of
 
 __all__ = ["Finals"]
 
-#: Most programs of a final, and the ratio of their time to the best one's.
-_FINALISTS, _REACH = 4, 1.1
+#: Most programs of a final.
+_FINALISTS = 6
+#: Ratio to the best time within which a program may be the fastest: while the spread of repeats is
+#: unknown, at least, and at most.
+_REACH, _LEAST_REACH, _MOST_REACH = 1.1, 1.05, 1.5
 #: Most rounds, each of one measurement of each program.
 _ROUNDS = 12
 
@@ -70,17 +73,20 @@ class Finals:
     builder: Any
     runner: Any
 
-    def decide(self, mod: Any) -> Record | None:
+    def decide(self, mod: Any, spread: float | None = None) -> Record | None:
         """Measure the best programs of a task in turn, and make the fastest one the best record.
 
         Only programs take part that sessions like this one measured, and whose times are within
-        10 % of the best. At most four are measured in at most twelve rounds, until the fastest one
+        reach of the best. At most six are measured in at most twelve rounds, until the fastest one
         is decided (:func:`tunedb.search.paired.standing`).
 
         Parameters
         ----------
         mod : IRModule
             Module of the task.
+        spread : float, optional
+            Ratio within which repeats say nothing (:meth:`~..measure.racing.Race.spread`); it is
+            the reach, between 1.05 and 1.5. Without it the reach is 1.1.
 
         Returns
         -------
@@ -92,7 +98,7 @@ class Finals:
         StorageError
             The measurements cannot be stored, or this account may not retract records.
         """
-        finalists = self._built(self._finalists(mod))
+        finalists = self._built(self._finalists(mod, spread))
         if len(finalists) < 2:
             return None
         try:
@@ -111,14 +117,15 @@ class Finals:
             return []
         return self.handle.store.records.top_k(stored.equal_ids, stored.target_ids, most)
 
-    def _finalists(self, mod: Any) -> list[_Finalist]:
+    def _finalists(self, mod: Any, spread: float | None) -> list[_Finalist]:
         """Return the best programs, as long as their times are comparable."""
+        reach = min(max(spread or _REACH, _LEAST_REACH), _MOST_REACH)
         own = session_class(self.handle.session())
         found: dict[bytes, _Finalist] = {}
         records = self._records(mod, 4 * _FINALISTS)
         for record in records:
             session = record.measurement.session
-            is_near = (record.mean or 0.0) <= _REACH * (records[0].mean or 0.0)
+            is_near = (record.mean or 0.0) <= reach * (records[0].mean or 0.0)
             if session is None or session_class(session) != own or not is_near:
                 break
             with self.handle.lock:

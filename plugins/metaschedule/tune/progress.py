@@ -210,6 +210,8 @@ class Monitor:
 
     Attributes
     ----------
+    began : float
+        The parameter.
     failure : Exception or None
         Error of `on_progress`; through TVM's C++ it arrives as a RuntimeError.
     """
@@ -227,14 +229,14 @@ class Monitor:
         self._trials_done = trials_done
         self._max_trials = max_trials
         self._on_progress = on_progress
-        self._began = began
+        self.began = began
         self._starting = 0.0
         self._profiler = ms.Profiler.current()
         self._before = self._scopes()
 
     def start(self) -> None:
         """Note the start of TVM's loop."""
-        self._starting = time.perf_counter() - self._began
+        self._starting = time.perf_counter() - self.began
 
     def add(self, task_id: int, builds: Sequence[Any], runs: Sequence[Any]) -> None:
         """Add a batch of a task and report the progress."""
@@ -249,7 +251,7 @@ class Monitor:
 
     def progress(self, task_id: int) -> Progress:
         """Return the progress of the run after a batch of a task."""
-        seconds = time.perf_counter() - self._began
+        seconds = time.perf_counter() - self.began
         tasks = tuple(task.progress() for task in self.tasks)
         return Progress(
             task=tasks[task_id],

@@ -21,6 +21,7 @@ from ..database.database import Database
 from ..database.handle import Handle
 from ..intrinsics import load_cpu_intrinsics, load_intrinsics, without_intrinsics
 from ..measure.measured import Known
+from ..measure.racing import Race
 from ..measure.reuse import ReusingBuilder, ReusingRunner
 from ..module_source import is_relax
 from ..targets import first_line, is_cpu
@@ -38,6 +39,9 @@ from .server_sync import notify_outbox, start_outbox
 from .tvm_logs import logs_in_files
 
 __all__ = ["Run"]
+
+#: Share of a run's time for the finals of its tasks; one that has begun is finished.
+_FINALS_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,17 +197,31 @@ class Run:
         if race is not None:
             race.end()
         if self.options.has_finals():
-            self._hold_finals(builder, runner)
+            self._hold_finals(builder, runner, race)
 
-    def _hold_finals(self, builder: Any, runner: Any) -> None:
-        """Measure the best programs of each task again, in turn."""
+    def _hold_finals(self, builder: Any, runner: Any, race: Race | None) -> None:
+        """Measure the best programs of each task again, in turn, for a share of the run's time.
+
+        The tasks that take most of a network's time come first.
+        """
         finals = Finals(self.database._handle, self.target, builder, runner)
-        for task, monitor in zip(self.tasks, self.monitor.tasks, strict=True):
-            if monitor.trials > monitor.served:
-                try:
-                    finals.decide(task.mod)
-                except StorageError as error:
-                    self.notes.append(f"{task.name}: no final decides its best program: {error}")
+        monitors = self.monitor.tasks
+        tuned = [n for n, monitor in enumerate(monitors) if monitor.trials > monitor.served]
+        tuned.sort(key=lambda n: -(monitors[n].calls or 1) * (monitors[n].seconds or 0.0))
+        began = time.perf_counter()
+        budget = _FINALS_SHARE * (began - self.monitor.began)
+        for done, number in enumerate(tuned):
+            if time.perf_counter() - began > budget:
+                self.notes.append(
+                    f"{done} of {len(tuned)} tasks had a final in its share of the time; the best "
+                    "program of the others is that of the fastest measurement"
+                )
+                break
+            task, spread = self.tasks[number], race and race.spread(number)
+            try:
+                finals.decide(task.mod, spread)
+            except StorageError as error:
+                self.notes.append(f"{task.name}: no final decides its best program: {error}")
 
     def _load_intrinsics(self, stack: ExitStack) -> None:
         """Import the tensor intrinsics that TVM's first context needs."""
