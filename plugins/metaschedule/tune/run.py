@@ -217,7 +217,7 @@ class Run:
                     "program of the others is that of the fastest measurement"
                 )
                 break
-            task, spread = self.tasks[number], race and race.spread(number)
+            task, spread = self.tasks[number], None if race is None else race.spread(number)
             try:
                 finals.decide(task.mod, spread)
             except StorageError as error:
