@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from fake_measuring import FakeBuilder, FakeRunner, tune
@@ -14,7 +15,7 @@ from tunedb.plugins.metaschedule.database.database import handle_of
 from tunedb.plugins.metaschedule.tune import run as tuning_run
 from tunedb.plugins.metaschedule.tune.finals import Finals
 from tunedb.plugins.metaschedule.tune.tune import tune as tune_all
-from tunedb.records import Session
+from tunedb.records import TUNING, Session
 
 #: Time of the n-th program of a run, in seconds: each is slower than the one before.
 STEP = 1e-5
@@ -32,6 +33,7 @@ class Tuned:
 
     def __init__(self, database, tools, tmp_path, step=STEP):
         self.database, self.mod, self.target = database, tools.matmul(32), tools.llvm
+        self.tools = tools
         self.builder = FakeBuilder()
         first = FakeRunner(seconds=lambda hash_: (1e-3 + step * first.ran.index(hash_),) * 2)
         options = {"builder": self.builder, "runner": first}
@@ -78,6 +80,33 @@ def test_a_lucky_time_does_not_win(tuned):
     assert again[0].measurement.run_secs == (2e-3,) * 3
     assert len({r.measurement.session for r in tuned.records()}) == 1
     assert len({r.measurement.occurrence for r in tuned.records()}) == 22
+
+
+def test_many_records_of_the_others_are_all_retracted(tuned):
+    """A program that won many finals has many records."""
+    first = tuned.top()[0].measurement
+    again = [replace(first, occurrence=100 + number) for number in range(60)]
+    tuned.database.store.batches.add(again, TUNING)
+    best = tuned.decide(lambda number, _: (2e-3 if number == 0 else 1.2e-3 + STEP * number,))
+    assert best.measurement.program != first.program
+    assert tuned.top()[0].id == best.id
+    assert sum(record.retracted for record in tuned.records()) == 61
+
+
+def test_a_program_that_does_not_replay_takes_no_part(tuned, monkeypatch):
+    broken = tuned.top()[1].id
+    handle = handle_of(tuned.database)
+    record = handle.records.get(broken)
+    other = ms.database.TuningRecord(
+        record.trace,
+        tuned.database.commit_workload(tuned.tools.matmul(32, block="D")),
+        [1.0],
+        tuned.target,
+        None,
+    )
+    monkeypatch.setitem(handle.records._live, broken, other)
+    tuned.decide(lambda number, _: (1e-3 * (1 + number),))
+    assert set(tuned.ran) == {0, 2, 3, 4, 5}
 
 
 def test_programs_are_measured_in_turn_until_one_is_decided(tuned):

@@ -7,8 +7,9 @@ retracted: they stay stored, and neither top-k nor a model takes them.
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -25,9 +26,14 @@ from ....search.paired import standing
 from ....system.host import session_class
 from ..database.handle import Handle
 from ..measure.measure_callback import run_secs_of
+from ..targets import first_line
 
 __all__ = ["Finals"]
 
+_log = logging.getLogger("tunedb")
+
+#: Records of a task that are read at a time; a program has one of each final that it was in.
+_PAGE = 16
 #: Most programs of a final.
 _FINALISTS = 6
 #: Ratio to the best time within which a program may be the fastest: while the spread of repeats is
@@ -111,44 +117,55 @@ class Finals:
         self.handle.record_again([(one.record.measurement, one.times) for one in finalists])
         return self._name(mod, winner, finalists)
 
-    def _records(self, mod: Any, most: int) -> list[Record]:
+    def _ranked(self, mod: Any) -> Iterator[Record]:
+        """Yield the records of a task, best first."""
         stored = self.handle.stored_task(mod, self.target)
-        if not (stored.equal_ids and stored.target_ids):
-            return []
-        return self.handle.store.records.top_k(stored.equal_ids, stored.target_ids, most)
+        done, most = 0, _PAGE
+        while stored.equal_ids and stored.target_ids:
+            records = self.handle.store.records.top_k(stored.equal_ids, stored.target_ids, most)
+            yield from records[done:]
+            if len(records) < most:
+                return
+            done, most = most, 4 * most
 
     def _finalists(self, mod: Any, spread: float | None) -> list[_Finalist]:
         """Return the best programs, as long as their times are comparable."""
         reach = min(max(spread or _REACH, _LEAST_REACH), _MOST_REACH)
         own = session_class(self.handle.session())
         found: dict[bytes, _Finalist] = {}
-        records = self._records(mod, 4 * _FINALISTS)
-        for record in records:
-            session = record.measurement.session
-            is_near = (record.mean or 0.0) <= reach * (records[0].mean or 0.0)
-            if session is None or session_class(session) != own or not is_near:
+        farthest = None
+        for record in self._ranked(mod):
+            session, mean = record.measurement.session, record.mean or 0.0
+            farthest = farthest or reach * mean
+            is_comparable = session is not None and session_class(session) == own
+            if not is_comparable or mean > farthest or len(found) == _FINALISTS:
                 break
             with self.handle.lock:
                 tuning_record = self.handle.records.get(record.id)
             if tuning_record is not None:
                 digest = record.measurement.program.digest
                 found.setdefault(digest, _Finalist(record, tuning_record))
-        return list(found.values())[:_FINALISTS]
+        return list(found.values())
 
     def _built(self, finalists: Sequence[_Finalist]) -> list[_Finalist]:
         """Return the programs that could be built; none without rivals."""
         if len(finalists) < 2:
             return []
-        inputs = []
+        replayed, inputs = [], []
         for one in finalists:
             schedule = Schedule(one.tuning_record.workload.mod)
-            one.tuning_record.trace.apply_to_schedule(schedule, remove_postproc=False)
+            try:
+                one.tuning_record.trace.apply_to_schedule(schedule, remove_postproc=False)
+            except Exception as error:  # TVM raises any class for a trace that does not fit
+                _log.debug("record %d has no final: %s", one.record.id, first_line(error))
+                continue
+            replayed.append(one)
             inputs.append(BuilderInput(schedule.mod, self.target))
         with ms.Profiler.timeit("SendToBuilder"):
-            built = list(self.builder.build(inputs))
-        for one, result in zip(finalists, built, strict=True):
+            built = list(self.builder.build(inputs)) if inputs else []
+        for one, result in zip(replayed, built, strict=True):
             one.artifact = "" if result.error_msg is not None else str(result.artifact_path)
-        return [one for one in finalists if one.artifact]
+        return [one for one in replayed if one.artifact]
 
     def _race(self, finalists: Sequence[_Finalist]) -> _Finalist | None:
         """Measure programs in turn until one is decided; None if one of them fails."""
@@ -180,15 +197,13 @@ class Finals:
     def _name(self, mod: Any, winner: _Finalist, finalists: Sequence[_Finalist]) -> Record:
         """Retract records of the others that rank before the winner's; return the best record."""
         others = {one.record.measurement.program.digest for one in finalists if one is not winner}
+
         ahead = []
-        records = self._records(mod, 4 * _FINALISTS + 2 * len(finalists))
-        for record in records:
-            digest = record.measurement.program.digest
-            if digest not in others:
+        for record in self._ranked(mod):
+            if record.measurement.program.digest not in others:
                 break
             ahead.append(record.id)
         if ahead:
-            best = records[len(ahead)].id
-            reason = f"measured in turn with the program of record {best}, which is faster"
+            reason = f"measured in turn with the program of record {record.id}, which is faster"
             self.handle.store.trust.retract(ahead, reason)
-        return self._records(mod, 1)[0]
+        return record
