@@ -175,7 +175,7 @@ def run_race(
         return seconds
 
     times = repeats(config.number, 1, config.min_repeat_ms)
-    runs = config.min_repeat_ms / 1000 / times[0]  # in one repeat
+    runs = config.min_repeat_ms / 1000 / max(times[0], 1e-9)  # in one repeat
     if times[0] > bound:
         looked = repeats(math.ceil(LOOK * runs), 1, 0) if times[0] <= FAR * bound else []
         if all(seconds > bound for seconds in looked):
