@@ -61,10 +61,12 @@ bench: setup
 	$(BIN)/python benchmarks/tables.py --json build/bench-tables.json
 	$(BIN)/python benchmarks/threads.py --json build/bench-threads.json
 
-# How well feature sets rank programs, on measured ones: DATA=folder, or half an hour of measuring.
+# How well feature sets rank programs, and what racing saves, on measured ones: DATA=folder, or
+# half an hour of measuring.
 bench-ranking: setup
 	test -n "$(DATA)" || test -d build/measured || $(BIN)/python benchmarks/measured.py build/measured
 	$(BIN)/python benchmarks/ranking.py $(or $(DATA),build/measured) --json build/bench-ranking.json
+	$(BIN)/python benchmarks/racing.py $(or $(DATA),build/measured) --json build/bench-racing.json
 
 # How well the cost model ranks, and what it costs, on public logs (docs/models.md): DATA=folder.
 bench-models: setup

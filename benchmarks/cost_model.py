@@ -261,6 +261,7 @@ def synthetic_examples(count: int, per_program: int, columns: int) -> Dataset:
         trials=np.arange(count, dtype=np.int32),
         origins=np.zeros(count, np.int8),
         costs=np.full(count, np.nan),
+        cut_short=np.zeros(count, bool),
         groups=(Group(0, 1, b"target", ""),),
         workloads=(ExampleWorkload(1, b"workload", "synthetic", None, (), None),),
         label="median",

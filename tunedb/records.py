@@ -24,6 +24,9 @@ class Status(IntEnum):
     FAILED = 1
     #: The log has the program without a run (TenSet's ``to_measure_programs``).
     UNMEASURED = 2
+    #: A tuning run stopped it after its first repeats, which were clearly slower than the best
+    #: program of the task. Its times count for models alone, as those of a slow program.
+    CUT_SHORT = 3
 
 
 class Phase(StrEnum):

@@ -32,6 +32,11 @@ def status_of(run_secs: Sequence[float] | None) -> Status:
     return Status.FAILED
 
 
+def is_cut_short(run_secs: Sequence[float]) -> bool:
+    """Return true if a runner stopped after some repeats: the others have TVM's sentinel."""
+    return NO_TIME in run_secs and status_of(run_secs) is Status.OK
+
+
 def checked_mean(measurement: Measurement) -> float:
     """Return the mean of at least one run time, in seconds.
 

@@ -122,7 +122,7 @@ def command(
     metaschedule writes a work directory that TVM's JSONDatabase loads, without sessions, causes of
     failure and times of day, which that format lacks. ansor and autotvm write one log, each record
     as it was imported. t4 writes the results of one GPU kernel on one device as FAIR T4. Records of
-    other tools, and foreign and retracted records, are left out.
+    other tools are left out, and so are records that are foreign, retracted or cut short.
 
     parquet, arrow and csv write a table for analysis (docs/tables.md), with records of all tools
     and sources; its columns trust, served and retracted tell which ones count.

@@ -220,6 +220,8 @@ def _time_fields(row: dict[str, Any]) -> list[tuple[str, str]]:
                 ("minimum", text.seconds(row["minimum"])),
                 ("repeats", ", ".join(map(text.seconds, row["run_secs"]))),
             ]
+    elif row["status"] == "cut_short":
+        fields.append(("repeats", ", ".join(map(text.seconds, row["run_secs"]))))
     if row["all_cost"]:
         fields.append(("whole trial", text.seconds(row["all_cost"])))
     if row["measured_at"]:

@@ -4,7 +4,7 @@ Names, units and JSON are those of docs/sql.md. Times are in seconds, times of d
 are hexadecimal. PostgreSQL has booleans where SQLite has 0 and 1, and JSON where SQLite has text.
 No view refers to another one, and none can be written to.
 
-Revision 0009, after 0007.
+Revision 0009, after 0008.
 """
 
 # Only names of this file are formatted into SQL here.
@@ -15,7 +15,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "0009"
-down_revision = "0007"
+down_revision = "0008"
 branch_labels = None
 depends_on = None
 
@@ -114,7 +114,10 @@ _DIALECTS = {
 }
 
 _TRUST = "CASE {}.trust WHEN 2 THEN 'own' WHEN 1 THEN 'verified' ELSE 'foreign' END"
-_STATUS = "CASE m.status WHEN 0 THEN 'ok' WHEN 1 THEN 'failed' ELSE 'unmeasured' END"
+_STATUS = (
+    "CASE m.status WHEN 0 THEN 'ok' WHEN 1 THEN 'failed' WHEN 2 THEN 'unmeasured' "
+    "ELSE 'cut_short' END"
+)
 _STORE = "(SELECT value FROM meta WHERE key = 'store')"
 _RETRACTED = f"""EXISTS (
         SELECT 1 FROM retraction AS r

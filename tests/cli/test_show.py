@@ -47,6 +47,18 @@ def test_a_record_by_id_and_by_digest(run, run_json, filled):
     assert "nightly (file, own)" in text
 
 
+def test_what_was_cut_short_has_repeats_and_no_mean(run, run_json, filled):
+    with Store(filled) as store:
+        measured = store.records.get(2).measurement
+        (id_,), _ = store.batches.add([replace(measured, status=Status.CUT_SHORT)], OWN)
+    shown = run_json("--db", filled, "show", id_)
+    assert (shown["status"], shown["mean"], shown["median"]) == ("cut_short", None, None)
+    assert shown["run_secs"] == [1e-3, 1.1e-3]
+    text = run("--db", filled, "show", id_).stdout
+    assert "cut_short" in text
+    assert "repeats    1.000 ms, 1.100 ms" in text
+
+
 def test_unknown_records(run, filled):
     for words in ("99", "ffffffff", "zz", "1e", "9" * 40, "-", "½"):
         assert "no record" in run("--db", filled, "show", words, code=3).stderr

@@ -16,7 +16,7 @@ from fake_measuring import FakeBuilder, FakeRunner
 from tunedb.errors import PluginError
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
 from tunedb.plugins.metaschedule.tune import defaults as tuning_parts
-from tunedb.plugins.metaschedule.tune.options import EVALUATOR
+from tunedb.plugins.metaschedule.tune.options import EVALUATOR, TuneOptions
 from tunedb.storage.store import Store
 
 MODULE = """\
@@ -51,11 +51,12 @@ def module(tmp_path):
 
 @pytest.fixture
 def fakes(monkeypatch, tmp_path):
-    """Builder and runner that stand in; the runner's ``failing`` makes it fail."""
+    """Builder and runner that stand in, without finals; ``failing`` makes the runner fail."""
     builder, runner = FakeBuilder(), FakeRunner()
     monkeypatch.setattr(tuning_parts, "builder_of", lambda *_: builder)
     monkeypatch.setattr(tuning_parts, "runner_of", lambda *_: runner)
     monkeypatch.setattr(tuning_parts, "EvolutionarySearch", _Search)
+    monkeypatch.setattr(TuneOptions, "has_finals", lambda _: False)
     monkeypatch.setenv("TUNEDB_URL", str(tmp_path / "tune.db"))
     yield runner
     builder.close()

@@ -172,6 +172,10 @@ REJECTED = {
     "a negative time": (wrong("run_secs", struct.pack("<d", -1.0)), "negative"),
     "no time": (wrong("run_secs", None), "has no time"),
     "TVM's word for no time": (wrong("run_secs", struct.pack("<d", 1e10)), "has no time"),
+    "cut short without a time": (
+        ("measurement", {"row": 0, "status": 3, "run_secs": None}),
+        "has no time",
+    ),
     "half a number": (wrong("run_secs", b"abc"), "out of bounds"),
     "text as a number": (wrong("measured_at", "now"), "measured_at has another type"),
     "a number beyond 64 bits": (wrong("occurrence", 2**63), "out of bounds"),

@@ -108,6 +108,7 @@ def pool():
             ),
         ]
     found.append(Measurement(_programs(0)[0], None, Status.UNMEASURED))
+    found.append(Measurement(_programs(0)[0], (1e-9, 2e-9), Status.CUT_SHORT))
     workload, target = kernel_workload("matmul", [64, 64]), gpu_target("cuda", "Tesla K40c")
     for number in range(3):
         found.append(

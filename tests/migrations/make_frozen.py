@@ -150,6 +150,12 @@ def launched():
     ]
 
 
+def cut_short():
+    """Return the record of a program that a tuning run cut short: since revision 0008."""
+    fields = {"workload": 1, "session": make_session(8), "measured_at": NOW}
+    return make_measurement(22, (1e-13, 2e-13), status=Status.CUT_SHORT, **fields)
+
+
 def share(store):
     """Put in what databases tell each other."""
     throttled, theirs = shared()
@@ -226,6 +232,7 @@ def fill(path):
         store.batches.add(logged(), OWN)
         share(store)
         store.batches.add(launched(), OWN)
+        store.batches.add([cut_short()], OWN)
         data = compress(identity.pack_floats([1.0] * 4))
         parameters = identity.canonical_json({"max_depth": 6})
         with store._db.transaction() as connection:

@@ -560,7 +560,8 @@ v_records:  SELECT m.id AS record_id,
         CASE m.status
             WHEN 0 THEN 'ok'::text
             WHEN 1 THEN 'failed'::text
-            ELSE 'unmeasured'::text
+            WHEN 2 THEN 'unmeasured'::text
+            ELSE 'cut_short'::text
         END AS status,
         CASE
             WHEN (m.status = 0) THEN m.mean

@@ -139,7 +139,7 @@ SELECT
     w.name AS workload,
     t.id AS target_id,
     trim(t.kind || ' ' || coalesce(nullif((SELECT value FROM json_each(t.config) WHERE key = 'model'), ''), t.architecture)) AS target,
-    CASE m.status WHEN 0 THEN 'ok' WHEN 1 THEN 'failed' ELSE 'unmeasured' END AS status,
+    CASE m.status WHEN 0 THEN 'ok' WHEN 1 THEN 'failed' WHEN 2 THEN 'unmeasured' ELSE 'cut_short' END AS status,
     CASE WHEN m.status = 0 THEN m.mean END AS mean_seconds,
     length(m.run_secs) / 8 AS repeats,
     m.all_cost AS trial_seconds,

@@ -7,6 +7,7 @@ import sqlite3
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -181,7 +182,8 @@ def test_a_frozen_database_has_rows_in_every_table(frozen, frozen_revision):
     statuses = {status for (status,) in sql(frozen, "SELECT status FROM measurement")}
     assert len(rows) >= 17
     assert all(rows.values()), rows
-    assert statuses == set(Status) - ({Status.UNMEASURED} if frozen_revision == "0001" else set())
+    since = {Status.UNMEASURED: "0002", Status.CUT_SHORT: "0008"}
+    assert statuses == {s for s in Status if since.get(s, "0001") <= frozen_revision}
 
 
 def test_a_frozen_database_upgrades_and_is_used(frozen, frozen_revision):
@@ -198,8 +200,9 @@ def test_a_frozen_database_upgrades_and_is_used(frozen, frozen_revision):
         assert [r.measurement for r in records[12:][: len(later)]] == later
         launched = make_frozen.launched() if frozen_revision > "0004" else []
         last = [r.measurement.digest for r in records[12 + len(later) :]]
-        assert last == [m.digest for m in shared + launched]
-        profiled = records[len(records) - len(launched) :]
+        cut_short = [make_frozen.cut_short()] if frozen_revision > "0007" else []
+        assert last == [m.digest for m in shared + launched + cut_short]
+        profiled = records[len(records) - len(launched + cut_short) :][: len(launched)]
         for record, measurement in zip(profiled, launched, strict=True):
             found = store.launches.for_record(record.id)
             assert repr(found) == repr(list(measurement.launches))
@@ -237,6 +240,9 @@ def test_down_to_the_first_schema_and_up_again(store_url):
         store.records.add(make_frozen.measurements(), OWN)
         store.trust.retract([1], "x")
     before = contents(store_url)
+    with Store(store_url) as store:
+        again = replace(make_frozen.measurements()[1], status=Status.CUT_SHORT)
+        store.records.add([again], OWN)
     downgrade(store_url, "0001")
     assert versions.upgrade(parse_url(store_url)) == ("0001", schema.HEAD)
     assert contents(store_url) == before

@@ -40,6 +40,7 @@ def examples_of(rows, sizes, group, throughput, *, columns=None, digests=None):
         trials=trials,
         origins=np.zeros(count, np.int8),
         costs=np.full(count, np.nan),
+        cut_short=np.zeros(count, bool),
         groups=tuple(Group(i, 1, b"t" * 16, "") for i in range(groups)),
         workloads=tuple(
             ExampleWorkload(i, d, f"w{i}", None, (), None) for i, d in enumerate(digests)

@@ -26,10 +26,10 @@ def workload(number):
     return ExampleWorkload(number, b"workload %d" % number, f"w{number}", None, (), None)
 
 
-def trial(number, seconds, *, rows=1, failure=0):
+def trial(number, seconds, *, rows=1, failure=0, cut_short=False):
     """Return the trial of a program; its rows say its number."""
     made = np.array([[number, row] for row in range(rows)], np.float32)
-    return RunTrial(b"program %d" % number, number, made, seconds, failure)
+    return RunTrial(b"program %d" % number, number, made, seconds, failure, cut_short)
 
 
 def examples(*trials, base=None, target=b"t"):
@@ -178,3 +178,34 @@ def test_the_digest_covers_all_training_data(trials, base, target):
 
     before = digest(ONES, 4.0, b"t")
     assert before == digest(ONES, 4.0, b"t") != digest(trials, base, target)
+
+
+def test_what_was_cut_short_is_never_the_best_and_yields_to_whole_measurements():
+    base = examples((1, trial(1, 4.0)), (1, trial(2, 8.0)), (1, trial(3, 9.0, cut_short=True)))
+    assert not base.cut_short[0]
+    assert base.throughput.tolist() == [1.0, 0.5, 4 / 9]
+    found = examples(
+        (1, trial(2, 1.0, cut_short=True)),
+        (1, trial(3, 16.0)),
+        (1, trial(4, 2.0, cut_short=True)),
+        (1, trial(5, 32.0)),
+        (1, trial(5, 3.0, cut_short=True)),
+        base=base,
+    )
+    assert dict(zip(found.program_ids.tolist(), found.seconds.tolist(), strict=True)) == {
+        **{1: 4.0, 2: 8.0, 3: 16.0},
+        **{4: 2.0, 5: 32.0},
+    }
+    assert found.program_ids[found.cut_short].tolist() == [4]
+    assert found.throughput.max() == 1.0
+    assert found.throughput[found.program_ids == 1] == 1.0
+    assert (
+        examples((1, trial(1, 4.0))).digest != examples((1, trial(1, 4.0, cut_short=True))).digest
+    )
+
+
+def test_a_run_of_trials_that_were_cut_short_has_no_best():
+    trials = RunTrials(1, b"t")
+    trials.add(workload(1), trial(1, 2.0, cut_short=True))
+    assert trials.best(workload(1).digest) == float("inf")
+    assert trials.dataset(Set(), "median").throughput.tolist() == [0.0]

@@ -406,3 +406,27 @@ def test_the_loss_is_small_against_the_trees(monkeypatch):
     train(ENOUGH, patience=3, members=2)
     assert len(calls) == 1
     assert set(steps) == {1}
+
+
+def test_programs_that_were_cut_short_count_less_and_judge_nothing(monkeypatch):
+    counts, judged = [], []
+
+    class Gradients(training.ObjectiveGradients):
+        def __init__(self, *rest, **options):
+            counts.append(options["counts"])
+            super().__init__(*rest, **options)
+
+    class Stopping(training.EarlyStopping):
+        def __init__(self, pairs, unseen, patience):
+            judged.append(unseen)
+            super().__init__(pairs, unseen, patience)
+
+    monkeypatch.setattr(training, "ObjectiveGradients", Gradients)
+    monkeypatch.setattr(training, "EarlyStopping", Stopping)
+    cut_short = (np.arange(len(ENOUGH)) % 3 == 0) & ~ENOUGH.failed
+    train(replace(ENOUGH, cut_short=cut_short), rounds=4, patience=2)
+    search, final = counts
+    assert final.tolist() == np.where(cut_short, training.CUT_SHORT_WEIGHT, 1.0).tolist()
+    held_out = search == 0
+    assert held_out.any()
+    assert (judged[0] == (held_out & ~cut_short)).all()

@@ -63,6 +63,7 @@ class Row:
     origin: int
     times: tuple[float, ...]
     all_have_features: bool = True
+    cut_short: bool = False
 
     @property
     def workload(self):
@@ -101,6 +102,7 @@ ROWS = st.lists(
         measured_at=st.sampled_from([0, *range(1, 40)]),
         cost=st.sampled_from([np.nan, 0.5, 1.0, 2.0]),
         origin=st.integers(0, 5),
+        cut_short=st.booleans(),
         times=st.lists(st.sampled_from([1e10, 0.0, -1.0, 1.0, 2.0, 4.0, 8.0]), max_size=4).map(
             tuple
         ),
@@ -124,6 +126,7 @@ def columns(rows):
         digests=np.array([r.digest for r in rows], np.uint64).reshape(-1, 2),
         subjects=np.array([r.subject for r in rows], np.int64),
         failed=np.array([r.failed for r in rows], bool),
+        cut_short=np.array([r.cut_short and not r.failed for r in rows], bool),
         failures=np.array([r.failure if r.failed else 0 for r in rows], np.int8),
         measured_at=np.array([r.measured_at for r in rows], np.int64),
         costs=np.array([r.cost for r in rows], np.float64),
@@ -157,12 +160,20 @@ def reference(rows, corrected):
             digest: outcome(mine, trial, corrected)
             for trial, (digest, mine) in enumerate(programs.items())
         }
-    return found
+    return {key: examples for key, programs in found.items() if (examples := learnable(programs))}
+
+
+def learnable(programs):
+    """Return the programs of a group without those that were cut short, if no time is whole."""
+    if any(p["seconds"] and not p["cut_short"] for p in programs.values()):
+        return programs
+    return {digest: program for digest, program in programs.items() if not program["cut_short"]}
 
 
 def outcome(mine, trial, corrected):
     """Return what is expected of one program, of its records in order."""
-    worked = [row for row in mine if row.good]
+    good = [row for row in mine if row.good]
+    worked = [row for row in good if not row.cut_short] or good
     telling = worked or mine
     times = [t / (machine_of(row)[1] if corrected else 1) for row in worked for t in row.good]
     costs = [row.cost for row in telling if not np.isnan(row.cost)]
@@ -173,6 +184,7 @@ def outcome(mine, trial, corrected):
         "trial": trial,
         "origin": mine[0].origin,
         "cost": float(np.mean(costs)) if costs else None,
+        "cut_short": bool(worked) and all(row.cut_short for row in worked),
     }
 
 
@@ -206,6 +218,7 @@ def test_as_a_plain_loop_finds_it(rows, corrected):
             "trial": int(trials.trials[i]),
             "origin": int(trials.origins[i]),
             "cost": number(trials.costs[i]),
+            "cut_short": bool(trials.cut_short[i]),
         }
     assert found == expected
     # In the order of a dataset.
@@ -219,6 +232,7 @@ def test_as_a_plain_loop_finds_it(rows, corrected):
 
 @given(ROWS)
 def test_examples_are_those_with_features(rows):
+    rows = [replace(row, cut_short=False) for row in rows]
     assume(any(row.counts and row.program % 4 for row in rows))
     trials, _ = read(rows)
     examples, counts = read([replace(row, all_have_features=False) for row in rows])
@@ -241,4 +255,16 @@ def test_examples_are_those_with_features(rows):
         seconds = examples.seconds[mine & ~examples.failed]
         expected = np.zeros(mine.sum())
         expected[~examples.failed[mine]] = seconds.min(initial=np.inf) / seconds
+        assert np.array_equal(examples.throughput[mine], expected)
+
+
+@given(ROWS)
+def test_the_best_of_a_group_is_a_whole_measurement(rows):
+    assume(reference(rows, False))
+    examples, _ = read(rows)
+    whole = ~examples.failed & ~examples.cut_short
+    for index in range(len(examples.groups)):
+        mine = examples.group == index
+        best = examples.seconds[mine & whole].min(initial=np.inf)
+        expected = np.where(examples.failed[mine], 0, np.minimum(best / examples.seconds[mine], 1))
         assert np.array_equal(examples.throughput[mine], expected)

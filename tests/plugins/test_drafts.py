@@ -48,7 +48,7 @@ def seconds_of(candidate):
 class Run:
     """The search of one task; its batches are answered with :func:`seconds_of`."""
 
-    def __init__(self, database, mod, target, *, batch=8, threads=1, **options):
+    def __init__(self, database, mod, target, *, batch=8, threads=1, trials=1000, **options):
         self.rounds = []
         search = EvolutionarySearch(
             database, on_round=self.rounds.append, **{"population_size": 64} | options
@@ -62,7 +62,7 @@ class Run:
             num_threads=threads,
         )
         model = ms.cost_model.RandomModel(seed=1)
-        self.context.pre_tuning(1000, batch, None, database, model)
+        self.context.pre_tuning(trials, batch, None, database, model)
 
     def batch(self):
         candidates = self.context.generate_measure_candidates()

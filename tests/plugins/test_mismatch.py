@@ -190,12 +190,14 @@ def test_records_that_do_not_count(path, tools):
         failure = Failure(kind, Phase.RUN, "no")
         more = {"status": Status.FAILED, "failure": failure, "occurrence": number}
         store_as(path, Source("more"), tools, **more)
+    store_as(path, Source("more"), tools, status=Status.CUT_SHORT)
     (found,) = findings(path, tools.matmul(), tools.llvm)
     texts = {reason.code: reason.text for reason in found.reasons}
-    assert set(texts) == {"failed", "foreign", "retracted"}
+    assert set(texts) == {"failed", "foreign", "retracted", "cut"}
     assert codes(found)[0] == "failed", "what most records are comes first"
     assert "3 records for this target failed (2 timeout, 1 crash)" in texts["failed"]
     assert "tunedb revalidate --foreign" in texts["foreign"]
+    assert "1 record for this target cut short" in texts["cut"]
 
 
 def test_a_workload_of_foreign_sources_alone(tmp_path, path, tools):

@@ -13,6 +13,7 @@ from tunedb.search.operators import (
     mutate_parallel,
     mutate_tile_size,
     mutate_unroll,
+    neighbours,
     tile_moves,
 )
 
@@ -234,3 +235,17 @@ def test_nothing_to_move_to(traces):
     draft = traces.conv(place=-1)
     for legal in ({}, {max(draft.decisions): [-1]}, {max(draft.decisions): []}):
         assert mutate_compute_location(draft, random.Random(1), legal) is None
+
+
+def test_neighbours_are_what_the_operators_reach(traces):
+    nests = {"b1": [[4, 8, 2, 16]]}
+    for draft in (traces.matmul(unroll=2, parallel=64), traces.conv(i=(4, 6)), traces.gpu()):
+        made = {
+            "tile_size": reached(mutate_tile_size, draft, 3000),
+            "unroll": reached(mutate_unroll, draft),
+            "parallel": reached(lambda d, r: mutate_parallel(d, r, nests, most=31), draft),
+        }
+        found = neighbours(draft, nests, most=31)
+        assert len(set(found)) == len(found) == sum(map(len, made.values()))
+        for name, drafts in made.items():
+            assert {new for own, new in found if own == name} == drafts

@@ -9,7 +9,7 @@ from sqlalchemy import update
 
 from tunedb.errors import NotFoundError
 from tunedb.programs.workload_info import signature_of
-from tunedb.records import NO_TARGET, FailureKind, Signature, Target
+from tunedb.records import NO_TARGET, FailureKind, Signature, Status, Target
 from tunedb.storage import schema
 from tunedb.storage.workloads import Neighbour
 
@@ -161,6 +161,7 @@ def test_a_course_has_every_trial_in_order(store):
             measure(make_tiled(workload, 0), 3, (3e-3,)),
             measure(make_tiled(workload, 1), 1, (1e-3,)),
             measure(make_tiled(workload, 2), 2, FailureKind.TIMEOUT),
+            measure(make_tiled(workload, 6), 5, (1e-9,), status=Status.CUT_SHORT),
         ],
         OWN,
     )
@@ -169,7 +170,7 @@ def test_a_course_has_every_trial_in_order(store):
     (taken_back,), _ = store.batches.add([measure(make_tiled(workload, 5), 4, (1e-9,))], OWN)
     store.trust.retract([taken_back], "the clock was wrong")
     near = store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)
-    assert store.answers.courses(near) == [[1e-3, inf, 3e-3, inf]]
+    assert store.answers.courses(near) == [[1e-3, inf, 3e-3, inf, inf]]
     assert store.answers.courses([]) == []
 
 

@@ -6,7 +6,7 @@ import pytest
 from builders import FOREIGN, OWN, make_measurement, make_session
 
 from tunedb.identity import canonical_json
-from tunedb.records import Failure, FailureKind, Phase, Session, Source, SourceKind
+from tunedb.records import Failure, FailureKind, Phase, Session, Source, SourceKind, Status
 from tunedb.results import SessionFactor
 from tunedb.storage.network_runs import NetworkRun, OperatorTime
 from tunedb.system.host import session_class
@@ -124,6 +124,7 @@ def test_measured_programs(store):
             make_measurement(5, workload=1, session=here),
             make_measurement(6, target=1, session=here),
             make_measurement(7, session=here),
+            make_measurement(9, (1e-9,), session=here, status=Status.CUT_SHORT),
         ],
     )
     add(store, [make_measurement(8, session=here, occurrence=8)], FOREIGN)

@@ -723,3 +723,28 @@ def test_the_first_script_is_kept(store):
     store._loader._workloads.clear()
     assert store.workloads.get(1).script == "# first"
     assert store.workloads.get(1).digest == bare.digest
+
+
+def test_what_was_cut_short_never_answers(store):
+    """Its times are the fastest of all, and no query for fast programs finds it."""
+    measured = [
+        make_measurement(0, (1e-9, 2e-9), status=Status.CUT_SHORT, session=make_session()),
+        make_measurement(1, (0.5,), session=make_session()),
+    ]
+    (cut, whole), _ = store.batches.add(measured, OWN)
+    assert [record.id for record in store.records.top_k([1], None, 9)] == [whole]
+    assert store.records.best([1]).id == whole
+    assert store.answers.best_ids([1], [1], 9) == [whole]
+    assert [row.id for row in store.programs.measured([1], 1, [1])] == [whole]
+    assert store.workloads.find()[0].best == 0.5
+    assert store.counts().failed == store.workloads.find()[0].failed == 0
+    # TVM gets it without a time where it gets all records.
+    assert store.answers.get(cut).run_secs == (1e10,)
+    # Its own facts are kept.
+    found = store.records.get(cut)
+    assert found.measurement.run_secs == (1e-9, 2e-9)
+    assert found.measurement.status is Status.CUT_SHORT
+    store.batches.add_failures(
+        [(found.measurement, Failure(FailureKind.TIMEOUT, Phase.RUN, "a lie"))]
+    )
+    assert store.records.get(cut).measurement.failure is None

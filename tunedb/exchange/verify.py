@@ -688,7 +688,7 @@ def _times(packed: bytes | None, status: int) -> tuple[float, ...] | None:
         if not all(map(math.isfinite, times)):
             fail("a run time is not finite")
         fail("a run time is negative" if min(times) < 0 else "the mean time is not finite")
-    if status == Status.OK and status_of(times) is not Status.OK:
+    if status in (Status.OK, Status.CUT_SHORT) and status_of(times) is not Status.OK:
         fail("it counts as measured but has no time")
     return times
 

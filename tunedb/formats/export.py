@@ -21,7 +21,7 @@ import orjson
 
 from ..errors import FormatError, StorageError, UsageError
 from ..programs.workload_info import is_rebuildable
-from ..records import MODULES, Trust, Workload, WorkloadFormat
+from ..records import MODULES, Status, Trust, Workload, WorkloadFormat
 from ..results import Record
 from ..storage.store import Store
 from ..system.temporary import TemporaryFolder
@@ -56,9 +56,10 @@ def export_metaschedule(
 ) -> ExportReport:
     """Write records as a work directory of MetaSchedule.
 
-    Exports own and verified records in order of insertion, including failed ones. Retracted records
-    and those of foreign sources are left out, and so are records of workloads that came only from
-    other databases, whatever their trust level: TVM parses every module of the file.
+    Exports own and verified records in order of insertion, including failed ones. Records that
+    were retracted or cut short and those of foreign sources are left out, and so are records of
+    workloads that came only from other databases, whatever their trust level: TVM parses every
+    module of the file.
 
     Parameters
     ----------
@@ -154,7 +155,8 @@ def _reason_to_leave_out(record: Record, workload_ids: Sequence[int] | None) -> 
         return "retracted"
     if record.source.trust < Trust.VERIFIED:
         return "foreign source"
-    return None
+    # No format has a place for it: its times would look like those of a whole measurement.
+    return "cut short" if record.measurement.status is Status.CUT_SHORT else None
 
 
 def export_lines(
@@ -168,7 +170,8 @@ def export_lines(
 ) -> ExportReport:
     """Write records as lines of a format, in order of insertion, including failed ones.
 
-    Exports own and verified records of workloads that the format can hold.
+    Exports own and verified records of workloads that the format can hold, without those that were
+    cut short.
 
     Parameters
     ----------
@@ -221,8 +224,8 @@ def export_document(
 ) -> ExportReport:
     """Stream the records of one workload on one target to a document of a format.
 
-    Exports own and verified records in order of insertion, including failed ones; without records,
-    nothing is written.
+    Exports own and verified records in order of insertion, including failed ones and without those
+    that were cut short; without records, nothing is written.
 
     Parameters
     ----------

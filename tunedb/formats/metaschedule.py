@@ -34,7 +34,15 @@ from ..errors import FormatError
 from ..identity import canonical_json, canonical_numbers
 from ..json_checks import check_value, parse_json
 from ..programs.metaschedule.trace import check_trace, join_trace, split_trace
-from ..records import Measurement, Program, Quarantined, Target, Workload, WorkloadFormat
+from ..records import (
+    Measurement,
+    Program,
+    Quarantined,
+    Status,
+    Target,
+    Workload,
+    WorkloadFormat,
+)
 from ..results import Record
 from ..run_times import mean_of, status_of
 from ..system.compression import compress, decompress
@@ -510,9 +518,11 @@ def record_fields(record: Record) -> list[Any]:
     Raises
     ------
     FormatError
-        The stored trace is damaged.
+        The stored trace is damaged, or the measurement was cut short, which the format cannot tell.
     """
     measurement = record.measurement
+    if measurement.status is Status.CUT_SHORT:
+        raise FormatError("its measurement was cut short")
     args = measurement.args_info
     return [
         list(join_trace(measurement.program.trace)),

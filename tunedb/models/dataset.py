@@ -129,6 +129,9 @@ class Dataset:
         Index into :data:`ORIGINS`.
     costs : ndarray of float64, shape (n,)
         Seconds of the whole trial; NaN if unknown.
+    cut_short : ndarray of bool, shape (n,)
+        True for programs whose measurements were all cut short: they are slow, and their time is
+        that of fewer repeats. They are never the best of a group.
     groups : tuple of Group
         All groups, including those without a program in a subset.
     workloads : tuple of ExampleWorkload
@@ -152,6 +155,7 @@ class Dataset:
     trials: NDArray[np.int32]
     origins: NDArray[np.int8]
     costs: NDArray[np.float64]
+    cut_short: NDArray[np.bool_]
     groups: tuple[Group, ...]
     workloads: tuple[ExampleWorkload, ...]
     label: str
@@ -225,7 +229,7 @@ class Dataset:
         else:
             rows = self.rows
         names = ("program_ids", "group", "seconds", "throughput", "failures", "trials", "origins")
-        taken = {name: getattr(self, name)[index] for name in (*names, "costs")}
+        taken = {name: getattr(self, name)[index] for name in (*names, "costs", "cut_short")}
         return self.derived(rows=rows, starts=starts, **taken)
 
 
@@ -244,10 +248,11 @@ def dataset_of(
     """Return the examples of records, without rows, and the counts of records in no example.
 
     A record succeeded if it has a time above 0 that is not TVM's sentinel, and no failure. A
-    program succeeded if one of its records did, and pools the times of all these; otherwise it has
-    the failure of its last record. Infrastructure failures and successes without a time are left
-    out. Trial numbers include programs without features, so that a trial has the same number for
-    every feature set.
+    program succeeded if one of its records did, and pools the times of all these, without records
+    that were cut short if others are there; otherwise it has the failure of its last record.
+    Programs that were cut short are left out of a group without a whole measurement, and so are
+    infrastructure failures and successes without a time. Trial numbers include programs without
+    features, so that a trial has the same number for every feature set.
 
     Parameters
     ----------
@@ -265,7 +270,8 @@ def dataset_of(
     Raises
     ------
     NotFoundError, PluginError
-        The label policy is unknown or does not work; or no program has features.
+        The label policy is unknown or does not work; or no program has features and a whole
+        measurement of its group.
     UsageError
         The feature set is stored with other columns.
     """
@@ -288,6 +294,9 @@ def dataset_of(
     first, last = record[starts], record[starts + sizes - 1]
 
     ran = times.worked[record]
+    is_whole = ran & ~records.cut_short[record]
+    whole = np.bincount(owner[is_whole], minlength=len(starts)) > 0
+    ran = np.where(whole[owner], is_whole, ran)
     success = np.bincount(owner[ran], minlength=len(starts)) > 0
     seconds = np.full(len(starts), np.nan)
     seconds[success] = times.labelled(
@@ -298,7 +307,12 @@ def dataset_of(
     agrees = ran == success[owner]
 
     _check_features(store, feature_set, records, first)
-    kept = records.n_rows[first] >= 0
+    cut_short = success & ~whole
+    has_rows = records.n_rows[first] >= 0
+    measured = np.bincount(group[starts][has_rows & whole], minlength=len(groups)) > 0
+    kept = has_rows & (~cut_short | measured[group[starts]])
+    if not kept.any():
+        raise NotFoundError(f"{store.location}: every measurement was cut short; tune it longer")
     columns: dict[str, NDArray[Any]] = {
         "program_ids": records.program_ids[first][kept],
         "seconds": seconds[kept],
@@ -306,6 +320,7 @@ def dataset_of(
         "trials": _ranks(turn[starts], group[starts]).astype(np.int32)[kept],
         "origins": records.origins[first][kept],
         "costs": _means(records.costs[record[agrees]], owner[agrees], len(starts))[kept],
+        "cut_short": cut_short[kept],
     }
     all_groups = group[starts][kept]
     used, group = np.unique(all_groups, return_inverse=True)
@@ -317,7 +332,7 @@ def dataset_of(
         rows=np.zeros((0, len(feature_set.columns)), np.float32),
         starts=np.concatenate(([0], np.cumsum(records.n_rows[first][kept]))),
         group=group.astype(np.int32),
-        throughput=throughput_of(columns["seconds"], group),
+        throughput=throughput_of(columns["seconds"], group, cut_short=columns["cut_short"]),
         groups=groups,
         workloads=workloads,
         label=label,
@@ -332,6 +347,7 @@ def dataset_of(
             columns["failures"].tobytes(),
             columns["trials"].astype("<i4").tobytes(),
             columns["origins"].tobytes(),
+            *digested(columns["cut_short"]),
         ),
         **columns,
     )
@@ -341,7 +357,7 @@ def dataset_of(
         infrastructure=int(records.failed.sum() - failed.sum()),
         timeless=int((~records.failed & ~times.worked).sum()),
         programs=len(np.unique(records.program_ids[first])),
-        without_features=len(np.unique(records.program_ids[first][~kept])),
+        without_features=len(np.unique(records.program_ids[first][~has_rows])),
         workloads=len(workloads),
         failed_workloads=len(workloads) - len(np.unique(workload_of_group[group[~dataset.failed]])),
         targets=len({group.target for group in groups}),
@@ -384,13 +400,15 @@ class _Times:
     def labelled(
         self, policy: LabelPolicy, records: Ints, owner: Ints, factors: Floats | None
     ) -> Floats:
-        """Return the time of each program; `owner` has the program of each record."""
+        """Return the time of each program; `owner` has the program of each record that counts."""
         owner_of = np.full(len(self.worked), -1)
         owner_of[records] = owner
         program = owner_of[self.record]
         seconds = self.seconds if factors is None else self.seconds / factors[self.record]
         # Sorted by value too, so that sums do not depend on the order of insertion.
         order = np.lexsort((seconds, program))
+        order = order[np.searchsorted(program[order], 0) :]  # without times that do not count
+        program = program[order]
         sizes = np.bincount(program)
         starts = np.concatenate(([0], np.cumsum(sizes[sizes > 0])))
         labels: Floats = np.asarray(policy.seconds(seconds[order], starts), np.float64)
@@ -514,8 +532,17 @@ def _means(values: Floats, owner: Ints, size: int) -> Floats:
     return np.divide(total, number, out=means, where=number > 0)
 
 
+def digested(cut_short: Bools) -> tuple[bytes, ...]:
+    """Return what the mask adds to a digest: nothing if no program was cut short."""
+    return (cut_short.tobytes(),) if cut_short.any() else ()
+
+
 def throughput_of(
-    seconds: Floats, group: NDArray[np.integer], bests: Floats | None = None
+    seconds: Floats,
+    group: NDArray[np.integer],
+    bests: Floats | None = None,
+    *,
+    cut_short: Bools | None = None,
 ) -> Floats:
     """Return the throughput of each program: best time of the group / time of the program.
 
@@ -527,18 +554,21 @@ def throughput_of(
         Group of each program.
     bests : ndarray of float64, shape (n,), optional
         Best known time of each program's group; by default the program's own time.
+    cut_short : ndarray of bool, shape (n,), optional
+        Programs that are not the best of a group, whatever their time.
 
     Returns
     -------
     ndarray of float64, shape (n,)
-        In (0, 1]; 0 for programs that failed.
+        In (0, 1]; 0 for programs that failed, and where no time of the group counts.
     """
     worked = np.isfinite(seconds)
+    counts = worked if cut_short is None else worked & ~cut_short
     best = np.full(group.max(initial=-1) + 1, np.inf)
-    np.minimum.at(best, group[worked], (seconds if bests is None else bests)[worked])
+    np.minimum.at(best, group[counts], (seconds if bests is None else bests)[counts])
     throughput: Floats = np.zeros(len(seconds))
-    np.divide(best[group], seconds, out=throughput, where=worked)
-    return throughput
+    np.divide(best[group], seconds, out=throughput, where=worked & np.isfinite(best[group]))
+    return throughput.clip(max=1)
 
 
 # ---- From a database -----------------------------------------------------------------------------

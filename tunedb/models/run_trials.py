@@ -11,7 +11,7 @@ import numpy as np
 from .. import identity
 from ..records import Origin
 from .aggregation import stacked
-from .dataset import ORIGINS, Dataset, ExampleWorkload, Group, throughput_of
+from .dataset import ORIGINS, Dataset, ExampleWorkload, Group, digested, throughput_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,6 +35,8 @@ class RunTrial:
         Run time by the label policy; NaN if it failed.
     failure : int
         0, or the failure as an index into :data:`~tunedb.models.dataset.FAILURES`.
+    cut_short : bool
+        Whether the run stopped it after its first repeats.
     """
 
     program: bytes
@@ -42,13 +44,19 @@ class RunTrial:
     rows: NDArray[np.float32]
     seconds: float
     failure: int = 0
+    cut_short: bool = False
+
+    @property
+    def rank(self) -> int:
+        """Whole measurements count before others, and those before failures."""
+        return 0 if self.failure else 1 if self.cut_short else 2
 
 
 class RunTrials:
     """The trials of a tuning run for a target, by workload.
 
     Of several measurements of a program the last one counts, except that a failure never replaces
-    a success.
+    a success, and one that was cut short no whole one.
 
     Parameters
     ----------
@@ -74,7 +82,7 @@ class RunTrials:
         self._workloads.setdefault(workload.digest, workload)
         trials = self._trials.setdefault(workload.digest, {})
         known = trials.get(trial.program)
-        if known is None or not trial.failure or known.failure:
+        if known is None or trial.rank >= known.rank:
             trials[trial.program] = trial
 
     def count(self, workload: bytes) -> int:
@@ -82,9 +90,9 @@ class RunTrials:
         return len(self._trials.get(workload, ()))
 
     def best(self, workload: bytes) -> float:
-        """Return the shortest time of a workload in seconds; infinity if all programs failed."""
+        """Return the shortest whole time of a workload in seconds; infinity if there is none."""
         trials = self._trials.get(workload, {}).values()
-        return min((trial.seconds for trial in trials if not trial.failure), default=float("inf"))
+        return min((trial.seconds for trial in trials if trial.rank == 2), default=float("inf"))
 
     def dataset(self, feature_set: NamedSet, label: str, base: Dataset | None = None) -> Dataset:
         """Return the trials as a dataset, joined with `base` if given.
@@ -122,6 +130,7 @@ class RunTrials:
         group = np.array([index for index, _, _ in ordered], np.int32)
         seconds = np.array([trial.seconds for trial in trials], np.float64)
         failures = np.array([trial.failure for trial in trials], np.int8)
+        cut_short = np.array([trial.cut_short for trial in trials], bool)
         turns_of_trials = np.array([turn for _, turn, _ in ordered], np.int32)
         return Dataset(
             feature_set=feature_set.name,
@@ -132,11 +141,12 @@ class RunTrials:
             program_ids=np.array([trial.program_id for trial in trials], np.int64),
             group=group,
             seconds=seconds,
-            throughput=throughput_of(seconds, group),
+            throughput=throughput_of(seconds, group, cut_short=cut_short),
             failures=failures,
             trials=turns_of_trials,
             origins=np.full(len(trials), ORIGINS.index(Origin.UNKNOWN), np.int8),
             costs=np.full(len(trials), np.nan),
+            cut_short=cut_short,
             groups=tuple(
                 Group(index, self._target_id, self._target, "") for index in range(len(workloads))
             ),
@@ -150,6 +160,7 @@ class RunTrials:
                 group.tobytes(),
                 b"".join(trial.program for trial in trials),
                 *(column.tobytes() for column in (seconds, failures, turns_of_trials)),
+                *digested(cut_short),
             ),
         )
 
@@ -157,8 +168,8 @@ class RunTrials:
 def join(base: Dataset, run: Dataset) -> Dataset:
     """Join the datasets of a store and of a tuning run.
 
-    Of two examples of a program in a group, that of the run wins, unless it failed in the run and
-    succeeded in the store.
+    Of two examples of a program in a group, that of the run wins, unless it failed or was cut short
+    in the run and has a better measurement in the store.
 
     Parameters
     ----------
@@ -205,14 +216,19 @@ def _without_duplicates(
     """Remove duplicate examples of a program; `group` has the run's groups in `base`."""
     old = list(zip(base.group.tolist(), base.program_ids.tolist(), strict=True))
     new = list(zip(group.tolist(), run.program_ids.tolist(), strict=True))
-    worked = {pair for pair, failed in zip(old, base.failed, strict=True) if not failed}
+    ranks = dict(zip(old, _ranks(base), strict=True))
     keep = np.array(
-        [not (failed and pair in worked) for pair, failed in zip(new, run.failed, strict=True)],
-        bool,
+        [rank >= ranks.get(pair, 0) for pair, rank in zip(new, _ranks(run), strict=True)], bool
     )
     kept = {pair for pair, stays in zip(new, keep, strict=True) if stays and pair[1]}
     base = base.take(np.array([pair not in kept for pair in old], bool))
     return base, run.take(keep), group[keep]
+
+
+def _ranks(examples: Dataset) -> list[int]:
+    """Return the rank of each program, as :attr:`RunTrial.rank`."""
+    ranks: list[int] = np.where(examples.failed, 0, 2 - examples.cut_short).tolist()
+    return ranks
 
 
 def _concatenated(
@@ -239,17 +255,19 @@ def _concatenated(
     seconds = both("seconds")
     # The best program of a group may not be among those of `base`, but its time follows from them.
     bests = seconds * both("throughput")
+    cut_short = both("cut_short")
     return base.derived(
         rows=np.concatenate([base.rows, run.rows])[rows],
         starts=starts,
         program_ids=both("program_ids"),
         group=group[order],
         seconds=seconds,
-        throughput=throughput_of(seconds, group[order], bests),
+        throughput=throughput_of(seconds, group[order], bests, cut_short=cut_short),
         failures=both("failures"),
         trials=trials[order].astype(np.int32),
         origins=both("origins"),
         costs=both("costs"),
+        cut_short=cut_short,
         groups=groups,
         workloads=tuple(workloads),
         digest=identity.digest("trials", base.digest, identity.pack_int(len(base)), run.digest),

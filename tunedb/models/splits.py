@@ -224,6 +224,8 @@ POOLS: dict[str, Callable[[Dataset], NDArray[np.bool_]]] = {
 def pools(examples: Dataset, chosen: NDArray[np.bool_], fewest: int) -> Iterator[Indices]:
     """Yield the numbers of the programs of each rankable pool; a pool is part of a group.
 
+    Programs that were cut short are in no pool: their times decide no order.
+
     Parameters
     ----------
     examples : Dataset
@@ -233,7 +235,7 @@ def pools(examples: Dataset, chosen: NDArray[np.bool_], fewest: int) -> Iterator
     fewest : int
         Minimum size; smaller pools, and pools of equally fast programs, are left out.
     """
-    index = np.flatnonzero(chosen)
+    index = np.flatnonzero(chosen & ~examples.cut_short)
     order = index[np.argsort(examples.group[index], kind="stable")]
     edges = np.flatnonzero(np.diff(examples.group[order])) + 1
     for members in np.split(order, edges):

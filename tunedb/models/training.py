@@ -36,6 +36,10 @@ HELD_OUT_SHARE = 0.2
 #: badly. Too many rounds cost little.
 LEAST_WORKLOADS = 10
 
+#: Weight of a program that was cut short: the share of its repeats that ran, one of three. A model
+#: that never saw slow programs would not tell them from others.
+CUT_SHORT_WEIGHT = 1 / 3
+
 #: Comparisons of each held-out program, in every round.
 _PARTNERS = 32
 
@@ -283,10 +287,11 @@ class _RankerTraining:
     def search(self, held_out: NDArray[np.int64]) -> list[float]:
         """Return the accuracy on held-out workloads after each round, until the gain ends."""
         unseen = np.isin(self.chosen.workload, held_out)
-        labels, group = self.chosen.throughput[unseen], self.chosen.group[unseen]
+        judged = unseen & ~self.chosen.cut_short
+        labels, group = self.chosen.throughput[judged], self.chosen.group[judged]
         pairs = Pairs.from_labels(labels, group, _PARTNERS, self.recipe.seed)
         # Held-out programs are in the matrix with weight 0: binning the others again takes longer.
-        stopping = EarlyStopping(pairs, unseen, self.recipe.patience)
+        stopping = EarlyStopping(pairs, judged, self.recipe.patience)
         return self._boost(0, (~unseen).astype(np.float64), self.recipe.rounds, stopping)[1]
 
     def members(self, rounds: int) -> Iterator[Any]:
@@ -299,6 +304,9 @@ class _RankerTraining:
     ) -> tuple[Any, list[float]]:
         """Return a booster of so many rounds at most, and its history."""
         recipe = self.recipe
+        if self.chosen.cut_short.any():
+            weights = np.where(self.chosen.cut_short, CUT_SHORT_WEIGHT, 1.0)
+            counts = weights if counts is None else weights * counts
         settings = parameters(
             recipe, seed=_seed(recipe, member), threads=self.threads, device=self.device
         )

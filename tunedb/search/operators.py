@@ -186,13 +186,15 @@ def _with_other_category(draft: Draft, numbers: Sequence[int], rng: random.Rando
 
 def _other_category(draft: Draft, number: int, rng: random.Random) -> int | None:
     """Return another choice of a ``SampleCategorical``, or None without another one."""
-    weights = list(draft.instructions[number].attrs[1])
+    weights = _other_categories(draft, number)
+    return rng.choices(list(weights), list(weights.values()))[0] if weights else None
+
+
+def _other_categories(draft: Draft, number: int) -> dict[int, float]:
+    """Return the weight of each other choice of a ``SampleCategorical``."""
+    weights = draft.instructions[number].attrs[1]
     current = draft.decisions.get(number)
-    if current is not None:
-        weights[current] = 0
-    if not any(weights):
-        return None
-    return rng.choices(range(len(weights)), weights)[0]
+    return {choice: weight for choice, weight in enumerate(weights) if weight and choice != current}
 
 
 def _category_samples(instructions: Sequence[Instruction]) -> dict[str, int]:
@@ -283,13 +285,21 @@ def _other_bound(
     rng: random.Random,
 ) -> int | None:
     """Return a bound under which other loops are fused, or None."""
+    bounds = _other_bounds(instruction, extents, most)
+    return rng.choice(bounds) if bounds else None
+
+
+def _other_bounds(
+    instruction: Instruction, extents: Mapping[str, Sequence[Sequence[int]]], most: int | None
+) -> list[int]:
+    """Return the least bound for each other set of fused loops."""
     nests = [list(accumulate(nest, mul)) for nest in extents.get(instruction.inputs[0], ())]
     bounds: dict[tuple[int, ...], int] = {}
     for bound in sorted({1, *(product for nest in nests for product in nest)}):
         if most is None or bound <= most:
             bounds.setdefault(_fused(nests, bound), bound)
     bounds.pop(_fused(nests, instruction.inputs[1]), None)
-    return rng.choice(list(bounds.values())) if bounds else None
+    return list(bounds.values())
 
 
 # ``RewriteParallelVectorizeUnroll`` fuses the loops whose product is within the bound, plus one.
@@ -544,3 +554,44 @@ class Operators:
     def draw(self, rng: random.Random) -> Operator:
         """Return an operator, drawn by weight."""
         return rng.choices(OPERATORS, cum_weights=self._cumulated)[0]
+
+
+# ---- neighbours ----------------------------------------------------------------------------------
+
+
+def neighbours(
+    draft: Draft, extents: Mapping[str, Sequence[Sequence[int]]], *, most: int | None = None
+) -> list[tuple[str, Draft]]:
+    """Return every program that differs in one tile or one annotation, with its operator's name.
+
+    These are the children of ``tile_size``, ``parallel`` and ``unroll``.
+
+    Parameters
+    ----------
+    draft : Draft
+        Program to change.
+    extents, most
+        As for :func:`mutate_parallel`.
+    """
+    found = [
+        ("tile_size", draft.with_decision(number, tile))
+        for number, before in draft.tiles.items()
+        for tile in tile_moves(draft.instructions[number], before)
+    ]
+    for name, numbers in (
+        ("tile_size", _categories(draft.form, _FETCH)),
+        ("unroll", _categories(draft.form, _UNROLL)),
+        ("parallel", _thread_extents(draft.form)),
+    ):
+        found += [
+            (name, draft.with_decision(number, choice))
+            for number in numbers
+            for choice in _other_categories(draft, number)
+        ]
+    found += [
+        ("parallel", _with_bound(draft, number, bound))
+        for number, instruction in enumerate(draft.instructions)
+        if _is_parallel(instruction)
+        for bound in _other_bounds(instruction, extents, most)
+    ]
+    return found

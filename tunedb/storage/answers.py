@@ -15,7 +15,7 @@ from .. import identity
 from ..errors import FormatError, LimitError, NotFoundError
 from ..records import MODULES, Alias, Status, Trace, Trust
 from ..results import Answer
-from ..run_times import mean_of
+from ..run_times import NO_TIME, mean_of
 from ..system.one_line import one_line
 from . import columns, schema
 from . import read_statements as st
@@ -154,6 +154,8 @@ class Answers:
         trace = Trace(sketch, tail, decisions)
         covered = columns.covered(row[13:])
         run_secs, is_whole = _checked_times(program, covered, digest, mean)
+        if covered[_STATUS] == Status.CUT_SHORT:  # to TVM it has no time
+            run_secs = (NO_TIME,)
         return Answer(
             id=id_,
             workload_id=workload_id,
@@ -279,8 +281,9 @@ class Answers:
     def courses(self, neighbours: Iterable[Neighbour]) -> list[list[float]]:
         """Return the mean time of each trial in the search of each neighbour.
 
-        In order of time of measurement, then of insertion; infinite for failed and retracted
-        trials. Records of untrusted sources are omitted. Runs one statement per neighbour.
+        In order of time of measurement, then of insertion; infinite for trials that failed, were
+        cut short or retracted. Records of untrusted sources are omitted. Runs one statement per
+        neighbour.
 
         Parameters
         ----------
@@ -296,7 +299,7 @@ class Answers:
             .where(
                 _m.workload_id == workload_id,
                 _m.target_id.in_(target_ids),
-                _m.status.in_((int(Status.OK), int(Status.FAILED))),
+                _m.status != int(Status.UNMEASURED),
                 _m.source_id.in_(trusted),
             )
             .order_by(_m.measured_at, _m.id)

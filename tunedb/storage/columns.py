@@ -18,7 +18,7 @@ from ..json_checks import INT64
 from ..records import Origin, Status
 
 #: Version of bundles; raised with any change that an older reader would not understand.
-BUNDLE_VERSION = 3
+BUNDLE_VERSION = 4
 
 
 class Form(Enum):

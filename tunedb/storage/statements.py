@@ -97,11 +97,12 @@ def _insertion_where(
 
 
 def _insert_of_measurement(table: Table) -> Prepared:
-    """Return the insertion that needs a stored measurement; a failure needs a failed one."""
+    """Return the insertion that needs a stored measurement; a failure needs one without times."""
     m = schema.measurement.c
     condition = this_measurement()
     if table is schema.failure:
-        condition = and_(condition, m.status != literal_column(str(int(Status.OK))))
+        for status in (Status.OK, Status.CUT_SHORT):
+            condition = and_(condition, m.status != literal_column(str(int(status))))
     return _insertion_where(table, condition, {"measurement_id": m.id})
 
 

@@ -57,6 +57,8 @@ class TrainingRecords:
         that name a session of a trusted source.
     failed : ndarray of bool, shape (n,)
         True if the record has no valid run time.
+    cut_short : ndarray of bool, shape (n,)
+        True if the record has the first repeats only (:attr:`Status.CUT_SHORT`).
     failures : ndarray of int8, shape (n,)
         Last accepted cause of failure (1 for the first :class:`FailureKind`, and so on); 0 if
         unknown.
@@ -81,6 +83,7 @@ class TrainingRecords:
     digests: NDArray[np.uint64]
     subjects: NDArray[np.int64]
     failed: NDArray[np.bool_]
+    cut_short: NDArray[np.bool_]
     failures: NDArray[np.int8]
     measured_at: NDArray[np.int64]
     costs: NDArray[np.float64]
@@ -141,7 +144,7 @@ class Training:
         target_ids: Sequence[int] | None = None,
         source_ids: Sequence[int] | None = None,
     ) -> TrainingRecords:
-        """Return all records that succeeded or failed, including those of foreign sources.
+        """Return all records that ran or failed, including those of foreign sources.
 
         Retracted and unmeasured records are omitted.
 
@@ -279,7 +282,7 @@ def _records(set_id: int | None, subject: Any, conditions: Sequence[Any]) -> Sel
             func.coalesce(_feature.n_columns, -1),
         )
         .select_from(joined)
-        .where(_m.status.in_((int(Status.OK), int(Status.FAILED))), ~is_retracted(_m, many=True))
+        .where(_m.status != int(Status.UNMEASURED), ~is_retracted(_m, many=True))
     )
 
 
@@ -299,6 +302,7 @@ def _columns(rows: Sequence[Any]) -> TrainingRecords:
         digests=np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2).astype(np.uint64),
         subjects=np.array(subjects, np.int64),
         failed=np.array(status, np.int64) == int(Status.FAILED),
+        cut_short=np.array(status, np.int64) == int(Status.CUT_SHORT),
         failures=np.array([0 if k is None else _FAILURES.get(k, 0) for k in kinds], np.int8),
         measured_at=np.array(measured_at, np.int64),
         costs=np.array(costs, np.float64),

@@ -35,7 +35,7 @@ from ....models.run_trials import RunTrial
 from ....programs.workload_info import signature_of
 from ....records import FailureKind, Phase, Program, Status
 from ....results import NewModel
-from ....run_times import NO_TIME, status_of
+from ....run_times import NO_TIME, is_cut_short, status_of
 from ....system.files import read_regular, write_whole
 from .. import modules, trace_codec
 from ..failures import classify
@@ -455,16 +455,17 @@ def trial_of(
         if kind == FailureKind.INFRASTRUCTURE:  # no fault of the program
             return None
         return RunTrial(program.digest, program_id, rows, float("nan"), FAILURES.index(kind))
-    times = np.array(run_secs_of(result), np.float64)
+    run_secs = run_secs_of(result)
+    times = np.array(run_secs, np.float64)
     times = times[(times > 0) & (times < np.inf) & (times != NO_TIME)]
     if not len(times):
-        if status_of(run_secs_of(result)) == Status.OK:
+        if status_of(run_secs) == Status.OK:
             return None
         unknown = FAILURES.index(FailureKind.UNKNOWN)
         return RunTrial(program.digest, program_id, rows, float("nan"), unknown)
     policy: LabelPolicy = recipe_part("label", label)[0]
     seconds = float(policy.seconds(times, np.array([0, len(times)]))[0])
-    return RunTrial(program.digest, program_id, rows, seconds)
+    return RunTrial(program.digest, program_id, rows, seconds, cut_short=is_cut_short(run_secs))
 
 
 def _now() -> int:

@@ -8,7 +8,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,7 +32,7 @@ from ....records import (
     Status,
 )
 from ....results import Record
-from ....run_times import status_of
+from ....run_times import NO_TIME, status_of
 from ....storage.store import Store
 from ....system.host import new_session
 from .. import modules, trace_codec
@@ -55,7 +55,8 @@ _arg_info_as_json = tvm_ffi.get_global_func("s_tir.meta_schedule.ArgInfoAsJSON")
 class Candidate:
     """One measured candidate, as a measure callback gets it.
 
-    A served candidate is a program that was measured before; it is not stored again.
+    A served candidate is a program that was measured before; it is not stored again. The missing
+    repeats of one that was cut short have TVM's sentinel for no time.
     """
 
     workload: Any
@@ -65,6 +66,7 @@ class Candidate:
     run_secs: tuple[float, ...]
     failure: Failure | None = None
     is_served: bool = False
+    is_cut_short: bool = False
 
 
 def args_json(args: Any) -> bytes:
@@ -237,6 +239,34 @@ class Handle:
                 self.candidates.record(candidate.trace)
         return programs
 
+    def record_again(self, repeats: Iterable[tuple[Measurement, tuple[float, ...]]]) -> None:
+        """Store further measurements of stored programs, which keep their origins.
+
+        Parameters
+        ----------
+        repeats : iterable of (Measurement, tuple of float)
+            A measurement of each program, and the new run times in seconds.
+
+        Raises
+        ------
+        StorageError
+            As for :meth:`record_batch`.
+        """
+        with self.lock:
+            batch = [
+                replace(
+                    before,
+                    run_secs=run_secs,
+                    measured_at=time.time_ns() // 1000,
+                    occurrence=next(self._sequence),
+                    session=self.session(),
+                    launches=(),
+                )
+                for before, run_secs in repeats
+            ]
+            with self._spool.guarding(batch, self.session()):
+                self._add(batch)
+
     def get_top_k(self, workload: Any, top_k: int) -> list[Any]:
         """Return the best records of a workload for the handle's target, best first.
 
@@ -406,10 +436,14 @@ class Handle:
             self.targets.bind(candidate.target)
         args = candidate.args_info
         status = status_of(candidate.run_secs) if candidate.failure is None else Status.FAILED
+        run_secs = candidate.run_secs
+        if candidate.is_cut_short:
+            status = Status.CUT_SHORT
+            run_secs = tuple(seconds for seconds in run_secs if seconds != NO_TIME)
         lineage = self.candidates.lineage_of(candidate.trace)
         return Measurement(
             program=Program(known.record, target, trace_codec.encode(candidate.trace)),
-            run_secs=candidate.run_secs if has_times else None,
+            run_secs=run_secs if has_times else None,
             status=status,
             measured_at=time.time_ns() // 1000,
             occurrence=next(self._sequence),

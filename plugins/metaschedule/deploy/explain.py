@@ -529,7 +529,7 @@ def _code_of(record: Record) -> str:
     if record.retracted:
         return "retracted"
     if measurement.status is not Status.OK:
-        return "failed"
+        return "cut" if measurement.status is Status.CUT_SHORT else "failed"
     if record.source.trust < Trust.VERIFIED:
         return "foreign"
     return "empty" if measurement.program.trace.is_empty else "broken"
@@ -542,6 +542,8 @@ def _reason_text(code: str, number: int, causes: Counter[str]) -> str:
         case "failed":
             kinds = ", ".join(f"{count:,} {kind}" for kind, count in causes.most_common())
             return f"{records} failed ({kinds}); tune it longer"
+        case "cut":
+            return f"{records} cut short, because others are faster; see: tunedb show RECORD"
         case "foreign":
             return (
                 f"{records} of foreign sources, which TVM never gets; to try them on this machine: "

@@ -9,7 +9,7 @@ from tvm.s_tir.meta_schedule.measure_callback.measure_callback import _PyMeasure
 
 from ....errors import PluginError
 from ....records import Failure, Phase
-from ....run_times import NO_TIME
+from ....run_times import NO_TIME, is_cut_short
 from ..compat import register_errors
 from ..database.database import Database, handle_of
 from ..database.handle import Candidate, Handle
@@ -27,10 +27,10 @@ class MeasureCallback(_PyMeasureCallback):
 
     Besides times it records the phase of a failure (building or running), its kind (compile error,
     timeout, crash, wrong result, error while running, infrastructure), its message and duration,
-    and the session. It works with TVM's ``AddToDatabase`` in any order: each candidate is recorded
-    once. The database's features are stored with the batch. The callback passes candidates that
-    failed to build to each :class:`CostModel` of the database, which TVM's ``UpdateCostModel``
-    leaves out.
+    and the session. What a :class:`~.racing.RacingRunner` cut short is recorded as such. It works
+    with TVM's ``AddToDatabase`` in any order: each candidate is recorded once. The
+    database's features are stored with the batch. The callback passes candidates that failed to
+    build to each :class:`CostModel` of the database, which TVM's ``UpdateCostModel`` leaves out.
 
     Parameters
     ----------
@@ -93,6 +93,7 @@ def record(
                 run_secs=run_secs_of(run),
                 failure=failure_of(build, run),
                 is_served=is_served(build),
+                is_cut_short=is_cut_short(run_secs_of(run)),
             )
             for candidate, build, run in zip(candidates, builds, runs, strict=True)
         ]

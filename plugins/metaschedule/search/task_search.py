@@ -17,11 +17,12 @@ from tvm.s_tir import meta_schedule as ms
 from ....errors import PluginError
 from ....models.model import joined_scores
 from ....records import Origin
-from ....run_times import mean_of
+from ....run_times import is_cut_short, mean_of
 from ....search.operators import Operators
 from .. import modules, trace_codec
 from ..database.candidates import Lineage
 from . import schedule_queries
+from .descent import Descent, children
 from .draft_model import DraftModel, DraftTask, can_describe
 from .drafts import Drafts, finalists
 from .population import RANDOM, WARM, Breeding, Evaluation, Individual, Replays, Shares, completed
@@ -173,6 +174,8 @@ class _Compared(NamedTuple):
     programs: list[Individual]
     #: Random ones, with their schedules.
     drawn: list[Individual]
+    #: Neighbours of the best program to be measured, with their schedules.
+    near: Sequence[Individual] = ()
 
 
 class TaskSearch:
@@ -234,6 +237,7 @@ class TaskSearch:
         self._proposed = ModuleSet(handle.workloads.equality)
         self._announced: list[Any] = []
         self._rounds = self._empty_rounds = 0
+        self._descent = Descent()
         # By record; None if it does not apply here.
         self._stored: dict[int, Individual | None] = {}
         # By draft: finalists that were not measured yet, and those that need no other replay.
@@ -263,6 +267,7 @@ class TaskSearch:
     def notify(self, candidates: Sequence[Any], results: Sequence[Any]) -> None:
         """Report the results of measured candidates."""
         measured = []
+        times_of_batch: list[float] = []
         for candidate, result in zip(candidates, results, strict=True):
             trace = candidate.sch.trace
             lineage = self._handle.candidates.lineage_of(trace)
@@ -270,9 +275,12 @@ class TaskSearch:
             if lineage is None or digest is None:
                 continue
             times = () if result.run_secs is None else trace_codec.floats_of(result.run_secs)
-            failed = result.error_msg is not None or not times
+            failed = result.error_msg is not None or not times or is_cut_short(times)
             self.report.add(digest, lineage, None if failed else mean_of(times))
             measured.append((trace, result))
+            if not failed:
+                times_of_batch.append(mean_of(times))
+        self._descent.add(times_of_batch)
         if self._drafts is not None:
             self._drafts.measured(measured)
 
@@ -293,10 +301,12 @@ class TaskSearch:
         counts = self.report.counts
         replayed, illegal = counts.offspring.total(), counts.illegal.total()
         if self._drafts is None:
-            compared, warm, programs, drawn = self._round_of_programs()
+            compared, warm, programs, drawn, near = self._round_of_programs()
         else:
-            compared, warm, programs, drawn = self._round_of_drafts(self._drafts, number, n_random)
-        first = [*self._served(), *warm[:_FIRST_WARM]] if self._rounds == 1 else []
+            compared, warm, programs, drawn, near = self._round_of_drafts(
+                self._drafts, number, n_random
+            )
+        first = [*self._served(), *warm[:_FIRST_WARM]] if self._rounds == 1 else near
         picked = self._pick(number, n_random, first, programs, drawn)
         if self._options.on_round is not None:
             self._options.on_round(
@@ -333,19 +343,28 @@ class TaskSearch:
         most = _DRAFTS_PER_TRIAL * self._limits.batch if has_model else _DRAWN
         size = min(self._options.population_size, most)
         with ms.Profiler.timeit("tunedb/Search/Begin"):
-            breeding.enter(self._measured())
+            measured = breeding.enter(self._measured())
             warm = breeding.enter(self._neighbours)
             drawn = breeding.draw(self._templates, size - len(breeding.individuals))
+        left = self._limits.total - self.report.trials
+        places = self._descent.places(number, left, self._limits.total)
+        around: list[Individual] = []
+        if has_model and measured and places:
+            most_parallel = schedule_queries.most_parallel(self._target)
+            around = breeding.add(children(measured[0], drafts, most_parallel))
         if has_model:
             self._evolve(breeding, size)
         with ms.Profiler.timeit("tunedb/Search/Finalists"):
+            around.sort(key=lambda individual: -individual.score)
+            best = around[: _FINALISTS * places]
+            near = self._replayed(drafts, best)[:places] if best else []
             random_ones = self._replayed(drafts, self._rng.sample(drawn, min(n_random, len(drawn))))
-            programs = self._finalists_of(drafts, breeding, number, size)
+            programs = self._finalists_of(drafts, breeding, number - len(near), size)
         scores = self._scores([program.schedule for program in programs])
         if has_model:
             scores = joined_scores([program.score for program in programs], scores, _COST_WEIGHT)
         programs = [program.scored(score) for program, score in zip(programs, scores, strict=True)]
-        return _Compared(len(breeding.individuals), warm, programs, random_ones)
+        return _Compared(len(breeding.individuals), warm, programs, random_ones, near)
 
     def _finalists_of(
         self, drafts: Drafts, breeding: Breeding, number: int, size: int

@@ -25,6 +25,7 @@ from ..database.database import Database
 from ..deploy.network import Lowered, bind_sizes, lower
 from ..measure.measure_callback import MeasureCallback
 from ..measure.measured import Known
+from ..measure.racing import Race, RacingRunner
 from ..module_source import as_module, is_relax, prim_funcs
 from ..modules import modules_equal, plain
 from ..search.strategy import EvolutionarySearch
@@ -276,14 +277,16 @@ def _copied(task: Any, name: str, weight: int) -> Any:
     return ms.ExtractedTask(name, task.mod, task.target, list(task.dispatched), weight)
 
 
-def runner_of(runner: Any, evaluator: EvaluatorConfig) -> Any:
-    """Return the runner of a run.
+def runner_of(runner: Any, evaluator: EvaluatorConfig, race: Race | None = None) -> Any:
+    """Return the runner of a run; with a race it is local.
 
     Raises
     ------
     UsageError, PluginError
         As :func:`.remote.rpc_runner`, or TVM does not know the word.
     """
+    if race is not None:
+        return RacingRunner(evaluator, race)
     if isinstance(runner, RPCConfig):
         return rpc_runner(runner, evaluator)
     if runner == "rpc":
@@ -346,6 +349,7 @@ def scheduler_of(
     untuned: Sequence[float | None] | None,
     roofline: Roofline | None,
     try_space: Callable[[int], str | None],
+    race: Race | None,
 ) -> Any:
     """Return the task scheduler of a run.
 
@@ -363,6 +367,7 @@ def scheduler_of(
             untuned=untuned,
             roofline=roofline,
             try_space=try_space,
+            race=race,
         )
     if options.minutes is not None:
         raise UsageError("TVM's task schedulers count trials; minutes need the scheduler 'tunedb'")

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, LocalRunner
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, LocalRunner, RPCConfig
 
 from ....errors import UsageError
 from ..database.database import Database
 from ..deploy.network import Layout, Lowering, bindings
+from ..measure.racing import LEAST_REPEATS, Race
 from ..threads import usable_cpus, whole_cores
 from .progress import Progress
 
@@ -58,6 +59,8 @@ class TuneOptions:
     evaluator: EvaluatorConfig
     warm: bool
     remeasure: bool
+    racing: bool
+    finals: bool
     layout: Layout
     prepack: bool | None
     network: str | None
@@ -71,6 +74,25 @@ class TuneOptions:
         """Return whether a network is measured as a whole: only if programs run on this machine."""
         is_local = self.runner == "local" or isinstance(self.runner, LocalRunner)
         return self.measure_network and is_local
+
+    def race(self) -> Race | None:
+        """Return the race of the run, or None where whole measurements are needed.
+
+        Racing needs a task scheduler that tells the task of a batch, and callbacks that know what
+        was cut short.
+        """
+        is_possible = (
+            self.runner == "local"
+            and self.task_scheduler == "tunedb"
+            and self.measure_callbacks == "default"
+            and self.evaluator.repeat >= LEAST_REPEATS
+        )
+        return Race() if self.racing and is_possible else None
+
+    def has_finals(self) -> bool:
+        """Return whether the best programs are measured again: with runners of this package."""
+        is_ours = isinstance(self.runner, RPCConfig) or self.runner in ("local", "rpc")
+        return self.finals and is_ours and self.measure_callbacks == "default"
 
     def lowerings(self) -> list[Lowering]:
         """Return the lowering of a Relax program for each combination of sizes.

@@ -11,7 +11,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.measure_callback.measure_callback import _PyMeasureCallback
 
 from ....records import Status
-from ....run_times import mean_of, status_of
+from ....run_times import is_cut_short, mean_of, status_of
 from ....search.forecast import Curve, Forecast, forecast
 from ..compat import register_errors
 from ..measure.measure_callback import run_secs_of
@@ -73,6 +73,8 @@ class TaskProgress:
         Number of known candidates, whose stored results replaced a build and a run.
     failed : int
         Number of candidates that failed.
+    cut_short : int
+        Number of candidates that the run stopped after their first repeats.
     first_seconds, best_seconds : float or None
         Mean run time of the best program of the first batch with one, and of all; None before a
         program has run.
@@ -84,6 +86,7 @@ class TaskProgress:
     trials: int = 0
     served: int = 0
     failed: int = 0
+    cut_short: int = 0
     first_seconds: float | None = None
     best_seconds: float | None = None
     forecast: Forecast | None = None
@@ -148,6 +151,7 @@ class TaskMonitor:
     trials: int = 0
     served: int = 0
     failed: int = 0
+    cut_short: int = 0
     first: float | None = None
     best: float | None = None
 
@@ -161,7 +165,8 @@ class TaskMonitor:
             self.trials += 1
             self.served += is_served(build)
             self.failed += failed
-            if not failed:
+            self.cut_short += is_cut_short(run_secs)
+            if not failed and not is_cut_short(run_secs):
                 times.append(mean_of(run_secs))
         if times:
             self.best = min(times) if self.best is None else min(self.best, *times)
@@ -180,6 +185,7 @@ class TaskMonitor:
             trials=self.trials,
             served=self.served,
             failed=self.failed,
+            cut_short=self.cut_short,
             first_seconds=self.first,
             best_seconds=self.best,
             forecast=forecast(self.curves, trials=self.trials, best_seconds=self.best),
@@ -204,6 +210,8 @@ class Monitor:
 
     Attributes
     ----------
+    began : float
+        The parameter.
     failure : Exception or None
         Error of `on_progress`; through TVM's C++ it arrives as a RuntimeError.
     """
@@ -221,14 +229,14 @@ class Monitor:
         self._trials_done = trials_done
         self._max_trials = max_trials
         self._on_progress = on_progress
-        self._began = began
+        self.began = began
         self._starting = 0.0
         self._profiler = ms.Profiler.current()
         self._before = self._scopes()
 
     def start(self) -> None:
         """Note the start of TVM's loop."""
-        self._starting = time.perf_counter() - self._began
+        self._starting = time.perf_counter() - self.began
 
     def add(self, task_id: int, builds: Sequence[Any], runs: Sequence[Any]) -> None:
         """Add a batch of a task and report the progress."""
@@ -243,7 +251,7 @@ class Monitor:
 
     def progress(self, task_id: int) -> Progress:
         """Return the progress of the run after a batch of a task."""
-        seconds = time.perf_counter() - self._began
+        seconds = time.perf_counter() - self.began
         tasks = tuple(task.progress() for task in self.tasks)
         return Progress(
             task=tasks[task_id],

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from tvm.s_tir import meta_schedule as ms
 
-from ....errors import PluginError, TuneDBError
+from ....errors import PluginError, StorageError, TuneDBError
 from ....exchange.outbox import Outbox
 from ....storage.network_runs import NetworkRun
 from ....system.host import session_class, threads_of
@@ -21,11 +21,13 @@ from ..database.database import Database
 from ..database.handle import Handle
 from ..intrinsics import load_cpu_intrinsics, load_intrinsics, without_intrinsics
 from ..measure.measured import Known
+from ..measure.racing import Race
 from ..measure.reuse import ReusingBuilder, ReusingRunner
 from ..module_source import is_relax
 from ..targets import first_line, is_cpu
 from ..threads import RuntimeThreads, use_threads
 from . import defaults
+from .finals import Finals
 from .network import Network, untuned_networks, untuned_seconds
 from .options import TuneOptions
 from .progress import Monitor, ProgressCallback, TaskMonitor, TaskProgress
@@ -37,6 +39,9 @@ from .server_sync import notify_outbox, start_outbox
 from .tvm_logs import logs_in_files
 
 __all__ = ["Run"]
+
+#: Share of a run's time for the finals of its tasks; one that has begun is finished.
+_FINALS_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,6 +166,7 @@ class Run:
         for task in self.tasks:
             self.known.prepare(task.mod, self.target)
         model = defaults.cost_model_of(self.options.cost_model, self.database)
+        race = self.options.race()
         scheduler = defaults.scheduler_of(
             self.options,
             self.database,
@@ -168,8 +174,10 @@ class Run:
             [task.untuned for task in self.monitor.tasks],
             self.networks[0].roofline if self.networks else None,
             try_space,
+            race,
         )
-        arguments = self._arguments(model, scheduler, builder, stack)
+        runner = defaults.runner_of(self.options.runner, self.options.evaluator, race)
+        arguments = self._arguments(model, scheduler, builder, runner, stack)
         self.monitor.start()
         try:
             self._call(arguments)
@@ -186,6 +194,34 @@ class Run:
         if len(self.problems) == len(self.tasks):
             raise PluginError(f"TVM ended the tuning run: {self.problems[0]}")
         end_run(self.database._handle)
+        if race is not None:
+            race.end()
+        if self.options.has_finals():
+            self._hold_finals(builder, runner, race)
+
+    def _hold_finals(self, builder: Any, runner: Any, race: Race | None) -> None:
+        """Measure the best programs of each task again, in turn, for a share of the run's time.
+
+        The tasks that take most of a network's time come first.
+        """
+        finals = Finals(self.database._handle, self.target, builder, runner)
+        monitors = self.monitor.tasks
+        tuned = [n for n, monitor in enumerate(monitors) if monitor.trials > monitor.served]
+        tuned.sort(key=lambda n: -(monitors[n].calls or 1) * (monitors[n].seconds or 0.0))
+        began = time.perf_counter()
+        budget = _FINALS_SHARE * (began - self.monitor.began)
+        for done, number in enumerate(tuned):
+            if time.perf_counter() - began > budget:
+                self.notes.append(
+                    f"{done} of {len(tuned)} tasks had a final in its share of the time; the best "
+                    "program of the others is that of the fastest measurement"
+                )
+                break
+            task, spread = self.tasks[number], None if race is None else race.spread(number)
+            try:
+                finals.decide(task.mod, spread)
+            except StorageError as error:
+                self.notes.append(f"{task.name}: no final decides its best program: {error}")
 
     def _load_intrinsics(self, stack: ExitStack) -> None:
         """Import the tensor intrinsics that TVM's first context needs."""
@@ -202,12 +238,12 @@ class Run:
         return defaults.builder_of(self.options.builder, workers, stack)
 
     def _arguments(
-        self, model: Any, scheduler: Any, builder: Any, stack: ExitStack
+        self, model: Any, scheduler: Any, builder: Any, runner: Any, stack: ExitStack
     ) -> dict[str, Any]:
         """Return the arguments that TVM's tuning functions share."""
         options, left = self.options, self.max_trials - self.trials_done
         builder = ReusingBuilder(builder, self.known)
-        runner = ReusingRunner(defaults.runner_of(options.runner, options.evaluator), self.known)
+        runner = ReusingRunner(runner, self.known)
         # An error that passes through TVM keeps the builder alive.
         stack.callback(builder.close)
         folder = options.work_dir

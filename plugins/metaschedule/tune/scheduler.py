@@ -18,8 +18,8 @@ from tvm.s_tir.meta_schedule.task_scheduler.task_scheduler import _PyTaskSchedul
 
 from ....errors import PluginError, TuneDBError, UsageError
 from ....programs.workload_info import signature_of
-from ....records import Signature, Status
-from ....run_times import mean_of, status_of
+from ....records import Signature
+from ....run_times import NO_TIME, mean_of
 from ....search.forecast import Curve, similar_curves
 from ....search.scheduling import TaskState, TuningGoal, batch_size, next_task
 from ....storage.workloads import Neighbour
@@ -29,6 +29,7 @@ from ..compat import register_errors
 from ..database.database import Database, handle_of
 from ..database.handle import Handle
 from ..measure.measure_callback import run_secs_of
+from ..measure.racing import Race
 from ..targets import first_line
 from .tvm_logs import task_logger
 
@@ -92,6 +93,8 @@ class TaskScheduler(_PyTaskScheduler):
     try_space : callable, optional
         Called with the number of a task before its design space is generated; returns the reason
         to drop the task, or None (:func:`~..workers.space_probe.try_spaces`).
+    race : Race, optional
+        Race of the run's runner, which learns the task of each batch.
 
     Attributes
     ----------
@@ -127,6 +130,7 @@ class TaskScheduler(_PyTaskScheduler):
         untuned: Sequence[float | None] | None = None,
         roofline: Roofline | None = None,
         try_space: Callable[[int], str | None] = lambda _number: None,
+        race: Race | None = None,
     ) -> None:
         handle = handle_of(database)
         if handle is None:
@@ -154,7 +158,9 @@ class TaskScheduler(_PyTaskScheduler):
                 state = _task_state(handle, context, float(weight), searches)
                 state.untuned = seconds
                 state.roofline = roofline or state.roofline
-                tasks.append(_TunedTask(state, context, budget, partial(try_space, len(tasks))))
+                number = len(tasks)
+                begin = None if race is None else partial(race.begin, number)
+                tasks.append(_TunedTask(state, context, budget, partial(try_space, number), begin))
             _tune(tasks, limits, problems, int(trials), int(per_task), *rest)
 
         super().__init__(lambda: -1, None, tune)
@@ -179,6 +185,8 @@ class _TunedTask:
     context: Any
     budget: _Budget
     try_space: Callable[[], str | None]
+    #: Called before each batch, which TVM builds and runs at once.
+    begin_batch: Callable[[], None] | None = None
     problem: str | None = None
     began: float = 0.0
     is_running: bool = False
@@ -213,6 +221,8 @@ class _TunedTask:
             self.state.is_finished = True
             return None
         self.is_running = True
+        if self.begin_batch is not None:
+            self.begin_batch()
         batch = list(candidates)[: self.budget.left]
         self.budget.left -= len(batch)
         return batch
@@ -238,7 +248,8 @@ class _TunedTask:
         """Add the results of a batch."""
         self.is_running = False
         runs = [run_secs_of(result) for result in results if result.error_msg is None]
-        times = [mean_of(run) for run in runs if status_of(run) is Status.OK]
+        # The mean of a run that was cut short is no time: it has TVM's sentinel.
+        times = [mean_of(run) for run in runs if NO_TIME not in run]
         self.state.add(times, len(candidates), time.perf_counter() - self.began)
         self.guard(self.context.search_strategy.notify_runner_results, candidates, results)
 

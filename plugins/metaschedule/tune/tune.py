@@ -45,6 +45,8 @@ def tune(
     evaluator: EvaluatorConfig = EVALUATOR,
     warm: bool = True,
     remeasure: bool = False,
+    racing: bool = True,
+    finals: bool = True,
     layout: Layout = "auto",
     prepack: bool | None = None,
     network: str | None = None,
@@ -111,6 +113,14 @@ def tune(
         Whether the search may begin with programs of similar workloads.
     remeasure : bool
         Whether known programs are measured again.
+    racing : bool
+        Whether a candidate that is clearly slower than the best of its task gets no more repeats
+        (:class:`~..measure.racing.Race`). It applies to the ``local`` runner with the default
+        scheduler and callbacks, and an evaluator of three repeats or more.
+    finals : bool
+        Whether the best programs of each task are measured again, in turn, before one is named
+        (:meth:`.finals.Finals.decide`). It applies to the ``local`` and ``rpc`` runners with the
+        default callbacks.
     layout, prepack
         Layout of a Relax program and packing of its weights, as for :func:`compile`, which needs
         equal values: ``auto`` puts channels of ``conv2d`` last on CPUs, where the search also

@@ -1,0 +1,209 @@
+"""Finals: the best programs of a task are measured again, in turn, before one is named.
+
+The fastest of many noisy times is often a lucky one. The times of a final are stored as further
+measurements of its programs. Records of the others that would still rank before the winner's are
+retracted: they stay stored, and neither top-k nor a model takes them.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import tvm
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.builder import BuilderInput
+from tvm.s_tir.meta_schedule.runner import RunnerInput
+
+from ....results import Record
+from ....search.paired import standing
+from ....system.host import session_class
+from ..database.handle import Handle
+from ..measure.measure_callback import run_secs_of
+from ..targets import first_line
+
+__all__ = ["Finals"]
+
+_log = logging.getLogger("tunedb")
+
+#: Records of a task that are read at a time; a program has one of each final that it was in.
+_PAGE = 16
+#: Most programs of a final.
+_FINALISTS = 6
+#: Ratio to the best time within which a program may be the fastest: while the spread of repeats is
+#: unknown, at least, and at most.
+_REACH, _LEAST_REACH, _MOST_REACH = 1.1, 1.05, 1.5
+#: Most rounds, each of one measurement of each program.
+_ROUNDS = 12
+
+
+@dataclass(slots=True, eq=False)
+class _Finalist:
+    """A program of a final."""
+
+    record: Record
+    tuning_record: Any
+    artifact: str = ""
+    #: All repeats of each round; None after it was beaten.
+    rounds: list[tuple[float, ...] | None] = field(default_factory=list)
+
+    @property
+    def times(self) -> tuple[float, ...]:
+        return tuple(seconds for run in self.rounds for seconds in run or ())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Finals:
+    """Finals of the tasks of a run.
+
+    Parameters
+    ----------
+    handle : Handle
+        Handle of the database, with the session of the run.
+    target : tvm.target.Target
+        Target of the run.
+    builder : tvm Builder
+        Builder of the programs.
+    runner : tvm Runner
+        Runner of whole measurements.
+    """
+
+    handle: Handle
+    target: Any
+    builder: Any
+    runner: Any
+
+    def decide(self, mod: Any, spread: float | None = None) -> Record | None:
+        """Measure the best programs of a task in turn, and make the fastest one the best record.
+
+        Only programs take part that sessions like this one measured, and whose times are within
+        reach of the best. At most six are measured in at most twelve rounds, until the fastest one
+        is decided (:func:`tunedb.search.paired.standing`).
+
+        Parameters
+        ----------
+        mod : IRModule
+            Module of the task.
+        spread : float, optional
+            Ratio within which repeats say nothing (:meth:`~..measure.racing.Race.spread`); it is
+            the reach, between 1.05 and 1.5. Without it the reach is 1.1.
+
+        Returns
+        -------
+        Record or None
+            The best record if several programs were measured; None if there was nothing to decide.
+
+        Raises
+        ------
+        StorageError
+            The measurements cannot be stored, or this account may not retract records.
+        """
+        finalists = self._built(self._finalists(mod, spread))
+        if len(finalists) < 2:
+            return None
+        try:
+            winner = self._race(finalists)
+        finally:
+            for one in finalists:
+                shutil.rmtree(Path(one.artifact).parent, ignore_errors=True)
+        if winner is None:
+            return None
+        self.handle.record_again([(one.record.measurement, one.times) for one in finalists])
+        return self._name(mod, winner, finalists)
+
+    def _ranked(self, mod: Any) -> Iterator[Record]:
+        """Yield the records of a task, best first."""
+        stored = self.handle.stored_task(mod, self.target)
+        done, most = 0, _PAGE
+        while stored.equal_ids and stored.target_ids:
+            records = self.handle.store.records.top_k(stored.equal_ids, stored.target_ids, most)
+            yield from records[done:]
+            if len(records) < most:
+                return
+            done, most = most, 4 * most
+
+    def _finalists(self, mod: Any, spread: float | None) -> list[_Finalist]:
+        """Return the best programs, as long as their times are comparable."""
+        reach = min(max(spread or _REACH, _LEAST_REACH), _MOST_REACH)
+        own = session_class(self.handle.session())
+        found: dict[bytes, _Finalist] = {}
+        farthest = None
+        for record in self._ranked(mod):
+            session, mean = record.measurement.session, record.mean or 0.0
+            farthest = farthest or reach * mean
+            is_comparable = session is not None and session_class(session) == own
+            if not is_comparable or mean > farthest or len(found) == _FINALISTS:
+                break
+            with self.handle.lock:
+                tuning_record = self.handle.records.get(record.id)
+            if tuning_record is not None:
+                digest = record.measurement.program.digest
+                found.setdefault(digest, _Finalist(record, tuning_record))
+        return list(found.values())
+
+    def _built(self, finalists: Sequence[_Finalist]) -> list[_Finalist]:
+        """Return the programs that could be built; none without rivals."""
+        if len(finalists) < 2:
+            return []
+        replayed, inputs = [], []
+        for one in finalists:
+            schedule = Schedule(one.tuning_record.workload.mod)
+            try:
+                one.tuning_record.trace.apply_to_schedule(schedule, remove_postproc=False)
+            except Exception as error:  # TVM raises any class for a trace that does not fit
+                _log.debug("record %d has no final: %s", one.record.id, first_line(error))
+                continue
+            replayed.append(one)
+            inputs.append(BuilderInput(schedule.mod, self.target))
+        with ms.Profiler.timeit("SendToBuilder"):
+            built = list(self.builder.build(inputs)) if inputs else []
+        for one, result in zip(replayed, built, strict=True):
+            one.artifact = "" if result.error_msg is not None else str(result.artifact_path)
+        return [one for one in replayed if one.artifact]
+
+    def _race(self, finalists: Sequence[_Finalist]) -> _Finalist | None:
+        """Measure programs in turn until one is decided; None if one of them fails."""
+        device = str(tvm.runtime.device(self.target.get_target_device_type()).type)
+        left, leader = list(range(len(finalists))), 0
+        for number in range(_ROUNDS):
+            # Each other round goes backwards, so that no program always runs after the same one.
+            for one in finalists:
+                one.rounds.append(None)
+            for place in left if number % 2 == 0 else reversed(left):
+                one = finalists[place]
+                item = RunnerInput(one.artifact, device, one.tuning_record.args_info)
+                with ms.Profiler.timeit("SendToRunner"):
+                    (future,) = self.runner.run([item])
+                    result = future.result()
+                if result.error_msg is not None:
+                    return None
+                one.rounds[-1] = run_secs_of(result)
+            rounds = [
+                [None if run is None else median(run) for run in row]
+                for row in zip(*(one.rounds for one in finalists), strict=True)
+            ]
+            now = standing(rounds)
+            leader, left = now.leader, sorted((now.leader, *now.rivals))
+            if not now.rivals:
+                break
+        return finalists[leader]
+
+    def _name(self, mod: Any, winner: _Finalist, finalists: Sequence[_Finalist]) -> Record:
+        """Retract records of the others that rank before the winner's; return the best record."""
+        others = {one.record.measurement.program.digest for one in finalists if one is not winner}
+
+        ahead = []
+        for record in self._ranked(mod):
+            if record.measurement.program.digest not in others:
+                break
+            ahead.append(record.id)
+        if ahead:
+            reason = f"measured in turn with the program of record {record.id}, which is faster"
+            self.handle.store.trust.retract(ahead, reason)
+        return record

@@ -1,0 +1,62 @@
+"""The last trials of a task, around its best program."""
+
+from __future__ import annotations
+
+import pytest
+from test_drafts import Run, seconds_of
+from tvm.s_tir import meta_schedule as ms
+
+from tunedb.plugins.metaschedule.search.descent import Descent
+from tunedb.plugins.metaschedule.search.schedule_queries import from_tvm
+from tunedb.search.operators import neighbours
+
+pytestmark = pytest.mark.usefixtures("intrinsics")
+
+TRIALS, BATCH = 32, 8
+
+
+def test_the_last_quarter_descends():
+    descent = Descent()
+    assert [descent.places(8, left, 64) for left in (64, 24, 17, 16, 8)] == [0, 0, 0, 4, 4]
+    assert descent.places(1, 1, 64) == 0
+
+
+def test_a_search_without_a_gain_descends_until_the_next_one():
+    descent = Descent()
+    places = []
+    for times in ([3.0, 2.0], [2.5], [], [1.0], [2.0]):
+        descent.add(times)
+        places.append(descent.places(8, 50, 64))
+    assert places == [0, 0, 4, 0, 0]
+
+
+def batches(database, mod, target):
+    """Search with stored measurements; return the best draft before each batch, and the batch."""
+    run = Run(database, mod, target, batch=BATCH, trials=TRIALS, eps_greedy=0.0)
+    found, measured = [], []
+    for _ in range(TRIALS // BATCH):
+        candidates = run.batch()
+        found.append((min(measured, default=(0, None), key=lambda one: one[0])[1], candidates))
+        for each in candidates:
+            record = ms.database.TuningRecord(
+                *(each.sch.trace, database.commit_workload(mod), [seconds_of(each)], target),
+                each.args_info,
+            )
+            database.commit_tuning_record(record)
+            measured.append((seconds_of(each), from_tvm(each.sch.trace)))
+    return found
+
+
+def around(best, candidates):
+    """Return how many candidates are neighbours of a program."""
+    extents = {name: [[2] * 10] for name in ("b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7")}
+    near = {draft.key for _, draft in neighbours(best, extents)}
+    return sum(from_tvm(each.sch.trace).key in near for each in candidates)
+
+
+def test_half_of_the_last_batch_are_neighbours_of_the_best_program(tools, opened, monkeypatch):
+    found = batches(opened(":memory:", target=tools.llvm), tools.matmul(64), tools.llvm)
+    assert around(*found[-1]) >= BATCH // 2
+    monkeypatch.setattr(Descent, "places", lambda *_: 0)
+    found = batches(opened(":memory:", target=tools.llvm), tools.matmul(64), tools.llvm)
+    assert around(*found[-1]) < BATCH // 2

@@ -1,0 +1,214 @@
+"""Finals: who is the best program after all."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from fake_measuring import FakeBuilder, FakeRunner, tune
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
+
+from tunedb.errors import StorageError
+from tunedb.plugins.metaschedule.database.database import handle_of
+from tunedb.plugins.metaschedule.tune import run as tuning_run
+from tunedb.plugins.metaschedule.tune.finals import Finals
+from tunedb.plugins.metaschedule.tune.tune import tune as tune_all
+from tunedb.records import TUNING, Session
+
+#: Time of the n-th program of a run, in seconds: each is slower than the one before.
+STEP = 1e-5
+
+
+class Tuned:
+    """A tuned task, and what a final of it measures.
+
+    Parameters
+    ----------
+    seconds : callable
+        Takes the number of a program in the run and the number of the call in the final, and
+        returns its repeats there.
+    """
+
+    def __init__(self, database, tools, tmp_path, step=STEP):
+        self.database, self.mod, self.target = database, tools.matmul(32), tools.llvm
+        self.tools = tools
+        self.builder = FakeBuilder()
+        first = FakeRunner(seconds=lambda hash_: (1e-3 + step * first.ran.index(hash_),) * 2)
+        options = {"builder": self.builder, "runner": first}
+        tune(self.mod, self.target, database, tmp_path, **options)
+        self.programs = first.ran
+
+    def decide(self, seconds, errors=lambda _: None, spread=None):
+        calls = itertools.count()
+        runner = FakeRunner(
+            errors, seconds=lambda hash_: seconds(self.programs.index(hash_), next(calls))
+        )
+        finals = Finals(handle_of(self.database), self.target, self.builder, runner)
+        best = finals.decide(self.mod, spread)
+        self.ran = [self.programs.index(hash_) for hash_ in runner.ran]
+        return best
+
+    def records(self):
+        return list(self.database.store.records.iterate())
+
+    def top(self):
+        record = self.records()[0]
+        return self.database.store.records.top_k(record.workload_id, record.target_id, 99)
+
+
+@pytest.fixture
+def tuned(tools, tmp_path, opened):
+    one = Tuned(opened(tmp_path / "tune.db", target=tools.llvm), tools, tmp_path)
+    yield one
+    one.builder.close()
+
+
+def test_a_lucky_time_does_not_win(tuned):
+    """The first program had the best time, and is the slowest of the six."""
+    before = tuned.top()
+    best = tuned.decide(lambda number, _: (2e-3 if number == 0 else 1.2e-3 + STEP * number,))
+    assert best.id == before[1].id
+    assert [record.id for record in tuned.top()][:2] == [before[1].id, before[2].id]
+    gone = [record for record in tuned.records() if record.retracted]
+    assert [record.id for record in gone] == [before[0].id]
+    # What the final measured is stored with the origins of the programs.
+    again = tuned.records()[16:]
+    assert [r.measurement.program for r in again] == [r.measurement.program for r in before[:6]]
+    assert [r.measurement.origin for r in again] == [r.measurement.origin for r in before[:6]]
+    assert again[0].measurement.run_secs == (2e-3,) * 3
+    assert len({r.measurement.session for r in tuned.records()}) == 1
+    assert len({r.measurement.occurrence for r in tuned.records()}) == 22
+
+
+def test_many_records_of_the_others_are_all_retracted(tuned):
+    """A program that won many finals has many records."""
+    first = tuned.top()[0].measurement
+    again = [replace(first, occurrence=100 + number) for number in range(60)]
+    tuned.database.store.batches.add(again, TUNING)
+    best = tuned.decide(lambda number, _: (2e-3 if number == 0 else 1.2e-3 + STEP * number,))
+    assert best.measurement.program != first.program
+    assert tuned.top()[0].id == best.id
+    assert sum(record.retracted for record in tuned.records()) == 61
+
+
+def test_a_program_that_does_not_replay_takes_no_part(tuned, monkeypatch):
+    broken = tuned.top()[1].id
+    handle = handle_of(tuned.database)
+    record = handle.records.get(broken)
+    other = ms.database.TuningRecord(
+        record.trace,
+        tuned.database.commit_workload(tuned.tools.matmul(32, block="D")),
+        [1.0],
+        tuned.target,
+        None,
+    )
+    monkeypatch.setitem(handle.records._live, broken, other)
+    tuned.decide(lambda number, _: (1e-3 * (1 + number),))
+    assert set(tuned.ran) == {0, 2, 3, 4, 5}
+
+
+def test_programs_are_measured_in_turn_until_one_is_decided(tuned):
+    tuned.decide(lambda number, _: (1e-3 * (1 + number),))
+    assert tuned.ran == [*range(6), *range(5, -1, -1), *range(6)]
+
+
+@pytest.mark.parametrize(("spread", "number"), [(1.0, 2), (None, 3), (1.2, 5), (9.0, 6)])
+def test_programs_out_of_reach_do_not_take_part(spread, number, tools, tmp_path, opened):
+    """Each program was slower than the one before by 5 % of the first one's time."""
+    tuned = Tuned(opened(tmp_path / "tune.db", target=tools.llvm), tools, tmp_path, step=4.9e-5)
+    tuned.decide(lambda number, _: (1e-3 * (1 + number),), spread=spread)
+    assert set(tuned.ran) == set(range(number))
+    tuned.builder.close()
+
+
+def test_a_slow_machine_changes_nothing(tuned):
+    """It is as slow for all."""
+    before = tuned.top()
+    best = tuned.decide(lambda number, call: ((2 + call // 6) * (1e-3 + STEP * number),))
+    assert best.id == before[0].id
+    assert not any(record.retracted for record in tuned.records())
+
+
+def test_a_close_final_ends_after_twelve_rounds(tuned):
+    tuned.decide(lambda number, call: (1e-3 * (1.2 if call % 3 else 1),))
+    assert max(map(tuned.ran.count, set(tuned.ran))) == 12
+
+
+def test_a_program_that_fails_now_decides_nothing(tuned):
+    before = [record.id for record in tuned.records()]
+    assert tuned.decide(lambda *_: (1.0,), errors=lambda hash_: "gone") is None
+    assert [record.id for record in tuned.records()] == before
+
+
+def test_times_of_other_machines_are_not_compared(tuned):
+    handle = handle_of(tuned.database)
+    handle.use_session(Session("other", 1, b'{"cpu":"another"}'))
+    assert tuned.decide(lambda *_: (1.0,)) is None
+    assert tuned.ran == []
+
+
+def test_a_task_without_records_has_no_final(tuned, tools):
+    finals = Finals(handle_of(tuned.database), tools.llvm, tuned.builder, None)
+    assert finals.decide(tools.matmul(16)) is None
+
+
+def test_a_run_holds_finals_and_notes_those_that_cannot_be_stored(tools, tmp_path, monkeypatch):
+    held = []
+
+    def decide(finals, mod, spread):
+        assert spread is None
+        assert finals.runner.evaluator_config.repeat == 3
+        held.append(mod)
+        raise StorageError("only the server's owner retracts records there")
+
+    monkeypatch.setattr(tuning_run.Finals, "decide", decide)
+    arguments = {
+        "target": tools.llvm,
+        "max_trials_global": 4,
+        "evaluator": EvaluatorConfig(number=1, repeat=3, min_repeat_ms=1),
+    }
+    result = tune_all(tools.matmul(32), database=tmp_path / "tune.db", **arguments)
+    result.database.close()
+    assert len(held) == 1
+    assert result.notes == (
+        "main: no final decides its best program: only the server's owner retracts records there",
+    )
+    result = tune_all(tools.matmul(32), database=tmp_path / "none.db", finals=False, **arguments)
+    result.database.close()
+    assert len(held) == 1
+
+
+def test_own_runners_have_no_finals(monkeypatch):
+    seen = []
+
+    def begin(given, _stack):
+        seen.append(given.has_finals())
+        raise StopIteration
+
+    monkeypatch.setattr(tuning_run.Run, "begin", begin)
+    callbacks = [ms.measure_callback.AddToDatabase()]
+    for given in ({}, {"runner": FakeRunner()}, {"measure_callbacks": callbacks}):
+        with pytest.raises(StopIteration):
+            tune_all(None, **given)
+    assert seen == [True, False, False]
+
+
+def test_finals_take_a_share_of_the_time(tools, tmp_path, monkeypatch):
+    """Here it has none."""
+    held = []
+    monkeypatch.setattr(tuning_run.Finals, "decide", lambda _, mod, spread: held.append(mod))
+    monkeypatch.setattr(tuning_run, "_FINALS_SHARE", -1.0)
+    arguments = {
+        "target": tools.llvm,
+        "max_trials_global": 4,
+        "evaluator": EvaluatorConfig(number=1, repeat=3, min_repeat_ms=1),
+    }
+    result = tune_all(tools.matmul(32), database=tmp_path / "tune.db", **arguments)
+    result.database.close()
+    assert held == []
+    assert result.notes == (
+        "0 of 1 tasks had a final in its share of the time; the best program of the others is that "
+        "of the fastest measurement",
+    )

@@ -1,0 +1,54 @@
+"""Paired comparison: who leads, and who is beaten."""
+
+import random
+
+import pytest
+
+from tunedb.search.paired import LEAST_ROUNDS, Standing, standing
+
+
+def test_nothing_is_decided_in_two_rounds():
+    rounds = [[1.0, 2.0]] * LEAST_ROUNDS
+    assert standing(rounds[:-1]) == Standing(0, (1,))
+    assert standing(rounds) == Standing(0, ())
+
+
+def test_a_disturbance_of_whole_rounds_decides_nothing():
+    """By their best times the second would win: the first never ran on the quiet machine."""
+    rounds = [[2.0, 2.1], [3.0, 3.15], [None, None], [2.0, 2.1]]
+    rounds[2] = [1.01, 1.06]
+    assert standing(rounds) == Standing(0, ())
+
+
+def test_programs_within_noise_are_rivals_until_there_are_many_rounds():
+    noisy = [[1.0, 1.05], [1.05, 1.0], [1.0, 1.06]]
+    assert standing(noisy) == Standing(0, (1,))
+    assert standing(noisy + [[1.0, 1.06]] * 20) == Standing(0, ())
+    # One per cent does not matter.
+    assert standing([[1.0, 1.002], [1.001, 1.0], [1.0, 1.001]]) == Standing(0, ())
+
+
+def test_beaten_programs_are_left_out():
+    rounds = [[5.0, 1.0, 1.0], [5.0, 1.1, 1.0], [5.0, 1.0, 1.1], [None, 1.0, 1.2]]
+    assert standing(rounds).leader == 1
+    assert 0 not in standing(rounds).rivals
+
+
+@pytest.mark.parametrize("noise", [0.005, 0.01])
+def test_the_winner_is_within_one_per_cent(noise):
+    """Four programs within 4 %, twelve rounds at most: as a final measures them."""
+    rng = random.Random(0)
+    close = 0
+    for _ in range(300):
+        true = [1 + 0.04 * rng.random() for _ in range(4)]
+        rounds, left = [], range(4)
+        for _ in range(12):
+            drift = rng.choice([1.0, 1.0, 1.3])
+            row = [drift * true[n] * rng.gauss(1, noise) if n in left else None for n in range(4)]
+            rounds.append(row)
+            now = standing(rounds)
+            left = (now.leader, *now.rivals)
+            if not now.rivals:
+                break
+        close += true[now.leader] <= 1.01 * min(true)
+    assert close >= 0.95 * 300
