@@ -262,7 +262,7 @@ def test_own_programs_count_by_their_share(tools, opened, monkeypatch):
     examples, others = model._learner.own_examples(task.example.digest)
     assert (len(examples), others) == (len(list(database.store.records.iterate())), 0)
     regression, weight = model._own_regression(task)
-    assert weight == 0.8
+    assert weight == 0.5
     trees = model._learner.scoring
     expected = trees.for_search(
         task.example.digest,
@@ -271,14 +271,14 @@ def test_own_programs_count_by_their_share(tools, opened, monkeypatch):
     )
     own = np.exp(regression.scores(examples.rows) / 0.3)
     blended = model.scores(task, examples.rows, 1)
-    assert blended == pytest.approx(own**0.8 * expected**0.2)
+    assert blended == pytest.approx((own * expected) ** 0.5)
 
     def of_others(own_examples, count):
         monkeypatch.setattr(model._learner, "own_examples", lambda digest: (own_examples, count))
         model._own.clear()
         return model._own_regression(task)
 
-    assert of_others(examples, 8 * len(examples))[1] == 0.5
+    assert of_others(examples, 24 * len(examples))[1] == 0.25
     assert of_others(examples.take(np.arange(15)), 0) is None
     failed = replace(examples, throughput=np.zeros(len(examples)))
     assert of_others(failed, 0) is None

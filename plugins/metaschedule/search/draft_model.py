@@ -40,7 +40,7 @@ _LEAST_OWN, _MOST_OWN = 16, 256
 #: Examples of other workloads that say as much as one of the workload itself, and the greatest
 #: weight of the regression beside the boosted trees. With 16 to 64 own programs and few of other
 #: workloads it finds better programs than the trees; with thousands of others it does not.
-_OTHERS, MOST_WEIGHT = 8, 0.8
+_OTHERS, MOST_WEIGHT = 8, 0.5
 #: Share of illegal drafts from which the chance of a replay is predicted, and the least number of
 #: them.
 _ILLEGAL = 0.05
@@ -131,7 +131,7 @@ class DraftModel:
 
     Its rows are those of the feature set ``steps`` without post-processing. It is trained as
     :class:`~..cost_model.cost_model.CostModel` is. While most examples are of the workload that is
-    tuned, a regression of these few (:mod:`tunedb.models.kernel_regression`) counts more than the
+    tuned, a regression of these few (:mod:`tunedb.models.kernel_regression`) counts as much as the
     boosted trees.
 
     Parameters
