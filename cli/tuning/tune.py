@@ -106,6 +106,14 @@ _RUN = (
     ),
     click.option("--remeasure", is_flag=True, help="Measure known programs again."),
     click.option(
+        "--no-racing", is_flag=True, help="Do not cut measurements of slow programs short."
+    ),
+    click.option(
+        "--no-finals",
+        is_flag=True,
+        help="Do not measure the best programs again before one is named.",
+    ),
+    click.option(
         "--server",
         metavar="URL",
         help="Team database: pull before the run, push new records during it.",
@@ -262,6 +270,8 @@ def _tune(
         num_tuning_cores=choices.pop("jobs") or "physical",
         evaluator=evaluator,
         warm=not choices.pop("no_warm"),
+        racing=not choices.pop("no_racing"),
+        finals=not choices.pop("no_finals"),
         network=_name_of(module),
         measure_network=not choices.pop("no_latency"),
         **lowering_of(*(choices.pop(name) for name in ("layout", "no_prepack", "bind"))),

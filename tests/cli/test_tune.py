@@ -123,6 +123,7 @@ def test_every_choice_arrives(module, run, monkeypatch, tmp_path):
         *("tune", module, "--db", tmp_path / "x.db", "--function", "small"),
         *("--target", "nvidia/nvidia-a100", "--trials", 100, "--per-task", 50, "--batch", 10),
         *("--seed", 7, "--repeat", 5, "--min-repeat-ms", 11, "--no-warm", "--remeasure"),
+        *("--no-racing", "--no-finals"),
         *("--jobs", 3, "--work-dir", tmp_path / "logs", "--op", "conv", "--op", "dense"),
         *("--tracker", "10.0.0.1:9190", "--key", "board"),
         *("--bind", "a=1", "--bind", "b=2", "--bind", "b=3"),
@@ -140,6 +141,8 @@ def test_every_choice_arrives(module, run, monkeypatch, tmp_path):
         "seed": 7,
         "op_names": ("conv", "dense"),
         "warm": False,
+        "racing": False,
+        "finals": False,
         "remeasure": True,
         "bind": {"a": 1, "b": [2, 3]},
     }
@@ -155,7 +158,8 @@ def test_every_choice_arrives(module, run, monkeypatch, tmp_path):
     assert given["arguments"] == (None,)
     assert given["work_dir"] is given["max_trials_global"] is None
     assert given["num_tuning_cores"] == "physical"
-    assert (given["warm"], given["remeasure"], given["evaluator"]) == (*(True, False), EVALUATOR)
+    assert (given["warm"], given["racing"], given["finals"]) == (True, True, True)
+    assert (given["remeasure"], given["evaluator"]) == (False, EVALUATOR)
 
 
 def test_progress_is_reported_when_it_is_wanted(module, fakes, run):
