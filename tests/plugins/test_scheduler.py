@@ -76,6 +76,15 @@ def test_the_last_batch_keeps_to_the_budget(database, measuring, tools):
     assert len(batches) == 2 and result.trials == 3
 
 
+@pytest.mark.parametrize("scheduler", [{}, {"task_scheduler": "gradient"}])
+def test_a_run_ends_when_the_search_finds_nothing_new(scheduler, database, measuring, tools):
+    result, batches = run(database, measuring, tools.matmul(8), space=space, **scheduler)
+    # A loop of 8 has four tilings. TVM's schedulers take empty batches.
+    assert result.trials == len(set(measuring["builder"].built)) == 4
+    proposed = len(measuring["builder"].batches)
+    assert len(batches) == proposed + (4 if scheduler else 0)
+
+
 def test_a_second_run_begins_with_what_the_first_left_out(database, measuring):
     mod, convolutions = from_onnx(networks.mobile()), {"op_names": ("conv2d",)}
     _, first = run(database, measuring, mod, max_trials_global=6, **convolutions)

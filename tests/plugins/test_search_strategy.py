@@ -100,12 +100,14 @@ class _Scores(ms.cost_model.PyCostModel):
 class Task:
     """The search of one task without TVM's scheduler: generates, and answers with `seconds_of`."""
 
-    def __init__(self, database, mod, target, *, trials=16, batch=8, model=None, **options):
+    def __init__(
+        self, database, mod, target, *, trials=16, batch=8, model=None, space=None, **options
+    ):
         self.search = EvolutionarySearch(database, **SMALL | options)
         self.context = ms.TuneContext(
             mod,
             target=target,
-            space_generator=ms.space_generator.PostOrderApply(),
+            space_generator=space or ms.space_generator.PostOrderApply(),
             search_strategy=self.search.clone(),
             rand_state=1,
             num_threads=1,
@@ -325,20 +327,47 @@ def test_equal_seeds_give_equal_candidates_whatever_the_threads(kind, tools):
     assert found[0] == found[1]
 
 
-def test_a_task_ends_when_there_is_nothing_new(tools, opened):
+@pytest.mark.parametrize("rank_drafts", [False, True])
+def test_empty_batches_come_before_the_end_as_in_metaschedule(rank_drafts, tools, opened):
     x = te.placeholder((2, 2), name="x")
     mod = te.create_prim_func([x, te.compute((2, 2), lambda i, j: x[i, j] + 1.0)])
     rounds = []
     database = opened(":memory:", target=tools.llvm)
-    task = Task(
-        database, mod, tools.llvm, trials=1000, batch=64, population_size=8, on_round=rounds.append
-    )
+    options = {"rank_drafts": rank_drafts, "population_size": 8, "on_round": rounds.append}
+    task = Task(database, mod, tools.llvm, trials=1000, batch=64, **options)
     batches = task.batches()
     proposed = [candidate for batch in batches for candidate in batch]
     assert len(set(hashes(proposed))) == len(proposed) < 64
-    assert [one.proposed for one in rounds[-5:]] == [0] * 5
+    assert [len(batch) for batch in batches] == [one.proposed for one in rounds[:-1]]
+    assert [one.proposed for one in rounds].count(0) == 5
+    assert rounds[0].proposed > 0 and rounds[-1].proposed == 0
     assert [one.number for one in rounds] == list(range(1, len(rounds) + 1))
     assert task.batch() is None
+
+
+@derived_object
+class _RejectsAll(ms.postproc.PyPostproc):
+    def _initialize_with_tune_context(self, context):
+        pass
+
+    def apply(self, sch):
+        return False
+
+    def clone(self):
+        return _RejectsAll()
+
+
+@pytest.mark.parametrize("rank_drafts", [False, True])
+def test_a_task_without_legal_programs_has_no_batch(rank_drafts, tools, opened):
+    rounds = []
+    database = opened(":memory:", target=tools.llvm)
+    space = ms.space_generator.PostOrderApply(
+        sch_rules="from-target", postprocs=[_RejectsAll()], mutator_probs={}
+    )
+    options = {"rank_drafts": rank_drafts, "space": space, "on_round": rounds.append}
+    task = Task(database, tools.matmul(32), tools.llvm, **options)
+    assert task.batch() is None
+    assert sum(one.replayed for one in rounds) == sum(one.illegal for one in rounds) > 0
 
 
 def test_the_best_by_score_are_measured(tools, opened):

@@ -408,15 +408,15 @@ class Handle:
         self._session = session
         self._sequence = self._sequences.get(session.key) or itertools.count()
 
-    def digest_of(self, mod: Any, target: Any, trace: Any) -> bytes | None:
-        """Return the digest of a program of a stored module; None for one without stored form."""
+    def program_of(self, mod: Any, target: Any, trace: Any) -> Program | None:
+        """Return the stored form of a trace on a stored module; None if it has none."""
         with self.lock:
             known = self.workloads.commit(mod)
             try:
                 encoded = trace_codec.encode(trace)
             except trace_codec.UnknownInstructionError:
                 return None
-            return Program(known.record, self.targets.stored(target), encoded).digest
+            return Program(known.record, self.targets.stored(target), encoded)
 
     def _measured(self, candidate: Candidate, *, has_times: bool = True) -> Measurement | None:
         """Return the stored form of a candidate; None, with a warning, if it has none."""

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ....records import Program
 from ....search.draft import Draft
 from ....search.sampling import decide, draw_tiles
-from .. import trace_codec
 from . import schedule_queries
 from .draft_model import DraftModel, DraftTask
 from .population import Child, Individual
 from .schedule_queries import DraftReplayer
 
 if TYPE_CHECKING:
+    from ....records import Program
     from ....search.prior import TilePrior
 
 #: Bounds of parallel loops that a draft may get where the cores of the target are unknown.
@@ -119,15 +118,12 @@ class Drafts:
         legal = [schedule is not None for schedule in schedules]
         self._model.legality.add(self._task.rows(drafts), legal, self._threads)
 
-    def measured(self, trials: Sequence[tuple[Any, Any]]) -> None:
-        """Learn from a measured batch: TVM's traces and results."""
-        task = self._task
-        examples = []
-        for tvm_trace, result in trials:
-            trace = trace_codec.encode(tvm_trace)
-            program = Program(task.workload, task.target, trace)
-            examples.append((Draft.from_trace(trace), program, result))
-        self._model.add(task, examples, self._threads)
+    def measured(self, trials: Sequence[tuple[Program, Any]]) -> None:
+        """Learn from a measured batch: programs and TVM's results."""
+        examples = [
+            (Draft.from_trace(program.trace), program, result) for program, result in trials
+        ]
+        self._model.add(self._task, examples, self._threads)
 
 
 def finalists(

@@ -253,7 +253,11 @@ class TaskSearch:
     # ------------------------------------------------------------------ calls of TVM
 
     def generate(self) -> list[Any] | None:
-        """Return the next batch of MeasureCandidates, or None when the task is done."""
+        """Return the next batch of MeasureCandidates, or None when the task is done.
+
+        A round without a new program gives an empty batch, as in MetaSchedule. A first batch is
+        never empty: TVM's gradient scheduler needs a time of each task.
+        """
         self.finish()
         if self.report.trials >= self._limits.total or not self._templates:
             return None
@@ -262,6 +266,8 @@ class TaskSearch:
             if picked:
                 return self._candidates(picked)
             self._empty_rounds += 1
+            if self.report.trials and self._empty_rounds < _EMPTY_ROUNDS:
+                return []
         return None
 
     def notify(self, candidates: Sequence[Any], results: Sequence[Any]) -> None:
@@ -271,13 +277,13 @@ class TaskSearch:
         for candidate, result in zip(candidates, results, strict=True):
             trace = candidate.sch.trace
             lineage = self._handle.candidates.lineage_of(trace)
-            digest = self._handle.digest_of(self._mod, self._target, trace)
-            if lineage is None or digest is None:
+            program = self._handle.program_of(self._mod, self._target, trace)
+            if lineage is None or program is None:
                 continue
             times = () if result.run_secs is None else trace_codec.floats_of(result.run_secs)
             failed = result.error_msg is not None or not times or is_cut_short(times)
-            self.report.add(digest, lineage, None if failed else mean_of(times))
-            measured.append((trace, result))
+            self.report.add(program.digest, lineage, None if failed else mean_of(times))
+            measured.append((program, result))
             if not failed:
                 times_of_batch.append(mean_of(times))
         self._descent.add(times_of_batch)

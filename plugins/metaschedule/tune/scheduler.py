@@ -39,6 +39,8 @@ register_errors()
 
 #: Bytes of an element; dtypes of other widths are rare enough to be taken for four bytes.
 _BYTES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "bool": 1}
+#: Empty batches after which a task is done; MetaSchedule's search ends with its fifth.
+_EMPTY_BATCHES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,14 +211,17 @@ class _TunedTask:
         self.state.is_finished = True
 
     def generate(self) -> list[Any] | None:
-        """Return the next batch of candidates, or None at the task's end."""
+        """Return the next batch of candidates, never an empty one, or None at the task's end."""
         self.began = time.perf_counter()
         candidates = None
         if self.prepared is not None:
             self._begin(*self.prepared)
             self.prepared = None
         if self.budget.left and not self.state.is_finished:
-            candidates = self.guard(self.context.search_strategy.generate_measure_candidates)
+            for _ in range(_EMPTY_BATCHES):
+                candidates = self.guard(self.context.search_strategy.generate_measure_candidates)
+                if candidates is None or candidates:
+                    break
         if not candidates:
             self.state.is_finished = True
             return None
