@@ -272,7 +272,14 @@ def test_a_workload_is_trained_on_when_its_trials_double(database, make, monkeyp
 
 @pytest.mark.parametrize(
     ("rows", "members", "rounds", "eta"),
-    [(200, 1, 200, 0.1), (200, 2, 150, 0.4 / 3), (50_000, 1, 40, 0.3), (10**6, 5, 30, 0.3)],
+    [
+        (20, 1, 60, 0.1),
+        (90, 1, 90, 0.1),
+        (200, 1, 200, 0.1),
+        (200, 2, 150, 0.4 / 3),
+        (50_000, 1, 40, 0.3),
+        (10**6, 5, 30, 0.3),
+    ],
 )
 def test_learning_while_tuning_is_bounded(rows, members, rounds, eta):
     recipe = training.tuning_recipe(
