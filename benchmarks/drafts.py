@@ -235,9 +235,8 @@ def first_rows(examples: Dataset, threads: int) -> Iterator[Row]:
 
 def first_scores(examples: Dataset, known: Any, asked: Any, threads: int) -> list[list[float]]:
     """Return pairs in order and the best of the first 8: the search's blend, and trees alone."""
-    from tunedb.models.kernel_regression import KernelRegression
+    from tunedb.models.kernel_regression import KernelRegression, weight_beside_trees
     from tunedb.models.training import tuning_recipe
-    from tunedb.plugins.metaschedule.search.draft_model import MOST_WEIGHT
 
     own = examples.take(known)
     own = replace(own, throughput=own.throughput / own.throughput.max())
@@ -245,7 +244,8 @@ def first_scores(examples: Dataset, known: Any, asked: Any, threads: int) -> lis
     tested = examples.take(asked)
     trees = fit(own, recipe, threads=threads).model.scores(tested.rows, tested.starts)
     regression = KernelRegression.fit(own.rows, own.throughput).scores(tested.rows)
-    both = MOST_WEIGHT * regression + (1 - MOST_WEIGHT) * trees
+    weight = weight_beside_trees(len(own), 0)
+    both = weight * regression + (1 - weight) * trees
     best = tested.throughput.max()
     pairs, first = [], []
     for scores in (both, trees):

@@ -79,6 +79,12 @@ def _option(name: str, default: Any, type_: Any, help_: str) -> Callable[[F], F]
     click.Choice(("trials", "all")),
     "Examples of the models: the trials of the search, or the other workloads, too.",
 )
+@_option(
+    "--regression",
+    "yes",
+    click.Choice(("yes", "no")),
+    "Let a regression of the trials join the first model, while few other examples are known.",
+)
 @click.option(
     *("-p", "--parameter", "parameters"),
     metavar="NAME=VALUE",
@@ -167,6 +173,7 @@ def _settings(
     values: dict[str, list[Any]] = {"features": [tuple(one.split("+")) for one in features]}
     values |= {name: list(each) for name, each in grid.items()}
     values["stored"] = [name == "all" for name in values.pop("learn_from")]
+    values["regression"] = [word == "yes" for word in values["regression"]]
     values = {name: list(dict.fromkeys(each)) for name, each in values.items()}
     varied = [name for name, each in values.items() if len(each) > 1]
     found = {}
@@ -181,6 +188,8 @@ def _settings(
 def _words(name: str, value: Any) -> str:
     if name == "stored":
         return f"learn-from={'all' if value else 'trials'}"
+    if name == "regression":
+        return f"regression={'yes' if value else 'no'}"
     return f"{name}={'+'.join(value) if name == 'features' else value}"
 
 

@@ -8,7 +8,7 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunedb.models.kernel_regression import KernelRegression
+from tunedb.models.kernel_regression import KernelRegression, weight_beside_trees
 from tunedb.models.metrics import pairwise_accuracy
 
 
@@ -86,3 +86,11 @@ def test_programs_far_from_all_others_stay_finite():
     rows = rng.random((20, 3)).astype(np.float32)
     model = KernelRegression.fit(rows, rng.random(20))
     assert np.isfinite(model.scores(np.full((2, 3), 1e30, np.float32))).all()
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "weight"),
+    [(15, 0, 0.0), (16, 0, 0.5), (16, 128, 0.5), (16, 384, 0.25), (256, 0, 0.5), (257, 0, 0.0)],
+)
+def test_few_own_programs_count_by_their_share(own, others, weight):
+    assert weight_beside_trees(own, others) == weight

@@ -136,6 +136,29 @@ def test_all_settings_start_from_the_same_trials_and_repeat(numbered, oracle):
     assert (paired.one, paired.other, paired.workloads) == ("a", "b", len(EXAMPLES.workloads))
 
 
+def test_a_regression_joins_the_first_model_of_the_loss_relative(numbered, oracle):
+    oracle._sign = 0.0
+    settings = replace(BATCH, random=0.0)
+    without = replace(settings, regression=False)
+
+    def searched(loss, examples=numbered):
+        found = simulate(
+            {"one": examples},
+            [settings, without],
+            recipe=replace(RECIPE, loss=loss),
+            trials=40,
+            seeds=2,
+            threads=1,
+        )
+        return [each.curves for each in found]
+
+    # Trees that know nothing leave the order to the regression of the numbers.
+    joined, alone = searched("relative")
+    assert (joined != alone).any()
+    joined, alone = searched("squared")
+    assert (joined == alone).all()
+
+
 def test_real_models_beat_a_random_order():
     (model,) = search(replace(BATCH, random=0.0), seeds=4)
     (random,) = search(replace(BATCH, random=1.0), seeds=4)

@@ -19,6 +19,12 @@ _LENGTH = 2.0
 _NOISE = 0.1
 #: Most standard deviations of a column: programs outside of what was measured are not trusted far.
 _FARTHEST = 5.0
+#: Least programs of a workload, and most: of more, trees learn as well.
+_LEAST, _MOST = 16, 256
+#: Examples of other workloads that say as much as one of the workload itself, and the greatest
+#: weight beside boosted trees. With 16 to 64 own programs and few of other workloads the regression
+#: finds better programs than the trees; with thousands of others it does not.
+_OTHERS, _MOST_WEIGHT = 8, 0.5
 #: Least deviation of a column that varies, relative to its size.
 _VARIES = 1e-6
 
@@ -80,6 +86,19 @@ class KernelRegression:
         asked = np.clip(values, -_FARTHEST, _FARTHEST)
         scores: Floats = _kernel(asked, self.points) @ self.weights + self.level
         return scores
+
+
+def weight_beside_trees(own: int, others: int) -> float:
+    """Return the weight of a regression of own programs beside 1 minus it for boosted trees.
+
+    Parameters
+    ----------
+    own, others : int
+        Number of examples of the workload, and of all others that the trees have learnt from.
+    """
+    if not _LEAST <= own <= _MOST:
+        return 0.0
+    return min(own / (own + others / _OTHERS), _MOST_WEIGHT)
 
 
 def _kernel(one: Floats, other: Floats) -> Floats:

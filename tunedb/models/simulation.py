@@ -24,6 +24,7 @@ from ..errors import NotFoundError, UsageError
 from .base import Floats
 from .dataset import Dataset
 from .evaluation import Difference, interval
+from .kernel_regression import KernelRegression, weight_beside_trees
 from .model import joined_scores
 from .recipe import Recipe
 from .run_trials import join
@@ -59,6 +60,10 @@ class SearchSettings:
         Share of random trials of a round (ε).
     stored : bool
         Whether the programs of other workloads train the models, too.
+    regression : bool
+        Whether a regression of the trials joins the first model while few others are known
+        (:mod:`tunedb.models.kernel_regression`). That needs one row for each program, and the loss
+        ``relative``, in whose units it predicts.
 
     Raises
     ------
@@ -73,6 +78,7 @@ class SearchSettings:
     finalists: int = 4
     random: float = 0.05
     stored: bool = False
+    regression: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.features) <= 2:
@@ -206,6 +212,12 @@ class _Search:
         self._throughput = reference.throughput[pool]
         self._pools = [examples[name].take(pool) for name in settings.features]
         self._recipes = [replace(recipe, features=name) for name in settings.features]
+        first = self._pools[0]
+        self._has_regression = (
+            settings.regression
+            and recipe.loss.partition(":")[0] == "relative"
+            and bool((first.sizes == 1).all())
+        )
         own = reference.workload == reference.workload[pool[0]]
         self._others = [
             examples[name].take(~own) if settings.stored and not own.all() else None
@@ -257,6 +269,10 @@ class _Search:
         # A subset is in the order of its numbers.
         asked = pool.take(numbers)
         scores = fitted.scores(asked.rows, asked.starts)
+        weight = weight_beside_trees(len(own), len(examples) - len(own))
+        if model == 0 and weight > 0 and self._has_regression:
+            regression = KernelRegression.fit(own.rows, own.throughput)
+            scores = weight * regression.scores(asked.rows) + (1 - weight) * scores
         return scores[np.argsort(np.argsort(numbers))]
 
 

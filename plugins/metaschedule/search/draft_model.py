@@ -14,7 +14,7 @@ from ....features.steps import STEPS
 from ....models import dataset
 from ....models._xgboost import import_xgboost, threads_to_use
 from ....models.dataset import ExampleWorkload
-from ....models.kernel_regression import KernelRegression
+from ....models.kernel_regression import KernelRegression, weight_beside_trees
 from ....programs.workload_info import signature_of
 from ....records import Program, Target, Workload
 from ..cost_model.learner import CostModelOptions, Learner
@@ -35,12 +35,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Rows = NDArray[np.float32]
 
-#: Least programs of a workload for a regression of its own, and most: of more, trees learn as well.
-_LEAST_OWN, _MOST_OWN = 16, 256
-#: Examples of other workloads that say as much as one of the workload itself, and the greatest
-#: weight of the regression beside the boosted trees. With 16 to 64 own programs and few of other
-#: workloads it finds better programs than the trees; with thousands of others it does not.
-_OTHERS, MOST_WEIGHT = 8, 0.5
 #: Share of illegal drafts from which the chance of a replay is predicted, and the least number of
 #: them.
 _ILLEGAL = 0.05
@@ -185,10 +179,9 @@ class DraftModel:
         digest = task.example.digest
         if digest not in self._own:
             examples, others = self._learner.own_examples(digest)
-            number = len(examples)
+            weight = weight_beside_trees(len(examples), others)
             self._own[digest] = None
-            if _LEAST_OWN <= number <= _MOST_OWN and examples.throughput.max() > 0:
-                weight = min(number / (number + others / _OTHERS), MOST_WEIGHT)
+            if weight > 0 and examples.throughput.max() > 0:
                 regression = KernelRegression.fit(examples.rows, examples.throughput)
                 self._own[digest] = regression, weight
         return self._own[digest]
