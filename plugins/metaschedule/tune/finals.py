@@ -1,7 +1,7 @@
 """Finals: the best programs of a task are measured again, in turn, before one is named.
 
 The fastest of many noisy times is often a lucky one. The times of a final are stored as further
-measurements of its programs. Records of the others that would still rank before the winner's are
+measurements of its programs. Records of the others that still rank before the winner's are
 retracted: they stay stored, and neither top-k nor a model takes them.
 """
 
@@ -54,6 +54,10 @@ class _Finalist:
     rounds: list[tuple[float, ...] | None] = field(default_factory=list)
 
     @property
+    def digest(self) -> bytes:
+        return self.record.measurement.program.digest
+
+    @property
     def times(self) -> tuple[float, ...]:
         return tuple(seconds for run in self.rounds for seconds in run or ())
 
@@ -97,7 +101,8 @@ class Finals:
         Returns
         -------
         Record or None
-            The best record if several programs were measured; None if there was nothing to decide.
+            The record that brought the fastest program into the final; None if fewer than two
+            programs can be built, or one of them fails.
 
         Raises
         ------
@@ -105,17 +110,16 @@ class Finals:
             The measurements cannot be stored, or this account may not retract records.
         """
         finalists = self._built(self._finalists(mod, spread))
-        if len(finalists) < 2:
-            return None
         try:
-            winner = self._race(finalists)
+            winner = self._race(finalists) if len(finalists) > 1 else None
         finally:
             for one in finalists:
                 shutil.rmtree(Path(one.artifact).parent, ignore_errors=True)
         if winner is None:
             return None
         self.handle.record_again([(one.record.measurement, one.times) for one in finalists])
-        return self._name(mod, winner, finalists)
+        self._retract_luckier(mod, winner, finalists)
+        return winner.record
 
     def _ranked(self, mod: Any) -> Iterator[Record]:
         """Yield the records of a task, best first."""
@@ -194,16 +198,17 @@ class Finals:
                 break
         return finalists[leader]
 
-    def _name(self, mod: Any, winner: _Finalist, finalists: Sequence[_Finalist]) -> Record:
-        """Retract records of the others that rank before the winner's; return the best record."""
-        others = {one.record.measurement.program.digest for one in finalists if one is not winner}
-
+    def _retract_luckier(self, mod: Any, winner: _Finalist, finalists: Sequence[_Finalist]) -> None:
+        """Retract records of the other finalists that rank before all of the winner's."""
+        digests = {one.digest for one in finalists}
         ahead = []
         for record in self._ranked(mod):
-            if record.measurement.program.digest not in others:
+            digest = record.measurement.program.digest
+            if digest == winner.digest:
                 break
-            ahead.append(record.id)
+            if digest in digests:
+                ahead.append(record.id)
         if ahead:
-            reason = f"measured in turn with the program of record {record.id}, which is faster"
+            id_ = winner.record.id
+            reason = f"measured in turn with the program of record {id_}, which is faster"
             self.handle.store.trust.retract(ahead, reason)
-        return record
