@@ -142,7 +142,7 @@ def simulate(
     trials : int
         Trials of each search; in a smaller pool, as many as it has programs.
     seeds : int
-        Searches of each pool with each setting. All settings start from the same random trials.
+        Searches of each pool with each setting; all settings have the same seeds.
     threads : int, optional
         Threads of XGBoost; by default one for each core.
     on_step : callable, optional
