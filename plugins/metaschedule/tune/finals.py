@@ -113,11 +113,13 @@ class Finals:
         try:
             winner = self._race(finalists) if len(finalists) > 1 else None
         finally:
-            for one in finalists:
-                shutil.rmtree(Path(one.artifact).parent, ignore_errors=True)
+            for finalist in finalists:
+                shutil.rmtree(Path(finalist.artifact).parent, ignore_errors=True)
         if winner is None:
             return None
-        self.handle.record_again([(one.record.measurement, one.times) for one in finalists])
+        self.handle.record_again(
+            [(finalist.record.measurement, finalist.times) for finalist in finalists]
+        )
         self._retract_luckier(mod, winner, finalists)
         return winner.record
 
@@ -136,40 +138,40 @@ class Finals:
         """Return the best programs, as long as their times are comparable."""
         reach = min(max(spread or _REACH, _LEAST_REACH), _MOST_REACH)
         own = session_class(self.handle.session())
-        found: dict[bytes, _Finalist] = {}
+        finalists: dict[bytes, _Finalist] = {}
         farthest = None
         for record in self._ranked(mod):
             session, mean = record.measurement.session, record.mean or 0.0
             farthest = farthest or reach * mean
             is_comparable = session is not None and session_class(session) == own
-            if not is_comparable or mean > farthest or len(found) == _FINALISTS:
+            if not is_comparable or mean > farthest or len(finalists) == _FINALISTS:
                 break
             with self.handle.lock:
                 tuning_record = self.handle.records.get(record.id)
             if tuning_record is not None:
                 digest = record.measurement.program.digest
-                found.setdefault(digest, _Finalist(record, tuning_record))
-        return list(found.values())
+                finalists.setdefault(digest, _Finalist(record, tuning_record))
+        return list(finalists.values())
 
     def _built(self, finalists: Sequence[_Finalist]) -> list[_Finalist]:
         """Return the programs that could be built; none without rivals."""
         if len(finalists) < 2:
             return []
         replayed, inputs = [], []
-        for one in finalists:
-            schedule = Schedule(one.tuning_record.workload.mod)
+        for finalist in finalists:
+            schedule = Schedule(finalist.tuning_record.workload.mod)
             try:
-                one.tuning_record.trace.apply_to_schedule(schedule, remove_postproc=False)
+                finalist.tuning_record.trace.apply_to_schedule(schedule, remove_postproc=False)
             except Exception as error:  # TVM raises any class for a trace that does not fit
-                _log.debug("record %d has no final: %s", one.record.id, first_line(error))
+                _log.debug("record %d has no final: %s", finalist.record.id, first_line(error))
                 continue
-            replayed.append(one)
+            replayed.append(finalist)
             inputs.append(BuilderInput(schedule.mod, self.target))
         with ms.Profiler.timeit("SendToBuilder"):
             built = list(self.builder.build(inputs)) if inputs else []
-        for one, result in zip(replayed, built, strict=True):
-            one.artifact = "" if result.error_msg is not None else str(result.artifact_path)
-        return [one for one in replayed if one.artifact]
+        for finalist, result in zip(replayed, built, strict=True):
+            finalist.artifact = "" if result.error_msg is not None else str(result.artifact_path)
+        return [finalist for finalist in replayed if finalist.artifact]
 
     def _race(self, finalists: Sequence[_Finalist]) -> _Finalist | None:
         """Measure programs in turn until one is decided; None if one of them fails."""
@@ -177,20 +179,20 @@ class Finals:
         left, leader = list(range(len(finalists))), 0
         for number in range(_ROUNDS):
             # Each other round goes backwards, so that no program always runs after the same one.
-            for one in finalists:
-                one.rounds.append(None)
+            for finalist in finalists:
+                finalist.rounds.append(None)
             for place in left if number % 2 == 0 else reversed(left):
-                one = finalists[place]
-                item = RunnerInput(one.artifact, device, one.tuning_record.args_info)
+                finalist = finalists[place]
+                item = RunnerInput(finalist.artifact, device, finalist.tuning_record.args_info)
                 with ms.Profiler.timeit("SendToRunner"):
                     (future,) = self.runner.run([item])
                     result = future.result()
                 if result.error_msg is not None:
                     return None
-                one.rounds[-1] = run_secs_of(result)
+                finalist.rounds[-1] = run_secs_of(result)
             rounds = [
                 [None if run is None else median(run) for run in row]
-                for row in zip(*(one.rounds for one in finalists), strict=True)
+                for row in zip(*(finalist.rounds for finalist in finalists), strict=True)
             ]
             now = standing(rounds)
             leader, left = now.leader, sorted((now.leader, *now.rivals))
@@ -200,7 +202,7 @@ class Finals:
 
     def _retract_luckier(self, mod: Any, winner: _Finalist, finalists: Sequence[_Finalist]) -> None:
         """Retract records of the other finalists that rank before all of the winner's."""
-        digests = {one.digest for one in finalists}
+        digests = {finalist.digest for finalist in finalists}
         ahead = []
         for record in self._ranked(mod):
             digest = record.measurement.program.digest
