@@ -130,9 +130,10 @@ def command(
     batch with its models and looks the times up. Repeat an option to compare values; the first of
     each are compared with all others, over the same workloads and seeds. Nothing is stored.
 
-    "best of" is the best throughput so far / the best of the workload's programs, "mean of the
-    curve" its mean over all trials, "trials to 95 %" the number of trials until it is 0.95. A
-    difference of means of curves has its 95 % bootstrap interval over workloads.
+    "best of 16" is the best throughput of the first 16 trials, or of all if there are fewer, / the
+    best of the workload's programs, "mean of the curve" its mean over all trials, "trials to 95 %"
+    the number of trials until it is 0.95. A difference of means of curves has its 95 % bootstrap
+    interval over workloads.
 
     The programs of a database are too few to breed others, so operators and generations are not
     simulated.

@@ -8,6 +8,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from tunedb.plugins.metaschedule.search.descent import Descent
 from tunedb.plugins.metaschedule.search.schedule_queries import from_tvm
+from tunedb.plugins.metaschedule.search.task_search import TaskSearch
 from tunedb.search.operators import neighbours
 
 pytestmark = pytest.mark.usefixtures("intrinsics")
@@ -30,6 +31,15 @@ def test_a_search_without_a_gain_descends_until_the_next_one():
     assert places == [0, 0, 4, 0, 0]
 
 
+def store(database, mod, target, candidate):
+    """Store the time of a candidate."""
+    record = ms.database.TuningRecord(
+        *(candidate.sch.trace, database.commit_workload(mod), [seconds_of(candidate)], target),
+        candidate.args_info,
+    )
+    database.commit_tuning_record(record)
+
+
 def batches(database, mod, target):
     """Search with stored measurements; return the best draft before each batch, and the batch."""
     run = Run(database, mod, target, batch=BATCH, trials=TRIALS, eps_greedy=0.0)
@@ -38,11 +48,7 @@ def batches(database, mod, target):
         candidates = run.batch()
         found.append((min(measured, default=(0, None), key=lambda one: one[0])[1], candidates))
         for each in candidates:
-            record = ms.database.TuningRecord(
-                *(each.sch.trace, database.commit_workload(mod), [seconds_of(each)], target),
-                each.args_info,
-            )
-            database.commit_tuning_record(record)
+            store(database, mod, target, each)
             measured.append((seconds_of(each), from_tvm(each.sch.trace)))
     return found
 
@@ -60,3 +66,22 @@ def test_half_of_the_last_batch_are_neighbours_of_the_best_program(tools, opened
     monkeypatch.setattr(Descent, "places", lambda *_: 0)
     found = batches(opened(":memory:", target=tools.llvm), tools.matmul(64), tools.llvm)
     assert around(*found[-1]) < BATCH // 2
+
+
+def test_a_neighbour_is_replayed_and_measured_once(tools, opened, monkeypatch):
+    """Measured neighbours that are not stored, as if they had failed, do not take the places."""
+    replayed, spent = TaskSearch._replayed, []
+
+    def replay(search, drafts, chosen):
+        spent.append(sum(individual.draft.key in search._spent for individual in chosen))
+        return replayed(search, drafts, chosen)
+
+    monkeypatch.setattr(TaskSearch, "_replayed", replay)
+    monkeypatch.setattr(Descent, "places", lambda *_: BATCH)
+    database, mod = opened(":memory:", target=tools.llvm), tools.matmul(64)
+    run = Run(database, mod, tools.llvm, batch=BATCH, trials=TRIALS, eps_greedy=0.0)
+    best = min(run.batch(), key=seconds_of)
+    store(database, mod, tools.llvm, best)
+    found = [around(from_tvm(best.sch.trace), run.batch()) for _ in range(3)]
+    assert found[1:] == [BATCH, BATCH]
+    assert set(spent) == {0}

@@ -272,6 +272,9 @@ def test_own_programs_count_by_their_share(tools, opened, monkeypatch):
     own = np.exp(regression.scores(examples.rows) / 0.3)
     blended = model.scores(task, examples.rows, 1)
     assert blended == pytest.approx((own * expected) ** 0.5)
+    # A regression has its own loss, whatever that of the trees.
+    monkeypatch.setattr(model._learner, "recipe", replace(model._learner.recipe, loss="squared"))
+    assert model.scores(task, examples.rows, 1) == pytest.approx(blended)
 
     def of_others(own_examples, count):
         monkeypatch.setattr(model._learner, "own_examples", lambda digest: (own_examples, count))

@@ -10,7 +10,7 @@ from fake_measuring import FakeBuilder, FakeRunner, tune
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
-from tunedb.errors import StorageError
+from tunedb.errors import TuneDBError
 from tunedb.plugins.metaschedule.database.database import handle_of
 from tunedb.plugins.metaschedule.tune import run as tuning_run
 from tunedb.plugins.metaschedule.tune.finals import Finals
@@ -109,6 +109,31 @@ def test_a_program_that_does_not_replay_takes_no_part(tuned, monkeypatch):
     assert set(tuned.ran) == {0, 2, 3, 4, 5}
 
 
+def test_a_record_that_takes_no_part_stays_where_it_is(tuned, monkeypatch):
+    """It ranks between two records that lost."""
+    before = tuned.top()
+    records = handle_of(tuned.database).records
+    live = {record.id: records.get(record.id) for record in before if record is not before[1]}
+    monkeypatch.setattr(records, "get", live.get)
+    best = tuned.decide(lambda number, _: (1.2e-3 if number == 4 else 2e-3 + STEP * number,))
+    assert best.id == before[4].id
+    gone = [record for record in tuned.records() if record.retracted]
+    assert [record.id for record in gone] == [before[number].id for number in (0, 2, 3)]
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_what_was_built_is_removed(number, tuned):
+    """Of one program alone, too, which has no final."""
+    built = FakeBuilder(lambda hash_: None if hash_ in tuned.programs[:number] else "no room")
+    tuned.builder.close()
+    tuned.builder = built
+    best = tuned.decide(lambda number, _: (1e-3 * (1 + number),))
+    assert set(tuned.ran) == (set(range(number)) if number > 1 else set())
+    assert (best is None) == (number == 1)
+    folder = built.close.__self__.path
+    assert not [path for path in folder.iterdir() if path.is_dir()]
+
+
 def test_programs_are_measured_in_turn_until_one_is_decided(tuned):
     tuned.decide(lambda number, _: (1e-3 * (1 + number),))
     assert tuned.ran == [*range(6), *range(5, -1, -1), *range(6)]
@@ -154,14 +179,14 @@ def test_a_task_without_records_has_no_final(tuned, tools):
     assert finals.decide(tools.matmul(16)) is None
 
 
-def test_a_run_holds_finals_and_notes_those_that_cannot_be_stored(tools, tmp_path, monkeypatch):
+def test_a_run_holds_finals_and_notes_those_that_fail(tools, tmp_path, monkeypatch):
     held = []
 
     def decide(finals, mod, spread):
         assert spread is None
         assert finals.runner.evaluator_config.repeat == 3
         held.append(mod)
-        raise StorageError("only the server's owner retracts records there")
+        raise TuneDBError("only the server's owner retracts records there")
 
     monkeypatch.setattr(tuning_run.Finals, "decide", decide)
     arguments = {

@@ -102,10 +102,21 @@ def test_the_fastest_program_is_hardly_ever_cut_short(noise):
     assert saved > total / 4
 
 
-def test_a_runner_without_a_race_measures_all(tools):
-    """TVM's schedulers do not tell whose batch it is."""
+def test_nothing_is_cut_short_before_the_first_batch_and_after_the_last():
     race = Race()
     race.add((1.0,))
+    race.begin(0)
+    assert race.bound() == math.inf
+    race.add((1.0,))
+    assert race.bound() == 2.0
+    race.end()
+    assert race.bound() == math.inf
+
+
+def test_a_time_of_zero_beats_nobody():
+    race = Race()
+    race.begin(0)
+    race.add((0.0, 1.0, 1.0))
     assert race.bound() == math.inf
 
 

@@ -37,7 +37,7 @@ class EarlyStopping:
     pairs : Pairs
         Pairs of held-out programs.
     unseen : ndarray of bool, shape (n,)
-        True for each held-out program.
+        True for each program of the pairs.
     patience : int
         Patience of the recipe, above 0.
     """

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from .base import Floats
 
-#: Exponent of the throughput, as in the loss ``relative``.
-_POWER = 0.3
+#: Loss in whose units the scores are, and its exponent of the throughput.
+LOSS, _POWER = "relative", 0.3
 #: Length scale of the kernel in standard deviations of a column, and variance of the noise. Of
 #: length scales 1, 2, 4 and those of the greatest likelihood, 2 found the best programs among the
 #: first 8 of 16 to 64 random programs of 23 CPU workloads (docs/search.md).
@@ -34,8 +34,7 @@ class KernelRegression:
     """Posterior mean of a Gaussian process with a squared-exponential kernel.
 
     The model is equation 2.25 of Rasmussen and Williams, *Gaussian Processes for Machine Learning*
-    (2006). It predicts throughput to the power of the loss ``relative``, so its scores are in units
-    of that loss.
+    (2006). It predicts the throughput to the power of 0.3, as the loss ``relative`` does.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ from ..errors import NotFoundError, UsageError
 from .base import Floats
 from .dataset import Dataset
 from .evaluation import Difference, interval
-from .kernel_regression import KernelRegression, weight_beside_trees
+from .kernel_regression import LOSS, KernelRegression, weight_beside_trees
 from .model import joined_scores
 from .recipe import Recipe
 from .run_trials import join
@@ -148,7 +148,7 @@ def simulate(
     trials : int
         Trials of each search; in a smaller pool, as many as it has programs.
     seeds : int
-        Searches of each pool with each setting. All settings start from the same random trials.
+        Searches of each pool with each setting; all settings have the same seeds.
     threads : int, optional
         Threads of XGBoost; by default one for each core.
     on_step : callable, optional
@@ -215,7 +215,7 @@ class _Search:
         first = self._pools[0]
         self._has_regression = (
             settings.regression
-            and recipe.loss.partition(":")[0] == "relative"
+            and recipe.loss.partition(":")[0] == LOSS
             and bool((first.sizes == 1).all())
         )
         own = reference.workload == reference.workload[pool[0]]

@@ -20,7 +20,7 @@ __all__ = ["LEAST_REPEATS", "Race", "RacingRunner"]
 LEAST_REPEATS = 3
 
 #: Share of whole measurements whose repeats may range more widely than :meth:`Race.ratio` assumes,
-#: and the least measurements that tell: of fewer, the widest is not such a quantile.
+#: and the fewest measurements that have such a quantile.
 _WIDER = 0.05
 _LEAST_RANGES = math.ceil(1 / _WIDER) - 1
 #: Latest measurements of a task that count: a machine does not stay as quiet as it was.
@@ -63,23 +63,22 @@ class Race:
         self._ranges: dict[int, list[float]] = {}
 
     def begin(self, task: int) -> None:
-        """Begin a batch of a task; the candidates that run from now on are its."""
+        """Begin a batch of a task, to which all candidates belong until the next call."""
         self._task = task
 
     def end(self) -> None:
-        """Measure whole from now on."""
+        """End the race: all later measurements are whole."""
         self._task = -1
 
     def add(self, run_secs: Sequence[float]) -> None:
         """Add the repeats of a candidate that was not cut short."""
-        if self._task < 0:
+        if self._task < 0 or min(run_secs) <= 0:  # every other candidate would lose against 0 s
             return
         best = self._best.get(self._task, math.inf)
         self._best[self._task] = min(best, mean_of(run_secs))
-        if min(run_secs) > 0:
-            ranges = self._ranges.setdefault(self._task, [])
-            ranges.append(max(run_secs) / min(run_secs))
-            del ranges[:-_MOST_RANGES]
+        ranges = self._ranges.setdefault(self._task, [])
+        ranges.append(max(run_secs) / min(run_secs))
+        del ranges[:-_MOST_RANGES]
 
     def ratio(self) -> float:
         """Return the ratio to the best mean above which a repeat means a slower program."""
@@ -97,12 +96,10 @@ class Race:
         return float(sorted(ranges)[rank - 1] ** 2)
 
     def bound(self) -> float:
-        """Return the seconds above which a repeat loses; infinite without a whole measurement.
+        """Return the seconds above which a repeat loses.
 
-        They are infinite before :meth:`begin`, too: the task is unknown under TVM's schedulers.
+        They are infinite without a task, and until it has a whole measurement.
         """
-        if self._task < 0:
-            return math.inf
         return self._best.get(self._task, math.inf) * self.ratio()
 
 

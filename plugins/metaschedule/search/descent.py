@@ -12,7 +12,7 @@ from .population import Child, Individual
 if TYPE_CHECKING:
     from .drafts import Drafts
 
-#: Share of a task's trials that descend, if the search did not stop to gain before.
+#: Share of a task's trials, the last ones, in which a search always descends.
 _LAST = 0.25
 #: Batches without a gain after which a search descends.
 _IDLE = 2
@@ -21,7 +21,7 @@ _SHARE = 0.5
 
 
 class Descent:
-    """When a search descends, and from where."""
+    """Decides when a search descends."""
 
     def __init__(self) -> None:
         self._best = math.inf

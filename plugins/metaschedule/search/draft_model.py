@@ -14,7 +14,7 @@ from ....features.steps import STEPS
 from ....models import dataset
 from ....models._xgboost import import_xgboost, threads_to_use
 from ....models.dataset import ExampleWorkload
-from ....models.kernel_regression import KernelRegression, weight_beside_trees
+from ....models.kernel_regression import LOSS, KernelRegression, weight_beside_trees
 from ....programs.workload_info import signature_of
 from ....records import Program, Target, Workload
 from ..cost_model.learner import CostModelOptions, Learner
@@ -124,9 +124,9 @@ class DraftModel:
     """Scores of drafts for one target, learnt from stored programs and the trials of the run.
 
     Its rows are those of the feature set ``steps`` without post-processing. It is trained as
-    :class:`~..cost_model.cost_model.CostModel` is. While most examples are of the workload that is
-    tuned, a regression of these few (:mod:`tunedb.models.kernel_regression`) counts as much as the
-    boosted trees.
+    :class:`~..cost_model.cost_model.CostModel` is. A regression of a workload's own
+    programs (:mod:`tunedb.models.kernel_regression`) counts as much as the boosted trees, and less
+    where other workloads have more than eight times as many.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ class DraftModel:
         if regression is None:
             return found
         # Both predict a throughput; the product of powers is a weighted mean of their logarithms.
-        predicted = positive(regression.scores(rows), self._learner.recipe.loss)
+        predicted = positive(regression.scores(rows), LOSS)
         blended: Floats = predicted**weight * found ** (1 - weight)
         return blended
 

@@ -361,9 +361,9 @@ class TaskSearch:
         if has_model:
             self._evolve(breeding, size)
         with ms.Profiler.timeit("tunedb/Search/Finalists"):
+            around = [one for one in around if one.draft.key not in self._spent]
             around.sort(key=lambda individual: -individual.score)
-            best = around[: _FINALISTS * places]
-            near = self._replayed(drafts, best)[:places] if best else []
+            near = self._replayed(drafts, around[: _FINALISTS * places])[:places]
             random_ones = self._replayed(drafts, self._rng.sample(drawn, min(n_random, len(drawn))))
             programs = self._finalists_of(drafts, breeding, number - len(near), size)
         scores = self._scores([program.schedule for program in programs])

@@ -1,7 +1,7 @@
 """Finals: the best programs of a task are measured again, in turn, before one is named.
 
 The fastest of many noisy times is often a lucky one. The times of a final are stored as further
-measurements of its programs. Records of the others that would still rank before the winner's are
+measurements of its programs. Records of the others that still rank before the winner's are
 retracted: they stay stored, and neither top-k nor a model takes them.
 """
 
@@ -54,6 +54,10 @@ class _Finalist:
     rounds: list[tuple[float, ...] | None] = field(default_factory=list)
 
     @property
+    def digest(self) -> bytes:
+        return self.record.measurement.program.digest
+
+    @property
     def times(self) -> tuple[float, ...]:
         return tuple(seconds for run in self.rounds for seconds in run or ())
 
@@ -97,7 +101,8 @@ class Finals:
         Returns
         -------
         Record or None
-            The best record if several programs were measured; None if there was nothing to decide.
+            The record that brought the fastest program into the final; None if fewer than two
+            programs can be built, or one of them fails.
 
         Raises
         ------
@@ -105,17 +110,18 @@ class Finals:
             The measurements cannot be stored, or this account may not retract records.
         """
         finalists = self._built(self._finalists(mod, spread))
-        if len(finalists) < 2:
-            return None
         try:
-            winner = self._race(finalists)
+            winner = self._race(finalists) if len(finalists) > 1 else None
         finally:
-            for one in finalists:
-                shutil.rmtree(Path(one.artifact).parent, ignore_errors=True)
+            for finalist in finalists:
+                shutil.rmtree(Path(finalist.artifact).parent, ignore_errors=True)
         if winner is None:
             return None
-        self.handle.record_again([(one.record.measurement, one.times) for one in finalists])
-        return self._name(mod, winner, finalists)
+        self.handle.record_again(
+            [(finalist.record.measurement, finalist.times) for finalist in finalists]
+        )
+        self._retract_luckier(mod, winner, finalists)
+        return winner.record
 
     def _ranked(self, mod: Any) -> Iterator[Record]:
         """Yield the records of a task, best first."""
@@ -132,40 +138,40 @@ class Finals:
         """Return the best programs, as long as their times are comparable."""
         reach = min(max(spread or _REACH, _LEAST_REACH), _MOST_REACH)
         own = session_class(self.handle.session())
-        found: dict[bytes, _Finalist] = {}
+        finalists: dict[bytes, _Finalist] = {}
         farthest = None
         for record in self._ranked(mod):
             session, mean = record.measurement.session, record.mean or 0.0
             farthest = farthest or reach * mean
             is_comparable = session is not None and session_class(session) == own
-            if not is_comparable or mean > farthest or len(found) == _FINALISTS:
+            if not is_comparable or mean > farthest or len(finalists) == _FINALISTS:
                 break
             with self.handle.lock:
                 tuning_record = self.handle.records.get(record.id)
             if tuning_record is not None:
                 digest = record.measurement.program.digest
-                found.setdefault(digest, _Finalist(record, tuning_record))
-        return list(found.values())
+                finalists.setdefault(digest, _Finalist(record, tuning_record))
+        return list(finalists.values())
 
     def _built(self, finalists: Sequence[_Finalist]) -> list[_Finalist]:
         """Return the programs that could be built; none without rivals."""
         if len(finalists) < 2:
             return []
         replayed, inputs = [], []
-        for one in finalists:
-            schedule = Schedule(one.tuning_record.workload.mod)
+        for finalist in finalists:
+            schedule = Schedule(finalist.tuning_record.workload.mod)
             try:
-                one.tuning_record.trace.apply_to_schedule(schedule, remove_postproc=False)
+                finalist.tuning_record.trace.apply_to_schedule(schedule, remove_postproc=False)
             except Exception as error:  # TVM raises any class for a trace that does not fit
-                _log.debug("record %d has no final: %s", one.record.id, first_line(error))
+                _log.debug("record %d has no final: %s", finalist.record.id, first_line(error))
                 continue
-            replayed.append(one)
+            replayed.append(finalist)
             inputs.append(BuilderInput(schedule.mod, self.target))
         with ms.Profiler.timeit("SendToBuilder"):
             built = list(self.builder.build(inputs)) if inputs else []
-        for one, result in zip(replayed, built, strict=True):
-            one.artifact = "" if result.error_msg is not None else str(result.artifact_path)
-        return [one for one in replayed if one.artifact]
+        for finalist, result in zip(replayed, built, strict=True):
+            finalist.artifact = "" if result.error_msg is not None else str(result.artifact_path)
+        return [finalist for finalist in replayed if finalist.artifact]
 
     def _race(self, finalists: Sequence[_Finalist]) -> _Finalist | None:
         """Measure programs in turn until one is decided; None if one of them fails."""
@@ -173,20 +179,20 @@ class Finals:
         left, leader = list(range(len(finalists))), 0
         for number in range(_ROUNDS):
             # Each other round goes backwards, so that no program always runs after the same one.
-            for one in finalists:
-                one.rounds.append(None)
+            for finalist in finalists:
+                finalist.rounds.append(None)
             for place in left if number % 2 == 0 else reversed(left):
-                one = finalists[place]
-                item = RunnerInput(one.artifact, device, one.tuning_record.args_info)
+                finalist = finalists[place]
+                item = RunnerInput(finalist.artifact, device, finalist.tuning_record.args_info)
                 with ms.Profiler.timeit("SendToRunner"):
                     (future,) = self.runner.run([item])
                     result = future.result()
                 if result.error_msg is not None:
                     return None
-                one.rounds[-1] = run_secs_of(result)
+                finalist.rounds[-1] = run_secs_of(result)
             rounds = [
                 [None if run is None else median(run) for run in row]
-                for row in zip(*(one.rounds for one in finalists), strict=True)
+                for row in zip(*(finalist.rounds for finalist in finalists), strict=True)
             ]
             now = standing(rounds)
             leader, left = now.leader, sorted((now.leader, *now.rivals))
@@ -194,16 +200,17 @@ class Finals:
                 break
         return finalists[leader]
 
-    def _name(self, mod: Any, winner: _Finalist, finalists: Sequence[_Finalist]) -> Record:
-        """Retract records of the others that rank before the winner's; return the best record."""
-        others = {one.record.measurement.program.digest for one in finalists if one is not winner}
-
+    def _retract_luckier(self, mod: Any, winner: _Finalist, finalists: Sequence[_Finalist]) -> None:
+        """Retract records of the other finalists that rank before all of the winner's."""
+        digests = {finalist.digest for finalist in finalists}
         ahead = []
         for record in self._ranked(mod):
-            if record.measurement.program.digest not in others:
+            digest = record.measurement.program.digest
+            if digest == winner.digest:
                 break
-            ahead.append(record.id)
+            if digest in digests:
+                ahead.append(record.id)
         if ahead:
-            reason = f"measured in turn with the program of record {record.id}, which is faster"
+            id_ = winner.record.id
+            reason = f"measured in turn with the program of record {id_}, which is faster"
             self.handle.store.trust.retract(ahead, reason)
-        return record

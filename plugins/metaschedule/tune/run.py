@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from tvm.s_tir import meta_schedule as ms
 
-from ....errors import PluginError, StorageError, TuneDBError
+from ....errors import PluginError, TuneDBError
 from ....exchange.outbox import Outbox
 from ....storage.network_runs import NetworkRun
 from ....system.host import session_class, threads_of
@@ -220,7 +220,7 @@ class Run:
             task, spread = self.tasks[number], None if race is None else race.spread(number)
             try:
                 finals.decide(task.mod, spread)
-            except StorageError as error:
+            except TuneDBError as error:
                 self.notes.append(f"{task.name}: no final decides its best program: {error}")
 
     def _load_intrinsics(self, stack: ExitStack) -> None:

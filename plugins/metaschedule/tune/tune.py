@@ -119,8 +119,8 @@ def tune(
         scheduler and callbacks, and an evaluator of three repeats or more.
     finals : bool
         Whether the best programs of each task are measured again, in turn, before one is named
-        (:meth:`.finals.Finals.decide`). It applies to the ``local`` and ``rpc`` runners with the
-        default callbacks.
+        (:meth:`.finals.Finals.decide`), for about a tenth of the run's time. It applies to the
+        ``local`` and ``rpc`` runners with the default callbacks.
     layout, prepack
         Layout of a Relax program and packing of its weights, as for :func:`compile`, which needs
         equal values: ``auto`` puts channels of ``conv2d`` last on CPUs, where the search also
