@@ -34,7 +34,7 @@ def ansor(numbers):
 
 
 def measurements():
-    """Return the records: two tasks, two failures, a launch with counters."""
+    """Return the records: two tasks, two failures, a launch, and one that was cut short."""
     session = Session("night", NOW, b'{"cpu":"a \\"b\\"","cores":4}')
     workload = make_workload(1)
     donor = make_measurement(1, workload=workload).program.digest
@@ -47,6 +47,7 @@ def measurements():
         make_measurement(4, (0.0625,), workload=workload, launches=(launch,)),
         ansor(bytes([64, 0x80 | 44, 2, 0])),
         ansor(b""),
+        make_measurement(6, (1e-9,), workload=workload, status=Status.CUT_SHORT),
     ]
 
 

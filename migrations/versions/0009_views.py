@@ -20,14 +20,16 @@ branch_labels = None
 depends_on = None
 
 #: JSON that cannot be read is NULL: one row of a writer must not break a view for all readers of a
-#: server.
+#: server. ``json`` accepts ``\u0000`` and lone surrogates, and only its operators fail on them;
+#: ``jsonb`` refuses both at once. Too deep a nesting exceeds a limit of the server.
 _FUNCTIONS = (
     """
 CREATE FUNCTION tunedb_json(value bytea) RETURNS json
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+  PERFORM convert_from(value, 'UTF8')::jsonb;
   RETURN convert_from(value, 'UTF8')::json;
-EXCEPTION WHEN data_exception THEN
+EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
   RETURN NULL;
 END $$""",
     # auto_scheduler's decisions are numbers, each as unsigned LEB128.
@@ -96,9 +98,10 @@ _DIALECTS = {
     },
     "postgresql": {
         "hex": "encode({}, 'hex')",
-        # Many clients know no year 10000, and SQLite gives NULL for it.
+        # Many clients know no year 10000, and SQLite gives NULL for it. to_timestamp rounds,
+        # so the last second of the year 9999 is left out too.
         "time": (
-            "CASE WHEN {0} > 0 AND {0} < 253402300800000000 THEN to_timestamp({0} / 1000000.0) END"
+            "CASE WHEN {0} > 0 AND {0} < 253402300799000000 THEN to_timestamp({0} / 1000000.0) END"
         ),
         "text_json": "tunedb_json(convert_to({0}, 'UTF8'))",
         "member": "tunedb_json(convert_to({0}, 'UTF8')) ->> '{1}'",

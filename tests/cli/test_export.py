@@ -1,7 +1,10 @@
 """``tunedb export``, and that nothing is lost on the way through it."""
 
 import csv
+import errno
+import io
 import json
+import os
 import sys
 
 import pyarrow as pa
@@ -12,7 +15,7 @@ from builders import OWN, make_measurement, make_workload
 
 import tunedb
 from tunedb.cli.logs import export
-from tunedb.formats.tables import TABLE_FORMATS
+from tunedb.formats.tables import TABLE_FORMATS, write_table
 from tunedb.storage.tables import COLUMNS
 
 
@@ -196,6 +199,23 @@ def test_tables_that_cannot_be_written(run, filled, sqlite_file, tmp_path, monke
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     result = run("--db", filled, "export", "--format", "parquet", "-o", out, code=2)
     assert result.stderr == "Error: Parquet needs PyArrow; run: pip install pyarrow\n"
+
+
+class Full(io.RawIOBase):
+    """A full disk."""
+
+    def writable(self):
+        return True
+
+    def write(self, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("format_", TABLE_FORMATS)
+def test_a_full_disk_is_an_error_of_the_system(filled, format_):
+    with tunedb.open(filled) as store, pytest.raises(OSError, match="No space left") as caught:
+        write_table(store.table("records"), format_, Full())
+    assert caught.value.errno == errno.ENOSPC
 
 
 def test_csv_has_no_control_characters(run, sqlite_file):

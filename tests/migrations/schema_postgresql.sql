@@ -437,7 +437,7 @@ v_best:  SELECT w.id AS workload_id,
             ELSE NULL::double precision
         END AS gflops,
         CASE
-            WHEN ((m.measured_at > 0) AND (m.measured_at < '253402300800000000'::bigint)) THEN to_timestamp((((m.measured_at)::numeric / 1000000.0))::double precision)
+            WHEN ((m.measured_at > 0) AND (m.measured_at < '253402300799000000'::bigint)) THEN to_timestamp((((m.measured_at)::numeric / 1000000.0))::double precision)
             ELSE NULL::timestamp with time zone
         END AS measured_at,
     s.name AS source,
@@ -474,7 +474,7 @@ v_failures:  SELECT m.id AS record_id,
     f.message,
     f.seconds,
         CASE
-            WHEN ((m.measured_at > 0) AND (m.measured_at < '253402300800000000'::bigint)) THEN to_timestamp((((m.measured_at)::numeric / 1000000.0))::double precision)
+            WHEN ((m.measured_at > 0) AND (m.measured_at < '253402300799000000'::bigint)) THEN to_timestamp((((m.measured_at)::numeric / 1000000.0))::double precision)
             ELSE NULL::timestamp with time zone
         END AS measured_at,
     m.session_id,
@@ -570,7 +570,7 @@ v_records:  SELECT m.id AS record_id,
     (length(m.run_secs) / 8) AS repeats,
     m.all_cost AS trial_seconds,
         CASE
-            WHEN ((m.measured_at > 0) AND (m.measured_at < '253402300800000000'::bigint)) THEN to_timestamp((((m.measured_at)::numeric / 1000000.0))::double precision)
+            WHEN ((m.measured_at > 0) AND (m.measured_at < '253402300799000000'::bigint)) THEN to_timestamp((((m.measured_at)::numeric / 1000000.0))::double precision)
             ELSE NULL::timestamp with time zone
         END AS measured_at,
     m.session_id,
@@ -604,7 +604,7 @@ v_records:  SELECT m.id AS record_id,
 v_sessions:  SELECT e.id AS session_id,
     e.key AS session,
         CASE
-            WHEN ((e.started_at > 0) AND (e.started_at < '253402300800000000'::bigint)) THEN to_timestamp((((e.started_at)::numeric / 1000000.0))::double precision)
+            WHEN ((e.started_at > 0) AND (e.started_at < '253402300799000000'::bigint)) THEN to_timestamp((((e.started_at)::numeric / 1000000.0))::double precision)
             ELSE NULL::timestamp with time zone
         END AS started_at,
     (tunedb_json(convert_to(e.fingerprint, 'UTF8'::name)) ->> 'cpu'::text) AS cpu,
@@ -618,7 +618,7 @@ v_sessions:  SELECT e.id AS session_id,
     COALESCE(g.failed, (0)::bigint) AS failed,
     COALESCE(g.foreign_records, (0)::bigint) AS foreign_records,
         CASE
-            WHEN ((g.last_at > 0) AND (g.last_at < '253402300800000000'::bigint)) THEN to_timestamp((((g.last_at)::numeric / 1000000.0))::double precision)
+            WHEN ((g.last_at > 0) AND (g.last_at < '253402300799000000'::bigint)) THEN to_timestamp((((g.last_at)::numeric / 1000000.0))::double precision)
             ELSE NULL::timestamp with time zone
         END AS last_measured_at
    FROM (session e
@@ -655,11 +655,11 @@ v_tasks:  SELECT w.id AS workload_id,
             ELSE NULL::double precision
         END AS best_gflops,
         CASE
-            WHEN ((g.first_at > 0) AND (g.first_at < '253402300800000000'::bigint)) THEN to_timestamp((((g.first_at)::numeric / 1000000.0))::double precision)
+            WHEN ((g.first_at > 0) AND (g.first_at < '253402300799000000'::bigint)) THEN to_timestamp((((g.first_at)::numeric / 1000000.0))::double precision)
             ELSE NULL::timestamp with time zone
         END AS first_measured_at,
         CASE
-            WHEN ((g.last_at > 0) AND (g.last_at < '253402300800000000'::bigint)) THEN to_timestamp((((g.last_at)::numeric / 1000000.0))::double precision)
+            WHEN ((g.last_at > 0) AND (g.last_at < '253402300799000000'::bigint)) THEN to_timestamp((((g.last_at)::numeric / 1000000.0))::double precision)
             ELSE NULL::timestamp with time zone
         END AS last_measured_at
    FROM ((( SELECT m.workload_id,

@@ -103,9 +103,11 @@ def test_records_have_times_and_decisions(store):
         )
     assert [row["decisions"] for row in rows[:2]] == [["[2,[0,4]]"], ["[2,[1,4]]"]]
     assert [row["decisions"] for row in rows[5:7]] == [["64", "300", "0"], []]
-    assert [row["trust"] for row in rows] == ["own"] * 7 + ["foreign"]
-    assert [row["served"] for row in rows] == [True, True, False, False, False, True, True, False]
-    assert [row["retracted"] for row in rows] == [False] * 4 + [True] + [False] * 3
+    assert [row["trust"] for row in rows] == ["own"] * 8 + ["foreign"]
+    assert [row["record_id"] for row in rows if row["served"]] == [1, 2, 6, 7]
+    assert [row["record_id"] for row in rows if row["retracted"]] == [5]
+    cut = rows[7]
+    assert (cut["status"], cut["mean_seconds"], cut["run_seconds"]) == ("cut_short", None, [1e-9])
 
 
 def test_readers_agree_with_sql(store):
@@ -183,7 +185,7 @@ def test_workloads_without_records_are_there(store):
     store.workloads.add(make_workload(7, name="nobody"))
     rows = rows_of(store.table("workloads"))
     assert [(row["workload"], row["records"], row["targets"]) for row in rows] == [
-        ("matmul_1", 6, 1),
+        ("matmul_1", 7, 1),
         ("matmul", 2, 1),
         ("nobody", 0, 0),
     ]
@@ -255,6 +257,11 @@ def test_a_damaged_row_breaks_no_table(store):
         if is_file:  # the guards of a server keep such times out
             connection.exec_driver_sql(f"UPDATE measurement SET run_secs = {bad} WHERE id = 3")
         connection.exec_driver_sql(f"UPDATE measurement SET digest = {bad} WHERE id = 4")
+        connection.exec_driver_sql(
+            'UPDATE session SET fingerprint = \'{"cores":18446744073709551615,"threads":-5}\''
+        )
+    (session,) = rows_of(store.table("sessions"))
+    assert session["cores"] is None
     rows = rows_of(store.table("records"))
     assert rows[0]["decisions"] is None
     assert rows[1]["decisions"] == ["[2,[1,4]]"]
@@ -325,6 +332,12 @@ def test_the_kernel_takes_any_bytes(cases):
         split([b"", None, b"{}", b"[1", b'["\\', b"\x80", b"\xff" * 20], [LIST] * 5 + [PACKED] * 2)
         == [None] * 7
     )
+
+
+def test_what_is_no_utf8_is_damaged():
+    """A reader of Arrow takes texts as they are, and the halves of two rows may fit together."""
+    rows = [b'["\xc3"]', b'["\xa9"]', '["é"]'.encode(), b'[["\xff"],1]', b'[["a"],"\xff"]']
+    assert split(rows, [LIST] * 3 + [FIRST] * 2) == [None, None, ['"é"'.encode()], None, None]
 
 
 def test_numbers_beyond_64_bits_are_damaged():

@@ -13,6 +13,9 @@ from tunedb.launches import Launch
 from tunedb.records import Status
 from tunedb.storage.store import Store
 
+#: Nesting that exceeds the stack of a server.
+DEEP = 1_000_000
+
 VIEWS = ("v_best", "v_failures", "v_launches", "v_records", "v_sessions", "v_tasks")
 
 
@@ -35,7 +38,7 @@ def test_records_are_those_of_the_store(filled):
     rows = rows_of(filled, "SELECT * FROM v_records ORDER BY record_id")
     with Store(filled) as store:
         records = list(store.records.iterate())
-    assert len(rows) == len(records) == 8
+    assert len(rows) == len(records) == 9
     for row, record in zip(rows, records, strict=True):
         measured = record.measurement
         is_ok = measured.status is Status.OK
@@ -54,10 +57,10 @@ def test_records_are_those_of_the_store(filled):
         assert row["origin"] == measured.origin
     assert [bool(row["served"]) for row in rows] == [
         *(True, True, False, False, False),
-        *(True, True, False),
+        *(True, True, False, False),
     ]
     assert "2026-01-01 00:00:00.123456" in str(rows[0]["measured_at"])
-    assert [row["measured_at"] for row in rows[1:]] == [None] * 7
+    assert [row["measured_at"] for row in rows[1:]] == [None] * 8
 
 
 def test_decisions_are_json(filled):
@@ -80,11 +83,23 @@ def test_best_and_tasks_are_those_of_the_store(filled):
         (row["workload_id"], row["mean_seconds"]) for row in best
     ]
     assert [(t["records"], t["failed"], t["served"], t["foreign_records"]) for t in tasks] == [
-        (6, 2, 2, 1),
+        (7, 2, 2, 1),
         (2, 0, 2, 0),
     ]
     assert (best[1]["gflops"], tasks[1]["best_gflops"]) == (1.0, 1.0)
     assert (best[0]["gflops"], tasks[0]["best_gflops"]) == (None, None)
+
+
+def test_what_was_cut_short_is_counted_and_never_the_best(filled):
+    """Its repeats are the fastest of all."""
+    (row,) = rows_of(filled, "SELECT * FROM v_records WHERE status = 'cut_short'")
+    assert (row["record_id"], row["mean_seconds"], row["repeats"]) == (8, None, 1)
+    assert not row["served"]
+    assert not rows_of(filled, "SELECT * FROM v_best WHERE record_id = 8 OR mean_seconds < 1e-8")
+    assert not rows_of(filled, "SELECT * FROM v_failures WHERE record_id = 8")
+    (task,) = rows_of(filled, "SELECT * FROM v_tasks WHERE workload_id = 1")
+    assert task["records"] - task["failed"] - task["served"] - task["foreign_records"] == 2
+    assert task["best_seconds"] == 0.125
 
 
 def test_failures_are_the_accepted_ones(filled):
@@ -116,7 +131,7 @@ def test_launches_are_the_preferred_ones(filled):
     rows = rows_of(filled, "SELECT * FROM v_launches ORDER BY record_id")
     assert [(r["record_id"], r["kernel"], r["trust"], bool(r["retracted"])) for r in rows] == [
         (5, "gemm", "own", True),
-        (8, "evil", "foreign", False),
+        (9, "evil", "foreign", False),
     ]
     assert (parsed(rows[0]["block"]), rows[0]["grid"]) == ([32, 2, 2], None)
     assert (rows[0]["tool"], parsed(rows[0]["counters"])) == ("ncu", [["warps", "%"]])
@@ -148,14 +163,20 @@ def test_values_beyond_all_bounds_break_no_view(filled):
     with Store(filled) as store, store._db.transaction() as connection:
         blob = f"'\\x{digest}'" if "://" in filled else f"x'{digest}'"
         # A file has no other writers.
-        bad = "UPDATE program SET decisions = '\\xff5b' WHERE id = 1"
+        bad = [
+            "UPDATE program SET decisions = '\\xff5b' WHERE id = 1",
+            f"UPDATE program SET decisions = convert_to(repeat('[', {DEEP}), 'UTF8') WHERE id = 2",
+            "UPDATE program SET decisions = convert_to('[[\"\\ud800\"]]', 'UTF8') WHERE id = 3",
+        ]
         last, first = 2**63 - 1, -(2**63)
         for statement in (
             "INSERT INTO session (digest, key, started_at, fingerprint) "
             f"VALUES ({blob}, 'k', {last}, '[]')",
-            *([] if "://" not in filled else [bad]),
+            *(bad if "://" in filled else []),
+            'UPDATE session SET fingerprint = \'{"cpu":"\\u0000","cores":1e999}\' WHERE id = 1',
             f"UPDATE measurement SET measured_at = {last}, mean = 5e-324 WHERE id = 2",
             f"UPDATE measurement SET measured_at = {first} WHERE id = 3",
+            "UPDATE measurement SET measured_at = 253402300799999999 WHERE id = 4",
             "UPDATE workload SET flops = 1e308",
             "UPDATE target SET config = 'null'",
         ):

@@ -50,10 +50,7 @@ def write_table(table: Table, format_: str, out: IO[bytes]) -> None:
     if format_ == "parquet":
         _write_parquet(table, out)
     elif format_ == "arrow":
-        from nanoarrow.ipc import StreamWriter
-
-        with StreamWriter.from_writable(out) as writer:
-            writer.write_stream(table)
+        _write_arrow(table, out)
     else:
         _write_csv(table, out)
 
@@ -66,6 +63,34 @@ def _write_parquet(table: Table, out: IO[bytes]) -> None:
     units = {column.name: {b"unit": column.unit.encode()} for column in table.columns}
     fields = [f.with_metadata(units[f.name]) if units[f.name][b"unit"] else f for f in read.schema]
     pq.write_table(read.cast(pa.schema(fields)), out, compression="zstd")
+
+
+class _Destination:
+    """A file that keeps its error, of which nanoarrow's own error has the text alone."""
+
+    def __init__(self, out: IO[bytes]) -> None:
+        self._out = out
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return self._out.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+
+def _write_arrow(table: Table, out: IO[bytes]) -> None:
+    from nanoarrow.ipc import StreamWriter
+
+    destination = _Destination(out)
+    try:
+        with StreamWriter.from_writable(destination) as writer:
+            writer.write_stream(table)
+    except RuntimeError:
+        if destination.error is None:
+            raise
+        raise destination.error from None
 
 
 def _write_csv(table: Table, out: IO[bytes]) -> None:

@@ -113,6 +113,17 @@ cdef Py_ssize_t _split_numbers(
     return -1 if shift else count
 
 
+cdef bint _is_utf8(bytes row) except -1:
+    """Return true if a row is UTF-8, as Arrow's readers expect without a check."""
+    if row.isascii():
+        return True
+    try:
+        row.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def split_lists(rows, const signed char[::1] kinds):
     """Return the elements of decisions as JSON texts.
 
@@ -145,6 +156,8 @@ def split_lists(rows, const signed char[::1] kinds):
                 )
             else:
                 count = _split_json(data, data + size, kinds[at], texts, lengths)
+                if count > 0 and not _is_utf8(row):
+                    count = -1
             if count < 0:
                 texts.size, lengths.size = texts_before, lengths_before
         _put_length(counts, count)

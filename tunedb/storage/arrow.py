@@ -83,7 +83,7 @@ class Table:
 
     def _repr_html_(self) -> str:
         names = [column.name for column in self.columns]
-        rows = list(na.Array(self._batches[0]).iter_tuples()) if self._batches else []
+        rows = na.Array(self._batches[0]).iter_tuples() if self._batches else ()
         return rows_html(f"Table {self.name}", names, rows, self._rows)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:

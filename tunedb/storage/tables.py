@@ -202,6 +202,8 @@ _VIEWS: dict[str, tuple[str, str | None]] = {
 #: SQL of a column of a view by type, for each dialect.
 _READ: dict[str, dict[str, str]] = {
     "sqlite": {
+        # json_each calls an integer of JSON beyond 64 bits an integer, and gives it as REAL.
+        "int": "CASE WHEN typeof({0}) = 'integer' THEN {0} END",
         "time": (
             "CAST(strftime('%s', {0}) AS INTEGER) * 1000000 + CAST(substr({0}, 21) AS INTEGER)"
         ),

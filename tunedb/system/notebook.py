@@ -6,6 +6,7 @@ Names and messages may be a stranger's, so every text is escaped and cut.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from .one_line import printable, short
@@ -24,15 +25,16 @@ def facts_html(title: str, facts: Iterable[tuple[str, Any]]) -> str:
     return f"<table><caption>{_cell(title)}</caption>{rows}</table>"
 
 
-def rows_html(title: str, names: Sequence[str], rows: Sequence[Sequence[Any]], total: int) -> str:
+def rows_html(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]], total: int) -> str:
     """Return a table of the first rows of `total`."""
     head = "".join(f"<th>{_cell(name)}</th>" for name in names)
-    body = "".join(
-        f"<tr>{''.join(f'<td>{_cell(value)}</td>' for value in row)}</tr>" for row in rows[:_ROWS]
-    )
-    more = total - min(len(rows), _ROWS)
+    shown = [
+        f"<tr>{''.join(f'<td>{_cell(value)}</td>' for value in row)}</tr>"
+        for row in islice(rows, _ROWS)
+    ]
+    more = total - len(shown)
     foot = f"<p>{more:,} more rows</p>" if more > 0 else ""
-    return f"<table><caption>{_cell(title)}</caption><tr>{head}</tr>{body}</table>{foot}"
+    return f"<table><caption>{_cell(title)}</caption><tr>{head}</tr>{''.join(shown)}</table>{foot}"
 
 
 def _cell(value: Any) -> str:
