@@ -204,6 +204,13 @@ def test_what_was_cut_short_is_never_the_best_and_yields_to_whole_measurements()
     )
 
 
+def test_what_was_cut_short_keeps_its_throughput_without_the_best_of_its_group():
+    base = examples((1, trial(1, 4.0)), (1, trial(2, 8.0, cut_short=True)))
+    found = examples((2, trial(3, 1.0)), base=base.take([1]))
+    throughputs = dict(zip(found.program_ids.tolist(), found.throughput.tolist(), strict=True))
+    assert throughputs == {2: 0.5, 3: 1.0}
+
+
 def test_a_run_of_trials_that_were_cut_short_has_no_best():
     trials = RunTrials(1, b"t")
     trials.add(workload(1), trial(1, 2.0, cut_short=True))

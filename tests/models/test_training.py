@@ -430,3 +430,9 @@ def test_programs_that_were_cut_short_count_less_and_judge_nothing(monkeypatch):
     held_out = search == 0
     assert held_out.any()
     assert (judged[0] == (held_out & ~cut_short)).all()
+
+
+def test_workloads_with_one_whole_measurement_stop_no_training():
+    ran = ENOUGH.take(~ENOUGH.failed)
+    fitted = train(replace(ran, cut_short=ran.throughput < 1.0), rounds=4, patience=2)
+    assert (fitted.held_out, fitted.history, fitted.rounds) == ((), (), 4)

@@ -254,15 +254,18 @@ def _concatenated(
 
     seconds = both("seconds")
     # The best program of a group may not be among those of `base`, but its time follows from them.
-    bests = seconds * both("throughput")
+    before = both("throughput")
+    bests = seconds * before
     cut_short = both("cut_short")
+    # It does not follow from a throughput that was unknown (0) or bounded (1).
+    tells_no_best = cut_short & ((before == 0) | (before == 1))
     return base.derived(
         rows=np.concatenate([base.rows, run.rows])[rows],
         starts=starts,
         program_ids=both("program_ids"),
         group=group[order],
         seconds=seconds,
-        throughput=throughput_of(seconds, group[order], bests, cut_short=cut_short),
+        throughput=throughput_of(seconds, group[order], bests, cut_short=tells_no_best),
         failures=both("failures"),
         trials=trials[order].astype(np.int32),
         origins=both("origins"),

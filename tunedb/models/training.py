@@ -351,8 +351,9 @@ def _held_out(examples: Dataset, recipe: Recipe) -> NDArray[np.int64]:
     if recipe.patience == 0:
         return np.empty(0, np.int64)
     # Only workloads with programs to compare have an accuracy.
-    pairs = Pairs.from_labels(examples.throughput, examples.group, 2, recipe.seed)
-    able = np.unique(examples.workload[pairs.compared]).tolist()
+    whole = np.flatnonzero(~examples.cut_short)
+    pairs = Pairs.from_labels(examples.throughput[whole], examples.group[whole], 2, recipe.seed)
+    able = np.unique(examples.workload[whole[pairs.compared]]).tolist()
     if len(able) < LEAST_WORKLOADS:
         return np.empty(0, np.int64)
     seed = recipe.seed.to_bytes(8, "little")

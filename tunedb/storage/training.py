@@ -195,8 +195,8 @@ class Training:
     def trials(self, model_id: int | None = None) -> list[Trial]:
         """Return the predictions of programs that were measured.
 
-        Measurements are ignored if they were retracted, never ran, or failed because of the
-        infrastructure.
+        Measurements are ignored if they were retracted or cut short, never ran, or failed because
+        of the infrastructure.
 
         Parameters
         ----------

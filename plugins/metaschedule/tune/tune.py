@@ -120,7 +120,8 @@ def tune(
     finals : bool
         Whether the best programs of each task are measured again, in turn, before one is named
         (:meth:`.finals.Finals.decide`), for about a tenth of the run's time. It applies to the
-        ``local`` and ``rpc`` runners with the default callbacks.
+        ``local`` and ``rpc`` runners with the default callbacks, not to `module_equality`
+        ``anchor-block``.
     layout, prepack
         Layout of a Relax program and packing of its weights, as for :func:`compile`, which needs
         equal values: ``auto`` puts channels of ``conv2d`` last on CPUs, where the search also
