@@ -1,6 +1,7 @@
 """Tables: what pandas, polars, DuckDB and pyarrow read is what the database holds."""
 
 import json
+import sys
 
 import duckdb
 import numpy as np
@@ -243,7 +244,7 @@ def test_wrong_arguments(store):
 def test_missing_packages_are_named(store, monkeypatch):
     table = store.table("records")
     for module, convert in (("pyarrow", table.to_pandas), ("polars", table.to_polars)):
-        monkeypatch.setitem(__import__("sys").modules, module, None)
+        monkeypatch.setitem(sys.modules, module, None)
         with raises_line(UsageError, match="run: pip install "):
             convert()
 

@@ -126,13 +126,13 @@ class Table:
 
 
 def _array(type_: str, arrow_type: Any, rows: int, values: Any) -> Any:
-    """Return the array of a column: of Python's values, None for missing ones, or a made one."""
-    if isinstance(values, _Made):
+    """Return the array of a column, given as values (None for missing ones) or as buffers."""
+    if isinstance(values, _Buffers):
         return na.c_array_from_buffers(arrow_type, rows, values.buffers, children=values.children)
     return _MAKERS[type_](arrow_type, values)
 
 
-class _Made:
+class _Buffers:
     """Buffers and children of a column that needs no conversion."""
 
     def __init__(self, buffers: Sequence[Any], children: Sequence[Any] = ()) -> None:
@@ -198,8 +198,8 @@ def _float_lists(arrow_type: Any, values: Sequence[bytes | None]) -> Any:
 
 def _json_lists(arrow_type: Any, values: Sequence[str | None]) -> Any:
     """Return an array of lists of texts, given as JSON lists."""
-    made = lists(bytes([LIST]) * len(values), [None if v is None else v.encode() for v in values])
-    return na.c_array_from_buffers(arrow_type, len(values), made.buffers, children=made.children)
+    texts = lists(bytes([LIST]) * len(values), [None if v is None else v.encode() for v in values])
+    return na.c_array_from_buffers(arrow_type, len(values), texts.buffers, children=texts.children)
 
 
 _MAKERS: dict[str, Callable[[Any, Any], Any]] = {
@@ -223,13 +223,13 @@ def hexadecimal(digests: Sequence[bytes]) -> Any:
         return [digest.hex() for digest in digests]
     size = 2 * identity.DIGEST_BYTES
     offsets = np.arange(0, (len(digests) + 1) * size, size, dtype=np.int32)
-    return _Made([None, offsets, b"".join(digests).hex().encode()])
+    return _Buffers([None, offsets, b"".join(digests).hex().encode()])
 
 
 def named(ids: Sequence[Any], names: dict[Any, bytes]) -> Any:
     """Return a column of texts that few ids name; ``unknown`` for other ids."""
     lengths, texts = name_texts(ids, names)
-    return _Made([None, _offsets(np.frombuffer(lengths, np.int64), len(ids)), texts])
+    return _Buffers([None, _offsets(np.frombuffer(lengths, np.int64), len(ids)), texts])
 
 
 def lists(kinds: bytes, rows: Sequence[bytes | None]) -> Any:
@@ -243,10 +243,10 @@ def lists(kinds: bytes, rows: Sequence[bytes | None]) -> Any:
     child = na.c_array_from_buffers(
         na.string(), len(lengths), [None, _offsets(lengths, len(lengths)), texts]
     )
-    return _Made([valid, _offsets(counts, len(counts))], [child])
+    return _Buffers([valid, _offsets(counts, len(counts))], [child])
 
 
 def vectors(rows: NDArray[np.float32]) -> Any:
     """Return a column of lists of equal length."""
     flat = rows.reshape(-1)
-    return _Made([None], [na.c_array_from_buffers(na.float32(), len(flat), [None, flat])])
+    return _Buffers([None], [na.c_array_from_buffers(na.float32(), len(flat), [None, flat])])

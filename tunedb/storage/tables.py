@@ -190,7 +190,7 @@ COLUMNS: dict[str, tuple[TableColumn, ...]] = {
     ),
 }
 
-#: Tables that a view has: its name, what else is read, and the column by which it is read in pages.
+#: Tables that are read from views: the FROM clause, and the id by which pages are cut, if any.
 _VIEWS: dict[str, tuple[str, str | None]] = {
     "best": ("v_best AS v", None),
     "failures": ("v_failures AS v", "record_id"),
