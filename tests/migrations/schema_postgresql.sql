@@ -889,8 +889,9 @@ CREATE OR REPLACE FUNCTION public.tunedb_json(value bytea)
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
 BEGIN
+  PERFORM convert_from(value, 'UTF8')::jsonb;
   RETURN convert_from(value, 'UTF8')::json;
-EXCEPTION WHEN data_exception THEN
+EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
   RETURN NULL;
 END $function$
 

@@ -1,6 +1,7 @@
 """Tables: what pandas, polars, DuckDB and pyarrow read is what the database holds."""
 
 import json
+import sys
 
 import duckdb
 import numpy as np
@@ -20,7 +21,7 @@ from tunedb.errors import NotFoundError, StorageError, UsageError
 from tunedb.launches import CounterSet, Launch
 from tunedb.records import Measurement, Program, Trace, Trust
 from tunedb.storage import tables
-from tunedb.storage._lists import FIRST, LIST, PACKED, split_lists
+from tunedb.storage._lists import FIRST, LIST, PACKED, name_texts, pack_numbers, split_lists
 from tunedb.storage.store import Store
 
 #: The public contract (docs/tables.md): type of Arrow by type of a column.
@@ -243,7 +244,7 @@ def test_wrong_arguments(store):
 def test_missing_packages_are_named(store, monkeypatch):
     table = store.table("records")
     for module, convert in (("pyarrow", table.to_pandas), ("polars", table.to_polars)):
-        monkeypatch.setitem(__import__("sys").modules, module, None)
+        monkeypatch.setitem(sys.modules, module, None)
         with raises_line(UsageError, match="run: pip install "):
             convert()
 
@@ -295,14 +296,12 @@ def varint(number):
 
 def split(rows, kinds):
     """Return what the kernel gives, as lists of texts."""
-    counts, lengths, texts = split_lists(rows, np.array(kinds, np.int8))
-    texts, lists = iter(np.frombuffer(lengths, np.int64).tolist()), []
-    data = split_lists(rows, np.array(kinds, np.int8))[2]
-    at = 0
+    counts, lengths, data = split_lists(rows, bytes(kinds))
+    sizes, lists, at = iter(np.frombuffer(lengths, np.int64).tolist()), [], 0
     for count in np.frombuffer(counts, np.int64).tolist():
         elements = []
         for _ in range(max(count, 0)):
-            size = next(texts)
+            size = next(sizes)
             elements.append(data[at : at + size])
             at += size
         lists.append(None if count < 0 else elements)
@@ -345,6 +344,45 @@ def test_numbers_beyond_64_bits_are_damaged():
         [b"%d" % (2**63 - 1)],
         None,
     ]
+
+
+@given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1)))
+def test_integers_are_packed_with_their_bits(values):
+    numbers, bits = pack_numbers(values, is_float=False)
+    assert np.frombuffer(numbers, np.int64).tolist() == [value or 0 for value in values]
+    assert valid(bits, len(values)) == [value is not None for value in values]
+
+
+@given(st.lists(st.none() | st.floats()))
+def test_floats_are_packed_with_their_bits(values):
+    numbers, bits = pack_numbers(values, is_float=True)
+    assert numbers == np.array([0 if value is None else value for value in values], float).tobytes()
+    assert valid(bits, len(values)) == [value is not None for value in values]
+
+
+def valid(bits, number):
+    """Return which values are there, from the bits of Arrow."""
+    if bits is None:
+        return [True] * number
+    return np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")[:number].tolist()
+
+
+def test_values_that_are_no_numbers_of_64_bits():
+    with pytest.raises(OverflowError):
+        pack_numbers([2**63], is_float=False)
+    with pytest.raises(TypeError):
+        pack_numbers(["1"], is_float=False)
+    with pytest.raises(TypeError):
+        pack_numbers(["1"], is_float=True)
+
+
+@given(st.lists(st.sampled_from([0, 1, None, "x", -(2**40)])))
+def test_ids_have_their_names(ids):
+    names = {0: b"", 1: "é".encode(), None: b"nothing"}
+    lengths, texts = name_texts(ids, names)
+    expected = [names.get(id_, b"unknown") for id_ in ids]
+    assert np.frombuffer(lengths, np.int64).tolist() == [len(text) for text in expected]
+    assert texts == b"".join(expected)
 
 
 def test_decisions_of_other_tools():

@@ -86,7 +86,7 @@ DEFINITIONS: dict[str, tuple[tuple[str, str | None], ...]] = {
     "v_best": (("0009", "ce66eb197b57c79232805da325d81d80"),),
     "v_failures": (("0009", "ab96ea818ca27508916adaeeabbe5bd2"),),
     "v_launches": (("0009", "a0ca66c8557fb26db671e5eeea4f8a4a"),),
-    "v_records": (("0009", "2497086ba0f4611568f7daf4493ffcd6"),),
+    "v_records": (("0009", "7bcca02de78fc395656d9b5afe398438"),),
     "v_sessions": (("0009", "affa311583e0c25e7391239c007f8bc8"),),
     "v_tasks": (("0009", "abb038f723d582e065a4c46abdb611fb"),),
     "watermark": (

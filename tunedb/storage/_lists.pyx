@@ -1,7 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The elements of many stored decisions as texts, compiled: a table has millions of them."""
+"""Columns of a table from the values of many rows, compiled: a table has millions of rows."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_GetItem
+from cpython.object cimport PyObject
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
@@ -31,6 +33,9 @@ cdef class _Buffer:
             memcpy(self.data + self.size, source, length)
         self.size += length
         return 0
+
+    cdef bytes bytes(self):
+        return self.data[: self.size] if self.size else b""
 
 
 cdef int _put_length(_Buffer lengths, Py_ssize_t length) except -1:
@@ -124,14 +129,14 @@ cdef bint _is_utf8(bytes row) except -1:
     return True
 
 
-def split_lists(rows, const signed char[::1] kinds):
+def split_lists(rows, const unsigned char[::1] kinds):
     """Return the elements of decisions as JSON texts.
 
     Parameters
     ----------
     rows : sequence of bytes or None
         Decisions as stored, in compact JSON or packed.
-    kinds : array of int8
+    kinds : bytes
         :data:`PACKED`, :data:`LIST` or :data:`FIRST` for each row.
 
     Returns
@@ -162,8 +167,48 @@ def split_lists(rows, const signed char[::1] kinds):
                 texts.size, lengths.size = texts_before, lengths_before
         _put_length(counts, count)
         at += 1
-    return (
-        counts.data[: counts.size] if counts.size else b"",
-        lengths.data[: lengths.size] if lengths.size else b"",
-        texts.data[: texts.size] if texts.size else b"",
-    )
+    return counts.bytes(), lengths.bytes(), texts.bytes()
+
+
+def name_texts(ids, dict names not None):
+    """Return the lengths, as int64, and the bytes of the texts that ids name, one after another.
+
+    The text of an id without a name is ``unknown``.
+    """
+    cdef _Buffer lengths = _Buffer(), texts = _Buffer()
+    cdef PyObject* entry
+    cdef bytes text, unknown = b"unknown"
+    for id_ in ids:
+        entry = PyDict_GetItem(names, id_)
+        text = unknown if entry == NULL else <object>entry
+        texts.put(PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
+        _put_length(lengths, PyBytes_GET_SIZE(text))
+    return lengths.bytes(), texts.bytes()
+
+
+def pack_numbers(values, bint is_float):
+    """Return values as int64 or float64, and a bit of each that is not None; None if all are."""
+    cdef _Buffer numbers = _Buffer(), bits = _Buffer()
+    cdef long long integer
+    cdef double real
+    cdef char byte = 0
+    cdef int place = 0
+    cdef bint has_none = False
+    for value in values:
+        if value is None:
+            has_none, integer = True, 0
+            numbers.put(<const char*>&integer, sizeof(integer))
+        else:
+            byte |= 1 << place
+            if is_float:
+                real = value
+                numbers.put(<const char*>&real, sizeof(real))
+            else:
+                integer = value
+                numbers.put(<const char*>&integer, sizeof(integer))
+        place += 1
+        if place == 8:
+            bits.put(&byte, 1)
+            byte, place = 0, 0
+    bits.put(&byte, 1)
+    return numbers.bytes(), bits.bytes() if has_none else None

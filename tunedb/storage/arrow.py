@@ -5,7 +5,7 @@ Every function takes one column of a batch; no object stands for a row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import nanoarrow as na
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from .. import identity
 from ..errors import LimitError, UsageError
 from ..system.notebook import rows_html
-from ._lists import LIST, split_lists
+from ._lists import LIST, name_texts, pack_numbers, split_lists
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,13 +126,13 @@ class Table:
 
 
 def _array(type_: str, arrow_type: Any, rows: int, values: Any) -> Any:
-    """Return the array of a column: of Python's values, None for missing ones, or a made one."""
-    if isinstance(values, _Made):
+    """Return the array of a column, given as values (None for missing ones) or as buffers."""
+    if isinstance(values, _Buffers):
         return na.c_array_from_buffers(arrow_type, rows, values.buffers, children=values.children)
     return _MAKERS[type_](arrow_type, values)
 
 
-class _Made:
+class _Buffers:
     """Buffers and children of a column that needs no conversion."""
 
     def __init__(self, buffers: Sequence[Any], children: Sequence[Any] = ()) -> None:
@@ -147,20 +147,14 @@ def _validity(values: Sequence[Any]) -> Any:
     return np.packbits([value is not None for value in values], bitorder="little")
 
 
-def _numbers(arrow_type: Any, values: Sequence[Any], dtype: Any) -> Any:
-    """Return an array of numbers."""
-    valid = _validity(values)
-    if valid is not None:
-        values = [0 if value is None else value for value in values]
-    return na.c_array_from_buffers(arrow_type, len(values), [valid, np.array(values, dtype)])
-
-
 def _integers(arrow_type: Any, values: Sequence[int | None]) -> Any:
-    return _numbers(arrow_type, values, np.int64)
+    numbers, valid = pack_numbers(values, is_float=False)
+    return na.c_array_from_buffers(arrow_type, len(values), [valid, numbers])
 
 
 def _floats(arrow_type: Any, values: Sequence[float | None]) -> Any:
-    return _numbers(arrow_type, values, np.float64)
+    numbers, valid = pack_numbers(values, is_float=True)
+    return na.c_array_from_buffers(arrow_type, len(values), [valid, numbers])
 
 
 def _floats32(arrow_type: Any, values: NDArray[np.float32]) -> Any:
@@ -181,15 +175,10 @@ def _offsets(lengths: Any, count: int) -> NDArray[np.int32]:
     return offsets.astype(np.int32)
 
 
-def _packed(encoded: Sequence[bytes]) -> list[Any]:
-    """Return the offsets and the bytes of texts that are UTF-8 already."""
-    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-    return [_offsets(lengths, len(encoded)), b"".join(encoded)]
-
-
 def _texts(arrow_type: Any, values: Sequence[str | None]) -> Any:
     encoded = [b"" if v is None else str(v).encode(errors="replace") for v in values]
-    buffers = [_validity(values), *_packed(encoded)]
+    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+    buffers = [_validity(values), _offsets(lengths, len(encoded)), b"".join(encoded)]
     return na.c_array_from_buffers(arrow_type, len(values), buffers)
 
 
@@ -209,8 +198,8 @@ def _float_lists(arrow_type: Any, values: Sequence[bytes | None]) -> Any:
 
 def _json_lists(arrow_type: Any, values: Sequence[str | None]) -> Any:
     """Return an array of lists of texts, given as JSON lists."""
-    made = lists([LIST] * len(values), [None if v is None else v.encode() for v in values])
-    return na.c_array_from_buffers(arrow_type, len(values), made.buffers, children=made.children)
+    texts = lists(bytes([LIST]) * len(values), [None if v is None else v.encode() for v in values])
+    return na.c_array_from_buffers(arrow_type, len(values), texts.buffers, children=texts.children)
 
 
 _MAKERS: dict[str, Callable[[Any, Any], Any]] = {
@@ -234,21 +223,18 @@ def hexadecimal(digests: Sequence[bytes]) -> Any:
         return [digest.hex() for digest in digests]
     size = 2 * identity.DIGEST_BYTES
     offsets = np.arange(0, (len(digests) + 1) * size, size, dtype=np.int32)
-    return _Made([None, offsets, b"".join(digests).hex().encode()])
+    return _Buffers([None, offsets, b"".join(digests).hex().encode()])
 
 
-def named(ids: Sequence[Any], names: Mapping[Any, bytes]) -> Any:
+def named(ids: Sequence[Any], names: dict[Any, bytes]) -> Any:
     """Return a column of texts that few ids name; ``unknown`` for other ids."""
-    try:
-        encoded = [names[id_] for id_ in ids]
-    except KeyError:
-        encoded = [names.get(id_, b"unknown") for id_ in ids]
-    return _Made([None, *_packed(encoded)])
+    lengths, texts = name_texts(ids, names)
+    return _Buffers([None, _offsets(np.frombuffer(lengths, np.int64), len(ids)), texts])
 
 
-def lists(kinds: Sequence[int], rows: Sequence[bytes | None]) -> Any:
+def lists(kinds: bytes, rows: Sequence[bytes | None]) -> Any:
     """Return a column of lists of texts from decisions as stored (:func:`split_lists`)."""
-    counts_, lengths_, texts = split_lists(rows, np.array(kinds, np.int8))
+    counts_, lengths_, texts = split_lists(rows, kinds)
     counts, lengths = np.frombuffer(counts_, np.int64), np.frombuffer(lengths_, np.int64)
     valid = None
     if counts.size and counts.min() < 0:
@@ -257,10 +243,10 @@ def lists(kinds: Sequence[int], rows: Sequence[bytes | None]) -> Any:
     child = na.c_array_from_buffers(
         na.string(), len(lengths), [None, _offsets(lengths, len(lengths)), texts]
     )
-    return _Made([valid, _offsets(counts, len(counts))], [child])
+    return _Buffers([valid, _offsets(counts, len(counts))], [child])
 
 
 def vectors(rows: NDArray[np.float32]) -> Any:
     """Return a column of lists of equal length."""
     flat = rows.reshape(-1)
-    return _Made([None], [na.c_array_from_buffers(na.float32(), len(flat), [None, flat])])
+    return _Buffers([None], [na.c_array_from_buffers(na.float32(), len(flat), [None, flat])])

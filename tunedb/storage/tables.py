@@ -11,6 +11,7 @@ from sqlalchemy import case, literal_column, select
 from ..errors import NotFoundError, StorageError, UsageError
 from ..json_checks import parse_json
 from ..records import Origin, Status, Trust, WorkloadFormat
+from ..system.gc_pause import paused_gc
 from . import schema
 from .database import Database
 from .engine import Prepared
@@ -189,7 +190,7 @@ COLUMNS: dict[str, tuple[TableColumn, ...]] = {
     ),
 }
 
-#: Tables that a view has: its name, what else is read, and the column by which it is read in pages.
+#: Tables that are read from views: the FROM clause, and the id by which pages are cut, if any.
 _VIEWS: dict[str, tuple[str, str | None]] = {
     "best": ("v_best AS v", None),
     "failures": ("v_failures AS v", "record_id"),
@@ -278,11 +279,12 @@ class Tables:
             else ids_of(workload, self._lookup.require_workloads),
             "target_id": None if target is None else ids_of(target, self._lookup.require_targets),
         }
-        if name == "records":
-            return self._records(chosen)
-        if name == "features":
-            return self._features(chosen, feature_set, wide=wide)
-        return self._view(name, chosen)
+        with paused_gc():
+            if name == "records":
+                return self._records(chosen)
+            if name == "features":
+                return self._features(chosen, feature_set, wide=wide)
+            return self._view(name, chosen)
 
     # ------------------------------------------------------------------ tables with a view
 
@@ -359,7 +361,7 @@ class Tables:
                     row["program"],
                     arrow.hexadecimal(row["program_digest"]),
                     [None if donor is None else donor.hex() for donor in row["donor"]],
-                    arrow.lists([names.kinds[w] for w in workloads], row["decisions"]),
+                    arrow.lists(bytes(map(names.kinds.__getitem__, workloads)), row["decisions"]),
                 ),
             )
         return table
