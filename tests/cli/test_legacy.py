@@ -220,8 +220,8 @@ def test_an_export_replaces_nothing_unless_told_to(run, legacy_file, tmp_path):
         (["-o", "x"], "tunedb export ./work_dir"),
         (["--format", "ansor", "x"], "tunedb export --format ansor -o x"),
         (["--format", "ansor", "--json"], "-o FILE"),
-        (["--format", "metaschedule-sqlite", "x"], "ansor, autotvm, metaschedule"),
-        (["--format", "csv", "x"], "ansor, autotvm, metaschedule"),
+        (["--format", "metaschedule-sqlite", "x"], "ansor, arrow, autotvm, csv, metaschedule"),
+        (["--format", "csv", "x"], "tunedb export --format csv -o x"),
     ],
 )
 def test_impossible_exports_are_refused(arguments, advice, run, legacy_file):

@@ -147,7 +147,7 @@ def test_completion(run, filled, monkeypatch, tmp_path):
     assert complete(run, "tunedb history so", 2) == ["softmax"]
     assert complete(run, "tunedb top --target c", 3) == ["cuda"]
     assert complete(run, "tunedb export x --workload s", 4) == ["softmax"]
-    assert complete(run, "tunedb export --format a", 3) == ["ansor", "autotvm"]
+    assert complete(run, "tunedb export --format a", 3) == ["ansor", "arrow", "autotvm"]
     monkeypatch.setenv("TUNEDB_URL", str(tmp_path / "missing.db"))
     assert complete(run, "tunedb top ", 2) == []
     assert complete(run, f"tunedb --db {filled} top m", 4) == ["matmul"]

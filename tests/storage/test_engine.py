@@ -119,7 +119,9 @@ def test_settings_of_sqlite_connections(sqlite_file):
         assert reading == {**expected, "synchronous": reading["synchronous"]}
     tables = sql(sqlite_file, "PRAGMA table_list")
     for _, name, kind, *_, strict in tables:
-        if not name.startswith(("sqlite_", "alembic_")):
+        if name.startswith("v_"):
+            assert (name, kind) == (name, "view")
+        elif not name.startswith(("sqlite_", "alembic_")):
             assert (name, kind, strict) == (name, "table", 1)
     assert {row[1] for row in tables} >= set(schema.metadata.tables)
 
