@@ -159,6 +159,7 @@ def test_tuning_on_a_remote_device(tracker, tools, tmp_path):
         "cost_model": "random",
         "strategy": "replay-trace",
         "num_tuning_cores": 1,
+        "finals": False,
         "seed": 1,
     }
     mod = tools.matmul(32)
