@@ -22,6 +22,7 @@ import numpy as np
 from common import Row, run
 from metaschedule import import_logs, read_examples
 
+from tunedb.models import dataset
 from tunedb.models.dataset import Dataset
 from tunedb.models.metrics import pairwise_accuracy
 from tunedb.models.model import joined_scores
@@ -39,8 +40,6 @@ GPU = "nvidia/geforce-rtx-3090"
 
 SETS = ("steps", "tunedb.scheduled")
 FOLDS = 6
-#: Weight of the cost model's score, as in the search.
-COST_WEIGHT = 0.25
 #: Programs that a pool needs beside the first ones, and orders of each pool.
 LEFT, SEEDS = 28, 3
 
@@ -191,20 +190,14 @@ def rejected_row(title: str, ours: Sequence[Cost], theirs: Sequence[Cost] | None
 # ---- ranking -------------------------------------------------------------------------------------
 
 
-def without_tails(store: Store, examples: Dataset) -> Dataset:
-    """Return examples with the rows of drafts."""
-    from tunedb.plugins.metaschedule.search.draft_model import DraftFeatures
-
-    rows = DraftFeatures.rows(store.programs.get(examples.program_ids.tolist()))
-    return replace(examples, rows=np.concatenate(rows))
-
-
 def ranking_rows(data: Path, threads: int) -> Iterator[Row]:
     """Yield the table's lines about the order of measured programs."""
+    from tunedb.plugins.metaschedule.search.draft_model import DraftFeatures
+
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "cpu.db") as store:
         import_logs(store, data)
         examples = read_examples(store, SETS)
-        examples["drafts"] = without_tails(store, examples["steps"])
+        examples["drafts"] = dataset.compute_rows(store, DraftFeatures(), examples["steps"])
     for own in (0, 32):
         found = order(examples, own, threads)
         seen = f"{own} own programs in training"
@@ -239,7 +232,7 @@ def first_scores(examples: Dataset, known: Any, asked: Any, threads: int) -> lis
     from tunedb.models.training import tuning_recipe
 
     own = examples.take(known)
-    own = replace(own, throughput=own.throughput / own.throughput.max())
+    own = replace(own, throughput=dataset.throughput_of(own.seconds, own.group))
     recipe = tuning_recipe(Recipe(features=examples.feature_set), len(own))
     tested = examples.take(asked)
     trees = fit(own, recipe, threads=threads).model.scores(tested.rows, tested.starts)
@@ -256,6 +249,8 @@ def first_scores(examples: Dataset, known: Any, asked: Any, threads: int) -> lis
 
 def order(examples: dict[str, Dataset], own: int, threads: int) -> dict[str, Any]:
     """Return pairs in order and the best of the first 4, means over workloads, for each model."""
+    from tunedb.plugins.metaschedule.search.task_search import COST_WEIGHT
+
     rng = np.random.default_rng(0)
     reference = examples["steps"]
     number = len(reference.workloads)

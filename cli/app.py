@@ -9,11 +9,10 @@ from typing import Any, NoReturn
 import click
 
 from ..errors import TuneDBError
+from .interrupt import INTERRUPTED, interrupted
 from .lazy import LazyGroup
 from .options import common_options, prepare_streams, settings_of
 from .text import clean
-
-INTERRUPTED = 130
 
 EXIT_CODES = {
     0: "done",
@@ -138,8 +137,7 @@ class _App(LazyGroup):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
-            click.echo("Interrupted", err=True)
-            raise click.exceptions.Exit(INTERRUPTED) from None
+            raise interrupted("Interrupted") from None
         except TuneDBError as error:
             _fail(ctx, error, str(error), error.exit_code)
         except OSError as error:

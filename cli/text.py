@@ -6,6 +6,7 @@ import json
 import unicodedata
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from math import isfinite
 from pathlib import PurePath
 from typing import Any
 
@@ -120,6 +121,13 @@ def threads(number: int | None) -> str:
 def number(value: int | None) -> str:
     """Return ``2,304``."""
     return NOTHING if value is None else f"{value:,}"
+
+
+def signed(mean: float, low: float | None, high: float | None, digits: int) -> str:
+    """Format a difference with its interval, if known: ``+0.012 (-0.003 to 0.028)``."""
+    if low is None or high is None or not isfinite(low):
+        return f"{mean:+.{digits}f}"
+    return f"{mean:+.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
 def span(seconds_: float) -> str:

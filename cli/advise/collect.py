@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import text
+from ..interrupt import interrupted
 from ..options import Settings, common_options, pass_settings, writing
 from ..output import Column, output_options, print_rows
 from ..progress import progress_bar
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from ...advisor.collect.configuration import GPU, Configuration
     from ...advisor.collect.plan import CollectPlan
     from ...records import Session
-
-_INTERRUPTED = 130
 
 
 def _block(value: Any) -> str:
@@ -170,12 +169,10 @@ def _collect(
             )
             _store(settings, plan, collector.run(), choices["source"], rows)
     except KeyboardInterrupt:
-        click.echo(
+        raise interrupted(
             f"Interrupted after {len(rows)} of {len(plan.variants)} variants; "
             "run the same command again to continue",
-            err=True,
-        )
-        raise click.exceptions.Exit(_INTERRUPTED) from None
+        ) from None
     _report(settings, plan, rows, folder)
 
 

@@ -9,14 +9,13 @@ import click
 
 from .. import text
 from ..choose import complete_workload, find_targets, target_option
+from ..interrupt import interrupted
 from ..options import Settings, common_options, pass_settings, writing
 from ..output import Column, output_options, print_object
 from ..progress import progress_bar
 
 if TYPE_CHECKING:
     from ...advisor.tvm_launches import FillReport
-
-_INTERRUPTED = 130
 
 COLUMNS = (
     Column("records", "records", text.number, right=True),
@@ -68,8 +67,7 @@ def launches(settings: Settings, workload: str | None, target: str | None) -> No
                 )
         except KeyboardInterrupt:
             _print_report(settings, report)
-            click.echo("Interrupted; stored rows stay, and the next run continues", err=True)
-            raise click.exceptions.Exit(_INTERRUPTED) from None
+            raise interrupted("Interrupted; stored rows stay, and the next run continues") from None
     _print_report(settings, report)
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import text
+from ..interrupt import interrupted
 from ..lazy import LazyGroup
 from ..options import Settings, common_options, pass_settings, receiving
 from ..output import Column, output_options, print_rows, print_table
@@ -283,7 +284,6 @@ def _count_rest(number: int, noun: str = "") -> None:
 
 # ---- Command ------------------------------------------------------------------------------------
 
-_INTERRUPTED = 130
 _STOPPING = b"\r\x1b[2KStopping after this batch; Ctrl-C again stops at once\n"
 
 
@@ -393,8 +393,7 @@ def logs(
                     importer.add(settings, store, file, progress, stop)
     except KeyboardInterrupt:
         print_report(settings, run)
-        click.echo(f"Interrupted {run.stopped_at()}", err=True)
-        raise click.exceptions.Exit(_INTERRUPTED) from None
+        raise interrupted(f"Interrupted {run.stopped_at()}") from None
     except Exception:
         # Finished batches are stored, so the report precedes the error.
         if run.results:

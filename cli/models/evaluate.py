@@ -12,6 +12,7 @@ import click
 
 from .. import text
 from ..choose import find_scope, scope_options
+from ..interrupt import interrupted
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, output_options, print_rows, print_table
 from ..progress import progress_bar
@@ -166,16 +167,10 @@ def _difference_rows(evaluation: Evaluation) -> Iterator[dict[str, Any]]:
 
 
 def _signed(difference: Difference, digits: int) -> str:
-    """Format a difference with its interval: ``+0.012 (-0.003 to 0.028)``."""
-    mean, low, high = difference.mean, difference.low, difference.high
-    if not isfinite(low):
-        return f"{mean:+.{digits}f}"
-    return f"{mean:+.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+    return text.signed(difference.mean, difference.low, difference.high, digits)
 
 
 # ---- Command ------------------------------------------------------------------------------------
-
-_INTERRUPTED = 130
 
 #: Keys of tunedb.models.splits.REGIMES and POOLS, and of tunedb.models.baselines.BASELINES: the
 #: command line imports no models to print its help.
@@ -416,8 +411,7 @@ def _evaluate(
                 on_step=on_step,
             )
         except KeyboardInterrupt:
-            click.echo("Interrupted; the evaluation was discarded", err=True)
-            raise click.exceptions.Exit(_INTERRUPTED) from None
+            raise interrupted("Interrupted; the evaluation was discarded") from None
 
 
 def _baselines(names: Sequence[str], training_set: str) -> list[Baseline]:

@@ -11,6 +11,7 @@ import click
 
 from .. import text
 from ..choose import complete_workload, find_targets, target_option
+from ..interrupt import interrupted
 from ..options import Settings, common_options, pass_settings, writing
 from ..output import Column, output_options, print_rows
 from ..progress import counter, progress_bar
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from ...extraction.extract import ExtractReport, Rebuilder
     from ...features.base import FeatureSet
     from ...storage.store import Store
-
-_INTERRUPTED = 130
 
 #: Largest number of reasons on stderr; quarantine has all.
 _MAX_REASONS = 10
@@ -104,8 +103,7 @@ def command(
                 _extract(settings, store, feature_set, workers, reports, selection)
         except KeyboardInterrupt:
             _report(settings, reports)
-            click.echo("Interrupted; stored rows stay, and the next run continues", err=True)
-            raise click.exceptions.Exit(_INTERRUPTED) from None
+            raise interrupted("Interrupted; stored rows stay, and the next run continues") from None
         except Exception:
             # Finished batches are stored, so the report precedes the error.
             _report(settings, reports)

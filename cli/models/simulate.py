@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from .. import text
 from ..choose import find_scope, scope_options
+from ..interrupt import interrupted
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, output_options, print_rows
 from ..progress import progress_bar
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_INTERRUPTED = 130
-
 #: Trials after which the table has the best program.
 _EARLY = 16
 
@@ -33,12 +33,8 @@ def _share(value: float) -> str:
     return f"{value:.3f}"
 
 
-def _signed(value: dict[str, float | None] | None) -> str:
-    """Format a difference with its interval: ``+0.012 (-0.003 to 0.028)``."""
-    if value is None:
-        return ""
-    mean, low, high = value["mean"], value["low"], value["high"]
-    return f"{mean:+.3f}" if low is None else f"{mean:+.3f} ({low:.3f} to {high:.3f})"
+def _signed(value: dict[str, Any] | None) -> str:
+    return "" if value is None else text.signed(value["mean"], value["low"], value["high"], 3)
 
 
 COLUMNS = (
@@ -232,8 +228,7 @@ def _simulate(
         try:
             found = simulate(examples, list(choices.values()), on_step=on_step, **options)
         except KeyboardInterrupt:
-            click.echo("Interrupted; the simulation was discarded", err=True)
-            raise click.exceptions.Exit(_INTERRUPTED) from None
+            raise interrupted("Interrupted; the simulation was discarded") from None
     return dict(zip(choices, found, strict=True))
 
 

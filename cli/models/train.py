@@ -12,6 +12,7 @@ import click
 from .. import text
 from ..card import show_model
 from ..choose import find_scope, scope_options
+from ..interrupt import interrupted
 from ..options import Settings, common_options, pass_settings, updating
 from ..output import Column, output_options, print_object
 from ..progress import progress_bar
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 COLUMNS = (*map(Column, KEYS), Column("was_there"), Column("trained"))
-
-_INTERRUPTED = 130
 
 #: Step of a training → its description beside the progress bar.
 _STEPS = {
@@ -181,8 +180,9 @@ def command(
             try:
                 model = train(store, recipe, scope=scope, **options, on_step=on_step)
             except KeyboardInterrupt:
-                click.echo("Interrupted; no model was stored, and computed features stay", err=True)
-                raise click.exceptions.Exit(_INTERRUPTED) from None
+                raise interrupted(
+                    "Interrupted; no model was stored, and computed features stay"
+                ) from None
         _report(settings, model)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import text
+from ..interrupt import interrupted
 from ..module import label, lowering_of, lowering_options, one_target
 from ..options import Settings, common_options, pass_settings, updating
 from ..output import Column, output_options, print_rows
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from ...plugins.metaschedule.deploy.network import Lowering
     from ...plugins.metaschedule.deploy.revalidation import Revalidation, Verdict
     from ...storage.store import Store
-
-_INTERRUPTED = 130
 
 
 def _ratio(value: float | None) -> str:
@@ -152,8 +151,7 @@ def command(
                     rows += map(_row, verdicts)
         except KeyboardInterrupt:
             print_rows(settings, COLUMNS, rows)
-            click.echo("Interrupted; stored measurements stay", err=True)
-            raise click.exceptions.Exit(_INTERRUPTED) from None
+            raise interrupted("Interrupted; stored measurements stay") from None
     if errors and not rows:
         raise errors[0]
     print_rows(settings, COLUMNS, rows)

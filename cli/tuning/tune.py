@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from .. import text
+from ..interrupt import interrupted
 from ..layers import layer_option, resolve_layers
 from ..module import bind_words, lowering_of, lowering_options
 from ..network import COLUMNS as NETWORK
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from ...storage.network_runs import NetworkRun
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_INTERRUPTED = 130
 
 COLUMNS = (
     Column("task", "task"),
@@ -297,11 +296,9 @@ def _interruptible(settings: Settings) -> Iterator[list[Progress]]:
         yield history
     except KeyboardInterrupt:
         done = f" after {history[-1].trials} of {history[-1].max_trials} trials" if history else ""
-        click.echo(
+        raise interrupted(
             f"Interrupted{done}; measurements are stored; run the same command again to continue",
-            err=True,
-        )
-        raise click.exceptions.Exit(_INTERRUPTED) from None
+        ) from None
 
 
 def _report(settings: Settings, module: str, result: TuningResult) -> None:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ..errors import NotFoundError, UsageError
 from .base import Floats
-from .dataset import Dataset
+from .dataset import Dataset, throughput_of
 from .evaluation import Difference, interval
 from .kernel_regression import LOSS, KernelRegression, weight_beside_trees
 from .model import joined_scores
@@ -260,7 +260,9 @@ class _Search:
     def _scores(self, model: int, numbers: Indices, measured: Sequence[int]) -> Floats | None:
         """Return a model's scores; None while there is too little to learn from."""
         pool, others = self._pools[model], self._others[model]
-        own = _as_measured(pool.take(np.array(measured, np.int64)))
+        own = pool.take(np.array(measured, np.int64))
+        # Relative to the best trial so far, not to the best of the pool.
+        own = replace(own, throughput=throughput_of(own.seconds, own.group))
         examples = own if others is None else join(others, own)
         if not can_learn(examples):
             return None
@@ -274,12 +276,6 @@ class _Search:
             regression = KernelRegression.fit(own.rows, own.throughput)
             scores = weight * regression.scores(asked.rows) + (1 - weight) * scores
         return scores[np.argsort(np.argsort(numbers))]
-
-
-def _as_measured(examples: Dataset) -> Dataset:
-    """Return examples of one group whose throughputs are relative to the best of them."""
-    best = examples.throughput.max(initial=0.0)
-    return replace(examples, throughput=examples.throughput / best) if best > 0 else examples
 
 
 def _summary(settings: SearchSettings, curves: Mapping[bytes, Sequence[Floats]]) -> Simulated:

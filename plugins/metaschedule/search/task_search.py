@@ -50,7 +50,7 @@ _DRAFTS_PER_TRIAL, _DRAWN = 576, 256
 _FINALISTS, _LEAST_FINALISTS = 4, 16
 #: Weight of the cost model's score beside that of the model of drafts. Of 0, 1/4, 1/2, 1 and 2 it
 #: ordered most pairs of programs of unseen workloads (`benchmarks/drafts.py --data`).
-_COST_WEIGHT = 0.25
+COST_WEIGHT = 0.25
 #: Most passes that choose finalists; share of legal ones below which the next pass is small.
 _PASSES, _LEGAL = 8, 0.9
 #: Finalists that are kept with their schedules for later rounds: 70 KB each.
@@ -229,6 +229,7 @@ class TaskSearch:
         )
         self._rng = random.Random(task.seed)  # noqa: S311  chance, not security
         self._operators = options.operators_for(task.target)
+        self._most_parallel = schedule_queries.most_parallel(task.target)
         self._replayer = DraftReplayer(task.mod, task.postprocs, threads=threads, seed=task.seed)
         self._templates = [
             schedule_queries.from_tvm(space.trace.simplified(remove_postproc=True))
@@ -356,8 +357,7 @@ class TaskSearch:
         places = self._descent.places(number, left, self._limits.total)
         around: list[Individual] = []
         if has_model and measured and places:
-            most_parallel = schedule_queries.most_parallel(self._target)
-            around = breeding.add(children(measured[0], drafts, most_parallel))
+            around = breeding.add(children(measured[0], drafts, self._most_parallel))
         if has_model:
             self._evolve(breeding, size)
         with ms.Profiler.timeit("tunedb/Search/Finalists"):
@@ -368,7 +368,7 @@ class TaskSearch:
             programs = self._finalists_of(drafts, breeding, number - len(near), size)
         scores = self._scores([program.schedule for program in programs])
         if has_model:
-            scores = joined_scores([program.score for program in programs], scores, _COST_WEIGHT)
+            scores = joined_scores([program.score for program in programs], scores, COST_WEIGHT)
         programs = [program.scored(score) for program, score in zip(programs, scores, strict=True)]
         return _Compared(len(breeding.individuals), warm, programs, random_ones, near)
 
@@ -408,7 +408,7 @@ class TaskSearch:
             self._operators,
             self._rng,
             self._prior,
-            schedule_queries.most_parallel(self._target),
+            self._most_parallel,
         )
 
     def _evolve(self, breeding: Breeding, size: int) -> None:
@@ -436,7 +436,7 @@ class TaskSearch:
             draft_model(self._handle, task.target),
             task,
             self._replayer,
-            schedule_queries.most_parallel(self._target),
+            self._most_parallel,
             threads,
         )
 
