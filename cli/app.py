@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 import click
 
 from ..errors import TuneDBError
+from ..system.text import clean
 from .interrupt import INTERRUPTED, interrupted
 from .lazy import LazyGroup
 from .options import common_options, prepare_streams, settings_of
-from .text import clean
 
 EXIT_CODES = {
     0: "done",

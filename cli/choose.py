@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from . import text
+from ..system import text
 from .options import reading, settings_of
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 
-from . import text
+from ..system import text
 from .module import one_target
 
 if TYPE_CHECKING:

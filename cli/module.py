@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from . import text
+from ..system import text
 from .choose import find_targets, target_label
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import text
+from ..system import text
 from .options import Settings
 from .output import Column
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .text import clean
+from ..system.text import clean
 
 if TYPE_CHECKING:
     from ..storage.config import Location

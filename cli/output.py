@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeVar
 
 import click
 
+from ..system.text import clean, cut, plain
 from .options import Settings, settings_of
-from .text import clean, cut, plain
 
 F = TypeVar("F", bound=Callable[..., Any])
 Row = Mapping[str, Any]

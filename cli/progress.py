@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ..system.text import clean, cut
 from .options import Settings
-from .text import clean, cut
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn

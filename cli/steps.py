@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from .text import clean
+from ..system.text import clean
 
 if TYPE_CHECKING:
     from ..programs.base import Step, Tool

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import text
+from ...system import text
 from ..options import Settings, common_options, pass_settings
 from ..output import Column, output_options, print_rows
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import text
+from ...system import text
 from ..card import share
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, output_options, print_rows

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...system.text import clean
 from ..lazy import LazyGroup
 from ..options import Settings, common_options, pass_settings, reading
 from ..progress import progress_bar
-from ..text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .. import text
+from ...system import text
+from ...system.text import clean
 from ..card import listed, share
 from ..options import Settings, common_options, pass_settings, updating
 from ..output import Column, output_options, print_fields, print_object
 from ..progress import progress_bar
-from ..text import clean
 
 if TYPE_CHECKING:
     from ...advisor.learn.store import TrainedAdvisor

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import text
+from ...system import text
 from ..lazy import LazyGroup
 from ..options import Settings, common_options, pass_settings, writing
 from ..output import Column, bold, output_options, print_fields, print_object, print_table

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import text
+from ...system import text
 from ..confirm import confirm
 from ..exchange.selection import MAX_RECORDS
 from ..options import Settings, common_options, pass_settings, reading, updating

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from .. import text
+from ...system import text
 from ..options import Settings
 from ..output import Column, print_table
 from ..progress import ProgressBar

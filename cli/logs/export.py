@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from .. import choose, text
+from ...system import text
+from .. import choose
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, output_options, print_object, print_table
 from ..progress import counter, progress_bar

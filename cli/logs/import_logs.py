@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import text
+from ...system import text
 from ..interrupt import interrupted
 from ..lazy import LazyGroup
 from ..options import Settings, common_options, pass_settings, receiving

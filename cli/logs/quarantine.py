@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .. import text
+from ...system import text
 from ..lazy import LazyGroup
 from ..options import Settings, common_options, pass_settings, reading, writing
 from ..output import (

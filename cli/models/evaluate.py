@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import text
+from ...system import text
 from ..choose import find_scope, scope_options
 from ..interrupt import interrupted
 from ..options import Settings, common_options, pass_settings, reading

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import text
+from ...system import text
 from ..card import share
 from ..choose import target_label
 from ..lazy import LazyGroup

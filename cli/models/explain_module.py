@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import text
+from ...system import text
 from ..module import compile_target_option, label, lowering_of, lowering_options, one_target
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, bold, output_options, print_fields, print_rows

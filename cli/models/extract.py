@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import text
+from ...system import text
 from ..choose import complete_workload, find_targets, target_option
 from ..interrupt import interrupted
 from ..options import Settings, common_options, pass_settings, writing

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import text
+from ...system import text
 from ..card import share, show_model
 from ..lazy import LazyGroup
 from ..options import Settings, common_options, pass_settings, reading

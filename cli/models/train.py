@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .. import text
+from ...system import text
 from ..card import show_model
 from ..choose import find_scope, scope_options
 from ..interrupt import interrupted

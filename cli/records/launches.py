@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import text
+from ...system import text
 from ..output import Column, bold, print_table
 
 if TYPE_CHECKING:

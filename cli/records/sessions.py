@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import text
+from ...system import text
 from ..choose import find_targets, target_label, target_option
 from ..options import Settings, common_options, pass_settings, reading, updating
 from ..output import Column, output_options, print_rows

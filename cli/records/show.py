@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import choose, text
+from ...search.lineage import LineageStep, lineage_lines, lineage_of, lineage_rows
+from ...system import text
+from .. import choose
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, bold, output_options, print_fields, print_object
 from .launches import launch_rows, print_launches
-from .lineage import LineageStep, lineage_lines, lineage_of, lineage_rows
 
 if TYPE_CHECKING:
     from ...records import Failure, Session

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import choose, text
+from ...system import text
+from .. import choose
 from ..layers import (
     AnsweredWorkloads,
     Key,

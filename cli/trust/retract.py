@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import choose, text
+from ...system import text
+from .. import choose
 from ..confirm import confirm
 from ..options import Settings, common_options, pass_settings, updating
 from ..output import Column, output_options, print_object

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from .. import choose, text
+from ...system import text
+from .. import choose
 from ..options import Settings, common_options, pass_settings, updating
 from ..output import Column, output_options, print_object
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import text
+from ...system import text
 from ..layers import layer_name, layer_option, layered_target, resolve_layers
 from ..module import (
     bind_words,

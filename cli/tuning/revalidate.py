@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import text
+from ...system import text
 from ..interrupt import interrupted
 from ..module import label, lowering_of, lowering_options, one_target
 from ..options import Settings, common_options, pass_settings, updating

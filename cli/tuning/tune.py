@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .. import text
+from ...system import text
 from ..interrupt import interrupted
 from ..layers import layer_option, resolve_layers
 from ..module import bind_words, lowering_of, lowering_options

@@ -6,7 +6,7 @@ import json
 import pytest
 from legacy import ANSOR, AUTOTVM
 
-from tunedb.cli.text import NOTHING
+from tunedb.system.text import NOTHING
 
 
 def lines(path):

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 import workdirs
 
-from tunedb.cli import text
+from tunedb.system import text
 
 EVIL = "mat\x1b[31mmul\x9b2J\u202ecod\n"
 EVIL_SHOWN = "mat\\x1b[31mmul\\x9b2J\\u202ecod\\n"

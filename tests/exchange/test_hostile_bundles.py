@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from exchanges import rename
 
 from tunedb.cli import main
-from tunedb.cli.text import _is_unsafe
 from tunedb.records import Source
 from tunedb.storage.store import Store
+from tunedb.system.text import _is_unsafe
 
 OUR_KEY = "600d" * 8
 

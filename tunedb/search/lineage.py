@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .. import text
+from ..system import text
 
 if TYPE_CHECKING:
-    from ...records import Measurement
-    from ...results import Record
-    from ...storage.store import Store
+    from ..records import Measurement
+    from ..results import Record
+    from ..storage.store import Store
 
 #: Largest length of a lineage.
 _MAX_STEPS = 16
@@ -132,7 +132,7 @@ class _LineageReader:
         return self._first[key].get(digest)
 
     def _read(self, workload_id: int, target_id: int) -> dict[bytes, Record]:
-        from ...records import Origin
+        from ..records import Origin
 
         uninformative = (Origin.UNKNOWN, Origin.MEASURED)
         first: dict[bytes, Record] = {}

@@ -10,7 +10,7 @@ from math import isfinite
 from pathlib import PurePath
 from typing import Any
 
-from ..system.one_line import tensors
+from .one_line import tensors
 
 NOTHING = "–"  # noqa: RUF001 - an en dash, as in printed tables
 
