@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from xml.etree.ElementTree import Element, tostring
 
 from ..errors import PluginError
-from .svg import significant, visible
+from ..system import text
+from .svg import significant
 
 if TYPE_CHECKING:
-    from jinja2 import Template
+    from jinja2 import Environment
 
 # ---- Content of a page: plots, each with its numbers as a table ----------------------------------
-
-#: Cell of a table; None is an unknown value.
-Cell = str | int | float | None
 
 #: Number of colours, from ``c0``; further items have the class ``other``.
 COLOURS = 8
@@ -27,6 +29,45 @@ SHAPES = 4
 #: Letters of the markings of a plot.
 LETTERS = "abcd"
 
+#: Most rows of a table; the page says how many more there are.
+MOST_ROWS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A number of a table with its unit.
+
+    Parameters
+    ----------
+    value : float or None
+        The number, by which the table is sorted.
+    text : str
+        What people read.
+    """
+
+    value: float | None
+    text: str
+
+
+#: Cell of a table; None is an unknown value.
+Cell: TypeAlias = str | int | float | Shown | None
+
+
+def seconds(value: float | None) -> Shown:
+    """Return a time with its unit."""
+    return Shown(value, text.seconds(value))
+
+
+def share(value: float | None) -> Shown:
+    """Return a share as a percentage."""
+    return Shown(value, text.percent(value))
+
+
+def operations(value: float | None, unit: str = "FLOP/s") -> Shown:
+    """Return a number of operations, or another large number, with its unit."""
+    shown = text.operations(value)
+    return Shown(value, shown if value is None else f"{shown}{'' if ' ' in shown else ' '}{unit}")
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -36,35 +77,41 @@ class Table:
     ----------
     columns : tuple of str
         Titles of the columns.
-    rows : tuple of tuple of Cell
+    rows : sequence of sequence of Cell
         Cells of each row.
+    most : int
+        Rows that the page shows; it says how many more there are.
+    more : str
+        Command that prints all rows.
     """
 
     columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: Sequence[Sequence[Cell]]
+    most: int = MOST_ROWS
+    more: str = ""
+
+    @property
+    def shown(self) -> Sequence[Sequence[Cell]]:
+        """Rows of the page."""
+        return self.rows[: self.most]
+
+    @property
+    def left(self) -> int:
+        """Number of rows that the page leaves out."""
+        return max(len(self.rows) - self.most, 0)
 
     @property
     def numeric(self) -> list[bool]:
         """Whether each column has numbers only, which are right-aligned."""
         return [
-            bool(self.rows) and all(not isinstance(row[index], str) for row in self.rows)
+            bool(self.rows) and all(not isinstance(row[index], str) for row in self.shown)
             for index in range(len(self.columns))
         ]
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Entry of a legend.
-
-    Parameters
-    ----------
-    text : str
-        Meaning of the colour and shape.
-    colour : str
-        Class of the style sheet: ``c0``, …, ``other``.
-    shape : int
-        Number of the shape.
-    """
+    """Entry of a legend: its text, the class of its colour, and the number of its shape."""
 
     text: str
     colour: str
@@ -73,15 +120,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Marking:
-    """One of several colourings of a plot's points.
-
-    Parameters
-    ----------
-    title : str
-        Title of the colouring.
-    keys : tuple of Key
-        Entries of its legend.
-    """
+    """One of several colourings of a plot's points, with the entries of its legend."""
 
     title: str
     keys: tuple[Key, ...]
@@ -99,14 +138,16 @@ class Plot:
         Explanation and limits of the plot.
     svg : Element
         The picture.
-    table : Table
-        All plotted numbers.
+    table : Table or None
+        All plotted numbers; None where a table beside the plot has them.
     text : str or None
         The same numbers as lines of text.
     keys : tuple of Key
         Legend of the plot.
     markings : tuple of Marking
         Colourings of the points, each with its legend; the first is shown.
+    zoom : dict or None
+        :func:`.charts.zoomable` curves.
     wide : bool
         Whether the plot takes the whole width of the page.
     small : bool
@@ -118,10 +159,11 @@ class Plot:
     title: str
     caption: str
     svg: Element
-    table: Table
+    table: Table | None
     text: str | None = None
     keys: tuple[Key, ...] = ()
     markings: tuple[Marking, ...] = ()
+    zoom: dict[str, Any] | None = None
     wide: bool = False
     small: bool = False
     scrolls: bool = False
@@ -143,6 +185,10 @@ class Section:
         Groups of plots; those of a group are side by side if there is room.
     tables : dict of str to Table
         Title of each table → the table, which is always visible.
+    texts : dict of str to str
+        Title of each long text → the text, which the reader unfolds.
+    parts : tuple of Section
+        Sections of this section.
     """
 
     title: str
@@ -150,6 +196,15 @@ class Section:
     notes: tuple[str, ...] = ()
     plots: tuple[list[Plot], ...] = ()
     tables: dict[str, Table] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    parts: tuple[Section, ...] = ()
+
+    def all_plots(self) -> Iterator[Plot]:
+        """Yield the plots of the section and of its parts."""
+        for plots in self.plots:
+            yield from plots
+        for part in self.parts:
+            yield from part.all_plots()
 
 
 def colour(index: int) -> str:
@@ -160,8 +215,18 @@ def colour(index: int) -> str:
 # ---- HTML of the content -------------------------------------------------------------------------
 
 
-def render(title: str, lead: str, sections: list[Section], footer: str) -> str:
-    """Return a page as HTML without scripts or external resources.
+def render(
+    title: str,
+    lead: str,
+    sections: Sequence[Section],
+    footer: str,
+    *,
+    reload_after: int | None = None,
+) -> str:
+    """Return a page as self-contained HTML.
+
+    The page is whole without scripts. With them people zoom into curves and sort tables; a page
+    without curves has no script.
 
     Parameters
     ----------
@@ -169,27 +234,43 @@ def render(title: str, lead: str, sections: list[Section], footer: str) -> str:
         Title of the page.
     lead : str
         Summary in a sentence or two.
-    sections : list of Section
+    sections : sequence of Section
         Sections in their order.
     footer : str
         Last line of the page.
+    reload_after : int, optional
+        Seconds after which the page loads itself again.
 
     Raises
     ------
     PluginError
         Jinja is not installed.
     """
-    return _template().render(title=title, lead=lead, sections=sections, footer=footer)
+    environment = _environment()
+    script = ""
+    if any(plot.zoom for section in sections for plot in section.all_plots()):
+        script = environment.get_template("page.js").render()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template("page.html").render(
+        title=title,
+        lead=lead,
+        sections=sections,
+        footer=footer,
+        reload_after=reload_after,
+        script=script,
+        # A page runs its own script alone; what names and messages of files hold never runs.
+        script_source=f" script-src 'sha256-{digest}';" if script else "",
+    )
 
 
 @cache
-def _template() -> Template:
-    """Return the template of all pages."""
+def _environment() -> Environment:
+    """Return the templates of all pages."""
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError as error:
         raise PluginError(
-            f"Jinja does not load ({error}); run: pip install 'tunedb[advise]'"
+            f"Jinja does not load ({error}); run: pip install 'tunedb[report]'"
         ) from None
     environment = Environment(
         loader=PackageLoader(__package__ or "tunedb.report"),
@@ -200,18 +281,19 @@ def _template() -> Template:
         trim_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters |= {"cell": _cell, "drawing": _drawing}
+    environment.filters |= {"cell": _cell, "drawing": _drawing, "data": _data, "lines": _lines}
+    environment.tests["shown"] = lambda cell: isinstance(cell, Shown)
     environment.globals |= {
         "colours": [*map(colour, range(COLOURS)), "other"],
         "letters": LETTERS,
         "shapes": SHAPES,
     }
-    return environment.get_template("page.html")
+    return environment
 
 
 def _visible(value: Any) -> Any:
     """Return text with its control characters written out, and HTML unchanged."""
-    return visible(value) if type(value) is str else value
+    return text.clean(value) if type(value) is str else value
 
 
 def _drawing(svg: Element) -> Any:
@@ -221,8 +303,25 @@ def _drawing(svg: Element) -> Any:
     return Markup(tostring(svg, encoding="unicode", method="html"))  # noqa: S704 - escaped there
 
 
+def _data(value: Any) -> Any:
+    """Return JSON that no HTML ends."""
+    from markupsafe import Markup
+
+    shown = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return Markup(shown.replace("<", "\\u003c"))  # noqa: S704 - no tag begins
+
+
+def _lines(value: str) -> Any:
+    """Return lines of text as HTML."""
+    from markupsafe import Markup, escape
+
+    return Markup("\n").join(escape(line) for line in text.clean_lines(value))
+
+
 def _cell(cell: Cell) -> str:
     """Return the text of a cell."""
     if cell is None:
-        return "–"  # noqa: RUF001 - an en dash, as in printed tables
+        return text.NOTHING
+    if isinstance(cell, Shown):
+        return cell.text
     return significant(cell, 6) if isinstance(cell, float) else str(cell)

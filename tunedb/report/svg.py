@@ -8,7 +8,6 @@ page's style sheet.
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element, SubElement
@@ -16,11 +15,9 @@ from xml.etree.ElementTree import Element, SubElement
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from ..system.text import clean
 
-#: Categories of characters that are written out: control characters, overrides of the direction of
-#: writing, lone surrogates (which UTF-8 cannot encode), separators of lines.
-_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Cn"})
+Floats = npt.NDArray[np.float64]
 
 #: Steps between ticks, times a power of ten.
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
@@ -29,21 +26,9 @@ _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 _CHAR = 0.56
 
 
-def visible(text: str) -> str:
-    """Return text with each invisible character written out.
-
-    Names come from foreign files: an override of the direction of writing could show another name.
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        f"\\u{{{ord(char):x}}}" if unicodedata.category(char) in _UNSAFE else char for char in text
-    )
-
-
 def cut(text: str, chars: int) -> str:
     """Return visible text of at most `chars` characters; a longer one loses its middle."""
-    text = visible(text)
+    text = clean(text)
     if len(text) <= chars:
         return text
     head = (chars - 1) * 2 // 3
@@ -78,7 +63,7 @@ def add(parent: Element, tag: str, text: str | None = None, /, **attributes: obj
     }
     element = SubElement(parent, tag, values)
     if text is not None:
-        element.text = visible(text)
+        element.text = clean(text)
     return element
 
 
