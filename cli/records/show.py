@@ -78,8 +78,8 @@ def _row(record: Record, steps: Sequence[LineageStep]) -> dict[str, Any]:
     import orjson
 
     from ...programs import tool_of
+    from ...programs.step_text import decisions_of, row_of
     from ...records import Status
-    from ..steps import decisions_of, row_of
     from .top import spread
 
     measurement = record.measurement
@@ -128,7 +128,7 @@ def _row(record: Record, steps: Sequence[LineageStep]) -> dict[str, Any]:
 
 
 def _workload(record: Record) -> dict[str, Any]:
-    from ..steps import arguments_of
+    from ...programs.step_text import arguments_of
 
     workload = record.measurement.program.workload
     return {
@@ -305,7 +305,7 @@ def _hardware(values: Any, version: Any) -> Any:
 
 def _show_steps(record: Record, *, whole: bool) -> None:
     from ...programs import steps_of
-    from ..steps import before_postproc, line_of
+    from ...programs.step_text import before_postproc, line_of
 
     steps = steps_of(record.measurement.program)
     shown = steps if whole else steps[: before_postproc(steps)]

@@ -403,8 +403,8 @@ def _rows_of_layer(
 
 def _row(rank: int, record: Record) -> dict[str, Any]:
     from ...programs import tool_of
+    from ...programs.step_text import arguments_of, decisions_of
     from ...system.host import threads_of
-    from ..steps import arguments_of, decisions_of
 
     measurement = record.measurement
     times = measurement.run_secs or ()

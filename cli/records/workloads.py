@@ -95,7 +95,7 @@ def _why_empty(summaries: list[WorkloadSummary], family: str | None) -> str:
 def _rows(store: Store, summaries: list[WorkloadSummary]) -> Iterator[dict[str, Any]]:
     import orjson
 
-    from ..steps import args_info_of
+    from ...programs.step_text import args_info_of
 
     # Records have the arguments that a workload itself lacks.
     is_needed = any(summary.signature.arguments is None for summary in summaries)

@@ -9,12 +9,12 @@ import workdirs
 from builders import OWN, make_target, make_workload
 
 import tunedb
-from tunedb.cli.steps import line_of
 from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.merge import merge
 from tunedb.launches import Launch
 from tunedb.programs.metaschedule.steps import steps_of
 from tunedb.programs.metaschedule.trace import split_trace
+from tunedb.programs.step_text import line_of
 from tunedb.records import (
     Failure,
     FailureKind,

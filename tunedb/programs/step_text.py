@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ..system.text import clean
 
 if TYPE_CHECKING:
-    from ..programs.base import Step, Tool
     from ..records import Measurement, Signature
+    from .base import Step, Tool
 
 _VARIABLE = re.compile(r"[blv][0-9]+")
 
@@ -67,7 +67,7 @@ def _value(value: Any) -> str:
 
 def before_postproc(steps: list[Step]) -> int:
     """Return the number of steps before MetaSchedule's post-processing."""
-    from ..programs.metaschedule.trace import POSTPROC
+    from .metaschedule.trace import POSTPROC
 
     return next((i for i, step in enumerate(steps) if step.code == POSTPROC), len(steps))
 
@@ -97,7 +97,7 @@ def arguments_of(measurement: Measurement) -> Any:
     """Return the arguments in the form of TVM's ``args_info``, or None if unknown."""
     import orjson
 
-    from ..programs.workload_info import signature_of
+    from .workload_info import signature_of
 
     if measurement.args_info is not None:
         return orjson.loads(measurement.args_info)
