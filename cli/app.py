@@ -95,7 +95,7 @@ COMMANDS = {
         "Explain the scores of a cost model, or why a module has no record.",
     ),
     "advise": ("advise.group", "command", "Choose thread-block sizes of GPU kernels."),
-    "report": ("advise.report", "command", "Write pages about the contents of the database."),
+    "report": ("report.group", "command", "Write a page about the database: look instead of read."),
     "quarantine": (
         "logs.quarantine",
         "command",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +18,7 @@ from ..network import COLUMNS as NETWORK
 from ..network import network_rows, note_network
 from ..options import Settings, common_options, pass_settings
 from ..output import Column, output_options, print_rows, print_table
+from ..report.page import LivePage
 
 if TYPE_CHECKING:
     from ...exchange.outbox import Delivery
@@ -123,6 +125,12 @@ _RUN = (
         help="Largest number of parallel threads and builders.",
     ),
     click.option(
+        "--report",
+        metavar="FILE",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Write a page about the run while it goes on, for a browser.",
+    ),
+    click.option(
         "--work-dir",
         metavar="DIR",
         type=click.Path(file_okay=False),
@@ -195,7 +203,7 @@ def command(settings: Settings, module: str, **choices: Any) -> None:
     Example:
       tunedb tune matmul.py
       tunedb tune my.models:attention --trials 256 --batch 32
-      tunedb tune network.onnx --minutes 10
+      tunedb tune network.onnx --minutes 10 --report live.html
       tunedb tune model.onnx --per-task 64 --op conv2d
       tunedb tune bert.onnx --bind batch=1 --bind length=128 --bind length=256
       tunedb tune conv.py --target '{"kind": "cuda", "arch": "sm_80"}' --json
@@ -204,13 +212,21 @@ def command(settings: Settings, module: str, **choices: Any) -> None:
     """
     runner = _runner(choices)
     minutes, bind = choices["minutes"], choices["bind"]
-    with _interruptible(settings) as history, _display(settings, minutes) as show:
+    report: Path | None = choices.pop("report")
+    page = None if report is None else LivePage(settings, report, _state)
+    try:
+        with _interruptible(settings) as history, _display(settings, minutes) as show:
 
-        def on_progress(progress: Progress) -> None:
-            history.append(progress)
-            show(progress)
+            def on_progress(progress: Progress) -> None:
+                history.append(progress)
+                show(progress)
+                if page is not None:
+                    page.update(progress)
 
-        result = _tune(settings, module, runner, choices, on_progress)
+            result = _tune(settings, module, runner, choices, on_progress)
+    finally:
+        if page is not None:
+            page.close()
     _report(settings, module + bind_words(bind), result)
     is_accurate = all(network.is_accurate for network in result.networks)
     if not is_accurate or any(task.problem is not None for task in result.tasks):
@@ -282,8 +298,6 @@ def _tune(
 
 def _name_of(module: str) -> str:
     """Return the name of a network: of its file, or of its name in a Python module."""
-    from pathlib import Path
-
     path, _, name = module.rpartition(":")
     return name if path else Path(module).stem
 

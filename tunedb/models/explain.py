@@ -162,6 +162,14 @@ def importance(model: Model, examples: Dataset) -> list[Importance]:
     ]
 
 
+def gains(model: Model) -> list[tuple[str, float]]:
+    """Return the columns of a model with their shares of the gain of all splits, largest first."""
+    gain, _ = _splits(model, len(model.tree_columns))
+    shares = (gain / (gain.sum() or 1.0)).tolist()
+    named = zip(model.tree_columns, shares, strict=True)
+    return sorted(named, key=lambda column: (-column[1], column[0]))
+
+
 def by_group(columns: Iterable[Importance]) -> list[Importance]:
     """Return the importance of groups, summed over their columns, largest first.
 

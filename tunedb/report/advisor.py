@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .. import limits
 from ..advisor.analysis.analyzer import Analysis, draw
+from ..advisor.analysis.times import KernelTimes, SliceGain, kernel_times, slice_gains
 from ..advisor.learn.findings import AdvisorFindings
+from ..advisor.loading import load
 from ..advisor.observations import LABELS, Label
 from .advisor_plots import (
     KERNEL_CHARS,
@@ -28,6 +31,9 @@ from .advisor_plots import (
 )
 from .page import COLOURS, SHAPES, Cell, Key, Marking, Section, Table, colour, render
 from .svg import cut, percent, significant
+
+if TYPE_CHECKING:
+    from ..storage.store import Store
 
 
 def write(
@@ -53,7 +59,7 @@ def write(
     """
     sections = [
         _overview(analysis),
-        *_times(analysis),
+        *_times(analysis.times, analysis.gains),
         _advice(findings),
         _selection(analysis),
         _kinds(analysis, seed),
@@ -134,23 +140,31 @@ def _kernels(analysis: Analysis) -> Table:
     return Table((*columns, *map(str, LABELS), "no label", "median gain"), tuple(rows))
 
 
-def _times(analysis: Analysis) -> list[Section]:
+def sections_of(store: Store) -> list[Section]:
+    """Return the sections about block sizes for a page about a database; none without launches."""
+    launches = load(store)
+    if not launches:
+        return []
+    return _times(kernel_times(launches), slice_gains(launches))
+
+
+def _times(times: Sequence[KernelTimes], gains: Sequence[SliceGain]) -> list[Section]:
     """Return the sections about the effect of the block size."""
     title = "Time against block size"
-    if not analysis.times:
+    if not times:
         note = "No slice has two block sizes. Run a kernel with several sizes, all else equal."
         return [Section(title, notes=(note,))]
-    shown = analysis.times[: limits.MAX_DRAWN_KERNELS]
-    rest = len(analysis.times) - len(shown)
+    shown = times[: limits.MAX_DRAWN_KERNELS]
+    rest = len(times) - len(shown)
     note = (
         "Lines show the median over slices of the time divided by the slice's best time, bands the "
         "10th to 90th percentile. Lower is better, and 1 is best."
         + (f" {rest} kernels with fewer launches are left out." if rest else "")
     )
-    plots = [time_plot(times, index) for index, times in enumerate(shown)]
+    plots = [time_plot(each, index) for index, each in enumerate(shown)]
     return [
         Section(title, notes=(note,), plots=(plots,)),
-        Section("Possible gain", plots=([gain_plot(analysis.gains)],)),
+        Section("Possible gain", plots=([gain_plot(gains)],)),
     ]
 
 

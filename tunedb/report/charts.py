@@ -152,6 +152,10 @@ def chart(
     across, up = axes
     width, height = size
     left, top = 52.0, 30.0
+    if not up.names:
+        scale = Scale(up.low, up.high, 0, 1, up.logarithmic)
+        texts = map(up.show, scale.ticks() if up.ticks is None else up.ticks)
+        left = max(left, 14 + text_width("m" * max(map(len, texts), default=0)))
     if up.names:
         names = [cut(name, NAME_CHARS) for name in up.names]
         left, top = 14 + text_width("m" * max(map(len, names)), 12), 10.0
@@ -262,7 +266,7 @@ def _draw_bar(
 
 
 def zoomable(axes: tuple[Axis, Axis], marks: Sequence[Mark]) -> dict[str, Any]:
-    """Return lines, staircases and dots as data for a chart that people zoom and point at."""
+    """Return lines and dots as data for a chart that people zoom and point at."""
     return {
         "x": axes[0].title,
         "y": axes[1].title,
@@ -276,7 +280,7 @@ def zoomable(axes: tuple[Axis, Axis], marks: Sequence[Mark]) -> dict[str, Any]:
                 "y": [float(f"{v:.6g}") if math.isfinite(v) else None for v in mark.y],
             }
             for mark in marks
-            if mark.kind in ("line", "step", "dots")
+            if mark.kind in ("line", "step", "dots", "reference")
         ],
     }
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..records import Origin
 from ..system import text
 
 if TYPE_CHECKING:
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 #: Largest length of a lineage.
 _MAX_STEPS = 16
+
+#: Origins that say nothing about the search.
+_UNINFORMATIVE = (Origin.UNKNOWN.value, Origin.MEASURED.value)
 
 _TIMES = {1: "", 2: " twice"}
 
@@ -87,7 +91,7 @@ class _LineageReader:
     def __init__(self, store: Store) -> None:
         self._store = store
         #: (workload, target) → program → its first record, preferably with a known origin.
-        self._first: dict[tuple[int, int], dict[bytes, Record]] = {}
+        self._first: dict[tuple[int, int], dict[bytes, int]] = {}
 
     def steps(self, record: Record) -> list[LineageStep]:
         steps: list[LineageStep] = []
@@ -129,21 +133,20 @@ class _LineageReader:
         key = programs[0].workload_id, programs[0].target_id
         if key not in self._first:
             self._first[key] = self._read(*key)
-        return self._first[key].get(digest)
+        record = self._first[key].get(digest)
+        return None if record is None else self._store.records.get(record)
 
-    def _read(self, workload_id: int, target_id: int) -> dict[bytes, Record]:
-        from ..records import Origin
-
-        uninformative = (Origin.UNKNOWN, Origin.MEASURED)
-        first: dict[bytes, Record] = {}
-        for record in self._store.records.iterate(workload_id, [target_id]):
-            digest = record.measurement.program.digest
-            known = first.get(digest)
-            if known is None or (
-                known.measurement.origin in uninformative
-                and record.measurement.origin not in uninformative
-            ):
+    def _read(self, workload_id: int, target_id: int) -> dict[bytes, int]:
+        table = self._store.table("records", [workload_id], [target_id])
+        columns = table.to_pydict("program", "record_id", "origin")
+        first: dict[bytes, int] = {}
+        informative = set()
+        for program, record, origin in zip(*columns.values(), strict=True):
+            digest = bytes.fromhex(program)
+            if origin not in _UNINFORMATIVE and digest not in informative:
+                informative.add(digest)
                 first[digest] = record
+            first.setdefault(digest, record)
         return first
 
 

@@ -91,6 +91,21 @@ class Table:
         stream = CArrayStream.from_c_arrays(self._batches, self._schema, validate=False)
         return stream.__arrow_c_stream__(requested_schema)
 
+    def to_pydict(self, *names: str) -> dict[str, list[Any]]:
+        """Return columns as lists, with None for missing values.
+
+        Parameters
+        ----------
+        *names : str
+            Names of columns; all without one.
+        """
+        places = {column.name: place for place, column in enumerate(self.columns)}
+        batches = [na.Array(batch) for batch in self._batches]
+        return {
+            name: [v for batch in batches for v in batch.child(places[name]).to_pylist()]
+            for name in names or places
+        }
+
     def to_pandas(self) -> pd.DataFrame:
         """Return the rows as a DataFrame of pandas.
 

@@ -15,6 +15,7 @@ function draw(figure, data) {
     label: one.name,
     stroke: ink(one.colour),
     width: 2,
+    dash: one.kind == "reference" ? [5, 4] : [],
     spanGaps: true,
     value: (_, value) => short(value),
     paths: one.kind == "dots" ? () => null
@@ -40,6 +41,7 @@ function draw(figure, data) {
   holder.setAttribute("aria-label", "Curves: drag to zoom, double-click or Escape to see all, "
     + "arrow keys to read values");
   frame.after(holder);
+  figure.classList.add("zoomed");
   const plot = new uPlot(options, uPlot.join(columns), holder);
   frame.hidden = true;
   let place = 0;
@@ -56,7 +58,8 @@ function draw(figure, data) {
 
 let drawn = [];
 function drawAll() {
-  for (const {plot, holder, frame} of drawn) { plot.destroy(); holder.remove(); frame.hidden = false; }
+  for (const {plot, holder, frame} of drawn) { plot.destroy(); holder.remove(); frame.hidden = false;
+    frame.parentNode.classList.remove("zoomed"); }
   drawn = [...document.querySelectorAll("figure")].flatMap(figure => {
     const data = figure.querySelector('script[type="application/json"]');
     return data ? [draw(figure, JSON.parse(data.textContent))] : [];

@@ -1,4 +1,4 @@
-"""``tunedb report`` and ``tunedb report advisor``."""
+"""``tunedb report advisor``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...system.text import clean
-from ..lazy import LazyGroup
 from ..options import Settings, common_options, pass_settings, reading
 from ..progress import progress_bar
+from .page import OUTPUT, OUTPUT_TYPE, check_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,33 +26,8 @@ INPUTS = ("ratios", "raw")
 SPLITS = ("kernel", "slice", "random")
 
 
-@click.group(
-    cls=LazyGroup,
-    lazy={
-        "advisor": (
-            "advise.report",
-            "advisor",
-            "Write a page about the launches and the advice.",
-        ),
-    },
-)
-@common_options
-def command() -> None:
-    """Write pages about the contents of the database.
-
-    Example:
-      tunedb report advisor -o advisor.html
-    """
-
-
 @click.command()
-@click.option(
-    *("-o", "--output"),
-    metavar="FILE",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="HTML file to write; an existing file is replaced.",
-)
+@click.option(*OUTPUT, required=True, **OUTPUT_TYPE)
 @click.option(
     "--kernel",
     "kernels",
@@ -127,12 +102,8 @@ def advisor(
       tunedb report advisor -o conv.html --kernel Convolution --labels paper --no-evaluation
       tunedb report advisor -o advisor.html --mark registers=64
     """
-    from ...errors import NotFoundError
-
     threshold = None if mark is None else _threshold(mark)
-    folder = output.absolute().parent
-    if not folder.is_dir():
-        raise NotFoundError(f"{output}: folder {folder} does not exist; create it")
+    check_folder(output)
     observations = _load(settings, kernels, devices)
     with progress_bar(settings, None) as progress:
         progress.describe("analysing")

@@ -1,0 +1,1 @@
+"""``tunedb report``: pages about a database."""
