@@ -75,6 +75,7 @@ class Axis:
         finite = all_[np.isfinite(all_) & ((all_ > 0) | (not logarithmic))]
         if not logarithmic:
             return cls(title, *padded(finite), **options)
+        options.setdefault("show", lambda value: significant(value, 3))
         low, high = padded(np.log2(finite)) if len(finite) else (-1.0, 1.0)
         return cls(title, 2.0**low, 2.0**high, logarithmic=True, **options)
 
@@ -313,8 +314,9 @@ def heat_map(
     """
     rows, columns = ([cut(name, NAME_CHARS) for name in each] for each in names)
     lines = max((text.count("\n") + 1 for row in texts for text in row), default=0)
-    side = 94.0 if lines else max(15.0, min(26.0, 640.0 / max(len(columns), 1)))
-    high = 14.0 + 16 * lines if lines else side
+    widest = text_width("m" * max(map(len, columns), default=0), 11) + 5
+    side = 94.0 if lines else max(15.0, widest, min(26.0, 640.0 / max(len(columns), 1)))
+    high = 14.0 + 16 * lines if lines else min(side, 26.0)
     left = 20 + text_width("m" * max([*map(len, rows), len(titles[0])]), 11)
     top = 46.0 if titles[1] else 28.0
     svg = figure(

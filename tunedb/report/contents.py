@@ -24,7 +24,7 @@ Row = dict[str, Any]
 #: Columns of :class:`Trials` → columns of the table ``records``.
 _TRIALS = (
     *("record_id", "workload_id", "target_id", "status", "mean_seconds", "run_seconds"),
-    *("measured_at", "session_id", "trust", "served", "retracted"),
+    *("measured_at", "session_id", "trust", "served"),
 )
 
 
@@ -46,8 +46,6 @@ class Trials:
         As in the table ``records``.
     served : ndarray of bool, shape (n,)
         Whether top-k may return it.
-    retracted : ndarray of bool, shape (n,)
-        Whether it was retracted.
     """
 
     record_id: npt.NDArray[np.int64]
@@ -60,7 +58,6 @@ class Trials:
     status: npt.NDArray[np.str_]
     trust: npt.NDArray[np.str_]
     served: npt.NDArray[np.bool_]
-    retracted: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.record_id)
@@ -207,7 +204,6 @@ def _trials(store: Store, workloads: Sequence[int] | None, targets: Sequence[int
         status=np.array(columns["status"], str),
         trust=np.array(columns["trust"], str),
         served=np.array(columns["served"], bool),
-        retracted=np.array(columns["retracted"], bool),
     )
 
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 
+from ..errors import FormatError
 from ..programs import TOOL_NAMES, steps_of, tool_of
 from ..programs.step_text import before_postproc, decisions_of, line_of
 from ..results import Record
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 _TASKS, _POINTS, _PROGRAMS, _VALUES, _COLUMNS, _SCRIPT = 8, 1_200, 3, 12, 24, 12_000
 
 #: Records whose decisions the heat map reads.
-_DECISIONS = 2_000
+_DECISIONS = 800
 
 #: Units of times of plots.
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -267,12 +269,15 @@ def _programs(records: Sequence[Record]) -> Table:
 def _decisions(record: Record) -> list[tuple[str, str]]:
     """Return the name and value of each decision of a program."""
     program = record.measurement.program
-    tool = tool_of(program.workload.format)
-    named = []
-    for step in steps_of(program):
-        for value in decisions_of(tool, [step]):
-            named.append((f"step {step.number}: {step.name}", json.dumps(value)))
-    return named
+    try:
+        tool, steps = tool_of(program.workload.format), steps_of(program)
+    except FormatError:  # damaged, or of a newer tunedb
+        return []
+    return [
+        (f"step {step.number}: {step.name}", json.dumps(value))
+        for step in steps
+        for value in decisions_of(tool, [step])
+    ]
 
 
 def _differences(records: Sequence[Record]) -> Table | None:
@@ -281,7 +286,7 @@ def _differences(records: Sequence[Record]) -> Table | None:
         return None
     columns = [_decisions(record) for record in records]
     rows: list[tuple[Cell, ...]] = []
-    for number in range(max(map(len, columns))):
+    for number in range(max(map(len, columns), default=0)):
         cells = [
             column[number] if number < len(column) else ("", text.NOTHING) for column in columns
         ]
@@ -292,7 +297,10 @@ def _differences(records: Sequence[Record]) -> Table | None:
 
 
 def _steps(record: Record) -> str:
-    steps = steps_of(record.measurement.program)
+    try:
+        steps = steps_of(record.measurement.program)
+    except FormatError as error:
+        return str(error)
     return _shortened("\n".join(line_of(step) for step in steps[: before_postproc(steps)]))
 
 
@@ -348,7 +356,7 @@ def _factors(decision: str, number: int, *, is_numbered: bool) -> tuple[int, lis
 
     A decision of MetaSchedule has the number of its instruction, others count from 1.
     """
-    value: Any = json.loads(decision)
+    value: Any = orjson.loads(decision)
     if is_numbered and isinstance(value, list) and len(value) == 2:
         number, value = value
     is_tile = isinstance(value, list) and all(type(factor) is int for factor in value)

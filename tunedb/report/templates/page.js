@@ -29,7 +29,7 @@ function draw(figure, data) {
     series: [{label: data.x, value: (_, value) => short(value)}, ...series],
     axes: [
       {...axis, label: data.x},
-      {...axis, label: data.y, size: 60, values: (_, values) => values.map(short)},
+      {...axis, label: data.y, size: 60, values: (_, values) => values.map(value => value == null ? "" : short(value))},
     ],
     cursor: {drag: {x: true, y: true, uni: 20}},
   };
