@@ -88,7 +88,7 @@ class Tables(HTMLParser):
             self.ids.append(values["id"])
         if tag not in VOID:
             self.opened.append(tag)
-        if tag == "h3":
+        if tag in ("h3", "h4"):
             self._heading = []
         elif tag == "div" and values.get("class") == "scroll":
             self._title = values.get("aria-label") or "".join(self._heading)
@@ -106,7 +106,7 @@ class Tables(HTMLParser):
 
     def handle_data(self, data):
         self.words.append(data)
-        if self.opened and self.opened[-1] == "h3":
+        if self.opened and self.opened[-1] in ("h3", "h4"):
             self._heading.append(data)
         if self._cell is not None:
             self._cell.append(data)

@@ -323,7 +323,7 @@ def _decision_map(store: Store, task: Row, key: str) -> Plot | None:
     is_numbered = TOOL_NAMES.get(workload.format) == "metaschedule"
     times: dict[tuple[int, int], dict[int, list[float]]] = {}
     for decisions, time in pool:
-        for count, decision in enumerate(decisions, 1):
+        for count, decision in enumerate(decisions or (), 1):
             number, factors = _factors(decision, count, is_numbered=is_numbered)
             for place, factor in enumerate(factors, 1):
                 times.setdefault((number, place), {}).setdefault(factor, []).append(time)

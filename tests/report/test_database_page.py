@@ -1,0 +1,329 @@
+"""The page about a database: its numbers are the database's, whoever named what is in it."""
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from builders import FOREIGN, OWN, add, make_measurement, make_target, make_workload, sql
+from pages import EVIL, Tables, all_of, axis, picture
+
+from tunedb.errors import NotFoundError
+from tunedb.identity import canonical_json
+from tunedb.records import Failure, FailureKind, Origin, Phase, Session, Source, Status
+from tunedb.report.contents import read
+from tunedb.report.database import Running, write
+from tunedb.report.tasks import _factors, in_unit
+from tunedb.results import NewModel, SessionFactor
+from tunedb.storage.network_runs import NetworkRun, OperatorTime
+from tunedb.storage.store import Store
+from tunedb.system.roofline import Roofline
+from tunedb.system.text import NOTHING
+
+START = 1_700_000_000_000_000
+MINUTE = 60_000_000
+
+
+def run_of(network):
+    """Return the session that ends a run of a network."""
+    run = {"key": "k", "trials": 8, "network": network.as_json()}
+    fingerprint = {"cpu": "made up", "cores": 2, "threads": 2, "run": run}
+    return Session("network", START, canonical_json(fingerprint))
+
+
+def network(name="net", workload=0):
+    digest = make_workload(workload).digest.hex()
+    return NetworkRun(
+        name=name,
+        target='{"kind":"llvm","mcpu":"skylake"}',
+        threads=2,
+        untuned=2e-2,
+        latency=5e-3,
+        deviation=1e-6,
+        tolerance=1e-4,
+        operators=(
+            OperatorTime("matmul", digest, 2, 1.6e-2, 4e-3, 1e7, 1e5),
+            OperatorTime("reshape", None, 1, 1e-3, 1e-3),
+        ),
+        roofline=Roofline(1e11, ((1e6, 1e11), (1e8, 1e10))),
+    )
+
+
+@pytest.fixture
+def filled(sqlite_file):
+    """A database with a network, three tasks, failures, and a record of a stranger."""
+    session = run_of(network())
+    donor = make_measurement(0, (9e-3,)).program.digest
+    timeout = Failure(FailureKind.TIMEOUT, Phase.RUN, "timed out after 30 s", 30.0)
+    trials = [
+        make_measurement(0, (9e-3, 9.2e-3), origin=Origin.RANDOM),
+        make_measurement(1, None, failure=timeout),
+        make_measurement(2, (4e-3, 4.4e-3), origin=Origin.MUTATED, donor=donor),
+        make_measurement(3, (5e-3, 5.1e-3), origin=Origin.MUTATED, donor=donor),
+        make_measurement(4, (2e-3, 2.1e-3), origin=Origin.MUTATED, donor=donor),
+        make_measurement(5, (8e-3,), status=Status.CUT_SHORT),
+    ]
+    at = [replace(one, session=session, measured_at=START + n * MINUTE, occurrence=n)
+          for n, one in enumerate(trials)]  # fmt: skip
+    others = [make_measurement(n, (1e-3 * (n + 1),), workload=1, target=1) for n in range(40)]
+    with Store(sqlite_file) as store:
+        add(store, *at)
+        add(store, *others)
+        add(store, make_measurement(6, None, workload=2))
+        add(store, make_measurement(7, (1e-9,)), source=FOREIGN)
+        store.runs.set_factors(1, [SessionFactor("session", 1, 0, 1.25, 0.01, 40)])
+    return sqlite_file
+
+
+def page_of(path, *, name="tuning.db", **chosen):
+    with Store(path, create=False, read_only=True) as store:
+        return write(read(store, **chosen), name)
+
+
+def test_the_page_is_whole(filled):
+    page = page_of(filled)
+    tables = Tables(page)
+    assert page.startswith('<!DOCTYPE html>\n<html lang="en">') and tables.opened == []
+    assert len(set(tables.ids)) == len(tables.ids)
+    for reference in re.findall(r'(?:href="#|aria-labelledby=")([^"]*)"', page):
+        assert set(reference.split()) <= set(tables.ids)
+    assert page == page_of(filled)
+    sections = re.findall(r'<li><a href="#section\d">([^<]*)</a>', page)
+    assert sections == [
+        *("Overview", "Networks", "Tasks", "Failures", "Models", "Machines and sessions")
+    ]
+
+
+def test_tables_have_the_numbers_of_the_database(filled):
+    tables = Tables(page_of(filled))
+    with Store(filled) as store:
+        best = store.records.best("matmul_0")
+        assert store.counts().measurements == 48
+    first, second, third = tables.rows("Tasks: All tasks")
+    assert first["best"] == "2.050 ms" and best.mean == pytest.approx(2.05e-3)
+    assert first["weight"] == "2" and first["weight * best"] == "4.100 ms"
+    assert [first[name] for name in ("trials", "failed", "cut short", "foreign")] == [
+        *("7", "1", "1", "1")
+    ]
+    assert first["state"] == "improving" and first["share"] == "100.0 %"
+    assert second["state"] == "settled at trial 1" and third["state"] == "no program yet"
+    (failed,) = [row for row in tables.rows("Failures: Messages") if row["message"]]
+    assert failed["message"] == "timed out after 30 s" and failed["records"] == "1"
+    by_machine = {row["machine"]: row for row in tables.rows("Failures: By machine")}
+    assert by_machine["made up"]["failed"] == "1" and by_machine["made up"]["records"] == "6"
+    (session,) = tables.rows("Machines and sessions: Sessions")
+    assert session["factor"] == "1.250" and session["threads"] == "2"
+    spreads = sorted([9.2 / 9, 4.4 / 4, 5.1 / 5, 2.1 / 2])
+    assert session["noise"] == f"{100 * (np.median(spreads) - 1):.1f} %"
+    sources = {row["source"]: row for row in tables.rows("Overview: Sources")}
+    assert sources["foreign"]["served"] == "0" and "1 record of foreign sources" in tables.text
+
+
+def test_a_network_has_its_latency_over_time_and_its_operators(filled):
+    page = page_of(filled)
+    tables = Tables(page)
+    (row,) = tables.rows("Networks: Latency")
+    assert row["target"] == "llvm skylake" and row["speed-up"] == "4"
+    assert (row["untuned"], row["tuned"], row["outputs equal"]) == ("20.00 ms", "5.000 ms", "yes")
+    heading = "net on llvm skylake: Operators"
+    matmul, reshape = tables.rows(heading)
+    assert matmul["share"] == "80.0 %" and matmul["FLOP/s"] == "5.0 GFLOP/s"
+    assert matmul["of the limit"] == "5.0 %" and reshape["of the limit"] == NOTHING
+    # 1 ms of the reshape, and 2 calls of the best program so far: 9.1, 4.2 and 2.05 ms.
+    course = curve(page, "Latency over time", "estimated latency")
+    assert course == [
+        *([0.0, 17.0], [2.0, pytest.approx(9.4)], [4.0, pytest.approx(5.1)]),
+        [4.0, pytest.approx(5.1)],
+    ]
+    svg = picture(page, "network0-roof")
+    (point,) = svg.iter("use")
+    assert point.find("title").text == "matmul: 5 GFLOP/s"
+
+
+def curve(page, title, name):
+    """Return the points of a curve that people zoom into."""
+    figure = re.search(rf">{title}</h4>.*?json\">(.*?)</script>", page, re.DOTALL)
+    data = json.loads(figure[1])
+    found = next(one for one in data["series"] if one["name"] == name)
+    return [list(pair) for pair in zip(found["x"], found["y"], strict=True)]
+
+
+def test_a_task_has_its_search_its_best_programs_and_their_lineage(filled):
+    page = page_of(filled)
+    tables = Tables(page)
+    best = curve(page, "Best so far over trials", "best so far")
+    assert best == [[1, 9.1], [3, 4.2], [5, 2.05], [7, 2.05]]
+    assert curve(page, "Best so far over trials", "failed")[0][0] == 2
+    # The stranger's nanosecond is in no plot.
+    assert len(curve(page, "Best so far over trials", "time of a trial")) == 4
+    task = "Task 1: matmul_0 on llvm skylake"
+    rows = tables.rows(f"{task}: Best programs")
+    assert [row["mean"] for row in rows] == ["2.050 ms", "4.200 ms", "5.050 ms"]
+    (differing,) = tables.rows(f"{task}: Decisions that differ")
+    assert differing["decision"] == "step 2: sample_perfect_tile"
+    assert list(differing.values())[1:] == ["[4, 4]", "[2, 4]", "[3, 4]"]
+    lineage = [one.text for one in picture(page, "task0-lineage").iter("text") if one.text]
+    assert lineage == ["record 1, 9.100 ms", "random", "record 5, 2.050 ms", "mutated"]
+    assert "sample_perfect_tile(l1, n=2, max_innermost_factor=16, decision=[4, 4])" in tables.text
+
+
+def test_squares_of_tiles_are_speeds(filled):
+    page = page_of(filled)
+    rows = Tables(page).rows("Tile decisions and speed")
+    assert list(rows[0]) == ["factor", "2.1"]
+    # Program n of workload 1 has the tile [n, 4] and takes n + 1 ms.
+    speeds = {int(row["factor"]): float(row["2.1"]) for row in rows}
+    assert speeds == {n: pytest.approx(1 / (n + 1), rel=1e-5) for n in speeds} and len(speeds) > 4
+    squares = all_of(picture(page, "task1-tiles"), "rect", "cell")
+    drawn = [float(one.get("fill-opacity")) for one in squares]
+    np.testing.assert_allclose(drawn, list(speeds.values()), atol=0.0051)
+
+
+@pytest.mark.parametrize(
+    ("decision", "is_numbered", "found"),
+    [
+        ("[7,[4,2]]", True, (7, [4, 2])),
+        ("[7,3]", True, (7, [])),
+        ("[4,2]", False, (1, [4, 2])),
+        ("3", False, (1, [])),
+        ('[7,["a"]]', True, (7, [])),
+    ],
+)
+def test_factors_of_tiles(decision, is_numbered, found):
+    assert _factors(decision, 1, is_numbered=is_numbered) == found
+
+
+def test_units_are_those_of_the_least_time():
+    assert in_unit([2e-3, 5.0, float("inf")]) == (1e-3, "ms")
+    assert in_unit([float("inf")]) == (1.0, "s") and in_unit([3e-10]) == (1e-9, "ns")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "tasks", "networks"),
+    [
+        ({"workload": "matmul_1"}, {"2"}, 1),
+        ({"target": "llvm skylake 1 cores"}, {"1", "3"}, 1),
+        ({"network": "net"}, {"1"}, 1),
+        ({"network": "net", "workload": "matmul_1"}, set(), 1),
+    ],
+)
+def test_chosen_tasks(filled, chosen, tasks, networks):
+    found = Tables(page_of(filled, **chosen))
+    rows = found.rows("Tasks: All tasks") if tasks else []
+    assert {row["task"] for row in rows} == tasks
+    assert len(found.rows("Networks: Latency")) == networks
+    assert "This page is about" in found.text
+
+
+@pytest.mark.parametrize("chosen", [{"workload": "conv"}, {"target": "cuda"}, {"network": "x"}])
+def test_unknown_names_are_one_line(filled, chosen):
+    with pytest.raises(NotFoundError) as error:
+        page_of(filled, **chosen)
+    assert "\n" not in str(error.value)
+
+
+def test_an_empty_database_has_a_page(store):
+    page = write(read(store), "empty")
+    for text in ("No task yet", "No network was tuned", "No record failed", "No model yet"):
+        assert text in page
+    assert "<script" not in page and "0 records of 0 workloads" in page
+
+
+def test_a_server_has_the_same_page(store):
+    add(store, *(make_measurement(n, (1e-3 * (n + 1),)) for n in range(9)))
+    assert Tables(write(read(store), "x")).rows("Tasks: All tasks")[0]["best"] == "1.000 ms"
+
+
+def test_hostile_names_are_shown_and_do_nothing(sqlite_file):
+    workload = make_workload(1, name=EVIL, script=f"# {EVIL}</pre><script>alert(2)</script>")
+    failure = Failure(FailureKind.RUNTIME_ERROR, Phase.RUN, EVIL * 1000, 1.0)
+    session = Session("s", START, canonical_json({"cpu": EVIL, "tvm": EVIL}))
+    with Store(sqlite_file) as store:
+        add(
+            store,
+            make_measurement(0, (1e-3,), workload=workload, session=session),
+            make_measurement(1, None, workload=workload, session=session, failure=failure),
+            source=Source(EVIL),
+        )
+        store.sessions.add(run_of(replace(network(EVIL), target=EVIL)))
+    page = page_of(sqlite_file, name=EVIL)
+    tables = Tables(page)
+    assert tables.opened == []
+    assert not re.search(r"<script>alert|<b>|\x1b|\u202e", page)
+    assert len(re.findall(r"<script>", page)) == 1
+    assert not re.search(r"<link|<img|<iframe|\son\w+=\"", page)
+    assert len(page) < 300_000
+
+
+def test_a_damaged_trace_is_told(filled):
+    sql(filled, "UPDATE program SET decisions = X'00' WHERE id = 5")
+    assert Tables(page_of(filled)).opened == []
+
+
+def test_missing_times_of_day_leave_the_plot_over_time_out(sqlite_file):
+    with Store(sqlite_file) as store:
+        add(store, make_measurement(0, (1e-3,), measured_at=START), make_measurement(1, (2e-3,)))
+    page = page_of(sqlite_file)
+    assert "Best so far over trials" in page and "Best so far over time" not in page
+
+
+def test_a_comparison_says_what_is_faster_slower_and_new(filled, sqlite_template, tmp_path):
+    from builders import copied
+
+    other = copied(sqlite_template, tmp_path / "other.db")
+    with Store(other) as store:
+        add(store, make_measurement(0, (4.1e-3,)))
+        add(store, make_measurement(0, (5e-4,), workload=1, target=1))
+        add(store, make_measurement(0, (1e-3,), workload=9))
+    with Store(filled) as store, Store(other) as against:
+        page = write(read(store), "here", against=(against, "there"))
+    tables = Tables(page)
+    rows = {row["name"]: row for row in tables.rows("Against there: Tasks")}
+    assert rows["matmul_0"]["here / there"] == "0.500" and rows["matmul_0"]["verdict"] == "faster"
+    assert rows["matmul_1"]["here / there"] == "2.000" and rows["matmul_1"]["verdict"] == "slower"
+    assert "2 common tasks: 1 faster here, 1 slower" in tables.text
+    assert "0 only here, 1 only there" in tables.text
+
+
+def test_a_run_that_goes_on_loads_its_page_again(filled):
+    running = Running("8 of 64 trials", ((0.0, 3e-3), (1.0, 2e-3)))
+    with Store(filled) as store:
+        page = write(read(store), "x", running=running, reload_after=5)
+    assert '<meta http-equiv="refresh" content="5">' in page and "8 of 64 trials" in page
+    assert [y for _, y in curve(page.replace("h3", "h4"), "Time over the run", "time")] == [3, 2]
+    assert "refresh" not in page_of(filled)
+
+
+def test_a_model_has_its_card_and_its_predictions(filled):
+    figures = {"programs": 40, "workloads": 2, "target_digests": []}
+    card = {
+        **{"card": 1, "kind": "ranker", "data": figures, "learnt": figures},
+        **{"features": {"name": "steps", "version": 1}, "recipe": {"loss": "rank"}},
+        **{"evaluation": {"pairwise": 0.75}, "drift": {"pairwise_p5": 0.9}},
+    }
+    model = NewModel(b"m" * 16, "ranker", b"{}", b"t" * 16, card, None)
+    with Store(filled) as store:
+        id_ = store.models.add(model)
+        scores = {n: -float(n) for n in range(8, 40)}
+        store.models.add_predictions(id_, scores)
+        old = replace(model, digest=b"o" * 16, card={"card": 0})
+        store.models.add(old)
+    page = page_of(filled)
+    tables = Tables(page)
+    (row,) = tables.rows("Models: Cards")
+    assert row["pairs in order"] == "75.0 %" and row["programs"] == "40"
+    ranks = tables.rows("Predicted against measured")
+    assert ranks and all(row["measured rank"] == row["predicted rank"] for row in ranks)
+    svg = picture(page, f"model{id_}-ranks")
+    x, y = axis(svg, "x"), axis(svg, "y")
+    path = all_of(svg, "path", "dots")[0].get("d")
+    drawn = [(x(float(a)), y(float(b))) for a, b in re.findall(r"M([\d.]+) ([\d.]+)h0", path)]
+    expected = [tuple(map(float, row.values())) for row in ranks]
+    np.testing.assert_allclose(drawn, expected, atol=0.002)
+
+
+def test_own_records_make_no_foreign_note(sqlite_file):
+    with Store(sqlite_file) as store:
+        add(store, make_measurement(0, (1e-3,), target=make_target()), source=OWN)
+    assert "foreign sources: nobody" not in page_of(sqlite_file)
