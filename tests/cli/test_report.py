@@ -1,95 +1,107 @@
-"""``tunedb report advisor``: one file, and one clear line where there can be none."""
+"""``tunedb report``: the page of a database, of a bundle, and of a run that goes on."""
 
-from itertools import product
+import re
+from types import SimpleNamespace
 
-import ktt_files as ktt
 import pytest
+from builders import OWN, add, make_measurement
 
-pytest.importorskip("sklearn")
-
-DRAM = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
-
-
-def write_profiles(path, blocks=(32, 64, 128, 256), kernels=("sum", "blur")):
-    """Write a file of KTT with counters for each block size and unrolling."""
-    results = []
-    for (number, kernel), unroll, block in product(enumerate(kernels), (1, 2, 4), blocks):
-        counters = (
-            ("smsp__inst_executed.sum", "Double", 1e6 * (number + 1) + 10 * block + unroll),
-            (DRAM, "Double", 20.0 + 30 * number + unroll),
-        )
-        computed = ktt.computation(
-            *(100.0 * (1 + abs(block - 64 * (number + 1)) / 256) + unroll, (block, 1, 1)),
-            counters=counters,
-            KernelFunction=kernel,
-        )
-        parameters = [ktt.pair("BLOCK_SIZE_X", block), ktt.pair("U", unroll)]
-        results.append(ktt.result(computed, parameters=parameters, KernelName=kernel))
-    return ktt.write_json(path, *results)
+from tunedb.cli.options import Settings
+from tunedb.cli.report.page import LivePage
+from tunedb.storage.store import Store
 
 
 @pytest.fixture
-def database(run, sqlite_file, tmp_path):
-    """A database with 24 launches of two kernels."""
-    run("--db", sqlite_file, "import", "logs", write_profiles(tmp_path / "ktt.json"))
+def database(sqlite_file):
+    with Store(sqlite_file) as store:
+        add(store, *(make_measurement(n, (1e-3 * (n + 1),)) for n in range(9)), source=OWN)
     return sqlite_file
 
 
-def test_a_page_is_written_and_again_the_same(run, database, tmp_path):
-    path = tmp_path / "advisor.html"
-    done = run("--db", database, "report", "advisor", "-o", path, "--no-evaluation")
-    assert done.stdout == ""
-    assert f"Wrote {path}" in done.stderr
-    page = path.read_text()
-    assert "24 launches of 2 kernels on 1 device." in page
-    assert "Not evaluated for this page" in page
-    run("--db", database, "report", "advisor", "-o", path, "--no-evaluation", "-q")
-    assert path.read_text() == page
+def test_a_page_of_the_database(database, run, tmp_path):
+    page = tmp_path / "report.html"
+    assert "Wrote" in run("--db", database, "report", "-o", page).stderr
+    text = page.read_text()
+    assert "9 records of 1 workload" in text and "store.db" in text
+    assert str(tmp_path) not in text.split("</h1>")[0]
 
 
-def test_advice_is_judged_on_held_out_kernels(run, database, tmp_path):
-    path = tmp_path / "advisor.html"
-    run("--db", database, "report", "advisor", "-o", path, "--split", "kernel")
-    page = path.read_text()
-    assert "held out: whole kernels" in page and "Not evaluated" not in page
-    for method in ("gain", "svm", "boosted", "majority", "rule", "occupancy", "nothing"):
-        assert f">{method}<" in page
-
-
-def test_one_kernel_with_labels_of_the_paper_and_a_mark(run, database, tmp_path):
-    path = tmp_path / "one.html"
-    options = ["--kernel", "blur", "--labels", "paper", "--mark", "threads=64", "--inputs", "raw"]
-    run("--db", database, "report", "advisor", "-o", path, *options, "--no-evaluation")
-    page = path.read_text()
-    assert "12 launches of 1 kernel" in page
-    assert "Labels (paper)" in page
-    assert "by threads over 64" in page
+def test_a_bundle_and_a_comparison(database, run, tmp_path):
+    bundle, page = tmp_path / "b.tunedb", tmp_path / "report.html"
+    run("--db", database, "bundle", "-o", bundle)
+    run("--db", database, "report", "-o", page, "--bundle", bundle, "--against", database)
+    text = page.read_text()
+    assert "Tuning database" in text and "b.tunedb" in text and "1.000 ms" in text
+    assert re.search(r"1 common task: 0 faster here, 0 slower", text)
+    assert "9 records" in text
+    run("--db", database, "report", "-o", page, "--against", bundle)
+    assert "Against" in page.read_text()
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "says"),
+    ("arguments", "code", "says"),
     [
-        (["--kernel", "nothing"], 3, "no launch of nothing has a run time"),
-        (["--device", "nothing"], 3, "tunedb import logs PATH"),
-        (["--mark", "threads"], 2, "give NAME=VALUE, such as registers=64"),
-        (["--mark", "threads=nan"], 2, "give NAME=VALUE"),
-        (["--mark", "wings=2"], 2, "'wings' is not an input that could be marked"),
+        ([], 2, "give the page a file: tunedb report -o report.html"),
+        (["-o", "no/report.html"], 3, "folder"),
+        (["-o", "r.html", "--workload", "conv"], 3, "no workload"),
+        (["-o", "r.html", "--network", "net"], 3, "tune one: tunedb tune network.onnx"),
+        (["-o", "r.html", "--against", "no.db"], 3, "no.db"),
+        (["-o", "r.html", "--bundle", "no.tunedb"], 3, "no.tunedb"),
+        (["--network", "net", "advisor", "-o", "r.html"], 2, "give the options to advisor"),
     ],
 )
-def test_one_clear_line_and_no_file(run, database, tmp_path, options, code, says):
-    path = tmp_path / "advisor.html"
-    words = ["report", "advisor", "-o", path, "--no-evaluation", *options]
-    done = run("--db", database, *words, code=code)
-    assert says in done.stderr
-    assert not path.exists()
+def test_mistakes_are_one_line(database, run, tmp_path, arguments, code, says):
+    result = run("--db", database, "report", *arguments, code=code)
+    assert says in result.stderr.splitlines()[-1]
+    assert not (tmp_path / "work" / "r.html").exists()
 
 
-def test_folders_that_are_missing_are_reported_first(run, database, tmp_path):
-    path = tmp_path / "missing" / "advisor.html"
-    done = run("--db", database, "report", "advisor", "-o", path, code=3)
-    assert "does not exist; create it" in done.stderr
+def test_the_old_page_stays_where_a_new_one_cannot_be_written(database, run, mount):
+    folder = mount("64k")
+    page = folder / "report.html"
+    page.write_text("old")
+    (folder / "filler").write_bytes(bytes(40_000))
+    result = run("--db", database, "report", "-o", page, code=1)
+    assert "cannot be written" in result.stderr
+    assert page.read_text() == "old" and len(list(folder.iterdir())) == 2
 
 
-def test_an_empty_database_is_one_clear_line(run, sqlite_file, tmp_path):
-    done = run("--db", sqlite_file, "report", "advisor", "-o", tmp_path / "a.html", code=3)
-    assert "no launch has a run time; import profiles" in done.stderr
+def progress(trials, seconds, latency):
+    return SimpleNamespace(
+        trials=trials, max_trials=64, seconds=seconds, latency=latency,
+        task=SimpleNamespace(best_seconds=1e-3),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def live(database, monkeypatch):
+    """A function that returns the page of a run on the database."""
+    monkeypatch.setenv("TUNEDB_URL", str(database))
+    return lambda path: LivePage(Settings(), path, lambda progress: "about 2 ms")
+
+
+def test_a_page_of_a_run(live, tmp_path):
+    path = tmp_path / "live.html"
+    page = live(path)
+    page.update(progress(8, 6.0, 3e-3))
+    first = path.read_text()
+    assert 'http-equiv="refresh"' in first and "8 of 64 trials; about 2 ms" in first
+    # The next one is due seconds later: a page must not slow the run.
+    page.update(progress(16, 12.0, 2e-3))
+    assert path.read_text() == first
+    page.close()
+    assert "refresh" not in path.read_text() and "This run" not in path.read_text()
+
+
+def test_a_page_that_cannot_be_written_does_not_stop_the_run(live, tmp_path, capsys):
+    path = tmp_path / "live.html"
+    page = live(path)
+    path.mkdir()
+    page.update(progress(8, 6.0, None))
+    page.close()
+    assert capsys.readouterr().err.count("the page of this run is not written") == 1
+
+
+def test_a_run_without_a_batch_writes_no_page(live, tmp_path):
+    live(tmp_path / "live.html").close()
+    assert not (tmp_path / "live.html").exists()
