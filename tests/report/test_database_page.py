@@ -186,7 +186,8 @@ def test_squares_of_tiles_are_speeds(filled):
         ("[7,[4,2]]", True, (7, [4, 2])),
         ("[7,3]", True, (7, [])),
         ("[4,2]", False, (1, [4, 2])),
-        ("3", False, (1, [])),
+        ("3", False, (1, [3])),
+        ("true", False, (1, [])),
         ('[7,["a"]]', True, (7, [])),
     ],
 )

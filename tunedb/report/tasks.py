@@ -354,11 +354,14 @@ def _decision_map(store: Store, task: Row, key: str) -> Plot | None:
 def _factors(decision: str, number: int, *, is_numbered: bool) -> tuple[int, list[int]]:
     """Return the number of a decision, and its factors if it is one of a tile.
 
-    A decision of MetaSchedule has the number of its instruction, others count from 1.
+    A decision of MetaSchedule has the number of its instruction; others count from 1, and each
+    factor of auto_scheduler is a decision of its own.
     """
     value: Any = orjson.loads(decision)
     if is_numbered and isinstance(value, list) and len(value) == 2:
         number, value = value
+    elif type(value) is int:
+        return number, [value]
     is_tile = isinstance(value, list) and all(type(factor) is int for factor in value)
     return number, value if is_tile else []
 
