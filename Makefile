@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Without stored bytecode each process of a run rewrites 9,700 assertions and compiles tunedb anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test stress fuzz lint bench bench-ranking bench-models bench-search bench-advisor links clean
+.PHONY: setup demo test stress fuzz lint bench bench-ranking bench-models bench-search bench-advisor docs links clean
 
 # The stamp names the extras, so that `make demo` (tvm,train) on a fresh machine stays small and
 # `make test` later adds what it needs.
@@ -46,6 +46,12 @@ fuzz: setup
 	TUNEDB_TESTS=new $(BIN)/python -m pytest -m 'examples and not stress' $(PARALLEL)
 	TUNEDB_FUZZ_SECONDS=$(or $(SECONDS),3600) $(BIN)/python -m pytest -m fuzz -s
 
+# The documentation site in build/site; a link that leads nowhere is an error.
+docs:
+	$(MAKE) --no-print-directory setup EXTRAS=docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
+
 lint: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -59,6 +65,7 @@ bench: setup
 	$(BIN)/python benchmarks/logs.py --json build/bench-logs.json
 	$(BIN)/python benchmarks/sharing.py --json build/bench-sharing.json
 	$(BIN)/python benchmarks/tables.py --json build/bench-tables.json
+	$(BIN)/python benchmarks/report.py --json build/bench-report.json
 	$(BIN)/python benchmarks/threads.py --json build/bench-threads.json
 
 # How well feature sets rank programs, and what racing saves, on measured ones: DATA=folder, or

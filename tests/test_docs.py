@@ -1,6 +1,9 @@
 """README.md is short; what it and the pages of docs/ link to, quote and tell to run exists."""
 
+import os
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +20,9 @@ BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 NUMBER = re.compile(r"\d[\d,]*\.?\d*")
+
+#: Pages of the documentation site alone.
+OF_THE_SITE = ("changelog", "commands", "index", "python")
 
 
 @cache
@@ -88,7 +94,23 @@ def test_links_lead_somewhere(path):
 
 def test_the_readme_links_every_page():
     linked = {link.partition("#")[0] for link in LINK.findall(prose(README))}
-    assert {f"docs/{path.name}" for path in PAGES if path.parent.name == "docs"} <= linked
+    pages = {f"docs/{path.name}" for path in PAGES if path.parent.name == "docs"}
+    assert pages - {f"docs/{name}.md" for name in OF_THE_SITE} <= linked
+
+
+@pytest.mark.stress
+def test_the_site_has_all_pages_and_no_warning(tmp_path):
+    """MkDocs warns about a page outside the navigation, and a link or anchor that leads nowhere."""
+    command = (sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path)
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "tunedb tune [OPTIONS]" in (tmp_path / "commands.html").read_text()
+    python = (tmp_path / "python.html").read_text()
+    assert "top_k" in python and ":meth:" not in python
+    # Nothing is loaded from elsewhere.
+    for path in tmp_path.glob("*.html"):
+        assert not re.search(r"<(script|link|img)[^>]+(src|href)=\"https?:", path.read_text()), path
 
 
 def test_code_of_the_readme_is_python():
