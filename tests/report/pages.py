@@ -73,41 +73,49 @@ def findings():
 
 
 class Tables(HTMLParser):
-    """The tables of a page by the title of what they belong to; and its text."""
+    """The tables of a page by their title; its text, identifiers and scripts."""
 
     def __init__(self, page):
         super().__init__()
-        self.tables, self.words, self.opened, self.ids = {}, [], [], []
-        self._title = self._cell = None
-        self._heading = []
+        self.tables, self.values, self.words, self.opened = {}, {}, [], []
+        self.headings, self.scripts = {}, []
+        self._title = self._cell = self._heading = None
         self.feed(page)
 
     def handle_starttag(self, tag, attributes):
         values = dict(attributes)
-        if "id" in values:
-            self.ids.append(values["id"])
         if tag not in VOID:
             self.opened.append(tag)
-        if tag == "h3":
-            self._heading = []
+        if "id" in values:
+            assert values["id"] not in self.headings
+            self._heading = values["id"]
+            self.headings[self._heading] = ""
+        if tag == "script":
+            self.scripts.append((values.get("type"), []))
         elif tag == "div" and values.get("class") == "scroll":
-            self._title = values.get("aria-label") or "".join(self._heading)
-            self.tables[self._title] = []
+            self._title = values.get("aria-label") or self.headings[values["aria-labelledby"]]
+            self.tables[self._title], self.values[self._title] = [], []
         elif tag == "tr":
             self.tables[self._title].append([])
+            self.values[self._title].append([])
         elif tag in ("td", "th"):
             self._cell = []
+            self.values[self._title][-1].append(values.get("data-value"))
 
     def handle_endtag(self, tag):
         assert self.opened.pop() == tag
+        self._heading = None
         if tag in ("td", "th"):
             self.tables[self._title][-1].append("".join(self._cell))
             self._cell = None
 
     def handle_data(self, data):
+        if self.opened and self.opened[-1] == "script":
+            self.scripts[-1][1].append(data)
+            return
         self.words.append(data)
-        if self.opened and self.opened[-1] == "h3":
-            self._heading.append(data)
+        if self._heading is not None:
+            self.headings[self._heading] += data
         if self._cell is not None:
             self._cell.append(data)
 
@@ -127,15 +135,22 @@ def picture(page, key):
     return ElementTree.fromstring(found[0])
 
 
-def axis(svg, name):
-    """Return a function from places to numbers, read from the ticks of an axis."""
+def axis(svg, name, *, logarithmic=False):
+    """Return a function from coordinates to numbers, read from the ticks of an axis."""
     group = next(one for one in svg.iter("g") if one.get("class") == f"axis {name}")
     texts = [one for one in group.iter("text") if one.get("class") != "name"]
-    place = "x" if name == "x" else "y"
     shift = 0 if name == "x" else -4
-    ticks = [(float(one.get(place)) + shift, float(one.text)) for one in texts]
+    ticks = [(float(one.get(name)) + shift, float(one.text)) for one in texts]
     (p0, v0), (p1, v1) = ticks[0], ticks[-1]
+    if logarithmic:
+        return lambda at: v0 * (v1 / v0) ** ((at - p0) / (p1 - p0))
     return lambda at: v0 + (at - p0) / (p1 - p0) * (v1 - v0)
+
+
+def corners(path):
+    """Return the points of a path of straight lines, or of dots."""
+    found = re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", path.get("d"))
+    return [(float(x), float(y)) for x, y in found]
 
 
 def all_of(svg, tag, kind):

@@ -178,7 +178,7 @@ def _draw(svg: Element, mark: Mark, x: Scale, y: Scale, *, is_horizontal: bool) 
     """Draw the shapes of a mark."""
     kind = f"{mark.kind} {mark.colour}"
     px, py, pto = (_places(each, scale) for each, scale in _scaled(mark, x, y, is_horizontal))
-    drawn = [i for i in range(len(px)) if math.isfinite(px[i] + py[i])]
+    drawn = [i for i in range(len(px)) if math.isfinite(px[i] + py[i] + pto[i])]
     match mark.kind:
         case "dots":
             path = "".join(f"M{px[i]:.1f} {py[i]:.1f}h0" for i in drawn)
@@ -256,6 +256,8 @@ def _draw_bar(
     box = {"x": start, "width": end - start, "y": across - half, "height": 2 * half}
     if not is_horizontal:
         box = {"x": across - half, "width": 2 * half, "y": start, "height": end - start}
+    if start == end:
+        return
     bar = add(svg, "rect", class_=f"bar {mark.colour}", **box)
     if len(mark.texts):
         add(bar, "title", mark.texts[i])
