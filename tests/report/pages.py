@@ -1,6 +1,7 @@
 """Made-up launches, judgements of advice, and reading a page again."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -8,6 +9,8 @@ import numpy as np
 from observing import observe
 
 from tunedb.advisor.learn.findings import AdvisorFindings, Interval, Score
+from tunedb.report.charts import Axis, Mark, chart, zoomable
+from tunedb.report.page import Key, Plot, Section, Table, render, seconds
 
 #: A name that would run, hide or break something.
 EVIL = "<script>alert(1)</script>&\"'\u202ekernel\x1b[31m]]>\n<b>"
@@ -70,6 +73,37 @@ def findings():
         confusion={"svm": np.array([[10, 5, 5], [0, 20, 0], [7, 0, 13]])},
         notes=("Three kernels are few.",),
     )
+
+
+def curves(name="curve", *, most=3):
+    """Return a page with two charts to zoom into, tables, a long text and a section in another."""
+    trials = list(range(1, 41))
+    axes = Axis.around(f"trial {name}", trials), Axis.around("time", [0.5, 80], logarithmic=True)
+    marks = [
+        Mark("dots", trials, [80 / n + n % 3 for n in trials], colour="other", name="trials"),
+        Mark("step", trials, [80 / n for n in trials], name=f"best {name}"),
+        Mark("line", [5, 10, 20], [9.0, float("nan"), 4.0], colour="c1", name="model"),
+        Mark("line", [], [], colour="c2", name="no point"),
+    ]
+    rows = [(f"{name} {n}", n, 80 / n, seconds(80 / n), None if n % 2 else "even") for n in trials]
+    table = Table(("name", "trial", "ms", "time", "parity"), rows, most, more=f"tunedb show {name}")
+    plots = [
+        Plot(
+            f"Search {key} of {name}",
+            f"Caption of {name}",
+            chart(key, f"Search {key} of {name}", f"Description of {name}", axes, marks),
+            table,
+            keys=(Key(name, "c0"), Key("trials", "other")),
+            zoom=zoomable(axes, marks),
+        )
+        for key in ("first", "second")
+    ]
+    part = Section("Part", notes=(name,), texts={f"Program of {name}": f"for i:\n    {name}"})
+    sections = [
+        Section("Curves", (name,), plots=(plots,), parts=(part,)),
+        Section(f"Rows of {name}", tables={name: replace(table, most=len(rows))}),
+    ]
+    return render(f"Page of {name}", f"Lead of {name}", sections, f"Footer of {name}")
 
 
 class Tables(HTMLParser):

@@ -5,6 +5,7 @@
 (() => {
 "use strict";
 const ink = name => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+const scale = logarithmic => ({distr: logarithmic ? 3 : 1, log: 2});
 const short = value => value == null ? "–" : String(+value.toPrecision(4));
 
 function draw(figure, data) {
@@ -24,7 +25,7 @@ function draw(figure, data) {
   const options = {
     width: frame.clientWidth,
     height: narrow ? 240 : 320,
-    scales: {x: {time: false}, y: {distr: data.log ? 3 : 1, log: 2}},
+    scales: {x: {time: false, ...scale(data.logs[0])}, y: scale(data.logs[1])},
     series: [{label: data.x, value: (_, value) => short(value)}, ...series],
     axes: [
       {...axis, label: data.x},
@@ -42,7 +43,7 @@ function draw(figure, data) {
   frame.after(holder);
   const plot = new uPlot(options, uPlot.join(columns), holder);
   frame.hidden = true;
-  let place = 0;
+  let place = -1;
   holder.addEventListener("keydown", event => {
     const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
     if (event.key == "Escape") plot.setData(plot.data);
