@@ -101,7 +101,7 @@ class Mark:
     ----------
     kind : str
         ``line``, ``step`` (a staircase), ``band``, ``dots`` (equal ones), ``points`` (of various
-        shapes and colours), ``bars`` (one for each name), ``intervals``, ``outline`` (closed),
+        shapes and colours), ``bars`` (at whole numbers), ``intervals``, ``outline`` (closed),
         ``reference`` (a dashed line) or ``labels`` (texts).
     x, y : sequence of float
         Positions. A bar or an interval ends there.
@@ -322,7 +322,7 @@ def heat_map(
     lines = max((text.count("\n") + 1 for row in texts for text in row), default=0)
     side = 94.0 if lines else max(15.0, min(26.0, 640.0 / max(len(columns), 1)))
     high = 14.0 + 16 * lines if lines else side
-    left = 20 + text_width("m" * max([*map(len, rows), len(titles[0])]), 11)
+    left = 20 + text_width("m" * max([*map(len, rows), len(titles[0])]), 12)
     top = 46.0 if titles[1] else 28.0
     svg = figure(
         left + side * len(columns) + 8, top + high * len(rows) + 8, title, description, key

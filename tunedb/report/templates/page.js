@@ -6,7 +6,7 @@
 "use strict";
 const ink = name => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 const scale = logarithmic => ({distr: logarithmic ? 3 : 1, log: 2});
-const short = value => value == null ? "–" : String(+value.toPrecision(4));
+const short = (value, unknown = "–") => value == null ? unknown : String(+value.toPrecision(4));
 
 function draw(figure, data) {
   const frame = figure.querySelector(".frame");
@@ -29,7 +29,7 @@ function draw(figure, data) {
     series: [{label: data.x, value: (_, value) => short(value)}, ...series],
     axes: [
       {...axis, label: data.x},
-      {...axis, label: data.y, size: 60, values: (_, values) => values.map(short)},
+      {...axis, label: data.y, size: 60, values: (_, values) => values.map(one => short(one, ""))},
     ],
     cursor: {drag: {x: true, y: true, uni: 20}},
   };
