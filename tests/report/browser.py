@@ -152,10 +152,9 @@ class Tab:
 
     def drag(self, selector, start=(0.5, 0.5), end=None):
         """Press the mouse on an element, move it, and let it go; shares of the element's size."""
-        box = self.evaluate(
-            f"(() => {{ const one = document.querySelector({json.dumps(selector)});"
-            "one.scrollIntoView({block: 'center'}); return one.getBoundingClientRect().toJSON() })()"
-        )
+        element = f"document.querySelector({json.dumps(selector)})"
+        self.evaluate(f"{element}.scrollIntoView({{block: 'center'}})")
+        box = self.evaluate(f"{element}.getBoundingClientRect().toJSON()")
         for kind, place in (
             ("mouseMoved", start),
             ("mousePressed", start),

@@ -85,7 +85,9 @@ def curves(name="curve", *, most=3):
         Mark("line", [5, 10, 20], [9.0, float("nan"), 4.0], colour="c1", name="model"),
         Mark("line", [], [], colour="c2", name="no point"),
     ]
-    rows = [(f"{name} {n}", n, 80 / n, seconds(0.08 / n**2), None if n % 2 else "even") for n in trials]
+    rows = [
+        (f"{name} {n}", n, 80 / n, seconds(0.08 / n**2), None if n % 2 else "even") for n in trials
+    ]
     table = Table(("name", "trial", "ms", "time", "parity"), rows, most, more=f"tunedb show {name}")
     plots = [
         Plot(

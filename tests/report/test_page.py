@@ -319,6 +319,14 @@ def luminance(colour):
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
+def mixed(colour, ground, opacity):
+    parts = [
+        round(opacity * int(colour[i : i + 2], 16) + (1 - opacity) * int(ground[i : i + 2], 16))
+        for i in (1, 3, 5)
+    ]
+    return f"#{bytes(parts).hex()}"
+
+
 def contrast(one, other):
     light, dark = sorted((luminance(one), luminance(other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
@@ -334,6 +342,10 @@ def test_contrast(page, theme):
             assert contrast(values[text], values[ground]) >= 4.5, text
         for name in (*(f"c{i}" for i in range(8)), "other"):
             assert contrast(values[name], values[ground]) >= 3, name
+    for cell in all_of(picture(page, "confusion0"), "rect", "cell"):
+        name = "c0" if "positive" in cell.get("class") else "c1"
+        square = mixed(values[name], values["card"], float(cell.get("fill-opacity")))
+        assert contrast(values["ink"], square) >= 4.5, name
 
 
 def test_each_colour_of_each_marking_has_a_rule(page):

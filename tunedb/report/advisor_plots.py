@@ -321,7 +321,8 @@ def confusion_plot(
         title,
         caption,
         (classes, classes),
-        signs * (0.06 + 0.5 * shares),
+        # On stronger colours the texts would be hard to read.
+        signs * (0.06 + 0.44 * shares),
         texts=texts,
         titles=("label", "advice"),
     )
