@@ -57,13 +57,13 @@ class Browser:
         assert "error" not in answer, answer["error"]
         return answer["result"]
 
-    def wait_for(self, session, method):
-        """Wait until an event of a page has come, or has come before."""
+    def wait_for(self, session, method, count=1):
+        """Wait until so many events of a page have come."""
 
         def is_it(event):
             return event.get("sessionId") == session and event.get("method") == method
 
-        if not any(map(is_it, self.events)):
+        for _ in range(count - sum(map(is_it, self.events))):
             self._wait(is_it)
 
     def _wait(self, is_it):
@@ -85,8 +85,8 @@ class Browser:
         message, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(message)
 
-    def open(self, page, width=1280, *, night=False, scripts=True):
-        """Show a page in a window of some width."""
+    def open(self, page, width=1280, *, night=False, scripts=True, before=""):
+        """Show a page in a window of some width; JavaScript may run before it."""
         path = self.folder / f"page{self._calls}.html"
         path.write_text(page, encoding="utf-8")
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
@@ -97,8 +97,9 @@ class Browser:
         tab.show(night=night)
         tab.call("Emulation.setScriptExecutionDisabled", value=not scripts)
         tab.resize(width)
+        tab.call("Page.addScriptToEvaluateOnNewDocument", source=before)
         tab.call("Page.navigate", url=path.as_uri())
-        self.wait_for(session, "Page.loadEventFired")
+        tab.wait_for_load()
         return tab
 
 
@@ -118,6 +119,10 @@ class Tab:
     def resize(self, width):
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **size)
+
+    def wait_for_load(self, count=1):
+        """Wait until the page has loaded so many times."""
+        self._browser.wait_for(self._session, "Page.loadEventFired", count)
 
     def wait_until(self, condition):
         """Wait until JavaScript is true, which the page may make so in a later frame."""

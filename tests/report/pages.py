@@ -75,7 +75,7 @@ def findings():
     )
 
 
-def curves(name="curve", *, most=3):
+def curves(name="curve", **options):
     """Return a page with two charts to zoom into, tables, a long text and a section in another."""
     trials = list(range(1, 41))
     axes = Axis.around(f"trial {name}", trials), Axis.around("time", [0.5, 80], logarithmic=True)
@@ -88,7 +88,7 @@ def curves(name="curve", *, most=3):
     rows = [
         (f"{name} {n}", n, 80 / n, seconds(0.08 / n**2), None if n % 2 else "even") for n in trials
     ]
-    table = Table(("name", "trial", "ms", "time", "parity"), rows, most, more=f"tunedb show {name}")
+    table = Table(("name", "trial", "ms", "time", "parity"), rows, 3, more=f"tunedb show {name}")
     plots = [
         Plot(
             f"Search {key} of {name}",
@@ -105,7 +105,7 @@ def curves(name="curve", *, most=3):
         Section("Curves", (name,), plots=(plots,), parts=(part,)),
         Section(f"Rows of {name}", tables={name: replace(table, most=len(rows))}),
     ]
-    return render(f"Page of {name}", f"Lead of {name}", sections, f"Footer of {name}")
+    return render(f"Page of {name}", f"Lead of {name}", sections, f"Footer of {name}", **options)
 
 
 class Tables(HTMLParser):

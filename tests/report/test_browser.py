@@ -12,6 +12,7 @@ from pages import EVIL, curves, findings, launches
 
 from tunedb.advisor.analysis.analyzer import analyse
 from tunedb.report.advisor import write
+from tunedb.report.page import render
 from tunedb.system.text import clean
 
 pytest.importorskip("sklearn")
@@ -214,6 +215,25 @@ def test_curves_follow_the_window_the_night_and_the_printer(browser):
     assert tab.complaints == []
 
 
+def test_loading_again_can_be_paused(browser):
+    timers = """
+        window.timers = {};
+        window.setTimeout = (run, delay) => { timers[delay] = run; return delay; };
+        window.clearTimeout = delay => { delete timers[delay]; };
+    """
+    tab = browser.open(render("Page", "Lead", [], "End", reload_after=30), 390, before=timers)
+    check(tab)
+    assert tab.evaluate("Object.keys(timers)") == ["30000"]
+    tab.evaluate("timers[30000]()")
+    tab.wait_for_load(2)
+    tab.click("#pause")
+    assert tab.evaluate("Object.keys(timers)") == []
+    assert tab.evaluate("document.querySelector('#pause').ariaPressed") == "true"
+    tab.click("#pause")
+    tab.wait_for_load(3)
+    assert tab.evaluate("document.querySelector('#pause').ariaPressed") == "false"
+
+
 def test_tables_are_sorted_by_their_numbers(browser):
     tab = browser.open(curves())
     table = "section[aria-labelledby=section2] table"
@@ -251,7 +271,7 @@ for (const one of document.querySelectorAll('details')) one.open = true;
 @pytest.mark.parametrize("kind", ["curves", long("advisor")])
 def test_axe_finds_no_barrier(browser, page, kind, width, night):
     pytest.importorskip("axe_core_python")
-    tab = browser.open(page if kind == "advisor" else curves(), width, night=night)
+    tab = browser.open(page if kind == "advisor" else curves(reload_after=3600), width, night=night)
     tab.evaluate(UNFOLD)
     tab.evaluate(files("axe_core_python").joinpath("axe.min.js").read_text())
     found = tab.evaluate("axe.run(document, {resultTypes: ['passes', 'violations']})")

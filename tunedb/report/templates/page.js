@@ -1,5 +1,5 @@
-{# Draws curves with uPlot (MIT, see uplot.js), and sorts tables. Everything is on the page without it,
-   and what it shows as text never is HTML. #}
+{# Draws curves with uPlot (MIT, see uplot.js), sorts tables, and lets people pause a page that loads
+   itself again. Everything is on the page without it, and what it shows as text never is HTML. #}
 {% include "uplot.js" %}
 
 (() => {
@@ -93,6 +93,17 @@ for (const title of document.querySelectorAll(".scroll th")) {
       return up ? order : -order;
     });
     rows.append(...sorted);
+  });
+}
+
+const pause = document.querySelector("#pause");
+if (pause) {
+  const timer = setTimeout(() => location.reload(), 1000 * pause.dataset.seconds);
+  pause.hidden = false;
+  pause.addEventListener("click", () => {
+    if (pause.getAttribute("aria-pressed") == "true") return location.reload();
+    clearTimeout(timer);
+    pause.setAttribute("aria-pressed", "true");
   });
 }
 })();
