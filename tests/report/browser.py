@@ -10,7 +10,7 @@ import time
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 #: Seconds until the browser has answered.
-PATIENCE = 120
+TIMEOUT = 120
 
 _KEYS = {"ArrowLeft": 37, "ArrowRight": 39, "Escape": 27, "Enter": 13}
 
@@ -40,7 +40,7 @@ class Browser:
 
     def close(self):
         self.call("Browser.close")
-        self._process.wait(PATIENCE)
+        self._process.wait(TIMEOUT)
         os.close(self._requests)
         os.close(self._answers)
 
@@ -67,7 +67,7 @@ class Browser:
             self._wait(is_it)
 
     def _wait(self, is_it):
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while True:
             message = self._next(end)
             if "id" not in message:
@@ -126,7 +126,7 @@ class Tab:
 
     def wait_until(self, condition):
         """Wait until JavaScript is true, which the page may make so in a later frame."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while not self.evaluate(condition):
             assert time.monotonic() < end, condition
             time.sleep(0.02)

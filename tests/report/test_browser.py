@@ -8,7 +8,7 @@ import pytest
 from browser import CHROMIUM, Browser
 from effort import long
 from observing import observe
-from pages import EVIL, curves, findings, launches
+from pages import EVIL, Tables, curves, findings, launches
 
 from tunedb.advisor.analysis.analyzer import analyse
 from tunedb.report.advisor import write
@@ -183,15 +183,18 @@ def test_hostile_names_are_shown_and_do_nothing_by_scripts(browser, name):
 
 
 def test_keys_read_values_and_the_mouse_zooms(browser):
-    tab = browser.open(curves())
+    page = curves()
+    tab = browser.open(page)
     tab.evaluate("document.querySelector('.zoom').focus()")
-    for _ in range(3):
+    rows = Tables(page).rows("Rows of curve: curve")
+    for row in rows:
         tab.press("ArrowRight")
-    shown = tab.evaluate(READ_LEGEND)
-    assert shown["trial curve"] == "3"
-    assert (shown["best curve"], shown["trials"]) == ("26.67", "26.67")
-    tab.press("ArrowLeft")
-    assert tab.evaluate(READ_LEGEND)["best curve"] == "40"
+        shown = tab.evaluate(READ_LEGEND)
+        assert shown["trial curve"] == row["trial"]
+        assert float(shown["best curve"]) == pytest.approx(float(row["ms"]), rel=1e-3)
+    for row in rows[-2:0:-1]:
+        tab.press("ArrowLeft")
+        assert tab.evaluate(READ_LEGEND)["trial curve"] == row["trial"]
     whole = tab.evaluate(PICTURE)
     tab.drag(".zoom .u-over", (0.2, 0.2), (0.6, 0.9))
     tab.wait_until(f"{PICTURE} != {json.dumps(whole)}")
