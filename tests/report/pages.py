@@ -1,6 +1,7 @@
 """Made-up launches, judgements of advice, and reading a page again."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -8,6 +9,8 @@ import numpy as np
 from observing import observe
 
 from tunedb.advisor.learn.findings import AdvisorFindings, Interval, Score
+from tunedb.report.charts import Axis, Mark, chart, zoomable
+from tunedb.report.page import Key, Plot, Section, Table, render, seconds
 
 #: A name that would run, hide or break something.
 EVIL = "<script>alert(1)</script>&\"'\u202ekernel\x1b[31m]]>\n<b>"
@@ -72,42 +75,83 @@ def findings():
     )
 
 
+def curves(name="curve", **options):
+    """Return a page with two charts to zoom into, tables, a long text and a section in another."""
+    trials = list(range(1, 41))
+    axes = Axis.around(f"trial {name}", trials), Axis.around("time", [0.5, 80], logarithmic=True)
+    marks = [
+        Mark("dots", trials, [80 / n + n % 3 for n in trials], colour="other", name="trials"),
+        Mark("step", trials, [80 / n for n in trials], name=f"best {name}"),
+        Mark("line", [5, 10, 20], [9.0, float("nan"), 4.0], colour="c1", name="model"),
+        Mark("line", [], [], colour="c2", name="no point"),
+    ]
+    rows = [
+        (f"{name} {n}", n, 80 / n, seconds(0.08 / n**2), None if n % 2 else "even") for n in trials
+    ]
+    table = Table(("name", "trial", "ms", "time", "parity"), rows, 3, more=f"tunedb show {name}")
+    plots = [
+        Plot(
+            f"Search {key} of {name}",
+            f"Caption of {name}",
+            chart(key, f"Search {key} of {name}", f"Description of {name}", axes, marks),
+            table,
+            keys=(Key(name, "c0"), Key("trials", "other")),
+            zoom=zoomable(axes, marks),
+        )
+        for key in ("first", "second")
+    ]
+    part = Section("Part", notes=(name,), texts={f"Program of {name}": f"for i:\n    {name}"})
+    sections = [
+        Section("Curves", (name,), plots=(plots,), parts=(part,)),
+        Section(f"Rows of {name}", tables={name: replace(table, most=len(rows))}),
+    ]
+    return render(f"Page of {name}", f"Lead of {name}", sections, f"Footer of {name}", **options)
+
+
 class Tables(HTMLParser):
-    """The tables of a page by the title of what they belong to; and its text."""
+    """The tables of a page by their title; its text, identifiers and scripts."""
 
     def __init__(self, page):
         super().__init__()
-        self.tables, self.words, self.opened, self.ids = {}, [], [], []
-        self._title = self._cell = None
-        self._heading = []
+        self.tables, self.values, self.words, self.opened = {}, {}, [], []
+        self.headings, self.scripts = {}, []
+        self._title = self._cell = self._heading = None
         self.feed(page)
 
     def handle_starttag(self, tag, attributes):
         values = dict(attributes)
-        if "id" in values:
-            self.ids.append(values["id"])
         if tag not in VOID:
             self.opened.append(tag)
-        if tag in ("h3", "h4"):
-            self._heading = []
+        if "id" in values:
+            assert values["id"] not in self.headings
+            self._heading = values["id"]
+            self.headings[self._heading] = ""
+        if tag == "script":
+            self.scripts.append((values.get("type"), []))
         elif tag == "div" and values.get("class") == "scroll":
-            self._title = values.get("aria-label") or "".join(self._heading)
-            self.tables[self._title] = []
+            self._title = values.get("aria-label") or self.headings[values["aria-labelledby"]]
+            self.tables[self._title], self.values[self._title] = [], []
         elif tag == "tr":
             self.tables[self._title].append([])
+            self.values[self._title].append([])
         elif tag in ("td", "th"):
             self._cell = []
+            self.values[self._title][-1].append(values.get("data-value"))
 
     def handle_endtag(self, tag):
         assert self.opened.pop() == tag
+        self._heading = None
         if tag in ("td", "th"):
             self.tables[self._title][-1].append("".join(self._cell))
             self._cell = None
 
     def handle_data(self, data):
+        if self.opened and self.opened[-1] == "script":
+            self.scripts[-1][1].append(data)
+            return
         self.words.append(data)
-        if self.opened and self.opened[-1] in ("h3", "h4"):
-            self._heading.append(data)
+        if self._heading is not None:
+            self.headings[self._heading] += data
         if self._cell is not None:
             self._cell.append(data)
 
@@ -127,15 +171,22 @@ def picture(page, key):
     return ElementTree.fromstring(found[0])
 
 
-def axis(svg, name):
-    """Return a function from places to numbers, read from the ticks of an axis."""
+def axis(svg, name, *, logarithmic=False):
+    """Return a function from coordinates to numbers, read from the ticks of an axis."""
     group = next(one for one in svg.iter("g") if one.get("class") == f"axis {name}")
     texts = [one for one in group.iter("text") if one.get("class") != "name"]
-    place = "x" if name == "x" else "y"
     shift = 0 if name == "x" else -4
-    ticks = [(float(one.get(place)) + shift, float(one.text)) for one in texts]
+    ticks = [(float(one.get(name)) + shift, float(one.text)) for one in texts]
     (p0, v0), (p1, v1) = ticks[0], ticks[-1]
+    if logarithmic:
+        return lambda at: v0 * (v1 / v0) ** ((at - p0) / (p1 - p0))
     return lambda at: v0 + (at - p0) / (p1 - p0) * (v1 - v0)
+
+
+def corners(path):
+    """Return the points of a path of straight lines, or of dots."""
+    found = re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", path.get("d"))
+    return [(float(x), float(y)) for x, y in found]
 
 
 def all_of(svg, tag, kind):

@@ -1,32 +1,43 @@
-"""The page in a real browser: nothing overlaps, nothing is cut off, at two widths and by night."""
+"""Pages in a real browser: at two widths, by day and by night, with and without scripts."""
 
-import html
 import json
-import os
-import re
-import shutil
-import subprocess
+from importlib.resources import files
+from itertools import product
 
 import pytest
+from browser import CHROMIUM, Browser
+from effort import long
 from observing import observe
-from pages import findings, launches
+from pages import EVIL, Tables, curves, findings, launches
 
 from tunedb.advisor.analysis.analyzer import analyse
 from tunedb.report.advisor import write
+from tunedb.report.page import render
+from tunedb.system.text import clean
 
 pytest.importorskip("sklearn")
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 
-#: Says what overlaps, what is cut off, and whether the page is wider than the window.
-MEASURE = """
-const found = {wide: document.documentElement.scrollWidth - window.innerWidth, texts: 0,
-  overlaps: [], outside: [], small: [], shown: []};
+WIDTHS = 390, 1280
+
+#: A telephone by day, and in a long run all windows.
+WINDOWS = [
+    (long if width > 390 or night else pytest.param)(width, night, id=f"{width} {time}")
+    for width, (night, time) in product(WIDTHS, ((False, "day"), (True, "night")))
+]
+
+in_windows = pytest.mark.parametrize(("width", "night"), WINDOWS)
+
+#: Says what overlaps, what is cut off, how much wider than the window the page is, and which links
+#: lead nowhere.
+MEASURE = """(() => {
+const found = {wide: document.documentElement.scrollWidth - innerWidth, texts: 0,
+  overlaps: [], outside: [], small: [], lost: []};
 for (const svg of document.querySelectorAll('svg[role=img]')) {
   const frame = svg.getBoundingClientRect();
-  const texts = [...svg.querySelectorAll('text:not(.cluster)')];
+  if (!frame.width) continue;
+  const texts = [...svg.querySelectorAll('text:not(.cluster)')].filter(one => one.textContent);
   const boxes = texts.map(one => one.getBoundingClientRect());
   found.texts += texts.length;
   boxes.forEach((a, i) => {
@@ -41,43 +52,53 @@ for (const svg of document.querySelectorAll('svg[role=img]')) {
     });
   });
 }
-for (const one of document.querySelectorAll('.legend'))
-  if (getComputedStyle(one).display !== 'none') found.shown.push(one.className);
-const fills = () => [...document.querySelectorAll('.points use')]
-  .map(one => getComputedStyle(one).fill);
-found.before = fills();
-document.querySelector('#mark-b').checked = true;
-found.after = fills();
-found.paper = getComputedStyle(document.body).backgroundColor;
-parent.document.body.textContent = 'measured' + JSON.stringify(found) + 'measured';
-"""
+for (const one of document.querySelectorAll('[href^="#"]'))
+  if (!document.getElementById(one.getAttribute('href').slice(1))) found.lost.push(one.outerHTML);
+return found;
+})()"""
+
+#: What is visible, and how many pixels of each chart have the colour c0.
+CURVES = """(() => {
+const seen = one => one.getClientRects().length > 0;
+const colour = getComputedStyle(document.documentElement).getPropertyValue('--c0').trim();
+const parts = [1, 3, 5].map(i => parseInt(colour.slice(i, i + 2), 16));
+const pixels = canvas => {
+  const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+  let count = 0;
+  for (let i = 0; i < data.length; i += 4)
+    count += parts.every((part, k) => data[i + k] == part) && data[i + 3] == 255;
+  return count;
+};
+return {
+  canvases: [...document.querySelectorAll('canvas')].filter(seen).map(pixels),
+  frames: [...document.querySelectorAll('.frame')].filter(seen).length,
+  legends: [...document.querySelectorAll('.legend')].filter(seen).length,
+};
+})()"""
+
+PROBLEMS = ("overlaps", "outside", "small", "lost")
+
+READ_LEGEND = """Object.fromEntries([...document.querySelectorAll('.zoom')][0]
+  .querySelectorAll('.u-series').values()
+  .map(row => [...row.cells].map(cell => cell.textContent)))"""
+
+PICTURE = "document.querySelector('canvas').toDataURL()"
 
 
-def measure(page, tmp_path, width, *, night=False):
-    """Return what a browser says of a page in a window of some width."""
-    page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)
-    if night:
-        page = page.replace("prefers-color-scheme:dark", "min-width:1px")
-    page = page.replace("</body>", f"<script>{MEASURE}</script></body>")
-    # Windows have a least width; frames have none.
-    style = f"border:0;width:{width}px;height:900px"
-    whole = f'<body><iframe style="{style}" srcdoc="{html.escape(page)}"></iframe></body>'
-    path = tmp_path / "page.html"
-    path.write_text(f"<!DOCTYPE html><meta charset=utf-8>{whole}", encoding="utf-8")
-    done = subprocess.run(
-        [
-            CHROMIUM,
-            *("--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"),
-            *(f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1300,1000"),
-            *("--virtual-time-budget=5000", path.as_uri()),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "HOME": str(tmp_path)},
-        check=True,
-    )
-    return json.loads(html.unescape(done.stdout.split("measured")[1]))
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    browser = Browser(tmp_path_factory.mktemp("browser"))
+    yield browser
+    browser.close()
+
+
+def check(tab):
+    """Check that nothing overlaps, is cut off, too wide, or leads nowhere; return what there is."""
+    found = tab.evaluate(MEASURE)
+    assert {name: found[name] for name in PROBLEMS if found[name]} == {}
+    assert found["wide"] <= 0
+    assert tab.complaints == []
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -87,40 +108,180 @@ def page():
     return write(analyse(made), findings())
 
 
-@pytest.mark.parametrize("width", [1280, 400])
-def test_nothing_overlaps_or_is_cut_off(page, tmp_path, width):
-    found = measure(page, tmp_path, width)
-    assert found["texts"] > 100
-    assert found["wide"] <= 0
-    assert found["overlaps"] == []
-    assert found["outside"] == []
-    assert found["small"] == []
+@in_windows
+def test_nothing_overlaps_or_is_cut_off(browser, page, width, night):
+    tab = browser.open(page, width, night=night)
+    assert check(tab)["texts"] > 100
+    paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert paper == ("rgb(18, 22, 27)" if night else "rgb(246, 247, 249)")
 
 
-def test_markings_switch_without_scripts(page, tmp_path):
-    found = measure(page, tmp_path, 1280)
-    shown = [name for name in found["shown"] if "for-" in name]
+def test_markings_switch_without_scripts(browser, page):
+    tab = browser.open(page, scripts=False)
+
+    def seen():
+        shown = tab.evaluate(
+            "[...document.querySelectorAll('.legend')].filter(one => one.getClientRects().length)"
+            ".map(one => one.className).filter(name => name.includes('for-'))"
+        )
+        fills = "[...document.querySelectorAll('#kinds .points use')]"
+        return shown, tab.evaluate(f"{fills}.map(one => getComputedStyle(one).fill)")
+
+    shown, before = seen()
     assert shown == ["legend for-a"]
-    kernels = found["before"][::20]
+    kernels = before[::20]
     assert len(set(kernels)) == 3
-    assert found["before"] == [colour for colour in kernels for _ in range(20)]
+    assert before == [colour for colour in kernels for _ in range(20)]
+    tab.click("label[for=mark-b]")
+    shown, after = seen()
+    assert shown == ["legend for-b"]
     # Blocks of 64 threads, then of 512.
-    assert found["after"][1] != found["after"][4]
+    assert after[1] != after[4]
 
 
-def test_night(page, tmp_path):
-    assert measure(page, tmp_path, 1280)["paper"] == "rgb(246, 247, 249)"
-    assert measure(page, tmp_path, 1280, night=True)["paper"] == "rgb(18, 22, 27)"
-
-
-def test_sizes_far_apart_and_large_numbers(tmp_path):
+@pytest.mark.parametrize("width", WIDTHS)
+def test_sizes_far_apart_and_large_numbers(browser, width):
     sizes = (1, 2, 7, 33, 224, 1024)
     made = [
         observe(threads, 1e-3 * (1 + 9 * (threads == 1)), slice=bytes([part]), record=part + 1)
         for part in range(30)
         for threads in sizes
     ]
-    page = write(analyse(made), findings())
-    for width in (1280, 400):
-        found = measure(page, tmp_path, width)
-        assert (found["overlaps"], found["outside"], found["wide"] > 0) == ([], [], False)
+    check(browser.open(write(analyse(made), findings()), width))
+
+
+@in_windows
+def test_curves_are_drawn_by_the_script_of_the_page(browser, width, night):
+    tab = browser.open(curves(), width, night=night)
+    check(tab)
+    found = tab.evaluate(CURVES)
+    assert len(found["canvases"]) == 2
+    assert min(found["canvases"]) > 100
+    assert (found["frames"], found["legends"]) == (0, 0)
+
+
+def test_without_scripts_the_pictures_are_there(browser):
+    tab = browser.open(curves(), 390, scripts=False)
+    assert check(tab)["texts"] > 20
+    assert tab.evaluate(CURVES) == {"canvases": [], "frames": 2, "legends": 2}
+
+
+def test_a_script_that_the_policy_does_not_name_does_not_run(browser):
+    page = curves().replace('"use strict";', '"use strict"; ')
+    tab = browser.open(page)
+    assert any("Content Security Policy" in str(each) for each in tab.complaints)
+    assert tab.evaluate(CURVES)["canvases"] == []
+
+
+@pytest.mark.parametrize("name", [EVIL, long("</script><script>alert(1)</script><!--")])
+def test_hostile_names_are_shown_and_do_nothing_by_scripts(browser, name):
+    tab = browser.open(curves(name), 390)
+    check(tab)
+    assert len(tab.evaluate(CURVES)["canvases"]) == 2
+    assert clean(f"best {name}") in tab.evaluate(READ_LEGEND)
+    assert tab.evaluate("document.scripts.length") == 3
+
+
+def test_keys_read_values_and_the_mouse_zooms(browser):
+    page = curves()
+    tab = browser.open(page)
+    tab.evaluate("document.querySelector('.zoom').focus()")
+    rows = Tables(page).rows("Rows of curve: curve")
+    for row in rows:
+        tab.press("ArrowRight")
+        shown = tab.evaluate(READ_LEGEND)
+        assert shown["trial curve"] == row["trial"]
+        assert float(shown["best curve"]) == pytest.approx(float(row["ms"]), rel=1e-3)
+    for row in rows[-2:0:-1]:
+        tab.press("ArrowLeft")
+        assert tab.evaluate(READ_LEGEND)["trial curve"] == row["trial"]
+    whole = tab.evaluate(PICTURE)
+    tab.drag(".zoom .u-over", (0.2, 0.2), (0.6, 0.9))
+    tab.wait_until(f"{PICTURE} != {json.dumps(whole)}")
+    tab.evaluate("document.querySelector('.zoom').focus()")
+    tab.press("Escape")
+    tab.wait_until(f"{PICTURE} == {json.dumps(whole)}")
+    assert tab.complaints == []
+
+
+def test_curves_follow_the_window_the_night_and_the_printer(browser):
+    tab = browser.open(curves())
+    tab.resize(390)
+    tab.wait_until("document.querySelector('canvas').clientWidth < 390")
+    check(tab)
+    tab.show(night=True)
+    tab.wait_until(f"Math.min(...{CURVES}.canvases) > 100")
+    tab.evaluate(f"addEventListener('beforeprint', () => {{ window.printed = {CURVES} }})")
+    tab.call("Page.printToPDF")
+    assert tab.evaluate("window.printed") == {"canvases": [], "frames": 2, "legends": 2}
+    assert len(tab.evaluate(CURVES)["canvases"]) == 2
+    assert tab.complaints == []
+
+
+def test_loading_again_can_be_paused(browser):
+    timers = """
+        window.timers = {};
+        window.setTimeout = (run, delay) => { timers[delay] = run; return delay; };
+        window.clearTimeout = delay => { delete timers[delay]; };
+    """
+    tab = browser.open(render("Page", "Lead", [], "End", reload_after=30), 390, before=timers)
+    check(tab)
+    assert tab.evaluate("Object.keys(timers)") == ["30000"]
+    tab.evaluate("timers[30000]()")
+    tab.wait_for_load(2)
+    tab.click("#pause")
+    assert tab.evaluate("Object.keys(timers)") == []
+    assert tab.evaluate("document.querySelector('#pause').ariaPressed") == "true"
+    tab.click("#pause")
+    tab.wait_for_load(3)
+    assert tab.evaluate("document.querySelector('#pause').ariaPressed") == "false"
+
+
+def test_tables_are_sorted_by_their_numbers(browser):
+    tab = browser.open(curves())
+    table = "section[aria-labelledby=section2] table"
+
+    def sort_by(column):
+        tab.click(f"{table} th:nth-child({column}) button")
+        return tab.evaluate(
+            f"[document.querySelector('{table} th:nth-child({column})').ariaSort,"
+            f"[...document.querySelectorAll('{table} td:nth-child({column})')]"
+            ".map(one => one.textContent)]"
+        )
+
+    _, names = sort_by(1)
+    assert names == sorted(names)
+    direction, times = sort_by(4)
+    assert (direction, times[0], times[-1]) == ("ascending", "50.00 µs", "80.00 ms")
+    assert {each.split()[1] for each in times} == {"ms", "µs"}
+    direction, other = sort_by(4)
+    assert (direction, other) == ("descending", times[::-1])
+    _, numbers = sort_by(2)
+    assert numbers == [str(n) for n in range(1, 41)]
+    assert tab.evaluate(f"document.querySelectorAll('{table} th[aria-sort]').length") == 1
+
+
+#: Unfolds all, and removes the shades of backgrounds, over which axe measures no contrast.
+UNFOLD = """
+const style = document.createElement('style');
+style.textContent = '.frame, .scroll { background: var(--card) !important }';
+document.head.append(style);
+for (const one of document.querySelectorAll('details')) one.open = true;
+"""
+
+
+@in_windows
+@pytest.mark.parametrize("kind", ["curves", long("advisor")])
+def test_axe_finds_no_barrier(browser, page, kind, width, night):
+    pytest.importorskip("axe_core_python")
+    tab = browser.open(page if kind == "advisor" else curves(reload_after=3600), width, night=night)
+    tab.evaluate(UNFOLD)
+    tab.evaluate(files("axe_core_python").joinpath("axe.min.js").read_text())
+    found = tab.evaluate("axe.run(document, {resultTypes: ['passes', 'violations']})")
+    problems = [
+        (each["id"], each["impact"], [node["html"][:200] for node in each["nodes"][:3]])
+        for each in found["violations"]
+    ]
+    assert problems == []
+    (contrast,) = (each for each in found["passes"] if each["id"] == "color-contrast")
+    assert len(contrast["nodes"]) > 150

@@ -2,12 +2,14 @@
 
 import re
 import sys
+import tomllib
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from observing import observe
-from pages import EVIL, Tables, all_of, axis, findings, launches, picture
+from pages import EVIL, Tables, all_of, axis, corners, findings, launches, picture
 
 from tunedb import limits
 from tunedb.advisor.analysis.analyzer import Threshold, analyse
@@ -16,6 +18,9 @@ from tunedb.report import page as render_module
 from tunedb.report.advisor import write
 
 pytest.importorskip("sklearn")
+
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+EXTRAS = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +40,10 @@ def numbers(rows, *names):
 def test_the_page_is_whole(page, tables):
     assert page.startswith('<!DOCTYPE html>\n<html lang="en">')
     assert tables.opened == []
-    assert len(set(tables.ids)) == len(tables.ids)
     for title in ("Measured launches", "Time against block size", "Possible gain"):
         assert title in tables.text
     assert "3 launches" not in tables.text
-    assert tables.rows("Kernels")[0]["launches"] == "20"
+    assert tables.rows("Measured launches: Kernels")[0]["launches"] == "20"
 
 
 def test_equal_launches_give_equal_pages(page):
@@ -61,7 +65,7 @@ def test_pictures_have_names_and_references_lead_somewhere(page, tables):
         assert svg.find("title").text
         assert svg.find("desc").text
     for reference in re.findall(r'(?:href="#|for="|aria-labelledby=")([^"]*)"', page):
-        assert set(reference.split()) <= set(tables.ids)
+        assert set(reference.split()) <= set(tables.headings)
 
 
 def test_points_are_those_of_the_table(page, tables):
@@ -87,7 +91,7 @@ def test_points_are_those_of_the_table(page, tables):
         ]
     clusters = {row["cluster"] for row in rows}
     assert {one.text for one in all_of(svg, "text", "cluster")} <= clusters
-    assert len(all_of(svg, "path", "ellipse")) == len(clusters)
+    assert len(all_of(svg, "path", "outline")) == len(clusters)
 
 
 def test_medians_are_those_of_the_table(page, tables):
@@ -95,12 +99,13 @@ def test_medians_are_those_of_the_table(page, tables):
     title = svg.find("title").text
     rows = tables.rows(title)
     y = axis(svg, "y")
-    medians = [y(float(one.get("cy"))) for one in all_of(svg, "circle", "median")]
+    (points,) = all_of(svg, "g", "points")
+    medians = [y(float(one.get("y"))) for one in points]
     np.testing.assert_allclose(medians, [v for (v,) in numbers(rows, "median")], atol=0.005)
-    corners = re.findall(r"[ML]?(-?[\d.]+) (-?[\d.]+)", all_of(svg, "path", "band")[0].get("d"))
-    heights = [y(float(one)) for _, one in corners]
-    expected = [v for (v,) in numbers(rows, "90 %")] + [v for (v,) in numbers(rows, "10 %")][::-1]
-    np.testing.assert_allclose(heights, expected, atol=0.005)
+    (band,), (line,) = all_of(svg, "path", "band"), all_of(svg, "path", "line")
+    expected = [v for (v,) in numbers(rows, "10 %")] + [v for (v,) in numbers(rows, "90 %")][::-1]
+    np.testing.assert_allclose([y(at) for _, at in corners(band)], expected, atol=0.005)
+    np.testing.assert_allclose([y(at) for _, at in corners(line)], medians, atol=0.005)
     assert sum(int(row["best of slices"]) for row in rows) == 4
 
 
@@ -124,44 +129,47 @@ def test_silhouettes_are_those_of_the_table(page, tables):
     np.testing.assert_allclose(tops, [v for (v,) in numbers(rows, "silhouette")], atol=0.005)
 
 
-def test_segments_are_those_of_the_table(page, tables):
-    svg, rows = picture(page, "rotated"), tables.rows("Rotated components")
-    count = len(rows[0]) - 1
-    bars = all_of(svg, "rect", "segment")
-    expected = [float(row[f"component {k + 1}"]) for row in rows for k in range(count)]
-    column = max(96.0, min(150.0, 640.0 / count)) / 2 - 5
-    drawn = [
-        float(one.get("width")) / column * (1 if "positive" in one.get("class") else -1)
-        for one in bars
-    ]
-    np.testing.assert_allclose(drawn, expected, atol=0.002)
-    weak = ["weak" in one.get("class") for one in bars]
-    assert weak == [abs(value) < 0.7 for value in expected]
-
-
-def test_squares_of_the_correlation_are_those_of_the_table(page, tables):
-    svg, rows = picture(page, "corr"), tables.rows("Correlation of the inputs")
+@pytest.mark.parametrize(
+    ("key", "title"),
+    [("corr", "Correlation of the inputs"), ("rotated", "Rotated components")],
+)
+def test_squares_of_a_matrix_are_those_of_the_table(page, tables, key, title):
+    svg, rows = picture(page, key), tables.rows(title)
     expected = [float(row[name]) for row in rows for name in list(row)[1:]]
+    assert min(expected) < 0 < max(expected)
     cells = all_of(svg, "rect", "cell")
     drawn = [
         float(one.get("fill-opacity")) * (1 if "positive" in one.get("class") else -1)
         for one in cells
     ]
     np.testing.assert_allclose(drawn, expected, atol=0.0051)
+    texts = [one.text or "" for one in all_of(svg, "text", "tiny")]
+    assert [text.split()[0] for text in texts[len(list(rows[0])) - 1 :]] == [
+        row["input"] for row in rows
+    ]
 
 
 def test_leaves_and_boxes_are_those_of_the_table(page, tables):
     svg, rows = picture(page, "tree"), tables.rows("Decision tree")
-    groups = [g for g in svg.iter("g") if g.get("class") in ("node", "leaf")]
-    assert len(groups) == len(rows)
-    for group, row in zip(groups, rows, strict=True):
-        assert group.find("title").text.startswith(f"{row['box']}: {row['question or label']}")
+    groups = {
+        group.find("title").text.split(":")[0]: group
+        for group in svg.iter("g")
+        if group.get("class") in ("node", "leaf")
+    }
+    assert sorted(groups) == [row["box"] for row in rows]
+    for row in rows:
+        group = groups[row["box"]]
+        text = f"{row['box']}: {row['question or label']} {row['launches']}"
+        assert group.find("title").text == text
         counts = [int(row[name]) for name in ("decrease", "noChange", "increase")]
         assert sum(counts) == int(row["launches"])
         if group.get("class") == "leaf":
-            widths = [float(one.get("width")) for one in all_of(group, "rect", "bar")]
+            bars = all_of(group, "rect", "bar")
+            widths = [float(one.get("width")) for one in bars]
             shares = [count / sum(counts) for count in counts if count]
             np.testing.assert_allclose(np.array(widths) / sum(widths), shares, atol=0.001)
+            colours = [c for c, n in zip(("c1", "c2", "c0"), counts, strict=True) if n]
+            assert [one.get("class") for one in bars] == [f"bar {c}" for c in colours]
     assert "→" in tables.text
 
 
@@ -204,8 +212,8 @@ def test_hostile_names_are_shown_and_do_nothing():
     assert not {"\x1b", "\u202e"} & set(page)
     tables = Tables(page)
     assert tables.opened == []
-    shown = tables.rows("Kernels")[0]["kernel"]
-    assert shown.startswith("<script>alert(1)</script>&\"'\\u{202e}kernel\\u{1b}[31m]]>\\u{a}<b>")
+    shown = tables.rows("Measured launches: Kernels")[0]["kernel"]
+    assert shown.startswith("<script>alert(1)</script>&\"'\\u202ekernel\\x1b[31m]]>\\n<b>")
     assert page.encode()
 
 
@@ -262,9 +270,11 @@ def test_no_launch_is_one_clear_line():
 
 def test_without_jinja_one_line_gives_advice(monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    render_module._template.cache_clear()
-    with pytest.raises(PluginError, match=r"pip install 'tunedb\[advise\]'"):
+    render_module._environment.cache_clear()
+    with pytest.raises(PluginError, match="Jinja does not load") as error:
         write(analyse(launches()))
+    (extra,) = re.findall(r"pip install 'tunedb\[(\w+)\]'", str(error.value))
+    assert any(need.startswith("jinja2") for need in EXTRAS[extra])
 
 
 def test_a_mark_is_an_input_or_a_known_number():
@@ -309,6 +319,14 @@ def luminance(colour):
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
+def mixed(colour, ground, opacity):
+    parts = [
+        round(opacity * int(colour[i : i + 2], 16) + (1 - opacity) * int(ground[i : i + 2], 16))
+        for i in (1, 3, 5)
+    ]
+    return f"#{bytes(parts).hex()}"
+
+
 def contrast(one, other):
     light, dark = sorted((luminance(one), luminance(other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
@@ -324,6 +342,10 @@ def test_contrast(page, theme):
             assert contrast(values[text], values[ground]) >= 4.5, text
         for name in (*(f"c{i}" for i in range(8)), "other"):
             assert contrast(values[name], values[ground]) >= 3, name
+    for cell in all_of(picture(page, "confusion0"), "rect", "cell"):
+        name = "c0" if "positive" in cell.get("class") else "c1"
+        square = mixed(values[name], values["card"], float(cell.get("fill-opacity")))
+        assert contrast(values["ink"], square) >= 4.5, name
 
 
 def test_each_colour_of_each_marking_has_a_rule(page):

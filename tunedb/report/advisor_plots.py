@@ -274,7 +274,13 @@ def gain_plot(slices: Sequence[SliceGain], *, base: int = 256) -> Plot:
     table = Table(("gain", *(cut(name, KERNEL_CHARS) for name in names), "all"), rows)
     totals = [sum(numbers) for numbers in zip(*counts, strict=True)]
     axes = (
-        Axis.named("time at the usual size / best time", bin_names()),
+        Axis(
+            f"time at the usual size / best time (last: {bin_names()[-1]})",
+            high=len(EDGES) - 0.5,
+            # Edges stand between the bars.
+            ticks=tuple(i - 0.5 for i in range(len(EDGES))),
+            show=lambda place: number(EDGES[int(place + 0.5)]),
+        ),
         Axis.from_zero("slices", totals, show=lambda value: f"{value:g}"),
     )
     places, ends = range(len(totals)), np.cumsum(counts, axis=0)
@@ -315,7 +321,8 @@ def confusion_plot(
         title,
         caption,
         (classes, classes),
-        signs * (0.06 + 0.5 * shares),
+        # On stronger colours the texts would be hard to read.
+        signs * (0.06 + 0.44 * shares),
         texts=texts,
         titles=("label", "advice"),
     )

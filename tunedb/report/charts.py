@@ -11,6 +11,7 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
+from ..system.text import clean
 from .svg import (
     Floats,
     Scale,
@@ -27,6 +28,9 @@ from .svg import (
 
 #: Longest name beside a picture.
 NAME_CHARS = 34
+
+#: Largest number of an axis.
+_HUGE = 1e250
 
 #: Height of a row of a chart whose vertical axis has names.
 _ROW = 24.0
@@ -66,18 +70,22 @@ class Axis:
     @classmethod
     def named(cls, title: str, names: Sequence[str]) -> Self:
         """Return an axis with a position for each name."""
-        return cls(title, high=len(names) - 0.5, names=tuple(names))
+        return cls(title, high=max(len(names), 1) - 0.5, names=tuple(names))
 
     @classmethod
     def around(cls, title: str, *values: Any, logarithmic: bool = False, **options: Any) -> Self:
         """Return an axis whose range holds all finite numbers, with some margin."""
         all_ = np.concatenate([np.ravel(np.asarray(each, float)) for each in values])
         finite = all_[np.isfinite(all_) & ((all_ > 0) | (not logarithmic))]
+        # Differences and ratios of larger numbers, or of smaller ones, are not finite.
+        finite = np.clip(finite, 1 / _HUGE if logarithmic else -_HUGE, _HUGE)
         if not logarithmic:
             return cls(title, *padded(finite), **options)
         options.setdefault("show", lambda value: significant(value, 3))
-        low, high = padded(np.log2(finite)) if len(finite) else (-1.0, 1.0)
-        return cls(title, 2.0**low, 2.0**high, logarithmic=True, **options)
+        logs = np.log2(finite) if len(finite) else np.zeros(1)
+        low, high = float(logs.min()), float(logs.max())
+        room = 0.04 * (high - low) if high - low > 1e-9 else 1.0
+        return cls(title, 2.0 ** (low - room), 2.0 ** (high + room), logarithmic=True, **options)
 
     @classmethod
     def from_zero(cls, title: str, *values: Any, least: float = 0.0, **options: Any) -> Self:
@@ -94,8 +102,8 @@ class Mark:
     ----------
     kind : str
         ``line``, ``step`` (a staircase), ``band``, ``dots`` (equal ones), ``points`` (of various
-        shapes and colours), ``bars``, ``intervals``, ``outline`` (closed), ``reference`` (a dashed
-        line) or ``labels`` (texts).
+        shapes and colours), ``bars`` (at whole numbers), ``intervals``, ``outline`` (closed),
+        ``reference`` (a dashed line) or ``labels`` (texts).
     x, y : sequence of float
         Positions. A bar or an interval ends there.
     to : sequence of float
@@ -183,7 +191,7 @@ def _draw(svg: Element, mark: Mark, x: Scale, y: Scale, *, is_horizontal: bool) 
     """Draw the shapes of a mark."""
     kind = f"{mark.kind} {mark.colour}"
     px, py, pto = (_places(each, scale) for each, scale in _scaled(mark, x, y, is_horizontal))
-    drawn = [i for i in range(len(px)) if math.isfinite(px[i] + py[i])]
+    drawn = [i for i in range(len(px)) if math.isfinite(px[i] + py[i] + pto[i])]
     match mark.kind:
         case "dots":
             path = "".join(f"M{px[i]:.1f} {py[i]:.1f}h0" for i in drawn)
@@ -195,7 +203,7 @@ def _draw(svg: Element, mark: Mark, x: Scale, y: Scale, *, is_horizontal: bool) 
         case "bars" | "intervals":
             long, across = (px, py) if is_horizontal else (py, px)
             scale = y if is_horizontal else x
-            room = abs(scale(1) - scale(0)) if mark.kind == "bars" else 0.0
+            room = abs(scale(1) - scale(0)) if drawn and mark.kind == "bars" else 0.0
             for i in drawn:
                 start, end = sorted((pto[i], long[i]))
                 _draw_bar(svg, mark, i, (start, end, across[i]), 0.38 * room, is_horizontal)
@@ -224,11 +232,14 @@ def _scaled(
 def _places(values: Any, scale: Scale) -> list[float]:
     """Return coordinates; NaN for numbers without one."""
     return [
-        scale(float(value))
-        if math.isfinite(value) and (value > 0 or not scale.logarithmic)
-        else math.nan
+        scale(float(value)) if _has_place(value, scale.logarithmic) else math.nan
         for value in values
     ]
+
+
+def _has_place(value: float, logarithmic: bool) -> bool:
+    """Return whether a number has a place on an axis."""
+    return math.isfinite(value) and (value > 0 or not logarithmic)
 
 
 def _draw_point(group: Element, mark: Mark, i: int, x: float, y: float) -> None:
@@ -261,29 +272,29 @@ def _draw_bar(
     box = {"x": start, "width": end - start, "y": across - half, "height": 2 * half}
     if not is_horizontal:
         box = {"x": across - half, "width": 2 * half, "y": start, "height": end - start}
+    if start == end:
+        return
     bar = add(svg, "rect", class_=f"bar {mark.colour}", **box)
     if len(mark.texts):
         add(bar, "title", mark.texts[i])
 
 
 def zoomable(axes: tuple[Axis, Axis], marks: Sequence[Mark]) -> dict[str, Any]:
-    """Return lines and dots as data for a chart that people zoom and point at."""
-    return {
-        "x": axes[0].title,
-        "y": axes[1].title,
-        "log": axes[1].logarithmic,
-        "series": [
-            {
-                "name": mark.name or axes[1].title,
-                "kind": mark.kind,
-                "colour": mark.colour,
-                "x": [float(f"{value:.6g}") for value in mark.x],
-                "y": [float(f"{v:.6g}") if math.isfinite(v) else None for v in mark.y],
-            }
-            for mark in marks
-            if mark.kind in ("line", "step", "dots", "reference")
-        ],
-    }
+    """Return lines, staircases and dots as data for a chart that people zoom and point at.
+
+    Of several points of a mark with the same x, the last is drawn.
+    """
+    logs = [axis.logarithmic for axis in axes]
+    series = []
+    for mark in marks:
+        if mark.kind not in ("line", "step", "dots", "reference"):
+            continue
+        pairs = zip(mark.x, mark.y, strict=True)
+        points = [pair for pair in pairs if all(map(_has_place, pair, logs))]
+        x, y = ([float(f"{point[axis]:.6g}") for point in points] for axis in (0, 1))
+        name = clean(mark.name or axes[1].title)
+        series.append({"name": name, "kind": mark.kind, "colour": mark.colour, "x": x, "y": y})
+    return {"x": clean(axes[0].title), "y": clean(axes[1].title), "logs": logs, "series": series}
 
 
 def heat_map(
@@ -317,7 +328,7 @@ def heat_map(
     widest = text_width("m" * max(map(len, columns), default=0), 11) + 5
     side = 94.0 if lines else max(15.0, widest, min(26.0, 640.0 / max(len(columns), 1)))
     high = 14.0 + 16 * lines if lines else min(side, 26.0)
-    left = 20 + text_width("m" * max([*map(len, rows), len(titles[0])]), 11)
+    left = 20 + text_width("m" * max([*map(len, rows), len(titles[0])]), 12)
     top = 46.0 if titles[1] else 28.0
     svg = figure(
         left + side * len(columns) + 8, top + high * len(rows) + 8, title, description, key

@@ -225,8 +225,8 @@ def render(
 ) -> str:
     """Return a page as self-contained HTML.
 
-    The page is whole without scripts. With them people zoom into curves and sort tables; a page
-    without curves has no script.
+    The page is whole without scripts. With them people zoom into curves, sort tables and pause a
+    page that loads itself again; other pages have no script.
 
     Parameters
     ----------
@@ -248,7 +248,7 @@ def render(
     """
     environment = _environment()
     script = ""
-    if any(plot.zoom for section in sections for plot in section.all_plots()):
+    if reload_after or any(plot.zoom for section in sections for plot in section.all_plots()):
         script = environment.get_template("page.js").render()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("page.html").render(

@@ -1,11 +1,12 @@
-{# Draws curves with uPlot (MIT, see uplot.js), and sorts tables. Everything is on the page without it,
-   and what it shows as text never is HTML. #}
+{# Draws curves with uPlot (MIT, see uplot.js), sorts tables, and lets people pause a page that loads
+   itself again. Everything is on the page without it, and what it shows as text never is HTML. #}
 {% include "uplot.js" %}
 
 (() => {
 "use strict";
 const ink = name => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
-const short = value => value == null ? "–" : String(+value.toPrecision(4));
+const scale = logarithmic => ({distr: logarithmic ? 3 : 1, log: 2});
+const short = (value, unknown = "–") => value == null ? unknown : String(+value.toPrecision(4));
 
 function draw(figure, data) {
   const frame = figure.querySelector(".frame");
@@ -25,11 +26,11 @@ function draw(figure, data) {
   const options = {
     width: frame.clientWidth,
     height: narrow ? 240 : 320,
-    scales: {x: {time: false}, y: {distr: data.log ? 3 : 1, log: 2}},
+    scales: {x: {time: false, ...scale(data.logs[0])}, y: scale(data.logs[1])},
     series: [{label: data.x, value: (_, value) => short(value)}, ...series],
     axes: [
       {...axis, label: data.x},
-      {...axis, label: data.y, size: 60, values: (_, values) => values.map(value => value == null ? "" : short(value))},
+      {...axis, label: data.y, size: 60, values: (_, values) => values.map(one => short(one, ""))},
     ],
     cursor: {drag: {x: true, y: true, uni: 20}},
   };
@@ -41,10 +42,9 @@ function draw(figure, data) {
   holder.setAttribute("aria-label", "Curves: drag to zoom, double-click or Escape to see all, "
     + "arrow keys to read values");
   frame.after(holder);
-  figure.classList.add("zoomed");
   const plot = new uPlot(options, uPlot.join(columns), holder);
   frame.hidden = true;
-  let place = 0;
+  let place = -1;
   holder.addEventListener("keydown", event => {
     const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
     if (event.key == "Escape") plot.setData(plot.data);
@@ -58,8 +58,7 @@ function draw(figure, data) {
 
 let drawn = [];
 function drawAll() {
-  for (const {plot, holder, frame} of drawn) { plot.destroy(); holder.remove(); frame.hidden = false;
-    frame.parentNode.classList.remove("zoomed"); }
+  for (const {plot, holder, frame} of drawn) { plot.destroy(); holder.remove(); frame.hidden = false; }
   drawn = [...document.querySelectorAll("figure")].flatMap(figure => {
     const data = figure.querySelector('script[type="application/json"]');
     return data ? [draw(figure, JSON.parse(data.textContent))] : [];
@@ -95,6 +94,17 @@ for (const title of document.querySelectorAll(".scroll th")) {
       return up ? order : -order;
     });
     rows.append(...sorted);
+  });
+}
+
+const pause = document.querySelector("#pause");
+if (pause) {
+  const timer = setTimeout(() => location.reload(), 1000 * pause.dataset.seconds);
+  pause.hidden = false;
+  pause.addEventListener("click", () => {
+    if (pause.getAttribute("aria-pressed") == "true") return location.reload();
+    clearTimeout(timer);
+    pause.setAttribute("aria-pressed", "true");
   });
 }
 })();
