@@ -6,13 +6,20 @@ from itertools import product
 
 import pytest
 from browser import CHROMIUM, Browser
+from databases import fill
 from effort import long
 from observing import observe
 from pages import EVIL, Tables, curves, findings, launches
+from public_logs import DATA
 
 from tunedb.advisor.analysis.analyzer import analyse
+from tunedb.formats.find import find_logs
+from tunedb.formats.importer import import_log
+from tunedb.report import database
 from tunedb.report.advisor import write
+from tunedb.report.contents import read
 from tunedb.report.page import render
+from tunedb.storage.store import Store
 from tunedb.system.text import clean
 
 pytest.importorskip("sklearn")
@@ -270,11 +277,47 @@ for (const one of document.querySelectorAll('details')) one.open = true;
 """
 
 
+@pytest.fixture(scope="module")
+def databases(tmp_path_factory):
+    """Pages of a tuned network, and of public logs where they are."""
+    folder = tmp_path_factory.mktemp("databases")
+    fill(folder / "network.db")
+    paths = [folder / "network.db"]
+    if DATA.is_dir():
+        paths.append(folder / "logs.db")
+        with Store(paths[-1]) as store:
+            for log in find_logs([DATA / "ansor" / "lprnet_llvm", DATA / "gpu" / "ktt"]):
+                import_log(store, log, source=log.name)
+    pages = []
+    for path in paths:
+        with Store(path) as store:
+            pages.append(database.write(read(store), path.name))
+    return pages
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize(("width", "night"), [*product(WIDTHS, (False, True))])
+def test_pages_of_databases(browser, databases, width, night):
+    for page in databases:
+        tab = browser.open(page, width, night=night)
+        check(tab)
+        assert min(tab.evaluate(CURVES)["canvases"]) > 50
+        assert check(browser.open(page, width, night=night, scripts=False))["texts"] > 50
+        # A page of logs keeps axe busy for a minute, and has nothing that differs by window.
+        if page is databases[0]:
+            check_with_axe(tab)
+
+
 @in_windows
 @pytest.mark.parametrize("kind", ["curves", long("advisor")])
 def test_axe_finds_no_barrier(browser, page, kind, width, night):
+    page = page if kind == "advisor" else curves(reload_after=3600)
+    check_with_axe(browser.open(page, width, night=night))
+
+
+def check_with_axe(tab):
+    """Check that axe finds nothing on a page whose parts are unfolded."""
     pytest.importorskip("axe_core_python")
-    tab = browser.open(page if kind == "advisor" else curves(reload_after=3600), width, night=night)
     tab.evaluate(UNFOLD)
     tab.evaluate(files("axe_core_python").joinpath("axe.min.js").read_text())
     found = tab.evaluate("axe.run(document, {resultTypes: ['passes', 'violations']})")

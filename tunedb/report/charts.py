@@ -167,11 +167,12 @@ def chart(
         left = max(left, 14 + text_width("m" * max(map(len, texts), default=0)))
     if up.names:
         names = [cut(name, NAME_CHARS) for name in up.names]
-        left, top = 14 + text_width("m" * max(map(len, names)), 12), 10.0
+        # A telephone draws letters of 14 pixels.
+        left, top = 14 + text_width("m" * (max(map(len, names)) + 1), 14), 10.0
         height = top + _ROW * len(names) + 46
     svg = figure(width, height, title, description, key)
     bottom = height - 44
-    x = Scale(across.low, across.high, left, width - 14, across.logarithmic)
+    x = Scale(across.low, across.high, left, width - 26, across.logarithmic)
     ends = (top, bottom) if up.names else (bottom, top)
     y = Scale(up.low, up.high, *ends, up.logarithmic)
     if up.names:
@@ -330,12 +331,11 @@ def heat_map(
     high = 14.0 + 16 * lines if lines else min(side, 26.0)
     left = 20 + text_width("m" * max([*map(len, rows), len(titles[0])]), 12)
     top = 46.0 if titles[1] else 28.0
-    svg = figure(
-        left + side * len(columns) + 8, top + high * len(rows) + 8, title, description, key
-    )
-    middle = left + side * len(columns) / 2
+    right, bottom = left + side * len(columns), top + high * len(rows)
+    middle, half = (left + right) / 2, text_width(titles[1], 14) / 2 + 8
+    svg = figure(max(right, middle + half) + 8, bottom + 8, title, description, key)
     add(svg, "text", titles[0], class_="name", x=left - 8, y=top - 8, text_anchor="end")
-    add(svg, "text", titles[1], class_="name", x=max(middle, 40.0), y=16.0, text_anchor="middle")
+    add(svg, "text", titles[1], class_="name", x=max(middle, half), y=16.0, text_anchor="middle")
     for j, name in enumerate(columns):
         add(svg, "text", name, class_="tiny", x=left + side * (j + 0.5), y=top - 8,
             text_anchor="middle")  # fmt: skip
