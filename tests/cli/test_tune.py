@@ -89,11 +89,13 @@ def test_keys_are_documented_data(module, fakes, run_json):
             (
                 *("task", "workload_id", "record", "best", "first", "trials", "served", "failed"),
                 *("origin", "operators", "donor", "forecast", "calls", "problem"),
-                *("kind", "untuned", "seconds", "share", "flops", "limit"),
+                *("network", "kind", "untuned", "seconds", "share", "flops", "limit"),
+                *("weight", "target"),
             )
         )
     ]
     (row,) = first
+    assert (row["kind"], row["network"]) == ("task", None)
     assert (row["task"], row["trials"], row["served"], row["failed"]) == ("matmul", 8, 0, 0)
     assert row["origin"] == "random"
     assert (row["donor"], row["operators"], row["forecast"]) == (None, [], None)
@@ -127,9 +129,10 @@ def test_every_choice_arrives(module, run, monkeypatch, tmp_path):
         *("--jobs", 3, "--work-dir", tmp_path / "logs", "--op", "conv", "--op", "dense"),
         *("--tracker", "10.0.0.1:9190", "--key", "board"),
         *("--bind", "a=1", "--bind", "b=2", "--bind", "b=3"),
+        *("--weight", "m=2.5", "--latency-target", "m=5ms"),
         code=130,
     )
-    assert [str(var.name_hint) for var in given["mod"].get_global_vars()] == ["small"]
+    assert [str(var.name_hint) for var in given["mod"]["m"].get_global_vars()] == ["small"]
     assert given["arguments"] == ("nvidia/nvidia-a100",)
     assert given["database"] == str(tmp_path / "x.db")
     expected = {
@@ -145,6 +148,8 @@ def test_every_choice_arrives(module, run, monkeypatch, tmp_path):
         "finals": False,
         "remeasure": True,
         "bind": {"a": 1, "b": [2, 3]},
+        "weights": {"m": 2.5},
+        "latency_target": {"m": pytest.approx(5e-3)},
     }
     assert {name: given[name] for name in expected} == expected
     assert (given["evaluator"].repeat, given["evaluator"].min_repeat_ms) == (5, 11)
@@ -156,7 +161,7 @@ def test_every_choice_arrives(module, run, monkeypatch, tmp_path):
     run("tune", module, code=130)
     assert given["runner"] == "local"
     assert given["arguments"] == (None,)
-    assert given["work_dir"] is given["max_trials_global"] is None
+    assert given["work_dir"] is given["max_trials_global"] is given["latency_target"] is None
     assert given["num_tuning_cores"] == "physical"
     assert (given["warm"], given["racing"], given["finals"]) == (True, True, True)
     assert (given["remeasure"], given["evaluator"]) == (False, EVALUATOR)
@@ -229,13 +234,21 @@ def test_a_network_from_a_file(fakes, run, run_json, tmp_path):
     assert runtime["kind"] == "runtime" and network["operator"] == "net"
     assert network["seconds"] > 0 and network["untuned"] > 0
     by_name = {row["operator"]: row for row in operators}
-    convolutions = [row for row in tuned if row["record"] is not None]
+    convolutions = [row for row in tuned if row["kind"] == "task"]
     assert len(convolutions) == 4
     for row in convolutions:
-        assert (row["calls"], row["seconds"]) == (1, by_name[row["task"]]["seconds"])
-        assert row["flops"] > 0 and row["limit"] > 0
-    # Operators that were not tuned, the runtime and the network follow.
-    assert [row["task"] for row in tuned[-2:]] == ["calls and allocations", "net"]
+        operator = by_name[row["task"]]
+        assert row["record"] is not None and row["calls"] == operator["calls"] == 1
+        assert operator["flops"] > 0 and operator["limit"] > 0
+    # The operators, the runtime and the network follow.
+    times = [
+        {key: row[key] for key in ("network", "kind", "seconds", "untuned", "share", "flops")}
+        for row in (*operators, runtime, network)
+    ]
+    assert [{key: row[key] for key in times[0]} for row in tuned[4:]] == times
+    assert [row["task"] for row in tuned[4:]] == [
+        row["operator"] for row in (*operators, runtime, network)
+    ]
     top = run("top", "--network").stderr
     assert re.search(r"net on 2 threads: .* untuned, .* tuned \(.*x\); sum of the operators", top)
     assert "Limit of this machine: " in top
