@@ -295,6 +295,98 @@ def test_a_network_with_symbolic_sizes(fakes, run, run_json, tmp_path):
     assert "'batch' is not NAME=NUMBER" in run("tune", "net.onnx", "--bind", "batch", code=2).stderr
 
 
+@pytest.fixture
+def two(tmp_path):
+    """Two networks whose classifiers are equal."""
+    for name, length in (("long", 8), ("short", 4)):
+        onnx.save(networks.symbolic(1, length), f"{name}.onnx")
+    return "long.onnx", "short.onnx"
+
+
+def test_several_networks(two, fakes, run, run_json):
+    """Each is measured, stored and printed; equal operators are one task."""
+    tuned = run_json("tune", *two, "--weight", "long=2", "--per-task", 1, *SHORT)
+    tasks = {row["task"]: row["calls"] for row in tuned if row["kind"] == "task"}
+    assert len(tasks) == 6 and tasks["softmax"] == tasks["fused_matmul1_add1"] == 2
+    totals = [row for row in tuned if row["kind"] == "network"]
+    assert [(row["network"], row["weight"], row["target"]) for row in totals] == [
+        ("long", 2.0, None),
+        ("short", 1.0, None),
+    ]
+    for network in ("long", "short"):
+        (softmax,) = (row for row in tuned if (row["network"], row["task"]) == (network, "softmax"))
+        assert softmax["calls"] == 1 and softmax["seconds"] > 0
+    # All networks of the last run, or one.
+    both = run_json("top", "--network")
+    assert [row["operator"] for row in both if row["kind"] == "network"] == ["long", "short"]
+    short = run_json("top", "--network", "short")
+    assert short == [row for row in both if row["network"] == "short"]
+    shown = run("top", "--network")
+    assert [line.split()[0] for line in shown.stdout.splitlines()].count("operator") == 2
+    assert re.search(r"^long on 2 threads: .*\nLimit .*\n(.*\n)?short on 2 threads: ", shown.stderr)
+
+
+def test_networks_within_their_targets_end_the_run(two, fakes, run, run_json):
+    targets = ("--latency-target", "long=1000s", "--latency-target", "short=2000 ms")
+    done = run("tune", *two, *targets, "--trials", 64, *SHORT)
+    assert re.search(r"^0 trials on 2 threads", done.stderr)
+    assert re.search(r"^long on 2 threads: .* tuned \(.*x, target 1000 s\); ", done.stderr, re.M)
+    assert "the estimated latency of each network is within its target" in done.stderr
+    missed = run("tune", *two, "--latency-target", "1ns", "--trials", 12, *SHORT, "-v")
+    assert (
+        "short: the estimated latency is not within its target of 1.000 ns; give more --trials or "
+        "--minutes, or run the same command again"
+    ) in missed.stderr
+    # Both networks are measured, so that their estimates are known from the first batch on.
+    state = r"about [0-9.]+ .?s \([0-9.]+x\), target 1.000 ns, \d of 4 operators tuned"
+    assert re.search(rf"^\w+: 4 of 12 trials, long {state}; short {state}$", missed.stderr, re.M)
+    for number, module in enumerate(two, 1):
+        assert f"Compile the module: tunedb apply {module} -o lib{number}.so" in missed.stderr
+    totals = [row for row in run_json("top", "--network") if row["kind"] == "network"]
+    assert [row["target"] for row in totals] == [pytest.approx(1e-9)] * 2
+
+
+def test_networks_of_one_name_are_called_by_their_paths(two, fakes, run, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / "work" / name).mkdir()
+        onnx.save(networks.symbolic(1, 4), f"{name}/model.onnx")
+    unknown = ("--weight", "model=2")
+    message = run("tune", "a/model.onnx", "b/model.onnx", *unknown, *SHORT, code=2).stderr
+    assert "no network 'model'; there are: a/model.onnx, b/model.onnx" in message
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--weight", "long"), "'long' is not NAME=NUMBER, e.g. bert=2"),
+        (("--weight", "=2"), "'=2' is not NAME=NUMBER"),
+        (("--weight", "long=0"), "long: the weight must be a positive number, not 0.0"),
+        (("--weight", "long=inf"), "long: the weight must be a positive number, not inf"),
+        (("--weight", "wide=2"), "weights: no network 'wide'; there are: long, short"),
+        (
+            ("--latency-target", "long=5"),
+            "'long=5' needs a unit (ns, us, µs, ms, s), e.g. bert=5ms",
+        ),
+        (("--latency-target", "5"), "'5' needs a unit"),
+        (("--latency-target", "long=ms"), "'long=ms' is not [NAME=]TIME"),
+        (("--latency-target", "5 minutes"), "'5 minutes' is not [NAME=]TIME"),
+        (("--latency-target", "long=0ms"), "long: the latency must be a positive number, not 0.0"),
+        (("--latency-target", "wide=5ms"), "no network 'wide'; there are: long, short"),
+        (
+            ("--latency-target", "5ms", "--latency-target", "long=2ms"),
+            "a time without a name is that of all networks",
+        ),
+        (("long.onnx",), "long.onnx is given twice"),
+        (("m.py",), "m is no Relax program: tune its functions in a run alone"),
+    ],
+)
+def test_invalid_networks_are_refused_in_one_line(two, module, fakes, run, options, words):
+    result = run("tune", *two, *options, *SHORT, code=2)
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("Error: ") and words in last
+    assert result.stdout == ""
+
+
 def test_a_function_that_kills_the_process_costs_itself(module, fakes, run, run_json, monkeypatch):
     reason = "its design space kills the process (signal 11, SIGSEGV)"
     monkeypatch.setattr(tuning_parts, "space_trial", lambda *_: {0: reason, 1: None}.get)

@@ -111,15 +111,17 @@ class TuningGoal:
     def weights(self, tasks: Sequence[TaskState]) -> list[float]:
         """Return the weight of one call of each task: that of all networks that call it.
 
-        Networks whose latency suffices do not count. An operator of unknown time keeps its network
-        from that: a guess is no evidence.
+        A network whose latency suffices counts only for its tasks of unknown time: a guess is no
+        evidence.
         """
         weights = [0.0] * len(tasks)
         for number, network in enumerate(self.networks):
-            calls = [task.calls[number] for task in tasks]
-            times = [task.seconds for task in tasks]
-            if not network.is_reached(network.estimate(zip(calls, times, strict=True))):
-                weights = [w + network.weight * n for w, n in zip(weights, calls, strict=True)]
+            suffices = network.is_reached(
+                network.estimate((task.calls[number], task.latency) for task in tasks)
+            )
+            for n, task in enumerate(tasks):
+                if not suffices or task.seconds is None:
+                    weights[n] += network.weight * task.calls[number]
         return weights
 
 
