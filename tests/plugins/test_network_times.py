@@ -24,7 +24,7 @@ from tunedb.plugins.metaschedule.deploy.network_times import (
     inputs_of,
 )
 from tunedb.plugins.metaschedule.module_source import prim_funcs
-from tunedb.plugins.metaschedule.tune.network import MeasuredNetwork, _digest
+from tunedb.plugins.metaschedule.tune.network import MeasuredNetwork, _digest, tuned_networks
 from tunedb.plugins.metaschedule.tune.tasks import Network
 from tunedb.search.scheduling import NetworkGoal
 
@@ -141,3 +141,34 @@ def test_an_operator_keeps_the_default_program_where_that_is_faster(tmp_path):
         # The runner measured this one as faster than the default program: it stays.
         assert [float(each) for each in second.run_secs] == [1e-5]
         assert not network.keep_untuned(database, run, tasks)
+
+
+class FakeNetwork:
+    """A network of one operator, whose default program may be faster than the tuned one."""
+
+    def __init__(self, name, workload, *, changes=False, fails=False):
+        self.network = SimpleNamespace(name=name)
+        self.workloads = {"main": workload}
+        self.changes, self.fails, self.measured = changes, fails, 0
+
+    def finish(self, *_):
+        self.measured += 1
+        if self.fails:
+            raise PluginError("no device")
+        return f"{self.network.name} {self.measured}"
+
+    def keep_untuned(self, *_):
+        return set(self.workloads.values()) if self.changes else set()
+
+
+def test_networks_that_share_a_changed_operator_are_measured_again():
+    networks = [
+        FakeNetwork("first", "shared"),
+        FakeNetwork("second", "shared", changes=True),
+        FakeNetwork("third", "own"),
+        FakeNetwork("broken", "shared", fails=True),
+    ]
+    notes = []
+    runs = list(tuned_networks(networks, None, 2, [], notes))
+    assert runs == ["first 2", "second 2", "third 1"]
+    assert notes == ["broken: the tuned network is not measured: no device"]
