@@ -230,7 +230,7 @@ def _with(options: tuple[Callable[[F], F], ...], function: F) -> F:
 @common_options
 @pass_settings
 def command(settings: Settings, modules: tuple[str, ...], **choices: Any) -> None:
-    """Tune a module or several networks, starting from the records of the database.
+    """Tune a module, or several networks, from the records of the database.
 
     MODULE is a TVMScript file, which is run as your own code (FILE.py, or FILE.py:NAME), a name in
     a Python module (package.module:NAME), an ONNX model (.onnx), or an exported PyTorch program
