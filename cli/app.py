@@ -25,7 +25,11 @@ EXIT_CODES = {
 }
 
 COMMANDS = {
-    "tune": ("tuning.tune", "command", "Tune a module, starting from the records of the database."),
+    "tune": (
+        "tuning.tune",
+        "command",
+        "Tune a module, or several networks, from the records of the database.",
+    ),
     "apply": (
         "tuning.apply",
         "command",

@@ -76,10 +76,9 @@ def lowering_of(
     return {"layout": layout, "prepack": False if no_prepack else None, "bind": bind}
 
 
-def bind_words(bind: Mapping[str, int | list[int]]) -> str:
+def bind_words(bind: Mapping[str, int]) -> str:
     """Return the options ``--bind`` for the command that a message names, with a space before."""
-    numbers = ((name, size if isinstance(size, int) else size[0]) for name, size in bind.items())
-    return "".join(f" --bind {name}={number}" for name, number in numbers)
+    return "".join(f" --bind {name}={number}" for name, number in bind.items())
 
 
 def one_target(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..system import text
 from .options import Settings
-from .output import Column
+from .output import Column, print_table
 
 if TYPE_CHECKING:
     from ..storage.network_runs import NetworkRun
 
 #: ``kind`` is operator, runtime (calls and allocations) or network (one run as a whole).
 COLUMNS = (
+    Column("network"),
     Column("kind"),
     Column("operator", "operator", flexible=True),
     Column("digest"),
@@ -22,6 +24,8 @@ COLUMNS = (
     Column("share", "share", text.percent, right=True),
     Column("flops", "FLOP/s", text.operations, right=True),
     Column("limit", "of the limit", text.percent, right=True),
+    Column("weight"),
+    Column("target"),
 )
 
 
@@ -56,16 +60,26 @@ def network_rows(network: NetworkRun) -> list[dict[str, Any]]:
         "untuned": network.untuned,
         "seconds": network.latency,
         "share": 1.0,
+        "weight": network.weight,
+        "target": network.latency_target,
     }
-    return [*rows, unknown | runtime, unknown | total]
+    return [unknown | {"network": network.name} | row for row in (*rows, runtime, total)]
+
+
+def print_networks(networks: Iterable[NetworkRun]) -> None:
+    """Print a table for each network."""
+    for network in networks:
+        print_table(COLUMNS, network_rows(network))
 
 
 def note_network(settings: Settings, network: NetworkRun) -> None:
     """Print the latency before and after, the sum of the operators, and the accuracy."""
     on = f" on {text.threads(network.threads)}" if network.threads else ""
+    target = network.latency_target
     settings.note(
         f"{network.name}{on}: {text.seconds(network.untuned)} untuned, "
-        f"{text.seconds(network.latency)} tuned ({network.untuned / network.latency:.1f}x); "
+        f"{text.seconds(network.latency)} tuned ({network.untuned / network.latency:.1f}x"
+        f"{'' if target is None else f', target {text.seconds(target)}'}); "
         f"sum of the operators {text.seconds(network.sum_of_operators)}"
     )
     if network.roofline is not None:

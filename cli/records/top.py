@@ -23,7 +23,7 @@ from ..layers import (
     workloads_in,
 )
 from ..network import COLUMNS as NETWORK
-from ..network import network_rows, note_network
+from ..network import network_rows, note_network, print_networks
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, output_options, print_rows
 
@@ -84,7 +84,7 @@ CORRECTED = (
     metavar="[NAME]",
     is_flag=False,
     flag_value="",
-    help="Show the last tuning run of a network (by default of any).",
+    help="Show the last tuning run of a network with each of its sizes, or the last run of any.",
 )
 @layer_option
 @output_options
@@ -158,21 +158,32 @@ def command(
 
 
 def _show_network(settings: Settings, name: str) -> None:
-    """Print the last run of a network; of any network for an empty name."""
+    """Print the last run of a network with each of its sizes; without a name, the last run."""
     from ...errors import NotFoundError
+    from ...system.host import fingerprint_of
 
     with reading(settings) as store:
-        runs = [network for _, network in store.runs.networks()]
-    matches = [network for network in runs if name in ("", network.name)]
+        runs = [
+            (network, fingerprint_of(session)["run"].get("key"))
+            for session, network in store.runs.networks()
+        ]
+    last = runs[-1][1] if runs else None
+    matches = {
+        network.name: network
+        for network, key in runs
+        if (f"{network.name} ".startswith(f"{name} ") if name else key == last)
+    }
     if not matches:
-        names = ", ".join(sorted({network.name for network in runs}))
+        names = ", ".join(sorted({network.name for network, _ in runs}))
         raise NotFoundError(
             f"no tuning run of the network {name}; there are: {names}"
             if runs
             else "no network was tuned yet; tune one: tunedb tune network.onnx"
         )
-    print_rows(settings, NETWORK, network_rows(matches[-1]))
-    note_network(settings, matches[-1])
+    rows = [row for run in matches.values() for row in network_rows(run)]
+    print_rows(settings, NETWORK, rows, show=lambda: print_networks(matches.values()))
+    for run in matches.values():
+        note_network(settings, run)
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,8 +80,8 @@ class LivePage:
         Settings of the command.
     path : Path
         File of the page.
-    state : callable
-        Says what a progress came to, in words.
+    states : callable
+        Name of each network, or of the task, of a progress, and what it came to, in words.
 
     Raises
     ------
@@ -89,10 +89,15 @@ class LivePage:
         The folder does not exist.
     """
 
-    def __init__(self, settings: Settings, path: Path, state: Callable[[Progress], str]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        path: Path,
+        states: Callable[[Progress], list[tuple[str, str, bool]]],
+    ) -> None:
         check_folder(path)
-        self._settings, self._path, self._state = settings, path, state
-        self._course: list[tuple[float, float]] = []
+        self._settings, self._path, self._states = settings, path, states
+        self._courses: dict[str, list[tuple[float, float]]] = {}
         self._last: Progress | None = None
         self._due = 0.0
         self._failed = False
@@ -100,9 +105,10 @@ class LivePage:
     def update(self, progress: Progress) -> None:
         """Take the progress of a batch, and write the page if it is due."""
         self._last = progress
-        latency = progress.latency or progress.task.best_seconds
-        if latency is not None:
-            self._course.append((progress.seconds / 60, latency))
+        times = [(each.name, each.latency) for each in progress.networks]
+        for name, seconds in times or [(progress.task.name, progress.task.best_seconds)]:
+            if seconds is not None:
+                self._courses.setdefault(name, []).append((progress.seconds / 60, seconds))
         if time.monotonic() >= self._due:
             self._write(progress, reload_after=_LEAST_PAUSE)
 
@@ -123,7 +129,8 @@ class LivePage:
         running = None
         if reload_after is not None:
             done = f"{progress.trials} of {progress.max_trials} trials"
-            running = Running(f"{done}; {self._state(progress)}", tuple(self._course))
+            states = [f"{name}: {state}" for name, state, _ in self._states(progress)]
+            running = Running((f"{done}.", *states), self._courses)
         location = self._settings.locate()
         try:
             with Store(location.url, create=False, read_only=True) as store:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
@@ -15,16 +15,15 @@ from ..interrupt import interrupted
 from ..layers import layer_option, resolve_layers
 from ..module import bind_words, lowering_of, lowering_options
 from ..network import COLUMNS as NETWORK
-from ..network import network_rows, note_network
+from ..network import network_rows, note_network, print_networks
 from ..options import Settings, common_options, pass_settings
 from ..output import Column, output_options, print_rows, print_table
 from ..report.page import LivePage
 
 if TYPE_CHECKING:
     from ...exchange.outbox import Delivery
-    from ...plugins.metaschedule.tune.progress import Progress, TaskProgress
-    from ...plugins.metaschedule.tune.results import TaskResult, TuningResult
-    from ...storage.network_runs import NetworkRun
+    from ...plugins.metaschedule.tune.progress import NetworkProgress, Progress, TaskProgress
+    from ...plugins.metaschedule.tune.results import NetworkResult, TaskResult, TuningResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,8 +45,49 @@ COLUMNS = (
 )
 
 
-#: Columns of a network that those of tasks have, too.
-_SHARED = frozenset({"operator", "digest", "calls"})
+#: Columns of a network; its operators stand under "task", as the tasks.
+_NETWORK = tuple(column for column in NETWORK if column.key not in ("operator", "digest", "calls"))
+
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def _weights(
+    _context: click.Context, _option: click.Parameter, words: tuple[str, ...]
+) -> dict[str, float]:
+    """Return the weights of ``--weight``."""
+    weights = {}
+    for word in words:
+        name, _, number = word.rpartition("=")
+        try:
+            weights[name] = float(number)
+        except ValueError:
+            name = ""
+        if not name:
+            raise click.BadParameter(f"{word!r} is not NAME=NUMBER, e.g. bert=2")
+    return weights
+
+
+def _latencies(
+    _context: click.Context, _option: click.Parameter, words: tuple[str, ...]
+) -> dict[str, float] | float | None:
+    """Return the seconds of ``--latency-target``: of each name, or of all networks."""
+    targets = {}
+    for word in words:
+        name, _, time = word.rpartition("=")
+        number = time.rstrip("nuµms")
+        try:
+            targets[name] = float(number) * _UNITS[time.removeprefix(number)]
+        except ValueError:
+            raise click.BadParameter(f"{word!r} is not [NAME=]TIME, e.g. bert=5ms") from None
+        except KeyError:
+            units = ", ".join(_UNITS)
+            raise click.BadParameter(f"{word!r} needs a unit ({units}), e.g. bert=5ms") from None
+    if "" not in targets:
+        return targets or None
+    if len(words) > 1:
+        raise click.BadParameter("a time without a name is that of all networks: give no other")
+    return targets[""]
+
 
 _RUN = (
     click.option(
@@ -62,6 +102,21 @@ _RUN = (
         metavar="WORD",
         multiple=True,
         help="Only operators of a Relax program with this word in their name; may be repeated.",
+    ),
+    click.option(
+        "--weight",
+        "weights",
+        metavar="NAME=NUMBER",
+        multiple=True,
+        callback=_weights,
+        help="Weight of a network's latency among several. Default: 1.",
+    ),
+    click.option(
+        "--latency-target",
+        metavar="[NAME=]TIME",
+        multiple=True,
+        callback=_latencies,
+        help="Latency that suffices for a network, or for all: 5ms, bert=5ms.",
     ),
     click.option(
         "--trials",
@@ -174,7 +229,7 @@ def _with(options: tuple[Callable[[F], F], ...], function: F) -> F:
 
 
 @click.command()
-@click.argument("module")
+@click.argument("modules", metavar="MODULE...", nargs=-1, required=True)
 @_run_options
 @_remote_options
 @lowering_options
@@ -182,8 +237,8 @@ def _with(options: tuple[Callable[[F], F], ...], function: F) -> F:
 @output_options
 @common_options
 @pass_settings
-def command(settings: Settings, module: str, **choices: Any) -> None:
-    """Tune a module, starting from the records of the database.
+def command(settings: Settings, modules: tuple[str, ...], **choices: Any) -> None:
+    """Tune a module, or several networks, from the records of the database.
 
     MODULE is a TVMScript file, which is run as your own code (FILE.py, or FILE.py:NAME), a name in
     a Python module (package.module:NAME), an ONNX model (.onnx), or an exported PyTorch program
@@ -194,11 +249,16 @@ def command(settings: Settings, module: str, **choices: Any) -> None:
     A network with symbolic sizes is tuned for the numbers that --bind gives, for each combination
     where a name has several.
 
-    Each batch goes to the operator whose expected gain for the network is largest. An operator that
-    TVM cannot tune is reported, the others are tuned, and the exit code is 1. At the end the
-    network is measured with equal inputs before and after, operator by operator; "of the limit" is
-    the least time on this machine (its peak and bandwidth are measured once) as a share of the
-    time. The exit code is also 1 where outputs differ by more than rounding.
+    Several networks are tuned in one run, which minimises the sum of their latencies by --weight;
+    equal operators are one task. A network is called by its file's name, or its path where two have
+    the same name; "NAME length=128" is one of its sizes. A network whose estimated latency is
+    within its --latency-target gets no more trials, and the run ends when all are.
+
+    Each batch goes to the operator whose expected gain is largest. An operator that TVM cannot tune
+    is reported, the others are tuned, and the exit code is 1. At the end a network is measured with
+    equal inputs before and after, operator by operator; "of the limit" is the least time on this
+    machine (its peak and bandwidth are measured once) as a share of the time. The exit code is also
+    1 where outputs differ by more than rounding.
 
     Example:
       tunedb tune matmul.py
@@ -206,14 +266,15 @@ def command(settings: Settings, module: str, **choices: Any) -> None:
       tunedb tune network.onnx --minutes 10 --report live.html
       tunedb tune model.onnx --per-task 64 --op conv2d
       tunedb tune bert.onnx --bind batch=1 --bind length=128 --bind length=256
+      tunedb tune bert.onnx resnet.onnx --weight bert=2 --latency-target resnet=5ms --minutes 60
       tunedb tune conv.py --target '{"kind": "cuda", "arch": "sm_80"}' --json
       tunedb tune conv.py --layer postgresql://tuning.example/tunedb
       tunedb tune conv.py --target nvidia/jetson-orin-nano --tracker 192.168.0.2:9190 --key orin
     """
     runner = _runner(choices)
-    minutes, bind = choices["minutes"], choices["bind"]
+    minutes, names = choices["minutes"], _names(modules)
     report: Path | None = choices.pop("report")
-    page = None if report is None else LivePage(settings, report, _state)
+    page = None if report is None else LivePage(settings, report, _states)
     try:
         with _interruptible(settings) as history, _display(settings, minutes) as show:
 
@@ -223,12 +284,12 @@ def command(settings: Settings, module: str, **choices: Any) -> None:
                 if page is not None:
                     page.update(progress)
 
-            result = _tune(settings, module, runner, choices, on_progress)
+            result = _tune(settings, names, runner, choices, on_progress)
     finally:
         if page is not None:
             page.close()
-    _report(settings, module + bind_words(bind), result)
-    is_accurate = all(network.is_accurate for network in result.networks)
+    _report(settings, names, result)
+    is_accurate = all(each.run is None or each.run.is_accurate for each in result.networks)
     if not is_accurate or any(task.problem is not None for task in result.tasks):
         raise click.exceptions.Exit(1)
 
@@ -259,12 +320,12 @@ def _target(words: str | None) -> Any:
 
 def _tune(
     settings: Settings,
-    module: str,
+    modules: Mapping[str, str],
     runner: Any,
     choices: dict[str, Any],
     on_progress: Callable[[Progress], None],
 ) -> TuningResult:
-    """Load the module and tune it."""
+    """Load the modules, which have names, and tune them."""
     from ...plugins.metaschedule.module_source import load_module
     from ...plugins.metaschedule.threads import note_on_threads
     from ...plugins.metaschedule.tune.options import EVALUATOR
@@ -277,8 +338,9 @@ def _tune(
     make_folder(location)
     fields = {name: choices.pop(name) for name in ("repeat", "min_repeat_ms")}
     evaluator = EVALUATOR._replace(**{k: v for k, v in fields.items() if v is not None})
+    function = choices.pop("function")
     return tune(
-        load_module(module, function=choices.pop("function")),
+        {name: load_module(module, function=function) for name, module in modules.items()},
         _target(choices.pop("target")),
         runner=runner,
         database=location.url,
@@ -287,7 +349,6 @@ def _tune(
         warm=not choices.pop("no_warm"),
         racing=not choices.pop("no_racing"),
         finals=not choices.pop("no_finals"),
-        network=_name_of(module),
         measure_network=not choices.pop("no_latency"),
         **lowering_of(*(choices.pop(name) for name in ("layout", "no_prepack", "bind"))),
         layers=resolve_layers(settings, choices.pop("layers")),
@@ -296,10 +357,20 @@ def _tune(
     )
 
 
-def _name_of(module: str) -> str:
-    """Return the name of a network: of its file, or of its name in a Python module."""
-    path, _, name = module.rpartition(":")
-    return name if path else Path(module).stem
+def _names(modules: tuple[str, ...]) -> dict[str, str]:
+    """Return modules by name: of the file, or in a Python module; by all words if names are equal.
+
+    Raises
+    ------
+    UsageError
+        A module is given twice.
+    """
+    if repeated := [module for module in modules if modules.count(module) > 1]:
+        raise click.UsageError(f"{repeated[0]} is given twice")
+    parts = {module: module.rpartition(":") for module in modules}
+    names = {m: name if path else Path(m).stem for m, (path, _, name) in parts.items()}
+    shared = list(names.values())
+    return {m if shared.count(name) > 1 else name: m for m, name in names.items()}
 
 
 @contextmanager
@@ -315,21 +386,20 @@ def _interruptible(settings: Settings) -> Iterator[list[Progress]]:
         ) from None
 
 
-def _report(settings: Settings, module: str, result: TuningResult) -> None:
-    """Print the result of each task, the times of the network, and notes on the run."""
+def _report(settings: Settings, modules: Mapping[str, str], result: TuningResult) -> None:
+    """Print the result of each task, the times of networks, and notes on the run."""
     rows = [_row(task) for task in result.tasks]
     result.database.close()
-    networks = result.networks
+    runs = [network.run for network in result.networks if network.run is not None]
 
     def show() -> None:
         print_table(COLUMNS, rows)
-        for network in networks:
-            print_table(NETWORK, network_rows(network))
+        print_networks(runs)
 
-    columns = (*COLUMNS, *(column for column in NETWORK if column.key not in _SHARED))
+    columns = (*COLUMNS, *_NETWORK)
     unknown = dict.fromkeys(column.key for column in columns)
-    merged = [unknown | row for row in _merged(rows, networks)]
-    print_rows(settings, columns, merged, show=show)
+    operators = [row | {"task": row["operator"]} for run in runs for row in network_rows(run)]
+    print_rows(settings, columns, [unknown | row for row in (*rows, *operators)], show=show)
     costs = result.costs
     threads = "" if result.threads is None else f" on {text.threads(result.threads)}"
     settings.note(
@@ -348,11 +418,7 @@ def _report(settings: Settings, module: str, result: TuningResult) -> None:
             f"{text.count(untried, 'operator')} without a trial; "
             "give more --trials or --minutes, or run the same command again"
         )
-    for network in networks:
-        note_network(settings, network)
-        settings.note(f"Show this again: tunedb top --network {quote(network.name)}")
-    if not networks and result.latency is not None:
-        settings.note(f"Sum of the operators' times: {text.seconds(result.latency)}")
+    _note_networks(settings, result.networks)
     for note in result.notes:
         settings.note(note)
     for task in result.tasks:
@@ -369,23 +435,30 @@ def _report(settings: Settings, module: str, result: TuningResult) -> None:
     best = next((task.record for task in result.tasks if task.record is not None), None)
     if best is not None:
         settings.note(f"Show the best record: tunedb show {best.id}")
-        settings.note(f"Compile the module: tunedb apply {module} -o lib.so")
+        # One size of a network is enough for an example.
+        sizes = {each.progress.given: each.progress.sizes for each in reversed(result.networks)}
+        for number, (name, module) in enumerate(modules.items(), 1):
+            words = module + bind_words(sizes.get(name, {}))
+            library = "lib" if len(modules) == 1 else f"lib{number}"
+            settings.note(f"Compile the module: tunedb apply {words} -o {library}.so")
 
 
-def _merged(rows: list[dict[str, Any]], networks: Sequence[NetworkRun]) -> list[dict[str, Any]]:
-    """Return the rows of tasks with their times in the first network, then its and others' rows."""
-    rows = [row | {"kind": "operator"} for row in rows]
-    known = {row["task"]: row for row in rows}
-    others = []
+def _note_networks(settings: Settings, networks: Sequence[NetworkResult]) -> None:
+    """Print the latency of each network, and whether it misses its target."""
     for network in networks:
-        for row in network_rows(network):
-            name = row["operator"]
-            times = {key: value for key, value in row.items() if key not in _SHARED}
-            if name in known and "seconds" not in known[name]:
-                known[name].update(times)
-            else:
-                others.append({"task": name, "calls": row["calls"], **times})
-    return rows + others
+        progress = network.progress
+        if network.run is not None:
+            note_network(settings, network.run)
+        elif progress.latency is not None:
+            settings.note(f"{network.name}: sum of the operators {text.seconds(progress.latency)}")
+        if progress.goal.latency is not None and not progress.is_reached:
+            settings.note(
+                f"{network.name}: the estimated latency is not within its target of "
+                f"{text.seconds(progress.goal.latency)}; give more --trials or --minutes, "
+                "or run the same command again"
+            )
+    for name in dict.fromkeys(each.progress.given for each in networks if each.run):
+        settings.note(f"Show this again: tunedb top --network {quote(name)}")
 
 
 def _note_delivery(settings: Settings, delivery: Delivery) -> None:
@@ -403,6 +476,7 @@ def _note_delivery(settings: Settings, delivery: Delivery) -> None:
 def _row(task: TaskResult) -> dict[str, Any]:
     progress = task.progress
     return {
+        "kind": "task",
         "task": progress.name,
         "workload_id": task.workload_id,
         "record": None if task.record is None else task.record.id,
@@ -447,18 +521,23 @@ def _display(settings: Settings, minutes: float | None) -> Iterator[Callable[[Pr
         *(() if minutes else (MofNCompleteColumn(),)),
         *(TextColumn("{task.fields[best]}"), TimeElapsedColumn(), TimeRemainingColumn()),
     )
-    # Transient: the report takes the bar's place.
+    # Transient: the report takes the bars' place.
     with Bars(*columns, console=Console(stderr=True, highlight=False), transient=True) as bars:
-        task = bars.add_task("starting", total=None, best="")
+        lines = [bars.add_task("starting", total=None, best="")]
 
         def show(progress: Progress) -> None:
-            bars.update(
-                task,
-                description=escape(text.cut(text.clean(progress.task.name), 30)),
-                total=60 * minutes if minutes else progress.max_trials,
-                completed=min(progress.seconds, 60 * minutes) if minutes else progress.trials,
-                best=_state(progress),
-            )
+            done = min(progress.seconds, 60 * minutes) if minutes else progress.trials
+            total = 60 * minutes if minutes else progress.max_trials
+            for number, (name, state, is_done) in enumerate(_states(progress)):
+                if number == len(lines):
+                    lines.append(bars.add_task("", total=None, best=""))
+                bars.update(
+                    lines[number],
+                    description=escape(text.cut(text.clean(name), 30)),
+                    total=total,
+                    completed=total if is_done else done,
+                    best=state,
+                )
 
         yield show
 
@@ -466,21 +545,27 @@ def _display(settings: Settings, minutes: float | None) -> Iterator[Callable[[Pr
 def _note(settings: Settings, progress: Progress) -> None:
     if settings.verbosity > 0:
         done = f"{progress.trials} of {progress.max_trials} trials"
-        settings.note(f"{progress.task.name}: {done}, {_state(progress)}")
+        states = [f"{name} {state}" for name, state, _ in _states(progress)]
+        shown = "; ".join(states) if progress.networks else _forecast(progress.task)
+        settings.note(f"{progress.task.name}: {done}, {shown}")
 
 
-def _state(progress: Progress) -> str:
-    """Return the estimate of a network, and the operators that have a program; else of the task."""
-    if progress.latency is None:
-        return _forecast(progress.task)
-    faster = ""
-    if progress.untuned is not None:
-        faster = f" ({progress.untuned / progress.latency:.1f}x)"
-    tuned = sum(task.trials > 0 for task in progress.tasks)
-    return (
-        f"about {text.seconds(progress.latency)}{faster}, "
-        f"{tuned} of {text.count(len(progress.tasks), 'operator')} tuned"
-    )
+def _states(progress: Progress) -> list[tuple[str, str, bool]]:
+    """Return name and state of each network, or of the task, and whether it gets no more trials."""
+    networks = [(each.name, _state(each), each.is_reached) for each in progress.networks]
+    return networks or [(progress.task.name, _forecast(progress.task), False)]
+
+
+def _state(network: NetworkProgress) -> str:
+    """Return the estimated latency of a network, and the operators that have a program."""
+    tuned = f"{network.tuned} of {text.count(network.tasks, 'operator')} tuned"
+    if network.latency is None:
+        return tuned
+    faster = "" if network.untuned is None else f" ({network.untuned / network.latency:.1f}x)"
+    target = network.goal.latency
+    reached = f", target {text.seconds(target)}" if target is not None else ""
+    reached += " reached" if network.is_reached else ""
+    return f"about {text.seconds(network.latency)}{faster}{reached}, {tuned}"
 
 
 def _forecast(task: TaskProgress) -> str:

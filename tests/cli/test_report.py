@@ -67,17 +67,19 @@ def test_the_old_page_stays_where_a_new_one_cannot_be_written(database, run, mou
 
 
 def progress(trials, seconds, latency):
+    networks = [SimpleNamespace(name="net", latency=latency)] if latency else []
+    task = SimpleNamespace(name="matmul", best_seconds=1e-3)
     return SimpleNamespace(
-        trials=trials, max_trials=64, seconds=seconds, latency=latency,
-        task=SimpleNamespace(best_seconds=1e-3),
-    )  # fmt: skip
+        trials=trials, max_trials=64, seconds=seconds, networks=networks, task=task
+    )
 
 
 @pytest.fixture
 def live(database, monkeypatch):
     """A function that returns the page of a run on the database."""
     monkeypatch.setenv("TUNEDB_URL", str(database))
-    return lambda path: LivePage(Settings(), path, lambda progress: "about 2 ms")
+    states = [("net", "about 2 ms", False)]
+    return lambda path: LivePage(Settings(), path, lambda progress: states)
 
 
 def test_a_page_of_a_run(live, tmp_path):
@@ -85,7 +87,11 @@ def test_a_page_of_a_run(live, tmp_path):
     page = live(path)
     page.update(progress(8, 6.0, 3e-3))
     first = path.read_text()
-    assert 'http-equiv="refresh"' in first and "8 of 64 trials; about 2 ms" in first
+    assert (
+        'http-equiv="refresh"' in first
+        and "8 of 64 trials." in first
+        and "net: about 2 ms" in first
+    )
     # The next one is due seconds later: a page must not slow the run.
     page.update(progress(16, 12.0, 2e-3))
     assert path.read_text() == first

@@ -89,11 +89,13 @@ def test_keys_are_documented_data(module, fakes, run_json):
             (
                 *("task", "workload_id", "record", "best", "first", "trials", "served", "failed"),
                 *("origin", "operators", "donor", "forecast", "calls", "problem"),
-                *("kind", "untuned", "seconds", "share", "flops", "limit"),
+                *("network", "kind", "untuned", "seconds", "share", "flops", "limit"),
+                *("weight", "target"),
             )
         )
     ]
     (row,) = first
+    assert (row["kind"], row["network"]) == ("task", None)
     assert (row["task"], row["trials"], row["served"], row["failed"]) == ("matmul", 8, 0, 0)
     assert row["origin"] == "random"
     assert (row["donor"], row["operators"], row["forecast"]) == (None, [], None)
@@ -127,9 +129,10 @@ def test_every_choice_arrives(module, run, monkeypatch, tmp_path):
         *("--jobs", 3, "--work-dir", tmp_path / "logs", "--op", "conv", "--op", "dense"),
         *("--tracker", "10.0.0.1:9190", "--key", "board"),
         *("--bind", "a=1", "--bind", "b=2", "--bind", "b=3"),
+        *("--weight", "m=2.5", "--latency-target", "m=5ms"),
         code=130,
     )
-    assert [str(var.name_hint) for var in given["mod"].get_global_vars()] == ["small"]
+    assert [str(var.name_hint) for var in given["mod"]["m"].get_global_vars()] == ["small"]
     assert given["arguments"] == ("nvidia/nvidia-a100",)
     assert given["database"] == str(tmp_path / "x.db")
     expected = {
@@ -145,6 +148,8 @@ def test_every_choice_arrives(module, run, monkeypatch, tmp_path):
         "finals": False,
         "remeasure": True,
         "bind": {"a": 1, "b": [2, 3]},
+        "weights": {"m": 2.5},
+        "latency_target": {"m": pytest.approx(5e-3)},
     }
     assert {name: given[name] for name in expected} == expected
     assert (given["evaluator"].repeat, given["evaluator"].min_repeat_ms) == (5, 11)
@@ -156,7 +161,7 @@ def test_every_choice_arrives(module, run, monkeypatch, tmp_path):
     run("tune", module, code=130)
     assert given["runner"] == "local"
     assert given["arguments"] == (None,)
-    assert given["work_dir"] is given["max_trials_global"] is None
+    assert given["work_dir"] is given["max_trials_global"] is given["latency_target"] is None
     assert given["num_tuning_cores"] == "physical"
     assert (given["warm"], given["racing"], given["finals"]) == (True, True, True)
     assert (given["remeasure"], given["evaluator"]) == (False, EVALUATOR)
@@ -229,13 +234,21 @@ def test_a_network_from_a_file(fakes, run, run_json, tmp_path):
     assert runtime["kind"] == "runtime" and network["operator"] == "net"
     assert network["seconds"] > 0 and network["untuned"] > 0
     by_name = {row["operator"]: row for row in operators}
-    convolutions = [row for row in tuned if row["record"] is not None]
+    convolutions = [row for row in tuned if row["kind"] == "task"]
     assert len(convolutions) == 4
     for row in convolutions:
-        assert (row["calls"], row["seconds"]) == (1, by_name[row["task"]]["seconds"])
-        assert row["flops"] > 0 and row["limit"] > 0
-    # Operators that were not tuned, the runtime and the network follow.
-    assert [row["task"] for row in tuned[-2:]] == ["calls and allocations", "net"]
+        operator = by_name[row["task"]]
+        assert row["record"] is not None and row["calls"] == operator["calls"] == 1
+        assert operator["flops"] > 0 and operator["limit"] > 0
+    # The operators, the runtime and the network follow.
+    times = [
+        {key: row[key] for key in ("network", "kind", "seconds", "untuned", "share", "flops")}
+        for row in (*operators, runtime, network)
+    ]
+    assert [{key: row[key] for key in times[0]} for row in tuned[4:]] == times
+    assert [row["task"] for row in tuned[4:]] == [
+        row["operator"] for row in (*operators, runtime, network)
+    ]
     top = run("top", "--network").stderr
     assert re.search(r"net on 2 threads: .* untuned, .* tuned \(.*x\); sum of the operators", top)
     assert "Limit of this machine: " in top
@@ -280,6 +293,98 @@ def test_a_network_with_symbolic_sizes(fakes, run, run_json, tmp_path):
     message = run("explain", "module", "net.onnx", "--bind", "n=1", code=2).stderr
     assert "no symbolic size 'n'; there are: batch, length" in message
     assert "'batch' is not NAME=NUMBER" in run("tune", "net.onnx", "--bind", "batch", code=2).stderr
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Two networks whose classifiers are equal."""
+    for name, length in (("long", 8), ("short", 4)):
+        onnx.save(networks.symbolic(1, length), f"{name}.onnx")
+    return "long.onnx", "short.onnx"
+
+
+def test_several_networks(two, fakes, run, run_json):
+    """Each is measured, stored and printed; equal operators are one task."""
+    tuned = run_json("tune", *two, "--weight", "long=2", "--per-task", 1, *SHORT)
+    tasks = {row["task"]: row["calls"] for row in tuned if row["kind"] == "task"}
+    assert len(tasks) == 6 and tasks["softmax"] == tasks["fused_matmul1_add1"] == 2
+    totals = [row for row in tuned if row["kind"] == "network"]
+    assert [(row["network"], row["weight"], row["target"]) for row in totals] == [
+        ("long", 2.0, None),
+        ("short", 1.0, None),
+    ]
+    for network in ("long", "short"):
+        (softmax,) = (row for row in tuned if (row["network"], row["task"]) == (network, "softmax"))
+        assert softmax["calls"] == 1 and softmax["seconds"] > 0
+    # All networks of the last run, or one.
+    both = run_json("top", "--network")
+    assert [row["operator"] for row in both if row["kind"] == "network"] == ["long", "short"]
+    short = run_json("top", "--network", "short")
+    assert short == [row for row in both if row["network"] == "short"]
+    shown = run("top", "--network")
+    assert [line.split()[0] for line in shown.stdout.splitlines()].count("operator") == 2
+    assert re.search(r"^long on 2 threads: .*\nLimit .*\n(.*\n)?short on 2 threads: ", shown.stderr)
+
+
+def test_networks_within_their_targets_end_the_run(two, fakes, run, run_json):
+    targets = ("--latency-target", "long=1000s", "--latency-target", "short=2000 ms")
+    done = run("tune", *two, *targets, "--trials", 64, *SHORT)
+    assert re.search(r"^0 trials on 2 threads", done.stderr)
+    assert re.search(r"^long on 2 threads: .* tuned \(.*x, target 1000 s\); ", done.stderr, re.M)
+    assert "the estimated latency of each network is within its target" in done.stderr
+    missed = run("tune", *two, "--latency-target", "1ns", "--trials", 12, *SHORT, "-v")
+    assert (
+        "short: the estimated latency is not within its target of 1.000 ns; give more --trials or "
+        "--minutes, or run the same command again"
+    ) in missed.stderr
+    # Both networks are measured, so that their estimates are known from the first batch on.
+    state = r"about [0-9.]+ .?s \([0-9.]+x\), target 1.000 ns, \d of 4 operators tuned"
+    assert re.search(rf"^\w+: 4 of 12 trials, long {state}; short {state}$", missed.stderr, re.M)
+    for number, module in enumerate(two, 1):
+        assert f"Compile the module: tunedb apply {module} -o lib{number}.so" in missed.stderr
+    totals = [row for row in run_json("top", "--network") if row["kind"] == "network"]
+    assert [row["target"] for row in totals] == [pytest.approx(1e-9)] * 2
+
+
+def test_networks_of_one_name_are_called_by_their_paths(two, fakes, run, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / "work" / name).mkdir()
+        onnx.save(networks.symbolic(1, 4), f"{name}/model.onnx")
+    unknown = ("--weight", "model=2")
+    message = run("tune", "a/model.onnx", "b/model.onnx", *unknown, *SHORT, code=2).stderr
+    assert "no network 'model'; there are: a/model.onnx, b/model.onnx" in message
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--weight", "long"), "'long' is not NAME=NUMBER, e.g. bert=2"),
+        (("--weight", "=2"), "'=2' is not NAME=NUMBER"),
+        (("--weight", "long=0"), "long: the weight must be a positive number, not 0.0"),
+        (("--weight", "long=inf"), "long: the weight must be a positive number, not inf"),
+        (("--weight", "wide=2"), "weights: no network 'wide'; there are: long, short"),
+        (
+            ("--latency-target", "long=5"),
+            "'long=5' needs a unit (ns, us, µs, ms, s), e.g. bert=5ms",
+        ),
+        (("--latency-target", "5"), "'5' needs a unit"),
+        (("--latency-target", "long=ms"), "'long=ms' is not [NAME=]TIME"),
+        (("--latency-target", "5 minutes"), "'5 minutes' is not [NAME=]TIME"),
+        (("--latency-target", "long=0ms"), "long: the latency must be a positive number, not 0.0"),
+        (("--latency-target", "wide=5ms"), "no network 'wide'; there are: long, short"),
+        (
+            ("--latency-target", "5ms", "--latency-target", "long=2ms"),
+            "a time without a name is that of all networks",
+        ),
+        (("long.onnx",), "long.onnx is given twice"),
+        (("m.py",), "m is no Relax program: tune its functions in a run alone"),
+    ],
+)
+def test_invalid_networks_are_refused_in_one_line(two, module, fakes, run, options, words):
+    result = run("tune", *two, *options, *SHORT, code=2)
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("Error: ") and words in last
+    assert result.stdout == ""
 
 
 def test_a_function_that_kills_the_process_costs_itself(module, fakes, run, run_json, monkeypatch):

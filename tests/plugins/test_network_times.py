@@ -24,7 +24,9 @@ from tunedb.plugins.metaschedule.deploy.network_times import (
     inputs_of,
 )
 from tunedb.plugins.metaschedule.module_source import prim_funcs
-from tunedb.plugins.metaschedule.tune.network import Network, _digest
+from tunedb.plugins.metaschedule.tune.network import MeasuredNetwork, _digest, tuned_networks
+from tunedb.plugins.metaschedule.tune.tasks import Network
+from tunedb.search.scheduling import NetworkGoal
 
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})
 
@@ -57,6 +59,9 @@ def test_a_network_and_its_operators(timer):
     other = from_onnx(networks.mobile(channels=16))
     found = timer.times(compiled(other), inputs_of(other))
     assert found.deviation > found.tolerance
+    # As a network of its own, in the same process.
+    named = [timer.times(compiled(other), inputs_of(other), "a/b") for _ in range(2)]
+    assert [each.deviation for each in named] == [0.0, 0.0]
 
 
 def test_a_network_that_does_not_run_is_reported_in_one_line(timer):
@@ -103,7 +108,14 @@ def test_an_operator_keeps_the_default_program_where_that_is_faster(tmp_path):
         times = {name: FunctionTime(2, 2e-3 if name in slow else 1e-4) for name in keys}
         return Times(1.0, times, 0.0, 1e-4)
 
-    network = Network(lowered, TARGET, keys, measure, untuned, None)
+    network = MeasuredNetwork(
+        Network("mobile", mod, lowered, NetworkGoal(2.0, 5e-3)),
+        TARGET,
+        keys,
+        measure,
+        untuned,
+        None,
+    )
     convs = [task for task in tasks if "conv2d" in task.name]
     slow = [name for name, key in keys.items() if key in map(_digest, [t.mod for t in convs[:2]])]
     with Database(tmp_path / "tune.db", target=TARGET) as database:
@@ -115,9 +127,10 @@ def test_an_operator_keeps_the_default_program_where_that_is_faster(tmp_path):
                 schedule.trace, database.commit_workload(task.mod), [seconds], TARGET, None
             )
             database.commit_tuning_record(record)
-        run = network.finish(database, "mobile", 2, tasks)
+        run = network.finish(database, 2, tasks)
+        assert (run.name, run.weight, run.latency_target) == ("mobile", 2.0, 5e-3)
         assert {each.workload for each in run.slower} == {_digest(task.mod) for task in convs[:2]}
-        assert network.keep_untuned(database, run, tasks)
+        assert network.keep_untuned(database, run, tasks) == {_digest(convs[0].mod)}
         first, second = (
             database.query_tuning_record(task.mod, TARGET, "main") for task in convs[:2]
         )
@@ -128,3 +141,34 @@ def test_an_operator_keeps_the_default_program_where_that_is_faster(tmp_path):
         # The runner measured this one as faster than the default program: it stays.
         assert [float(each) for each in second.run_secs] == [1e-5]
         assert not network.keep_untuned(database, run, tasks)
+
+
+class FakeNetwork:
+    """A network of one operator, whose default program may be faster than the tuned one."""
+
+    def __init__(self, name, workload, *, changes=False, fails=False):
+        self.network = SimpleNamespace(name=name)
+        self.workloads = {"main": workload}
+        self.changes, self.fails, self.measured = changes, fails, 0
+
+    def finish(self, *_):
+        self.measured += 1
+        if self.fails:
+            raise PluginError("no device")
+        return f"{self.network.name} {self.measured}"
+
+    def keep_untuned(self, *_):
+        return set(self.workloads.values()) if self.changes else set()
+
+
+def test_networks_that_share_a_changed_operator_are_measured_again():
+    networks = [
+        FakeNetwork("first", "shared"),
+        FakeNetwork("second", "shared", changes=True),
+        FakeNetwork("third", "own"),
+        FakeNetwork("broken", "shared", fails=True),
+    ]
+    notes = []
+    runs = list(tuned_networks(networks, None, 2, [], notes))
+    assert runs == ["first 2", "second 2", "third 1"]
+    assert notes == ["broken: the tuned network is not measured: no device"]

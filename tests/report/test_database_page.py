@@ -238,11 +238,11 @@ def test_a_comparison_says_what_is_faster_slower_and_new(filled, sqlite_template
 
 
 def test_a_run_that_goes_on_loads_its_page_again(filled):
-    running = Running("8 of 64 trials", ((0.0, 3e-3), (1.0, 2e-3)))
+    running = Running(("8 of 64 trials",), {"net": [(0.0, 3e-3), (1.0, 2e-3)]})
     with Store(filled) as store:
         page = write(read(store), "x", running=running, reload_after=5)
     assert '<meta http-equiv="refresh" content="5">' in page and "8 of 64 trials" in page
-    assert [y for _, y in curve(page.replace("h3", "h4"), "Time over the run", "time")] == [3, 2]
+    assert [y for _, y in curve(page.replace("h3", "h4"), "Time over the run", "net")] == [3, 2]
     assert "refresh" not in page_of(filled)
 
 

@@ -1,17 +1,25 @@
 """Choice of the task that gets the next batch."""
 
+import math
 import random
 
 import pytest
 
 from tunedb.errors import UsageError
 from tunedb.search.forecast import Curve
-from tunedb.search.scheduling import TaskState, TuningGoal, batch_size, estimated_latency, next_task
+from tunedb.search.scheduling import (
+    NetworkGoal,
+    TaskState,
+    TuningGoal,
+    batch_size,
+    next_task,
+    total_seconds,
+)
 from tunedb.system.roofline import Roofline
 
 
-def task(weight=1.0, flop=1e9, size=1e6, **options):
-    return TaskState(weight, flop, size, **options)
+def task(*calls, flop=1e9, size=1e6, **options):
+    return TaskState(calls or (1,), flop, size, **options)
 
 
 def choose(tasks, batch=4, goal=TuningGoal(), epsilon=0.0):  # noqa: B008
@@ -36,7 +44,10 @@ def test_the_largest_task_is_first_and_each_gets_one_batch_before_any_gets_two()
 
 
 def test_weights_count():
-    assert choose([task(), task(weight=3.0), task(weight=2.0)]) == 1
+    assert choose([task(), task(3), task(2)]) == 1
+    both = TuningGoal((NetworkGoal(weight=4.0), NetworkGoal()))
+    assert both.weights([task(1, 2), task(0, 3)]) == [6.0, 3.0]
+    assert choose([task(0, 3), task(1, 0)], goal=both) == 1
 
 
 def test_operations_and_bytes_are_estimates_until_something_is_measured():
@@ -44,10 +55,20 @@ def test_operations_and_bytes_are_estimates_until_something_is_measured():
     assert roofline.seconds(1e9, 1e6) == pytest.approx(1e-2)
     assert roofline.seconds(1e3, 1e7) == pytest.approx(1e-4)
     assert roofline.seconds(1e6, 1e9) == pytest.approx(1e-1)
-    unknown = task(weight=2.0, roofline=roofline)
-    assert unknown.latency == pytest.approx(30 * 1e-2)
-    untuned = task(weight=2.0, roofline=roofline, untuned=0.1)
-    assert estimated_latency([untuned, task(best=0.05)]) == pytest.approx(0.25)
+    unknown = task(2, roofline=roofline)
+    assert unknown.latency == pytest.approx(30 * 1e-2) and unknown.seconds is None
+    untuned = task(2, roofline=roofline, untuned=0.1)
+    assert untuned.latency == untuned.seconds == 0.1
+    untuned.add([0.05], 4, 1.0)
+    assert untuned.latency == untuned.seconds == 0.05
+
+
+def test_the_latency_of_a_network_is_known_with_all_its_operators():
+    assert total_seconds([(2, 0.1), (1, 0.05)]) == pytest.approx(0.25)
+    assert total_seconds([(2, 0.1), (0, None)]) == pytest.approx(0.2)
+    assert total_seconds([(2, 0.1), (1, None)]) is None
+    assert NetworkGoal(rest=0.5).estimate([(2, 0.1)]) == pytest.approx(0.7)
+    assert NetworkGoal(rest=0.5).estimate([(2, None)]) is None
 
 
 def test_a_task_with_a_stored_program_waits_for_those_without():
@@ -103,15 +124,52 @@ def test_nothing_is_expected_beyond_the_limit_of_the_machine():
     assert task(best=limit * 1.01, known_trials=1).expected_gain(4, 0.0) <= limit * 0.0101
 
 
+def goal(*latencies):
+    return TuningGoal([NetworkGoal(latency=latency) for latency in latencies])
+
+
 def test_a_run_ends_with_its_tasks_its_latency_or_its_gains():
     done = task(best=0.5)
     done.is_finished = True
     assert choose([done]) is None
-    assert choose([task(best=0.5)], goal=TuningGoal(latency=0.6)) is None
-    assert choose([task(best=0.5)], goal=TuningGoal(latency=0.4)) == 0
+    assert choose([task(best=0.5)], goal=goal(0.5)) is None
+    assert choose([task(best=0.5)], goal=goal(0.4)) == 0
     late = task(best=0.5, known_trials=10_000)
     assert choose([late], goal=TuningGoal(least_gain=0.1)) is None
     assert choose([late], goal=TuningGoal(least_gain=1e-9)) == 0
+
+
+def test_a_network_within_its_latency_gets_no_batch():
+    # 4.1 s and 0.3 s.
+    tasks = [task(8, 0, best=0.5), task(1, 1, best=0.1), task(0, 1, best=0.2)]
+    assert goal(4.0, None).weights(tasks) == [8, 2, 1]
+    assert choose(tasks, goal=goal(4.0, None)) == 0
+    assert goal(4.2, None).weights(tasks) == [0, 1, 1]
+    assert choose(tasks, goal=goal(4.2, None)) == 2
+    assert choose(tasks, goal=goal(4.0, 0.35)) == 0
+    assert choose(tasks, goal=goal(4.2, 0.35)) is None
+
+
+def test_chance_leaves_out_a_network_within_its_latency():
+    tasks = [task(1, 0, best=9.0), task(0, 1, best=0.1)]
+    rng = random.Random(1)
+    chosen = {next_task(tasks, 4, goal(10.0, None), rng, epsilon=1.0) for _ in range(50)}
+    assert chosen == {1}
+
+
+def test_a_guess_is_no_latency_that_suffices():
+    tasks = [task(best=0.1), task(flop=1e3, size=1e3)]
+    assert tasks[1].latency < 1e-3
+    assert choose(tasks, goal=goal(0.1)) == 0
+    assert choose(tasks, goal=goal(1.0)) == 1
+    tasks[1].add([1e-3], 4, 1.0)
+    assert choose(tasks, goal=goal(1.0)) is None
+
+
+def test_time_outside_of_the_tasks_counts():
+    tasks = [task(best=0.1)]
+    networks = NetworkGoal(latency=0.5, rest=0.3), NetworkGoal(latency=0.5, rest=0.45)
+    assert [choose(tasks, goal=TuningGoal([each])) for each in networks] == [None, 0]
 
 
 def test_chance_chooses_in_proportion_to_the_latency():
@@ -135,7 +193,14 @@ def test_batches_are_as_small_as_the_time_asks_for():
     assert batch_size(528, 33, 16, seconds=6_000) == 5
 
 
-@pytest.mark.parametrize("options", [{"latency": 0.0}, {"least_gain": 1.0}, {"least_gain": -0.1}])
-def test_goals_out_of_range(options):
-    with pytest.raises(UsageError):
-        TuningGoal(**options)
+@pytest.mark.parametrize("least_gain", [1.0, -0.1])
+def test_gains_out_of_range(least_gain):
+    with pytest.raises(UsageError, match="the least gain must be from 0 to 1, not "):
+        TuningGoal(least_gain=least_gain)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
+@pytest.mark.parametrize("name", ["latency", "weight"])
+def test_goals_out_of_range(name, value):
+    with pytest.raises(UsageError, match=f"the {name} must be a positive number, not {value}"):
+        NetworkGoal(**{name: value})

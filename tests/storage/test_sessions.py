@@ -61,7 +61,7 @@ def end_of_run(number, network):
 
 
 def test_runs_of_networks_come_back_as_they_were_stored(store):
-    later = replace(NETWORK, name="later", roofline=None)
+    later = replace(NETWORK, name="later", roofline=None, weight=2.0, latency_target=5e-3)
     for number, network in ((2, later), (1, NETWORK)):
         store.sessions.add(end_of_run(number, network.as_json()))
     assert [network for _, network in store.runs.networks()] == [NETWORK, later]

@@ -95,8 +95,8 @@ class Contents:
         Measurements of the chosen tasks.
     networks : list of (Session, NetworkRun)
         The last run of each chosen network on each target.
-    calls : dict of int to int
-        Workload → calls in one run of all networks.
+    calls : dict of int to float
+        Workload → calls in one run of each network, times the network's weight in its run.
     is_whole : bool
         Whether all tasks are chosen.
     """
@@ -109,7 +109,7 @@ class Contents:
     sessions: list[Row]
     trials: Trials
     networks: list[tuple[Session, NetworkRun]]
-    calls: dict[int, int]
+    calls: dict[int, float]
     is_whole: bool
 
     def weight(self, task: Row) -> float:
@@ -167,15 +167,15 @@ def read(
     )
 
 
-def _calls(store: Store, networks: Sequence[NetworkRun]) -> dict[int, int]:
-    """Return the calls of each workload of networks, by its id."""
-    calls: dict[int, int] = {}
+def _calls(store: Store, networks: Sequence[NetworkRun]) -> dict[int, float]:
+    """Return the weighted calls of each workload of networks, by its id."""
+    calls: dict[int, float] = {}
     for network in networks:
         for operator in network.operators:
             digest = operator.workload
             id_ = None if digest is None else store.workloads.id_of(bytes.fromhex(digest))
             if id_ is not None:
-                calls[id_] = calls.get(id_, 0) + operator.calls
+                calls[id_] = calls.get(id_, 0) + network.weight * operator.calls
     return calls
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,15 +34,15 @@ class Running:
 
     Parameters
     ----------
-    state : str
+    states : sequence of str
         What it came to, in words.
-    course : tuple of (float, float)
-        Minutes since its start, and the latency of the network, or the best time of the task, in
-        seconds.
+    courses : mapping of str to sequence of (float, float)
+        Name of each network or task → minutes since the start of the run, and its latency or best
+        time in seconds.
     """
 
-    state: str
-    course: tuple[tuple[float, float], ...]
+    states: Sequence[str]
+    courses: Mapping[str, Sequence[tuple[float, float]]]
 
 
 def write(
@@ -107,22 +107,32 @@ def write(
 
 def _running(running: Running) -> Section:
     """Return the section about a run that goes on."""
-    title = "This run"
-    if len(running.course) < 2:
-        return Section(title, (running.state,))
-    minutes, times = (np.array(each) for each in zip(*running.course, strict=True))
+    title, states = "This run", tuple(running.states)
+    points = [point for course in running.courses.values() for point in course]
+    if len(points) < 2:
+        return Section(title, states)
+    minutes, times = (np.array(each) for each in zip(*points, strict=True))
     size, unit = in_unit(times)
     axes = (
         Axis.from_zero("minutes since the start", minutes),
         Axis.around(f"time ({unit})", times / size, logarithmic=True),
     )
-    marks = [Mark("step", minutes, times / size, name="time")]
+    marks, keys = [], []
+    for index, (name, course) in enumerate(running.courses.items()):
+        x, y = [at for at, _ in course], [time / size for _, time in course]
+        marks.append(Mark("step", x, y, colour=colour(index), name=cut(name, 40)))
+        keys.append(Key(cut(name, 40), colour(index)))
     name = "Time over the run"
-    caption = "Estimated latency of the network; best time of the last task without a network."
+    caption = "Estimated latency of each network, or best time of each task without a network."
     svg = chart("running", name, caption, axes, marks)
-    rows = [(float(a), seconds(float(b))) for a, b in running.course]
-    plot = Plot(name, caption, svg, Table(("minutes", "time"), rows), zoom=zoomable(axes, marks))
-    return Section(title, (running.state,), plots=([plot],))
+    rows = [
+        (cut(each, 40), float(at), seconds(float(time)))
+        for each, course in running.courses.items()
+        for at, time in course
+    ]
+    table, zoom = Table(("name", "minutes", "time"), rows), zoomable(axes, marks)
+    plot = Plot(name, caption, svg, table, keys=tuple(keys), zoom=zoom)
+    return Section(title, states, plots=([plot],))
 
 
 # ---- Overview ------------------------------------------------------------------------------------

@@ -129,14 +129,15 @@ def _latencies(contents: Contents, key: str, run: NetworkRun) -> Iterator[tuple[
     keys = [s.key for _, s in store.runs.sessions_of_run(str(run_key))] if run_key else []
     rows = [sessions[each] for each in dict.fromkeys([*keys, key]) if each in sessions]
     times: dict[int | None, float] = {}
+    calls: dict[int | None, int] = {}
     for operator in run.operators:
         if operator.workload is not None:
             id_ = store.workloads.id_of(bytes.fromhex(operator.workload))
             times[id_] = times.get(id_, 0.0) + operator.untuned
-    calls = {id_: contents.calls[id_] for id_ in times if id_ is not None}
+            calls[id_] = calls.get(id_, 0) + operator.calls
     trials = contents.trials
     chosen = np.isin(trials.session_id, [row["session_id"] for row in rows]) & trials.served
-    own = trials.where(chosen & np.isin(trials.workload_id, list(calls)))
+    own = trials.where(chosen & np.isin(trials.workload_id, [id_ for id_ in calls if id_]))
     if not len(own) or np.isnan(own.measured_at).any():
         return
     own = own.in_time()

@@ -8,7 +8,7 @@ tuning; and they come from the courses of similar searches where a database has 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
@@ -18,7 +18,7 @@ from ..errors import UsageError
 from ..system.roofline import Roofline
 from .forecast import Curve
 
-__all__ = ["TaskState", "TuningGoal", "batch_size", "next_task"]
+__all__ = ["NetworkGoal", "TaskState", "TuningGoal", "batch_size", "next_task", "total_seconds"]
 
 #: Share of the recent gain in what is expected of the next batch; Ansor's alpha.
 _RECENT = 0.2
@@ -43,13 +43,55 @@ _LEAST_BATCH = 2
 
 
 @dataclass(frozen=True, slots=True)
-class TuningGoal:
-    """Goal of a run, after section 6.1 of Ansor's paper.
+class NetworkGoal:
+    """Goal of one network of a run, after section 6.1 of Ansor's paper.
 
     Parameters
     ----------
+    weight : float
+        Weight of its latency in the sum over all networks (f1).
     latency : float or None
-        Seconds that suffice (f2): the run ends when the estimate is no longer than that.
+        Seconds that suffice (f2): a network that is as fast gets no more trials.
+    rest : float
+        Seconds of one run outside of the tasks.
+
+    Raises
+    ------
+    UsageError
+        A value is out of its range.
+    """
+
+    weight: float = 1.0
+    latency: float | None = None
+    rest: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight < inf:
+            raise UsageError(f"the weight must be a positive number, not {self.weight}")
+        if self.latency is not None and not 0 < self.latency < inf:
+            raise UsageError(f"the latency must be a positive number, not {self.latency}")
+
+    def estimate(self, tasks: Iterable[tuple[float, float | None]]) -> float | None:
+        """Return the seconds of one run from the calls of each task and the seconds of a call.
+
+        None where the time of a task is unknown.
+        """
+        total = total_seconds(tasks)
+        return None if total is None else self.rest + total
+
+    def is_reached(self, estimate: float | None) -> bool:
+        """Return whether an estimated latency suffices."""
+        return self.latency is not None and estimate is not None and estimate <= self.latency
+
+
+@dataclass(frozen=True, slots=True)
+class TuningGoal:
+    """Goal of a run.
+
+    Parameters
+    ----------
+    networks : sequence of NetworkGoal
+        Goals of its networks.
     least_gain : float
         Share of the estimated latency; the run ends where no batch is expected to gain as much.
 
@@ -59,18 +101,28 @@ class TuningGoal:
         A value is out of its range.
     """
 
-    latency: float | None = None
+    networks: Sequence[NetworkGoal] = (NetworkGoal(),)
     least_gain: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.latency is not None and not self.latency > 0:
-            raise UsageError(f"the latency must be positive, not {self.latency}")
         if not 0 <= self.least_gain < 1:
             raise UsageError(f"the least gain must be from 0 to 1, not {self.least_gain}")
 
-    def is_reached(self, tasks: Sequence[TaskState]) -> bool:
-        """Return whether the estimated latency suffices."""
-        return self.latency is not None and estimated_latency(tasks) <= self.latency
+    def weights(self, tasks: Sequence[TaskState]) -> list[float]:
+        """Return the weight of one call of each task: that of all networks that call it.
+
+        A network whose latency suffices counts only for its tasks of unknown time: a guess is no
+        evidence.
+        """
+        weights = [0.0] * len(tasks)
+        for number, network in enumerate(self.networks):
+            suffices = network.is_reached(
+                network.estimate((task.calls[number], task.latency) for task in tasks)
+            )
+            for n, task in enumerate(tasks):
+                if not suffices or task.seconds is None:
+                    weights[n] += network.weight * task.calls[number]
+        return weights
 
 
 @dataclass(slots=True)
@@ -79,8 +131,8 @@ class TaskState:
 
     Parameters
     ----------
-    weight : float
-        Times that the network calls it.
+    calls : sequence of float
+        Calls in one run of each network.
     flop, size : float
         Operations and bytes of one call.
     roofline : Roofline
@@ -97,7 +149,7 @@ class TaskState:
         Trials of earlier runs.
     """
 
-    weight: float
+    calls: Sequence[float]
     flop: float
     size: float
     roofline: Roofline = _USUAL
@@ -118,11 +170,14 @@ class TaskState:
         self._courses = [list(accumulate(curve.seconds, min)) for curve in self.curves]
 
     @property
-    def latency(self) -> float:
+    def seconds(self) -> float | None:
         """Seconds of one call of the best program; without one, of the untuned program."""
-        if self.best is not None:
-            return self.best
-        return _UNTUNED * self.limit if self.untuned is None else self.untuned
+        return self.untuned if self.best is None else self.best
+
+    @property
+    def latency(self) -> float:
+        """The same, or a guess where both are unknown."""
+        return _UNTUNED * self.limit if self.seconds is None else self.seconds
 
     @property
     def limit(self) -> float:
@@ -184,9 +239,22 @@ class TaskState:
         return float(1 - after / before)
 
 
-def estimated_latency(tasks: Sequence[TaskState]) -> float:
-    """Return the sum of the tasks' latencies by their weights, in seconds."""
-    return sum(task.weight * task.latency for task in tasks)
+def total_seconds(tasks: Iterable[tuple[float, float | None]]) -> float | None:
+    """Return the seconds of all calls of tasks, or None if one is unknown.
+
+    Parameters
+    ----------
+    tasks : iterable of (float, float or None)
+        Number of calls of each task, and seconds of a call.
+    """
+    total = 0.0
+    for calls, seconds in tasks:
+        if not calls:
+            continue
+        if seconds is None:
+            return None
+        total += calls * seconds
+    return total
 
 
 def batch_size(trials: int, tasks: int, most: int, seconds: float | None = None) -> int:
@@ -226,22 +294,24 @@ def next_task(
     int or None
         None when the run is done.
     """
-    open_tasks = [n for n, task in enumerate(tasks) if not task.is_finished]
-    if not open_tasks or goal.is_reached(tasks):
+    weights = goal.weights(tasks)
+    open_tasks = [n for n, task in enumerate(tasks) if weights[n] and not task.is_finished]
+    if not open_tasks:
         return None
     fastest: dict[str, float] = {}
     for task in tasks:
         if task.best:
             fastest[task.family] = max(fastest.get(task.family, 0.0), task.flop / task.best)
     gains = {
-        n: tasks[n].weight * tasks[n].expected_gain(batch, fastest.get(tasks[n].family, 0.0))
+        n: weights[n] * tasks[n].expected_gain(batch, fastest.get(tasks[n].family, 0.0))
         for n in open_tasks
     }
-    if max(gains.values()) < goal.least_gain * estimated_latency(tasks):
+    shares = [weight * task.latency for weight, task in zip(weights, tasks, strict=True)]
+    if max(gains.values()) < goal.least_gain * sum(shares):
         return None
     if rng.random() < epsilon:
-        shares = [tasks[n].weight * tasks[n].latency for n in open_tasks]
-        return rng.choices(open_tasks, shares)[0] if any(shares) else rng.choice(open_tasks)
+        parts = [shares[n] for n in open_tasks]
+        return rng.choices(open_tasks, parts)[0] if any(parts) else rng.choice(open_tasks)
     spent = [task.tuning_seconds / task.batches for task in tasks if task.batches]
     usual = median(spent) if spent else 1.0
 

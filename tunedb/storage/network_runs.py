@@ -69,6 +69,10 @@ class NetworkRun:
         Slowest first.
     roofline : Roofline or None
         Limits of the machine; None on GPUs.
+    weight : float
+        Weight of the network in its run.
+    latency_target : float or None
+        Seconds that sufficed in its run.
     """
 
     name: str
@@ -80,6 +84,8 @@ class NetworkRun:
     tolerance: float
     operators: tuple[OperatorTime, ...]
     roofline: Roofline | None = None
+    weight: float = 1.0
+    latency_target: float | None = None
 
     __repr__ = one_line
 

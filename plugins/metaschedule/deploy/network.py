@@ -31,6 +31,7 @@ __all__ = [
     "lower",
     "pack_weights",
     "packing_functions",
+    "symbolic_sizes",
     "without_free_layouts",
     "without_packing",
 ]
@@ -147,6 +148,17 @@ def bindings(bind: Mapping[str, int | Sequence[int]] | None) -> list[dict[str, i
     return [dict(zip(bind, chosen, strict=True)) for chosen in product(*sizes)]
 
 
+def symbolic_sizes(mod: Any) -> set[str]:
+    """Return the names of the symbolic sizes of a Relax program's parameters."""
+    return {
+        str(symbol.name)
+        for func in mod.functions.values()
+        if isinstance(func, relax.Function)
+        for param in func.params
+        for symbol in relax.analysis.tir_vars_in_type(param.ty)
+    }
+
+
 def bind_sizes(mod: Any, bind: Mapping[str, int] | None) -> Any:
     """Return a program whose symbolic sizes are replaced by numbers.
 
@@ -162,14 +174,7 @@ def bind_sizes(mod: Any, bind: Mapping[str, int] | None) -> Any:
     UsageError
         A symbolic size has no number, or a name is not that of a symbolic size.
     """
-    symbols = {
-        str(symbol.name)
-        for func in mod.functions.values()
-        if isinstance(func, relax.Function)
-        for param in func.params
-        for symbol in relax.analysis.tir_vars_in_type(param.ty)
-    }
-    bind = bind or {}
+    symbols, bind = symbolic_sizes(mod), bind or {}
     names = ", ".join(sorted(symbols)) or "none"
     if unknown := sorted(bind.keys() - symbols):
         raise UsageError(

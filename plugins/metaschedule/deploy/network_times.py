@@ -83,8 +83,8 @@ class Times:
     functions : mapping of str to FunctionTime
         Functions that are not the virtual machine's own.
     deviation, tolerance : float
-        Largest relative deviation of an output from that of the first network that the timer
-        measured (:func:`.numerics.deviation`), and the largest that is allowed.
+        Largest relative deviation of an output from that of the first executable of the network
+        (:func:`.numerics.deviation`), and the largest that is allowed.
     """
 
     latency: float
@@ -94,7 +94,7 @@ class Times:
 
 
 class NetworkTimer:
-    """Measures networks with equal random inputs, one after another, in one process.
+    """Measures networks with random inputs, one after another, in one process.
 
     Parameters
     ----------
@@ -110,6 +110,7 @@ class NetworkTimer:
         self._threads = threads.count
         self._folder = TemporaryFolder("network")
         self._numbers = count()
+        self._outputs: dict[str, Path] = {}
         self._pool = PopenPoolExecutor(max_workers=1, timeout=seconds, initializer=use_threads)
 
     def __enter__(self) -> Self:
@@ -124,7 +125,7 @@ class NetworkTimer:
         self._pool.shutdown(wait=False)
         self._folder.close()
 
-    def times(self, executable: Any, inputs: Inputs) -> Times:
+    def times(self, executable: Any, inputs: Inputs, name: str = "") -> Times:
         """Measure a network.
 
         Parameters
@@ -133,6 +134,8 @@ class NetworkTimer:
             The network, as :func:`.apply.compile` returns it.
         inputs : Inputs
             Its inputs (:func:`inputs_of`), which get equal random values each time.
+        name : str
+            Name of the network; outputs are compared among executables of one name.
 
         Raises
         ------
@@ -141,9 +144,10 @@ class NetworkTimer:
         """
         # A process that loads the same path twice gets the first library again.
         path = self._folder.path / f"network-{next(self._numbers)}.so"
+        # A name may be no file's.
+        outputs = self._outputs.setdefault(name, path.with_suffix(".npz"))
         try:
             executable.export_library(str(path))
-            outputs = self._folder.path / "outputs.npz"
             times: Times = self._call(_times, str(path), self._device, inputs, str(outputs))
             return times
         finally:

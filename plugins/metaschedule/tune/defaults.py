@@ -2,66 +2,37 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tvm
-from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RPCConfig
-from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
 
-from ....errors import PluginError, TuneDBError, UsageError
+from ....errors import PluginError, UsageError
 from ....search.forecast import Curve
+from ....search.scheduling import TuningGoal
 from ....storage.config import locate, locate_layers, make_folder
 from ....system.roofline import Roofline
 from ..cost_model.cost_model import CostModel
 from ..database.database import Database
-from ..deploy.network import Lowered, bind_sizes, lower
 from ..measure.measure_callback import MeasureCallback
 from ..measure.measured import Known
 from ..measure.racing import Race, RacingRunner
-from ..module_source import as_module, is_relax, prim_funcs
-from ..modules import modules_equal, plain
+from ..modules import plain
 from ..search.strategy import EvolutionarySearch
-from ..targets import as_target, first_line, is_cpu
+from ..targets import as_target, is_cpu
 from ..threads import runtime_threads
 from ..workers.space_probe import try_spaces
 from ..workers.warm_builder import WarmBuilder
 from .options import TuneOptions
 from .remote import rpc_runner
 from .scheduler import TaskScheduler
+from .tasks import Task
 
-__all__ = ["Task", "host_target"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Task:
-    """A function to tune.
-
-    Parameters
-    ----------
-    name : str
-        Name of the function.
-    mod : tvm.IRModule
-        Module of that function alone, normalised for the search.
-    extracted : tvm ExtractedTask or None
-        Its task in a Relax program.
-    """
-
-    name: str
-    mod: Any
-    extracted: Any = None
-
-    @property
-    def calls(self) -> int | None:
-        """Number of calls in one run of a Relax program, summed over its sizes."""
-        return None if self.extracted is None else int(self.extracted.weight)
+__all__ = ["host_target"]
 
 
 def host_target() -> Any:
@@ -157,126 +128,6 @@ def database_of(
     return opened
 
 
-def module_of(options: TuneOptions) -> Any:
-    """Return the module of a run, with its parameters as constants.
-
-    Raises
-    ------
-    PluginError
-        TVM cannot bind the parameters.
-    """
-    mod = as_module(options.mod)
-    if not (options.params and is_relax(mod)):
-        return mod
-    try:
-        return relax.transform.BindParams("main", dict(options.params))(mod)
-    except Exception as error:  # whatever the pass raises
-        raise PluginError(f"TVM cannot bind the parameters: {first_line(error)}") from error
-
-
-def tasks_of(
-    mod: Any, target: Any, options: TuneOptions, module_equality: str
-) -> tuple[list[Task], list[Lowered]]:
-    """Return the tasks of a module.
-
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        PrimFuncs, or a Relax program.
-    target : tvm.target.Target
-        Target of the run.
-    options : TuneOptions
-        Arguments of the run.
-    module_equality : str
-        Module equality under which equal operators are one task.
-
-    Returns
-    -------
-    tasks : list of Task
-        Functions to tune, in TVM's order.
-    programs : list of Lowered
-        A Relax program, lowered for each combination of sizes; empty for PrimFuncs.
-
-    Raises
-    ------
-    UsageError
-        The module has no function to tune, or a symbolic size has no number.
-    PluginError
-        TVM cannot lower a Relax program.
-    """
-    lowered: list[Lowered] = []
-    if is_relax(mod):
-        tasks, lowered = _relax_tasks(mod, target, options, module_equality)
-        if words := options.op_names:
-            names = ", ".join(sorted({task.name for task in tasks}))
-            tasks = [task for task in tasks if any(word in task.name for word in words)]
-            if not tasks:
-                raise UsageError(f"no operator has {' or '.join(words)} in its name: {names}")
-    else:
-        for lowering in options.lowerings():
-            bind_sizes(mod, lowering.bind)
-        special = options.special_space or {}
-        skipped = {name for name, space in special.items() if space is None}
-        functions = prim_funcs(mod).items()
-        tasks = [Task(name, _normalize_mod(f)) for name, f in functions if name not in skipped]
-    if not tasks:
-        raise UsageError("nothing to tune: the module has no unscheduled function")
-    return tasks, lowered
-
-
-def _relax_tasks(
-    mod: Any, target: Any, options: TuneOptions, module_equality: str
-) -> tuple[list[Task], list[Lowered]]:
-    """Return the tasks of a Relax program; :func:`compile` looks up the same functions."""
-    unique: list[tuple[Mapping[str, int], Any]] = []
-    programs = []
-    try:
-        for lowering in options.lowerings():
-            programs.append(lower(mod, target, lowering))
-            extracted = ms.relax_integration.extract_tasks(
-                programs[-1].mod, target, module_equality=module_equality
-            )
-            _add(unique, lowering.bind or {}, extracted, module_equality)
-    except TuneDBError:
-        raise
-    except Exception as error:  # whatever a pass raises
-        raise PluginError(f"TVM cannot lower this program: {first_line(error)}") from error
-    names = Counter(str(task.task_name) for _, task in unique)
-    tasks = []
-    for sizes, task in unique:
-        name = str(task.task_name)
-        if names[name] > 1:
-            name += "".join(f"_{key}{size}" for key, size in sizes.items())
-            name = re.sub(r"\W", "_", name)  # TVM names a log file after it
-        tasks.append(Task(name, task.dispatched[0], _copied(task, name, task.weight)))
-    return tasks, programs
-
-
-def _add(
-    unique: list[tuple[Mapping[str, int], Any]],
-    sizes: Mapping[str, int],
-    extracted: Sequence[Any],
-    module_equality: str,
-) -> None:
-    """Add the tasks of one combination of sizes; an equal one of another gets their calls."""
-    before = len(unique)
-    for task in extracted:
-        if task.mod.attrs.get("tirx.is_scheduled", False):
-            continue
-        for number, (other_sizes, other) in enumerate(unique[:before]):
-            if modules_equal(other.dispatched[0], task.dispatched[0], module_equality):
-                weight = other.weight + task.weight
-                unique[number] = other_sizes, _copied(other, other.task_name, weight)
-                break
-        else:
-            unique.append((sizes, task))
-
-
-def _copied(task: Any, name: str, weight: int) -> Any:
-    """Return an extracted task under another name or with another number of calls."""
-    return ms.ExtractedTask(name, task.mod, task.target, list(task.dispatched), weight)
-
-
 def runner_of(runner: Any, evaluator: EvaluatorConfig, race: Race | None = None) -> Any:
     """Return the runner of a run; with a race it is local.
 
@@ -345,6 +196,8 @@ def strategy_of(strategy: Any, database: Database, known: Known, *, warm: bool) 
 def scheduler_of(
     options: TuneOptions,
     database: Database,
+    goal: TuningGoal | None,
+    calls: Sequence[Sequence[float]] | None,
     curves: Sequence[Sequence[Curve]],
     untuned: Sequence[float | None] | None,
     roofline: Roofline | None,
@@ -356,13 +209,15 @@ def scheduler_of(
     Raises
     ------
     UsageError
-        TVM does not know the word, or one of its schedulers gets a time budget.
+        TVM does not know the word, or one of its schedulers gets a time budget or a latency target.
     """
     if options.task_scheduler == "tunedb":
         return TaskScheduler(
             database,
             minutes=options.minutes,
+            goal=goal,
             seed=options.seed,
+            calls=calls,
             curves=curves,
             untuned=untuned,
             roofline=roofline,
@@ -371,6 +226,8 @@ def scheduler_of(
         )
     if options.minutes is not None:
         raise UsageError("TVM's task schedulers count trials; minutes need the scheduler 'tunedb'")
+    if options.latency_target is not None:
+        raise UsageError("a latency target needs the task scheduler 'tunedb'")
     return _component("task_scheduler", options.task_scheduler, ms.TaskScheduler)
 
 

@@ -1,9 +1,9 @@
-"""Measurement of a tuning run's network, before and after."""
+"""Measurement of a tuning run's networks, before and after."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Self
@@ -19,27 +19,27 @@ from ....system.roofline import Roofline
 from .. import modules
 from ..database.database import Database
 from ..deploy.apply import compile_lowered
-from ..deploy.network import Lowered, bind_sizes
+from ..deploy.network import bind_sizes
 from ..deploy.network_times import FunctionTime, NetworkTimer, Times, inputs_of
 from ..module_source import prim_funcs
 from ..targets import is_cpu
-from .defaults import Task
 from .scheduler import sizes_of
+from .tasks import Network, Task
 
-__all__ = ["Network", "untuned_networks", "untuned_seconds"]
+__all__ = ["MeasuredNetwork", "tuned_networks", "untuned_networks", "untuned_seconds"]
 
 #: What TVM's ``SplitLayoutRewritePreproc`` appends to the name of a function.
 _PACKED = "_prepacked"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Network:
-    """The network of a tuning run, whose untuned times are known.
+class MeasuredNetwork:
+    """A network whose untuned times are known.
 
     Parameters
     ----------
-    lowered : Lowered
-        The network, lowered.
+    network : Network
+        The network.
     target : tvm.target.Target
         Its target.
     workloads : mapping of str to str
@@ -52,7 +52,7 @@ class Network:
         Limits of the machine; None on GPUs.
     """
 
-    lowered: Lowered
+    network: Network
     target: Any
     workloads: Mapping[str, str]
     measure: Callable[[Any], Times]
@@ -61,65 +61,43 @@ class Network:
 
     @classmethod
     def begin(
-        cls, mod: Any, lowered: Lowered, target: Any, timer: NetworkTimer, roofline: Roofline | None
+        cls, network: Network, target: Any, timer: NetworkTimer, roofline: Roofline | None
     ) -> Self:
         """Measure an untuned network.
-
-        Parameters
-        ----------
-        mod : tvm.IRModule
-            The network as the user gives it.
-        lowered : Lowered
-            The same, lowered.
-        target : tvm.target.Target
-            Its target.
-        timer : NetworkTimer
-            Measures it.
-        roofline : Roofline or None
-            Limits of this machine.
 
         Raises
         ------
         TuneDBError
             It cannot be measured; the message says why.
         """
-        inputs = inputs_of(bind_sizes(mod, lowered.lowering.bind))
+        inputs = inputs_of(bind_sizes(network.mod, network.sizes))
         if inputs is None:
             raise TuneDBError("an argument is not a tensor of known size")
-        untuned = compile_lowered(lowered, None, target)
+        untuned = compile_lowered(network.lowered, None, target)
         return cls(
-            lowered,
+            network,
             target,
             {
                 name: _digest(_normalize_mod(function))
-                for name, function in prim_funcs(lowered.mod).items()
+                for name, function in prim_funcs(network.lowered.mod).items()
             },
-            lambda executable: timer.times(executable, inputs),
-            timer.times(untuned.executable, inputs),
+            lambda executable: timer.times(executable, inputs, network.name),
+            timer.times(untuned.executable, inputs, network.name),
             roofline,
         )
-
-    def named(self, name: str) -> str:
-        """Return a name with the sizes."""
-        sizes = [f"{key}={size}" for key, size in (self.lowered.lowering.bind or {}).items()]
-        return " ".join([name, *sizes])
 
     def times_of(self, workload: str) -> list[FunctionTime]:
         """Return the untuned times of the functions of a workload."""
         functions = self.untuned.functions.items()
         return [time for name, time in functions if self._key(name) == workload]
 
-    def finish(
-        self, database: Database, name: str, threads: int | None, tasks: Sequence[Task]
-    ) -> NetworkRun:
+    def finish(self, database: Database, threads: int | None, tasks: Sequence[Task]) -> NetworkRun:
         """Compile the network with the best programs of a database and measure it.
 
         Parameters
         ----------
         database : Database
             Database of the run.
-        name : str
-            Name of the network.
         threads : int or None
             Threads of TVM's runtime.
         tasks : sequence of Task
@@ -130,9 +108,10 @@ class Network:
         TuneDBError
             It cannot be measured; the message says why.
         """
-        tuned = self.measure(compile_lowered(self.lowered, database, self.target).executable)
+        lowered, goal = self.network.lowered, self.network.goal
+        tuned = self.measure(compile_lowered(lowered, database, self.target).executable)
         return NetworkRun(
-            name=name,
+            name=self.network.name,
             target=str(self.target),
             threads=threads,
             untuned=self.untuned.latency,
@@ -141,9 +120,11 @@ class Network:
             tolerance=tuned.tolerance,
             operators=self._operators(tuned, {_digest(task.mod): task.name for task in tasks}),
             roofline=self.roofline,
+            weight=goal.weight,
+            latency_target=goal.latency,
         )
 
-    def keep_untuned(self, database: Database, run: NetworkRun, tasks: Sequence[Task]) -> bool:
+    def keep_untuned(self, database: Database, run: NetworkRun, tasks: Sequence[Task]) -> set[str]:
         """Store TVM's default program of each operator whose best program is slower in the network.
 
         Only for CPUs, where the default program is the function as it is. Its time is that in the
@@ -160,13 +141,14 @@ class Network:
 
         Returns
         -------
-        bool
-            Whether another program is the best of an operator now.
+        set of str
+            Digests of the workloads whose best program is another one now.
         """
         mods = {_digest(task.mod): task.mod for task in tasks}
-        is_changed = False
+        changed = set()
         for operator in run.slower if is_cpu(self.target) else ():
-            mod = mods.get(operator.workload or "")
+            digest = operator.workload or ""
+            mod = mods.get(digest)
             if mod is None:
                 continue
             seconds = operator.untuned / operator.calls
@@ -174,8 +156,8 @@ class Network:
             # Where the runner measured less, both times do not stand beside one another.
             if best is not None and (best.mean or 0.0) > seconds:
                 database.commit_tuning_record(_untuned_record(database, mod, seconds, self.target))
-                is_changed = True
-        return is_changed
+                changed.add(digest)
+        return changed
 
     def _operators(self, tuned: Times, names: Mapping[str, str]) -> tuple[OperatorTime, ...]:
         """Return the operators, slowest first; functions of one workload are one operator."""
@@ -185,13 +167,11 @@ class Network:
             untuned[self._key(name)] += time.seconds
         for name, time in tuned.functions.items():
             functions[self._key(name)].append((name, time))
-        operators = []
+        operators, mod = [], self.network.lowered.mod
         for key, parts in functions.items():
             name = parts[0][0].removesuffix(_PACKED)
             is_known = name in self.workloads
-            flop, size = (
-                sizes_of(_normalize_mod(self.lowered.mod[name])) if is_known else (None, None)
-            )
+            flop, size = sizes_of(_normalize_mod(mod[name])) if is_known else (None, None)
             operators.append(
                 OperatorTime(
                     name=names.get(key, name),
@@ -212,50 +192,97 @@ class Network:
 
 
 def untuned_networks(
-    mod: Any,
-    programs: Sequence[Lowered],
+    networks: Sequence[Network],
     target: Any,
     roofline: Roofline | None,
+    notes: list[str],
     stack: ExitStack,
-) -> list[Network]:
+) -> list[MeasuredNetwork]:
     """Measure untuned networks, and the machine where its limits are unknown.
 
     Parameters
     ----------
-    mod : tvm.IRModule
-        The network as the user gives it.
-    programs : sequence of Lowered
-        The same, lowered for several combinations of sizes.
+    networks : sequence of Network
+        Networks of the run.
     target : tvm.target.Target
-        Its target.
+        Their target.
     roofline : Roofline or None
         Limits of this machine, if they are known.
+    notes : list of str
+        Gets a note on each network that cannot be measured.
     stack : ExitStack
         Ends the process that measures.
-
-    Raises
-    ------
-    TuneDBError
-        They cannot be measured; the message says why.
     """
     device = tvm.runtime.device(target.get_target_device_type())
     if not device.exist:
-        raise TuneDBError(f"this machine has no device for {target.kind.name}")
-    timers = [stack.enter_context(NetworkTimer(str(device.type))) for _ in programs]
-    if roofline is None and is_cpu(target):
-        roofline = timers[0].roofline(target)
-    return [
-        Network.begin(mod, lowered, target, timer, roofline)
-        for lowered, timer in zip(programs, timers, strict=True)
-    ]
+        notes.append(
+            "the network's latency is not measured: this machine has no device for "
+            f"{target.kind.name}"
+        )
+        return []
+    timer = stack.enter_context(NetworkTimer(str(device.type)))
+    measured = []
+    for network in networks:
+        try:
+            if roofline is None and is_cpu(target):
+                roofline = timer.roofline(target)
+            measured.append(MeasuredNetwork.begin(network, target, timer, roofline))
+        except TuneDBError as error:
+            notes.append(f"{network.name}: the network's latency is not measured: {error}")
+    return measured
 
 
-def untuned_seconds(networks: Sequence[Network], task: Any) -> float | None:
+def untuned_seconds(networks: Sequence[MeasuredNetwork], task: Any) -> float | None:
     """Return the seconds of one call of a task's untuned function, or None if unknown."""
     digest = _digest(task)
     times = [time for network in networks for time in network.times_of(digest)]
     calls = sum(time.calls for time in times)
     return sum(time.seconds for time in times) / calls if calls else None
+
+
+def tuned_networks(
+    networks: Sequence[MeasuredNetwork],
+    database: Database,
+    threads: int | None,
+    tasks: Sequence[Task],
+    notes: list[str],
+) -> Iterator[NetworkRun]:
+    """Measure networks with the best programs of a database.
+
+    An operator keeps TVM's default program where that is faster in a network; networks that call
+    it are measured again.
+
+    Parameters
+    ----------
+    networks : sequence of MeasuredNetwork
+        Networks of the run.
+    database : Database
+        Database of the run.
+    threads : int or None
+        Threads of TVM's runtime.
+    tasks : sequence of Task
+        Tasks of the run.
+    notes : list of str
+        Gets a note on each network that cannot be measured.
+    """
+
+    def finish(network: MeasuredNetwork) -> NetworkRun | None:
+        try:
+            return network.finish(database, threads, tasks)
+        except TuneDBError as error:
+            notes.append(f"{network.network.name}: the tuned network is not measured: {error}")
+            return None
+
+    runs = [finish(network) for network in networks]
+    changed: set[str] = set()
+    for network, run in zip(networks, runs, strict=True):
+        if run is not None:
+            changed |= network.keep_untuned(database, run, tasks)
+    for network, run in zip(networks, runs, strict=True):
+        is_stale = run is not None and not changed.isdisjoint(network.workloads.values())
+        last = finish(network) if is_stale else run
+        if last is not None:
+            yield last
 
 
 def _untuned_record(database: Database, mod: Any, seconds: float, target: Any) -> Any:

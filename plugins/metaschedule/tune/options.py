@@ -11,7 +11,7 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, LocalRunner, RPCConf
 
 from ....errors import UsageError
 from ..database.database import Database
-from ..deploy.network import Layout, Lowering, bindings
+from ..deploy.network import Layout
 from ..measure.racing import LEAST_REPEATS, Race
 from ..threads import usable_cpus, whole_cores
 from .progress import Progress
@@ -63,7 +63,8 @@ class TuneOptions:
     finals: bool
     layout: Layout
     prepack: bool | None
-    network: str | None
+    weights: Mapping[str, float] | None
+    latency_target: float | Mapping[str, float] | None
     measure_network: bool
     bind: Mapping[str, int | Sequence[int]] | None
     layers: Sequence[str | Path] | None
@@ -93,16 +94,6 @@ class TuneOptions:
         """Return whether the best programs are measured again: with runners of this package."""
         is_ours = isinstance(self.runner, RPCConfig) or self.runner in ("local", "rpc")
         return self.finals and is_ours and self.measure_callbacks == "default"
-
-    def lowerings(self) -> list[Lowering]:
-        """Return the lowering of a Relax program for each combination of sizes.
-
-        Raises
-        ------
-        UsageError
-            As :class:`Lowering`.
-        """
-        return [Lowering(self.layout, self.prepack, sizes) for sizes in bindings(self.bind)]
 
     def search_threads(self) -> int:
         """Return the number of search threads; TVM's words count CPUs that this process may use.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm.s_tir import meta_schedule as ms
@@ -13,6 +13,7 @@ from tvm.s_tir.meta_schedule.measure_callback.measure_callback import _PyMeasure
 from ....records import Status
 from ....run_times import is_cut_short, mean_of, status_of
 from ....search.forecast import Curve, Forecast, forecast
+from ....search.scheduling import NetworkGoal
 from ..compat import register_errors
 from ..measure.measure_callback import run_secs_of
 from ..measure.measured import is_served
@@ -20,11 +21,11 @@ from ..measure.measured import is_served
 __all__ = [
     "Costs",
     "Monitor",
+    "NetworkProgress",
     "Progress",
     "ProgressCallback",
     "TaskMonitor",
     "TaskProgress",
-    "total_seconds",
 ]
 
 register_errors()
@@ -93,6 +94,54 @@ class TaskProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkProgress:
+    """Progress of one network, for one combination of its sizes.
+
+    Parameters
+    ----------
+    given : str
+        Name that the user gives.
+    sizes : mapping of str to int
+        Number of each symbolic size.
+    name : str
+        Name with the sizes.
+    goal : NetworkGoal
+        Weight, and latency that suffices.
+    latency : float or None
+        Estimated seconds of one run: the best known programs of its tasks, and what else the
+        untuned network takes if it was measured; None where the time of a task is unknown.
+    untuned : float or None
+        Measured seconds of the untuned network; None where it was not measured.
+    tasks, tuned : int
+        Number of its tasks, and of those with a trial in this run.
+    """
+
+    given: str
+    sizes: Mapping[str, int]
+    name: str
+    goal: NetworkGoal
+    latency: float | None = None
+    untuned: float | None = None
+    tasks: int = 0
+    tuned: int = 0
+
+    @property
+    def is_reached(self) -> bool:
+        """True if the estimated latency is within the target."""
+        return self.goal.is_reached(self.latency)
+
+    def updated(self, number: int, tasks: Sequence[TaskMonitor]) -> NetworkProgress:
+        """Return the progress of the network of a number after the trials of all tasks."""
+        own = [task for task in tasks if task.calls[number]]
+        return replace(
+            self,
+            latency=self.goal.estimate((task.calls[number], task.seconds) for task in own),
+            tasks=len(own),
+            tuned=sum(task.trials > 0 for task in own),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """Progress of a run after a batch.
 
@@ -110,9 +159,8 @@ class Progress:
         Wall time since the start of the run.
     costs : Costs
         The same time by activity.
-    latency, untuned : float or None
-        Seconds of all operators of a Relax program, with the best known programs and without
-        tuning; None where the time of one is unknown.
+    networks : tuple of NetworkProgress
+        All networks with their sizes; empty for PrimFuncs.
     """
 
     task: TaskProgress
@@ -121,8 +169,7 @@ class Progress:
     max_trials: int
     seconds: float
     costs: Costs
-    latency: float | None = None
-    untuned: float | None = None
+    networks: tuple[NetworkProgress, ...] = ()
 
 
 @dataclass(slots=True)
@@ -135,8 +182,8 @@ class TaskMonitor:
         Name of the task.
     curves : sequence of Curve
         Searches for similar workloads.
-    calls : int or None
-        Number of calls in one run of a Relax program.
+    calls : tuple of int
+        Number of calls in one run of each network.
     untuned : float or None
         Seconds of the untuned function.
     stored : float or None
@@ -145,7 +192,7 @@ class TaskMonitor:
 
     name: str
     curves: Sequence[Curve]
-    calls: int | None = None
+    calls: tuple[int, ...] = ()
     untuned: float | None = None
     stored: float | None = None
     trials: int = 0
@@ -199,6 +246,8 @@ class Monitor:
     ----------
     tasks : sequence of TaskMonitor
         Tasks in the order of the scheduler.
+    networks : sequence of NetworkProgress
+        Networks before the run, in the order of the calls of each task.
     trials_done : int
         Number of trials that an earlier, unfinished run has done.
     max_trials : int
@@ -219,12 +268,14 @@ class Monitor:
     def __init__(
         self,
         tasks: Sequence[TaskMonitor],
+        networks: Sequence[NetworkProgress],
         trials_done: int,
         max_trials: int,
         on_progress: Callable[[Progress], object] | None,
         began: float,
     ) -> None:
         self.tasks = tasks
+        self.networks = networks
         self.failure: Exception | None = None
         self._trials_done = trials_done
         self._max_trials = max_trials
@@ -260,8 +311,9 @@ class Monitor:
             max_trials=self._max_trials,
             seconds=seconds,
             costs=self._costs(seconds),
-            latency=total_seconds((task.calls, task.seconds) for task in self.tasks),
-            untuned=total_seconds((task.calls, task.untuned) for task in self.tasks),
+            networks=tuple(
+                network.updated(number, self.tasks) for number, network in enumerate(self.networks)
+            ),
         )
 
     def _scopes(self) -> dict[str, float]:
@@ -277,22 +329,6 @@ class Monitor:
         starting = self._starting or seconds
         searching = max(seconds - starting - sum(spent.values()), 0.0)
         return Costs(**spent, starting=starting, searching=searching)
-
-
-def total_seconds(tasks: Iterable[tuple[int | None, float | None]]) -> float | None:
-    """Return the seconds of all calls of tasks, or None if one is unknown.
-
-    Parameters
-    ----------
-    tasks : iterable of (int or None, float or None)
-        Number of calls of each task, and seconds of a call.
-    """
-    total = 0.0
-    for calls, seconds in tasks:
-        if calls is None or seconds is None:
-            return None
-        total += calls * seconds
-    return total
 
 
 class ProgressCallback(_PyMeasureCallback):

@@ -12,9 +12,9 @@ from ....results import Record
 from ....storage.network_runs import NetworkRun
 from ....system.notebook import rows_html
 from ..database.database import Database
-from .progress import Costs, TaskProgress, total_seconds
+from .progress import Costs, NetworkProgress, TaskProgress
 
-__all__ = ["TaskResult", "TuningResult"]
+__all__ = ["NetworkResult", "TaskResult", "TuningResult"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class TaskResult:
         Best record that the database serves for the task, of this run or an earlier one; None
         where it has none.
     calls : int or None
-        Number of calls in one run of the network; None outside of a Relax program.
+        Number of calls in one run of all networks; None outside of a Relax program.
     problem : str or None
         Error of TVM that ended the search of this task, in one line.
     """
@@ -77,6 +77,28 @@ class TaskResult:
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkResult:
+    """Result of one network, for one combination of its sizes.
+
+    Parameters
+    ----------
+    progress : NetworkProgress
+        Its weight and latency target, and its estimated latency after the run.
+    run : NetworkRun or None
+        Measured latency before and after the run, and time of each operator; None where it was not
+        measured.
+    """
+
+    progress: NetworkProgress
+    run: NetworkRun | None = None
+
+    @property
+    def name(self) -> str:
+        """Name with the sizes."""
+        return self.progress.name
+
+
+@dataclass(frozen=True, slots=True)
 class TuningResult:
     """Result of :func:`tune`.
 
@@ -98,9 +120,8 @@ class TuningResult:
         Wall time by activity.
     threads : int or None
         Threads of TVM's runtime that programs were measured with; None on GPUs, and where unknown.
-    networks : tuple of NetworkRun
-        Times of a Relax program as a whole, before and after, for each combination of its sizes;
-        empty where they were not measured.
+    networks : tuple of NetworkResult
+        Results of Relax programs as a whole, for each combination of sizes; empty for PrimFuncs.
     notes : tuple of str
         Notes on the program for the user, in one line each.
     delivery : Delivery or None
@@ -115,7 +136,7 @@ class TuningResult:
     seconds: float
     costs: Costs
     threads: int | None = None
-    networks: tuple[NetworkRun, ...] = ()
+    networks: tuple[NetworkResult, ...] = ()
     notes: tuple[str, ...] = ()
     delivery: Delivery | None = None
 
@@ -130,15 +151,22 @@ class TuningResult:
         ]
         title = f"{self.trials:,} trials in {self.seconds:.1f} s for {self.target}"
         names = ("task", "calls", "trials", "best (s)", "origin", "problem")
-        return rows_html(title, names, rows, len(rows))
+        return self._networks_html() + rows_html(title, names, rows, len(rows))
 
-    @property
-    def latency(self) -> float | None:
-        """Seconds of all calls of a Relax program's operators; None where a time is unknown.
-
-        The calls and allocations of the runtime itself are not included.
-        """
-        return total_seconds((task.calls, task.seconds) for task in self.tasks)
+    def _networks_html(self) -> str:
+        rows = [
+            (
+                network.name,
+                network.progress.goal.weight,
+                network.progress.goal.latency,
+                network.progress.untuned,
+                network.progress.latency,
+                None if network.run is None else network.run.latency,
+            )
+            for network in self.networks
+        ]
+        names = ("network", "weight", "target (s)", "untuned (s)", "estimated (s)", "measured (s)")
+        return rows_html("Networks", names, rows, len(rows)) if rows else ""
 
     @property
     def served(self) -> int:

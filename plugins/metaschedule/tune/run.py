@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from tvm.s_tir import meta_schedule as ms
 
 from ....errors import PluginError, TuneDBError
 from ....exchange.outbox import Outbox
-from ....storage.network_runs import NetworkRun
+from ....search.scheduling import TuningGoal, total_seconds
 from ....system.host import session_class, threads_of
 from ....system.roofline import Roofline
 from ....system.temporary import TemporaryFolder
@@ -23,19 +23,19 @@ from ..intrinsics import load_cpu_intrinsics, load_intrinsics, without_intrinsic
 from ..measure.measured import Known
 from ..measure.racing import Race
 from ..measure.reuse import ReusingBuilder, ReusingRunner
-from ..module_source import is_relax
 from ..targets import first_line, is_cpu
 from ..threads import RuntimeThreads, use_threads
 from . import defaults
 from .finals import Finals
-from .network import Network, untuned_networks, untuned_seconds
+from .network import MeasuredNetwork, tuned_networks, untuned_networks, untuned_seconds
 from .options import TuneOptions
-from .progress import Monitor, ProgressCallback, TaskMonitor, TaskProgress
+from .progress import Monitor, NetworkProgress, ProgressCallback, TaskMonitor, TaskProgress
 from .remote import describe
-from .results import TaskResult, TuningResult
+from .results import NetworkResult, TaskResult, TuningResult
 from .resume import end_run, run_key, session_of_run, store_network, trials_done
 from .scheduler import TaskScheduler, task_curves
 from .server_sync import notify_outbox, start_outbox
+from .tasks import Network, Task, modules_of, tasks_of
 from .tvm_logs import logs_in_files
 
 __all__ = ["Run"]
@@ -50,8 +50,8 @@ class Run:
 
     Parameters
     ----------
-    mod : tvm.IRModule
-        The module, with its parameters as constants.
+    mods : mapping of str to tvm.IRModule
+        Relax programs, or one module of PrimFuncs, with their parameters as constants.
     target : tvm.target.Target
         Target of the run.
     options : TuneOptions
@@ -74,25 +74,25 @@ class Run:
         Monitor of the run.
     outbox : Outbox or None
         Pushes new records to a server.
-    networks : list of Network
-        A Relax program that is measured as a whole, for each combination of its sizes.
+    measured : list of MeasuredNetwork
+        Networks that are measured as a whole.
     problems : dict of int to str
         Number of each task that TVM cannot tune → the reason.
     """
 
-    mod: Any
+    mods: Mapping[str, Any]
     target: Any
     options: TuneOptions
     database: Database
     database_stack: ExitStack
-    tasks: list[defaults.Task]
+    tasks: list[Task]
     notes: list[str]
     max_trials: int
     trials_done: int
     known: Known
     monitor: Monitor
     outbox: Outbox | None
-    networks: list[Network]
+    measured: list[MeasuredNetwork]
     problems: dict[int, str] = field(default_factory=dict)
 
     @classmethod
@@ -106,7 +106,7 @@ class Run:
         """
         began = time.perf_counter()
         threads = use_threads()
-        mod, target = defaults.module_of(options), options.target
+        mods, target = modules_of(options), options.target
         remote = defaults.remote_of(options.runner)
         if target is None and isinstance(options.database, Database):
             target = options.database.tvm_target
@@ -120,21 +120,21 @@ class Run:
         if options.server is not None:
             outbox = start_outbox(database.store, options.server, stack)
             on_progress = notify_outbox(outbox, on_progress)
-        tasks, programs = defaults.tasks_of(mod, target, options, handle.workloads.equality)
-        notes = list(dict.fromkeys(note for program in programs for note in program.notes))
+        tasks, networks = tasks_of(mods, target, options, handle.workloads.equality)
+        notes = list(dict.fromkeys(note for each in networks for note in each.lowered.notes))
         max_trials = options.trials(len(tasks))
-        trials_done = _join_run(handle, tasks, target, options, max_trials, threads, stack)
-        networks: list[Network] = []
-        if programs and options.measures_network():
-            try:
-                networks = untuned_networks(mod, programs, target, _roofline(handle), stack)
-            except TuneDBError as error:
-                notes.append(f"the network's latency is not measured: {error}")
+        trials_done = _join_run(
+            handle, tasks, networks, target, options, max_trials, threads, stack
+        )
+        measured: list[MeasuredNetwork] = []
+        if networks and options.measures_network():
+            measured = untuned_networks(networks, target, _roofline(handle), notes, stack)
         if ms.Profiler.current() is None:
             stack.enter_context(ms.Profiler())
-        monitors = [_task_monitor(handle, task, target, networks) for task in tasks]
+        monitors = [_task_monitor(handle, task, target, measured) for task in tasks]
+        before = _before(networks, measured, monitors)
         return cls(
-            mod=mod,
+            mods=mods,
             target=target,
             options=options,
             database=database,
@@ -144,9 +144,9 @@ class Run:
             max_trials=max_trials,
             trials_done=trials_done,
             known=Known(handle, remeasure=options.remeasure),
-            monitor=Monitor(monitors, trials_done, max_trials, on_progress, began),
+            monitor=Monitor(monitors, before, trials_done, max_trials, on_progress, began),
             outbox=outbox,
-            networks=networks,
+            measured=measured,
         )
 
     def tune(self, stack: ExitStack) -> None:
@@ -167,12 +167,15 @@ class Run:
             self.known.prepare(task.mod, self.target)
         model = defaults.cost_model_of(self.options.cost_model, self.database)
         race = self.options.race()
+        networks = self.monitor.networks
         scheduler = defaults.scheduler_of(
             self.options,
             self.database,
+            TuningGoal(tuple(each.goal for each in networks)) if networks else None,
+            [task.calls for task in self.tasks] if networks else None,
             [task.curves for task in self.monitor.tasks],
             [task.untuned for task in self.monitor.tasks],
-            self.networks[0].roofline if self.networks else None,
+            self.measured[0].roofline if self.measured else None,
             try_space,
             race,
         )
@@ -209,7 +212,7 @@ class Run:
         finals = Finals(self.database._handle, self.target, builder, runner)
         monitors = self.monitor.tasks
         tuned = [n for n, monitor in enumerate(monitors) if monitor.trials > monitor.served]
-        tuned.sort(key=lambda n: -(monitors[n].calls or 1) * (monitors[n].seconds or 0.0))
+        tuned.sort(key=lambda n: -self.tasks[n].weight * (monitors[n].seconds or 0.0))
         began = time.perf_counter()
         budget = _FINALS_SHARE * (began - self.monitor.began)
         for done, number in enumerate(tuned):
@@ -272,9 +275,10 @@ class Run:
             options.strategy, self.database, self.known, warm=options.warm
         )
         search = {"space": options.space, "strategy": strategy, "seed": options.seed}
-        if not is_relax(self.mod):
+        if not self.monitor.networks:
+            (mod,) = self.mods.values()
             ms.tune_tir(
-                self.mod,
+                mod,
                 self.target,
                 num_tuning_cores=options.search_threads(),
                 special_space=dict(options.special_space or {}),
@@ -282,18 +286,26 @@ class Run:
                 **arguments,
             )
             return
-        contexts, weights = ms.relax_integration.extracted_tasks_to_tune_contexts(
+        contexts, _calls = ms.relax_integration.extracted_tasks_to_tune_contexts(
             [task.extracted for task in self.tasks],
             arguments["work_dir"],
             num_threads=options.search_threads(),
             **search,
         )
+        weights = [task.weight for task in self.tasks]
         ms.tune_tasks(tasks=contexts, task_weights=weights, **arguments)
 
     def result(self) -> TuningResult:
         """Measure the tuned networks and return the result of the run."""
-        networks = self._measured_networks()
+        runs = {}
+        for run in tuned_networks(
+            self.measured, self.database, self._threads(), self.tasks, self.notes
+        ):
+            store_network(self.database._handle, run)
+            runs[run.name] = run
         progress = self.monitor.progress(0)
+        if progress.networks and all(network.is_reached for network in progress.networks):
+            self.notes.append("the estimated latency of each network is within its target")
         return TuningResult(
             database=self.database,
             target=self.target,
@@ -305,29 +317,12 @@ class Run:
             seconds=progress.seconds,
             costs=progress.costs,
             threads=self._threads(),
-            networks=networks,
+            networks=tuple(
+                NetworkResult(network, runs.get(network.name)) for network in progress.networks
+            ),
             notes=tuple(self.notes),
             delivery=None if self.outbox is None else self.outbox.close(),
         )
-
-    def _measured_networks(self) -> tuple[NetworkRun, ...]:
-        """Measure the networks with the best programs, and store their times.
-
-        An operator keeps TVM's default program where that is faster in the network.
-        """
-        runs = []
-        for network in self.networks:
-            name = network.named(self.options.network or "network")
-            try:
-                run = network.finish(self.database, name, self._threads(), self.tasks)
-                if network.keep_untuned(self.database, run, self.tasks):
-                    run = network.finish(self.database, name, self._threads(), self.tasks)
-            except TuneDBError as error:
-                self.notes.append(f"the tuned network is not measured: {error}")
-                continue
-            store_network(self.database._handle, run)
-            runs.append(run)
-        return tuple(runs)
 
     def _threads(self) -> int | None:
         """Return the threads of TVM's runtime on a CPU; None on other devices."""
@@ -338,13 +333,14 @@ class Run:
     def _task_result(self, number: int, progress: TaskProgress) -> TaskResult:
         task = self.tasks[number]
         stored = self.database._handle.stored_task(task.mod, self.target)
+        calls = sum(task.calls) or None
         return TaskResult(
-            progress, stored.workload_id, stored.best, task.calls, self.problems.get(number)
+            progress, stored.workload_id, stored.best, calls, self.problems.get(number)
         )
 
 
 def _task_monitor(
-    handle: Handle, task: defaults.Task, target: Any, networks: Sequence[Network]
+    handle: Handle, task: Task, target: Any, networks: Sequence[MeasuredNetwork]
 ) -> TaskMonitor:
     """Return the monitor of a task, with its times before the run."""
     best = handle.stored_task(task.mod, target).best
@@ -355,6 +351,25 @@ def _task_monitor(
         untuned=untuned_seconds(networks, task.mod),
         stored=None if best is None else best.mean,
     )
+
+
+def _before(
+    networks: Sequence[Network],
+    measured: Sequence[MeasuredNetwork],
+    tasks: Sequence[TaskMonitor],
+) -> list[NetworkProgress]:
+    """Return the networks before the run, with the time that no task takes where it is known."""
+    untuned = {each.network.name: each.untuned.latency for each in measured}
+    before = []
+    for number, network in enumerate(networks):
+        latency, goal = untuned.get(network.name), network.goal
+        in_tasks = total_seconds((task.calls[number], task.untuned) for task in tasks)
+        if latency is not None and in_tasks is not None:
+            goal = replace(goal, rest=max(latency - in_tasks, 0.0))
+        before.append(
+            NetworkProgress(network.given, network.sizes, network.name, goal, untuned=latency)
+        )
+    return before
 
 
 def _roofline(handle: Handle) -> Roofline | None:
@@ -370,7 +385,8 @@ def _roofline(handle: Handle) -> Roofline | None:
 
 def _join_run(
     handle: Handle,
-    tasks: Sequence[defaults.Task],
+    tasks: Sequence[Task],
+    networks: Sequence[Network],
     target: Any,
     options: TuneOptions,
     max_trials: int,
@@ -385,6 +401,7 @@ def _join_run(
         session = describe(remote, defaults.device_of(target), before)
     config = defaults.evaluator_of(options.runner, options.evaluator)
     evaluator = None if config is None else config._asdict()
+    goals = [[each.name, each.goal.weight, each.goal.latency] for each in networks]
     key = run_key(
         [(task.mod, target) for task in tasks],
         max_trials=max_trials,
@@ -395,6 +412,7 @@ def _join_run(
             "remeasure": options.remeasure,
             "threads": None if remote is not None else threads.as_json(),
             **({} if options.minutes is None else {"minutes": options.minutes}),
+            **({"goals": goals} if any(goal != [1.0, None] for _, *goal in goals) else {}),
         },
     )
     done = trials_done(handle, key)

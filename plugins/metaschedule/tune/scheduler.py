@@ -81,11 +81,14 @@ class TaskScheduler(_PyTaskScheduler):
     minutes : float, optional
         Time limit of the run; by default only the trials limit it.
     goal : TuningGoal, optional
-        Latency that suffices, or least gain of a batch.
+        Weights of networks and latencies that suffice, or least gain of a batch.
     epsilon : float
         Probability of a random choice of the next task.
     seed : int, optional
         Seed of the random choices.
+    calls : sequence of sequence of float, optional
+        Calls of each task in one run of each network of the goal; by default TVM's weights, as
+        calls of one network.
     curves : sequence of sequence of Curve, optional
         Searches for workloads that are similar to each task; by default those of the database.
     untuned : sequence of float or None, optional
@@ -128,6 +131,7 @@ class TaskScheduler(_PyTaskScheduler):
         goal: TuningGoal | None = None,
         epsilon: float = 0.05,
         seed: int | None = None,
+        calls: Sequence[Sequence[float]] | None = None,
         curves: Sequence[Sequence[Curve]] | None = None,
         untuned: Sequence[float | None] | None = None,
         roofline: Roofline | None = None,
@@ -145,6 +149,8 @@ class TaskScheduler(_PyTaskScheduler):
             raise UsageError(f"epsilon must be from 0 to 1, not {epsilon}")
         seconds = None if minutes is None else 60 * minutes
         limits = RunLimits(seconds, goal or TuningGoal(), epsilon, seed)
+        if calls is None and len(limits.goal.networks) != 1:
+            raise UsageError("a goal of several networks needs the calls of each task by each")
         self.problems: dict[int, str] = {}
         problems = self.problems
 
@@ -152,18 +158,19 @@ class TaskScheduler(_PyTaskScheduler):
         def tune(contexts: Any, weights: Any, trials: int, per_task: int, *rest: Any) -> None:
             similar = curves or [task_curves(handle, each.mod, each.target) for each in contexts]
             times = untuned or [None] * len(similar)
+            counts = calls or [(float(weight),) for weight in weights]
             budget = _Budget(int(trials))
             tasks: list[_TunedTask] = []
-            for context, weight, searches, seconds in zip(
-                contexts, weights, similar, times, strict=True
+            for context, count, searches, seconds in zip(
+                contexts, counts, similar, times, strict=True
             ):
-                state = _task_state(handle, context, float(weight), searches)
+                state = _task_state(handle, context, count, searches)
                 state.untuned = seconds
                 state.roofline = roofline or state.roofline
                 number = len(tasks)
                 begin = None if race is None else partial(race.begin, number)
                 tasks.append(_TunedTask(state, context, budget, partial(try_space, number), begin))
-            _tune(tasks, limits, problems, int(trials), int(per_task), *rest)
+            _tune(tasks, weights, limits, problems, int(trials), int(per_task), *rest)
 
         super().__init__(lambda: -1, None, tune)
 
@@ -326,6 +333,7 @@ class _Loop:
 
 def _tune(
     tasks: list[_TunedTask],
+    weights: Any,
     limits: RunLimits,
     problems: dict[int, str],
     trials: int,
@@ -344,7 +352,6 @@ def _tune(
     rng = random.Random(limits.seed)  # noqa: S311  not for security
     inner: list[Any] = []
     inner.append(_PyTaskScheduler(lambda: loop.next(inner[0], rng), None, None))
-    weights = [task.state.weight for task in tasks]
     try:
         contexts = [
             task.guarded_context(task_logger(number, len(tasks), str(task.context.task_name)))
@@ -371,7 +378,9 @@ def sizes_of(mod: Any) -> tuple[float, float]:
     return _sizes(signature_of(modules.to_workload(mod)))
 
 
-def _task_state(handle: Handle, context: Any, weight: float, curves: Sequence[Curve]) -> TaskState:
+def _task_state(
+    handle: Handle, context: Any, calls: Sequence[float], curves: Sequence[Curve]
+) -> TaskState:
     """Return the state of a task before the run, from the records of the database."""
     signature = signature_of(modules.to_workload(context.mod))
     flop, size = _sizes(signature)
@@ -379,7 +388,7 @@ def _task_state(handle: Handle, context: Any, weight: float, curves: Sequence[Cu
     targets = tuple(stored.target_ids)
     own = [Neighbour(id_, targets, 0.0, "exact") for id_ in stored.equal_ids]
     return TaskState(
-        weight,
+        calls,
         flop,
         size,
         family=str(signature.family),

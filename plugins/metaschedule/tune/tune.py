@@ -49,25 +49,28 @@ def tune(
     finals: bool = True,
     layout: Layout = "auto",
     prepack: bool | None = None,
-    network: str | None = None,
+    weights: Mapping[str, float] | None = None,
+    latency_target: float | Mapping[str, float] | None = None,
     measure_network: bool = True,
     bind: Mapping[str, int | Sequence[int]] | None = None,
     layers: Sequence[str | Path] | None = None,
     server: str | Path | None = None,
     on_progress: Callable[[Progress], object] | None = None,
 ) -> TuningResult:
-    """Tune a module, starting from the records of a database, and store the measurements.
+    """Tune a module, or several networks, and store the measurements in a database.
 
     The arguments are those of ``ms.tune_tir`` and ``ms.relax_integration.tune_relax`` with other
     defaults. Objects of TVM and its own words (``"xgb"``, ``"evolutionary"``) keep their meaning.
-    The search begins with the best programs of this workload and of similar ones. Programs that
-    this machine has measured are not measured again. A call with equal arguments continues an
+    The search begins with the best stored programs of this workload and of similar ones. Programs
+    that this machine has measured are not measured again. A call with equal arguments continues an
     interrupted run.
 
     Parameters
     ----------
-    mod : tvm.IRModule, tirx.PrimFunc or relax.Function
-        Module whose PrimFuncs are tuned, or a Relax program whose operators are.
+    mod : tvm.IRModule, tirx.PrimFunc, relax.Function, or mapping of str to one of these
+        Module whose PrimFuncs are tuned, or a Relax program whose operators are. A mapping names
+        it, for ``tunedb top --network``; several Relax programs are tuned in one run, and their
+        equal operators are one task.
     target : tvm.target.Target, dict or str, optional
         Target of the programs. By default that of a bound `database`, else this machine's
         processor, with the threads of the runtime as ``num-cores``.
@@ -106,7 +109,7 @@ def tune(
     strategy : {"tunedb", "evolutionary", "replay-trace", "replay-func"} or SearchStrategy
         ``tunedb`` is :class:`~.search_strategy.EvolutionarySearch`.
     params, op_names
-        As for ``tune_relax``.
+        As for ``tune_relax``; where `mod` is a mapping, `params` has those of each name.
     evaluator : EvaluatorConfig
         Settings of each measurement by a ``local`` or ``rpc`` runner.
     warm : bool
@@ -126,14 +129,18 @@ def tune(
         Layout of a Relax program and packing of its weights, as for :func:`compile`, which needs
         equal values: ``auto`` puts channels of ``conv2d`` last on CPUs, where the search also
         chooses the layout of weights.
-    network : str, optional
-        Name of a Relax program for ``tunedb top --network``.
+    weights : mapping of str to float, optional
+        Weight of each network in the sum of latencies that the run minimises; 1 by default. A key
+        is a name, or a name with sizes as :attr:`.results.NetworkResult.name`.
+    latency_target : float or mapping of str to float, optional
+        Seconds that suffice, for all networks or by name as in `weights`. A network whose estimated
+        latency is within its target gets no more trials; the run ends where all are.
     measure_network : bool
         Whether a Relax program is measured as a whole before and after the run, if this machine has
         its device. The untuned times guide the search.
     bind : mapping of str to int or sequence of int, optional
         Number of each symbolic size of a Relax program, e.g. ``{"batch": 1, "length": [128,
-        256]}``. Each combination is tuned; equal operators of several combinations are one task.
+        256]}``. Each combination is tuned as a network of its own.
     layers : sequence of str or Path, optional
         Databases of others that a database opened by this call reads after its own records, and
         whose programs the search may start from; without a `database`, by default those of a
@@ -149,12 +156,13 @@ def tune(
     Returns
     -------
     TuningResult
-        The database, and the best record of each task.
+        The database, the best record of each task, and the latency of each network.
 
     Raises
     ------
     UsageError
-        An argument is invalid, a symbolic size has no number, or there is nothing to tune.
+        An argument is invalid, names no network, a symbolic size has no number, or there is nothing
+        to tune.
     TargetError
         TVM does not know the target.
     PluginError
@@ -177,6 +185,10 @@ def tune(
     >>> result = tune(matmul, database="tune.db", max_trials_global=64)
     >>> result.tasks[0].seconds
     1.2e-05
+    >>> result = tune({"bert": bert, "resnet": resnet}, weights={"bert": 2.0},
+    ...               latency_target={"resnet": 5e-3})
+    >>> [(network.name, network.progress.latency) for network in result.networks]
+    [('bert', 0.012), ('resnet', 0.0049)]
     >>> with result.target, result.database:
     ...     lib = tvm.compile(relax.transform.MetaScheduleApplyDatabase()(mod))
     """

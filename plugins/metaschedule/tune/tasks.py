@@ -1,0 +1,266 @@
+"""Tasks of a tuning run: the functions of its networks, or PrimFuncs alone."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
+
+from ....errors import PluginError, TuneDBError, UsageError
+from ....search.scheduling import NetworkGoal
+from ..deploy.network import Lowered, Lowering, bind_sizes, bindings, lower, symbolic_sizes
+from ..module_source import as_module, is_relax, prim_funcs
+from ..modules import modules_equal
+from ..targets import first_line
+from .options import TuneOptions
+
+__all__ = ["Network", "Task", "modules_of", "tasks_of"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Network:
+    """A network of a run, for one combination of its sizes.
+
+    Parameters
+    ----------
+    given : str
+        Name that the user gives.
+    mod : tvm.IRModule
+        Its Relax program.
+    lowered : Lowered
+        The same, lowered.
+    goal : NetworkGoal
+        Weight, and latency that suffices.
+    operators : tuple of tvm ExtractedTask
+        TVM's tasks of its functions.
+    """
+
+    given: str
+    mod: Any
+    lowered: Lowered
+    goal: NetworkGoal
+    operators: tuple[Any, ...] = ()
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Number of each symbolic size."""
+        return self.lowered.lowering.bind or {}
+
+    @property
+    def name(self) -> str:
+        """Name with the sizes."""
+        return _label(self.given, self.sizes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """A function to tune.
+
+    Parameters
+    ----------
+    name : str
+        Name of the function.
+    mod : tvm.IRModule
+        Module of that function alone, normalised for the search.
+    extracted : tvm ExtractedTask or None
+        Its task in a Relax program.
+    calls : tuple of int
+        Number of calls in one run of each network.
+    weight : float
+        Sum over the networks of weight times calls; 1 for a PrimFunc.
+    """
+
+    name: str
+    mod: Any
+    extracted: Any = None
+    calls: tuple[int, ...] = ()
+    weight: float = 1.0
+
+
+def modules_of(options: TuneOptions) -> dict[str, Any]:
+    """Return the modules of a run by name, with their parameters as constants.
+
+    Raises
+    ------
+    UsageError
+        There is no module, one of several is no Relax program, or a name of another argument is
+        not that of a module.
+    PluginError
+        TVM cannot bind the parameters.
+    """
+    if isinstance(options.mod, Mapping):
+        mods = {name: as_module(mod) for name, mod in options.mod.items()}
+        params = options.params or {}
+        _require_names("params", params, mods)
+    else:
+        mods, params = {"network": as_module(options.mod)}, {"network": options.params}
+    if len(mods) > 1:
+        for name, mod in mods.items():
+            if not is_relax(mod):
+                raise UsageError(f"{name} is no Relax program: tune its functions in a run alone")
+    return {name: _with_params(mod, params.get(name)) for name, mod in mods.items()}
+
+
+def _with_params(mod: Any, params: Mapping[str, Any] | None) -> Any:
+    if not (params and is_relax(mod)):
+        return mod
+    try:
+        return relax.transform.BindParams("main", dict(params))(mod)
+    except Exception as error:  # whatever the pass raises
+        raise PluginError(f"TVM cannot bind the parameters: {first_line(error)}") from error
+
+
+def tasks_of(
+    mods: Mapping[str, Any], target: Any, options: TuneOptions, module_equality: str
+) -> tuple[list[Task], list[Network]]:
+    """Return the tasks of modules.
+
+    Parameters
+    ----------
+    mods : mapping of str to tvm.IRModule
+        Relax programs, or one module of PrimFuncs.
+    target : tvm.target.Target
+        Target of the run.
+    options : TuneOptions
+        Arguments of the run.
+    module_equality : str
+        Module equality under which equal operators are one task.
+
+    Returns
+    -------
+    tasks : list of Task
+        Functions to tune, in TVM's order.
+    networks : list of Network
+        The Relax programs, for each combination of sizes; empty for PrimFuncs.
+
+    Raises
+    ------
+    UsageError
+        The modules have no function to tune, a symbolic size has no number, or a weight or latency
+        target is invalid.
+    PluginError
+        TVM cannot lower a Relax program.
+    """
+    networks: list[Network] = []
+    if all(map(is_relax, mods.values())):
+        networks = list(_networks(mods, target, options, module_equality))
+        tasks = _network_tasks(networks, module_equality)
+        if words := options.op_names:
+            names = ", ".join(sorted({task.name for task in tasks}))
+            tasks = [task for task in tasks if any(word in task.name for word in words)]
+            if not tasks:
+                raise UsageError(f"no operator has {' or '.join(words)} in its name: {names}")
+    else:
+        (mod,) = mods.values()
+        tasks = _function_tasks(mod, options)
+    if not tasks:
+        raise UsageError("nothing to tune: the module has no unscheduled function")
+    return tasks, networks
+
+
+def _function_tasks(mod: Any, options: TuneOptions) -> list[Task]:
+    """Return the tasks of a module of PrimFuncs."""
+    if options.weights or options.latency_target is not None:
+        raise UsageError("weights and latency targets are for Relax programs")
+    for sizes in bindings(options.bind):
+        bind_sizes(mod, sizes)
+    special = options.special_space or {}
+    skipped = {name for name, space in special.items() if space is None}
+    functions = prim_funcs(mod).items()
+    return [Task(name, _normalize_mod(f)) for name, f in functions if name not in skipped]
+
+
+def _networks(
+    mods: Mapping[str, Any], target: Any, options: TuneOptions, module_equality: str
+) -> Iterator[Network]:
+    """Yield the networks of a run, lowered; a size is bound in each that has it."""
+    bind, symbols = options.bind or {}, {name: symbolic_sizes(mod) for name, mod in mods.items()}
+    known = set().union(*symbols.values())
+    # A single program refuses names that it does not have.
+    if len(mods) > 1 and (unknown := sorted(bind.keys() - known)):
+        names = ", ".join(sorted(known)) or "none"
+        raise UsageError(f"bind: no network has a symbolic size {unknown[0]!r}; there are: {names}")
+    chosen = [
+        (name, Lowering(options.layout, options.prepack, sizes))
+        for name, own in symbols.items()
+        for sizes in bindings({k: n for k, n in bind.items() if k in own or k not in known})
+    ]
+    goals = _goals([(name, _label(name, lowering.bind)) for name, lowering in chosen], options)
+    for (name, lowering), goal in zip(chosen, goals, strict=True):
+        try:
+            lowered = lower(mods[name], target, lowering)
+            extracted = ms.relax_integration.extract_tasks(
+                lowered.mod, target, module_equality=module_equality
+            )
+        except TuneDBError:
+            raise
+        except Exception as error:  # whatever a pass raises
+            program = "this program" if len(mods) == 1 else name
+            raise PluginError(f"TVM cannot lower {program}: {first_line(error)}") from error
+        yield Network(name, mods[name], lowered, goal, tuple(extracted))
+
+
+def _goals(networks: Sequence[tuple[str, str]], options: TuneOptions) -> list[NetworkGoal]:
+    """Return the goals of networks, which are given by name, or by name with sizes."""
+    names = dict.fromkeys(name for pair in networks for name in pair)
+    weights, targets = options.weights or {}, options.latency_target
+    if not isinstance(targets, Mapping):
+        targets = {} if targets is None else dict.fromkeys(names, targets)
+    _require_names("weights", weights, names)
+    _require_names("latency_target", targets, names)
+    goals = []
+    for name, label in networks:
+        weight = weights.get(label, weights.get(name, 1.0))
+        try:
+            goals.append(NetworkGoal(weight, targets.get(label, targets.get(name))))
+        except UsageError as error:
+            raise UsageError(f"{name}: {error}") from None
+    return goals
+
+
+def _require_names(argument: str, given: Iterable[str], names: Iterable[str]) -> None:
+    """Raise UsageError for a name that is no network's."""
+    if unknown := [name for name in given if name not in names]:
+        raise UsageError(f"{argument}: no network {unknown[0]!r}; there are: {', '.join(names)}")
+
+
+def _label(name: str, sizes: Mapping[str, int] | None) -> str:
+    """Return the name of a network with its sizes."""
+    return " ".join([name, *(f"{key}={size}" for key, size in (sizes or {}).items())])
+
+
+def _network_tasks(networks: Sequence[Network], module_equality: str) -> list[Task]:
+    """Return the tasks of networks; :func:`compile` looks up the same functions."""
+    operators: list[tuple[Network, Any, list[int]]] = []
+    for number, network in enumerate(networks):
+        before = list(operators)
+        for extracted in network.operators:
+            if extracted.mod.attrs.get("tirx.is_scheduled", False):
+                continue
+            mod = extracted.dispatched[0]
+            for operator in before:
+                if modules_equal(operator[1].dispatched[0], mod, module_equality):
+                    break
+            else:
+                operators.append(operator := (network, extracted, [0] * len(networks)))
+            operator[2][number] += int(extracted.weight)
+    names = Counter(str(extracted.task_name) for _, extracted, _ in operators)
+    several = len({network.given for network in networks}) > 1
+    tasks = []
+    for network, extracted, calls in operators:
+        name = str(extracted.task_name)
+        if names[name] > 1:
+            name += f"_{network.given}" if several else ""
+            name += "".join(f"_{key}{size}" for key, size in network.sizes.items())
+            name = re.sub(r"\W", "_", name)  # TVM names a log file after it
+        mod, weights = extracted.dispatched[0], [network.goal.weight for network in networks]
+        renamed = ms.ExtractedTask(name, extracted.mod, extracted.target, [mod], sum(calls))
+        weight = sum(w * n for w, n in zip(weights, calls, strict=True))
+        tasks.append(Task(name, mod, renamed, tuple(calls), weight))
+    return tasks
