@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import tvm
 import tvm_ffi
+from tvm.tirx import PrimFunc, SeqStmt
 
 from ...identity import canonical_json, digest
 from ...programs.metaschedule.upgrade import is_current_graph
@@ -18,6 +19,9 @@ EQUALITIES = ("structural", "ignore-tensor", "anchor-block")
 
 #: Scheme of the name that modules with equal TVMScript share in every release.
 SCRIPT = "script"
+
+#: Attributes of statements that are statements.
+_PARTS = ("body", "block", "init", "then_case", "else_case")
 
 _find_anchor = tvm_ffi.get_global_func("s_tir.analysis.find_anchor_sblock")
 
@@ -41,6 +45,36 @@ def llvm_version() -> str | None:
 def release_of(version: str) -> str:
     """Return the first three numbers of a version: ``0.27.0`` of ``0.27.0.post1``."""
     return ".".join(version.split("+", maxsplit=1)[0].split(".")[:3])
+
+
+def shield(mod: Any) -> list[Any]:
+    """Return references that keep schedules of a module from changing the module itself.
+
+    TVM 0.27 copies a statement of a module before it changes it, unless only one reference to it
+    exists. After a schedule has annotated the root block, it does not see that the module shares
+    the statements of a sequence, and a split of a loop among them changes the caller's module.
+    Statements with a second reference are copied always.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Module of PrimFuncs; other functions are left out.
+
+    Returns
+    -------
+    list of tvm Stmt
+        Statements of all sequences; to be kept while the module is scheduled.
+    """
+    held: list[Any] = []
+    waiting = [func.body for func in mod.functions.values() if isinstance(func, PrimFunc)]
+    while waiting:
+        statement = waiting.pop()
+        parts = [getattr(statement, name, None) for name in _PARTS]
+        waiting += [part for part in parts if part is not None]
+        if isinstance(statement, SeqStmt):
+            held.extend(statement.seq)
+            waiting.extend(statement.seq)
+    return held
 
 
 def structural_hash(mod: Any, equality: str) -> int:

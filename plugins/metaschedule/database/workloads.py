@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -54,6 +54,10 @@ class StoredWorkload:
     workload: Any
     alias: Alias
     is_exact: bool = True
+    _shield: list[Any] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_shield", modules.shield(self.workload.mod))
 
 
 class WorkloadTable:

@@ -1,0 +1,50 @@
+"""Modules stay as they are while schedules of them are made."""
+
+import tvm
+import tvm_ffi
+from tvm import te
+from tvm.s_tir import Schedule
+
+from tunedb.plugins.metaschedule import Database
+from tunedb.plugins.metaschedule.modules import shield
+
+
+def mean():
+    """Return two blocks, the first of which reduces."""
+    a = te.placeholder((16, 64), name="a")
+    k = te.reduce_axis((0, 64), name="k")
+    total = te.compute((16,), lambda i: te.sum(a[i, k], axis=k), name="total")
+    mean_ = te.compute((16,), lambda i: total[i] / 64.0, name="mean")
+    return tvm.IRModule({"main": te.create_prim_func([a, mean_])})
+
+
+def is_changed_by_a_schedule(mod):
+    before = tvm_ffi.structural_hash(mod)
+    schedule = Schedule(mod)
+    schedule.annotate(schedule.get_sblock("root"), "meta_schedule.parallel", 32)
+    schedule.split(schedule.get_loops(schedule.get_sblock("total"))[1], [16, 4])
+    assert tvm_ffi.structural_hash(schedule.mod) != before
+    return tvm_ffi.structural_hash(mod) != before
+
+
+def test_a_shielded_module_stays():
+    mod = mean()
+    held = shield(mod)
+    assert len(held) == 2
+    assert not is_changed_by_a_schedule(mod)
+    # A TVM that shares statements rightly needs no shield.
+    del held
+    assert is_changed_by_a_schedule(mod)
+
+
+def test_a_module_of_a_database_stays():
+    mod = mean()
+    with Database(":memory:", target="llvm") as database:
+        database.commit_workload(mod)
+        assert not is_changed_by_a_schedule(mod)
+
+
+def test_functions_of_relax_have_no_statements():
+    mod = mean()
+    mod["relax"] = tvm.relax.Function([], tvm.relax.Tuple([]), is_pure=True)
+    assert len(shield(mod)) == 2
