@@ -19,10 +19,11 @@ from ..network import network_rows, note_network, print_networks
 from ..options import Settings, common_options, pass_settings
 from ..output import Column, output_options, print_rows, print_table
 from ..report.page import LivePage
+from .progress import states, tuning_progress
 
 if TYPE_CHECKING:
     from ...exchange.outbox import Delivery
-    from ...plugins.metaschedule.tune.progress import NetworkProgress, Progress, TaskProgress
+    from ...plugins.metaschedule.tune.progress import Progress
     from ...plugins.metaschedule.tune.results import NetworkResult, TaskResult, TuningResult
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -274,7 +275,7 @@ def command(settings: Settings, modules: tuple[str, ...], **choices: Any) -> Non
     runner = _runner(choices)
     minutes, names = choices["minutes"], _names(modules)
     report: Path | None = choices.pop("report")
-    page = None if report is None else LivePage(settings, report, _states)
+    page = None if report is None else LivePage(settings, report, states)
     try:
         with _interruptible(settings) as history, _display(settings, minutes) as show:
 
@@ -494,88 +495,22 @@ def _row(task: TaskResult) -> dict[str, Any]:
     }
 
 
-# ---------------------------------------------------------------------- progress
-
-
 @contextmanager
 def _display(settings: Settings, minutes: float | None) -> Iterator[Callable[[Progress], None]]:
-    """Yield a callback that shows progress: a bar on a terminal, else with -v a line per batch."""
+    """Yield a callback that shows progress: bars on a terminal, else with -v a line per batch."""
     import sys
 
     if settings.quiet or not sys.stderr.isatty():
         yield lambda progress: _note(settings, progress)
         return
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import Progress as Bars
-
-    columns = (
-        *(TextColumn("{task.description}"), BarColumn(None)),
-        *(() if minutes else (MofNCompleteColumn(),)),
-        *(TextColumn("{task.fields[best]}"), TimeElapsedColumn(), TimeRemainingColumn()),
-    )
-    # Transient: the report takes the bars' place.
-    with Bars(*columns, console=Console(stderr=True, highlight=False), transient=True) as bars:
-        lines = [bars.add_task("starting", total=None, best="")]
-
-        def show(progress: Progress) -> None:
-            done = min(progress.seconds, 60 * minutes) if minutes else progress.trials
-            total = 60 * minutes if minutes else progress.max_trials
-            for number, (name, state, is_done) in enumerate(_states(progress)):
-                if number == len(lines):
-                    lines.append(bars.add_task("", total=None, best=""))
-                bars.update(
-                    lines[number],
-                    description=escape(text.cut(text.clean(name), 30)),
-                    total=total,
-                    completed=total if is_done else done,
-                    best=state,
-                )
-
+    with tuning_progress(minutes=minutes, stderr=True) as show:
         yield show
 
 
 def _note(settings: Settings, progress: Progress) -> None:
     if settings.verbosity > 0:
         done = f"{progress.trials} of {progress.max_trials} trials"
-        states = [f"{name} {state}" for name, state, _ in _states(progress)]
-        shown = "; ".join(states) if progress.networks else _forecast(progress.task)
-        settings.note(f"{progress.task.name}: {done}, {shown}")
-
-
-def _states(progress: Progress) -> list[tuple[str, str, bool]]:
-    """Return name and state of each network, or of the task, and whether it gets no more trials."""
-    networks = [(each.name, _state(each), each.is_reached) for each in progress.networks]
-    return networks or [(progress.task.name, _forecast(progress.task), False)]
-
-
-def _state(network: NetworkProgress) -> str:
-    """Return the estimated latency of a network, and the operators that have a program."""
-    tuned = f"{network.tuned} of {text.count(network.tasks, 'operator')} tuned"
-    if network.latency is None:
-        return tuned
-    faster = "" if network.untuned is None else f" ({network.untuned / network.latency:.1f}x)"
-    target = network.goal.latency
-    reached = f", target {text.seconds(target)}" if target is not None else ""
-    reached += " reached" if network.is_reached else ""
-    return f"about {text.seconds(network.latency)}{faster}{reached}, {tuned}"
-
-
-def _forecast(task: TaskProgress) -> str:
-    """Return a task's best time, and the trials at which it should reach 95 % of the best."""
-    best = (
-        "no working program yet"
-        if task.best_seconds is None
-        else f"best {text.seconds(task.best_seconds)}"
-    )
-    if task.forecast is None:
-        return best
-    bound = "more than " if task.forecast.is_bound else ""
-    return f"{best}, 95 % of the expected best at {bound}{task.forecast.trials} trials"
+        found = [
+            f"{name} {state}" if progress.networks else state for name, state, _ in states(progress)
+        ]
+        settings.note(f"{progress.task.name}: {done}, {'; '.join(found)}")
