@@ -178,3 +178,21 @@ def test_figures_of_the_readme_are_those_of_the_benchmarks():
             all(any(is_rounded(w, n) for cell in row for n in cell) for w in wanted)
             for row in known
         ), name
+
+
+@pytest.mark.stress
+def test_the_notebook_runs(tmp_path, monkeypatch):
+    import nbformat
+    from nbclient import NotebookClient
+
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    notebook = nbformat.read(ROOT / "docs" / "tour.ipynb", as_version=4)
+    assert all(not cell.get("outputs") for cell in notebook.cells)
+    NotebookClient(notebook, timeout=1200, kernel_name="python3").execute()
+    shown = [
+        "".join(str(part.get("text") or part.get("data")) for part in cell.outputs)
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+    ]
+    assert "<table" in shown[3] and "Record(" in shown[4]
+    assert "cold: " in shown[9] and "warm: " in shown[9]
