@@ -39,19 +39,27 @@ def is_of_final(m: Any) -> Any:
     return _starts_with(m.extra, schema.FINAL)
 
 
-def superseded_ids(workload_id: Any = None, target_id: Any = None) -> Select[Any]:
+def superseded_ids(
+    workload_id: Any = None, target_id: Any = None, *, is_portable: bool = False
+) -> Select[Any]:
     """Return the query of the ids of superseded records.
 
     Parameters
     ----------
     workload_id, target_id : parameter or column
         Only records of this workload and target; otherwise of all.
+    is_portable : bool
+        Only finals of the record's own source, whether they are served or not: trust and
+        retractions of this database do not count, so that all databases agree.
     """
     final, earlier = schema.measurement.alias(), schema.measurement.alias()
     session, other = schema.session.alias(), schema.session.alias()
     own = select(schema.source.c.id).where(
         schema.source.c.trust >= literal_column(str(int(Trust.OWN)))
     )
+    counts = [final.c.source_id == earlier.c.source_id, final.c.status == literal_column("0")]
+    if not is_portable:
+        counts = [or_(counts[0], final.c.source_id.in_(own)), final.c.served == literal_column("1")]
     query = (
         select(earlier.c.id)
         .select_from(
@@ -61,9 +69,8 @@ def superseded_ids(workload_id: Any = None, target_id: Any = None) -> Select[Any
         )
         .where(
             _starts_with(final.c.extra, schema.LOST),
-            final.c.served == literal_column("1"),
+            *counts,
             earlier.c.measured_at < final.c.measured_at,
-            or_(final.c.source_id == earlier.c.source_id, final.c.source_id.in_(own)),
             or_(
                 session.c.id == other.c.id,
                 _IsSameClass(session.c.fingerprint, other.c.fingerprint),
@@ -79,7 +86,7 @@ def superseded_ids(workload_id: Any = None, target_id: Any = None) -> Select[Any
 
 def _starts_with(column: Any, start: str) -> Any:
     """Return the condition that a text starts so, as :data:`schema.LOST_INDEX` states it."""
-    size = literal_column(str(len(start)))
+    size: Any = literal_column(str(len(start)))
     return func.substr(column, literal_column("1"), size) == literal_column(f"'{start}'")
 
 
