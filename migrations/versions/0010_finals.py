@@ -44,7 +44,7 @@ _SAME_CLASS = {
 
 def _ranks(record: str, dialect: str) -> str:
     """Return the condition that a record is not superseded."""
-    return f"""{record}.id NOT IN (
+    return f"""(NOT EXISTS (SELECT 1 FROM measurement WHERE {_LOST}) OR {record}.id NOT IN (
         SELECT r.id
         FROM measurement AS f
         JOIN measurement AS r ON r.program_id = f.program_id
@@ -55,7 +55,7 @@ def _ranks(record: str, dialect: str) -> str:
             AND (f.source_id = r.source_id
                 OR f.source_id IN (SELECT id FROM source WHERE trust >= 2))
             AND (d.id = e.id OR {_SAME_CLASS[dialect]})
-    )"""
+    ))"""
 
 
 def views(dialect: str) -> dict[str, str]:

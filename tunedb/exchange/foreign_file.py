@@ -86,7 +86,7 @@ DEFINITIONS: dict[str, tuple[tuple[str, str | None], ...]] = {
     "target": (("0001", "102da0920d92d562722617df9ee0c094"),),
     "v_best": (
         ("0009", "ce66eb197b57c79232805da325d81d80"),
-        ("0010", "35a3235d34b4934b37983d3739bb547c"),
+        ("0010", "4ea6c8e128032a199b96b0d39873d244"),
     ),
     "v_failures": (("0009", "ab96ea818ca27508916adaeeabbe5bd2"),),
     "v_launches": (("0009", "a0ca66c8557fb26db671e5eeea4f8a4a"),),
@@ -94,7 +94,7 @@ DEFINITIONS: dict[str, tuple[tuple[str, str | None], ...]] = {
     "v_sessions": (("0009", "affa311583e0c25e7391239c007f8bc8"),),
     "v_tasks": (
         ("0009", "abb038f723d582e065a4c46abdb611fb"),
-        ("0010", "d6ca40a454b808e1f2359293348fbbcd"),
+        ("0010", "7d518b37288423bfa49a9377ed7d8568"),
     ),
     "watermark": (
         ("0004", "8bfbe3ed08db0489c78d54e4abeb83c3"),

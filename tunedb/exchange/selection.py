@@ -19,12 +19,11 @@ from ..errors import StorageError
 from ..identity import DIGEST_BYTES
 from ..records import LOOSE, Status
 from ..run_times import mean_of
-from ..storage import schema
+from ..storage import schema, superseded
 from ..storage.columns import AT, Form, names_of
 from ..storage.engine import converted_errors
 from ..storage.exchange_types import COLUMNS, Chunk, Selection
 from ..storage.lookup import Kind, Matcher, target_labels
-from ..storage.superseded import superseded_ids
 from .verify import DigestedRow, MeasurementVerifier, SharedRows
 
 if TYPE_CHECKING:
@@ -203,7 +202,7 @@ def chosen_ids(
         if selection.best is None:
             return _all(fetch, conditions)
         if has_finals:
-            conditions.append(_m.id.not_in(superseded_ids(is_portable=True)))
+            conditions.append(superseded.is_ranked(_m, is_portable=True))
         ranks = Ranks()
         _fill(fetch, conditions, ranks)
     except (TypeError, ValueError, OverflowError) as error:
@@ -373,8 +372,8 @@ _INSERT = {
     for table, columns in _DECIDING.items()
 }
 _values_of = itemgetter(
-    *(AT[name] for name in ("id", "workload", "target", "source", "measured_at", "status")),
-    AT["session"],
+    *(AT[name] for name in ("id", "workload", "target", "source")),
+    *(AT[name] for name in ("measured_at", "status", "session")),
 )
 
 

@@ -23,7 +23,7 @@ from .database import Database
 from .loader import Loader
 from .names import Names
 from .retractions import is_retracted
-from .superseded import is_of_final, superseded_ids
+from .superseded import is_of_final, is_ranked
 from .workloads import Neighbour
 
 _m, _p, _w = schema.measurement.c, schema.program.c, schema.workload.c
@@ -130,7 +130,7 @@ class Answers:
                 _m.workload_id.in_(workload_ids),
                 _m.target_id.in_(target_ids),
                 _m.served == 1,
-                _m.id.not_in(superseded_ids()),
+                is_ranked(_m),
             )
             .order_by(_m.mean, _m.id)
         )

@@ -21,7 +21,7 @@ from .database import Database
 from .loader import Loader
 from .retractions import is_retracted
 from .statements import any_foreign_feature
-from .superseded import superseded_ids
+from .superseded import is_ranked
 
 if TYPE_CHECKING:
     from ..features.base import NamedSet
@@ -150,7 +150,7 @@ class Programs:
                 *chosen,
                 _m.served == literal_column("1"),
                 _m.id.between(after + 1, newest),
-                _m.id.not_in(superseded_ids()),
+                is_ranked(_m),
             )
         )
         # Starts from the failures, which are few.

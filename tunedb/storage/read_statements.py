@@ -13,7 +13,7 @@ from .columns import Form
 from .engine import Prepared
 from .retractions import is_retracted
 from .statements import this_measurement
-from .superseded import superseded_ids
+from .superseded import is_ranked
 
 _m, _p, _f = schema.measurement.c, schema.program.c, schema.failure.c
 
@@ -29,7 +29,7 @@ top_k = Prepared(
         _m.workload_id == parameter("workload"),
         _m.target_id == parameter("target"),
         _m.served == literal_column("1"),
-        _m.id.not_in(superseded_ids(parameter("workload"), parameter("target"))),
+        is_ranked(_m, parameter("workload"), parameter("target")),
     )
     .order_by(_m.mean, _m.id)
     .limit(parameter("k"))

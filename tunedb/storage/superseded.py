@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Boolean, Select, func, literal_column, or_, select
+from sqlalchemy import Boolean, ColumnElement, Select, func, literal_column, or_, select
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -37,6 +37,26 @@ def extra_of_final(extra: bytes | None, *, won: bool) -> bytes:
 def is_of_final(m: Any) -> Any:
     """Return the condition that a measurement with an ``extra`` is of a final."""
     return _starts_with(m.extra, schema.FINAL)
+
+
+def is_ranked(
+    m: Any, workload_id: Any = None, target_id: Any = None, *, is_portable: bool = False
+) -> ColumnElement[bool]:
+    """Return the condition that a measurement is not superseded.
+
+    Few tasks have lost finals; the others need one lookup for the whole statement. The parameters
+    besides the measurement are those of :func:`superseded_ids`.
+    """
+    final = schema.measurement.alias()
+    is_any = (
+        select(literal_column("1"))
+        .select_from(final)
+        .where(_starts_with(final.c.extra, schema.LOST), *_is_of(final.c, workload_id, target_id))
+        .exists()
+    )
+    return or_(
+        ~is_any, m.id.not_in(superseded_ids(workload_id, target_id, is_portable=is_portable))
+    )
 
 
 def superseded_ids(
@@ -77,11 +97,13 @@ def superseded_ids(
             ),
         )
     )
-    if workload_id is not None:
-        query = query.where(final.c.workload_id == workload_id)
-    if target_id is not None:
-        query = query.where(final.c.target_id == target_id)
-    return query
+    return query.where(*_is_of(final.c, workload_id, target_id))
+
+
+def _is_of(m: Any, workload_id: Any, target_id: Any) -> list[Any]:
+    """Return the conditions that a measurement is of a workload and a target, if given."""
+    pairs = ((m.workload_id, workload_id), (m.target_id, target_id))
+    return [column == value for column, value in pairs if value is not None]
 
 
 def _starts_with(column: Any, start: str) -> Any:

@@ -32,7 +32,7 @@ from .names import Names
 from .programs import among
 from .retry import retried
 from .rows import Rows
-from .superseded import superseded_ids
+from .superseded import is_ranked
 
 _m, _w, _t = schema.measurement.c, schema.workload.c, schema.target.c
 
@@ -178,12 +178,11 @@ class Workloads:
 
     def _summaries(self, ids: Sequence[int] | None) -> list[WorkloadSummary]:
         """Return the summaries of these workloads, or of all."""
-        ranks = _m.id.not_in(superseded_ids())
         stats = select(
             _m.workload_id,
             func.count().label("records"),
             func.sum(case((_m.status == int(Status.FAILED), 1), else_=0)).label("failed"),
-            func.min(case((and_(_m.served == 1, ranks), _m.mean))).label("best"),
+            func.min(case((and_(_m.served == 1, is_ranked(_m)), _m.mean))).label("best"),
             func.count(_m.target_id.distinct()).label("targets"),
         ).group_by(_m.workload_id)
         if ids is not None:
