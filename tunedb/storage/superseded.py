@@ -29,7 +29,10 @@ from . import schema
 
 
 def extra_of_final(extra: bytes | None, *, won: bool) -> bytes:
-    """Return a measurement's ``extra`` with the outcome of its final."""
+    """Return a measurement's ``extra`` with the outcome of its final.
+
+    The outcome comes first (:data:`schema.FINAL`): no key of a tuning run sorts before it.
+    """
     outcome = {"final": "won" if won else "lost"}
     return identity.canonical_json({**parse_json(extra or b"{}"), **outcome})
 
@@ -44,8 +47,8 @@ def is_ranked(
 ) -> ColumnElement[bool]:
     """Return the condition that a measurement is not superseded.
 
-    Few tasks have lost finals; the others need one lookup for the whole statement. The parameters
-    besides the measurement are those of :func:`superseded_ids`.
+    A statement about a task without lost finals needs one more lookup. The parameters besides the
+    measurement are those of :func:`superseded_ids`.
     """
     final = schema.measurement.alias()
     is_any = (
