@@ -55,6 +55,7 @@ settings.load_profile("tunedb")
 CONFORMANCE = {
     *("test_store.py", "test_query.py", "test_merge.py", "test_migrations.py", "test_guards.py"),
     *("test_engine.py", "test_versions.py", "test_views.py", "test_tables.py"),
+    "test_superseded.py",
 }
 
 # A script that starts the run in the background has it ignore Ctrl-C, and all that tests start too.

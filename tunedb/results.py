@@ -186,7 +186,7 @@ class WorkloadSummary:
     failed : int
         Number of its failed records.
     best : float or None
-        Best mean time of its served records in seconds; None if there is none.
+        Mean time of its best record in seconds; None if none is served.
     targets : int
         Number of targets with records.
     """

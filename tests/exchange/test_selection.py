@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from builders import OWN, make_measurement, make_target, make_workload, sql
+from builders import OWN, add, make_measurement, make_session, make_target, make_workload, sql
 from effort import examples
 from gathering import digests, gather
 from hypothesis import given, settings
@@ -27,6 +27,7 @@ from tunedb.run_times import mean_of
 from tunedb.storage.exchange_types import COLUMNS, EVERYTHING, Chunk, Selection
 from tunedb.storage.lookup import target_labels
 from tunedb.storage.store import Store
+from tunedb.storage.superseded import extra_of_final
 
 NAMES = ("own", "other")
 
@@ -165,6 +166,32 @@ def test_a_server_chooses_the_same_records(store_url):
             Selection(targets=("cuda sm_90",), best=1, rest=10.0),
         ):
             assert digests(gather(peer, selection)) == chosen_by_reference(stored, selection)
+
+
+def test_superseded_records_are_not_among_the_best(sqlite_file):
+    """Without the record of the final the lucky one would rank first elsewhere."""
+    lucky = make_measurement(0, (0.1,), session=make_session(), measured_at=1)
+    lost = replace(lucky, run_secs=(0.5,), measured_at=2, extra=extra_of_final(None, won=False))
+    with Store(sqlite_file) as store:
+        lucky_id, lost_id, best_id, strange_id = add(
+            store, lucky, lost, make_measurement(1, (0.2,)), make_measurement(2, (0.6,))
+        )
+        assert chosen_ids(store, Selection(best=1, rest=0.0)).tolist() == [best_id]
+        everything = Selection(best=9, rest=9.0)
+        assert chosen_ids(store, everything).tolist() == [lost_id, best_id, strange_id]
+        assert lucky_id in chosen_ids(store, EVERYTHING)
+    with DatabasePeer(sqlite_file) as peer:
+        chunks = undigested(peer.chunks(EVERYTHING))
+        expected = digests(gather(peer, everything))
+    assert digests(of_stream(chunks, everything)) == expected
+    assert lucky.digest not in expected
+    # A session of a stranger may be anything.
+    hidden = [
+        Chunk(c.table, [(*row[:-1], "{") for row in c.rows]) if c.table == "session" else c
+        for c in chunks
+    ]
+    kept = filtered(lambda: iter(hidden), everything)
+    assert sum(len(c.rows) for c in kept if c.table == "measurement") == 4
 
 
 def test_failures_and_features_follow_their_measurements(sqlite_file):

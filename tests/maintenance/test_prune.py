@@ -3,11 +3,12 @@
 import shutil
 import tempfile
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import FOREIGN, OWN, make_measurement
+from builders import FOREIGN, OWN, add, make_measurement, make_session
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ from tunedb.storage import schema
 from tunedb.storage.exchange_types import Selection
 from tunedb.storage.pruning import RemovedRows
 from tunedb.storage.store import Store
+from tunedb.storage.superseded import extra_of_final
 
 TIMEOUT = Failure(FailureKind.TIMEOUT, Phase.RUN, "30 s")
 
@@ -95,6 +97,18 @@ def kept(store):
 
 def do(store, **wanted):
     return prune(store, plan(store, PruneRules(**wanted)))
+
+
+def test_the_best_stay_as_they_rank_after_a_final(store):
+    """Its lucky record goes first: it would rank again without that of the final."""
+    lucky = make_measurement(0, (0.1,), session=make_session(), measured_at=1)
+    lost = replace(lucky, run_secs=(0.5,), measured_at=2, extra=extra_of_final(None, won=False))
+    ids = add(store, lucky, lost, *(make_measurement(n, (0.2 * n,)) for n in range(1, 4)))
+    top = store.answers.best_ids([1], [1], 2)
+    assert top == [ids[2], ids[3]]
+    prune(store, plan(store, PruneRules(Selection(best=2, rest=0.0))))
+    assert store.answers.best_ids([1], [1], 2) == top
+    assert ids[0] not in [record.id for record in store.records.iterate()]
 
 
 def test_the_best_stay_with_a_rest(store):

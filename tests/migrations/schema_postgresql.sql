@@ -340,6 +340,7 @@ workload_alias.pk_workload_alias: PRIMARY KEY (scheme, key, workload_id, source_
 CREATE UNIQUE INDEX alembic_version_pkc ON public.alembic_version USING btree (version_num)
 CREATE INDEX ix_failure_measurement_id ON public.failure USING btree (measurement_id)
 CREATE INDEX ix_launch_measurement_id ON public.launch USING btree (measurement_id)
+CREATE INDEX ix_measurement_lost ON public.measurement USING btree (workload_id, target_id) WHERE (substr(extra, 1, 15) = '{"final":"lost"'::text)
 CREATE INDEX ix_measurement_top_k ON public.measurement USING btree (workload_id, target_id, mean, id, served) WHERE (served = 1)
 CREATE INDEX ix_prediction_program_id ON public.prediction USING btree (program_id)
 CREATE INDEX ix_workload_alias_workload_id ON public.workload_alias USING btree (workload_id)
@@ -457,7 +458,16 @@ v_best:  SELECT w.id AS workload_id,
           WHERE (measurement.served = 1)) g
      JOIN measurement m ON ((m.id = ( SELECT b.id
            FROM measurement b
-          WHERE ((b.workload_id = g.workload_id) AND (b.target_id = g.target_id) AND (b.served = 1))
+          WHERE ((b.workload_id = g.workload_id) AND (b.target_id = g.target_id) AND (b.served = 1) AND ((NOT (EXISTS ( SELECT 1
+                   FROM measurement
+                  WHERE (substr(measurement.extra, 1, 15) = '{"final":"lost"'::text)))) OR (NOT (b.id IN ( SELECT r.id
+                   FROM (((measurement f
+                     JOIN measurement r ON ((r.program_id = f.program_id)))
+                     JOIN session d ON ((d.id = f.session_id)))
+                     JOIN session e ON ((e.id = r.session_id)))
+                  WHERE ((substr(f.extra, 1, 15) = '{"final":"lost"'::text) AND (f.served = 1) AND (r.measured_at < f.measured_at) AND ((f.source_id = r.source_id) OR (f.source_id IN ( SELECT source.id
+                           FROM source
+                          WHERE (source.trust >= 2)))) AND ((d.id = e.id) OR (jsonb_exists_any((tunedb_json(convert_to(d.fingerprint, 'UTF8'::name)))::jsonb, ARRAY['cpu'::text, 'gpu'::text, 'remote'::text]) AND (((tunedb_json(convert_to(d.fingerprint, 'UTF8'::name)))::jsonb - ARRAY['os'::text, 'python'::text, 'run'::text, 'tunedb'::text, 'tvm_ffi'::text]) = ((tunedb_json(convert_to(e.fingerprint, 'UTF8'::name)))::jsonb - ARRAY['os'::text, 'python'::text, 'run'::text, 'tunedb'::text, 'tvm_ffi'::text]))))))))))
           ORDER BY b.mean, b.id
          LIMIT 1))))
      JOIN program p ON ((p.id = m.program_id)))
@@ -682,7 +692,16 @@ v_tasks:  SELECT w.id AS workload_id,
                 END) AS served,
             min(
                 CASE
-                    WHEN (m.served = 1) THEN m.mean
+                    WHEN ((m.served = 1) AND ((NOT (EXISTS ( SELECT 1
+                       FROM measurement
+                      WHERE (substr(measurement.extra, 1, 15) = '{"final":"lost"'::text)))) OR (NOT (m.id IN ( SELECT r.id
+                       FROM (((measurement f
+                         JOIN measurement r ON ((r.program_id = f.program_id)))
+                         JOIN session d ON ((d.id = f.session_id)))
+                         JOIN session e ON ((e.id = r.session_id)))
+                      WHERE ((substr(f.extra, 1, 15) = '{"final":"lost"'::text) AND (f.served = 1) AND (r.measured_at < f.measured_at) AND ((f.source_id = r.source_id) OR (f.source_id IN ( SELECT source.id
+                               FROM source
+                              WHERE (source.trust >= 2)))) AND ((d.id = e.id) OR (jsonb_exists_any((tunedb_json(convert_to(d.fingerprint, 'UTF8'::name)))::jsonb, ARRAY['cpu'::text, 'gpu'::text, 'remote'::text]) AND (((tunedb_json(convert_to(d.fingerprint, 'UTF8'::name)))::jsonb - ARRAY['os'::text, 'python'::text, 'run'::text, 'tunedb'::text, 'tvm_ffi'::text]) = ((tunedb_json(convert_to(e.fingerprint, 'UTF8'::name)))::jsonb - ARRAY['os'::text, 'python'::text, 'run'::text, 'tunedb'::text, 'tvm_ffi'::text])))))))))) THEN m.mean
                     ELSE NULL::double precision
                 END) AS best,
             min(

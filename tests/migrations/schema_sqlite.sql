@@ -34,6 +34,20 @@ FROM (SELECT DISTINCT workload_id, target_id FROM measurement WHERE served = 1) 
 JOIN measurement AS m ON m.id = (
     SELECT b.id FROM measurement AS b
     WHERE b.workload_id = g.workload_id AND b.target_id = g.target_id AND b.served = 1
+    AND (NOT EXISTS (SELECT 1 FROM measurement WHERE substr(extra, 1, 15) = '{"final":"lost"') OR b.id NOT IN (
+        SELECT r.id
+        FROM measurement AS f
+        JOIN measurement AS r ON r.program_id = f.program_id
+        JOIN session AS d ON d.id = f.session_id
+        JOIN session AS e ON e.id = r.session_id
+        WHERE substr(f.extra, 1, 15) = '{"final":"lost"'
+            AND f.served = 1 AND r.measured_at < f.measured_at
+            AND (f.source_id = r.source_id
+                OR f.source_id IN (SELECT id FROM source WHERE trust >= 2))
+            AND (d.id = e.id OR EXISTS (SELECT 1 FROM json_each(d.fingerprint) WHERE key IN ('cpu', 'gpu', 'remote'))
+                AND NOT EXISTS (SELECT key, type, value FROM json_each(d.fingerprint) WHERE key NOT IN ('os', 'python', 'run', 'tunedb', 'tvm_ffi') EXCEPT SELECT key, type, value FROM json_each(e.fingerprint) WHERE key NOT IN ('os', 'python', 'run', 'tunedb', 'tvm_ffi'))
+                AND NOT EXISTS (SELECT key, type, value FROM json_each(e.fingerprint) WHERE key NOT IN ('os', 'python', 'run', 'tunedb', 'tvm_ffi') EXCEPT SELECT key, type, value FROM json_each(d.fingerprint) WHERE key NOT IN ('os', 'python', 'run', 'tunedb', 'tvm_ffi')))
+    ))
     ORDER BY b.mean, b.id LIMIT 1
 )
 JOIN program AS p ON p.id = m.program_id
@@ -231,7 +245,20 @@ FROM (
         count(CASE WHEN m.status = 1 THEN 1 END) AS failed,
         count(CASE WHEN s.trust = 0 THEN 1 END) AS foreign_records,
         count(CASE WHEN m.served = 1 THEN 1 END) AS served,
-        min(CASE WHEN m.served = 1 THEN m.mean END) AS best,
+        min(CASE WHEN m.served = 1 AND (NOT EXISTS (SELECT 1 FROM measurement WHERE substr(extra, 1, 15) = '{"final":"lost"') OR m.id NOT IN (
+        SELECT r.id
+        FROM measurement AS f
+        JOIN measurement AS r ON r.program_id = f.program_id
+        JOIN session AS d ON d.id = f.session_id
+        JOIN session AS e ON e.id = r.session_id
+        WHERE substr(f.extra, 1, 15) = '{"final":"lost"'
+            AND f.served = 1 AND r.measured_at < f.measured_at
+            AND (f.source_id = r.source_id
+                OR f.source_id IN (SELECT id FROM source WHERE trust >= 2))
+            AND (d.id = e.id OR EXISTS (SELECT 1 FROM json_each(d.fingerprint) WHERE key IN ('cpu', 'gpu', 'remote'))
+                AND NOT EXISTS (SELECT key, type, value FROM json_each(d.fingerprint) WHERE key NOT IN ('os', 'python', 'run', 'tunedb', 'tvm_ffi') EXCEPT SELECT key, type, value FROM json_each(e.fingerprint) WHERE key NOT IN ('os', 'python', 'run', 'tunedb', 'tvm_ffi'))
+                AND NOT EXISTS (SELECT key, type, value FROM json_each(e.fingerprint) WHERE key NOT IN ('os', 'python', 'run', 'tunedb', 'tvm_ffi') EXCEPT SELECT key, type, value FROM json_each(d.fingerprint) WHERE key NOT IN ('os', 'python', 'run', 'tunedb', 'tvm_ffi')))
+    )) THEN m.mean END) AS best,
         min(CASE WHEN m.measured_at > 0 THEN m.measured_at END) AS first_at,
         max(m.measured_at) AS last_at
     FROM measurement AS m JOIN source AS s ON s.id = m.source_id
@@ -590,6 +617,8 @@ CREATE TABLE workload_alias (
 CREATE INDEX ix_failure_measurement_id ON failure (measurement_id);
 
 CREATE INDEX ix_launch_measurement_id ON launch (measurement_id);
+
+CREATE INDEX ix_measurement_lost ON measurement (workload_id, target_id) WHERE substr(extra, 1, 15) = '{"final":"lost"';
 
 CREATE INDEX ix_measurement_top_k ON measurement (workload_id, target_id, mean, id, served) WHERE served = 1;
 

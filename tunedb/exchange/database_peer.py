@@ -119,8 +119,8 @@ _l, _c = schema.launch.c, schema.counter_set.c
 _ROWS = schema.measurement.join(schema.program, _p.id == _m.program_id)
 
 #: First revisions with contexts, costs and binary decisions; with retractions of other databases;
-#: with launches; and with the sources of aliases, failures and launches.
-_LOGS, _SHARING, _LAUNCHES, _ATTRIBUTION = "0002", "0004", "0005", "0006"
+#: with launches; with the sources of aliases, failures and launches; and with finals.
+_LOGS, _SHARING, _LAUNCHES, _ATTRIBUTION, _FINALS = "0002", "0004", "0005", "0006", "0010"
 
 #: Positions of references in a row of ``measurement``, and their tables.
 _REFERENCES = tuple((AT[name], name) for name in COLUMNS if name in AT)
@@ -594,7 +594,9 @@ class DatabasePeer:
         """Return the ids of the selected measurements."""
         with self._snapshot() as connection:
             try:
-                return record_selection.chosen_ids(connection.execute, selection, until)
+                return record_selection.chosen_ids(
+                    *(connection.execute, selection, until), has_finals=self.revision >= _FINALS
+                )
             except StorageError as error:
                 raise StorageError(f"{self.location}: {error}") from None
 

@@ -49,6 +49,7 @@ DEFINITIONS: dict[str, tuple[tuple[str, str | None], ...]] = {
     "foreign_feature": (("0006", "0e4b89e97562fdc38a268546c24b1374"),),
     "ix_failure_measurement_id": (("0001", "0f478b3df7c25ca0856942e467526066"),),
     "ix_launch_measurement_id": (("0005", "32c4fd6bb73a13236ebf93b6d8375bd5"),),
+    "ix_measurement_lost": (("0010", "4483dcc762e1ecfc439e8817f842982e"),),
     "ix_measurement_program_id": (
         ("0001", "4f91859bb76d4484bd8770a415e611b0"),
         ("0002", None),
@@ -83,12 +84,18 @@ DEFINITIONS: dict[str, tuple[tuple[str, str | None], ...]] = {
     "source": (("0001", "902779729b0e47bf258efb384fbd54bb"),),
     "tail": (("0001", "4c96aed491e7cde94752d854acdceeca"),),
     "target": (("0001", "102da0920d92d562722617df9ee0c094"),),
-    "v_best": (("0009", "ce66eb197b57c79232805da325d81d80"),),
+    "v_best": (
+        ("0009", "ce66eb197b57c79232805da325d81d80"),
+        ("0010", "4ea6c8e128032a199b96b0d39873d244"),
+    ),
     "v_failures": (("0009", "ab96ea818ca27508916adaeeabbe5bd2"),),
     "v_launches": (("0009", "a0ca66c8557fb26db671e5eeea4f8a4a"),),
     "v_records": (("0009", "7bcca02de78fc395656d9b5afe398438"),),
     "v_sessions": (("0009", "affa311583e0c25e7391239c007f8bc8"),),
-    "v_tasks": (("0009", "abb038f723d582e065a4c46abdb611fb"),),
+    "v_tasks": (
+        ("0009", "abb038f723d582e065a4c46abdb611fb"),
+        ("0010", "7d518b37288423bfa49a9377ed7d8568"),
+    ),
     "watermark": (
         ("0004", "8bfbe3ed08db0489c78d54e4abeb83c3"),
         ("0005", "441510190c8ed2b1f303c4df98389667"),

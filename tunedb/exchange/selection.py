@@ -19,7 +19,7 @@ from ..errors import StorageError
 from ..identity import DIGEST_BYTES
 from ..records import LOOSE, Status
 from ..run_times import mean_of
-from ..storage import schema
+from ..storage import schema, superseded
 from ..storage.columns import AT, Form, names_of
 from ..storage.engine import converted_errors
 from ..storage.exchange_types import COLUMNS, Chunk, Selection
@@ -155,8 +155,16 @@ def has(ids: Ids, number: int) -> bool:
     return at < len(ids) and int(ids[at]) == number
 
 
-def chosen_ids(database: Store | Fetch, selection: Selection, until: int | None = None) -> Ids:
+def chosen_ids(
+    database: Store | Fetch,
+    selection: Selection,
+    until: int | None = None,
+    *,
+    has_finals: bool = True,
+) -> Ids:
     """Return the sorted ids of the selected measurements.
+
+    With ``best``, superseded records (:mod:`tunedb.storage.superseded`) are left out.
 
     Parameters
     ----------
@@ -166,6 +174,8 @@ def chosen_ids(database: Store | Fetch, selection: Selection, until: int | None 
         The selection.
     until : int or None
         Only measurements up to this id; others are not ranked for ``best``.
+    has_finals : bool
+        False for a database of a revision before finals.
 
     Returns
     -------
@@ -191,6 +201,8 @@ def chosen_ids(database: Store | Fetch, selection: Selection, until: int | None 
     try:
         if selection.best is None:
             return _all(fetch, conditions)
+        if has_finals:
+            conditions.append(superseded.is_ranked(_m, is_portable=True))
         ranks = Ranks()
         _fill(fetch, conditions, ranks)
     except (TypeError, ValueError, OverflowError) as error:
@@ -349,9 +361,10 @@ _DECIDING = {
     "target": ("id", "kind", "config"),
     "source": ("id", "name", "digest"),
     "workload_alias": ("workload_id", "scheme", "key"),
+    "session": ("id", "fingerprint"),
     "measurement": (
-        *("id", "workload_id", "target_id", "source_id", "measured_at", "status"),
-        *("mean", "digest"),
+        *("id", "workload_id", "target_id", "source_id", "measured_at", "status", "session_id"),
+        *("extra", "mean", "digest", "program_id"),
     ),
 }
 _INSERT = {
@@ -359,7 +372,8 @@ _INSERT = {
     for table, columns in _DECIDING.items()
 }
 _values_of = itemgetter(
-    *(AT[name] for name in ("id", "workload", "target", "source", "measured_at", "status"))
+    *(AT[name] for name in ("id", "workload", "target", "source")),
+    *(AT[name] for name in ("measured_at", "status", "session")),
 )
 
 
@@ -433,11 +447,9 @@ def _load(connection: Connection, chunks: Iterator[Chunk], selection: Selection)
             if table in digested:
                 shared.take(table, rows)
             if table == "measurement":
-                ranks: Iterable[Row] = repeat((None, None))
+                ranks: Iterable[Row] = repeat((None,) * 4)
                 if is_ranked:
-                    ranks = zip(
-                        map(_mean, rows), map(_digest_of, verifier.digested(rows)), strict=True
-                    )
+                    ranks = map(_rank, rows, verifier.digested(rows))
                 values = [(*_values_of(row), *rank) for row, rank in zip(rows, ranks, strict=False)]
             elif table in _DECIDING:
                 columns = [name.removesuffix("_id") for name in _DECIDING[table]]
@@ -457,8 +469,16 @@ def _ignore(reason: str, example: str) -> None:
     """Ignore a malformed row, which the receiver of the stream reports."""
 
 
-def _digest_of(item: DigestedRow | tuple[Row, str]) -> bytes:
-    return item.measurement if isinstance(item, DigestedRow) else _NO_DIGEST
+def _rank(row: Row, item: DigestedRow | tuple[Row, str]) -> Row:
+    """Return what decides about a measurement's rank: a program's digest serves as its id.
+
+    A row that refers to a malformed one, e.g. a session that is not JSON, has no program.
+    """
+    extra = row[AT["extra"]]
+    extra = extra[: len(schema.LOST)] if isinstance(extra, str) else None
+    if isinstance(item, DigestedRow):
+        return extra, _mean(row), item.measurement, item.program
+    return extra, _mean(row), _NO_DIGEST, None
 
 
 def _mean(row: Row) -> float | None:

@@ -386,7 +386,8 @@ def _records(store: Store, wanted: PruneRules) -> tuple[Ids, Ids, int]:
         selected = np.setdiff1d(selected, retracted, assume_unique=True)
     if selection.best is not None:
         selected = np.setdiff1d(selected, pinned, assume_unique=True)
-        best = _best(store, selected, selection.best, selection.rest)
+        ranked = np.setdiff1d(selected, store.pruning.superseded_ids(), assume_unique=True)
+        best = _best(store, ranked, selection.best, selection.rest)
         records = np.setdiff1d(selected, best, assume_unique=True)
     return records, retracted, lasting
 

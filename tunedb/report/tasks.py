@@ -182,7 +182,7 @@ def _over_trials(trials: Trials, key: str) -> Plot:
     counts = [(name, int((trials.status == name).sum())) for name in np.unique(trials.status)]
     caption = (
         f"{text.count(len(trials), 'trial')}: {', '.join(f'{n:,} {name}' for name, n in counts)}. "
-        f"The best program takes {text.seconds(float(best[-1]))}; it was trial {x[-2]:.0f}. "
+        f"The fastest took {text.seconds(float(best[-1]))}; it was trial {x[-2]:.0f}. "
         "Failures are drawn at the top."
     )
     axes = (

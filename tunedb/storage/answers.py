@@ -23,6 +23,7 @@ from .database import Database
 from .loader import Loader
 from .names import Names
 from .retractions import is_retracted
+from .superseded import is_of_final, is_ranked
 from .workloads import Neighbour
 
 _m, _p, _w = schema.measurement.c, schema.program.c, schema.workload.c
@@ -100,7 +101,8 @@ class Answers:
         """Return the ids of the best served records, best first.
 
         Ascending mean run time, ties in order of insertion; failed, retracted and untrusted records
-        are not served. One index lookup per workload and target.
+        are not served, and superseded ones (:mod:`.superseded`) do not rank. One index lookup per
+        workload and target.
         """
         if len(workload_ids) == len(target_ids) == 1:
             rows = self._db.tuples(st.top_k, workload=workload_ids[0], target=target_ids[0], k=k)
@@ -124,7 +126,12 @@ class Answers:
         rows = self._db.select(
             select(_m.id, p.sketch_id, p.tail_id)
             .join_from(schema.measurement, schema.program, p.id == _m.program_id)
-            .where(_m.workload_id.in_(workload_ids), _m.target_id.in_(target_ids), _m.served == 1)
+            .where(
+                _m.workload_id.in_(workload_ids),
+                _m.target_id.in_(target_ids),
+                _m.served == 1,
+                is_ranked(_m),
+            )
             .order_by(_m.mean, _m.id)
         )
         return [row.id for row in rows if (row.sketch_id, row.tail_id) in structures][:k]
@@ -282,8 +289,8 @@ class Answers:
         """Return the mean time of each trial in the search of each neighbour.
 
         In order of time of measurement, then of insertion; infinite for trials that failed, were
-        cut short or retracted. Records of untrusted sources are omitted. Runs one statement per
-        neighbour.
+        cut short or retracted. Records of untrusted sources and of finals are omitted. Runs one
+        statement per neighbour.
 
         Parameters
         ----------
@@ -301,6 +308,7 @@ class Answers:
                 _m.target_id.in_(target_ids),
                 _m.status != int(Status.UNMEASURED),
                 _m.source_id.in_(trusted),
+                or_(_m.extra.is_(None), ~is_of_final(_m)),
             )
             .order_by(_m.measured_at, _m.id)
         )

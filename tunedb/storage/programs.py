@@ -21,6 +21,7 @@ from .database import Database
 from .loader import Loader
 from .retractions import is_retracted
 from .statements import any_foreign_feature
+from .superseded import is_ranked
 
 if TYPE_CHECKING:
     from ..features.base import NamedSet
@@ -119,8 +120,8 @@ class Programs:
     ) -> list[MeasuredProgram]:
         """Return the measurements of workloads in some sessions, in order of insertion.
 
-        Served records, and failures with a known cause; retracted records and those of untrusted
-        sources are omitted. Runs three statements.
+        Served records, and failures with a known cause; retracted and superseded records and those
+        of untrusted sources are omitted. Runs three statements.
 
         Parameters
         ----------
@@ -145,7 +146,12 @@ class Programs:
         ran = self._db.select(
             select(_m.id, _m.program_id, _p.digest, _m.run_secs, _m.mean)
             .select_from(joined)
-            .where(*chosen, _m.served == literal_column("1"), _m.id.between(after + 1, newest))
+            .where(
+                *chosen,
+                _m.served == literal_column("1"),
+                _m.id.between(after + 1, newest),
+                is_ranked(_m),
+            )
         )
         # Starts from the failures, which are few.
         failed = self._db.select(

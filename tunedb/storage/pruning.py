@@ -38,6 +38,7 @@ from .database import Database
 from .deadlines import long_statements
 from .engine import Prepared, connect_reader, converted_errors
 from .retractions import is_retracted
+from .superseded import superseded_ids
 
 if TYPE_CHECKING:
     import numpy as np
@@ -186,6 +187,13 @@ class Pruning:
 
         rows = self._db.select(select(_m.id).where(is_retracted(_m, many=True)).order_by(_m.id))
         return np.array([row.id for row in rows], np.int64)
+
+    def superseded_ids(self) -> NDArray[np.int64]:
+        """Return the ids of superseded measurements (:mod:`.superseded`)."""
+        import numpy as np
+
+        ids = {row.id for row in self._db.select(superseded_ids())}
+        return np.fromiter(ids, np.int64)
 
     def pinned_ids(self) -> list[int]:
         """Return the ids of measurements that are never removed (:func:`is_pinned`)."""

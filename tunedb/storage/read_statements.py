@@ -13,6 +13,7 @@ from .columns import Form
 from .engine import Prepared
 from .retractions import is_retracted
 from .statements import this_measurement
+from .superseded import is_ranked
 
 _m, _p, _f = schema.measurement.c, schema.program.c, schema.failure.c
 
@@ -28,6 +29,7 @@ top_k = Prepared(
         _m.workload_id == parameter("workload"),
         _m.target_id == parameter("target"),
         _m.served == literal_column("1"),
+        is_ranked(_m, parameter("workload"), parameter("target")),
     )
     .order_by(_m.mean, _m.id)
     .limit(parameter("k"))

@@ -130,7 +130,7 @@ class Records:
         """Return the best records of workloads, best first.
 
         Ascending mean of run times, ties in order of insertion; failed, retracted and untrusted
-        records are left out.
+        records are left out, and so are those that a final has superseded.
 
         Parameters
         ----------

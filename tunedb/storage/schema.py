@@ -31,7 +31,7 @@ from sqlalchemy.types import REAL, TypeEngine
 
 #: Revisions of ``migrations/versions`` in order, so that a database can be checked without
 #: importing Alembic (0.2 s). A test compares them with the scripts.
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
 HEAD = REVISIONS[-1]
 
 #: ``PRAGMA application_id`` of a tunedb file: "tndb".
@@ -193,6 +193,19 @@ TOP_K_INDEX = Index(
     measurement.c.served,
     sqlite_where=text("served = 1"),
     postgresql_where=text("served = 1"),
+)
+
+#: Start of a measurement's ``extra`` after a final, and after one that its program lost
+#: (:mod:`tunedb.storage.superseded`).
+FINAL, LOST = '{"final":', '{"final":"lost"'
+
+#: Index of the measurements of lost finals, which are few: it keeps top-k queries fast.
+LOST_INDEX = Index(
+    "ix_measurement_lost",
+    measurement.c.workload_id,
+    measurement.c.target_id,
+    sqlite_where=text(f"substr(extra, 1, {len(LOST)}) = '{LOST}'"),
+    postgresql_where=text(f"substr(extra, 1, {len(LOST)}) = '{LOST}'"),
 )
 
 #: Causes of failed measurements, each stated by a source, which need not be the measurement's own

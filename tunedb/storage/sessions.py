@@ -23,6 +23,7 @@ from .network_runs import NetworkRun
 from .retractions import is_retracted
 from .retry import retried
 from .rows import Rows, now
+from .superseded import is_ranked
 
 _m, _p, _s = schema.measurement.c, schema.program.c, schema.source.c
 _f = schema.session_factor.c
@@ -310,6 +311,7 @@ class Runs:
                 _m.workload_id.in_(workload_ids),
                 _m.target_id == target_id,
                 _m.served == literal_column("1"),
+                is_ranked(_m),
             )
             .order_by(machine, seconds, _m.id)
         )

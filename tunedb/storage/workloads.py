@@ -32,6 +32,7 @@ from .names import Names
 from .programs import among
 from .retry import retried
 from .rows import Rows
+from .superseded import is_ranked
 
 _m, _w, _t = schema.measurement.c, schema.workload.c, schema.target.c
 
@@ -181,7 +182,7 @@ class Workloads:
             _m.workload_id,
             func.count().label("records"),
             func.sum(case((_m.status == int(Status.FAILED), 1), else_=0)).label("failed"),
-            func.min(case((_m.served == 1, _m.mean), else_=None)).label("best"),
+            func.min(case((and_(_m.served == 1, is_ranked(_m)), _m.mean))).label("best"),
             func.count(_m.target_id.distinct()).label("targets"),
         ).group_by(_m.workload_id)
         if ids is not None:

@@ -17,7 +17,10 @@ from ..records import Session
 #: Keys of a fingerprint that do not affect run times: versions of software that neither compiles
 #: nor measures, and the tuning run. The OS kernel rarely changes the times of programs without
 #: system calls.
-_IGNORED = frozenset({"os", "python", "tunedb", "tvm_ffi", "run"})
+NOT_TIMED = frozenset({"os", "python", "tunedb", "tvm_ffi", "run"})
+
+#: Keys of a fingerprint that name a device.
+DEVICES = frozenset({"cpu", "gpu", "remote"})
 
 
 def new_session(**details: Any) -> Session:
@@ -80,9 +83,9 @@ def session_class(session: Session) -> bytes:
         Canonical JSON.
     """
     fingerprint = fingerprint_of(session)
-    if not fingerprint.keys() & {"cpu", "gpu", "remote"}:
+    if not fingerprint.keys() & DEVICES:
         return session.digest
-    return identity.canonical_json({k: v for k, v in fingerprint.items() if k not in _IGNORED})
+    return identity.canonical_json({k: v for k, v in fingerprint.items() if k not in NOT_TIMED})
 
 
 def cpu_model() -> str | None:

@@ -34,6 +34,7 @@ from ....records import (
 from ....results import Record
 from ....run_times import NO_TIME, status_of
 from ....storage.store import Store
+from ....storage.superseded import extra_of_final
 from ....system.host import new_session
 from .. import modules, trace_codec
 from ..intrinsics import load_intrinsics
@@ -239,13 +240,14 @@ class Handle:
                 self.candidates.record(candidate.trace)
         return programs
 
-    def record_again(self, repeats: Iterable[tuple[Measurement, tuple[float, ...]]]) -> None:
-        """Store further measurements of stored programs, which keep their origins.
+    def record_final(self, finalists: Iterable[tuple[Measurement, tuple[float, ...]]]) -> None:
+        """Store the measurements of a final; the programs keep their origins.
 
         Parameters
         ----------
-        repeats : iterable of (Measurement, tuple of float)
-            A measurement of each program, and the new run times in seconds.
+        finalists : iterable of (Measurement, tuple of float)
+            An earlier measurement of each program, and its run times in the final in seconds; the
+            winner is the first one.
 
         Raises
         ------
@@ -261,8 +263,9 @@ class Handle:
                     occurrence=next(self._sequence),
                     session=self.session(),
                     launches=(),
+                    extra=extra_of_final(before.extra, won=place == 0),
                 )
-                for before, run_secs in repeats
+                for place, (before, run_secs) in enumerate(finalists)
             ]
             with self._spool.guarding(batch, self.session()):
                 self._add(batch)

@@ -1,13 +1,14 @@
 """Finals: the best programs of a task are measured again, in turn, before one is named.
 
 The fastest of many noisy times is often a lucky one. The times of a final are stored as further
-measurements of its programs. Records of the others that still rank before the winner's are
-retracted: they stay stored, and neither top-k nor a model takes them.
+measurements of its programs. Those of the programs that lost supersede their earlier records
+(:mod:`tunedb.storage.superseded`), so that the winner ranks first.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from tvm.s_tir.meta_schedule.builder import BuilderInput
 from tvm.s_tir.meta_schedule.runner import RunnerInput
 
 from ....results import Record
+from ....run_times import mean_of
 from ....search.paired import standing
 from ....system.host import session_class
 from ..database.handle import Handle
@@ -50,16 +52,16 @@ class _Finalist:
     record: Record
     tuning_record: Any
     artifact: str = ""
-    #: All repeats of each round; None after it was beaten.
-    rounds: list[tuple[float, ...] | None] = field(default_factory=list)
-
-    @property
-    def digest(self) -> bytes:
-        return self.record.measurement.program.digest
+    #: All repeats of each round.
+    rounds: list[tuple[float, ...]] = field(default_factory=list)
 
     @property
     def times(self) -> tuple[float, ...]:
-        return tuple(seconds for run in self.rounds for seconds in run or ())
+        return tuple(seconds for run in self.rounds for seconds in run)
+
+    @property
+    def mean(self) -> float:
+        return mean_of(self.times)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,11 +86,12 @@ class Finals:
     runner: Any
 
     def decide(self, mod: Any, spread: float | None = None) -> Record | None:
-        """Measure the best programs of a task in turn, and make the fastest one the best record.
+        """Measure the best programs of a task in turn, and let the fastest one rank first.
 
         Only programs take part that sessions like this one measured, and whose times are within
         reach of the best. At most six are measured in at most twelve rounds, until the fastest one
-        is decided (:func:`tunedb.search.paired.standing`).
+        is decided (:func:`tunedb.search.paired.standing`). A program that fails leaves the final
+        and keeps its rank.
 
         Parameters
         ----------
@@ -102,26 +105,25 @@ class Finals:
         -------
         Record or None
             The record that brought the fastest program into the final; None if fewer than two
-            programs can be built, or one of them fails.
+            programs can be built and run.
 
         Raises
         ------
         StorageError
-            The measurements cannot be stored, or this account may not retract records.
+            The measurements cannot be stored.
         """
         finalists = self._built(self._finalists(mod, spread))
         try:
-            winner = self._race(finalists) if len(finalists) > 1 else None
+            raced = self._race(finalists) if len(finalists) > 1 else []
         finally:
             for finalist in finalists:
                 shutil.rmtree(Path(finalist.artifact).parent, ignore_errors=True)
-        if winner is None:
+        if not raced:
             return None
-        self.handle.record_again(
-            [(finalist.record.measurement, finalist.times) for finalist in finalists]
+        self.handle.record_final(
+            [(finalist.record.measurement, finalist.times) for finalist in raced]
         )
-        self._retract_luckier(mod, winner, finalists)
-        return winner.record
+        return raced[0].record
 
     def _ranked(self, mod: Any) -> Iterator[Record]:
         """Yield the records of a task, best first."""
@@ -173,44 +175,35 @@ class Finals:
             finalist.artifact = "" if result.error_msg is not None else str(result.artifact_path)
         return [finalist for finalist in replayed if finalist.artifact]
 
-    def _race(self, finalists: Sequence[_Finalist]) -> _Finalist | None:
-        """Measure programs in turn until one is decided; None if one of them fails."""
-        device = str(tvm.runtime.device(self.target.get_target_device_type()).type)
-        left, leader = list(range(len(finalists))), 0
+    def _race(self, finalists: Sequence[_Finalist]) -> list[_Finalist]:
+        """Measure programs in turn; return those that ran, the winner first, or none."""
+        left = list(finalists)
         for number in range(_ROUNDS):
             # Each other round goes backwards, so that no program always runs after the same one.
-            for finalist in finalists:
-                finalist.rounds.append(None)
-            for place in left if number % 2 == 0 else reversed(left):
-                finalist = finalists[place]
-                item = RunnerInput(finalist.artifact, device, finalist.tuning_record.args_info)
-                with ms.Profiler.timeit("SendToRunner"):
-                    (future,) = self.runner.run([item])
-                    result = future.result()
-                if result.error_msg is not None:
-                    return None
-                finalist.rounds[-1] = run_secs_of(result)
-            rounds = [
-                [None if run is None else median(run) for run in row]
-                for row in zip(*(finalist.rounds for finalist in finalists), strict=True)
-            ]
-            now = standing(rounds)
-            leader, left = now.leader, sorted((now.leader, *now.rivals))
+            # All run in all rounds, so that a drift of the machine is in the times of all.
+            for finalist in left[:: -1 if number % 2 else 1]:
+                run_secs = self._run(finalist)
+                if run_secs is None:
+                    left.remove(finalist)
+                else:
+                    finalist.rounds.append(run_secs)
+            if len(left) < 2:
+                return []
+            medians = [[median(run) for run in finalist.rounds] for finalist in left]
+            now = standing([*zip(*medians, strict=True)])
             if not now.rivals:
                 break
-        return finalists[leader]
+        winner, fastest = left[now.leader], min(left, key=lambda finalist: finalist.mean)
+        # The database ranks by means, on which a disturbed repeat tells more than on medians.
+        if min(winner.record.mean or math.inf, winner.mean) > fastest.mean:
+            winner = fastest
+        return sorted(left, key=lambda finalist: finalist is not winner)
 
-    def _retract_luckier(self, mod: Any, winner: _Finalist, finalists: Sequence[_Finalist]) -> None:
-        """Retract records of the other finalists that rank before all of the winner's."""
-        digests = {finalist.digest for finalist in finalists}
-        ahead = []
-        for record in self._ranked(mod):
-            digest = record.measurement.program.digest
-            if digest == winner.digest:
-                break
-            if digest in digests:
-                ahead.append(record.id)
-        if ahead:
-            id_ = winner.record.id
-            reason = f"measured in turn with the program of record {id_}, which is faster"
-            self.handle.store.trust.retract(ahead, reason)
+    def _run(self, finalist: _Finalist) -> tuple[float, ...] | None:
+        """Return the repeats of one run of a program; None if it fails."""
+        device = str(tvm.runtime.device(self.target.get_target_device_type()).type)
+        item = RunnerInput(finalist.artifact, device, finalist.tuning_record.args_info)
+        with ms.Profiler.timeit("SendToRunner"):
+            (future,) = self.runner.run([item])
+            result = future.result()
+        return None if result.error_msg is not None else run_secs_of(result)
