@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 # ---- Slices: launches that differ in the thread block alone --------------------------------------
 #
-# The key of a slice is a digest over everything that must be equal: the target and the program. That
-# of a program is over workload, kernel, and its text without the parts that determine the block:
+# The key of a slice is a digest over everything that must be equal: the target and the program. The
+# key of a program is over workload, kernel, and its text without what determines the block:
 #
 # * programs of tuning parameters: all parameters but those of the block
 #   (:func:`tunedb.programs.thread_blocks.block_parameters`);

@@ -42,12 +42,14 @@ def columns(observations: Sequence[Observation]) -> Floats:
     Returns
     -------
     ndarray, shape (n, len(NAMES)), float64
-        NaN for the occupancy of a device without published limits (AMD's, unknown ones).
+        NaN for the occupancy of a launch without known registers, or on a device without
+        published limits (AMD's, unknown ones).
     """
     threads = np.array([one.threads for one in observations], np.float64)
     width = np.array([one.extents[0] for one in observations], np.float64)
     known = [one.compute_capability in LIMITS and one.registers is not None for one in observations]
-    warp = np.array([WARP if (d:=lookup(one.device)) is None else d.warp for one in observations])
+    lanes = {one.device: lookup(one.device) for one in observations}
+    warp = np.array([getattr(lanes[one.device], "warp", WARP) for one in observations])
     fraction = np.where(known, occupancies(observations), np.nan)
     size, warps = np.log2(threads), np.ceil(threads / warp)
     found = (
