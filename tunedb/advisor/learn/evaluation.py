@@ -162,9 +162,12 @@ def _leaving_out(case: _Case, groups: np.ndarray[Any, Any]) -> _Told:
         if (truth[rows] == NONE).all():
             continue
         held, left = np.flatnonzero(rows), np.flatnonzero(~rows)
-        rest = [case.observations[i] for i in left]
+        rest = [case.observations[i] for i in left.tolist()]
         told.advice["majority"][held] = baselines.majority(truth[left])
-        subjects, after = [case.observations[i] for i in held], case.outcomes.part(rows).after
+        subjects, after = (
+            [case.observations[i] for i in held.tolist()],
+            case.outcomes.part(rows).after,
+        )
         known = Measured.from_observations(rest)
         for method in case.methods:
             case.step(f"holding out {name}: {method}")
@@ -184,7 +187,7 @@ def _by_slice(case: _Case) -> _Told:
         group_folds(slice_numbers(case.observations), FOLDS, np.random.default_rng(0))
     ):
         held, left = np.flatnonzero(rows & case.subject), np.flatnonzero(~rows)
-        rest = [case.observations[j] for j in left]
+        rest = [case.observations[j] for j in left.tolist()]
         told.advice["majority"][held] = baselines.majority(case.truth[left[case.subject[left]]])
         for method in case.methods:
             case.step(f"holding out slices {i + 1}/{FOLDS}: {method}")
@@ -193,7 +196,7 @@ def _by_slice(case: _Case) -> _Told:
             if not len(held) or not learnable(codes):
                 continue
             model = fit([rest[j] for j in those], codes, method, case.inputs)
-            scores = model.scores([case.observations[j] for j in held])
+            scores = model.scores([case.observations[j] for j in held.tolist()])
             told.advice[method][held] = scores.argmax(axis=1)
     return told
 
