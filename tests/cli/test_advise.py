@@ -40,6 +40,7 @@ def test_train_show_and_evaluate(launches, run, run_json):
     assert trained["learner"] == "gain" and trained["launches"] == 72
     assert trained["kernels"] == ["saxpy", "stencil", "reduce"]
     assert trained["balanced_accuracy"]["gain"] > 0.9
+    assert trained["margins"]["measured"] is None and trained["margins"]["learnt"] >= 0
     rows = run_json("--db", launches, "advise", "show", "saxpy", "-k", "100")
     assert len(rows) == 24 and {row["source"] for row in rows} == {"learnt"}
     for row in rows:
