@@ -102,9 +102,9 @@ def test_other_programs_of_the_kernel_come_before_the_model():
 def test_no_advice_below_the_margin():
     one = launch("k", 0, 128, 1.0, program=b"p")
     rows = [one, elsewhere(128, 1.2), elsewhere(256, 1.0)]
-    sure = replace(ADVISOR, measured=Confidence(least=0.18))
+    sure = replace(ADVISOR, measured=Confidence(least=0.16))
     assert advise(sure, rows, [0])[0].label == Label.INCREASE
-    silent = replace(ADVISOR, measured=Confidence(least=0.19))
+    silent = replace(ADVISOR, measured=Confidence(least=0.17))
     (advice,) = advise(silent, rows, [0])
     assert advice.label is None and advice.block is None and advice.source == "measured"
     assert advice.reasons == () and advice.expected is None

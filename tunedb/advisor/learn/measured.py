@@ -15,12 +15,15 @@ import numpy.typing as npt
 
 from ...launches import Extents
 from ..devices import lookup
-from ..labels import Floats
+from ..labels import DECREASE, INCREASE, NO_CHANGE, Floats
 from ..observations import Observation
 from .splits import families, slice_numbers
 
 #: Weight of a device with the same compute capability, its major number, the vendor, or none.
 SIMILAR = (1.0, 0.5, 0.25, 0.1)
+
+#: Savings below this count as none (in the logarithm: about as much in per cent).
+TOLERANCE = 0.02
 
 #: Score of a step that is impossible or unknown.
 NEVER = -1e3
@@ -104,7 +107,7 @@ class Measured:
         Returns
         -------
         scores : ndarray, shape (n, 3), float64
-            0 for no change; very low for a step that no other device measured.
+            The tolerance for no change; very low for a step that no other device measured.
         table : ndarray, shape (n,), int8
             0 for launches of the same program, 1 for other programs of the kernel, -1 if nothing is
             known.
@@ -113,7 +116,7 @@ class Measured:
         weights = {name: [_weight(name, other) for other in self.devices] for name in set(names)}
         weight = np.array([weights[name] for name in names]).reshape(len(names), len(self.devices))
         found = np.full(after.shape, NEVER)
-        found[:, 1] = 0.0
+        found[:, NO_CHANGE] = TOLERANCE
         table = np.full(len(after), -1, np.int8)
         for number, ((rows, logs), keys) in enumerate(
             zip(self.tables, _keys(observations), strict=True)
@@ -121,7 +124,7 @@ class Measured:
             padded = np.vstack([logs, np.full(len(self.devices), np.nan)])
             at = padded[[rows.get(key, -1) for key in keys]]
             unknown = table < 0
-            for code in (0, 2):
+            for code in (DECREASE, INCREASE):
                 saved = at - at[after[:, code]]
                 shares = weight * ~np.isnan(saved)
                 total = shares.sum(axis=1)

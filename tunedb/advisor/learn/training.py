@@ -27,7 +27,7 @@ from .regret import StepOutcomes
 from .splits import Mask, by_group, families, family_weight, slice_numbers, thin, weights
 
 #: Training programs of a family: more teach nothing about other kernels.
-MOST_PROGRAMS = 50
+MOST_PROGRAMS = 25
 
 #: Training rows of machines and trees, and rows for tuning: training time grows with their square,
 #: and the document's own set was smaller.
