@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...advisor.learn.findings import AdvisorFindings, Score
 
 #: Keys of tunedb.advisor.learn.evaluation; the help imports no learners.
-SPLITS = ("kernel", "slice", "random")
+SPLITS = ("kernel", "device", "slice", "random")
 METHODS = ("gain", "svm", "boosted")
 
 
@@ -29,17 +29,23 @@ def _ratio(value: float | None) -> str:
 
 COLUMNS = (
     Column("split", "split"),
-    Column("held_out", "held out", flexible=True),
+    Column("held_out", "kernel", flexible=True),
+    Column("device", "device", flexible=True),
     Column("method", "method"),
     Column("rows", "launches", text.number, right=True),
-    Column("coverage", "advised", share, right=True),
-    Column("accuracy", "accuracy", share, right=True),
-    Column("balanced", "balanced", share, right=True),
+    Column("right", "right", text.number, right=True),
+    Column("wrong", "wrong", text.number, right=True),
+    Column("unsure", "unsure", text.number, right=True),
+    Column("measured", "measured", text.number, right=True, least=130),
+    Column("coverage"),
+    Column("accuracy"),
+    Column("balanced", "balanced", share, right=True, least=130),
     Column("regret", "regret", _ratio, right=True),
-    Column("regret_low", "from", _ratio, right=True, least=110),
-    Column("regret_high", "to", _ratio, right=True, least=110),
+    Column("regret_low", "from", _ratio, right=True, least=150),
+    Column("regret_high", "to", _ratio, right=True, least=150),
     Column("against_nothing", "time", _ratio, right=True),
-    Column("advised_regret", "if advised", _ratio, right=True, least=130),
+    Column("worst_loss", "worst", _ratio, right=True),
+    Column("advised_regret"),
 )
 
 
@@ -48,7 +54,7 @@ COLUMNS = (
     *("--split", "splits"),
     type=click.Choice(SPLITS),
     multiple=True,
-    help="Splits to evaluate; may be repeated. Default: kernel.",
+    help="Splits to evaluate; may be repeated. Default: kernel and device.",
 )
 @click.option(
     *("--learner", "methods"),
@@ -74,13 +80,15 @@ def evaluate(
     inputs: str,
     report: Path | None,
 ) -> None:
-    """Evaluate the advice on held-out kernels.
+    """Evaluate the advice on held-out kernels and devices.
 
     The baselines are the majority of the training labels, the rule (over 256 threads shrink, under
-    128 grow), maximum occupancy and no change. "regret" is the time after one advised step over
-    the best time of the slice; "time" is that time over the time before, so below 1 is a gain.
-    Random splits hold out rows of kernels that are also in the training data, which flatters: only
-    --split kernel measures the advice on unseen kernels. Nothing is stored.
+    128 grow), maximum occupancy and no change. "right" and "wrong" compare advice with the label,
+    and a launch without advice is "unsure"; "measured" launches have advice by measurements on
+    other devices. "regret" is the time after one advised step over the best time of the slice;
+    "time" is that time over the time before, so below 1 is a gain, and "worst" is the largest one
+    of a launch. Random splits hold out rows of kernels that are also in the training data, which
+    flatters: only --split kernel measures the advice on unseen kernels. Nothing is stored.
 
     Example:
       tunedb advise evaluate
@@ -100,7 +108,7 @@ def evaluate(
         findings = evaluate_advisor(
             observations,
             label(observations, labels, tolerance),
-            splits=splits or ("kernel",),
+            splits=splits or ("kernel", "device"),
             methods=methods or METHODS,
             inputs=inputs,
             name=labels,
@@ -123,8 +131,13 @@ def _row(score: Score) -> dict[str, Any]:
     return {
         "split": score.split,
         "held_out": score.held_out,
+        "device": score.device,
         "method": score.method,
         "rows": score.rows,
+        "right": score.right,
+        "wrong": score.advised - score.right,
+        "unsure": score.rows - score.advised,
+        "measured": score.measured,
         "coverage": score.coverage,
         "accuracy": _number(score.accuracy),
         "balanced": _number(score.balanced),
@@ -132,6 +145,7 @@ def _row(score: Score) -> dict[str, Any]:
         "regret_low": regret and regret.low,
         "regret_high": regret and regret.high,
         "against_nothing": against and against.value,
+        "worst_loss": score.worst_loss,
         "advised_regret": score.advised_regret,
     }
 

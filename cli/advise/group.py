@@ -16,7 +16,7 @@ from ..options import common_options
         "evaluate": (
             "advise.evaluate",
             "evaluate",
-            "Evaluate the advice on held-out kernels.",
+            "Evaluate the advice on held-out kernels and devices.",
         ),
         "launches": (
             "advise.launches",

@@ -48,6 +48,7 @@ COLUMNS = (
     Column("seconds", "time", text.seconds, right=True),
     Column("stake", "at stake", _times, right=True),
     Column("label", "advice", lambda value: value or "no advice"),
+    Column("source", "from"),
     Column("probability", "p", share, right=True),
     Column("probabilities"),
     Column("next_block", "next", _block, right=True),
@@ -87,8 +88,10 @@ def show(
     KERNEL is a name, or a part of one. "p" is the probability that the advice is right, calibrated
     on held-out kernels. "next" is the next legal block in that direction; test it, because a
     kernel's results may depend on its block. "at stake" is the time over the best measured time
-    with all else equal; "gain" is the middle half of the gains of such a step elsewhere. Launches
-    that are unlike all training data get no advice.
+    with all else equal; "gain" is the middle half of the gains of such a step elsewhere. "from" is
+    the source: "measured" (the same program on other devices), "kernel" (the kernel with other
+    parameters on other devices) or "learnt" (other kernels). There is no advice where that source
+    was no better than doing nothing, at this confidence, on held-out kernels and devices.
 
     Example:
       tunedb advise show matrixMul
@@ -111,7 +114,8 @@ def show(
     without_advice = sum(row["label"] is None for row in rows)
     if without_advice:
         settings.note(
-            f"{without_advice} without advice: they are unlike all training data of the advisor"
+            f"{without_advice} without advice: on held-out kernels and devices the advisor was no "
+            "better than doing nothing at this confidence"
         )
 
 
@@ -152,6 +156,7 @@ def _row(advice: Advice, model: int) -> dict[str, Any]:
         "seconds": launch.seconds,
         "stake": advice.stake,
         "label": None if advice.label is None else str(advice.label),
+        "source": advice.source,
         "probability": advice.probability,
         "probabilities": list(advice.probabilities),
         "next_block": advice.block,

@@ -37,6 +37,7 @@ KEYS = (
     "trained_on",
     "kernels",
     "balanced_accuracy",
+    "margins",
     "notes",
     "was_there",
 )
@@ -91,7 +92,8 @@ def train(settings: Settings, labels: str, tolerance: float, inputs: str, learne
     The model is stored in the database as data; tunedb advise show uses the newest one. "gain"
     predicts run times from the launch alone; "svm" is the paper's learner and "boosted" uses trees,
     both on counters. The figure beside each is its mean balanced accuracy on held-out kernels;
-    guessing reaches 0.33.
+    guessing reaches 0.33. "margins" are what each source of advice needs, found on held-out
+    devices and kernels; "silent" is a source that none supports.
 
     Example:
       tunedb import logs ./profiles && tunedb advise train
@@ -133,6 +135,7 @@ def advisor_row(stored: StoredModel) -> dict[str, Any]:
         "trained_on": card["learnt"],
         "kernels": card["kernels"],
         "balanced_accuracy": card["balanced_accuracy"],
+        "margins": card.get("margins", {}),
         "notes": card["notes"],
     }
 
@@ -141,6 +144,10 @@ def advisor_fields(row: dict[str, Any]) -> list[tuple[str, str]]:
     """Return an advisor as labelled fields."""
     accuracies = row["balanced_accuracy"]
     figures = ", ".join(f"{clean(name)} {share(value)}" for name, value in accuracies.items())
+    margins = ", ".join(
+        f"{clean(name)} {'silent' if value is None else f'{value:.3f}'}"
+        for name, value in row["margins"].items()
+    )
     existed = " (existed already)" if row.get("was_there") else ""
     return [
         ("advisor", f"model {row['id']}{existed}"),
@@ -150,4 +157,5 @@ def advisor_fields(row: dict[str, Any]) -> list[tuple[str, str]]:
         ("without label", text.number(row["unlabelled"])),
         ("kernels", listed(row["kernels"], 8)),
         ("balanced accuracy", figures or "no second kernel to hold out"),
+        ("margins", margins),
     ]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: tunedb.advisor.learn.evaluation.SPLITS; the help imports no library.
 LABELS = ("slice-best", "paper")
 INPUTS = ("ratios", "raw")
-SPLITS = ("kernel", "slice", "random")
+SPLITS = ("kernel", "device", "slice", "random")
 
 
 @click.command()

@@ -13,12 +13,11 @@ from tunedb.advisor.loading import (
     program_key,
 )
 from tunedb.errors import FormatError
-from tunedb.formats.gpu.kernels import gpu_target, kernel_workload
+from tunedb.formats.gpu.kernels import kernel_workload
 from tunedb.programs.metaschedule.trace import split_trace
 from tunedb.records import Trace, Workload, WorkloadFormat
 
 WORKLOAD = kernel_workload("scale", [4096])
-TARGET = gpu_target("cuda", "RTX 2080 Ti")
 
 
 @pytest.mark.parametrize(
@@ -48,8 +47,8 @@ def test_any_name_has_a_plain_one(kernel):
     assert isinstance(plain_name(kernel), str)
 
 
-def key(parameters, block=("x",), workload=WORKLOAD, target=TARGET, kernel="scale"):
-    return parameter_key(workload, target, kernel, parameters, set(block))
+def key(parameters, block=("x",), workload=WORKLOAD, kernel="scale"):
+    return parameter_key(workload, kernel, parameters, set(block))
 
 
 def test_configurations_that_differ_in_the_block_alone():
@@ -67,7 +66,6 @@ def test_configurations_that_differ_in_the_block_alone():
         key({"x": 32, "tile": 2, "more": 1}),
         key({"x": 32, "tile": 2}, kernel="other"),
         key({"x": 32, "tile": 2}, workload=kernel_workload("scale", [2048])),
-        key({"x": 32, "tile": 2}, target=gpu_target("cuda", "RTX 3090")),
     ],
 )
 def test_all_else_must_be_equal(other):
@@ -78,10 +76,10 @@ def test_kinds_of_slices_do_not_meet():
     trace = Trace(b"[]", None, b"[[],[],[]]")
     keys = {
         key({}),
-        problem_key(WORKLOAD, TARGET, "scale", 1),
-        problem_key(WORKLOAD, TARGET, "scale", 2),
-        program_key(WORKLOAD, TARGET, "scale", trace),
-        program_key(Workload(WorkloadFormat.NODES, b"{}", "w"), TARGET, "scale", trace),
+        problem_key(WORKLOAD, "scale", 1),
+        problem_key(WORKLOAD, "scale", 2),
+        program_key(WORKLOAD, "scale", trace),
+        program_key(Workload(WorkloadFormat.NODES, b"{}", "w"), "scale", trace),
     }
     assert len(keys) == 5
 
@@ -89,8 +87,8 @@ def test_kinds_of_slices_do_not_meet():
 def test_programs_of_other_tools_are_slices_of_their_own():
     ansor = Workload(WorkloadFormat.ANSOR, b'["w"]', "w")
     first = Trace(b'[["SP"]]', None, b"[[1]]")
-    assert program_key(ansor, TARGET, "k", first) != program_key(
-        ansor, TARGET, "k", Trace(b'[["SP"]]', None, b"[[2]]")
+    assert program_key(ansor, "k", first) != program_key(
+        ansor, "k", Trace(b'[["SP"]]', None, b"[[2]]")
     )
 
 
@@ -155,11 +153,11 @@ MODULE = Workload(WorkloadFormat.GRAPH, b"{}", "main", "0.27.0")
 
 
 def test_traces_that_differ_in_their_threads_alone():
-    keys = {program_key(MODULE, TARGET, "main", elementwise(n)) for n in (32, 64, 128)}
+    keys = {program_key(MODULE, "main", elementwise(n)) for n in (32, 64, 128)}
     assert len(keys) == 1
     # The tile outside the bound loop, and what is not bound.
-    assert program_key(MODULE, TARGET, "main", elementwise(32, tile=8)) not in keys
-    assert program_key(MODULE, TARGET, "main", elementwise(32, unroll=0)) not in keys
+    assert program_key(MODULE, "main", elementwise(32, tile=8)) not in keys
+    assert program_key(MODULE, "main", elementwise(32, unroll=0)) not in keys
 
 
 def test_masked_parts_of_a_trace():

@@ -40,8 +40,9 @@ def test_train_show_and_evaluate(launches, run, run_json):
     assert trained["learner"] == "gain" and trained["launches"] == 72
     assert trained["kernels"] == ["saxpy", "stencil", "reduce"]
     assert trained["balanced_accuracy"]["gain"] > 0.9
+    assert trained["margins"]["measured"] is None and trained["margins"]["learnt"] >= 0
     rows = run_json("--db", launches, "advise", "show", "saxpy", "-k", "100")
-    assert len(rows) == 24
+    assert len(rows) == 24 and {row["source"] for row in rows} == {"learnt"}
     for row in rows:
         threads = row["threads"]
         due = "increase" if threads < 128 else "noChange" if threads == 128 else "decrease"
@@ -57,10 +58,37 @@ def test_train_show_and_evaluate(launches, run, run_json):
     table = run("--db", launches, "advise", "show", "saxpy", "-k", "3")
     assert len(table.stdout.splitlines()) == 4 and "21 more launches" in table.stderr
     found = run_json("--db", launches, "advise", "evaluate", "--learner", "gain")
-    methods = {row["method"]: row for row in found if not row["held_out"]}
+    rows = [row for row in found if row["split"] == "kernel" and not row["held_out"]]
+    methods = {row["method"]: row for row in rows}
     assert set(methods) == {"gain", "majority", "rule", "occupancy", "nothing"}
     assert methods["gain"]["regret"] < methods["rule"]["regret"]
     assert methods["nothing"]["against_nothing"] == pytest.approx(1)
+    ours = methods["gain"]
+    assert ours["right"] > ours["wrong"] and ours["measured"] == 0 and ours["worst_loss"] <= 1.01
+    assert ours["right"] + ours["wrong"] + ours["unsure"] == ours["rows"] == 72
+    one_device = {row["device"] for row in found if row["held_out"]}
+    assert one_device == {"RTX 2080 Ti"}
+
+
+def test_show_names_measurements_on_other_devices_as_the_source(launches, run, run_json):
+    """They come before the model of the other kernels, whose best block is another one."""
+    rows = [
+        measure(
+            {"block_size_x": threads, "tile": 0},
+            [1e-3 * (1 + abs(math.log2(threads / 1024)))],
+            (threads, 1, 1),
+            kernel="gemv",
+            device=device,
+        )
+        for device in ("RTX 3090", "TITAN RTX", "A100")
+        for threads in (32, 64, 128, 256, 512, 1024)
+    ]
+    with Store(launches) as store:
+        store.records.add(rows, OWN)
+    run("--db", launches, "advise", "train", "--learner", "gain")
+    rows = run_json("--db", launches, "advise", "show", "gemv", "--device", "A100")
+    advice = {row["threads"]: (row["source"], row["label"]) for row in rows}
+    assert advice[128] == ("measured", "increase") and advice[1024] == ("measured", "noChange")
 
 
 def test_models_lists_an_advisor(launches, run, run_json):

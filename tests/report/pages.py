@@ -57,7 +57,9 @@ def findings():
     for split, factor in (("random", 1.0), ("kernel", 0.7)):
         for method, value in (("svm", 0.8), ("rule", 0.5), ("nothing", 1 / 3)):
             regret = Interval(1.5 - value / 2, 1.45 - value / 2, 1.58 - value / 2)
-            score = Score(method, split, "", 60, 45, 0.7, value * factor, regret, regret, 1.1)
+            score = Score(
+                method, split, "", "", 60, 45, 0, 32, 0.7, value * factor, regret, regret, 1.1
+            )
             scores.append(score)
     return AdvisorFindings(
         labels="slice-best",

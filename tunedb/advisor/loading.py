@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 # ---- Slices: launches that differ in the thread block alone --------------------------------------
 #
-# The key of a slice is a digest over everything that must be equal: workload, target, kernel, and
-# the program without the parts that determine the block:
+# The key of a slice is a digest over everything that must be equal: the target and the program. The
+# key of a program is over workload, kernel, and its text without what determines the block:
 #
 # * programs of tuning parameters: all parameters but those of the block
 #   (:func:`tunedb.programs.thread_blocks.block_parameters`);
@@ -87,17 +87,15 @@ def plain_name(kernel: str) -> str:
 
 def parameter_key(
     workload: Workload,
-    target: Target,
     kernel: str,
     parameters: Mapping[str, Any],
     block: Collection[str],
 ) -> bytes:
-    """Return the slice of a configuration of tuning parameters.
+    """Return the program of a configuration of tuning parameters, without its block.
 
     Parameters
     ----------
-    workload, target : Workload, Target
-        Workload and device.
+    workload : Workload
     kernel : str
         Plain name of the kernel: a program may launch several.
     parameters : mapping
@@ -106,33 +104,32 @@ def parameter_key(
         Names of the parameters that determine the thread block.
     """
     rest = sorted((name, value) for name, value in parameters.items() if name not in block)
-    return _key(workload, target, kernel, ["parameters", [list(pair) for pair in rest]])
+    return _key(workload, kernel, ["parameters", [list(pair) for pair in rest]])
 
 
-def problem_key(workload: Workload, target: Target, kernel: str, problem: int) -> bytes:
-    """Return the slice of a profiled launch.
+def problem_key(workload: Workload, kernel: str, problem: int) -> bytes:
+    """Return the program of a profiled launch, without its block.
 
     Parameters
     ----------
     problem : int
         The kernel's problem that it solved (:func:`problems`).
     """
-    return _key(workload, target, kernel, ["problem", problem])
+    return _key(workload, kernel, ["problem", problem])
 
 
-def program_key(workload: Workload, target: Target, kernel: str, trace: Trace) -> bytes:
-    """Return the slice of any other program."""
+def program_key(workload: Workload, kernel: str, trace: Trace) -> bytes:
+    """Return any other program, without its block."""
     if TOOL_NAMES.get(workload.format) != "metaschedule":
         parts = [trace.sketch, trace.tail or b"", trace.decisions]
-        return _key(workload, target, kernel, ["program", [part.hex() for part in parts]])
-    return _key(workload, target, kernel, ["trace", *masked_trace(trace)])
+        return _key(workload, kernel, ["program", [part.hex() for part in parts]])
+    return _key(workload, kernel, ["trace", *masked_trace(trace)])
 
 
-def _key(workload: Workload, target: Target, kernel: str, rest: list[Any]) -> bytes:
+def _key(workload: Workload, kernel: str, rest: list[Any]) -> bytes:
     return identity.digest(
-        "slice",
+        "program",
         workload.digest,
-        target.digest,
         kernel.encode(errors="surrogatepass"),
         identity.canonical_json(rest),
     )
@@ -267,7 +264,11 @@ class _Run:
     spread: float | None
     parameters: Mapping[str, Any]
     counted: bool
-    slice: bytes = b""
+    program: bytes = b""
+
+    @property
+    def slice(self) -> bytes:
+        return identity.digest("slice", self.program, self.row.target.digest)
 
     @property
     def under_profiler(self) -> bool:
@@ -311,7 +312,7 @@ def load(
         for run in _runs(store.launches.iterate())
         if _is_meant(run.row, kernels, devices) and profiled in (None, run.counted)
     ]
-    _put_in_slices(runs, t1_inputs(store))
+    _set_programs(runs, t1_inputs(store))
     by_slice: dict[bytes, list[_Run]] = {}
     for run in runs:
         by_slice.setdefault(run.slice, []).append(run)
@@ -423,8 +424,8 @@ def _log(context: bytes | None) -> str:
     return str(known.get("log", "")) if isinstance(known, dict) else ""
 
 
-def _put_in_slices(runs: Sequence[_Run], stated: Mapping[str, T1Input]) -> None:
-    """Set the slice of each run; the parameters of the block are found per tuning space."""
+def _set_programs(runs: Sequence[_Run], stated: Mapping[str, T1Input]) -> None:
+    """Set the program of each run; the parameters of the block are found per tuning space."""
     spaces: dict[tuple[int, bytes, str], list[_Run]] = {}
     for run in runs:
         spaces.setdefault((run.row.workload_id, run.row.trace.sketch, run.kernel), []).append(run)
@@ -432,7 +433,7 @@ def _put_in_slices(runs: Sequence[_Run], stated: Mapping[str, T1Input]) -> None:
         workload = space[0].row.workload
         if workload.format != WorkloadFormat.KERNEL:
             for run in space:
-                run.slice = program_key(workload, run.row.target, kernel, run.row.trace)
+                run.program = program_key(workload, kernel, run.row.trace)
             continue
         t1 = t1_of(stated, workload.name, kernel)
         block = block_parameters(
@@ -443,7 +444,7 @@ def _put_in_slices(runs: Sequence[_Run], stated: Mapping[str, T1Input]) -> None:
             _by_problem(space)
             continue
         for run in space:
-            run.slice = parameter_key(workload, run.row.target, kernel, run.parameters, block)
+            run.program = parameter_key(workload, kernel, run.parameters, block)
 
 
 def _is_seen_by_profiler(space: Sequence[_Run], block: Collection[str]) -> bool:
@@ -459,7 +460,7 @@ def _by_problem(space: Sequence[_Run]) -> None:
     for run in space:
         launch = run.row.launch
         if launch.block is None or launch.grid is None:
-            run.slice = program_key(run.row.workload, run.row.target, run.kernel, run.row.trace)
+            run.program = program_key(run.row.workload, run.kernel, run.row.trace)
         else:
             targets.setdefault(run.row.target_id, []).append(run)
     for several in targets.values():
@@ -468,7 +469,7 @@ def _by_problem(space: Sequence[_Run]) -> None:
         ]
         for run, problem in zip(several, problems(geometry), strict=True):
             row = run.row
-            run.slice = problem_key(row.workload, row.target, run.kernel, problem)
+            run.program = problem_key(row.workload, run.kernel, problem)
 
 
 def _configurations(runs: Sequence[_Run]) -> Iterable[tuple[list[_Run], _Run | None]]:
@@ -516,6 +517,7 @@ class _Reader:
             kernel=run.kernel,
             workload=run.row.workload.name,
             slice=run.slice,
+            program=run.program,
             device=device,
             compute_capability=capability,
             threads=launch.threads,

@@ -63,6 +63,8 @@ class Observation:
         Neutral name (:mod:`tunedb.advisor.counters`) → value; without those not measured.
     parameters : mapping
         Tuning parameters, for people.
+    program : bytes
+        Equal for observations that differ in the block and the device alone; empty if unknown.
     """
 
     record: int
@@ -82,6 +84,7 @@ class Observation:
     spread: float | None = None
     counters: Mapping[str, float] = field(default_factory=dict)
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    program: bytes = b""
 
     @property
     def extents(self) -> Extents:

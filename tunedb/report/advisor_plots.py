@@ -297,7 +297,12 @@ def gain_plot(slices: Sequence[SliceGain], *, base: int = 256) -> Plot:
 # ---- Quality of the advice: its errors, and the times after it -----------------------------------
 
 #: Names of the splits, the strictest last.
-SPLITS = {"random": "launches at random", "slice": "whole slices", "kernel": "whole kernels"}
+SPLITS = {
+    "random": "launches at random",
+    "slice": "whole slices",
+    "device": "whole devices",
+    "kernel": "whole kernels",
+}
 
 
 def confusion_plot(
@@ -403,7 +408,7 @@ def _ends(interval: Interval | None) -> tuple[float, float, float]:
 def score_table(scores: Sequence[Score]) -> Table:
     """Return all scores as a table."""
     columns = (
-        *("held out", "kernel", "method", "launches", "advised", "accuracy", "balanced"),
+        *("held out", "kernel", "device", "method", "launches", "advised", "accuracy", "balanced"),
         *("time / best", "low", "high", "time / before", "low", "high", "of the advised"),
     )
     rows = []
@@ -413,6 +418,7 @@ def score_table(scores: Sequence[Score]) -> Table:
             (
                 SPLITS.get(score.split, score.split),
                 score.held_out or "all",
+                score.device or "all",
                 score.method,
                 score.rows,
                 score.advised,

@@ -10,7 +10,7 @@ from tunedb.advisor.labels import slice_best
 from tunedb.advisor.learn import gain
 from tunedb.advisor.learn import store as stored
 from tunedb.advisor.learn.advice import advise
-from tunedb.advisor.learn.model import Advisor
+from tunedb.advisor.learn.model import Advisor, Confidence
 from tunedb.advisor.learn.store import find, label, train_advisor, training_digest
 from tunedb.advisor.learn.training import train
 from tunedb.advisor.observations import Label
@@ -19,9 +19,9 @@ from tunedb.formats.gpu.t1 import t1_input
 from tunedb.maintenance.check import check
 from tunedb.storage.store import Store
 
-#: Best at 128 threads, without doubt and without reach.
+#: Best at 128 threads, without doubt.
 MODEL = gain.Gain(("log2 threads squared",), np.array([0.1]), 0.02)
-ADVISOR = Advisor("gain", "ratios", None, MODEL, temperature=0.1)
+ADVISOR = Advisor("gain", "ratios", None, MODEL, learnt=Confidence(temperature=0.1))
 
 
 def test_advice_without_other_blocks_in_the_slice():
@@ -77,15 +77,51 @@ def test_expected_gain_comes_from_other_slices():
     assert advise(ADVISOR, [launch("k", 0, 128, 1.0)], [0])[0].expected is None
 
 
-def test_no_advice_on_what_is_out_of_reach():
-    rows = three(noise=0.01)
-    advisor = train(rows, slice_best(rows), learner="gain").advisor
-    odd = {"inst_executed": 1.0, "issue_utilization": 1e6}
-    strange = replace(rows[0], counters=odd, slice=b"other")
-    (advice,) = advise(advisor, [*rows, strange], [len(rows)])
-    assert advice.label is None and advice.block is None
+def elsewhere(threads, seconds, device="NVIDIA TITAN RTX", **given):
+    return launch("k", device, threads, seconds, device=device, program=b"p", **given)
+
+
+def test_measurements_on_another_device_come_before_the_model():
+    # The model says 128 threads, and other devices say 512; the launch itself ran with one block.
+    one = launch("k", 0, 128, 1.0, program=b"p")
+    others = [elsewhere(threads, abs(threads - 512) + 1) for threads in (128, 256, 512)]
+    (advice,) = advise(ADVISOR, [one, *others], [0])
+    assert advice.source == "measured" and advice.label == Label.INCREASE
+    assert advice.block == (256, 1, 1) and advice.reasons == ()
+    (advice,) = advise(ADVISOR, [replace(one, kernel="new", program=b"q"), *others], [0])
+    assert advice.source == "learnt" and advice.label == Label.NO_CHANGE
+
+
+def test_other_programs_of_the_kernel_come_before_the_model():
+    rows = [launch("k", 0, threads, 1.0) for threads in (128, 256)]
+    rows += [elsewhere(128, 2.0), elsewhere(256, 1.0)]
+    (advice,) = advise(ADVISOR, rows, [0])
+    assert advice.source == "kernel" and advice.label == Label.INCREASE
+
+
+def test_no_advice_below_the_margin():
+    one = launch("k", 0, 128, 1.0, program=b"p")
+    rows = [one, elsewhere(128, 1.2), elsewhere(256, 1.0)]
+    sure = replace(ADVISOR, measured=Confidence(least=0.16))
+    assert advise(sure, rows, [0])[0].label == Label.INCREASE
+    silent = replace(ADVISOR, measured=Confidence(least=0.17))
+    (advice,) = advise(silent, rows, [0])
+    assert advice.label is None and advice.block is None and advice.source == "measured"
     assert advice.reasons == () and advice.expected is None
     assert advice.probability == max(advice.probabilities)
+
+
+def test_no_advice_that_rests_on_an_unknown_occupancy():
+    model = gain.Gain(("occupancy",), np.array([-1.0]), 0.02)
+    advisor = Advisor("gain", "ratios", None, model)
+    for given in (
+        {"device": "AMD Radeon PRO W6600", "compute_capability": None},
+        {"registers": None},
+    ):
+        rows = [launch("k", 0, threads, 1.0, **given) for threads in (32, 128)]
+        assert [one.label for one in advise(advisor, rows, [0, 1])] == [None, None]
+    rows = [launch("k", 0, threads, 1.0) for threads in (32, 128)]
+    assert advise(advisor, rows, [0])[0].label == Label.INCREASE
 
 
 @pytest.mark.parametrize("learner", ["svm", "boosted"])
@@ -102,7 +138,8 @@ def test_counters_that_speak_for_it(learner):
         else (Label.DECREASE if one.counters["signal"] > 0 else Label.INCREASE)
         for one in rows
     ]
-    advisor = replace(train(rows, labels, learner=learner, inputs="raw").advisor, reach=None)
+    advisor = train(rows, labels, learner=learner, inputs="raw").advisor
+    advisor = replace(advisor, learnt=Confidence())
     advice = advise(advisor, rows, range(len(rows)))
     assert [one.label for one in advice] == labels
     strongest = [one.reasons[0].name for one in advice if one.label != Label.NO_CHANGE]

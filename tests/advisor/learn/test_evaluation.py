@@ -11,6 +11,7 @@ from made_kernels import kernel, three
 from tunedb.advisor.labels import slice_best, to_codes
 from tunedb.advisor.learn import evaluation, training
 from tunedb.advisor.learn.evaluation import evaluate
+from tunedb.advisor.learn.regret import StepOutcomes
 from tunedb.advisor.learn.splits import families
 from tunedb.advisor.learn.ten_splits import ten_splits
 from tunedb.advisor.observations import Inputs, Label
@@ -73,47 +74,80 @@ def test_nothing_is_fitted_to_the_held_out_kernel(method, monkeypatch):
     rows = three(noise=0.02)
     labels = slice_best(rows)
     seen = []
-    genuine = evaluation.fit
+    genuine = training.fit
 
     def fit(observations, truth, *given):
         seen.append(set(families(observations)))
         return genuine(observations, truth, *given)
 
-    monkeypatch.setattr(evaluation, "fit", fit)
+    monkeypatch.setattr(training, "fit", fit)
     found = evaluate(rows, labels, methods=(method,))
-    assert [len(one) for one in seen] == [2, 2, 2]
-    assert {frozenset(one) for one in seen} == {
-        frozenset(set(found.kernels) - {name}) for name in found.kernels
-    }
+    # For each held-out kernel two models that calibrate and one that advises.
+    assert [len(one) for one in seen] == [1, 1, 2] * 3
+    for i, name in enumerate(found.kernels):
+        assert all(name not in one for one in seen[3 * i : 3 * i + 3])
 
 
-def test_advice_on_the_held_out_kernel_does_not_depend_on_its_times():
-    rows = three(noise=0.02)
-    truth = to_codes(slice_best(rows))
-    position = np.flatnonzero(families(rows) == "stencil")
-    left = np.flatnonzero(families(rows) != "stencil")
+DEVICES = ("NVIDIA TITAN RTX", "NVIDIA GeForce RTX 2080 Ti", "NVIDIA GeForce RTX 3090")
+
+
+def on_three_devices(rows):
+    """The same programs on each device."""
+    return [
+        replace(one, device=device, program=one.slice, slice=one.slice + device.encode())
+        for device in DEVICES
+        for one in rows
+    ]
+
+
+@pytest.mark.parametrize("split", ["kernel", "device"])
+def test_advice_does_not_depend_on_held_out_times(split):
+    rows = on_three_devices(three(noise=0.02))
+    labels = slice_best(rows)
+    held = [
+        one.kernel == "Stencil" if split == "kernel" else one.device == DEVICES[0] for one in rows
+    ]
     advice = []
     for power in (1, 2):
-        changed = [replace(one, seconds=one.seconds**power) for one in rows]
-        codes = np.where(families(rows) == "stencil", power, truth).astype(np.int8)
-        mixed = [changed[i] if i in set(position) else rows[i] for i in range(len(rows))]
+        changed = [
+            replace(one, seconds=one.seconds**power) if out else one
+            for one, out in zip(rows, held, strict=True)
+        ]
+        outcomes = StepOutcomes.from_observations(changed)
         everything = np.ones(len(rows), bool)
-        case = evaluation._Case(mixed, codes, everything, ["gain"], "ratios", print)
-        advice.append(evaluation._advice(case, position, left, "gain", True))
-    assert np.array_equal(*advice)
+        case = evaluation._Case(
+            changed, to_codes(labels), outcomes, everything, ["gain"], "ratios", print
+        )
+        advice.append(evaluation._SPLITS[split](case).advice["gain"][held])
+    assert np.array_equal(*advice) and (advice[0] != -1).any()
 
 
-def test_profiled_launches_are_judged_and_others_only_trained_on():
+def test_advice_for_a_held_out_device_comes_from_the_others():
+    # Each kernel has its own best block, so kernels teach nothing about one another.
+    rows = on_three_devices(three(bests=(32, 128, 1024), noise=0.01))
+    found = evaluate(rows, slice_best(rows), methods=("gain",), splits=("kernel", "device"))
+    ours, nothing = score(found, "gain", "device"), score(found, "nothing", "device")
+    assert ours.measured == ours.advised == ours.rows == len(rows)
+    assert ours.regret.value < 0.9 * nothing.regret.value and ours.right > 0.8 * ours.rows
+    assert ours.worst_loss < 1.05 and nothing.worst_loss == 1
+    assert {(one.held_out, one.device) for one in found.scores if one.held_out} == {
+        (kernel, device) for kernel in found.kernels for device in evaluation.devices(rows)
+    }
+    assert score(found, "gain").measured == 0
+
+
+def test_launches_without_counters_are_judged_where_no_split_needs_them():
     rows = three(noise=0.01)
     bare = [
         replace(one, registers=None, counters={})
-        for one in kernel("gemm", 512, tiles=8, seed=5, counters=False)
+        for one in kernel("gemm", 128, tiles=8, seed=5, counters=False)
     ]
     with_others = rows + bare
-    found = evaluate(with_others, slice_best(with_others), methods=("gain",))
-    assert found.kernels == ("saxpy", "stencil", "reducesum")
-    assert score(found, "gain").rows == len(rows)
-    assert "gemm" in training.train(with_others, slice_best(with_others), learner="gain").kernels
+    labels = slice_best(with_others)
+    found = evaluate(with_others, labels, methods=("gain",), splits=("kernel", "slice"))
+    assert score(found, "gain").rows == len(with_others)
+    assert score(found, "gain", "slice").rows == len(rows)
+    assert "gemm" in training.train(with_others, labels, learner="gain").kernels
     alone = evaluate(bare, slice_best(bare), methods=("gain",), splits=("slice",))
     assert alone.observations == len(bare)
 

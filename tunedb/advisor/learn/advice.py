@@ -12,13 +12,14 @@ from ...formats.gpu.t1 import T1Input
 from ...launches import Extents
 from ..inputs import read_inputs
 from ..labels import Codes, Floats
-from ..legality import legal_blocks, next_block
+from ..legality import fits, legal_blocks, next_block
 from ..loading import t1_of
 from ..observations import LABELS, Label, Observation
 from . import geometry
 from .boosted import Boosted
 from .gain import Gain
-from .model import Advisor, softmax
+from .measured import Measured
+from .model import LEARNT, SOURCES, Advisor, margins, softmax
 from .regret import StepOutcomes
 
 #: Number of reasons in advice.
@@ -73,7 +74,8 @@ class Advice:
     ----------
     observation : Observation
     label : Label or None
-        None without advice: the launch is unlike all training data of the advisor.
+        None without advice: at this confidence, advice on held-out kernels and devices was no
+        better than none.
     probability : float
         Probability of the label; of the likeliest one without advice.
     probabilities : tuple of float
@@ -86,6 +88,10 @@ class Advice:
         None for no change, and without a slice of like size in that direction.
     stake : float or None
         Time now / best measured time of the launch's slice; None if the slice has one block.
+    source : str
+        Of :data:`tunedb.advisor.learn.model.SOURCES`: ``measured`` (the same program on other
+        devices), ``kernel`` (other programs of the kernel on other devices), or ``learnt`` (a model
+        of other kernels).
     """
 
     observation: Observation
@@ -96,6 +102,7 @@ class Advice:
     reasons: tuple[Reason, ...]
     expected: Expected | None
     stake: float | None
+    source: str
 
 
 def advise(
@@ -121,56 +128,66 @@ def advise(
     slices: dict[bytes, list[int]] = defaultdict(list)
     for position, one in enumerate(known):
         slices[one.slice].append(position)
-    outcomes, near = StepOutcomes.from_observations(known), advisor.near([known[i] for i in wanted])
-    advised = advisor.scores(known).argmax(axis=1).astype(np.int8)
+    outcomes, measured = StepOutcomes.from_observations(known), Measured.from_observations(known)
+    advised, _ = advisor.advise(known, measured, outcomes.after)
     found = []
-    for i, is_near in zip(wanted, near, strict=True):
+    for i in wanted:
         others = [known[j] for j in slices[known[i].slice] if j != i]
         t1 = t1_of(stated or {}, known[i].workload, known[i].kernel)
-        found.append(_one(advisor, known, (outcomes, advised), i, others, bool(is_near), t1))
+        found.append(_one(advisor, known, measured, (outcomes, advised), i, others, t1))
     return found
 
 
 def _one(
     advisor: Advisor,
     known: Sequence[Observation],
-    measured: tuple[StepOutcomes, Codes],
+    measured: Measured,
+    steps: tuple[StepOutcomes, Codes],
     position: int,
     others: Sequence[Observation],
-    near: bool,
     t1: T1Input | None,
 ) -> Advice:
     one = known[position]
     blocks = tuple(other.block for other in others if other.block is not None)
-    candidates = [one, *others, *_untried(one, blocks, t1)]
-    scores = advisor.scores(candidates if advisor.preparation is None else [one])[:1]
-    likely = softmax(scores, advisor.temperature)[0]
-    code = int(scores[0].argmax())
-    label = LABELS[code] if near else None
+    elsewhere = [block for block in measured.blocks(one) if fits(one, block)]
+    ran = [one, *others, *_launches(one, elsewhere, blocks)]
+    scores, sources = (each[0] for each in advisor.all_scores(ran, measured))
+    seen = tuple({*blocks, *elsewhere})
+    if sources == LEARNT:
+        untried = _launches(one, legal_blocks(one, seen=seen, t1=t1), seen)
+        ran = [*ran, *untried]
+        if advisor.preparation is None:
+            scores = advisor.scores(ran)[0]
+    confidence = advisor.confidence(int(sources))
+    likely = softmax(scores[None], confidence.temperature)[0]
+    code = int(scores.argmax())
+    label = LABELS[code] if margins(scores[None])[0] > confidence.least else None
     block = None
     if label not in (None, Label.NO_CHANGE):
-        block = next_block(one, LABELS[code], seen=blocks, t1=t1)
+        block = next_block(one, LABELS[code], seen=seen, t1=t1)
     best = min((other.seconds for other in others), default=None)
+    is_learnt = label is not None and sources == LEARNT
     return Advice(
         observation=one,
         label=label,
         probability=float(likely[code]),
         probabilities=tuple(float(p) for p in likely),
         block=block,
-        reasons=() if label is None else _reasons(advisor, one, code, block, candidates),
-        expected=_expected(known, *measured, position, code) if near else None,
+        reasons=_reasons(advisor, one, code, block, ran) if is_learnt else (),
+        expected=None if label is None else _expected(known, *steps, position, code),
         stake=None if best is None else max(1.0, one.seconds / best),
+        source=SOURCES[int(sources)],
     )
 
 
-def _untried(one: Observation, seen: Sequence[Extents], t1: T1Input | None) -> list[Observation]:
-    """Return unmeasured launches: legal blocks with the known facts of this one."""
-    block = one.extents
-    there = {*seen, block}
+def _launches(
+    one: Observation, blocks: Sequence[Extents], there: Sequence[Extents]
+) -> list[Observation]:
+    """Return unmeasured launches: blocks that are not there, with the known facts of this one."""
     return [
-        replace(one, block=other, threads=int(np.prod(other)), grid=None)
-        for other in legal_blocks(one, seen=seen, t1=t1)
-        if other not in there
+        replace(one, block=block, threads=int(np.prod(block)), grid=None)
+        for block in blocks
+        if block not in {*there, one.extents}
     ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import UsageError
-from ..inputs import ratios, read_inputs
+from ..inputs import read_inputs
 from ..labels import (
     BASE_THREADS,
     NONE,
@@ -25,13 +25,15 @@ from ..scikit_learn import import_sklearn
 from ..selection import correlations, select
 from . import baselines
 from .findings import AdvisorFindings, Score
+from .measured import Measured, devices
+from .model import LEARNT
 from .regret import StepOutcomes
 from .splits import Mask, by_group, families, group_folds, slice_numbers
 from .ten_splits import ten_splits
-from .training import check, fit, learnable, material, reach
+from .training import calibrated, check, fit, learnable, material
 
 #: Units that can be held out.
-SPLITS = ("kernel", "slice", "random")
+SPLITS = ("kernel", "device", "slice", "random")
 
 #: Methods that learn.
 METHODS = ("gain", "svm", "boosted")
@@ -48,6 +50,7 @@ class _Case:
 
     observations: Sequence[Observation]
     truth: Codes
+    outcomes: StepOutcomes
     subject: Mask
     methods: Sequence[str]
     inputs: str
@@ -60,6 +63,7 @@ class _Told:
 
     advice: dict[str, Codes]
     judged: Mask
+    measured: dict[str, Mask] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -76,16 +80,16 @@ def evaluate(
 ) -> AdvisorFindings:
     """Evaluate methods and baselines on held-out launches.
 
-    If some launches are profiled, only those are evaluated; launches without counters are training
-    data of ``gain`` alone. With ``kernel`` all kernels of a family (:func:`.splits.family`) are
-    held out together, and everything is chosen on the others.
+    With ``kernel`` all kernels of a family (:func:`.splits.family`) are held out together, with
+    ``device`` all launches of a device, and everything is chosen on the others. The splits
+    ``slice`` and ``random`` evaluate profiled launches alone, if there are any.
 
     Parameters
     ----------
     observations : sequence of Observation
         Whole slices.
     labels : sequence of (Label or None)
-    splits : sequence of {"kernel", "slice", "random"}
+    splits : sequence of {"kernel", "device", "slice", "random"}
     methods : sequence of str
         Of :data:`METHODS`; the baselines are always there.
     inputs : {"ratios", "raw"}
@@ -111,8 +115,9 @@ def evaluate(
     subject = profiled if profiled.any() else np.ones(len(observations), bool)
     if (truth[subject] == NONE).all():
         raise UsageError("no profiled launch has a label; import kernels with several block sizes")
-    case = _Case(observations, truth, subject, methods, inputs, step)
     outcomes, groups = StepOutcomes.from_observations(observations), families(observations)
+    case = _Case(observations, truth, outcomes, subject, methods, inputs, step)
+    sets = np.char.add(np.char.add(groups, "\n"), devices(observations))
     scores: list[Score] = []
     tables = {}
     for split in splits:
@@ -120,14 +125,16 @@ def evaluate(
         notes.extend(split_advice.notes)
         for method, advice in split_advice.advice.items():
             rows = split_advice.judged & (truth != NONE)
-            scores.append(_score(method, split, "", truth, advice, outcomes, rows))
-            if split != "kernel":
+            measured = split_advice.measured.get(method, np.zeros(len(rows), bool))
+            told = truth, advice, measured, outcomes
+            scores.append(_score(method, split, "", *told, rows))
+            if split == "kernel":
+                tables[method] = confusion(truth[rows], advice[rows])
+            if split not in ("kernel", "device"):
                 continue
-            tables[method] = confusion(truth[rows], advice[rows])
-            for group, those in by_group(groups):
+            for held_out, those in by_group(sets):
                 if (rows & those).any():
-                    held = rows & those
-                    scores.append(_score(method, split, group, truth, advice, outcomes, held))
+                    scores.append(_score(method, split, held_out, *told, rows & those))
     return _findings(case, scores, tables, name, tolerance, notes)
 
 
@@ -139,65 +146,67 @@ def _check_names(splits: Sequence[str], methods: Sequence[str]) -> None:
 
 
 def _by_kernel(case: _Case) -> _Told:
-    groups = families(case.observations)
-    # Profiles have dozens of kernels with one block, which cannot be evaluated.
-    judged = case.subject & (case.truth != NONE)
-    held_out = [(name, rows) for name, rows in by_group(groups) if (rows & judged).any()]
-    return _fold_by_fold(case, held_out, abstain=True)
+    return _leaving_out(case, families(case.observations))
+
+
+def _by_device(case: _Case) -> _Told:
+    return _leaving_out(case, devices(case.observations))
+
+
+def _leaving_out(case: _Case, groups: np.ndarray[Any, Any]) -> _Told:
+    """Return advice for each group by an advisor of the others, silent where it is unsure."""
+    truth = case.truth
+    told = _told(case, np.ones(len(truth), bool))
+    for name, rows in by_group(groups):
+        # Profiles have dozens of kernels with one block, which cannot be evaluated.
+        if (truth[rows] == NONE).all():
+            continue
+        held, left = np.flatnonzero(rows), np.flatnonzero(~rows)
+        rest = [case.observations[i] for i in left.tolist()]
+        told.advice["majority"][held] = baselines.majority(truth[left])
+        subjects, after = (
+            [case.observations[i] for i in held.tolist()],
+            case.outcomes.part(rows).after,
+        )
+        known = Measured.from_observations(rest)
+        for method in case.methods:
+            case.step(f"holding out {name}: {method}")
+            if not learnable(truth[left[material(rest, method)]]):
+                told.notes.append(f"{name}: the other launches have too few labels to learn from")
+                continue
+            outcomes = case.outcomes.part(~rows)
+            advisor = calibrated(rest, truth[left], method, case.inputs, outcomes=outcomes)
+            told.advice[method][held], source = advisor.advise(subjects, known, after)
+            told.measured[method][held] = source != LEARNT
+    return told
 
 
 def _by_slice(case: _Case) -> _Told:
-    parts = group_folds(slice_numbers(case.observations), FOLDS, np.random.default_rng(0))
-    held_out = [(f"slices {i + 1}/{FOLDS}", rows) for i, rows in enumerate(parts)]
-    return _fold_by_fold(case, held_out, abstain=False)
-
-
-def _fold_by_fold(case: _Case, held_out: Sequence[tuple[str, Mask]], *, abstain: bool) -> _Told:
-    """Return advice for each held-out part by a model of the rest."""
-    truth, subject = case.truth, case.subject
-    advice = {name: np.full(len(truth), NONE, np.int8) for name in (*case.methods, "majority")}
-    for name, rows in held_out:
-        held = np.flatnonzero(rows & subject)
-        left = np.flatnonzero(~rows)
-        training = truth[left[subject[left]]]
-        advice["majority"][held] = baselines.majority(training)
+    told = _told(case, case.subject)
+    for i, rows in enumerate(
+        group_folds(slice_numbers(case.observations), FOLDS, np.random.default_rng(0))
+    ):
+        held, left = np.flatnonzero(rows & case.subject), np.flatnonzero(~rows)
+        rest = [case.observations[j] for j in left.tolist()]
+        told.advice["majority"][held] = baselines.majority(case.truth[left[case.subject[left]]])
         for method in case.methods:
-            case.step(f"holding out {name}: {method}")
-            part_advice = _advice(case, held, left, method, abstain)
-            if part_advice is not None:
-                advice[method][held] = part_advice
-    notes = [
-        f"{name}: the other kernels have too few labels to learn from"
-        for name, rows in held_out
-        if not learnable(truth[~rows])
-    ]
-    return _Told(advice | _untrained(case.observations), subject, notes)
+            case.step(f"holding out slices {i + 1}/{FOLDS}: {method}")
+            those = material(rest, method)
+            codes = case.truth[left[those]]
+            if not len(held) or not learnable(codes):
+                continue
+            model = fit([rest[j] for j in those], codes, method, case.inputs)
+            scores = model.scores([case.observations[j] for j in held.tolist()])
+            told.advice[method][held] = scores.argmax(axis=1)
+    return told
 
 
-def _advice(
-    case: _Case,
-    held: np.ndarray[Any, Any],
-    left: np.ndarray[Any, Any],
-    method: str,
-    abstain: bool,
-) -> Codes | None:
-    """Return advice for held-out rows by a model of others; None if no model can be trained.
-
-    With held-out kernels, launches out of reach get no advice: the reach is then the distance of
-    the training kernels from one another.
-    """
-    rest = [case.observations[i] for i in left]
-    rows = material(rest, method)
-    chosen, codes = [rest[i] for i in rows], case.truth[left[rows]]
-    if not len(held) or not learnable(codes):
-        return None
-    model = fit(chosen, codes, method, case.inputs)
-    subjects = [case.observations[i] for i in held]
-    advised = np.asarray(model.scores(subjects).argmax(axis=1), np.int8)
-    if abstain:
-        labelled = [one for one, code in zip(chosen, codes, strict=True) if code != NONE]
-        advised[~reach(labelled).near(ratios(subjects))] = NONE
-    return advised
+def _told(case: _Case, judged: Mask) -> _Told:
+    """Return the advice of the baselines, and none of the methods yet."""
+    rows = len(case.truth)
+    advice = {name: np.full(rows, NONE, np.int8) for name in (*case.methods, "majority")}
+    measured = {name: np.zeros(rows, bool) for name in case.methods}
+    return _Told(advice | _untrained(case.observations), judged, measured)
 
 
 def _at_random(case: _Case) -> _Told:
@@ -221,7 +230,7 @@ def _at_random(case: _Case) -> _Told:
         )
         majority = baselines.majority(codes[~found.test])
         advice["majority"] = np.full(len(judged), majority, np.int8)
-    return _Told(advice | _untrained(case.observations), judged, notes)
+    return _Told(advice | _untrained(case.observations), judged, notes=notes)
 
 
 def name_of(inputs: str) -> str:
@@ -231,6 +240,7 @@ def name_of(inputs: str) -> str:
 
 _SPLITS: dict[str, Callable[[_Case], _Told]] = {
     "kernel": _by_kernel,
+    "device": _by_device,
     "slice": _by_slice,
     "random": _at_random,
 }
@@ -243,25 +253,31 @@ def _untrained(observations: Sequence[Observation]) -> dict[str, Codes]:
 def _score(
     method: str,
     split: str,
-    held_out: str,
+    name: str,
     truth: Codes,
     advice: Codes,
+    measured: Mask,
     outcomes: StepOutcomes,
     rows: Mask,
 ) -> Score:
     has_advice = rows & (advice != NONE)
     alone = outcomes.regret(advice, has_advice)
+    held_out, _, device = name.partition("\n")
     return Score(
         method=method,
         split=split,
         held_out=held_out,
+        device=device,
         rows=int(rows.sum()),
         advised=int(has_advice.sum()),
+        measured=int((measured & has_advice).sum()),
+        right=int((has_advice & (advice == truth)).sum()),
         accuracy=accuracy(truth[rows], advice[rows]),
         balanced=balanced_accuracy(truth[rows], advice[rows]),
         regret=outcomes.regret(advice, rows),
         against_nothing=outcomes.against_nothing(advice, rows),
         advised_regret=None if alone is None else alone.value,
+        worst_loss=float(np.exp(-outcomes.savings(advice)[rows].min())) if rows.any() else None,
     )
 
 

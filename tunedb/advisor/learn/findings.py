@@ -35,13 +35,19 @@ class Score:
         ``svm``, ``boosted``, ``gain``, or a baseline: ``majority``, ``rule``, ``occupancy``,
         ``nothing``.
     split : str
-        ``random``, ``slice`` or ``kernel``.
+        ``random``, ``slice``, ``kernel`` or ``device``.
     held_out : str
-        The held-out kernel; the empty string for all of the split together.
+        Kernel of the held-out launches; the empty string for all of the split together.
+    device : str
+        Their device; the empty string for all of the split together.
     rows : int
         Evaluated launches: those with a label.
     advised : int
-        Launches with advice.
+        Launches with advice; the others are unsure.
+    measured : int
+        Of them, launches whose advice comes from measurements on other devices.
+    right : int
+        Launches whose advice is the label; the other advised ones are wrong.
     accuracy, balanced : float
         Share of the advised rows whose label is right; its mean over occurring classes. NaN without
         advice.
@@ -52,18 +58,24 @@ class Score:
         Geometric mean of time after the advice over the time before; below 1 is a gain.
     advised_regret : float or None
         ``regret`` over the advised rows alone.
+    worst_loss : float or None
+        Largest time after the advice over the time before, of one launch.
     """
 
     method: str
     split: str
     held_out: str
+    device: str
     rows: int
     advised: int
+    measured: int
+    right: int
     accuracy: float
     balanced: float
     regret: Interval | None = None
     against_nothing: Interval | None = None
     advised_regret: float | None = None
+    worst_loss: float | None = None
 
     @property
     def coverage(self) -> float:

@@ -104,7 +104,8 @@ class Gain:
         -------
         ndarray, shape (n, 3), float64
             For no change the tolerance, or half of the savings of another shape with as many
-            threads if that is more; very low without a block in a direction.
+            threads if that is more; very low without a block in a direction. 0 for all labels of a
+            launch whose columns are unknown.
         """
         launch = geometry.columns(observations)
         return self._scores(observations, self.predict(launch), one_step(observations))
@@ -129,6 +130,7 @@ class Gain:
                 step = now - predicted[after[rows, code]]
                 found[rows, code] = (now - ahead[at] + step) / 2
             found[rows, NO_CHANGE] = np.maximum((now - best[at]) / 2, self.tolerance)
+        found[np.isnan(found).any(axis=1)] = 0.0
         return np.asarray(np.maximum(found, _NEVER))
 
     def contributions(self, now: Floats, then: Floats) -> Floats:
@@ -226,6 +228,7 @@ def fit(
         little is at stake counts as much as one where much is.
     """
     at = [geometry.NAMES.index(name) for name in columns]
+    rows = rows & ~np.isnan(comparison.centred[:, at]).any(axis=1)
     x, y = comparison.centred[rows][:, at], comparison.target[rows].copy()
     weight = comparison.weight[rows]
     if scaled:

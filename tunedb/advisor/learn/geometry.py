@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..devices import lookup
 from ..inputs import resident, shared_bytes
 from ..labels import Floats
 from ..observations import Observation
-from ..occupancy import WARP
+from ..occupancy import LIMITS, WARP
 
 #: Threads and blocks on a multiprocessor of an unknown device.
 _RESIDENT, _BLOCKS = 2_048, 16
@@ -41,23 +42,27 @@ def columns(observations: Sequence[Observation]) -> Floats:
     Returns
     -------
     ndarray, shape (n, len(NAMES)), float64
-        Without NaN: the occupancy of an unknown device follows from its warps alone.
+        NaN for the occupancy of a launch without known registers, or on a device without
+        published limits (AMD's, unknown ones).
     """
     threads = np.array([one.threads for one in observations], np.float64)
     width = np.array([one.extents[0] for one in observations], np.float64)
-    fraction = occupancies(observations)
-    size, warps = np.log2(threads), np.ceil(threads / WARP)
+    known = [one.compute_capability in LIMITS and one.registers is not None for one in observations]
+    lanes = {one.device: lookup(one.device) for one in observations}
+    warp = np.array([getattr(lanes[one.device], "warp", WARP) for one in observations])
+    fraction = np.where(known, occupancies(observations), np.nan)
+    size, warps = np.log2(threads), np.ceil(threads / warp)
     found = (
         size,
         (size - 7) ** 2,
         np.maximum(0, 6 - size),
         np.maximum(0, size - 6),
         np.maximum(0, size - 8),
-        np.log2(WARP * warps / threads),
+        np.log2(warp * warps / threads),
         fraction,
         np.log2(np.maximum(fraction, 1 / 64)),
         np.log2(width),
-        np.log2(np.minimum(width, WARP)),
+        np.log2(np.minimum(width, warp)),
     )
     return np.column_stack(found) if len(observations) else np.zeros((0, len(NAMES)))
 

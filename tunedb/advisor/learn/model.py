@@ -1,9 +1,9 @@
-"""An advisor: its inputs, its models, its confidence and the launches on which it abstains."""
+"""An advisor: its inputs, its model, and the confidence that its advice needs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,144 +11,110 @@ import orjson
 
 from ...errors import FormatError
 from ...json_checks import parse_json
-from ..inputs import INPUTS, ratios, read_inputs
+from ..inputs import INPUTS, read_inputs
 from ..labels import NONE, Codes, Floats
 from ..observations import Inputs, Observation
 from .boosted import Boosted
 from .gain import Gain
+from .measured import Measured
 from .preprocessing import Preparation, numbers
-from .splits import by_group
+from .regret import StepOutcomes, one_step
+from .splits import FEW
 from .svm import SVM
 
-# ---- Distance of a launch from the training data -------------------------------------------------
-#
-# A model answers for any launch, but far from its training data the answers are worth nothing. So
-# the advisor withholds advice on launches that are farther from the training rows than kernels
-# usually are from one another.
+# ---- Confidence: the advice that held-out kernels and devices support ----------------------------
 
-#: Exemplar rows of a family.
-EXEMPLARS = 100
+#: Sources of advice: the same program on other devices, other programs of the kernel on other
+#: devices, and a model of other kernels.
+SOURCES = ("measured", "kernel", "learnt")
+LEARNT = SOURCES.index("learnt")
 
-#: Share of the rows of held-out families that is within reach.
-SHARE = 0.9
+#: Largest loss of a held-out kernel on a device, in the logarithm of the time.
+LOSS = 0.005
 
-_BLOCK = 2_000_000
+#: Candidate margins: so many quantiles of those of held-out launches.
+_QUANTILES = 20
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Reach:
-    """Exemplar rows of the training set, and the largest distance with advice.
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """Calibration of one source of advice.
 
     Parameters
     ----------
-    preparation : Preparation
-        Preparation that makes columns comparable.
-    exemplars : ndarray, shape (e, k), float64
-        Standardised rows; NaN for values that were not measured.
-    threshold : float or None
-        Largest distance with advice; None (no limit) if no family could be held out to find it.
+    temperature : float
+        Scores are divided by it before they become probabilities.
+    least : float
+        Margin of the best score over the second best above which there is advice; infinite if held
+        out launches support none.
     """
 
-    preparation: Preparation
-    exemplars: Floats
-    threshold: float | None
+    temperature: float = 1.0
+    least: float = 0.0
 
     @classmethod
-    def fit(cls, inputs: Inputs, groups: np.ndarray[Any, np.dtype[np.str_]]) -> Reach:
-        """Return the reach of training rows.
+    def fit(
+        cls,
+        scores: Floats,
+        truth: Codes,
+        outcomes: StepOutcomes,
+        sets: np.ndarray[Any, Any],
+        rows: np.ndarray[Any, np.dtype[np.bool_]],
+    ) -> Confidence:
+        """Return the calibration by held-out launches.
 
-        The threshold is the distance within which :data:`SHARE` of a family's rows lie from the
-        other families; of several families the largest such distance.
+        The smallest margin above which the advice saves time on average over sets, and on no set
+        loses more than :data:`LOSS`.
+
+        Parameters
+        ----------
+        scores : ndarray, shape (n, 3), float64
+        truth : ndarray, shape (n,), int8
+        outcomes : StepOutcomes
+        sets : ndarray, shape (n,)
+            Kernel and device of each row. A set of few rows counts less.
+        rows : ndarray, shape (n,), bool
+            Mask of the rows that are held out, each with a label.
         """
-        preparation = Preparation.fit(inputs)
-        values = preparation.standardise(inputs)
-        chosen = {name: _spread(values[rows]) for name, rows in by_group(groups)}
-        reached = []
-        for name, rows in by_group(groups):
-            others = [one for other, one in chosen.items() if other != name]
-            if others:
-                apart = distances(_spread(values[rows], 1_000), np.concatenate(others))
-                reached.append(float(np.quantile(apart, SHARE)))
-        return cls(preparation, np.concatenate(list(chosen.values())), max(reached, default=None))
-
-    def distance(self, inputs: Inputs) -> Floats:
-        """Return the distance of each row from the nearest exemplar."""
-        return distances(self.preparation.standardise(inputs), self.exemplars)
-
-    def near(self, inputs: Inputs) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return which rows are within reach."""
-        if self.threshold is None:
-            return np.ones(len(inputs.values), bool)
-        return np.asarray(self.distance(inputs) <= self.threshold + 1e-12)
+        if not rows.any():
+            return cls(least=np.inf)
+        margin, best = margins(scores), scores.argmax(axis=1).astype(np.int8)
+        number = np.unique(sets[rows], return_inverse=True)[1]
+        size = np.maximum(np.bincount(number), FEW)
+        least = np.inf
+        quantiles = np.quantile(margin[rows], np.arange(_QUANTILES) / _QUANTILES)
+        for candidate in (0.0, *quantiles[quantiles > 0]):
+            advice = np.where(margin > candidate, best, NONE).astype(np.int8)
+            saved = np.bincount(number, outcomes.savings(advice)[rows]) / size
+            if saved.min() >= -LOSS and saved.mean() > 0:
+                least = float(candidate)
+                break
+        return cls(calibrate(scores[rows], truth[rows]), least)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the reach as JSON values; None replaces NaN."""
-        rows = [[None if np.isnan(x) else float(x) for x in row] for row in self.exemplars]
-        return {
-            "preparation": self.preparation.to_json(),
-            "exemplars": rows,
-            "threshold": self.threshold,
-        }
+        """Return the calibration as JSON values; None is an infinite margin."""
+        least = None if np.isinf(self.least) else self.least
+        return {"temperature": self.temperature, "least": least}
 
     @classmethod
-    def from_json(cls, values: Any) -> Reach:
-        """Return the reach of :meth:`to_json`; FormatError for anything else."""
-        preparation = Preparation.from_json(values["preparation"])
-        given = values["exemplars"]
-        known = [[x is not None for x in row] for row in given]
-        filled = [[0.0 if x is None else x for x in row] for row in given]
-        exemplars = numbers(filled, (None, len(preparation.names)))
-        threshold = values["threshold"]
-        return cls(
-            preparation,
-            np.where(np.array(known, bool).reshape(exemplars.shape), exemplars, np.nan),
-            None if threshold is None else float(numbers(threshold, ())),
-        )
+    def from_json(cls, values: Any) -> Confidence:
+        """Return the calibration of :meth:`to_json`; FormatError for anything else."""
+        temperature, least = float(numbers(values["temperature"], ())), values["least"]
+        if temperature <= 0:
+            raise FormatError(f"the advisor's temperature is {temperature}")
+        return cls(temperature, np.inf if least is None else float(numbers(least, ())))
 
 
-def distances(values: Floats, exemplars: Floats) -> Floats:
-    """Return each row's distance from the nearest exemplar.
-
-    The root of the mean squared difference over the columns that both have; infinite for a row that
-    shares no column with any exemplar.
-
-    Parameters
-    ----------
-    values : ndarray, shape (n, k), float64
-    exemplars : ndarray, shape (e, k), float64
-
-    Returns
-    -------
-    ndarray, shape (n,), float64
-    """
-    if not len(exemplars):
-        return np.full(len(values), np.inf)
-    known, filled = ~np.isnan(exemplars), np.nan_to_num(exemplars)
-    found = []
-    step = max(1, _BLOCK // max(1, exemplars.size))
-    for at in range(0, len(values), step):
-        part = values[at : at + step]
-        have, full = (~np.isnan(part)).astype(np.float64), np.nan_to_num(part)
-        # Σ (x - e)² over shared columns, as three products.
-        shared = have @ known.T
-        square = (full**2) @ known.T - 2 * full @ filled.T + have @ (filled**2).T
-        with np.errstate(divide="ignore", invalid="ignore"):
-            mean = np.where(shared > 0, np.maximum(square, 0.0) / shared, np.inf)
-        found.append(np.sqrt(mean.min(axis=1)))
-    return np.concatenate(found) if found else np.zeros(0)
-
-
-def _spread(values: Floats, number: int = EXEMPLARS) -> Floats:
-    """Return so many rows at equal steps."""
-    if len(values) <= number:
-        return values
-    return np.asarray(values[np.linspace(0, len(values) - 1, number).round().astype(int)])
+def margins(scores: Floats) -> Floats:
+    """Return the distance of each row's best score from its second best."""
+    ranked = np.sort(scores, axis=1)
+    return np.asarray(ranked[:, -1] - ranked[:, -2])
 
 
 # ---- The advisor ---------------------------------------------------------------------------------
 
 #: Layout of a stored advisor.
-VERSION = 1
+VERSION = 2
 
 #: Learner → class of its model.
 LEARNERS: dict[str, Any] = {"svm": SVM, "boosted": Boosted, "gain": Gain}
@@ -170,21 +136,19 @@ class Advisor:
     preparation : Preparation or None
         None for ``gain``.
     estimator : SVM, Boosted or Gain
-    temperature : float
-        Scores are divided by it before they become probabilities.
-    reach : Reach or None
-        None advises on everything.
+    measured, learnt : Confidence
+        Calibrations of advice from other devices, and of the model.
     """
 
     learner: str
     inputs: str
     preparation: Preparation | None
     estimator: Any
-    temperature: float = 1.0
-    reach: Reach | None = None
+    measured: Confidence = field(default_factory=Confidence)
+    learnt: Confidence = field(default_factory=Confidence)
 
     def scores(self, observations: Sequence[Observation], inputs: Inputs | None = None) -> Floats:
-        """Return a score per label; the largest is the answer.
+        """Return a score per label by the model; the largest is the answer.
 
         Parameters
         ----------
@@ -201,24 +165,61 @@ class Advisor:
             return np.asarray(self.estimator.scores(observations))
         if inputs is None:
             inputs = read_inputs(self.inputs, observations)
-        return np.asarray(self.estimator.scores(self.preparation(inputs)))
+        scores = np.asarray(self.estimator.scores(self.preparation(inputs)))
+        at = [inputs.names.index(name) for name in self.preparation.names if name in inputs.names]
+        known = (~np.isnan(inputs.values[:, at])).sum(axis=1)
+        # Of a launch without most inputs the model knows nothing.
+        scores[2 * known < len(self.preparation.names)] = 0.0
+        return scores
 
-    def probabilities(
-        self, observations: Sequence[Observation], inputs: Inputs | None = None
-    ) -> Floats:
-        """Return the probability of each label, calibrated on held-out kernels."""
-        return softmax(self.scores(observations, inputs), self.temperature)
+    def all_scores(
+        self,
+        observations: Sequence[Observation],
+        measured: Measured,
+        after: np.ndarray[Any, np.dtype[np.int64]] | None = None,
+    ) -> tuple[Floats, Codes]:
+        """Return scores by measurements on other devices, else by the model.
 
-    def near(self, observations: Sequence[Observation]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return the mask of launches near the training data."""
-        if self.reach is None:
-            return np.ones(len(observations), bool)
-        return self.reach.near(ratios(observations))
+        Parameters
+        ----------
+        observations : sequence of Observation
+            Whole slices.
+        measured : Measured
+        after : ndarray, shape (n, 3), int64, optional
+            Their :func:`.regret.one_step`, if already computed.
 
-    def advise(self, observations: Sequence[Observation]) -> Codes:
-        """Return a label for each launch within reach, and :data:`NONE` for others."""
-        best = self.scores(observations).argmax(axis=1).astype(np.int8)
-        return np.where(self.near(observations), best, NONE).astype(np.int8)
+        Returns
+        -------
+        scores : ndarray, shape (n, 3), float64
+        source : ndarray, shape (n,), int8
+            Position in :data:`SOURCES`.
+        """
+        after = one_step(observations) if after is None else after
+        scores, source = measured.scores(observations, after)
+        new = source < 0
+        if new.any():
+            # A slice is compared as a whole, although other devices know some of its blocks.
+            scores[new] = self.scores(observations)[new]
+        return scores, np.where(new, LEARNT, source).astype(np.int8)
+
+    def advise(
+        self,
+        observations: Sequence[Observation],
+        measured: Measured,
+        after: np.ndarray[Any, np.dtype[np.int64]] | None = None,
+    ) -> tuple[Codes, Codes]:
+        """Return a label for each launch, :data:`NONE` where it is unsure, and its source.
+
+        Parameters and source as :meth:`all_scores`.
+        """
+        scores, source = self.all_scores(observations, measured, after)
+        least = np.where(source == LEARNT, self.learnt.least, self.measured.least)
+        sure = margins(scores) > least
+        return np.where(sure, scores.argmax(axis=1), NONE).astype(np.int8), source
+
+    def confidence(self, source: int) -> Confidence:
+        """Return the calibration of a source."""
+        return self.learnt if source == LEARNT else self.measured
 
     def to_bytes(self) -> bytes:
         """Return the model as JSON; equal models have equal bytes."""
@@ -228,8 +229,8 @@ class Advisor:
             "inputs": self.inputs,
             "preparation": self.preparation and self.preparation.to_json(),
             "estimator": self.estimator.to_json(),
-            "temperature": self.temperature,
-            "reach": self.reach and self.reach.to_json(),
+            "measured": self.measured.to_json(),
+            "learnt": self.learnt.to_json(),
         }
         return orjson.dumps(values, option=orjson.OPT_SORT_KEYS)
 
@@ -255,21 +256,18 @@ class Advisor:
         learner, inputs = values["learner"], values["inputs"]
         if learner not in LEARNERS or inputs not in INPUTS:
             raise FormatError(f"unknown advisor {learner!r} on {inputs!r}")
-        prepared, reach = values["preparation"], values["reach"]
+        prepared = values["preparation"]
         if (prepared is None) != (learner == "gain"):
             raise FormatError("the advisor's inputs are not its learner's")
         preparation = None if prepared is None else Preparation.from_json(prepared)
         columns = 0 if preparation is None else len(preparation.names)
-        temperature = float(numbers(values["temperature"], ()))
-        if temperature <= 0:
-            raise FormatError(f"the advisor's temperature is {temperature}")
         return cls(
             learner,
             inputs,
             preparation,
             LEARNERS[learner].from_json(values["estimator"], columns),
-            temperature,
-            None if reach is None else Reach.from_json(reach),
+            Confidence.from_json(values["measured"]),
+            Confidence.from_json(values["learnt"]),
         )
 
 

@@ -87,6 +87,17 @@ class StepOutcomes:
             number[positions], best[positions] = n, seconds[positions].min()
         return cls(one_step(observations), seconds, best, number)
 
+    def part(self, rows: npt.NDArray[np.bool_]) -> StepOutcomes:
+        """Return the outcomes of some rows: whole slices."""
+        position = np.cumsum(rows) - 1
+        return StepOutcomes(
+            position[self.after[rows]], self.seconds[rows], self.best[rows], self.slice[rows]
+        )
+
+    def savings(self, advice: Codes) -> Floats:
+        """Return the logarithm of the time before over the time after each advice."""
+        return np.asarray(np.log(self.seconds / self.times(advice)))
+
     def times(self, advice: Codes) -> Floats:
         """Return the times after one step; rows without advice keep their time."""
         codes = np.where(advice == NONE, NO_CHANGE, advice)

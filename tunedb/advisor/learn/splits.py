@@ -96,19 +96,16 @@ def weights(groups: npt.NDArray[np.str_], truth: Codes) -> npt.NDArray[np.float6
     return np.asarray(found / mean)
 
 
-def thin(observations: Sequence[Observation], slices: int) -> list[int]:
+def thin(observations: Sequence[Observation], programs: int) -> list[int]:
     """Return the positions of a limited number of observations for training.
 
-    At most so many slices of a family: those with the first digests, which is as random as a draw
-    and reproducible. If some launches of a family have known registers, those without are left out:
-    their occupancy is only a bound, and training would take it for the actual one.
+    At most so many programs of a family, on all their devices: those with the first digests, which
+    is as random as a draw and reproducible.
     """
-    groups = families(observations)
-    known = np.array([one.registers is not None for one in observations], bool)
+    keys = [one.program or one.slice for one in observations]
     chosen: list[int] = []
-    for _, rows in by_group(groups):
-        positions = np.flatnonzero(rows & known if (rows & known).any() else rows).tolist()
-        names = sorted({observations[i].slice for i in positions})[:slices]
-        wanted = set(names)
-        chosen.extend(int(i) for i in positions if observations[i].slice in wanted)
+    for _, rows in by_group(families(observations)):
+        positions = np.flatnonzero(rows).tolist()
+        wanted = set(sorted({keys[i] for i in positions})[:programs])
+        chosen.extend(i for i in positions if keys[i] in wanted)
     return sorted(chosen)

@@ -177,6 +177,10 @@ def _card(
         "labels": {str(one): int((codes == i).sum()) for i, one in enumerate(LABELS)},
         "learnt": training.rows,
         "balanced_accuracy": training.marks,
+        "margins": {
+            "measured": training.advisor.measured.to_json()["least"],
+            "learnt": training.advisor.learnt.to_json()["least"],
+        },
         "notes": list(training.notes),
         "versions": versions,
         "body": {"digest": body_digest(body).hex(), "bytes": len(body)},

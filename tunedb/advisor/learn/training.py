@@ -15,17 +15,19 @@ from typing import Any
 import numpy as np
 
 from ...errors import UsageError
-from ..inputs import INPUTS, ratios, read_inputs
+from ..inputs import INPUTS, read_inputs
 from ..labels import NONE, Codes, Floats, balanced_accuracy, to_codes
 from ..observations import LABELS, Labels, Observation
 from ..scikit_learn import import_sklearn
 from . import boosted, gain, svm
-from .model import LEARNERS, Advisor, Reach, calibrate
+from .measured import Measured, devices
+from .model import LEARNERS, Advisor, Confidence
 from .preprocessing import COUNTS_ABOVE, Preparation, transformer
-from .splits import by_group, families, family_weight, slice_numbers, thin, weights
+from .regret import StepOutcomes
+from .splits import Mask, by_group, families, family_weight, slice_numbers, thin, weights
 
-#: Training slices of a family: more teach nothing about other kernels.
-MOST_SLICES = 400
+#: Training programs of a family: more teach nothing about other kernels.
+MOST_PROGRAMS = 25
 
 #: Training rows of machines and trees, and rows for tuning: training time grows with their square,
 #: and the document's own set was smaller.
@@ -147,16 +149,48 @@ def train(
     if learner == "auto":
         chosen = max(AUTO, key=lambda name: marks.get(name, -1.0))
     step(f"training: {chosen}")
+    advisor = calibrated(observations, truth, chosen, inputs, held=held[chosen])
     rows = material(observations, chosen)
-    fitted = fit(_pick(observations, rows), truth[rows], chosen, inputs)
-    scores, judged = held[chosen]
-    # Rows without a label teach nothing, not even the reach of advice.
     known = [observations[i] for i in rows if truth[i] != NONE]
-    advisor = replace(
-        fitted, temperature=calibrate(scores[judged], truth[judged]), reach=reach(known)
-    )
     kernels = tuple(dict.fromkeys(families(known).tolist()))
     return AdvisorTraining(advisor, len(known), kernels, marks, notes)
+
+
+def calibrated(
+    observations: Sequence[Observation],
+    truth: Codes,
+    learner: str,
+    inputs: str,
+    *,
+    outcomes: StepOutcomes | None = None,
+    held: tuple[Floats, Mask] | None = None,
+) -> Advisor:
+    """Return an advisor whose confidence comes from held-out kernels and devices.
+
+    Measurements know nothing of a launch's own device, so all of them are held out.
+
+    Parameters
+    ----------
+    observations : sequence of Observation
+        Whole slices.
+    truth : ndarray, shape (n,), int8
+    learner, inputs : str
+    outcomes : StepOutcomes, optional
+        Of the observations, if already computed.
+    held : tuple, optional
+        Result of :func:`held_out_scores`, if already computed.
+    """
+    outcomes = outcomes or StepOutcomes.from_observations(observations)
+    scores, judged = held or held_out_scores(observations, truth, learner, inputs)
+    kernels, number = families(observations), devices(observations)
+    sets = np.char.add(np.char.add(kernels, "\n"), number)
+    rows = material(observations, learner)
+    known, source = Measured.from_observations(observations).scores(observations, outcomes.after)
+    return replace(
+        fit(_pick(observations, rows), truth[rows], learner, inputs),
+        measured=Confidence.fit(known, truth, outcomes, sets, (source >= 0) & (truth != NONE)),
+        learnt=Confidence.fit(scores, truth, outcomes, sets, judged),
+    )
 
 
 def material(observations: Sequence[Observation], learner: str) -> list[int]:
@@ -165,14 +199,14 @@ def material(observations: Sequence[Observation], learner: str) -> list[int]:
     ``gain`` reads launches, so it learns from kernels without counters too; the others learn from
     profiled launches alone, if there are any.
     """
-    rows = thin(observations, MOST_SLICES)
+    rows = thin(observations, MOST_PROGRAMS)
     if learner != "gain" and any(observations[i].counters for i in rows):
         rows = [i for i in rows if observations[i].counters]
     return rows
 
 
 def fit(observations: Sequence[Observation], truth: Codes, learner: str, inputs: str) -> Advisor:
-    """Return an advisor trained on some rows, without calibration and reach.
+    """Return an advisor trained on some rows, without calibration.
 
     Raises
     ------
@@ -201,11 +235,6 @@ def fit(observations: Sequence[Observation], truth: Codes, learner: str, inputs:
         tuned = tune(columns.names, columns.values, codes, folds, above)
         model = svm.fit(values, codes, **tuned)
     return Advisor(learner, inputs, preparation, model)
-
-
-def reach(observations: Sequence[Observation]) -> Reach:
-    """Return the reach of an advisor trained on some launches, all with labels."""
-    return Reach.fit(ratios(observations), families(observations))
 
 
 def log_above(inputs: str) -> float:
@@ -260,7 +289,7 @@ def tune(
 
 def held_out_scores(
     observations: Sequence[Observation], truth: Codes, learner: str, inputs: str
-) -> tuple[Floats, np.ndarray[Any, np.dtype[np.bool_]]]:
+) -> tuple[Floats, Mask]:
     """Return scores of rows by models trained without their kernel.
 
     Returns
