@@ -121,7 +121,8 @@ def command(
     """Export records as logs of other tools.
 
     metaschedule writes a work directory that TVM's JSONDatabase loads, without sessions, causes of
-    failure and times of day, which that format lacks. ansor and autotvm write one log, each record
+    failure and times of day, which that format lacks, and without records that a final has
+    superseded. ansor and autotvm write one log, each record
     as it was imported. t4 writes the results of one GPU kernel on one device as FAIR T4. Records of
     other tools are left out, and so are records that are foreign, retracted or cut short.
 

@@ -12,6 +12,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from tunedb.errors import TuneDBError
+from tunedb.formats.export import export_metaschedule
 from tunedb.plugins.metaschedule.database.database import handle_of
 from tunedb.plugins.metaschedule.tune import run as tuning_run
 from tunedb.plugins.metaschedule.tune.finals import Finals
@@ -92,6 +93,15 @@ def test_a_lucky_time_does_not_win(tuned):
     store, workload = tuned.database.store, before[0].workload_id
     assert len(store.records.history(workload)) == 22
     assert store.workloads.find()[0].best == before[1].mean
+
+
+def test_an_export_ranks_as_the_final_did(tuned, tmp_path):
+    best = tuned.decide(lambda number, _: (2e-3 if number == 0 else 1.2e-3 + STEP * number,))
+    report = export_metaschedule(tuned.database.store, tmp_path)
+    assert report.left_out == {"superseded by a final": 5} and report.records == 17
+    theirs = ms.database.JSONDatabase(work_dir=str(tmp_path))
+    (first,) = theirs.get_top_k(theirs.commit_workload(tuned.mod), 1)
+    assert [float(seconds) for seconds in first.run_secs] == list(best.measurement.run_secs)
 
 
 def test_what_a_search_is_known_to_have_tried_is_without_finals(tuned):

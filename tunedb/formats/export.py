@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -59,7 +59,8 @@ def export_metaschedule(
     Exports own and verified records in order of insertion, including failed ones. Records that
     were retracted or cut short and those of foreign sources are left out, and so are records of
     workloads that came only from other databases, whatever their trust level: TVM parses every
-    module of the file.
+    module of the file. Records that a final has superseded are left out, because TVM would rank
+    them; their programs have the final's records.
 
     Parameters
     ----------
@@ -84,13 +85,14 @@ def export_metaschedule(
     report = ExportReport()
     writers: dict[Path, _Writer] = {}
     folders, local = _folders(store, directory), store.provenance.local_workloads()
+    superseded = set(store.pruning.superseded_ids().tolist())
     if target_ids is None and workload_ids is None:
         _leave_out_unused(store, folders, report)
     try:
         for record in store.records.iterate(target=target_ids):
             if on_record is not None:
                 on_record()
-            reason = _reason_to_leave_out(record, workload_ids)
+            reason = _reason_to_leave_out(record, workload_ids, superseded)
             folder = folders.get(record.workload_id)
             if reason is None and folder is not None and record.workload_id not in local:
                 reason = _FOREIGN_MODULE
@@ -147,7 +149,9 @@ def _folder_name(version: str) -> str:
     return re.sub(r"[^0-9A-Za-z._+-]", "_", version)[:64]
 
 
-def _reason_to_leave_out(record: Record, workload_ids: Sequence[int] | None) -> str | None:
+def _reason_to_leave_out(
+    record: Record, workload_ids: Sequence[int] | None, superseded: Container[int] = ()
+) -> str | None:
     """Return why a record is not exported, or None."""
     if workload_ids is not None and record.workload_id not in workload_ids:
         return "other workload"
@@ -155,6 +159,8 @@ def _reason_to_leave_out(record: Record, workload_ids: Sequence[int] | None) -> 
         return "retracted"
     if record.source.trust < Trust.VERIFIED:
         return "foreign source"
+    if record.id in superseded:
+        return "superseded by a final"
     # No format has a place for it: its times would look like those of a whole measurement.
     return "cut short" if record.measurement.status is Status.CUT_SHORT else None
 
