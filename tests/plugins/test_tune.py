@@ -29,7 +29,7 @@ from tunedb.plugins.metaschedule.deploy.apply import schedule
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
 from tunedb.plugins.metaschedule.tune.defaults import host_target
 from tunedb.plugins.metaschedule.tune.tune import tune
-from tunedb.records import Origin, Source
+from tunedb.records import Origin, Source, Status
 from tunedb.storage.store import Store
 from tunedb.system.host import fingerprint_of
 
@@ -448,7 +448,11 @@ def test_a_real_run_with_all_defaults(tools, tmp_path):
     result = tune(mod, database=tmp_path / "tune.db", max_trials_global=8, seed=0)
     assert result.trials == 8
     (task,) = result.tasks
-    assert len(task.record.measurement.run_secs) == 3
+    records = [record.measurement for record in result.database.store.records.iterate()]
+    measured = [one for one in records[:8] if one.status is Status.OK]
+    assert {len(one.run_secs) for one in measured} == {3}
+    # The best record is that of a trial, or of a final's rounds of three repeats each.
+    assert len(task.record.measurement.run_secs) % 3 == 0
     assert task.progress.failed == 0
     assert result.costs.building > 0 and result.costs.running > 0
     with result.target, result.database:
