@@ -45,6 +45,7 @@ def opened(settings: Settings, other: str) -> Iterator[Store]:
     The records of a bundle go into a database that lives as long as the page is made. They count
     as verified there, because otherwise no time of them would be shown.
     """
+    from ... import limits
     from ...exchange.bundle import BundlePeer
     from ...exchange.merge import merge
     from ...exchange.peers import open_peer
@@ -55,7 +56,9 @@ def opened(settings: Settings, other: str) -> Iterator[Store]:
     peer = open_peer(other)
     with closing(peer):
         if not isinstance(peer, BundlePeer):
-            with Store(other, create=False, read_only=True) as store:
+            # As a layer (tunedb.exchange.peers.open_layer): bodies of strangers have a limit.
+            limit = limits.MAX_FOREIGN_BYTES
+            with Store(other, create=False, read_only=True, body_limit=limit) as store:
                 yield store
             return
         with (

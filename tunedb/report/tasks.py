@@ -250,18 +250,17 @@ def _expectation(store: Store, task: Row, trials: int) -> str:
 
 
 def _programs(records: Sequence[Record]) -> Table:
-    rows = [
-        (
-            *(record.id, seconds(record.mean)),
-            seconds(
-                min(record.measurement.run_secs or ()) if record.measurement.run_secs else None
-            ),
-            len(record.measurement.run_secs or ()),
-            *(cut(record.source.name, 40), record.source.trust.name.lower()),
-            record.measurement.origin.value,
+    rows: list[tuple[Cell, ...]] = []
+    for record in records:
+        measurement, source = record.measurement, record.source
+        repeats = measurement.run_secs or ()
+        rows.append(
+            (
+                *(record.id, seconds(record.mean), seconds(min(repeats, default=None))),
+                *(len(repeats), cut(source.name, 40), source.trust.name.lower()),
+                measurement.origin.value,
+            )
         )
-        for record in records
-    ]
     columns = ("record", "mean", "fastest repeat", "repeats", "source", "trust", "origin")
     return Table(columns, rows)
 
