@@ -40,9 +40,7 @@ def network_rows(network: NetworkRun) -> list[dict[str, Any]]:
             "untuned": operator.untuned,
             "seconds": operator.seconds,
             "share": _ratio(operator.seconds, network.latency),
-            "flops": (
-                _ratio(operator.calls * operator.flop, operator.seconds) if operator.flop else None
-            ),
+            "flops": operator.rate,
             "limit": operator.limit_share(network.roofline),
         }
         for operator in network.operators

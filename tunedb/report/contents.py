@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..errors import NotFoundError
 from ..records import Session
 from ..results import Counts
-from ..storage.network_runs import NetworkRun
+from ..storage.network_runs import NetworkRun, OperatorTime
 from ..storage.sources import SourceRow
 
 if TYPE_CHECKING:
@@ -172,11 +172,16 @@ def _calls(store: Store, networks: Sequence[NetworkRun]) -> dict[int, float]:
     calls: dict[int, float] = {}
     for network in networks:
         for operator in network.operators:
-            digest = operator.workload
-            id_ = None if digest is None else store.workloads.id_of(bytes.fromhex(digest))
+            id_ = workload_of(store, operator)
             if id_ is not None:
                 calls[id_] = calls.get(id_, 0) + network.weight * operator.calls
     return calls
+
+
+def workload_of(store: Store, operator: OperatorTime) -> int | None:
+    """Return the id of an operator's workload; None if it is not tuned or not stored."""
+    digest = operator.workload
+    return None if digest is None else store.workloads.id_of(bytes.fromhex(digest))
 
 
 def _rows(store: Store, name: TableName, *chosen: Sequence[int] | None) -> list[Row]:

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..records import Target
+from ..records import Session, Target
 from ..storage.network_runs import NetworkRun
 from ..system import text
 from ..system.host import fingerprint_of
 from ..system.roofline import Roofline
 from .charts import Axis, Mark, chart, zoomable
-from .contents import Contents
+from .contents import Contents, workload_of
 from .page import Cell, Key, Plot, Section, Table, operations, seconds, share
 from .svg import cut
 from .tasks import in_unit
@@ -42,21 +42,19 @@ def networks_section(contents: Contents) -> Section:
         *("sum of operators", "calls and allocations", "outputs equal"),
     )
     parts = tuple(
-        _network_part(contents, session.key, run, index)
+        _network_part(contents, session, run, index)
         for index, (session, run) in enumerate(contents.networks)
     )
     note = "The last tuning run of each network; both latencies are measured with equal inputs."
     return Section("Networks", notes=(note,), tables={"Latency": Table(columns, rows)}, parts=parts)
 
 
-def _network_part(contents: Contents, session: str, run: NetworkRun, index: int) -> Section:
+def _network_part(contents: Contents, session: Session, run: NetworkRun, index: int) -> Section:
     rows: list[tuple[Cell, ...]] = [
         (
             *(cut(each.name, 50), each.calls, seconds(each.untuned), seconds(each.seconds)),
             share(each.seconds / run.latency),
-            operations(
-                each.calls * each.flop / each.seconds if each.flop and each.seconds else None
-            ),
+            operations(each.rate),
             share(each.limit_share(run.roofline)),
         )
         for each in run.operators
@@ -87,9 +85,9 @@ def _target(run: NetworkRun) -> str:
         return cut(run.target, 40)
 
 
-def _latency_plot(contents: Contents, key: str, run: NetworkRun, index: int) -> Plot | None:
+def _latency_plot(contents: Contents, session: Session, run: NetworkRun, index: int) -> Plot | None:
     """Draw the latency that the operators' best times give, over the time of the run."""
-    points = list(_latencies(contents, key, run))
+    points = list(_latencies(contents, session, run))
     if len(points) < 2:
         return None
     minutes, latency = (np.array(each) for each in zip(*points, strict=True))
@@ -120,19 +118,20 @@ def _latency_plot(contents: Contents, key: str, run: NetworkRun, index: int) -> 
     return Plot(title, caption, svg, table, zoom=zoomable(axes, marks))
 
 
-def _latencies(contents: Contents, key: str, run: NetworkRun) -> Iterator[tuple[float, float]]:
+def _latencies(
+    contents: Contents, session: Session, run: NetworkRun
+) -> Iterator[tuple[float, float]]:
     """Yield minutes since the start of a run, and the network's latency by its operators."""
     store = contents.store
     sessions = {row["session"]: row for row in contents.sessions}
-    details = next(fingerprint_of(s) for s, each in contents.networks if s.key == key)
-    run_key = details.get("run", {}).get("key")
+    run_key = fingerprint_of(session).get("run", {}).get("key")
     keys = [s.key for _, s in store.runs.sessions_of_run(str(run_key))] if run_key else []
-    rows = [sessions[each] for each in dict.fromkeys([*keys, key]) if each in sessions]
+    rows = [sessions[each] for each in dict.fromkeys([*keys, session.key]) if each in sessions]
     times: dict[int | None, float] = {}
     calls: dict[int | None, int] = {}
     for operator in run.operators:
         if operator.workload is not None:
-            id_ = store.workloads.id_of(bytes.fromhex(operator.workload))
+            id_ = workload_of(store, operator)
             times[id_] = times.get(id_, 0.0) + operator.untuned
             calls[id_] = calls.get(id_, 0) + operator.calls
     trials = contents.trials
@@ -189,9 +188,9 @@ def _operators_plot(run: NetworkRun, index: int) -> Plot:
 def _roofline_plot(run: NetworkRun, roofline: Roofline, index: int) -> Plot | None:
     """Draw the operators below the limits of the machine; None if no operator is known."""
     known = [
-        (each, each.flop / each.size, each.calls * each.flop / each.seconds / 1e9)
+        (each, each.flop / each.size, each.rate / 1e9)
         for each in run.operators
-        if each.flop and each.size and each.seconds > 0
+        if each.flop and each.size and each.rate
     ]
     if not known:
         return None

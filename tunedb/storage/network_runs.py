@@ -41,6 +41,13 @@ class OperatorTime:
     flop: float | None = None
     size: float | None = None
 
+    @property
+    def rate(self) -> float | None:
+        """Operations per second of all calls; None if unknown."""
+        if not self.flop or not self.seconds > 0:
+            return None
+        return self.calls * self.flop / self.seconds
+
     def limit_share(self, roofline: Roofline | None) -> float | None:
         """Return the least time on a machine as a share of the time; None if unknown."""
         if roofline is None or self.flop is None or self.size is None or not self.seconds > 0:
