@@ -41,6 +41,11 @@ COMMANDS = {
         "Measure the best programs again, and check their results.",
     ),
     "import": ("logs.import_logs", "command", "Import logs of other tools into the database."),
+    "convert": (
+        "logs.convert",
+        "command",
+        "Convert auto_scheduler's records to schedules of today's TVM.",
+    ),
     "export": ("logs.export", "command", "Export records as logs of other tools."),
     "bundle": ("exchange.bundle", "command", "Write records into one file that others can merge."),
     "push": ("exchange.sync", "push", "Send new records to a server."),
@@ -115,7 +120,7 @@ COMMANDS = {
     "plugins": (
         "plugins",
         "command",
-        "List the log formats, feature sets and model components, and whether they load.",
+        "List formats, feature sets, model components and definitions, and whether they load.",
     ),
     "completion": ("completion", "command", "Print the completion script of a shell."),
 }

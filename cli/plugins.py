@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import click
@@ -32,18 +33,19 @@ COLUMNS = (
 @common_options
 @pass_settings
 def command(settings: Settings) -> None:
-    """List the log formats, feature sets and model components, and whether they load.
+    """List formats, feature sets, model components and definitions, and whether they load.
 
     A format reads logs line by line or whole files; "exports" shows whether tunedb export writes
     it. A feature set is computed from its "needs": steps, or a module in some form. Losses, row
-    models, labels and training sets are options of tunedb train. The exit code is 1 if a plugin
+    models, labels and training sets are options of tunedb train. Definitions compute workloads of
+    old logs (tunedb convert). The exit code is 1 if a plugin
     does not load. TUNEDB_PLUGINS="" disables the plugins of other packages.
 
     Example:
       tunedb plugins
       TUNEDB_PLUGINS= tunedb plugins --json
     """
-    rows = [*_formats(), *_feature_sets(), *_model_components()]
+    rows = [*_formats(), *_feature_sets(), *_model_components(), *_definitions()]
     columns = [
         Column("reason") if c.key == "reason" and not any(r["reason"] for r in rows) else c
         for c in COLUMNS
@@ -82,6 +84,16 @@ def _model_components() -> Iterator[dict[str, Any]]:
         loaded, errors = load_parts(kind)
         for _entry, _component, row in _entries(group, loaded, errors):
             yield {**row, "kind": kind, "reads": None, "exports": None, "needs": None}
+
+
+def _definitions() -> Iterator[dict[str, Any]]:
+    if find_spec("tvm") is None:
+        return
+    from ..plugins.metaschedule.convert.definitions import GROUP, load_definitions
+
+    loaded, errors = load_definitions()
+    for _entry, _definition, row in _entries(GROUP, loaded, errors):
+        yield {**row, "kind": "definition", "reads": None, "exports": None, "needs": None}
 
 
 def _entries(

@@ -58,6 +58,8 @@ class Origin(StrEnum):
     CROSSED = "crossed"
     WARM = "warm"
     MEASURED = "measured"
+    #: Its steps were those of another tool's program.
+    REPLAYED = "replayed"
 
 
 class Trust(IntEnum):

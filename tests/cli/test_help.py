@@ -35,7 +35,18 @@ COMMANDS = dict(walk(main))
 
 def test_all_commands_exist():
     assert {" ".join(path) for path in COMMANDS} == {
-        *("", "import", "import logs", "export", "top", "show", "history", "workloads", "targets"),
+        *(
+            "",
+            "import",
+            "import logs",
+            "convert",
+            "export",
+            "top",
+            "show",
+            "history",
+            "workloads",
+            "targets",
+        ),
         *("quarantine", "quarantine list", "quarantine show", "quarantine retry"),
         *("db", "db init", "db upgrade", "db check", "db info", "db trust"),
         *("extract", "features", "plugins", "completion"),

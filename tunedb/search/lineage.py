@@ -20,6 +20,8 @@ _MAX_STEPS = 16
 #: Origins that say nothing about the search.
 _UNINFORMATIVE = (Origin.UNKNOWN.value, Origin.MEASURED.value)
 
+_VERBS = {"warm": "warm-started", "replayed": "replayed"}
+
 _TIMES = {1: "", 2: " twice"}
 
 
@@ -54,7 +56,7 @@ class LineageStep:
     workload_id : int
         The record's workload.
     origin : str
-        ``random``, ``mutated``, ``crossed``, ``warm``, ``measured`` or ``unknown``.
+        ``random``, ``mutated``, ``crossed``, ``warm``, ``measured``, ``replayed`` or ``unknown``.
     operators : tuple of str
         Operators that changed the donor, oldest first.
     donor, other : LineageDonor or None
@@ -219,8 +221,8 @@ def _words(step: LineageStep) -> str:
             return f"mutated{times}{operators} from {donor}{partner}"
         case "crossed":
             return f"crossed{operators} from {donor}" + (f" with {other}" if other else "")
-        case "warm":
-            return f"warm-started from {donor}"
+        case "warm" | "replayed":
+            return f"{_VERBS[step.origin]} from {donor}"
         case "random":
             return "drawn at random"
         case "measured":

@@ -11,7 +11,7 @@ from sqlalchemy import Select, bindparam, func, literal_column, select
 
 from .. import identity
 from ..programs.workload_info import is_rebuildable
-from ..records import MODULES, Failure, FailureKind, Phase, Program, Status, Trust
+from ..records import MODULES, Failure, FailureKind, Origin, Phase, Program, Status, Trust
 from ..results import StoredProgram
 from ..system.one_line import one_line
 from . import read_statements as st
@@ -88,6 +88,11 @@ class Programs:
         return sorted(
             {row[0] for w in workload_ids for row in self._db.fetch(st.targets_of, workload=w)}
         )
+
+    def donors(self, origin: Origin) -> Iterator[bytes]:
+        """Yield the digest of the donor of each record of an origin. Reads all records."""
+        rows = self._db.select(select(_m.donor).where(_m.origin == origin.value))
+        return (row.donor for row in rows if row.donor is not None)
 
     def args_info(self) -> dict[int, bytes]:
         """Return the description of each workload's arguments, by its id, if a record has one."""

@@ -1,0 +1,391 @@
+"""Conversion of auto_scheduler's records: replayed in worker processes, stored as MetaSchedule's.
+
+A converted record keeps the target, the times and the source of its original. So it answers only
+for that target, and serves others as a donor and as training data.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple, Self
+
+from .... import limits
+from ....errors import UsageError
+from ....records import (
+    Measurement,
+    Origin,
+    Program,
+    Source,
+    Status,
+    Trace,
+    Trust,
+    WorkloadFormat,
+)
+from ....results import Record
+from ....storage.store import Store
+from ..threads import usable_cpus
+from ..workers.worker_pool import Worker, WorkerPool
+from . import convert_worker
+from .convert_worker import Answer, ModuleParts
+from .definitions import split_statement
+
+#: Records of one call of a worker.
+CHUNK = 64
+
+#: Records of one process before a fresh one replaces it, because TVM leaks memory.
+MAXIMUM_PROGRAMS = 20_000
+
+NO_DEFINITION = "no definition"
+
+
+@dataclass
+class WorkloadReport:
+    """Result for one workload.
+
+    Parameters
+    ----------
+    workload_id : int
+        The workload in the log's format.
+    name : str
+        Its name.
+    read : int
+        Records that were measured without error, of trusted sources, not retracted.
+    replayed : int
+        New converted records.
+    known : int
+        Records that were converted before.
+    undefined : int
+        Records without a definition.
+    refused : int
+        Records that could not be replayed.
+    reasons : dict
+        Reason → number of refused records.
+    """
+
+    workload_id: int
+    name: str
+    read: int = 0
+    replayed: int = 0
+    known: int = 0
+    undefined: int = 0
+    refused: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    def refuse(self, reason: str) -> None:
+        """Count a refused record."""
+        self.refused += 1
+        if reason not in self.reasons and len(self.reasons) >= limits.MAX_REASONS:
+            reason = "other reasons"
+        self.reasons[reason] = self.reasons.get(reason, 0) + 1
+
+
+@dataclass
+class ConvertReport:
+    """Result of a conversion.
+
+    Parameters
+    ----------
+    workloads : list of WorkloadReport
+        Results by workload.
+    untrusted : int
+        Records of foreign sources, which are left out.
+    """
+
+    workloads: list[WorkloadReport] = field(default_factory=list)
+    untrusted: int = 0
+
+    def total(self, name: str) -> int:
+        """Return the sum of a number of all workloads."""
+        return sum(getattr(report, name) for report in self.workloads)
+
+
+def convert(
+    store: Store,
+    *,
+    workload_ids: Sequence[int] | None = None,
+    target_ids: Sequence[int] | None = None,
+    define: Sequence[str] = (),
+    workers: int | None = None,
+    limit: int | None = None,
+    timeout_sec: float = 30.0,
+    on_begin: Callable[[int], None] | None = None,
+    on_record: Callable[[], None] | None = None,
+    report: ConvertReport | None = None,
+) -> ConvertReport:
+    """Replay auto_scheduler's records on definitions of their workloads, and store the programs.
+
+    Records that were converted before are skipped, so an interrupted run continues.
+
+    Parameters
+    ----------
+    store : Store
+        The database.
+    workload_ids, target_ids : sequence of int or None
+        Only records of these workloads and targets.
+    define : sequence of str
+        Definitions ``name=package.module:function`` besides the installed ones.
+    workers : int or None
+        Processes; by default the number of usable processors.
+    limit : int or None
+        Largest number of records to replay.
+    timeout_sec : float
+        Seconds for a definition, and for each chunk of records; a chunk that takes longer is
+        replayed record by record.
+    on_begin : callable or None
+        Called with the number of records of the chosen workloads.
+    on_record : callable or None
+        Called for each record.
+    report : ConvertReport or None
+        Report to fill; it then stays valid after an interrupt.
+
+    Returns
+    -------
+    ConvertReport
+
+    Raises
+    ------
+    UsageError
+        A statement of a definition has another form, or a number is out of range.
+    PluginError
+        A definition does not load, or no process can be started.
+    ApprovalError
+        The user has not approved the database.
+    """
+    store.require_approved()
+    report = ConvertReport() if report is None else report
+    chosen = [
+        summary
+        for summary in store.workloads.find()
+        if summary.format == WorkloadFormat.ANSOR
+        and (workload_ids is None or summary.id in workload_ids)
+    ]
+    if on_begin is not None:
+        on_begin(sum(summary.records for summary in chosen))
+    conversion = _Conversion(store, report, target_ids, limit, on_record)
+    with ConvertPool(define, workers=workers, timeout_sec=timeout_sec) as pool:
+        for summary in chosen:
+            conversion.run(pool, WorkloadReport(summary.id, summary.name))
+    return report
+
+
+class _Conversion:
+    """A run of :func:`convert`."""
+
+    def __init__(
+        self,
+        store: Store,
+        report: ConvertReport,
+        target_ids: Sequence[int] | None,
+        limit: int | None,
+        on_record: Callable[[], None] | None,
+    ) -> None:
+        self._store = store
+        self._report = report
+        self._target_ids = target_ids
+        self._left = limit
+        self._on_record = on_record
+        #: Program → number of its records that are converted already.
+        self._done = Counter(store.programs.donors(Origin.REPLAYED))
+
+    def run(self, pool: ConvertPool, report: WorkloadReport) -> None:
+        """Convert the records of a workload."""
+        self._report.workloads.append(report)
+        key = self._store.workloads.get(report.workload_id).body
+        for chunk in pool.replay(key, self._records(report)):
+            self._add(chunk, report)
+
+    def _records(self, report: WorkloadReport) -> Iterator[Record]:
+        """Yield the records that are to be replayed."""
+        for record in self._store.records.iterate(report.workload_id, self._target_ids):
+            if self._left == 0:
+                return
+            measurement = record.measurement
+            if measurement.status is not Status.OK or record.retracted:
+                self._finish()
+            elif record.source.trust is Trust.FOREIGN:
+                self._report.untrusted += 1
+                self._finish()
+            else:
+                report.read += 1
+                if self._done[measurement.program.digest]:
+                    self._done[measurement.program.digest] -= 1
+                    report.known += 1
+                    self._finish()
+                    continue
+                if self._left is not None:
+                    self._left -= 1
+                yield record
+
+    def _finish(self) -> None:
+        if self._on_record is not None:
+            self._on_record()
+
+    def _add(self, chunk: Replayed, report: WorkloadReport) -> None:
+        """Store the converted records of a chunk, and count the others."""
+        ids = set()
+        converted: dict[Source, list[Measurement]] = {}
+        for record, answer in zip(chunk.records, chunk.answers, strict=True):
+            if isinstance(answer, str):
+                if answer == NO_DEFINITION:
+                    report.undefined += 1
+                else:
+                    report.refuse(answer)
+                continue
+            module = chunk.modules[answer.module]
+            ids.add(answer.module)
+            measurement = _converted(record.measurement, module, answer.trace)
+            converted.setdefault(record.source, []).append(measurement)
+        for number in ids:
+            self._store.workloads.add(chunk.modules[number].workload, chunk.modules[number].aliases)
+        for source, measurements in converted.items():
+            new = sum(self._store.batches.load(measurements, source))
+            report.replayed += new
+            report.known += len(measurements) - new
+        for _ in chunk.records:
+            self._finish()
+
+
+def _converted(original: Measurement, module: ModuleParts, trace: Trace) -> Measurement:
+    """Return the measurement of a converted program: that of its original."""
+    return replace(
+        original,
+        program=Program(module.workload, original.program.target, trace),
+        args_info=module.args_info,
+        origin=Origin.REPLAYED,
+        donor=original.program.digest,
+    )
+
+
+# ---- Replay in worker processes ------------------------------------------------------------------
+
+
+class Replayed(NamedTuple):
+    """Records with their answers, which refer to modules by number."""
+
+    records: list[Record]
+    modules: Sequence[ModuleParts]
+    answers: Sequence[Answer | str]
+
+
+class ConvertPool:
+    """Worker processes that run definitions and replay steps.
+
+    Parameters
+    ----------
+    define : sequence of str
+        Definitions ``name=package.module:function`` besides the installed ones.
+    workers : int or None
+        Processes; by default the number of usable processors.
+    timeout_sec : float
+        Seconds for a definition, and for each chunk of records.
+
+    Raises
+    ------
+    UsageError
+        A statement has another form, or a number is out of range.
+    """
+
+    def __init__(
+        self, define: Sequence[str] = (), *, workers: int | None = None, timeout_sec: float = 30.0
+    ) -> None:
+        self.workers = usable_cpus() if workers is None else workers
+        if self.workers < 1 or not timeout_sec > 0:
+            raise UsageError("workers and timeout_sec must be positive")
+        for statement in define:
+            split_statement(statement)
+        self._pool = WorkerPool(
+            self.workers,
+            convert_worker.prepare,
+            tuple(define),
+            kind="convert",
+            label="ConvertPool",
+            maximum_uses=MAXIMUM_PROGRAMS // CHUNK,
+        )
+        self._timeout = timeout_sec
+        #: Workload whose definition ended its process → the reason.
+        self._bad: dict[bytes, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill the processes; repeated calls do no harm."""
+        self._pool.close()
+
+    def replay(self, key: bytes, records: Iterable[Record]) -> Iterator[Replayed]:
+        """Yield the records of a workload with their answers, in chunks.
+
+        Raises
+        ------
+        PluginError
+            A definition does not load, or no process can be started.
+        """
+        source = iter(records)
+        waiting: deque[tuple[list[Record], Future[Any]]] = deque()
+        try:
+            while True:
+                while len(waiting) < 2 * self.workers:
+                    chunk = list(islice(source, CHUNK))
+                    if not chunk:
+                        break
+                    waiting.append((chunk, self._submit(key, chunk)))
+                if not waiting:
+                    return
+                chunk, future = waiting.popleft()
+                result = self._result(future)
+                if result is not None:
+                    yield Replayed(chunk, *result)
+                    continue
+                # One record is to blame; replayed one by one, only that one fails again.
+                for record in chunk:
+                    yield Replayed([record], *self._result(self._submit(key, [record])))
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+    def _submit(self, key: bytes, records: Sequence[Record]) -> Future[Any]:
+        traces = [record.measurement.program.trace for record in records]
+        (future,) = self._pool.submit([partial(self._run, key=key, traces=traces)])
+        return future
+
+    def _result(self, future: Future[Any]) -> Any:
+        self._pool.wait(future.done)
+        return future.result()
+
+    # In the threads of the pool.
+    def _run(
+        self, worker: Worker, key: bytes, traces: Sequence[Trace]
+    ) -> tuple[list[ModuleParts], list[Answer | str]] | None:
+        """Return modules and answers; None if one of several programs ended the process."""
+        reason = self._bad.get(key)
+        if reason is None:
+            try:
+                number = worker.call(convert_worker.define, key, limit=self._timeout)
+                reason = None if number else NO_DEFINITION
+            except TimeoutError:
+                reason = f"its definition took longer than {self._timeout:g} s"
+            except ChildProcessError as error:
+                reason = f"its definition ended the process ({error})"
+            if reason is not None:
+                self._bad[key] = reason
+        if reason is not None:
+            return [], [reason] * len(traces)
+        try:
+            result: tuple[list[ModuleParts], list[Answer | str]] = worker.call(
+                convert_worker.replay, key, traces, limit=self._timeout
+            )
+        except (TimeoutError, ChildProcessError) as error:
+            if len(traces) > 1:
+                return None
+            if isinstance(error, TimeoutError):
+                return [], [f"replaying it took longer than {self._timeout:g} s"]
+            return [], [f"replaying it crashed TVM ({error})"]
+        return result

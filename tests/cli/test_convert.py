@@ -1,0 +1,43 @@
+"""``tunedb convert``."""
+
+import json
+
+KEY = json.dumps(["matmul_layer", 8, 4, 16])
+STEPS = [["FU", 2, [0, 1]], ["AN", 2, 0, 3], ["SP", 2, 1, 4, [2], 1]]
+
+
+def line(key, steps):
+    hardware = [4, 64, 64, 0, 0, 0, 0, 0]
+    task = [key, "llvm -keys=cpu", hardware, "", 0, []]
+    return {"i": [task, [[], steps]], "r": [[0.25], 0, 1.0, 1_700_000_000], "v": "v0.6"}
+
+
+def test_convert_counts_records_by_workload_and_explains_what_stays(run, tmp_path):
+    log, database = tmp_path / "log.json", tmp_path / "tune.db"
+    lines = [line(KEY, STEPS), line(KEY, [["CI", 9]]), line('["mystery"]', [])]
+    log.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    run("--db", database, "import", "logs", log)
+    rows = json.loads(run("--db", database, "convert", "--json", "--workers", 1).stdout)
+    reason = "matmul_layer: step 0 (CI): stage 9 of 3"
+    assert rows == [
+        {
+            **{"workload_id": 1, "workload": "matmul_layer", "read": 2, "replayed": 1, "known": 0},
+            **{"undefined": 0, "refused": 1, "reasons": {reason: 1}},
+        },
+        {
+            **{"workload_id": 2, "workload": "mystery", "read": 1, "replayed": 0, "known": 0},
+            **{"undefined": 1, "refused": 0, "reasons": {}},
+        },
+    ]
+    again = run("--db", database, "convert", "--workers", 1, "--workload", "1")
+    assert "0 records converted" in again.stderr
+    assert f"1 record refused: {reason}" in again.stderr
+    shown = run("--db", database, "show", 4).stdout
+    assert "replayed from record 1 of workload 1" in shown
+    assert "4" in run("--db", database, "top", "3").stdout
+
+
+def test_a_statement_without_a_function_is_an_error(run, tmp_path):
+    run("--db", tmp_path / "tune.db", "db", "init")
+    result = run("--db", tmp_path / "tune.db", "convert", "--define", "matmul", code=2)
+    assert "expected NAME=package.module:function, not 'matmul'" in result.stderr

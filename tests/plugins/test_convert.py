@@ -1,0 +1,296 @@
+"""Records of auto_scheduler as schedules of today."""
+
+import json
+import sys
+import textwrap
+from contextlib import ExitStack, closing
+
+import ansor_programs as programs
+import pytest
+
+from tunedb.errors import PluginError, UsageError
+from tunedb.formats.find import find_logs
+from tunedb.formats.importer import import_log
+from tunedb.plugins.metaschedule import Database
+from tunedb.plugins.metaschedule.convert import convert_worker, definitions
+from tunedb.plugins.metaschedule.convert.convert import convert
+from tunedb.plugins.metaschedule.convert.stages import ReplayError, plan_of, stage_of
+from tunedb.programs.allowlist import check_trace
+from tunedb.programs.ansor import split_steps
+from tunedb.programs.metaschedule.trace import join_trace, split_trace
+from tunedb.records import Origin, Trust, WorkloadFormat
+from tunedb.search.lineage import lineage_lines, lineage_of
+from tunedb.storage.store import Store
+
+KINDS = {
+    "attached to its consumer": programs.matmul_add,
+    "factored": programs.factored_sum,
+    "caches, threads and vthreads": programs.cuda_matmul,
+}
+
+
+@pytest.fixture(scope="module")
+def worker():
+    """The code of a worker process, in this one."""
+    before = list(sys.path)
+    assert convert_worker.prepare(()) is None
+    yield convert_worker
+    sys.path[:] = before
+
+
+def replayed(worker, *lines):
+    """Return the module of lines of one workload, and their traces or reasons."""
+    key = lines[0]["i"][0][0].encode()
+    traces = [split_steps(line["i"][1][1], line["i"][0][4]) for line in lines]
+    parts, answers = worker.replay(key, traces)
+    return parts, [answer if isinstance(answer, str) else answer.trace for answer in answers]
+
+
+def module_of(line):
+    """Return the module of a line's workload as the installed definitions compute it."""
+    variants = convert_worker._Worker(()).define(line["i"][0][0].encode())
+    return variants[0].defined.mod
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_converted_program_computes_what_the_untuned_one_does(worker, kind):
+    (part,), (trace,) = replayed(worker, KINDS[kind]())
+    mod = module_of(KINDS[kind]())
+    assert programs.farthest(mod, programs.on_processor(trace), part.args_info) < 1
+
+
+def test_records_of_one_sketch_differ_in_numbers_alone(worker):
+    for several in (
+        [programs.matmul_add(), programs.matmul_add((1, 8, 16), unroll=0)],
+        [programs.cuda_matmul(), programs.cuda_matmul((1, 8, 2, 4))],
+    ):
+        _, (first, second) = replayed(worker, *several)
+        assert (first.sketch, first.tail) == (second.sketch, second.tail)
+        assert first.decisions != second.decisions
+
+
+def test_the_lengths_of_splits_and_the_unrolling_are_decisions(worker):
+    _, (trace,) = replayed(worker, programs.matmul_add((2, 4, 8), unroll=64))
+    decisions = [value for _, value in join_trace(trace)[1]]
+    assert decisions == [[4, 2, 4, 1], [4, 2, 1, 8], [6, 4], 2]
+
+
+def test_a_mutated_decision_leaves_the_result_right(worker):
+    line = programs.matmul_add()
+    (part,), (trace,) = replayed(worker, line)
+    instructions, decisions = join_trace(trace)
+    decisions[0][1] = [2, 8, 1, 2]
+    mod = module_of(line)
+    assert programs.farthest(mod, split_trace(instructions, decisions), part.args_info) < 1
+
+
+def test_converted_programs_pass_the_allow_list(worker):
+    for kind in KINDS.values():
+        _, (trace,) = replayed(worker, kind())
+        check_trace(trace, WorkloadFormat.GRAPH)
+
+
+def test_unroll_limits_of_old_logs_are_kept(worker):
+    _, (trace,) = replayed(worker, programs.matmul_add(unroll=8))
+    instructions, decisions = join_trace(trace)
+    number, choice = decisions[-1]
+    assert instructions[number][2][0][choice] == 8
+
+
+# ---- Steps that do not fit ----------------------------------------------------------------------
+
+BAD_STEPS = {
+    "stage 9 of 3": ["CI", 9],
+    "loop 7 of the 3 of sum": ["AN", 1, 7, 1],
+    "the log says extent 5 for a loop of sum, the definition 4": ["SP", 1, 0, 5, [2], 1],
+    "a length of the split is unknown or 0": ["SP", 1, 0, 4, [0], 1],
+    "it follows step 3, which is no split before it": ["FSP", 1, 0, 3, 1],
+    "no permutation of the 3 loops of sum": ["RE", 1, [0, 1, 1]],
+    "the loops are not consecutive": ["FU", 1, [0, 2]],
+    "tensorize needs an intrinsic that the log lacks": ["AN", 1, 0, 11],
+    "the pragma 'debug_skip_region' cannot be replayed": ["PR", 1, 0, "debug_skip_region"],
+    "sum cannot be attached to x": ["CA", 1, 0, 0],
+    "an input cannot be inlined": ["CI", 0],
+    "no stage reads the copy": ["CHR", 0, "shared", []],
+    "loop 0 of sum is no loop of a reduction": ["RF", 1, 0, 0],
+    "axis 3 of 3": ["RF", 1, 2, 3],
+    "a kind of step that cannot be replayed": ["XX", 1],
+}
+
+
+@pytest.mark.parametrize("reason", BAD_STEPS)
+def test_a_step_that_does_not_fit_is_named(reason):
+    stages = [stage_of("x", (4, 6, 8), is_input=True), stage_of("sum", (4, 6), (8,))]
+    stages.append(stage_of("out", (4, 6)))
+    step = BAD_STEPS[reason]
+    with pytest.raises(ReplayError) as caught:
+        plan_of(stages, [step])
+    assert str(caught.value) == f"step 0 ({step[0]}): {reason}"
+
+
+# ---- Definitions --------------------------------------------------------------------------------
+
+DEFINITIONS = """
+    from tvm import te
+
+    def raises(*arguments):
+        raise ValueError("no such operator")
+
+    def exits(*arguments):
+        import os
+        os._exit(3)
+
+    def hangs(*arguments):
+        import time
+        time.sleep(60)
+
+    def text(*arguments):
+        return "tensors"
+
+    def narrow(n, k, m, dtype):
+        from tunedb.plugins.metaschedule.convert.operators import matmul_add
+        return matmul_add(n, k, m // 2, dtype)
+
+    def other(n, k, m, dtype):
+        a, b = (te.placeholder(shape) for shape in ((n, k), (k, m)))
+        c = te.placeholder((n, m))
+        return [a, b, c, te.compute((n, m), lambda i, j: a[i, 0] + b[0, j] + c[i, j])]
+
+    def right(n, k, m, dtype):
+        from tunedb.plugins.metaschedule.convert.operators import matmul_add
+        return matmul_add(n, k, m, dtype)
+"""
+
+REASONS = {
+    "raises": "definition matmul_add raises: ",
+    "text": "definition matmul_add: the definition returns no te tensors",
+    "narrow": "definition matmul_add: its arguments have other shapes than the log says",
+    "other": "matmul_add: step 2 (SP): loop 8 of the 8 of placeholder",
+}
+
+
+@pytest.fixture
+def stored(tmp_path, monkeypatch):
+    """A store with imported lines, and the user's definitions in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "users.py").write_text(textwrap.dedent(DEFINITIONS))
+
+    with ExitStack() as stack:
+
+        def stored(*lines, trust=Trust.OWN):
+            path = tmp_path / f"{trust.name}.json"
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            store = stack.enter_context(Store(tmp_path / "tune.db"))
+            import_log(store, *find_logs([path]), source=path.name, trust=trust)
+            return store
+
+        yield stored
+
+
+def test_a_definition_that_hangs_or_ends_its_process_costs_one_line(stored):
+    store = stored(programs.matmul_add(), programs.factored_sum(), programs.cuda_matmul())
+    # Definitions from the command line come before the built-in ones of their names.
+    define = ["matmul_add=users:hangs", "reduction_layer=users:exits"]
+    report = convert(store, define=define, workers=1, timeout_sec=3.0)
+    assert [list(each.reasons) for each in report.workloads] == [
+        ["its definition took longer than 3 s"],
+        ["its definition ended the process (exit status 3)"],
+        [],
+    ]
+    assert [(each.replayed, each.refused) for each in report.workloads] == [(0, 1), (0, 1), (1, 0)]
+
+
+def test_the_next_definition_of_a_name_is_tried(stored):
+    stored()
+    assert prepared(["matmul_add=users:raises"]) is None
+    _, (trace,) = replayed(convert_worker, programs.matmul_add())
+    assert not isinstance(trace, str)
+
+
+def prepared(statements):
+    """Prepare the code of a worker process in this one; return the problem or None."""
+    before = list(sys.path)
+    sys.modules.pop("users", None)
+    try:
+        return convert_worker.prepare(statements)
+    finally:
+        sys.path[:] = before
+
+
+@pytest.mark.parametrize("function", REASONS)
+def test_the_reason_names_the_definition(monkeypatch, stored, function):
+    stored()
+    monkeypatch.setattr(definitions, "load_definitions", lambda: ({}, {}))
+    assert prepared([f"matmul_add=users:{function}"]) is None
+    _, (reason,) = replayed(convert_worker, programs.matmul_add())
+    assert reason.startswith(REASONS[function])
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("matmul_add=nowhere:f", "No module named 'nowhere'"),
+        ("matmul_add=users:missing", "no attribute 'missing'"),
+        ("matmul_add=users:te", "not a function"),
+    ],
+)
+def test_a_definition_that_does_not_load_is_named(stored, statement, message):
+    stored()
+    assert message in prepared([statement])
+
+
+def test_a_definition_needs_a_name_and_loads_before_records_are_replayed(stored):
+    store = stored(programs.matmul_add())
+    for statement in ("matmul_add", "matmul_add=users", "=users:f"):
+        with pytest.raises(UsageError, match=r"expected NAME=package\.module:function"):
+            convert(store, define=[statement], workers=1)
+    with pytest.raises(PluginError, match="a definition does not load"):
+        convert(store, define=["matmul_add=nowhere:f"], workers=1)
+
+
+# ---- The database -------------------------------------------------------------------------------
+
+
+def test_converted_records_are_stored_beside_their_originals(stored):
+    lines = [programs.matmul_add(), programs.matmul_add((1, 2, 4)), programs.matmul_add()]
+    failed = programs.line(["matmul_add", 32, 24, 64, "float32"], programs.CPU, [], error=4)
+    unknown = programs.line(["mystery", 32], programs.CPU, [])
+    store = stored(*lines, failed, unknown)
+    first = convert(store, workers=1, limit=1)
+    assert first.total("replayed") == 1
+    seen = []
+    report = convert(store, workers=1, on_begin=seen.append, on_record=lambda: seen.append(1))
+    named, other = report.workloads
+    assert (named.read, named.replayed, named.known, named.refused) == (3, 2, 1, 0)
+    assert (other.read, other.undefined) == (1, 1)
+    assert seen == [5, *[1] * 5]
+    records = list(store.records.iterate())
+    originals, converted = records[:5], records[5:]
+    assert [each.measurement.program.workload.format for each in converted] == ["tvm-graph"] * 3
+    assert len({each.workload_id for each in converted}) == 1
+    for original, record in zip([*originals[:1], *originals[1:3]], converted, strict=True):
+        assert record.source == original.source
+        assert record.measurement.origin is Origin.REPLAYED
+        assert record.measurement.donor == original.measurement.program.digest
+        assert record.measurement.run_secs == original.measurement.run_secs
+        assert record.measurement.program.target == original.measurement.program.target
+    assert lineage_lines(lineage_of(store, converted[0])) == [
+        "replayed from record 1 of workload 1"
+    ]
+
+
+def test_converted_records_answer_for_the_target_of_the_log_alone(stored, tmp_path):
+    store = stored(programs.matmul_add())
+    convert(store, workers=1)
+    (record,) = store.records.top_k(2)
+    assert record.measurement.program.target.attributes == {"kind": "llvm", "keys": ["cpu"]}
+    with closing(Database(tmp_path / "tune.db", target={"kind": "llvm", "num-cores": 2})) as here:
+        workload = here.commit_workload(module_of(programs.matmul_add()))
+        assert here.has_workload(workload.mod)
+        assert not here.get_top_k(workload, 5)
+
+
+def test_records_of_foreign_sources_are_left_out(stored):
+    store = stored(programs.matmul_add(), trust=Trust.FOREIGN)
+    report = convert(store, workers=1)
+    assert (report.untrusted, report.total("read"), report.total("replayed")) == (1, 0, 0)
