@@ -1,6 +1,7 @@
 """Programs of auto_scheduler for tests, and what they compute on a processor."""
 
 import json
+from math import prod
 
 import numpy as np
 import orjson
@@ -11,6 +12,7 @@ from tunedb.plugins.metaschedule.trace_codec import TraceBuilder
 from tunedb.programs.metaschedule.trace import join_trace, split_trace
 
 CPU = "llvm -keys=cpu"
+_KINDS = ("blockIdx", "threadIdx", "vthread")
 CUDA = "cuda -keys=cuda,gpu -max_num_threads=1024 -thread_warp_size=32"
 
 
@@ -79,6 +81,29 @@ def on_processor(trace):
         numbers[number] = len(kept)
         kept.append([kind, inputs, attrs, outputs])
     return split_trace(kept, [[numbers[number], value] for number, value in decisions])
+
+
+def grid(mod):
+    """Return the largest numbers of blocks, threads and vthreads of kernels; 0 for none.
+
+    Raises if loops of one kernel that are bound to the same axis have different extents.
+    """
+    kernels, waiting = [{}], [(mod["main"].body, None)]
+    while waiting:
+        node, kernel = waiting.pop()
+        if getattr(node, "thread_binding", None) is not None:
+            if kernel is None:
+                kernels.append(kernel := {})
+            tag, extent = str(node.thread_binding.thread_tag), int(node.extent)
+            assert kernel.setdefault(tag, extent) == extent, (tag, extent, kernel)
+        parts = [getattr(node, name, None) for name in ("body", "block", "then_case")]
+        parts.extend(getattr(node, "seq", ()))
+        waiting.extend((part, kernel) for part in parts if part is not None)
+    grids = []
+    for kernel in kernels:
+        kinds = [[tag for tag in kernel if tag.startswith(kind)] for kind in _KINDS]
+        grids.append([prod(kernel[tag] for tag in tags) if tags else 0 for tags in kinds])
+    return [max(column) for column in zip(*grids, strict=True)]
 
 
 def farthest(mod, trace, args_info):

@@ -1,24 +1,32 @@
 """Records of auto_scheduler as schedules of today."""
 
 import json
+import lzma
 import sys
 import textwrap
 from contextlib import ExitStack, closing
+from itertools import islice
+from math import log2
 
 import ansor_programs as programs
 import pytest
+from public_logs import DATA, needs_logs
 
 from tunedb.errors import PluginError, UsageError
+from tunedb.features.steps import STEPS
 from tunedb.formats.find import find_logs
 from tunedb.formats.importer import import_log
 from tunedb.plugins.metaschedule import Database
 from tunedb.plugins.metaschedule.convert import convert_worker, definitions
 from tunedb.plugins.metaschedule.convert.convert import convert
 from tunedb.plugins.metaschedule.convert.stages import ReplayError, plan_of, stage_of
+from tunedb.plugins.metaschedule.trace_codec import TraceBuilder
 from tunedb.programs.allowlist import check_trace
 from tunedb.programs.ansor import split_steps
 from tunedb.programs.metaschedule.trace import join_trace, split_trace
-from tunedb.records import Origin, Trust, WorkloadFormat
+from tunedb.programs.workload_info import signature_of
+from tunedb.records import Origin, Target, Trust, Workload, WorkloadFormat
+from tunedb.results import StoredProgram
 from tunedb.search.lineage import lineage_lines, lineage_of
 from tunedb.storage.store import Store
 
@@ -41,7 +49,7 @@ def worker():
 def replayed(worker, *lines):
     """Return the module of lines of one workload, and their traces or reasons."""
     key = lines[0]["i"][0][0].encode()
-    traces = [split_steps(line["i"][1][1], line["i"][0][4]) for line in lines]
+    traces = [split_steps(line["i"][1][1], None) for line in lines]
     parts, answers = worker.replay(key, traces)
     return parts, [answer if isinstance(answer, str) else answer.trace for answer in answers]
 
@@ -294,3 +302,42 @@ def test_records_of_foreign_sources_are_left_out(stored):
     store = stored(programs.matmul_add(), trust=Trust.FOREIGN)
     report = convert(store, workers=1)
     assert (report.untrusted, report.total("read"), report.total("replayed")) == (1, 0, 0)
+
+
+# ---- Public logs --------------------------------------------------------------------------------
+
+#: Every so many lines of the V100 log.
+EVERY = 4_001
+
+
+@pytest.fixture(scope="module")
+def v100():
+    """Some of Roller's records of a V100, measured without error."""
+    with lzma.open(DATA / "costmodel" / "roller_ansor" / "v100.jsonl.xz", "rt") as file:
+        lines = [json.loads(line) for line in islice(file, 7, None, EVERY)]
+    return [line for line in lines if line["r"][1] == 0]
+
+
+@needs_logs
+def test_blocks_threads_and_vthreads_are_those_of_the_steps(worker, v100):
+    names = ("grid.blocks", "grid.threads", "grid.vthreads")
+    for line in v100:
+        _, (trace,) = replayed(worker, line)
+        assert not isinstance(trace, str), trace
+        key = Workload(WorkloadFormat.ANSOR, line["i"][0][0].encode())
+        steps = split_steps(line["i"][1][1], None)
+        target = Target.from_config({"kind": "cuda", "max_num_threads": 1024})
+        program = StoredProgram(1, 1, key, signature_of(key), 1, target, 1, None, steps)
+        row = dict(zip(STEPS.columns, STEPS.rows([program])[0][0].tolist(), strict=True))
+        extents = programs.grid(TraceBuilder().scheduled(module_of(line), trace))
+        expected = [log2(1 + extent) for extent in extents]
+        assert [row[name] for name in names] == pytest.approx(expected), line["i"]
+
+
+@needs_logs
+def test_the_record_of_the_tutorial_computes_what_the_untuned_program_does(worker):
+    """A line of v0.2 or v0.3, which has no layout option."""
+    file = DATA / "ansor" / "tvm_ci_logs" / "v0.2_or_3_matmul_c70238e.json"
+    line = next(json.loads(each) for each in file.read_text().splitlines() if each[:1] == "{")
+    (part,), (trace,) = replayed(worker, line)
+    assert programs.farthest(module_of(line), trace, part.args_info) < 1

@@ -263,6 +263,9 @@ class _Replayer:
         lengths = split.lengths
         if not split.is_inner:
             return [*lengths, None]
+        if split.source is None and not split.is_free:
+            # Threads that fetch together are those of the block, also for fewer elements.
+            return [None, *lengths]
         if split.source in self._tiles and extent == split.source.loop.extent:
             return [*self._tiles[split.source][: len(lengths)], None]
         if place is None and split.is_perfect and split not in self._tiles:
