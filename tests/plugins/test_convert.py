@@ -181,6 +181,8 @@ REASONS = {
 def stored(tmp_path, monkeypatch):
     """A store with imported lines, and the user's definitions in the working directory."""
     monkeypatch.chdir(tmp_path)
+    # Tests prepare other definitions in this process.
+    monkeypatch.setattr(convert_worker, "_worker", None)
     (tmp_path / "users.py").write_text(textwrap.dedent(DEFINITIONS))
 
     with ExitStack() as stack:
