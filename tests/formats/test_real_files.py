@@ -12,7 +12,6 @@ import lzma
 import sqlite3
 from collections import Counter, defaultdict, deque
 from contextlib import closing
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -170,6 +169,7 @@ def test_tenset(everything):
     assert counts[Status.UNMEASURED] == 6
 
 
+@pytest.mark.stress
 def test_a_second_import_adds_nothing(everything):
     store, reports = everything
     before = store.counts()
@@ -306,16 +306,6 @@ def assert_archive(store, file, data):
     assert (counts.measurements, counts.workloads, counts.quarantined) == (records, tasks, 0)
     assert bring(store, file).total == Tally(records, 0, records, failed)
     assert_lines_come_back(store, "ansor", data)
-
-
-@pytest.mark.parametrize("name", ["v100", "k80"])
-def test_the_beginning_of_an_archive(name, sqlite_file, tmp_path):
-    with lzma.open(ARCHIVES / f"{name}.jsonl.xz") as stream:
-        data = b"".join(islice(stream, 1_000))
-    path = tmp_path / f"{name}.jsonl.xz"
-    path.write_bytes(lzma.compress(data, preset=0))
-    with Store(sqlite_file) as store:
-        assert_archive(store, *find_logs([path]), data)
 
 
 @pytest.mark.stress
