@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from builders import OWN
-from small_data import SMALL_STEPS, WORKLOADS, SmallSteps, fill, measure, trials
+from small_data import SMALL_STEPS, WORKLOADS, SmallSteps, fill, measure
 from small_data import make_tiled as tiled
 
 from tunedb.features import base
@@ -46,14 +46,6 @@ def test_a_model_is_made_and_found_again(small, run, run_json):
     assert row["card"]["recipe"]["rounds"] == 8
     forced = run("--db", small, "train", *QUICK, "--force")
     assert "existed already; trained again" in forced.stderr
-
-
-def test_new_records_make_a_new_model(small, run_json):
-    assert run_json("--db", small, "train", *QUICK)["id"] == 1
-    with Store(small) as store:
-        store.batches.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
-    row = run_json("--db", small, "train", *QUICK)
-    assert (row["id"], row["was_there"]) == (2, False)
 
 
 def test_features_that_are_missing_are_reported(sqlite_file, run, run_json):
@@ -112,13 +104,6 @@ def test_a_card_alone(small, run_json):
     again = run_json("--db", small, "train", *QUICK)
     assert (again["was_there"], again["trained"]) == (True, True)
     assert (again["id"], again["size"]) == (row["id"], row["card"]["body"]["bytes"])
-
-
-def test_streaming_makes_the_same_model(small, run_json):
-    row = run_json("--db", small, "train", *QUICK, "--external", "yes")
-    assert row["card"]["training"]["external"] is True
-    assert "do not fit into memory" in row["card"]["evaluation"]["impossible"]
-    assert run_json("--db", small, "train", *QUICK, "--external", "no")["was_there"]
 
 
 @pytest.mark.parametrize(
@@ -190,13 +175,6 @@ def test_without_xgboost_nothing_is_computed(small, run, monkeypatch):
     lines = run("--db", small, "train", *QUICK, code=1).stderr.splitlines()
     assert "XGBoost does not load" in lines[-1] and "pip install 'tunedb[train]'" in lines[-1]
     assert not any(line.startswith("Computing") for line in lines)
-
-
-def test_a_classifier_that_cannot_be_judged(sqlite_file, run):
-    with Store(sqlite_file) as store:
-        store.records.add(trials(WORKLOADS[0]), OWN)
-    output = run("--db", sqlite_file, "train", "--failures", "-p", "rounds=5").stdout
-    assert "Not evaluated: failures, or working programs, come from one workload only" in output
 
 
 @pytest.mark.parametrize(
