@@ -201,7 +201,7 @@ def long_lines(kind, number):
 @pytest.mark.parametrize("kind", ["junk", "leading junk", "keys", "unknown fields"])
 def test_memory_is_that_of_a_batch(kind, sqlite_file, tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "IMPORT_BYTES", 10**6)
-    path = write(tmp_path / "log", *long_lines(kind, 200))
+    path = write(tmp_path / "log", *long_lines(kind, 120))
     size = path.stat().st_size
     with Store(sqlite_file) as store:
         bring(store, write(tmp_path / "first", ansor(tile=10_000)))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import orjson
 import pytest
-from effort import EFFORT
+from effort import EFFORT, long
 from public_logs import DATA, MEASURED, needs_logs, sources
 
 from tunedb.formats.export import export_lines, export_metaschedule
@@ -209,7 +209,11 @@ def logs_below(*sections):
         return []
     # A file of workloads alone comes with the records beside it.
     files = [file for file in find(*sections) if file.path.name != "database_workload.sqlite"]
-    return [pytest.param(file, id=below(file.name)[:100]) for file in files]
+    # Going through those of SQLite takes longer than through all others.
+    return [
+        (long if file.path.suffix == ".sqlite" else pytest.param)(file, id=below(file.name)[:100])
+        for file in files
+    ]
 
 
 def lines_of(data):
