@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from builders import OWN
-from small_data import SMALL_STEPS, WORKLOADS, SmallSteps, fill, measure
+from small_data import SMALL_STEPS, WORKLOADS, SmallSteps, fill, measure, trials
 from small_data import make_tiled as tiled
 
 from tunedb.features import base
@@ -64,7 +64,7 @@ def test_every_choice_reaches_the_recipe(small, run_json):
         *("--loss", "rank:16", "--label", "minimum", "--session-corrected"),
         *("--training-set", "first:20"),
         *("--rounds", 5, "--members", 2, "-p", "eta=0.3", "-p", "max_depth=2", "--threads", 1),
-        *("-p", "patience=0", "--no-evaluate"),
+        *("-p", "patience=0", "--no-evaluate", "--external", "yes"),
     )
     expected = Recipe(
         **{"features": "steps", "rows": "aggregated", "loss": "rank:16", "label": "minimum"},
@@ -72,7 +72,8 @@ def test_every_choice_reaches_the_recipe(small, run_json):
         **{"members": 2, "eta": 0.3, "max_depth": 2},
     )
     assert row["card"]["recipe"] == dataclasses.asdict(expected)
-    assert row["card"]["training"]["members"] == 2
+    training = row["card"]["training"]
+    assert (training["members"], training["external"]) == (2, True)
     assert row["card"]["evaluation"] is None
 
 
@@ -206,3 +207,10 @@ def test_a_classifier_of_failures(small, run, run_json):
     assert (row["card"]["recipe"]["loss"], row["card"]["recipe"]["max_depth"]) == ("logistic", 2)
     message = run("--db", small, "train", "--failures", "--card-only", code=2).stderr
     assert "--failures takes no" in message
+
+
+def test_a_classifier_that_cannot_be_judged(sqlite_file, run):
+    with Store(sqlite_file) as store:
+        store.records.add(trials(WORKLOADS[0]), OWN)
+    output = run("--db", sqlite_file, "train", "--failures", "-p", "rounds=5").stdout
+    assert "Not evaluated: failures, or working programs, come from one workload only" in output
