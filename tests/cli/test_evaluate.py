@@ -98,11 +98,6 @@ def test_losses_and_training_sets_are_compared(small, run, run_json):
     assert [row["model"] for row in none] == [LOSS, "(measured once)"]
 
 
-def test_equal_commands_print_equal_figures(small, run):
-    arguments = ("--db", small, "evaluate", *QUICK, "--regime", "new-workload", "--json")
-    assert run(*arguments).stdout == run(*arguments).stdout
-
-
 def test_report_and_plot(small, run, tmp_path):
     report, plot = tmp_path / "all.json", tmp_path / "all.svg"
     found = run(
