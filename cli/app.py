@@ -117,6 +117,11 @@ COMMANDS = {
         "command",
         "List the log formats, feature sets and model components, and whether they load.",
     ),
+    "doctor": (
+        "doctor",
+        "command",
+        "Check the installation, this machine and the database, and say what to do.",
+    ),
     "completion": ("completion", "command", "Print the completion script of a shell."),
 }
 

@@ -38,7 +38,7 @@ def test_all_commands_exist():
         *("", "import", "import logs", "export", "top", "show", "history", "workloads", "targets"),
         *("quarantine", "quarantine list", "quarantine show", "quarantine retry"),
         *("db", "db init", "db upgrade", "db check", "db info", "db trust"),
-        *("extract", "features", "plugins", "completion"),
+        *("extract", "features", "plugins", "doctor", "completion"),
         *(
             "train",
             "evaluate",
