@@ -117,6 +117,11 @@ COMMANDS = {
         "command",
         "List the log formats, feature sets and model components, and whether they load.",
     ),
+    "demo": (
+        "tuning.demo",
+        "command",
+        "Show the main job: tune, ask, compile, tune again and others, export, import.",
+    ),
     "doctor": (
         "doctor",
         "command",
