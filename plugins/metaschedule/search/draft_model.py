@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ....models.dataset import Dataset
     from ....models.recipe import Recipe
     from ....models.scope import Scope
+    from ....models.share import ExpectedShare
     from ....records import Signature
     from ....results import StoredProgram
     from ....search.draft import Draft
@@ -134,6 +135,9 @@ class DraftModel:
         Handle of the database.
     target : Target
         Stored form of the target.
+    groups : sequence of sequence of int, optional
+        Groups of targets, as for :class:`~..cost_model.learner.Learner`; by default those that the
+        handle serves.
 
     Attributes
     ----------
@@ -141,11 +145,14 @@ class DraftModel:
         Chance that TVM accepts a draft.
     """
 
-    def __init__(self, handle: Handle, target: Target) -> None:
+    def __init__(
+        self, handle: Handle, target: Target, groups: Sequence[Sequence[int]] | None = None
+    ) -> None:
         self.legality = Legality()
         options = CostModelOptions(_FEATURES, None, avoid_failures=False)
         self._store = store = handle.store
-        groups = handle.targets.groups(target)
+        if groups is None:
+            groups = handle.targets.groups(target)
         self._learner = Learner(store, options, target, groups, _ComputedExamples(store))
         self._learner.begin()
         # By workload: its own regression and the weight of that, None where it has none.
@@ -173,6 +180,10 @@ class DraftModel:
         predicted = positive(regression.scores(rows), LOSS)
         blended: Floats = predicted**weight * found ** (1 - weight)
         return blended
+
+    def expected_share(self, threads: int) -> ExpectedShare | None:
+        """Return the share of the best that such models reach on held-out workloads."""
+        return self._learner.expected_share(threads)
 
     def _own_regression(self, task: DraftTask) -> tuple[KernelRegression, float] | None:
         """Return the regression of a workload's own programs, and its weight."""
