@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...system import text
-from ..layers import layer_name, layer_option, layered_target, resolve_layers
+from ..layers import (
+    layer_name,
+    layer_option,
+    layered_target,
+    prior_of,
+    prior_options,
+    resolve_layers,
+)
 from ..module import (
     bind_words,
     compile_target_option,
@@ -64,6 +71,7 @@ COLUMNS = (
 )
 @lowering_options
 @layer_option
+@prior_options
 @output_options
 @common_options
 @pass_settings
@@ -81,6 +89,8 @@ def command(
     no_prepack: bool,
     bind: dict[str, Any],
     layers: tuple[str, ...],
+    prior: str | None,
+    no_prior: bool,
 ) -> None:
     """Compile a module with the best stored programs, or write its scheduled TVMScript.
 
@@ -106,7 +116,10 @@ def command(
     layers = resolve_layers(settings, layers)
     url, device = _database_and_target(settings, target, layers, predict=predict)
     lowering = lowering_of(layout, no_prepack, bind)
-    options = _CompileOptions(url, device.attributes, compatible, all_, predict, layers, lowering)
+    options = _CompileOptions(
+        *(url, device.attributes, compatible, all_, predict),
+        *(layers, prior_of(prior, no_prior), lowering),
+    )
     uses = _write(settings, module, output, script, function, options)
     rows = [
         {
@@ -195,6 +208,7 @@ class _CompileOptions:
     all: bool
     predict: bool
     layers: tuple[str, ...]
+    prior: str
     lowering: dict[str, Any]
 
 
@@ -234,6 +248,7 @@ def _write(
         fallback="compatible" if options.compatible else "exact",
         read_only=options.url != _NO_DATABASE,
         layers=options.layers,
+        prior=options.prior,
     )
     trials = 0 if options.predict else None
     try:

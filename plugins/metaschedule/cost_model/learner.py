@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -128,6 +128,8 @@ class Learner:
         target's own number, then those of compatible ones.
     examples : ExampleSource, optional
         Source of the store's programs; by default those that have rows of the feature set.
+    prior : callable, optional
+        Returns at most so many programs of a prior, which join those of the store; None for none.
 
     Attributes
     ----------
@@ -146,7 +148,9 @@ class Learner:
         target: Target,
         target_ids: Sequence[Sequence[int]],
         examples: ExampleSource | None = None,
+        prior: Callable[[Recipe, int], Dataset | None] | None = None,
     ) -> None:
+        self._prior = prior
         self._examples = examples or StoredExamples(store, options.features)
         self.recipe = options.recipe or Recipe(features=options.features.name)
         self.scoring: Scoring | None = None
@@ -374,6 +378,12 @@ class Learner:
                     break
                 except TuneDBError as error:
                     _log.info("%s: no model to start with: %s", self._store.location, error)
+            own, room = self._base, BASE_PROGRAMS
+            if own is not None:
+                room -= len(own)
+            shipped = self._prior(self.recipe, room) if self._prior and room > 0 else None
+            if shipped is not None:
+                self._base = shipped if own is None else join(own, shipped)
         return self._base
 
     def _read_own(self, workload: ExampleWorkload) -> Dataset | None:

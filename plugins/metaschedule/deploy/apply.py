@@ -22,6 +22,7 @@ from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
 from tvm.support.tar import tar
 
 from ....errors import PluginError, StorageError, TuneDBError, UsageError
+from ....exchange.prior import SHIPPED
 from ....run_times import mean_of
 from ....storage.config import locate, locate_layers
 from ....storage.engine import parse_url, sqlite_path
@@ -90,7 +91,8 @@ class Use:
     mean : float or None
         Mean time of the record in seconds.
     layer : str or None
-        Layer that has the record; `record_id` is a number of that layer then.
+        Layer that has the record, ``shipped`` for the prior; `record_id` is a number of that layer
+        then.
     threads : int or None
         Threads of TVM's runtime that the record was measured with; None where unknown.
     is_predicted : bool
@@ -269,7 +271,8 @@ def _use(handle: Handle, name: str, served: ServedRecord) -> Use:
         return Use(name, record.id, record.workload_id, record.mean, threads=threads)
     # The layer is not read again: it may be gone.
     mean = mean_of(floats_of(served.record.run_secs))
-    return Use(name, served.id, None, mean, store.location)
+    is_shipped = handle.prior is not None and store is handle.prior.store
+    return Use(name, served.id, None, mean, SHIPPED if is_shipped else store.location)
 
 
 def _digest(mod: Any) -> bytes:

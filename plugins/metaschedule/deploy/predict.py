@@ -84,7 +84,8 @@ def predict(handle: Handle, mods: Mapping[bytes, Any], target: Any) -> dict[byte
         By the keys of `mods`. Functions are missing of which nothing is known, whose design space
         cannot be made, or none of whose programs builds.
     """
-    if not mods or not (handle.store.records.count() or any(handle.layers)):
+    has_records = handle.store.records.count() > 0 or any(handle.layers)
+    if not mods or not (has_records or handle.prior is not None):
         return {}
     knowledge = _Knowledge.of(handle, target)
     ranked: dict[bytes, list[Any]] = {}
