@@ -28,7 +28,8 @@ links:
 
 demo:
 	@test -e $(VENV)/.setup-dev || $(MAKE) --no-print-directory setup EXTRAS=tvm,train
-	$(BIN)/python docs/demo.py
+	rm -rf demo
+	$(BIN)/tunedb demo
 
 test: setup
 	$(BIN)/ruff check .

@@ -117,6 +117,16 @@ COMMANDS = {
         "command",
         "List the log formats, feature sets and model components, and whether they load.",
     ),
+    "demo": (
+        "tuning.demo",
+        "command",
+        "Show the main job: tune, ask, compile, tune again and others, export, import.",
+    ),
+    "doctor": (
+        "doctor",
+        "command",
+        "Check the installation, this machine and the database, and say what to do.",
+    ),
     "completion": ("completion", "command", "Print the completion script of a shell."),
 }
 

@@ -42,6 +42,7 @@ class Server:
         self._used = []
         self._fingerprint = None
         self._kept = {}
+        self.team_key = None  # of the set-up of server_roles.py
 
     def execute(self, sql, *parameters):
         """Run one statement as the administrator."""

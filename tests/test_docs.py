@@ -4,11 +4,13 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from tunedb.cli import main
 
@@ -199,3 +201,25 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
     ]
     assert "<table" in shown[3] and "Record(" in shown[4]
     assert "cold: " in shown[9] and "warm: " in shown[9]
+
+
+def test_workflows_run_targets_that_exist():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    commands = [
+        step["run"]
+        for path in workflows
+        for job in yaml.safe_load(path.read_text("utf-8"))["jobs"].values()
+        for step in job["steps"]
+        if "run" in step
+    ]
+    targets = [words[1] for words in map(str.split, commands) if words[0] == "make"]
+    assert {"test", "docs"} <= set(targets)
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_a_citation_has_the_version_of_the_package():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert citation["version"] == project["version"]

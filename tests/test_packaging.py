@@ -87,11 +87,11 @@ def test_wheel_holds_the_tree(names):
 
 @pytest.fixture(scope="module")
 def fresh(wheel, tmp_path_factory):
-    """A new environment with the wheel and the extras tvm and postgres."""
+    """A new environment with the wheel and the extras tvm, train and postgres."""
     folder = tmp_path_factory.mktemp("fresh")
     venv.create(folder, with_pip=True)
     command = [folder / "bin" / "python", "-m", "pip", "install", "--quiet"]
-    _run(*command, f"{wheel}[tvm,postgres]", cwd=folder)
+    _run(*command, f"{wheel}[tvm,train,postgres]", cwd=folder)
     return folder
 
 
@@ -102,6 +102,17 @@ def test_command_from_another_directory(fresh, tmp_path):
     _run(program, "db", "init", tmp_path / "new.db", cwd=tmp_path, env=environment)
     info = _run(program, "db", "info", "--json", "--db", "new.db", cwd=tmp_path, env=environment)
     assert f'"{schema.HEAD}"' in info
+
+
+def test_the_doctor_and_the_demo_need_no_checkout(fresh, tmp_path):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    program = fresh / "bin" / "tunedb"
+    doctor = _run(program, "doctor", cwd=tmp_path, env=environment)
+    assert "0 problems, 3 warnings" in doctor  # onnx, jinja2 and scikit-learn are not installed
+    shown = _run(program, "demo", "--trials", "16", cwd=tmp_path, env=environment)
+    assert shown.count("times faster; equal to NumPy") == 2
+    assert "programs, times and arguments equal in both databases" in shown
+    assert {path.name for path in tmp_path.iterdir()} == {"demo"}
 
 
 def test_every_module_imports(fresh, names, tmp_path):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import product
 from math import isfinite
 from pathlib import Path
@@ -12,6 +13,7 @@ import click
 
 from ...system import text
 from ..choose import find_scope, scope_options
+from ..databases import open_other
 from ..interrupt import interrupted
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, output_options, print_rows, print_table
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from ...models.evaluation import Difference, Evaluation, FigureSummary
     from ...models.recipe import Recipe
     from ...models.scope import Scope
+    from ...models.splits import Regime
+    from ...models.transfer import Transfer
     from ...storage.store import Store
 
 # ---- Report --------------------------------------------------------------------------------------
@@ -35,6 +39,8 @@ _TOO_FEW = 6
 
 #: Keys of a figure in JSON.
 _FIELDS = ("mean", "low", "high", "tenth", "random", "skill")
+
+_NO_NOISE = "Each record has one run time, so the noise floor is unknown"
 
 #: Model name in the row of the noise floor.
 _FLOOR = "(measured once)"
@@ -236,6 +242,16 @@ BASELINES = ("random", "nearest", "tvm")
     help="Held-out workloads of a split. Default: a fifth.",
 )
 @click.option("--leave-one-out", is_flag=True, help="Hold out each workload once.")
+@click.option(
+    "--test-db",
+    metavar="OTHER",
+    help="Rank the records of this database: a file, a URL, or a bundle.",
+)
+@click.option(
+    "--train-db",
+    metavar="OTHER",
+    help="With --test-db, train on the records of this one. Default: the database.",
+)
 @scope_options
 @click.option(
     "--threads", type=click.IntRange(min=1), help="Number of threads. Default: one for each core."
@@ -265,6 +281,8 @@ def command(
     sources: tuple[str, ...],
     report: Path | None,
     plot: Path | None,
+    test_db: str | None,
+    train_db: str | None,
     **options: Any,
 ) -> None:
     """Evaluate cost models on held-out data.
@@ -278,19 +296,36 @@ def command(
     throughput among the first by score; "recall@30" is the share of the 30 fastest among the first
     30; "trials" is the number of trials until one is within 10 or 5 % of the best.
 
+    With --test-db, models train on one database and rank another: what are our records worth on
+    their machine? Regimes are then the programs of common workloads, the workloads, each family
+    and the hardware that only the second one has.
+
     Example:
       tunedb evaluate --plot figures.png
       tunedb evaluate --loss squared --loss rank --regime new-workload --pool random
       tunedb evaluate --target cuda --training-set first:64 --seeds 3 --report all.json
       tunedb evaluate --leave-one-out --json | jq '.[] | [.regime, .pool, .model, .top5.mean]'
+      tunedb evaluate --train-db ours.db --test-db theirs.bundle --baseline tvm
     """
     _check_files(report, plot)
-    with reading(settings) as store:
-        scope = find_scope(store, target, workloads, sources)
-        values = dict(map(recipe_field, parameters)) | ({"rows": rows} if rows else {})
-        recipes = _recipes(settings, store, features, losses, training_sets, values, scope)
-        examples, noise = _read(settings, store, next(iter(recipes.values())), scope)
-    evaluation = _evaluate(settings, examples, recipes, noise, options)
+    if train_db is not None and test_db is None:
+        raise click.UsageError("give the database to rank too: --test-db OTHER")
+    values = dict(map(recipe_field, parameters)) | ({"rows": rows} if rows else {})
+    with ExitStack() as stack:
+        opened = reading(settings) if train_db is None else open_other(settings, train_db)
+        stores = [stack.enter_context(opened)]
+        if test_db is not None:
+            stores.append(stack.enter_context(open_other(settings, test_db)))
+        scopes = [find_scope(store, target, workloads, sources) for store in stores]
+        recipes = _recipes(settings, stores[0], features, losses, training_sets, values, scopes[0])
+        recipe = next(iter(recipes.values()))
+        if test_db is None:
+            examples, noise = _read(settings, stores[0], recipe, scopes[0])
+            makers = None
+        else:
+            transfer = _read_both(settings, stores, recipe, scopes)
+            examples, noise, makers = transfer.examples, transfer.noise, transfer.regimes
+    evaluation = _evaluate(settings, examples, recipes, noise, makers, options)
     _write(settings, evaluation, report, plot)
     print_evaluation(settings, evaluation)
 
@@ -347,13 +382,7 @@ def _read(settings: Settings, store: Store, recipe: Recipe, scope: Scope) -> tup
 
     _warn_of_sessions(settings, store, scope.target_ids)
     features = feature_set(recipe.features)
-    with progress_bar(settings, None) as progress:
-        progress.describe("reading features")
-
-        def on_read(done: int, total: int) -> None:
-            progress.resize(total)
-            progress.update(done)
-
+    with _reading_bar(settings) as on_read:
         examples = load(
             store,
             features,
@@ -364,8 +393,45 @@ def _read(settings: Settings, store: Store, recipe: Recipe, scope: Scope) -> tup
         )
     noise = repeat_noise(store.training.records(features, **scope.ids()))
     if noise is None:
-        settings.note("Each record has one run time, so the noise floor is unknown")
+        settings.note(_NO_NOISE)
     return examples, noise
+
+
+def _read_both(
+    settings: Settings, stores: Sequence[Store], recipe: Recipe, scopes: Sequence[Scope]
+) -> Transfer:
+    """Return the datasets of two databases as one."""
+    from ...features.base import feature_set
+    from ...models import transfer
+
+    for store, scope in zip(stores, scopes, strict=True):
+        _warn_of_sessions(settings, store, scope.target_ids)
+    with _reading_bar(settings) as on_read:
+        loaded = transfer.load(
+            stores[0],
+            stores[1],
+            feature_set(recipe.features),
+            label=recipe.label,
+            corrected=recipe.corrected,
+            scopes=(scopes[0], scopes[1]),
+            on_read=on_read,
+        )
+    if loaded.noise is None:
+        settings.note(_NO_NOISE)
+    return loaded
+
+
+@contextmanager
+def _reading_bar(settings: Settings) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar, and yield the callback for the numbers of programs read and of all."""
+    with progress_bar(settings, None) as progress:
+        progress.describe("reading features")
+
+        def on_read(done: int, total: int) -> None:
+            progress.resize(total)
+            progress.update(done)
+
+        yield on_read
 
 
 def _warn_of_sessions(settings: Settings, store: Store, target_ids: Sequence[int] | None) -> None:
@@ -383,10 +449,12 @@ def _evaluate(
     examples: Dataset,
     recipes: dict[str, Recipe],
     noise: Any,
+    makers: Mapping[str, Regime] | None,
     options: dict[str, Any],
 ) -> Evaluation:
     """Train and rank, with a progress bar."""
     from ...models.evaluation import evaluate
+    from ...models.splits import REGIMES as WITHIN
 
     training_set = next(iter(recipes.values())).training_set
     with progress_bar(settings, None) as progress:
@@ -401,6 +469,7 @@ def _evaluate(
                 examples,
                 recipes,
                 regimes=options["regimes"] or REGIMES,
+                makers=makers or WITHIN,
                 pools=options["pools"] or POOLS,
                 seeds=options["seeds"],
                 held_out=options["held_out"],

@@ -8,10 +8,11 @@ from pathlib import Path
 import click
 
 from ...system import text
+from ..databases import open_other
 from ..lazy import LazyGroup
 from ..options import Settings, common_options, pass_settings, reading
 from ..progress import progress_bar
-from .page import OUTPUT, OUTPUT_TYPE, check_folder, opened
+from .page import OUTPUT, OUTPUT_TYPE, check_folder
 
 
 @click.group(
@@ -83,11 +84,11 @@ def command(
     with ExitStack() as stack:
         progress = stack.enter_context(progress_bar(settings, None))
         progress.describe("reading")
-        source = reading(settings) if bundle is None else opened(settings, bundle)
+        source = reading(settings) if bundle is None else open_other(settings, bundle)
         store = stack.enter_context(source)
         other = None
         if against is not None:
-            other = stack.enter_context(opened(settings, against)), text.short_path(against)
+            other = stack.enter_context(open_other(settings, against)), text.short_path(against)
         contents = read(store, workload=workload, target=target, network=network)
         name = text.short_path(bundle or settings.locate().url)
         page = write(contents, name, against=other, on_section=progress.describe)

@@ -1,10 +1,9 @@
-"""Files of pages, and the databases that they show."""
+"""Files of pages, and the page of a run."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from ..options import Settings
 
 if TYPE_CHECKING:
     from ...plugins.metaschedule.tune.progress import Progress
-    from ...storage.store import Store
 
 #: Names and settings of the option for the file of a page.
 OUTPUT = ("-o", "--output")
@@ -36,42 +34,6 @@ def check_folder(output: Path) -> None:
     folder = output.absolute().parent
     if not folder.is_dir():
         raise NotFoundError(f"{output}: folder {folder} does not exist; create it")
-
-
-@contextmanager
-def opened(settings: Settings, other: str) -> Iterator[Store]:
-    """Open another database for reading: a file, a server, or a bundle.
-
-    The records of a bundle go into a database that lives as long as the page is made. They count
-    as verified there, because otherwise no time of them would be shown.
-    """
-    from ... import limits
-    from ...exchange.bundle import BundlePeer
-    from ...exchange.merge import merge
-    from ...exchange.peers import open_peer
-    from ...records import Trust
-    from ...storage.store import Store
-    from ...system.temporary import TemporaryFolder
-
-    peer = open_peer(other)
-    with closing(peer):
-        if not isinstance(peer, BundlePeer):
-            # As a layer (tunedb.exchange.peers.open_layer): bodies of strangers have a limit.
-            limit = limits.MAX_FOREIGN_BYTES
-            with Store(other, create=False, read_only=True, body_limit=limit) as store:
-                yield store
-            return
-        with (
-            closing(TemporaryFolder("report")) as folder,
-            Store(folder.path / "bundle.db") as store,
-        ):
-            report = merge(store, peer)
-            if report.rejected:
-                settings.warn(f"{other}: {text.count(report.rejected, 'row')} rejected")
-            for source in store.sources.summaries():
-                if source.trust is Trust.FOREIGN:
-                    store.trust.set(source.id, Trust.VERIFIED)
-            yield store
 
 
 class LivePage:

@@ -70,27 +70,6 @@ def test_train_show_and_evaluate(launches, run, run_json):
     assert one_device == {"RTX 2080 Ti"}
 
 
-def test_show_names_measurements_on_other_devices_as_the_source(launches, run, run_json):
-    """They come before the model of the other kernels, whose best block is another one."""
-    rows = [
-        measure(
-            {"block_size_x": threads, "tile": 0},
-            [1e-3 * (1 + abs(math.log2(threads / 1024)))],
-            (threads, 1, 1),
-            kernel="gemv",
-            device=device,
-        )
-        for device in ("RTX 3090", "TITAN RTX", "A100")
-        for threads in (32, 64, 128, 256, 512, 1024)
-    ]
-    with Store(launches) as store:
-        store.records.add(rows, OWN)
-    run("--db", launches, "advise", "train", "--learner", "gain")
-    rows = run_json("--db", launches, "advise", "show", "gemv", "--device", "A100")
-    advice = {row["threads"]: (row["source"], row["label"]) for row in rows}
-    assert advice[128] == ("measured", "increase") and advice[1024] == ("measured", "noChange")
-
-
 def test_models_lists_an_advisor(launches, run, run_json):
     run("--db", launches, "advise", "train", "--learner", "gain")
     (row,) = run_json("--db", launches, "models")
@@ -100,38 +79,6 @@ def test_models_lists_an_advisor(launches, run, run_json):
     shown = run("--db", launches, "models", "show", "1").stdout
     assert "saxpy, stencil, reduce" in shown and "model 1" in shown
     run("--db", launches, "db", "check")
-
-
-def test_the_next_block_is_one_that_a_t1_input_allows(launches, run, run_json, tmp_path):
-    """Its conditions count, with the other parameters as they are."""
-    tuned = [
-        {"Name": "block_size_x", "Type": "int", "Values": "[256 * i for i in range(1, 5)]"},
-        {"Name": "tile", "Type": "int", "Values": "[0, 1, 2, 3]"},
-    ]
-    given = {
-        "General": {"BenchmarkName": "saxpy"},
-        "ConfigurationSpace": {
-            "TuningParameters": tuned,
-            "Conditions": [{"Expression": "tile != 2 or block_size_x != 768", "Parameters": []}],
-        },
-        "KernelSpecification": {
-            "Language": "CUDA",
-            "KernelName": "saxpy",
-            "LocalSize": {"X": "block_size_x", "Y": "1", "Z": "1"},
-        },
-    }
-    path = tmp_path / "t1.json"
-    path.write_text(json.dumps(given))
-
-    def largest():
-        rows = run_json("--db", launches, "advise", "show", "saxpy", "-k", "100")
-        rows = sorted(rows, key=lambda row: row["record"])
-        return [row["next_block"][0] for row in rows if row["threads"] == 1024]
-
-    run("--db", launches, "advise", "train", "--learner", "gain")
-    assert largest() == [512] * 4
-    run("--db", launches, "import", "logs", path)
-    assert largest() == [768, 768, 512, 768]
 
 
 def test_a_report_of_an_evaluation(launches, run, tmp_path):

@@ -160,16 +160,6 @@ def test_a_run_that_was_stopped_goes_on(start, collect, sqlite_file, tmp_path, n
         assert store.counts().measurements == 4
 
 
-def test_two_at_once(start, run, sqlite_file, tmp_path):
-    path = toy_gpu.configuration(tmp_path, rest="slow")
-    process = start("--db", sqlite_file, "advise", "collect", path)
-    wait_for(tmp_path / "runs", 1)
-    done = run("--db", sqlite_file, "advise", "collect", path, code=5)
-    assert "another run uses it; wait, or give --work-dir" in done.stderr
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=300)
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -2,18 +2,13 @@
 
 import json
 import lzma
-import subprocess
-import sys
 
 import pytest
 import workdirs
-from effort import EFFORT
 from public_logs import DATA
 
-import tunedb
 from tunedb.cli.exchange.selection import moment
 from tunedb.exchange.bundle import BundlePeer
-from tunedb.maintenance.check import check
 
 KEYS = [
     *("file", "records", "workloads", "bytes", "bytes_per_record", "digest"),
@@ -39,15 +34,6 @@ def test_a_bundle_and_what_is_in_it(run_json, run, filled, tmp_path):
     assert "7 records of 2 workloads in " in shown
     assert f"digest     {made['digest']}" in shown
     assert "selection  everything" in shown
-
-
-def test_a_bundle_of_a_server(run_json, run, postgres_url, filled, log, tmp_path):
-    """The same records make the same rows, wherever they are stored."""
-    run("--db", postgres_url, "import", "logs", log, "--source", "nightly")
-    theirs = run_json("--db", postgres_url, "bundle", "-o", tmp_path / "server.tunedb")
-    ours = run_json("--db", filled, "bundle", "-o", tmp_path / "file.tunedb")
-    assert theirs["counts"] == ours["counts"]
-    assert theirs["records"] == 7
 
 
 def test_options_choose(run_json, run, filled, tmp_path):
@@ -147,92 +133,20 @@ def test_names_are_escaped(run, tmp_path):
     assert "\x1b" not in shown
 
 
-def test_two_teams_exchange_bundles(run, run_json, tmp_path):
-    """They tune different workloads, exchange bundles, and end with equal sets."""
-    logs = {
-        "a": (
-            [workdirs.record([1e-3 * i], tile=(i, 64 // i)) for i in (1, 2, 4)]
-            + [workdirs.record([1e10], tile=(64, 1))],
-            [workdirs.graph("matmul")],
-        ),
-        "b": (
-            [workdirs.record([2e-3 * i], tile=(i, 64 // i)) for i in (1, 2, 8)]
-            + [workdirs.record([5e-6], workload=1, target=workdirs.CUDA, tile=(16, 4))],
-            [workdirs.graph("softmax", 3), workdirs.graph("conv", 5)],
-        ),
-    }
-    for team, (records, graphs) in logs.items():
-        log = workdirs.write(tmp_path / f"log_{team}", records, graphs)
-        run("--db", tmp_path / f"{team}.db", "import", "logs", log, "--source", f"team {team}")
-    with tunedb.open(tmp_path / "a.db") as store:
-        store.trust.retract([2], "measured under load")
-    before = {team: workdirs.contents(tmp_path / f"{team}.db") for team in "ab"}
-    served = {team: best(run_json, tmp_path / f"{team}.db") for team in "ab"}
-    assert not set(before["a"]) & set(before["b"])
-
-    for team in "ab":
-        run("--db", tmp_path / f"{team}.db", "bundle", "-o", tmp_path / f"{team}.tunedb")
-    for team, other in ("ab", "ba"):
-        run("--db", tmp_path / f"{team}.db", "merge", tmp_path / f"{other}.tunedb")
-
-    union = sorted(before["a"] + before["b"])
-    for team, other in ("ab", "ba"):
-        path = tmp_path / f"{team}.db"
-        assert workdirs.contents(path) == union
-        assert check(str(path)).problems == []
-        # What came is there, and does not answer before it is trusted.
-        assert best(run_json, path) == served[team]
-        assert {row["name"] for row in run_json("--db", path, "workloads")} == {
-            *("matmul", "softmax", "conv")
-        }
-        run("--db", path, "trust", f"team {other}", "verified")
-        assert best(run_json, path) == served["a"] | served["b"]
-        assert run_json("--db", path, "top", "softmax")[0]["mean"] == 2e-3
-
-    # What each has now is the same: so are their bundles, and merging them says nothing new.
-    for team, other in ("ab", "ba"):
-        made = run_json("--db", tmp_path / f"{team}.db", "bundle", "-o", tmp_path / "again.tunedb")
-        assert made["records"] == len(union)
-        run("--db", tmp_path / f"{other}.db", "merge", tmp_path / "again.tunedb")
-        assert workdirs.contents(tmp_path / f"{other}.db") == union
-        (tmp_path / "again.tunedb").unlink()
-
-
-def test_a_bundle_is_made_while_others_write(filled, tmp_path, run):
-    """Nobody waits for anybody: SQLite's readers see the database as it was."""
-    code = (
-        "import sys, tunedb\n"
-        "with tunedb.open(sys.argv[1]) as store:\n"
-        "    with store._db.engine.begin() as connection:\n"
-        "        print('writing', flush=True)\n"
-        "        sys.stdin.read()\n"
-    )
-    writer = subprocess.Popen(
-        [sys.executable, "-c", code, str(filled)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    try:
-        assert writer.stdout.readline() == b"writing\n"
-        run("--db", filled, "bundle", "-o", tmp_path / "x.tunedb")
-    finally:
-        writer.communicate(timeout=300)
-    assert writer.returncode == 0
-
-
 def test_real_records_take_a_tenth_of_their_json(run, run_json, tmp_path):
     """Less than 100 bytes each, and less than xz -9 makes of the export."""
-    folder = DATA / "metaschedule"
+    folder = DATA / "metaschedule" / "mlc-learning_matmul"
     if not folder.is_dir():
         pytest.skip("the public logs are not here")
     db = tmp_path / "real.db"
     run("--db", db, "import", "logs", folder)
     made = run_json("--db", db, "bundle", "-o", tmp_path / "real.tunedb")
     exported = run_json("--db", db, "export", tmp_path / "json")
-    assert made["records"] == exported["records"] > 1_000
+    assert made["records"] == exported["records"] > 100
     text = b"".join(path.read_bytes() for path in sorted((tmp_path / "json").rglob("*.json")))
     assert made["bytes_per_record"] < 100
     assert made["bytes"] * 10 < len(text)
-    if EFFORT != "few":
-        assert made["bytes"] < len(lzma.compress(text, preset=9))
+    assert made["bytes"] < len(lzma.compress(text, preset=9))
     run("--db", tmp_path / "copy.db", "merge", tmp_path / "real.tunedb")
     assert workdirs.contents(tmp_path / "copy.db") == workdirs.contents(db)
 

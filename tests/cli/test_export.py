@@ -58,14 +58,6 @@ def test_omitted_records_are_reported(run, run_json, sqlite_file, tmp_path):
     assert "left out: retracted" in text
 
 
-def test_selection(run_json, filled, tmp_path):
-    report = run_json("--db", filled, "export", tmp_path / "cuda", "--target", "cuda")
-    assert report["records"] == 1
-    assert lines(tmp_path / "cuda")[0][1][2] == workdirs.CUDA
-    report = run_json("--db", filled, "export", tmp_path / "softmax", "--workload", "softmax")
-    assert (report["records"], report["workloads"]) == (1, 1)
-
-
 def test_force(run, filled, tmp_path):
     out = tmp_path / "out"
     run("--db", filled, "export", out)
@@ -138,14 +130,6 @@ def test_nothing_to_write_as_results(run, filled, tmp_path):
     out = tmp_path / "out.json"
     run("--db", filled, "export", "--format", "t4", "-o", out, code=3)
     assert not out.exists()
-
-
-def test_times_that_contradict_each_other_are_reported(run, run_json, sqlite_file, tmp_path):
-    path = t4(tmp_path, "gemm__A100_T4.json", value=3.0)
-    result = run("--db", sqlite_file, "import", "logs", path)
-    assert "inconsistent: 1 of 2 rows have a time over 2% from the mean" in result.stderr
-    (best,) = run_json("--db", sqlite_file, "top", "gemm", "-k", "5")
-    assert best["mean"] == 0.001
 
 
 def read_table(path, format_):

@@ -38,7 +38,7 @@ def test_all_commands_exist():
         *("", "import", "import logs", "export", "top", "show", "history", "workloads", "targets"),
         *("quarantine", "quarantine list", "quarantine show", "quarantine retry"),
         *("db", "db init", "db upgrade", "db check", "db info", "db trust"),
-        *("extract", "features", "plugins", "completion"),
+        *("extract", "features", "plugins", "demo", "doctor", "completion"),
         *(
             "train",
             "evaluate",
@@ -98,7 +98,7 @@ def test_lazy_summaries_are_those_of_the_commands():
 
 
 def test_every_command_that_prints_data_has_all_formats():
-    prints_none = {(), ("import",), ("db",), ("completion",), ("advise",), ("explain",)}
+    prints_none = {(), ("import",), ("db",), ("completion",), ("advise",), ("explain",), ("demo",)}
     prints_none |= {("report",), ("report", "advisor")}
     for path, command in COMMANDS.items():
         names = {name for parameter in command.params for name in parameter.opts}

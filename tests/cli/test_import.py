@@ -123,17 +123,6 @@ def test_a_bad_line_costs_only_itself(line, reason, run, run_json, sqlite_file, 
     assert run_json("--db", sqlite_file, "quarantine") == [kept]
 
 
-def test_truncated_last_line_and_blank_lines(run, run_json, sqlite_file, tmp_path):
-    cut = workdirs.encode(workdirs.record())[:-20]
-    lines = [workdirs.record([1e-3]), "", "   ", workdirs.record([2e-3]), cut]
-    folder = workdirs.write(tmp_path / "log", lines, end="")
-    result = run("--db", sqlite_file, "import", "logs", folder, "--json")
-    assert "database_tuning_record.json:5: " in result.stderr
-    assert "writer was killed" in result.stderr
-    assert '"quarantined": 1' in result.stdout
-    assert len(workdirs.contents(sqlite_file)) == 2
-
-
 def test_many_bad_lines_are_counted(run, sqlite_file, tmp_path):
     folder = workdirs.write(tmp_path / "log", [workdirs.record(), *["{"] * 9, *["[0]"] * 3])
     result = run("--db", sqlite_file, "import", "logs", folder)

@@ -124,13 +124,6 @@ def test_failed_records_have_no_time(id_, kind, name, run, run_json, legacy_file
     assert name in text
 
 
-def test_top(run, run_json, legacy_file):
-    ansor, autotvm = run_json("--db", legacy_file, "top")
-    assert (ansor["id"], ansor["mean"], ansor["decisions"]) == (1, 0.003, [[4, 8], 64])
-    assert (autotvm["id"], autotvm["decisions"]) == (3, [[-1, 64], 0])
-    assert "[4,8] 64" in run("--db", legacy_file, "top", "matmul_add").stdout
-
-
 @pytest.mark.parametrize("word", ["rfactor", "RF", "rf"])
 def test_top_with_a_step(word, run_json, legacy_file):
     assert [row["id"] for row in run_json("--db", legacy_file, "top", "--step", word)] == [1]

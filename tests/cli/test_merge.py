@@ -75,12 +75,6 @@ def test_a_bundle_from_standard_input(run_json, bundle, sqlite_file):
     assert row["new"] == 5
 
 
-def test_a_server(run_json, theirs, postgres_url, sqlite_file):
-    run_json("--db", postgres_url, "merge", theirs)
-    (row,) = run_json("--db", sqlite_file, "merge", postgres_url)
-    assert (row["new"], row["rejected"]) == (5, 0)
-
-
 def test_a_dry_run_writes_nothing(run_json, run, theirs, sqlite_file, tmp_path):
     before = sqlite_file.read_bytes()
     (row,) = run_json("--db", sqlite_file, "merge", theirs, "--dry-run")
@@ -116,11 +110,6 @@ def test_a_source_that_is_trusted_here(run, run_json, theirs, store_url):
     assert "give --accept-trusted-names if this really comes from it" in done.stderr
     (row,) = run_json("--db", store_url, "merge", theirs, "--accept-trusted-names")
     assert (row["new"], row["rejected"]) == (1, 0)
-
-
-def test_merging_a_database_with_itself_is_refused(run, sqlite_file):
-    done = run("--db", sqlite_file, "merge", sqlite_file, code=2)
-    assert "this is the database itself" in done.stderr
 
 
 def test_merge_refuses_invalid_sources(run, sqlite_file, bundle, theirs, tmp_path):

@@ -63,12 +63,6 @@ def test_the_server_of_the_environment_and_of_the_file(run, run_json, filled, se
     assert run_json("--db", "other.db", "pull")["new"] == 7
 
 
-def test_a_selection(run, run_json, filled, server):
-    assert run_json("--db", filled, "push", server, "--workload", "softmax")["new"] == 1
-    assert run_json("--db", filled, "push", server)["new"] == 6
-    assert "--best" in run("--db", filled, "push", server, "--best", 10**30, code=2).stderr
-
-
 def test_rejected_records_are_reported(run, run_json, filled, server, tmp_path):
     run("--db", filled, "push", server)
     other = tmp_path / "other.db"

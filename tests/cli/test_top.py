@@ -7,7 +7,7 @@ import workdirs
 from builders import OWN, make_measurement
 
 import tunedb
-from tunedb.records import Alias, Session
+from tunedb.records import Session
 
 
 def test_the_best_of_a_workload(run, run_json, filled):
@@ -52,18 +52,6 @@ def test_names_of_workloads(words, run_json, filled):
     assert run_json("--db", filled, "top", words)[0]["workload_id"] == 1
 
 
-def test_digests_of_workloads(run_json, filled):
-    digest = run_json("--db", filled, "workloads")[1]["digest"]
-    for words in (digest, digest[:6], digest[:6].upper()):
-        assert run_json("--db", filled, "top", words)[0]["workload"] == "softmax"
-
-
-@pytest.mark.parametrize("words", ["llvm", "1", '{"kind": "llvm"}', '{"num-cores": 2}'])
-def test_names_of_targets(words, run_json, filled):
-    rows = run_json("--db", filled, "top", "--target", words)
-    assert {row["target_id"] for row in rows} == {1}
-
-
 def test_unknown_names_suggest_the_nearest(run, filled):
     assert "nearest: matmul" in run("--db", filled, "top", "matmull", code=3).stderr
     message = run("--db", filled, "top", "--target", "lvm", code=3).stderr
@@ -83,16 +71,6 @@ def test_several_workloads_of_a_name_need_an_id(run, run_json, sqlite_file, tmp_
     assert "1 (C), 2 (C)" in message
     assert "and 4 more" in message
     assert run_json("--db", sqlite_file, "top", "3")[0]["mean"] == 3e-3
-
-
-def test_equal_workloads_count_as_one(run, run_json, filled):
-    with tunedb.open(filled) as store:
-        for id_ in (1, 2):
-            store.workloads.add(store.workloads.get(id_), [Alias("link", "the same")])
-    rows = run_json("--db", filled, "top", "softmax", "--target", "llvm")
-    assert [row["id"] for row in rows] == [2, 3, 5, 1]
-    assert [row["id"] for row in run_json("--db", filled, "top", "--target", "llvm")] == [2]
-    assert run_json("--db", filled, "top", "m") == run_json("--db", filled, "top", "softmax")
 
 
 def test_workloads_and_targets(run_json, filled):
@@ -154,14 +132,6 @@ def test_the_best_by_corrected_time(run, run_json, two_days):
     # TVM's order stays.
     with tunedb.open(two_days) as store:
         assert store.answers.best_ids([1], [1], 3) == [6, 5, 13]
-
-
-def test_corrected_times_of_a_step(run, run_json, two_days):
-    run("--db", two_days, "sessions", "--update")
-    words = ("top", "matmul", "--session-corrected", "--step", "GetSBlock")
-    assert run_json("--db", two_days, *words)[0]["id"] == 13
-    words = ("top", "matmul", "--session-corrected", "--step", "unroll")
-    assert "no program with the step" in run("--db", two_days, *words).stderr
 
 
 def test_sessions_without_factor_are_reported(run, run_json, two_days):

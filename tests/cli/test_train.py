@@ -48,14 +48,6 @@ def test_a_model_is_made_and_found_again(small, run, run_json):
     assert "existed already; trained again" in forced.stderr
 
 
-def test_new_records_make_a_new_model(small, run_json):
-    assert run_json("--db", small, "train", *QUICK)["id"] == 1
-    with Store(small) as store:
-        store.batches.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
-    row = run_json("--db", small, "train", *QUICK)
-    assert (row["id"], row["was_there"]) == (2, False)
-
-
 def test_features_that_are_missing_are_reported(sqlite_file, run, run_json):
     with Store(sqlite_file) as store:
         fill(store, features=SmallSteps("other"))
@@ -72,7 +64,7 @@ def test_every_choice_reaches_the_recipe(small, run_json):
         *("--loss", "rank:16", "--label", "minimum", "--session-corrected"),
         *("--training-set", "first:20"),
         *("--rounds", 5, "--members", 2, "-p", "eta=0.3", "-p", "max_depth=2", "--threads", 1),
-        *("-p", "patience=0", "--no-evaluate"),
+        *("-p", "patience=0", "--no-evaluate", "--external", "yes"),
     )
     expected = Recipe(
         **{"features": "steps", "rows": "aggregated", "loss": "rank:16", "label": "minimum"},
@@ -80,7 +72,8 @@ def test_every_choice_reaches_the_recipe(small, run_json):
         **{"members": 2, "eta": 0.3, "max_depth": 2},
     )
     assert row["card"]["recipe"] == dataclasses.asdict(expected)
-    assert row["card"]["training"]["members"] == 2
+    training = row["card"]["training"]
+    assert (training["members"], training["external"]) == (2, True)
     assert row["card"]["evaluation"] is None
 
 
@@ -112,13 +105,6 @@ def test_a_card_alone(small, run_json):
     again = run_json("--db", small, "train", *QUICK)
     assert (again["was_there"], again["trained"]) == (True, True)
     assert (again["id"], again["size"]) == (row["id"], row["card"]["body"]["bytes"])
-
-
-def test_streaming_makes_the_same_model(small, run_json):
-    row = run_json("--db", small, "train", *QUICK, "--external", "yes")
-    assert row["card"]["training"]["external"] is True
-    assert "do not fit into memory" in row["card"]["evaluation"]["impossible"]
-    assert run_json("--db", small, "train", *QUICK, "--external", "no")["was_there"]
 
 
 @pytest.mark.parametrize(
@@ -192,13 +178,6 @@ def test_without_xgboost_nothing_is_computed(small, run, monkeypatch):
     assert not any(line.startswith("Computing") for line in lines)
 
 
-def test_a_classifier_that_cannot_be_judged(sqlite_file, run):
-    with Store(sqlite_file) as store:
-        store.records.add(trials(WORKLOADS[0]), OWN)
-    output = run("--db", sqlite_file, "train", "--failures", "-p", "rounds=5").stdout
-    assert "Not evaluated: failures, or working programs, come from one workload only" in output
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -228,3 +207,10 @@ def test_a_classifier_of_failures(small, run, run_json):
     assert (row["card"]["recipe"]["loss"], row["card"]["recipe"]["max_depth"]) == ("logistic", 2)
     message = run("--db", small, "train", "--failures", "--card-only", code=2).stderr
     assert "--failures takes no" in message
+
+
+def test_a_classifier_that_cannot_be_judged(sqlite_file, run):
+    with Store(sqlite_file) as store:
+        store.records.add(trials(WORKLOADS[0]), OWN)
+    output = run("--db", sqlite_file, "train", "--failures", "-p", "rounds=5").stdout
+    assert "Not evaluated: failures, or working programs, come from one workload only" in output

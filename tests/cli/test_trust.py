@@ -156,16 +156,6 @@ def test_a_source_by_the_end_of_its_path(run, file):
     assert "'tuning.json' matches 2 sources" in done.stderr
 
 
-def test_an_ambiguous_source(run, file):
-    with tunedb.open(file) as store, store._db.transaction() as connection:
-        change = schema.source.update().where(schema.source.c.id == 2)
-        connection.execute(change.values(store="e" * 32, name="own"))
-    line = run("--db", file, "trust", "own", "own", code=2).stderr
-    assert "'own' matches 2 sources; give an id: 1 (own, own), 2 (own, foreign)" in line
-    assert line.count("\n") == 1
-    run("--db", file, "trust", "2", "own")
-
-
 @pytest.mark.parametrize("words", ["nobody", "9", "abc", HOSTILE, ""])
 def test_no_such_source(run, file, words):
     for command in (
@@ -242,14 +232,6 @@ def test_retracting_a_session_and_a_source(run, run_json, file):
     assert served(file) == []
     with tunedb.open(file) as store:
         store.records.add([builders.make_measurement(30)], builders.OWN)
-    assert served(file) == []
-
-
-def test_all_at_once(run_json, file):
-    arguments = ["1", "--session", "1", "--source", "stranger", "--reason", "x", "--yes"]
-    row = run_json("--db", file, "retract", *arguments)
-    assert (row["records"], row["sessions"], row["sources"]) == ([1], [1], [2])
-    assert row["stopped"] == 3
     assert served(file) == []
 
 

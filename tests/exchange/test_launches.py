@@ -13,7 +13,6 @@ from unions import launch, pool
 from tunedb import identity, limits
 from tunedb.exchange import bundle as framing
 from tunedb.exchange.bundle import BundlePeer
-from tunedb.exchange.column_codec import encode
 from tunedb.exchange.database_peer import DatabasePeer, statements_of
 from tunedb.exchange.merge import merge
 from tunedb.exchange.sync import pull, push
@@ -238,18 +237,6 @@ def test_a_nan_has_one_form(chunks, sqlite_file, tmp_path):
     with Store(sqlite_file) as store:
         assert merge(store, Given(silent)).rejected == 0
         assert launches(store) == EXPECTED
-
-
-def test_a_launch_in_columns_keeps_its_values(chunks):
-    for table in ("counter_set", "launch"):
-        for chunk in chunks:
-            if chunk.table == table:
-                data = encode(table, chunk.rows)
-                found = framing.decode(table, len(chunk.rows), data)
-                digest = COLUMNS[table].index("digest")
-                for one, other in zip(found, chunk.rows, strict=True):
-                    assert one[:digest] + one[digest + 1 :] == other[:digest] + other[digest + 1 :]
-                    assert one[digest] is None
 
 
 def test_a_source_that_is_refused_brings_no_launches(theirs, sqlite_file):

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from builders import OWN, add, make_measurement, make_session, make_target, make_workload, sql
 from effort import examples
@@ -21,7 +20,7 @@ from tunedb.errors import LimitError, NotFoundError, StorageError
 from tunedb.exchange import selection as choosing
 from tunedb.exchange import selection as filtering
 from tunedb.exchange.database_peer import DatabasePeer
-from tunedb.exchange.selection import Ranks, chosen_ids, filtered, has, is_restricted
+from tunedb.exchange.selection import Ranks, chosen_ids, filtered
 from tunedb.records import Alias, Failure, FailureKind, Phase, Source, Status, Target
 from tunedb.run_times import mean_of
 from tunedb.storage.exchange_types import COLUMNS, EVERYTHING, Chunk, Selection
@@ -328,15 +327,6 @@ def test_measurements_that_cannot_be_compared(sqlite_file):
     sql(sqlite_file, "UPDATE measurement SET digest = x'00'")
     with DatabasePeer(sqlite_file) as peer, pytest.raises(StorageError, match="cannot be compared"):
         list(peer.chunks(Selection(best=1)))
-
-
-def test_no_records():
-    assert Ranks().chosen(3, 1.0).tolist() == []
-    assert not is_restricted(EVERYTHING)
-    assert not is_restricted(Selection(features=True))
-    assert has(np.array([1, 5]), 5)
-    assert not has(np.array([1, 5]), 6)
-    assert not has(np.empty(0, np.int64), 1)
 
 
 @pytest.mark.parametrize(("best", "rest"), [(10**400, 1.0), (10**400, 0.0), (3, 1e308)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from broken_lines import read_mutations
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from public_logs import DATA, needs_logs
 from tool_steps import ANSOR_STEPS
 
 from tunedb import limits
@@ -21,7 +19,6 @@ from tunedb.formats import ansor
 from tunedb.formats.ansor import AnsorFormat
 from tunedb.formats.base import Line, LineFormat, LineWriter, LogFile
 from tunedb.formats.error_numbers import failure_of
-from tunedb.identity import canonical_json
 from tunedb.records import (
     Failure,
     FailureKind,
@@ -141,12 +138,6 @@ def test_each_version_comes_back_with_the_items_that_it_had(task, layout_rewrite
     assert measurement.program.trace.sketch.startswith(
         b'{"layout_rewrite":' + layout_rewrite + b',"steps":'
     )
-
-
-def test_the_layout_rewrite_makes_another_program():
-    first, second = (parse(make([KEY, TARGET, HARDWARE, "", n])) for n in (0, 1))
-    assert first.program.digest != second.program.digest
-    assert first.context == second.context
 
 
 @pytest.mark.parametrize(
@@ -370,16 +361,6 @@ def test_a_model_in_the_target_counts_more_than_the_folder():
     assert measurement.program.target.attributes["model"] == "epyc-7452"
 
 
-def test_lines_share_what_they_have_in_common():
-    reader = FORMAT.reader(LogFile(None, "<stdin>"))
-    first = parse(make(), reader)
-    second = parse(make(steps=[["CI", 1]], result=([1], 0, 1, 2)), reader)
-    assert first.program.workload is second.program.workload
-    assert first.program.target is second.program.target
-    assert first.context is second.context
-    assert parse(make(version="v0.3"), reader).context != first.context
-
-
 def test_a_line_is_judged_as_if_it_stood_alone():
     reader = FORMAT.reader(LogFile(None, "<stdin>"))
     parse(make([KEY, TARGET, [1], "", 1]), reader)
@@ -503,20 +484,3 @@ def test_mutated_lines_are_read_or_refused():
 
 
 # ---- real files ----------------------------------------------------------------------------------
-
-
-@needs_logs
-@pytest.mark.stress
-def test_the_archive_has_few_sketches_and_small_decisions():
-    sketches, decisions, count = set(), 0, 0
-    reader = FORMAT.reader(LogFile(None, "<stdin>"))
-    with lzma.open(DATA / "costmodel" / "roller_ansor" / "v100.jsonl.xz", "rb") as file:
-        for number, data in enumerate(file):
-            if number % 40 == 0:
-                trace = parse(orjson.loads(data), reader).program.trace
-                sketches.add(trace.sketch)
-                decisions += len(trace.decisions)
-                count += 1
-    assert len(sketches) <= 12
-    assert decisions / count < 32
-    assert all(sketch == canonical_json(orjson.loads(sketch)) for sketch in sketches)

@@ -274,7 +274,7 @@ def test_real_lines_mean_the_same_both_ways(name):
     fast = 0
     with lzma.open(path) as file:
         for number, line in enumerate(file):
-            if number % 40:
+            if number % 200:
                 continue
             line = line.rstrip(b"\n")
             assert cut_line(line) == reference(line)
@@ -285,4 +285,4 @@ def test_real_lines_mean_the_same_both_ways(name):
             else:
                 assert found == slow
                 fast += 1
-    assert fast > 2000
+    assert fast > 300

@@ -167,18 +167,6 @@ def test_a_line_of_version_2():
     }
 
 
-def test_lines_of_one_task_share_what_they_have_in_common():
-    reader = FORMAT.reader(LogFile(None, "<stdin>"))
-    first = parse(V2, reader)
-    second = parse(changed(V2, ["config", "index"], 31), reader)
-    assert first.program.workload is second.program.workload
-    assert first.program.target is second.program.target
-    assert first.context is second.context
-    other = parse(changed(V2, ["tvm_version"], "0.9.dev0"), reader)
-    assert other.context != first.context
-    assert other.program.workload.digest == first.program.workload.digest
-
-
 def test_the_memory_of_a_reader_is_bounded(monkeypatch):
     monkeypatch.setattr(autotvm, "_CACHE_BYTES", 2_000)
     reader = FORMAT.reader(LogFile(None, "<stdin>"))

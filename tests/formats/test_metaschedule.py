@@ -656,18 +656,6 @@ def test_nul_outside_of_names_is_kept(shared, old, new, tmp_path):
 # ---------------------------------------------------------------------- importing
 
 
-def test_one_workload_in_two_files_is_one(memory, tmp_path):
-    for name, graphs, index in (
-        ("a", [workdirs.graph("x"), workdirs.graph("y")], 1),
-        ("b", [workdirs.graph("y")], 0),
-    ):
-        import_all(
-            memory, workdirs.write(tmp_path / name, [workdirs.record(workload=index)], graphs)
-        )
-    assert sorted(w.name for w in memory.workloads.find()) == ["x", "y"]
-    assert memory.counts().measurements == 1
-
-
 # ---------------------------------------------------------------------- exporting
 
 

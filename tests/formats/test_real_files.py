@@ -12,13 +12,12 @@ import lzma
 import sqlite3
 from collections import Counter, defaultdict, deque
 from contextlib import closing
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 import orjson
 import pytest
-from effort import EFFORT
+from effort import EFFORT, long
 from public_logs import DATA, MEASURED, needs_logs, sources
 
 from tunedb.formats.export import export_lines, export_metaschedule
@@ -170,6 +169,7 @@ def test_tenset(everything):
     assert counts[Status.UNMEASURED] == 6
 
 
+@pytest.mark.stress
 def test_a_second_import_adds_nothing(everything):
     store, reports = everything
     before = store.counts()
@@ -209,7 +209,11 @@ def logs_below(*sections):
         return []
     # A file of workloads alone comes with the records beside it.
     files = [file for file in find(*sections) if file.path.name != "database_workload.sqlite"]
-    return [pytest.param(file, id=below(file.name)[:100]) for file in files]
+    # Going through those of SQLite takes longer than through all others.
+    return [
+        (long if file.path.suffix == ".sqlite" else pytest.param)(file, id=below(file.name)[:100])
+        for file in files
+    ]
 
 
 def lines_of(data):
@@ -306,16 +310,6 @@ def assert_archive(store, file, data):
     assert (counts.measurements, counts.workloads, counts.quarantined) == (records, tasks, 0)
     assert bring(store, file).total == Tally(records, 0, records, failed)
     assert_lines_come_back(store, "ansor", data)
-
-
-@pytest.mark.parametrize("name", ["v100", "k80"])
-def test_the_beginning_of_an_archive(name, sqlite_file, tmp_path):
-    with lzma.open(ARCHIVES / f"{name}.jsonl.xz") as stream:
-        data = b"".join(islice(stream, 1_000))
-    path = tmp_path / f"{name}.jsonl.xz"
-    path.write_bytes(lzma.compress(data, preset=0))
-    with Store(sqlite_file) as store:
-        assert_archive(store, *find_logs([path]), data)
 
 
 @pytest.mark.stress

@@ -82,7 +82,7 @@ def accuracy(model, examples=UNSEEN):
     "choices",
     [
         long({}),
-        {"patience": 4, "rounds": 60},
+        {"patience": 3, "rounds": 24},
         long({"rows": "aggregated"}),
         long({"loss": "rank", "hessian_power": 0.5, "patience": 3}),
         long({"members": 3, "colsample_bytree": 0.5}),
@@ -220,35 +220,6 @@ def test_no_program_and_no_workload_is_divided(here, monkeypatch):
         assert labels.blocks[number].compute().tolist() == [number] * len(whole)
         assert found[number][1] == len(whole)
         assert np.array_equal(found[number][2], programs)
-
-
-def test_xgboost_trains_through_dask(here, monkeypatch):
-    module = cluster._import_xgboost_dask()
-    trained, train = [], module.train
-
-    def watched(client, settings, data, rounds, **options):
-        trained.append((client, type(data), rounds))
-        return train(client, settings, data, rounds, **options)
-
-    monkeypatch.setattr(module, "train", watched)
-    recipe = quick(patience=3, members=2)
-    fitted = fit_on_cluster(here, EXAMPLES, recipe)
-    rounds = [recipe.rounds, fitted.best_round, fitted.best_round]
-    assert trained == [(here, module.DaskQuantileDMatrix, one) for one in rounds]
-
-
-def test_programs_are_found_in_the_order_of_partitions():
-    """XGBoost puts the partitions of a worker one after another, in an order of its own."""
-    data = import_xgboost().DMatrix(np.zeros((5, 1)), label=[2, 2, 2, 0, 0], nthread=1)
-    sizes = np.array([1, 0, 2, 6, 1, 1])
-    partitions = [np.array([0, 1, 5]), np.array([3]), np.array([2, 4])]
-    shared = cluster._TrainingState(None, None, sizes, partitions)
-    matrix, programs = shared.here(data)
-    assert programs.tolist() == [2, 4, 0, 1, 5]
-    assert matrix.to_rows(np.arange(6)[programs] * 10).tolist() == [20, 20, 40, 0, 50]
-    # What others have is 0: the sum over all workers is that over this one.
-    sums = matrix.sums(np.arange(5, dtype=np.float32))
-    assert shared.scores(sums, programs).tolist() == [3, 0, 1, 0, 2, 4]
 
 
 def test_nothing_is_left_on_the_workers(here):

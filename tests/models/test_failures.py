@@ -379,10 +379,6 @@ def test_margins_that_mislead_are_not_turned_round():
     assert scaled(np.ones(4), failed) == found
 
 
-def test_margins_without_bounds_are_probabilities():
-    assert Scaling(1.0, 0.0)(np.array([-1e4, 0.0, 1e4])).tolist() == [0.0, 0.5, 1.0]
-
-
 # ---------------------------------------------------------------------- costs
 
 

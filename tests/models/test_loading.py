@@ -93,28 +93,6 @@ def test_the_dataset_of_the_small_store(stored):
     assert flops[matmul(1).digest] == 2 * 128 * 256 * 192
 
 
-def test_order_depends_on_digests_alone(stored):
-    examples = load(stored, SMALL_STEPS, rows=False)
-    programs = {p.id: p for p in stored.programs.get(examples.program_ids.tolist())}
-    keys = []
-    for id_, group in zip(examples.program_ids.tolist(), examples.group.tolist(), strict=True):
-        of = examples.groups[group]
-        program = programs[id_]
-        assert of.target == program.target.digest
-        assert of.target_id == program.target_id
-        assert examples.workloads[of.workload].digest == program.workload.digest
-        assert examples.workloads[of.workload].id == program.workload_id
-        tiled = make_tiled(program.workload, _number(program), program.target)
-        keys.append((program.workload.digest, program.target.digest, of.machine, tiled.digest))
-    assert keys == sorted(keys)
-    assert len(set(keys)) == len(keys)
-    assert [w.digest for w in examples.workloads] == sorted(w.digest for w in examples.workloads)
-
-
-def _number(program):
-    return int(program.trace.decisions[5:].split(b",")[0])
-
-
 def test_each_program_has_its_own_rows(stored):
     pages = []
     examples = load(stored, SMALL_STEPS, on_read=lambda *page: pages.append(page))

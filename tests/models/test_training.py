@@ -1,6 +1,5 @@
 """Training: its data, early stopping, and equal bytes each time."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,6 @@ from tunedb.errors import FormatError, NotFoundError, UsageError
 from tunedb.models import training
 from tunedb.models._xgboost import import_xgboost
 from tunedb.models.boosting import Boosting
-from tunedb.models.dataset import Dataset
 from tunedb.models.metrics import pairwise_accuracy
 from tunedb.models.training import best_round, fit, most_rounds, select
 
@@ -104,13 +102,6 @@ def test_other_trainings_in_between_change_nothing():
         train(learnable(2, 10), rounds=2, **choices)
 
     assert train(**choices, on_round=interrupt).model.to_bytes() == expected
-
-
-def test_several_trainings_at_once():
-    expected = train(colsample_bytree=0.5).model.to_bytes()
-    with ThreadPoolExecutor(3) as pool:
-        trainings = [pool.submit(train, colsample_bytree=0.5) for _ in range(3)]
-    assert [one.result().model.to_bytes() for one in trainings] == [expected] * 3
 
 
 # ---- stopping -----------------------------------------------------------------------------------
@@ -249,15 +240,6 @@ def test_an_interruption_leaves_nothing_behind(patience):
     assert train(ENOUGH, patience=patience).model.to_bytes() == expected
 
 
-def test_the_result_describes_the_training():
-    fitted = train(threads=2)
-    assert fitted.threads == 2
-    assert fitted.seconds > 0
-    assert fitted.model.recipe == quick()
-    assert (fitted.model.feature_set, fitted.model.version) == ("small", 3)
-    assert fitted.model.columns == EXAMPLES.columns
-
-
 # ---- training data ------------------------------------------------------------------------------
 
 
@@ -278,43 +260,6 @@ def test_the_training_set_chooses():
     fitted = train(training_set="first:10")
     assert fitted.programs == 60
     assert fitted.left_out["training set"] == len(EXAMPLES) - 60
-
-
-def test_rows_are_copied_once(monkeypatch):
-    """Only those of the training set: they are most of the memory."""
-    throughput = np.where(EXAMPLES.group == 1, 0, EXAMPLES.throughput)
-    dead = examples_of(EXAMPLES.rows, EXAMPLES.sizes, EXAMPLES.group, throughput)
-    copied, take = [], Dataset.take
-
-    def watched(self, chosen):
-        found = take(self, chosen)
-        copied.append(len(found.rows))
-        return found
-
-    monkeypatch.setattr(Dataset, "take", watched)
-    chosen = select(dead, quick(training_set="first:10"))
-    assert [n for n in copied if n] == [len(chosen.rows)]
-    expected = take(dead, (dead.group != 1) & (dead.trials < 10))
-    assert np.array_equal(chosen.rows, expected.rows)
-    assert np.array_equal(chosen.program_ids, expected.program_ids)
-    copied.clear()
-    assert select(EXAMPLES, quick()) is EXAMPLES
-    assert not any(copied)
-
-
-def test_a_matrix_of_another_kind():
-    """As in training on more rows than memory holds."""
-    asked = []
-
-    def make(examples, row_model, threads, seed):
-        asked.append((len(examples), row_model.name, threads, seed))
-        return training.in_memory(whole, row_model, threads, seed)
-
-    whole = select(ENOUGH, quick())
-    bare = replace(ENOUGH, rows=ENOUGH.rows[:0])
-    found = train(bare, make_matrix=make, seed=5, patience=3)
-    assert asked == [(len(ENOUGH), "pack-sum", 1, 5)]
-    assert found.model.to_bytes() == train(ENOUGH, seed=5, patience=3).model.to_bytes()
 
 
 # ---- bad input ----------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ print(os.environ.get("OMP_WAIT_POLICY"), threads == threads_to_use(), threads)
         # Threads that spin, by a policy of the user's, are not used.
         long("", {"OMP_WAIT_POLICY": "active"}, ["active", "True", "1"]),
         # Too late for a policy: OpenMP has read the environment, or will not again.
-        ("import xgboost", {}, ["None", "True", "1"]),
+        long("import xgboost", {}, ["None", "True", "1"]),
     ],
 )
 def test_threads_sleep_while_they_wait(before, environment, expected):

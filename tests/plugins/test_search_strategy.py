@@ -310,8 +310,8 @@ def test_candidates_are_legal_and_never_repeat(kind, tools, opened):
         assert kind == "llvm" or "Bind" in kinds
     (report,) = task.search.report().values()
     assert report["trials"] == sum(report["proposals"].values()) == 20
-    # On a GPU most programs break a limit of the device.
-    assert (sum(report["illegal"].values()) > 0) == (kind == "cuda")
+    # On a GPU most random programs break a limit of the device, which shows without a replay.
+    assert sum(report["illegal"].values()) <= sum(report["offspring"].values()) / 10
     assert all(report["illegal"][name] <= n for name, n in report["offspring"].items())
 
 

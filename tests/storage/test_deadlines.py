@@ -1,6 +1,5 @@
 """Servers that take connections and do not answer: each command ends, with one line."""
 
-import inspect
 import socket
 import subprocess
 import threading
@@ -307,13 +306,6 @@ def test_default_deadlines(monkeypatch):
     )
     assert parameters["options"].endswith("-c lock_timeout=500 -c work_mem=1MB")
     assert parameters["connect_timeout"] == "7"
-
-
-def test_no_deadline_depends_on_the_time_of_day():
-    """A clock that goes backwards."""
-    source = inspect.getsource(deadlines)
-    assert "time.monotonic()" in source
-    assert "time.time" not in source
 
 
 def test_a_stopped_server_process(own, postgres_server, postgres_url, hurried):

@@ -22,6 +22,7 @@ from tunedb.errors import SchemaError, StorageError
 from tunedb.exchange.sync import pull, push
 from tunedb.launches import Launch
 from tunedb.maintenance import check
+from tunedb.maintenance.check import quick_check
 from tunedb.records import Alias, Failure, FailureKind, Phase, Source, SourceKind, Status, Trust
 from tunedb.results import NewModel
 from tunedb.run_times import mean_of
@@ -425,6 +426,9 @@ def test_a_guard_that_is_gone(what, shared, alices):
     with Store(shared("bob"), read_only=True) as store:
         assert store.records.count() == 5
     assert words.split(",")[0] in run("--db", shared("bob"), "db", "check", code=1).stdout
+    assert [f"{guard} is missing or off" for guard in words.split(", ")] == quick_check(
+        shared("bob")
+    )[: len(words.split(", "))]
     assert words.split(",")[0] in run("db", "upgrade", owner, "--dry-run").stdout
     with pytest.raises(SchemaError):
         Store(owner)

@@ -19,9 +19,8 @@ from tunedb.launches import CounterSet, Launch, counters_of, values_of
 from tunedb.maintenance.check import check
 from tunedb.maintenance.prune import PruneRules, plan, prune
 from tunedb.models.dataset import load
-from tunedb.programs import allowlist, steps_of
+from tunedb.programs import allowlist
 from tunedb.programs.kernel import split_parameters
-from tunedb.programs.workload_info import signature_of
 from tunedb.records import Measurement, Program, Status, Trace, Workload, WorkloadFormat
 from tunedb.storage import launches as reading
 from tunedb.storage.exchange_types import Selection
@@ -263,12 +262,6 @@ def test_launches_name_the_trust_of_their_source(store):
     assert row.trust == FOREIGN.trust
 
 
-def test_no_such_set(store):
-    assert reading.counter_set(store._db, None) is None
-    with pytest.raises(NotFoundError):
-        reading.counter_set(store._db, 7)
-
-
 def test_t1_inputs(store):
     body = canonical_json({"KernelSpecification": {"KernelName": "conv"}})
     store.workloads.add(Workload(WorkloadFormat.T1, body, "conv"))
@@ -329,18 +322,6 @@ def test_the_record_of_the_last_launch_stays(store):
     store.launches.add([(records[2], profiled(3))])
     prune(store, plan(store, PruneRules(selection=Selection(best=1, rest=0))))
     assert [row.record_id for row in store.launches.iterate()] == [3]
-
-
-def test_steps_and_signature():
-    assert [step.arguments for step in steps_of(program(2))] == [
-        {"name": "block_size_x", "value": 64},
-        {"name": "mode", "value": "a"},
-    ]
-    assert signature_of(WORKLOAD).function == "conv"
-    t1 = Workload(WorkloadFormat.T1, b'{"KernelSpecification":{"KernelName":"gemm"}}')
-    assert signature_of(t1).function == "gemm"
-    for body in (b"[]", b"{}", b'{"kernel":1}', b'{"KernelSpecification":[]}'):
-        assert signature_of(Workload(WorkloadFormat.KERNEL, body)).function is None
 
 
 def judged(names, values, *, tail=None):

@@ -516,19 +516,6 @@ def test_meta(store):
     assert meta.keys() == {"format", "store", "created_by", "created_at"}
 
 
-def test_the_cache_forgets_what_was_used_longest_ago():
-    made = []
-
-    def make(key):
-        made.append(key)
-        return str(key)
-
-    cache = reader.Cache(2)
-    assert [cache.fetch(key, make) for key in (1, 2, 1, 3, 1, 2)] == ["1", "2", "1", "3", "1", "2"]
-    assert made == [1, 2, 3, 2]
-    assert len(cache) == 2
-
-
 @pytest.mark.parametrize("moment", range(1, 6))
 def test_another_thread_may_empty_the_cache_at_any_moment(moment):
     cache = reader.Cache(2)

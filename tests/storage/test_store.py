@@ -26,7 +26,6 @@ from raising import raises_line
 from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 
-import tunedb
 from tunedb import limits
 from tunedb.errors import (
     BusyError,
@@ -177,12 +176,6 @@ def test_add_works_in_batches_and_lazily(store, monkeypatch):
     # The fifth is asked for when the first four are stored.
     assert seen[4] == (4, 4)
     assert seen[9] == (9, 8)
-
-
-def test_an_empty_batch(store):
-    assert store.batches.add([], OWN) == ([], 0)
-    assert store.records.add([], OWN) == AddReport(0, 0)
-    assert store.records.count() == 0
 
 
 def test_ids_grow_in_order_of_insertion(store):
@@ -589,12 +582,6 @@ def test_repr_and_location(store, store_url):
         assert store.location == store_url
 
 
-def test_open_is_the_public_name(store_url):
-    with tunedb.open(store_url) as store:
-        assert isinstance(store, Store)
-        assert store.counts().measurements == 0
-
-
 def test_memory():
     with Store(":memory:") as one, Store("sqlite://") as other:
         (id_,) = add(one, full_measurement())
@@ -621,16 +608,6 @@ def test_a_source_of_two_stores_is_two(store):
                 digests.append(bytes(connection.execute(select(schema.source.c.digest)).scalar()))
     # The SQLite database and the PostgreSQL one are copies of templates, the other one is not.
     assert digests[0] != digests[1]
-
-
-def test_two_handles_see_each_other(store, store_url):
-    with Store(store_url) as other:
-        (one,) = add(store, make_measurement(0, (0.2,)))
-        assert other.records.best([1]).id == one
-        (two,) = add(other, make_measurement(1, (0.1,)))
-        assert store.records.best([1]).id == two
-        other.trust.retract([two], "x")
-        assert store.records.best([1]).id == one
 
 
 def test_a_reader_does_not_wait_for_a_writer_nor_see_its_rows(store, store_url):

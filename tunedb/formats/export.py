@@ -160,7 +160,7 @@ def _reason_to_leave_out(
     if record.source.trust < Trust.VERIFIED:
         return "foreign source"
     if record.id in superseded:
-        return "superseded by a final"
+        return "superseded by a final, which measured the program again"
     # No format has a place for it: its times would look like those of a whole measurement.
     return "cut short" if record.measurement.status is Status.CUT_SHORT else None
 

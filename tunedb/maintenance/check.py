@@ -126,6 +126,32 @@ def check(
     return report
 
 
+def quick_check(url: str | Path) -> list[str]:
+    """Return the problems of a database that show without reading each row.
+
+    Runs SQLite's ``quick_check``, which reads the file once, or looks for the guards of a server.
+
+    Raises
+    ------
+    NotFoundError, SchemaError, StorageError
+        The database cannot be opened.
+    """
+    parsed = parse_url(url)
+    where = show_url(parsed)
+    versions.check_file(parsed, create=False)
+    engine = make_engine(parsed, read_only=True)
+    try:
+        with converted_errors(where), connect_reader(engine) as connection:
+            if engine.dialect.name != "sqlite":
+                missing = guards.inspect(connection).missing
+                return [f"{guard} is missing or off" for guard in missing]
+            rows = connection.exec_driver_sql(f"PRAGMA quick_check({MOST_PROBLEMS})")
+            lines = [line for (message,) in rows for line in str(message).splitlines()]
+            return [line for line in lines if line != "ok" and not line.startswith("***")]
+    finally:
+        engine.dispose()
+
+
 # ---------------------------------------------------------------------- SQLite's own checks
 
 

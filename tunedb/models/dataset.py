@@ -692,7 +692,7 @@ def load_computed(
     corrected: bool = False,
     scope: Scope = EVERYTHING,
 ) -> Dataset:
-    """Return all measured programs, without rows, for a feature set of one row per program.
+    """Return all measured programs, without rows, for a feature set that needs steps alone.
 
     No row need be stored; :func:`compute_rows` computes those of the programs that it gets.
     Parameters and errors are those of :func:`load`.
@@ -717,7 +717,8 @@ def compute_rows(store: Store, feature_set: StepFeatures, examples: Dataset) -> 
     good = np.array([not isinstance(one, Exception) for one in rows], bool)
     kept = [one for one in rows if not isinstance(one, Exception)]
     empty = np.zeros((0, len(feature_set.columns)), np.float32)
-    return replace(examples.take(good), rows=np.concatenate([empty, *kept]))
+    starts = np.concatenate(([0], np.cumsum([len(one) for one in kept], dtype=np.int64)))
+    return replace(examples.take(good), rows=np.concatenate([empty, *kept]), starts=starts)
 
 
 def with_rows(store: Store, examples: Dataset, *, on_read: OnRead | None = None) -> Dataset:

@@ -26,7 +26,7 @@ from .baselines import Baseline, NearestNeighbour, RandomOrder, TVMModel
 from .dataset import Dataset
 from .metrics import FIGURES, PEAK, TRIALS
 from .recipe import Recipe
-from .splits import POOLS, REGIMES, Split, SplitPlan, digest, pools
+from .splits import POOLS, REGIMES, Regime, Split, SplitPlan, digest, pools
 from .training import fit
 
 if TYPE_CHECKING:
@@ -314,6 +314,7 @@ def evaluate(
     recipes: Mapping[str, Recipe],
     *,
     regimes: Sequence[str] = tuple(REGIMES),
+    makers: Mapping[str, Regime] = REGIMES,
     pools: Sequence[str] = tuple(POOLS),
     seeds: int = 5,
     held_out: int | None = None,
@@ -338,8 +339,11 @@ def evaluate(
     recipes : mapping
         Name → recipe. All train on the examples' feature set and labels.
     regimes : sequence of str
-        Keys of :data:`tunedb.models.splits.REGIMES`; regimes that the examples do not allow are
-        left out, with a reason in :attr:`Evaluation.impossible`.
+        Keys of `makers`; regimes that the examples do not allow are left out, with a reason in
+        :attr:`Evaluation.impossible`.
+    makers : mapping
+        Regimes by name; those of :class:`tunedb.models.transfer.Transfer` train on one database
+        and test on another.
     pools : sequence of str
         Keys of :data:`tunedb.models.splits.POOLS`.
     seeds, held_out, never, leave_one_out, fewest
@@ -361,9 +365,11 @@ def evaluate(
         A part of a recipe does not exist or load; XGBoost is not installed.
     """
     began = perf_counter()
-    _check_names(regimes, pools, recipes, baselines)
+    _check_names(regimes, makers, pools, recipes, baselines)
     plan = SplitPlan(seeds, held_out, frozenset(never), leave_one_out, fewest)
-    splits_of_regime, impossible = _make_splits(examples, regimes, plan)
+    splits_of_regime, impossible = _make_splits(
+        examples, {name: makers[name] for name in regimes}, plan
+    )
     evaluator = _Evaluator(examples, dict(recipes), tuple(baselines), tuple(pools), noise, threads)
     total = sum(map(len, splits_of_regime.values())) * evaluator.models
     step = on_step or (lambda done, of, text: None)
@@ -628,14 +634,14 @@ def _in_bins(values: Floats) -> Floats:
 
 
 def _make_splits(
-    examples: Dataset, regimes: Sequence[str], plan: SplitPlan
+    examples: Dataset, regimes: Mapping[str, Regime], plan: SplitPlan
 ) -> tuple[dict[str, list[Split]], dict[str, str]]:
     """Return the splits of each regime, and the reasons why other regimes have none."""
     splits: dict[str, list[Split]] = {}
     impossible: dict[str, str] = {}
-    for regime in regimes:
+    for regime, make in regimes.items():
         try:
-            splits[regime] = list(REGIMES[regime](examples, plan))
+            splits[regime] = list(make(examples, plan))
         except UsageError as error:
             impossible[regime] = str(error)
     return splits, impossible
@@ -656,12 +662,13 @@ def _without_pools(
 
 def _check_names(
     regimes: Sequence[str],
+    makers: Mapping[str, Regime],
     kinds: Sequence[str],
     recipes: Mapping[str, Recipe],
     baselines: Sequence[Baseline],
 ) -> None:
     """Raise UsageError for unknown and for duplicate names."""
-    for kind, names, known in (("regime", regimes, REGIMES), ("pool", kinds, POOLS)):
+    for kind, names, known in (("regime", regimes, makers), ("pool", kinds, POOLS)):
         for name in names:
             if name not in known:
                 raise UsageError(f"no {kind} {name!r}; there are: {', '.join(known)}")

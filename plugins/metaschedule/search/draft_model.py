@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 #: them.
 _ILLEGAL = 0.05
 _LEAST_ILLEGAL = 8
-#: Chance of a draft whose steps break a limit: of 385 such drafts for CUDA, TVM accepted one.
-_BROKEN_LIMIT = 0.02
 #: Growth of the replayed drafts after which their classifier is trained again.
 _GROWTH = 0.5
 #: Latest replayed drafts that it learns from.
@@ -290,8 +288,12 @@ class Legality:
             self._booster = xgboost.train(options, data, _CLASSIFIER_ROUNDS)
 
     def chances(self, rows: Rows) -> Floats:
-        """Return the chance of each row, 1 while nearly all drafts are legal."""
-        limits = np.where(_breaks_limits(rows), _BROKEN_LIMIT, 1.0)
+        """Return the chance of each row, 1 while nearly all drafts are legal.
+
+        It is 0 for a draft whose steps break a limit: of 385 such drafts for CUDA, TVM accepted
+        one.
+        """
+        limits = np.where(_breaks_limits(rows), 0.0, 1.0)
         if self._booster is None:
             return limits
         return np.asarray(self._booster.inplace_predict(rows), np.float64) * limits

@@ -134,8 +134,8 @@ def finalists(
 ) -> list[Individual]:
     """Return the drafts to replay: those of the highest scores, and no two that are neighbours.
 
-    Two drafts are neighbours if they differ in one decision. Neighbours fill the places that are
-    left.
+    Drafts of score 0, which TVM is known to reject, are left out. Two drafts are neighbours if they
+    differ in one decision. Neighbours fill the places that are left.
 
     Parameters
     ----------
@@ -148,7 +148,8 @@ def finalists(
     chosen : sequence of Individual
         Finalists that the round has already.
     """
-    ranked = sorted(individuals, key=lambda individual: -individual.score)
+    promising = (individual for individual in individuals if individual.score > 0)
+    ranked = sorted(promising, key=lambda individual: -individual.score)
     known = {individual.draft.key for individual in chosen}
     around = {site for individual in chosen for site in _sites(individual.draft)}
     taken: list[Individual] = []

@@ -364,7 +364,8 @@ class TaskSearch:
             around = [one for one in around if one.draft.key not in self._spent]
             around.sort(key=lambda individual: -individual.score)
             near = self._replayed(drafts, around[: _FINALISTS * places])[:places]
-            random_ones = self._replayed(drafts, self._rng.sample(drawn, min(n_random, len(drawn))))
+            able = [one for one in drawn if one.score > 0] or drawn
+            random_ones = self._replayed(drafts, self._rng.sample(able, min(n_random, len(able))))
             programs = self._finalists_of(drafts, breeding, number - len(near), size)
         scores = self._scores([program.schedule for program in programs])
         if has_model:
@@ -377,7 +378,8 @@ class TaskSearch:
     ) -> list[Individual]:
         """Return the best drafts of a round with their schedules, for a batch of `number`.
 
-        If too few are legal, `size` more are drawn.
+        If too few are legal, `size` more are drawn. Drafts of score 0 are replayed where there is
+        no other program.
         """
         wanted = max(_FINALISTS * number, _LEAST_FINALISTS)
         pool: Sequence[Individual] = breeding.individuals
@@ -400,7 +402,7 @@ class TaskSearch:
                 pool = drafts.scored(breeding.individuals)
             # If TVM rejects many, the next ones are few, so that it teaches their choice, too.
             most = _LEAST_FINALISTS if rejects_many else wanted
-        return programs
+        return programs or self._replayed(drafts, breeding.individuals[:wanted])
 
     def _breeding(self, evaluation: Evaluation) -> Breeding:
         return Breeding(

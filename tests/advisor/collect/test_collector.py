@@ -341,13 +341,6 @@ def test_a_build_that_was_cut_off_is_made_anew(tmp_path):
     assert found["32x2"].failure is None
 
 
-def test_more_blocks_are_only_those(tmp_path):
-    path = toy_gpu.configuration(tmp_path)
-    collect(path)
-    path.write_text(path.read_text().replace("[32, 4]]", "[32, 4], [128, 1]]"))
-    assert collect(path)[1] == 1
-
-
 def test_an_edited_program_is_run_anew(tmp_path):
     path = toy_gpu.configuration(tmp_path)
     collect(path)

@@ -71,7 +71,7 @@ def test_nothing_is_fitted_to_the_held_out_kernel(method, monkeypatch):
     """Every look at data while a kernel is held out is without it, its times and its labels."""
     if method != "gain":
         pytest.importorskip("sklearn")
-    rows = three(noise=0.02)
+    rows = three(noise=0.02, tiles=3)
     labels = slice_best(rows)
     seen = []
     genuine = training.fit
@@ -102,7 +102,7 @@ def on_three_devices(rows):
 
 @pytest.mark.parametrize("split", ["kernel", "device"])
 def test_advice_does_not_depend_on_held_out_times(split):
-    rows = on_three_devices(three(noise=0.02))
+    rows = on_three_devices(three(noise=0.02, tiles=3))
     labels = slice_best(rows)
     held = [
         one.kernel == "Stencil" if split == "kernel" else one.device == DEVICES[0] for one in rows
@@ -124,7 +124,7 @@ def test_advice_does_not_depend_on_held_out_times(split):
 
 def test_advice_for_a_held_out_device_comes_from_the_others():
     # Each kernel has its own best block, so kernels teach nothing about one another.
-    rows = on_three_devices(three(bests=(32, 128, 1024), noise=0.01))
+    rows = on_three_devices(three(bests=(32, 128, 1024), noise=0.01, tiles=3))
     found = evaluate(rows, slice_best(rows), methods=("gain",), splits=("kernel", "device"))
     ours, nothing = score(found, "gain", "device"), score(found, "nothing", "device")
     assert ours.measured == ours.advised == ours.rows == len(rows)
@@ -137,10 +137,10 @@ def test_advice_for_a_held_out_device_comes_from_the_others():
 
 
 def test_launches_without_counters_are_judged_where_no_split_needs_them():
-    rows = three(noise=0.01)
+    rows = three(noise=0.01, tiles=4)
     bare = [
         replace(one, registers=None, counters={})
-        for one in kernel("gemm", 128, tiles=8, seed=5, counters=False)
+        for one in kernel("gemm", 128, tiles=4, seed=5, counters=False)
     ]
     with_others = rows + bare
     labels = slice_best(with_others)
@@ -195,7 +195,7 @@ def test_ten_random_splits():
 
 def test_random_splits_stand_beside_the_rest():
     pytest.importorskip("sklearn")
-    rows = three(noise=0.02)
+    rows = three(noise=0.02, tiles=4)
     found = evaluate(rows, slice_best(rows), methods=("svm",), splits=("random", "kernel"))
     at_random = score(found, "svm", "random")
     assert at_random.rows < len(rows) / 3 and at_random.accuracy > 0.7

@@ -122,7 +122,7 @@ def test_training_learns_what_kernels_have_in_common(learner):
 
 def test_a_stored_advisor_is_the_same():
     pytest.importorskip("sklearn")
-    rows = three(noise=0.05)
+    rows = three(noise=0.05, tiles=3)
     for learner in ("gain", "svm", "boosted"):
         advisor = train(rows, slice_best(rows), learner=learner).advisor
         body = advisor.to_bytes()

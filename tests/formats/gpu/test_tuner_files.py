@@ -80,6 +80,7 @@ def test_each_file_has_the_rows_that_it_should_have(everything):
     assert sum(report.workloads for report in reports.values()) == 12
 
 
+@pytest.mark.stress
 def test_a_second_import_adds_nothing(everything):
     store, reports = everything
     before = store.counts()
@@ -208,6 +209,7 @@ def test_inputs_say_which_parameters_form_the_block(everything):
     }
 
 
+@pytest.mark.stress
 def test_an_input_allows_what_the_tuner_tried():
     path = GPU / "kernel_tuner_cache" / "convolution_milo__A4000.json.gz"
     beside = GPU / "kernel_tuner_t4" / "convolution_milo__T1.json"

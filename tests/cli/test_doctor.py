@@ -1,0 +1,181 @@
+"""``tunedb doctor`` finds what would fail, and names the command that mends it."""
+
+import shutil
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from builders import sql
+
+from tunedb.cli import doctor
+from tunedb.storage import approval
+
+FROZEN = Path(__file__).parents[1] / "migrations" / "frozen"
+
+
+@pytest.fixture
+def without_tvm(monkeypatch):
+    """TVM takes two seconds to look at itself."""
+    monkeypatch.setattr(doctor, "_tvm", lambda: ())
+
+
+@pytest.fixture
+def examine(run_json):
+    """A function that returns the findings of a database by their check."""
+
+    def examine(*words, code=0, check):
+        rows = run_json("doctor", *words, code=code)
+        return [row for row in rows if row["check"] == check]
+
+    return examine
+
+
+@pytest.fixture
+def versions(monkeypatch):
+    """A function that sets installed versions of distributions; None is not installed."""
+    installed = metadata.version
+
+    def use(**chosen):
+        def version(name):
+            answer = chosen.get(name.replace("-", "_"), installed)
+            if answer is None:
+                raise metadata.PackageNotFoundError(name)
+            return installed(name) if answer is installed else answer
+
+        monkeypatch.setattr(metadata, "version", version)
+
+    return use
+
+
+def test_this_machine_has_no_problem(run, filled):
+    lines = run("doctor", "--db", filled).stdout.splitlines()
+    assert lines[-1].startswith("0 problems, ")
+    assert {"tunedb", "TVM", "threads", "compiler", "XGBoost", "database", "integrity"} <= {
+        line.split()[1] for line in lines[:-1]
+    }
+    assert f"{filled} (--db): schema" in "\n".join(lines)
+
+
+def test_a_compiler_that_fails_and_too_many_threads_are_found(run_json, monkeypatch):
+    monkeypatch.setenv("CXX", "false")
+    monkeypatch.setenv("TVM_NUM_THREADS", "4096")
+    rows = {row["check"]: row for row in run_json("doctor", code=1)}
+    assert rows["compiler"]["status"] == "problem"
+    assert rows["compiler"]["command"] == "unset CXX"
+    assert rows["threads"]["status"] == "warning"
+    assert rows["threads"]["command"].startswith("export TVM_NUM_THREADS=")
+
+
+def test_a_tvm_that_crashes_does_not_end_the_doctor(examine, monkeypatch, tmp_path):
+    (tmp_path / "tvm").mkdir()
+    code = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
+    (tmp_path / "tvm" / "__init__.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    (row,) = examine(code=1, check="TVM")
+    assert "signal 11" in row["message"]
+    assert row["command"] == "pip install --force-reinstall 'tunedb[tvm]'"
+
+
+def test_a_folder_named_tvm_is_not_taken_for_tvm(examine):
+    Path("tvm.py").write_text("raise SystemExit('another tvm')")
+    (row,) = examine(check="TVM")
+    assert row["status"] == "ok"
+
+
+def test_a_pair_that_does_not_fit_is_never_loaded(examine, versions, monkeypatch):
+    versions(apache_tvm_ffi="0.1.99")
+    monkeypatch.setattr(doctor, "_self_check", None)
+    (row,) = examine(code=1, check="TVM")
+    assert row["status"] == "problem"
+    assert row["command"].startswith("pip install 'apache-tvm")
+
+
+@pytest.mark.usefixtures("without_tvm")
+def test_two_xgboosts_are_a_problem(examine, versions):
+    versions(xgboost="3.1.0", xgboost_cpu="3.1.0")
+    (row,) = examine(code=1, check="XGBoost")
+    assert row["status"] == "problem"
+    assert row["command"].startswith("pip uninstall -y xgboost xgboost-cpu && ")
+
+
+@pytest.mark.usefixtures("without_tvm")
+def test_what_is_not_installed_is_a_warning(run_json, versions):
+    versions(xgboost=None, xgboost_cpu=None, onnx=None, jinja2=None, scikit_learn=None)
+    rows = run_json("doctor")
+    commands = {row["check"]: row["command"] for row in rows if row["status"] == "warning"}
+    assert commands == {
+        "XGBoost": "pip install 'tunedb[train]'",
+        "onnx": "pip install 'tunedb[onnx]'",
+        "jinja2": "pip install 'tunedb[report]'",
+        "scikit-learn": "pip install 'tunedb[advise]'",
+    }
+
+
+@pytest.mark.usefixtures("without_tvm")
+def test_every_state_of_a_database_has_its_command(examine, filled, tmp_path):
+    old = Path(shutil.copy(FROZEN / "0009.db", tmp_path / "old.db"))
+    empty, other, newer = (tmp_path / f"{name}.db" for name in ("empty", "other", "newer"))
+    empty.touch()
+    other.write_bytes(b"no database" * 100)
+    shutil.copy(filled, newer)
+    sql(newer, "UPDATE alembic_version SET version_num = '9999'")
+    commands = {}
+    for path in (old, empty, other, newer):
+        (row,) = examine("--db", path, code=1, check="database")
+        assert row["status"] == "problem" and str(path) in row["message"]
+        commands[path.stem] = row["command"]
+    assert commands == {
+        "old": f"tunedb db upgrade --db {old}",
+        "empty": f"tunedb db init {empty}",
+        "other": None,
+        "newer": "pip install --upgrade tunedb",
+    }
+
+
+@pytest.mark.usefixtures("without_tvm")
+def test_a_missing_database_is_fine_and_a_missing_folder_is_not(examine, tmp_path):
+    (row,) = examine(check="database")
+    assert row["status"] == "ok" and "(default) does not exist" in row["message"]
+    (row,) = examine("--db", tmp_path / "no" / "tune.db", code=1, check="folder")
+    assert row["command"] == f"mkdir -p {tmp_path / 'no'}"
+
+
+@pytest.mark.usefixtures("without_tvm")
+def test_a_damaged_database_is_a_problem(examine, filled):
+    sql(filled, "PRAGMA wal_checkpoint(TRUNCATE)")
+    data = bytearray(filled.read_bytes())
+    page = int.from_bytes(data[16:18], "big")
+    (root,) = sql(filled, "SELECT rootpage FROM sqlite_schema WHERE name = 'measurement'")[0]
+    data[(root - 1) * page + 8 : (root - 1) * page + 64] = b"\xff" * 56
+    filled.write_bytes(data)
+    (row,) = examine("--db", filled, code=1, check="integrity")
+    assert row["command"] == f"tunedb db check --db {filled}"
+    assert "\n" not in row["message"]
+
+
+@pytest.mark.usefixtures("without_tvm")
+def test_a_database_of_others_is_a_warning(examine, filled):
+    assert examine("--db", filled, check="approval") == []
+    approval.forget(filled)
+    (row,) = examine("--db", filled, check="approval")
+    assert row["status"] == "warning"
+    assert row["command"] == f"tunedb db trust {filled}"
+
+
+@pytest.mark.usefixtures("without_tvm")
+def test_a_server_that_does_not_answer_is_a_problem(examine, monkeypatch):
+    url = "postgresql://alice:secret@127.0.0.1:1/tunedb"
+    (row,) = examine("--db", url, code=1, check="database")
+    assert "secret" not in row["message"] and "127.0.0.1:1" in row["message"]
+    monkeypatch.setenv("TUNEDB_SERVER", url)
+    (row,) = examine(code=1, check="server")
+    assert row["status"] == "problem" and "secret" not in row["message"]
+
+
+@pytest.mark.usefixtures("without_tvm")
+@pytest.mark.parametrize(("free", "status"), [(1 << 20, "problem"), (1 << 30, "warning")])
+def test_little_space_is_told(examine, monkeypatch, free, status):
+    usage = shutil.disk_usage("/")._replace(free=free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+    rows = examine(code=int(status == "problem"), check="disk")
+    assert [row["status"] for row in rows] == [status] * 2
