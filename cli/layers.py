@@ -35,6 +35,23 @@ def layer_option(function: F) -> F:
     )(function)
 
 
+def prior_options(function: F) -> F:
+    """Add ``--prior`` and ``--no-prior`` to a command, for :func:`prior_of`."""
+    prior = click.option(
+        "--prior",
+        metavar="FILE",
+        help="Prior below all databases (tunedb bundle --as-prior). Default: that of this release.",
+    )
+    return prior(click.option("--no-prior", is_flag=True, help="Use no prior.")(function))
+
+
+def prior_of(prior: str | None, no_prior: bool) -> str:
+    """Return the prior of a command line, as :class:`Database` takes it."""
+    if no_prior and prior is not None:
+        raise click.UsageError("--prior and --no-prior exclude one another")
+    return "none" if no_prior else prior or "auto"
+
+
 def resolve_layers(settings: Settings, urls: tuple[str, ...]) -> tuple[str, ...]:
     """Return the layers of the command line, or else of ``tunedb.toml``."""
     from ..storage.config import locate_layers

@@ -23,7 +23,7 @@ COLUMNS = tuple(
         Column,
         (
             *("file", "records", "workloads", "bytes", "bytes_per_record", "digest"),
-            *("store", "tunedb", "revision", "created_at", "selection", "counts"),
+            *("store", "tunedb", "revision", "created_at", "selection", "counts", "card"),
         ),
     )
 )
@@ -43,12 +43,20 @@ COLUMNS = tuple(
     help="Verify and describe a bundle, instead of writing one.",
 )
 @selection_options
+@click.option("--as-prior", is_flag=True, help="Make a prior: a bundle with a card.")
+@click.option("--licence", metavar="TEXT", help="With --as-prior: licence of the records.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @output_options
 @common_options
 @pass_settings
 def command(
-    settings: Settings, file: Path | None, info: Path | None, selection: Selection, force: bool
+    settings: Settings,
+    file: Path | None,
+    info: Path | None,
+    selection: Selection,
+    as_prior: bool,
+    licence: str | None,
+    force: bool,
 ) -> None:
     """Write records into one file that others can merge.
 
@@ -56,16 +64,22 @@ def command(
     merge reads it. It holds no models, quarantined lines or scripts. tunedb merge rejects a
     truncated or changed bundle as a whole.
 
+    With --as-prior it is a prior, which tunedb tune and apply take with --prior: its card has the
+    licence that you give, and the machines, targets and workloads of the records.
+
     Example:
       tunedb bundle -o team-a.tunedb
       tunedb bundle -o best.tunedb --target llvm --best 20 --since 2026-11-01
       tunedb bundle -o - | ssh host tunedb merge -
+      tunedb bundle -o company.prior --as-prior --licence proprietary
       tunedb bundle --info team-a.tunedb
     """
     from ...errors import UsageError
 
+    if as_prior != (licence is not None):
+        raise UsageError("--as-prior and --licence TEXT belong together; give both")
     if info is not None:
-        if file is not None or force:
+        if file is not None or force or as_prior:
             raise UsageError("--info reads a bundle and -o writes one; give one of them")
         _show_info(settings, info)
         return
@@ -74,7 +88,7 @@ def command(
     to_stdout = str(file) == "-"
     if to_stdout:
         _check_stdout(settings)
-    manifest, bundle = _write(settings, None if to_stdout else file, selection, force)
+    manifest, bundle = _write(settings, None if to_stdout else file, selection, licence, force)
     row = _row(str(file), manifest, bundle)
     if to_stdout:
         settings.note(_summary(row))
@@ -95,16 +109,18 @@ def _check_stdout(settings: Settings) -> None:
 
 
 def _write(
-    settings: Settings, file: Path | None, selection: Selection, force: bool
+    settings: Settings, file: Path | None, selection: Selection, licence: str | None, force: bool
 ) -> tuple[Manifest, BundleInfo]:
     """Write a bundle to a file, or to stdout if `file` is None."""
     from ...exchange.bundle import new_manifest, write_bundle
     from ...exchange.database_peer import DatabasePeer
+    from ...exchange.prior import card_of
 
     with reading(settings) as store:
         peer = DatabasePeer(store.url, own=True)
         try:
-            manifest = new_manifest(peer.store_key, selection)
+            card = None if licence is None else card_of(peer, selection, licence)
+            manifest = new_manifest(peer.store_key, selection, card)
             out = sys.stdout.buffer if file is None else file
             with progress_bar(settings, peer.total) as progress:
 
@@ -145,6 +161,7 @@ def _row(file: str, manifest: Manifest, info: BundleInfo) -> dict[str, Any]:
         "created_at": text.moment(manifest.created_at),
         "selection": manifest.selection,
         "counts": info.counts,
+        "card": manifest.card,
     }
 
 
@@ -180,5 +197,6 @@ def _show(row: dict[str, Any]) -> None:
             ("created", f"{text.plain(row['created_at'])} by tunedb {text.clean(row['tunedb'])}"),
             ("database", text.clean(row["store"])),
             ("digest", row["digest"]),
+            *([] if row["card"] is None else [("card", text.clean(text.plain(row["card"])))]),
         ]
     )

@@ -9,6 +9,7 @@ import click
 from ...system import text
 from .. import choose
 from ..confirm import confirm
+from ..layers import prior_of, prior_options
 from ..options import Settings, common_options, pass_settings, reading, updating
 from ..output import Column, output_options, print_rows
 
@@ -39,6 +40,7 @@ def columns(store_key: str) -> tuple[Column, ...]:
         Column("since", "since", least=100),
         Column("reason"),
         Column("aliases_reason"),
+        Column("card"),
     )
 
 
@@ -51,10 +53,18 @@ def columns(store_key: str) -> tuple[Column, ...]:
 )
 @click.option("--reason", metavar="TEXT", help="Reason; stored with the retraction.")
 @click.option("--yes", is_flag=True, help="Skip the confirmation.")
+@prior_options
 @output_options
 @common_options
 @pass_settings
-def command(settings: Settings, retract_aliases: str | None, reason: str | None, yes: bool) -> None:
+def command(
+    settings: Settings,
+    retract_aliases: str | None,
+    reason: str | None,
+    yes: bool,
+    prior: str | None,
+    no_prior: bool,
+) -> None:
     """List the sources of records, and their trust.
 
     A source is a set of logs that were imported under one name, a tuner that wrote into the
@@ -66,6 +76,8 @@ def command(settings: Settings, retract_aliases: str | None, reason: str | None,
     ignored. Aliases of a trusted source can be retracted without its records (tunedb retract
     --source retracts both).
 
+    The last row is the prior, whose records are below all others and are none of this database's.
+
     Example:
       tunedb sources
       tunedb sources --retract-aliases nightly --reason "its hashes are wrong"
@@ -76,6 +88,7 @@ def command(settings: Settings, retract_aliases: str | None, reason: str | None,
     with reading(settings) as store:
         rows = [_row(row) for row in store.sources.summaries()]
         table = columns(store.key)
+    rows += _prior_rows(settings, prior_of(prior, no_prior))
     print_rows(settings, table, rows, empty="no source yet; see: tunedb import --help")
     retracted = [str(row["id"]) for row in rows if row["reason"] is not None]
     if retracted:
@@ -97,6 +110,36 @@ def _retract_aliases(settings: Settings, words: str, reason: str | None, *, yes:
         store.trust.retract_aliases(source_id, reason)
 
 
+def _prior_rows(settings: Settings, choice: str) -> list[dict[str, Any]]:
+    """Return the row of the prior, with a note of its card; none where it cannot be read."""
+    from ...errors import TuneDBError
+    from ...exchange.peers import skipped_message
+    from ...exchange.prior import SHIPPED, prior_path, read_card
+
+    path = prior_path(choice)
+    if path is None:
+        return []
+    try:
+        card = read_card(path)
+    except TuneDBError as error:
+        settings.warn(skipped_message(str(path), str(error)))
+        return []
+    settings.note(f"Prior {path}: {text.clean(text.plain(card))}")
+    row = dict.fromkeys(column.key for column in columns(""))
+    return [
+        row
+        | {
+            "digest": card["digest"],
+            "name": str(path),
+            "kind": "bundle",
+            "trust": SHIPPED,
+            "store": card["store"],
+            "records": card["records"],
+            "card": card,
+        }
+    ]
+
+
 def _row(row: SourceRow) -> dict[str, Any]:
     return {
         "id": row.id,
@@ -112,4 +155,5 @@ def _row(row: SourceRow) -> dict[str, Any]:
         "since": text.moment(row.created_at),
         "reason": row.reason,
         "aliases_reason": row.aliases_reason,
+        "card": None,
     }

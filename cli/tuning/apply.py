@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...system import text
-from ..layers import layer_name, layer_option, layered_target, resolve_layers
+from ..layers import (
+    layer_name,
+    layer_option,
+    layered_target,
+    prior_of,
+    prior_options,
+    resolve_layers,
+)
 from ..module import (
     bind_words,
     compile_target_option,
@@ -24,9 +30,15 @@ from ..output import Column, output_options, print_rows
 if TYPE_CHECKING:
     from ...plugins.metaschedule.deploy.apply import Use
     from ...plugins.metaschedule.deploy.network import Lowering
+    from ...records import Target
+
+#: Place of predictions where there is no database.
+_NO_DATABASE = ":memory:"
 
 COLUMNS = (
     Column("function", "function", flexible=True),
+    Column("kind", "program"),
+    Column("share", "share of the best", text.percent, right=True),
     Column("record", "record", right=True),
     Column("workload_id", "workload", right=True),
     Column("mean", "mean", text.seconds, right=True),
@@ -52,8 +64,14 @@ COLUMNS = (
 @click.option(
     "--all", "all_", is_flag=True, help="Write nothing unless every function has a record."
 )
+@click.option(
+    "--predict",
+    is_flag=True,
+    help="Where there is no record, predict a program from those of others; measure nothing.",
+)
 @lowering_options
 @layer_option
+@prior_options
 @output_options
 @common_options
 @pass_settings
@@ -66,10 +84,13 @@ def command(
     target: str | None,
     compatible: bool,
     all_: bool,
+    predict: bool,
     layout: str,
     no_prepack: bool,
     bind: dict[str, Any],
     layers: tuple[str, ...],
+    prior: str | None,
+    no_prior: bool,
 ) -> None:
     """Compile a module with the best stored programs, or write its scheduled TVMScript.
 
@@ -80,6 +101,9 @@ def command(
     A network that was tuned with --layout or --no-prepack needs the same options here, and one
     with symbolic sizes a --bind for each.
     Where the database has no record for a function, the first layer that has one answers.
+    --predict measures nothing: a function without a record gets the best of many drafts by a model
+    of the stored programs. The table has the share of the best that the model's choice reached on
+    other workloads. The default target is this processor then, if no record names one.
 
     Example:
       tunedb apply model.py -o model.so
@@ -87,16 +111,21 @@ def command(
       tunedb apply net.onnx -o net.so --target llvm --all
       tunedb apply bert.onnx -o bert.so --bind batch=1 --bind length=128
       tunedb apply model.py -o model.so --layer team.db
+      tunedb apply net.onnx -o net.so --predict
     """
     layers = resolve_layers(settings, layers)
-    with reading(settings) as store:
-        device = layered_target(settings, store, target, layers)
+    url, device = _database_and_target(settings, target, layers, predict=predict)
     lowering = lowering_of(layout, no_prepack, bind)
-    options = _CompileOptions(device.attributes, compatible, all_, layers, lowering)
+    options = _CompileOptions(
+        *(url, device.attributes, compatible, all_, predict),
+        *(layers, prior_of(prior, no_prior), lowering),
+    )
     uses = _write(settings, module, output, script, function, options)
     rows = [
         {
             "function": use.function,
+            "kind": use.kind,
+            "share": use.share,
             "record": use.record_id,
             "workload_id": use.workload_id,
             "mean": use.mean,
@@ -107,12 +136,18 @@ def command(
         }
         for use in uses
     ]
-    columns: Sequence[Column] = COLUMNS
-    if all(use.layer is None for use in uses):
-        columns = tuple(Column(c.key) if c.key == "layer" else c for c in COLUMNS)
+    hidden = {"layer"} if all(use.layer is None for use in uses) else set()
+    hidden |= set() if predict else {"kind", "share"}
+    columns = tuple(Column(c.key) if c.key in hidden else c for c in COLUMNS)
     print_rows(settings, columns, rows)
-    missing = sum(use.record_id is None for use in uses)
+    missing = sum(use.kind == "default" for use in uses)
+    unknown = sum(use.kind == "predicted" and use.share is None for use in uses)
     settings.note(f"Wrote {output} for {label(device)}")
+    if unknown:
+        settings.note(
+            f"the share of the best is unknown for {text.count(unknown, 'function')}: too few "
+            "stored workloads are like them"
+        )
     if device.is_cpu:
         _note_threads(settings, uses)
     if missing:
@@ -120,6 +155,31 @@ def command(
             f"{text.count(missing, 'function')} without a record; "
             f"for the reason, run: tunedb explain module {module}{bind_words(bind)}"
         )
+
+
+def _database_and_target(
+    settings: Settings, words: str | None, layers: tuple[str, ...], *, predict: bool
+) -> tuple[str, Target]:
+    """Return the URL of the database, and the target that `words` name.
+
+    A prediction needs no database, and takes this processor as target if no record names one.
+    """
+    from ...errors import NotFoundError
+
+    url = settings.locate().url
+    try:
+        with reading(settings) as store:
+            return url, layered_target(settings, store, words, layers)
+    except NotFoundError:
+        if not predict:
+            raise
+    from ...plugins.metaschedule.modules import to_target
+    from ...plugins.metaschedule.tune.defaults import target_of
+    from ...storage.engine import parse_url, sqlite_path
+
+    path = sqlite_path(parse_url(url))
+    is_there = path is None or path.exists()
+    return url if is_there else _NO_DATABASE, to_target(target_of(words, is_remote=False))
 
 
 def _note_threads(settings: Settings, uses: list[Use]) -> None:
@@ -140,12 +200,15 @@ def _note_threads(settings: Settings, uses: list[Use]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _CompileOptions:
-    """Target, sources of records and lowering of a compilation."""
+    """Database, target, sources of records and lowering of a compilation."""
 
+    url: str
     target: Any
     compatible: bool
     all: bool
+    predict: bool
     layers: tuple[str, ...]
+    prior: str
     lowering: dict[str, Any]
 
 
@@ -163,6 +226,7 @@ def _write(
     from ...plugins.metaschedule.deploy.apply import (
         better_lowering,
         compile,
+        notes_of,
         require_library,
         schedule,
         write_library,
@@ -179,17 +243,19 @@ def _write(
         require_library(output)
     mod = load_module(module, function=function)
     database = Database(
-        settings.locate().url,
+        options.url,
         target=options.target,
         fallback="compatible" if options.compatible else "exact",
-        read_only=True,
+        read_only=options.url != _NO_DATABASE,
         layers=options.layers,
+        prior=options.prior,
     )
+    trials = 0 if options.predict else None
     try:
         if as_script:
-            mod, uses = schedule(mod, database, **options.lowering)
+            mod, uses = schedule(mod, database, trials=trials, **options.lowering)
         else:
-            compiled = compile(mod, database, **options.lowering)
+            compiled = compile(mod, database, trials=trials, **options.lowering)
             uses = list(compiled.uses)
         hint = ""
         if is_relax(mod) and 2 * sum(use.record_id is not None for use in uses) < len(uses):
@@ -197,13 +263,16 @@ def _write(
             hint = _hint(better_lowering(mod, database, None, lowering))
     finally:
         database.close()
-    _require(module + bind_words(options.lowering["bind"]), uses, hint, all_=options.all)
+    if options.all or not options.predict:
+        _require(module + bind_words(options.lowering["bind"]), uses, hint, all_=options.all)
     if as_script:
         write_whole(output, mod.script(show_meta=True) + "\n")
+        notes = notes_of(uses, predicts=options.predict)
     else:
         write_library(compiled.executable, output)
-        for note in compiled.notes:
-            settings.note(note)
+        notes = compiled.notes
+    for note in notes:
+        settings.note(note)
     if hint:
         settings.note(f"{hint[0].upper()}{hint[1:]}")
     return uses
@@ -223,7 +292,7 @@ def _require(module: str, uses: list[Use], hint: str, *, all_: bool) -> None:
     """Raise NotFoundError if too few functions have a record."""
     from ...errors import NotFoundError
 
-    missing = [use.function for use in uses if use.record_id is None]
+    missing = [use.function for use in uses if use.kind == "default"]
     if missing and (all_ or len(missing) == len(uses)):
         names = ", ".join(missing[:5]) + (" …" if len(missing) > 5 else "")
         raise NotFoundError(

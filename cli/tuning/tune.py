@@ -12,7 +12,7 @@ import click
 
 from ...system import text
 from ..interrupt import interrupted
-from ..layers import layer_option, resolve_layers
+from ..layers import layer_option, prior_of, prior_options, resolve_layers
 from ..module import bind_words, lowering_of, lowering_options
 from ..network import COLUMNS as NETWORK
 from ..network import network_rows, note_network, print_networks
@@ -235,6 +235,7 @@ def _with(options: tuple[Callable[[F], F], ...], function: F) -> F:
 @_remote_options
 @lowering_options
 @layer_option
+@prior_options
 @output_options
 @common_options
 @pass_settings
@@ -353,6 +354,7 @@ def _tune(
         measure_network=not choices.pop("no_latency"),
         **lowering_of(*(choices.pop(name) for name in ("layout", "no_prepack", "bind"))),
         layers=resolve_layers(settings, choices.pop("layers")),
+        prior=prior_of(choices.pop("prior"), choices.pop("no_prior")),
         on_progress=on_progress,
         **choices,
     )

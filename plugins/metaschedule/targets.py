@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import tvm
@@ -177,6 +178,23 @@ def as_target(target: Any) -> Any:
             f"unknown target {target!r} ({first_line(error)}); give one that "
             "tvm.target.Target accepts, e.g. {'kind': 'llvm', 'num-cores': 4}"
         ) from None
+
+
+#: Instruction sets that widen the vectors of a processor, widest first.
+_VECTORS = ("avx512f", "avx2", "sve", "neon")
+
+
+@cache
+def class_of(target: Target) -> tuple[str, str] | None:
+    """Return the kind of a processor and its widest vectors; None where they are unknown."""
+    if target.kind not in CPU_KINDS:
+        return None
+    try:
+        known = as_target(target.attributes)
+        widest = (name for name in _VECTORS if tvm.target.codegen.target_has_features(name, known))
+        return next(((target.kind, name) for name in widest), None)
+    except Exception:  # TVM raises several classes
+        return None
 
 
 def is_cpu(target: Any) -> bool:

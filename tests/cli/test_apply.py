@@ -158,3 +158,19 @@ def test_explain_another_target(run, run_json, sqlite_file, kernels):
     assert "num-cores 8 here, 2 there" in twice["reasons"][0]["text"]
     _, twice = run_json("--db", sqlite_file, "explain", "module", kernels, *other, "--compatible")
     assert twice["record"] == 1
+
+
+def test_a_prediction_without_a_database_compiles_the_default(run, tmp_path, kernels):
+    library = tmp_path / "kernels.tar"
+    done = run("--db", tmp_path / "none.db", "apply", kernels, "-o", library, "--predict", "--json")
+    rows = json.loads(done.stdout)
+    assert {(row["function"], row["kind"], row["share"]) for row in rows} == {
+        ("twice", "default", None),
+        ("thrice", "default", None),
+    }
+    assert done.stderr.count("nothing is known") == 1
+    assert library.exists() and not (tmp_path / "none.db").exists()
+    library.unlink()
+    words = ["apply", kernels, "-o", library, "--predict", "--all"]
+    run("--db", tmp_path / "none.db", *words, code=3)
+    assert not library.exists()

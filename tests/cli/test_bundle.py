@@ -12,7 +12,7 @@ from tunedb.exchange.bundle import BundlePeer
 
 KEYS = [
     *("file", "records", "workloads", "bytes", "bytes_per_record", "digest"),
-    *("store", "tunedb", "revision", "created_at", "selection", "counts"),
+    *("store", "tunedb", "revision", "created_at", "selection", "counts", "card"),
 ]
 
 
@@ -149,3 +149,22 @@ def test_real_records_take_a_tenth_of_their_json(run, run_json, tmp_path):
     assert made["bytes"] < len(lzma.compress(text, preset=9))
     run("--db", tmp_path / "copy.db", "merge", tmp_path / "real.tunedb")
     assert workdirs.contents(tmp_path / "copy.db") == workdirs.contents(db)
+
+
+def test_a_prior_of_ones_own_and_its_card(run, run_json, filled, tmp_path):
+    path = tmp_path / "team.prior"
+    made = run_json("--db", filled, "bundle", "-o", path, "--as-prior", "--licence", "MIT")
+    assert made["card"]["licence"] == "MIT" and made["card"]["workloads"] == 2
+    assert run_json("bundle", "--info", path)["card"] == made["card"]
+    done = run("--db", filled, "bundle", "-o", path, "--as-prior", "--force", code=2)
+    assert "--licence" in done.stderr
+
+    own = run_json("--db", filled, "sources", "--no-prior")
+    *rest, last = run_json("--db", filled, "sources", "--prior", path)
+    assert rest == own and all(row["card"] is None for row in own)
+    assert (last["trust"], last["records"], last["digest"]) == ("shipped", 7, made["digest"])
+    assert last["card"]["licence"] == "MIT"
+    path.write_bytes(path.read_bytes()[:-1])
+    done = run("--db", filled, "sources", "--prior", path)
+    assert done.stderr.count("this layer is left out") == 1
+    run("--db", filled, "sources", "--prior", path, "--no-prior", code=2)

@@ -61,6 +61,7 @@ def test_sources(run, run_json, file):
         "since": own["since"],
         "reason": None,
         "aliases_reason": None,
+        "card": None,
     }
     assert (len(own["digest"]), len(own["store"])) == (32, 32)
     assert (stranger["trust"], stranger["kind"]) == ("foreign", "file")

@@ -442,6 +442,8 @@ class Manifest:
         this and the digest.
     selection : dict
         Fields of :class:`tunedb.storage.exchange_types.Selection`.
+    card : dict or None
+        Card of a prior (:mod:`.prior`); None for other bundles.
     """
 
     tunedb: str
@@ -449,12 +451,15 @@ class Manifest:
     store: str
     created_at: int
     selection: dict[str, Any]
+    card: dict[str, Any] | None = None
 
 
-def new_manifest(store_key: str, selection: Selection) -> Manifest:
-    """Return the manifest of a new bundle."""
+def new_manifest(
+    store_key: str, selection: Selection, card: dict[str, Any] | None = None
+) -> Manifest:
+    """Return the manifest of a new bundle, with the card of a prior."""
     now = time.time_ns() // 1000
-    return Manifest(__version__, schema.HEAD, store_key, now, selection_fields(selection))
+    return Manifest(__version__, schema.HEAD, store_key, now, selection_fields(selection), card)
 
 
 def selection_fields(selection: Selection) -> dict[str, Any]:
@@ -505,6 +510,8 @@ def write_bundle(
         A row cannot be encoded.
     """
     header = {"format": _FORMAT, **asdict(manifest)}
+    if manifest.card is None:
+        del header["card"]
     counted = chunks if on_progress is None else _counted(chunks, on_progress)
     if not isinstance(out, str | Path):
         return write_frames(out, header, counted)
@@ -668,8 +675,11 @@ def _manifest(value: dict[str, Any]) -> Manifest:
     if rest.pop("format", None) != _FORMAT:
         raise FormatError("its manifest does not belong to a bundle")
     types = {"tunedb": str, "revision": str, "store": str, "created_at": int, "selection": dict}
+    types["card"] = dict
     for field in fields(Manifest):
-        content = rest.get(field.name)
+        content = rest.setdefault(field.name)
+        if content is None and field.name == "card":
+            continue
         if type(content) is not types[field.name]:
             raise FormatError(f"its manifest has no {field.name}")
         if isinstance(content, str) and not 0 < len(content) <= limits.MAX_NAME_CHARS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +18,7 @@ from ....models.failures import FailureModel
 from ....models.recipe import Recipe
 from ....models.run_trials import RunTrial, RunTrials, join
 from ....models.scope import Scope
+from ....models.share import ExpectedShare, expected_share
 from ....models.training import Fitted, can_learn, fit, select, tuning_recipe
 from ....results import NewModel
 from .ledger import Scorer
@@ -127,6 +128,8 @@ class Learner:
         target's own number, then those of compatible ones.
     examples : ExampleSource, optional
         Source of the store's programs; by default those that have rows of the feature set.
+    prior : callable, optional
+        Returns at most so many programs of a prior, which join those of the store; None for none.
 
     Attributes
     ----------
@@ -145,7 +148,9 @@ class Learner:
         target: Target,
         target_ids: Sequence[Sequence[int]],
         examples: ExampleSource | None = None,
+        prior: Callable[[Recipe, int], Dataset | None] | None = None,
     ) -> None:
+        self._prior = prior
         self._examples = examples or StoredExamples(store, options.features)
         self.recipe = options.recipe or Recipe(features=options.features.name)
         self.scoring: Scoring | None = None
@@ -244,7 +249,7 @@ class Learner:
             self._prepared.add(workload.digest)
             own = self._read_own(workload) if workload.id and self._is_partial else None
             if own is not None:
-                base = self._read_base()
+                base = self.base()
                 known = 0 if base is None else _count(base, workload.digest)
                 self._base = own if base is None else join(base, own)
                 new = _count(self._base, workload.digest) - known
@@ -310,17 +315,31 @@ class Learner:
     def own_examples(self, workload: bytes) -> tuple[Dataset, int]:
         """Return a workload's examples, and the number of those of other workloads."""
         run = self._trials.dataset(self._options.features, self.recipe.label)
-        base = self._read_base()
+        base = self.base()
         found = [each for each in (base, run) if each is not None]
         masks = [_is_of(each, workload) for each in found]
         others = sum(int((~mask).sum()) for mask in masks)
         own = [each.take(mask) for each, mask in zip(found, masks, strict=True)]
         return (own[0] if len(own) == 1 else join(*own)), others
 
+    def expected_share(self, threads: int) -> ExpectedShare | None:
+        """Return the share of the best that models of the store's programs reach on others."""
+        base = self.base()
+        if base is None:
+            return None
+
+        def train(examples: Dataset) -> Model | None:
+            if not can_learn(examples):
+                return None
+            recipe = tuning_recipe(self.recipe, int(examples.sizes.sum()))
+            return fit(examples, recipe, threads=threads, device=self._options.device).model
+
+        return expected_share(base, train)
+
     def train(self, threads: int) -> None:
         """Train a model on the store's programs and the trials, if these are enough."""
         options = self._options
-        base = self._read_base()
+        base = self.base()
         examples = self._trials.dataset(options.features, self.recipe.label, base)
         if not can_learn(examples):
             return
@@ -349,7 +368,7 @@ class Learner:
 
     # ------------------------------------------------------------------ the store's programs
 
-    def _read_base(self) -> Dataset | None:
+    def base(self) -> Dataset | None:
         """Return the store's programs of the training set; they are read once."""
         if not self._base_is_read:
             self._base_is_read = True
@@ -359,6 +378,12 @@ class Learner:
                     break
                 except TuneDBError as error:
                     _log.info("%s: no model to start with: %s", self._store.location, error)
+            own, room = self._base, BASE_PROGRAMS
+            if own is not None:
+                room -= len(own)
+            shipped = self._prior(self.recipe, room) if self._prior and room > 0 else None
+            if shipped is not None:
+                self._base = shipped if own is None else join(own, shipped)
         return self._base
 
     def _read_own(self, workload: ExampleWorkload) -> Dataset | None:

@@ -50,6 +50,9 @@ class Database(_PyDatabase):
         Paths or URLs of databases that answer, in this order, if this one has no record to serve
         for a workload and target. They are only read. An unreadable layer is left out for a minute,
         with one warning.
+    prior : {"auto", "none"} or path
+        Prior below all databases (docs/prior.md): that of this release if it has one, none, or a
+        bundle that ``tunedb bundle --as-prior`` made. One that cannot be read is left out, too.
 
     Attributes
     ----------
@@ -94,6 +97,7 @@ class Database(_PyDatabase):
         live_records: int = 4096,
         features: Sequence[str] = DEFAULT,
         layers: Sequence[str | Path] = (),
+        prior: str | Path = "auto",
     ) -> None:
         store = Store(url, read_only=read_only)
         # A server that restarts ends no tuning run.
@@ -107,6 +111,7 @@ class Database(_PyDatabase):
                 live_records=live_records,
                 features=features,
                 layers=[layers] if isinstance(layers, str | Path) else layers,
+                prior=prior,
             )
         except BaseException:
             store.close()
@@ -131,6 +136,8 @@ class Database(_PyDatabase):
         _handles[self.__chandle__()] = handle
         weakref.finalize(handle, store.close)
         weakref.finalize(handle, handle.layers.close)
+        if handle.prior is not None:
+            weakref.finalize(handle, handle.prior.close)
 
     @property
     def tvm_target(self) -> Any:

@@ -18,6 +18,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
 from ....errors import FormatError, NotFoundError, UsageError
+from ....exchange.prior import prior_path
 from ....identity import canonical_json
 from ....programs.metaschedule.trace import join_trace
 from ....records import (
@@ -42,7 +43,7 @@ from ..targets import TargetTable, as_target
 from ..threads import inherited_threads
 from .candidates import CandidateRegistry
 from .feature_commits import DEFAULT, FeatureCommits
-from .layers import Layers, ServedRecord, StoreAnswers
+from .layers import Layers, PriorLayer, ServedRecord, StoreAnswers
 from .records import RecordTable
 from .spool import Spool
 from .workloads import StoredWorkload, WorkloadTable
@@ -126,6 +127,7 @@ class Handle:
         live_records: int = 4096,
         features: Sequence[str] = DEFAULT,
         layers: Sequence[str | Path] = (),
+        prior: str | Path = "auto",
     ) -> None:
         if module_equality not in modules.EQUALITIES:
             choices = ", ".join(modules.EQUALITIES)
@@ -143,6 +145,12 @@ class Handle:
         self.layers = Layers(
             layers, self._own, equality=module_equality, fallback=fallback, most=live_records
         )
+        path = prior_path(prior)
+        self.prior = (
+            None
+            if path is None
+            else PriorLayer(path, self._own, equality=module_equality, most=live_records)
+        )
         self.features = FeatureCommits(store, features, self.source)
         self._spool = Spool(store)
         self._session: Session | None = None
@@ -159,12 +167,16 @@ class Handle:
     def has_workload(self, mod: Any) -> bool:
         """Tell whether a module equal to this one is stored, or served by a layer."""
         with self.lock:
-            return self.workloads.find(mod) is not None or self.layers.have(mod)
+            return self.workloads.find(mod) is not None or self._others_have(mod)
+
+    def _others_have(self, mod: Any) -> bool:
+        is_in_prior = self.prior is not None and self.prior.find(mod) is not None
+        return self.layers.have(mod) or is_in_prior
 
     def commit_workload(self, mod: Any) -> Any:
         """Return the Workload of exactly this module, adding it if it is missing."""
         with self.lock:
-            if self.store.read_only and self.workloads.find(mod) is None and self.layers.have(mod):
+            if self.store.read_only and self.workloads.find(mod) is None and self._others_have(mod):
                 return ms.database.Workload(mod)
             return self.workloads.commit(mod).workload
 
@@ -376,6 +388,9 @@ class Handle:
             if layers:
                 own = workload if known is None else known.workload
                 yield from self.layers.best(mod, own, target, level, chunk)
+        if layers and self.prior is not None:
+            own = workload if known is None else known.workload
+            yield from self.prior.answers_of(mod, own, target)
 
     def size(self) -> int:
         """Return the number of records, failed ones included."""
@@ -389,6 +404,8 @@ class Handle:
         for model in list(self.models):
             model.flush()
         self.layers.close()
+        if self.prior is not None:
+            self.prior.close()
         self.store.close()
 
     # ------------------------------------------------------------------ writing

@@ -17,12 +17,13 @@ from typing import Any
 
 from ....errors import FormatError, TargetError
 from ....exchange.peers import check_layer, open_layer, skipped_message
+from ....exchange.prior import unpacked
 from ....programs.allowlist import check_trace
 from ....records import Signature, Source, Target
 from ....storage.answers import Donor
 from ....storage.store import Store
 from ....storage.workloads import Neighbour
-from ..targets import TargetTable, first_line
+from ..targets import TargetTable, class_of, first_line
 from .records import RecordTable
 from .workloads import StoredWorkload, WorkloadTable
 
@@ -264,6 +265,81 @@ def donors_of(store: Store, neighbour: Neighbour, most: int, *, is_layer: bool) 
             continue
         donors.append(donor)
     return donors
+
+
+class PriorLayer(Layer):
+    """A prior: it answers after all other databases, for any target of similar instructions.
+
+    It is unpacked and opened by the first question that reaches it.
+
+    Parameters
+    ----------
+    path : Path
+        The prior's bundle.
+    own, equality, most
+        As for :class:`Layer`.
+    """
+
+    def __init__(self, path: Path, own: StoreAnswers, *, equality: str, most: int) -> None:
+        super().__init__(path, own, equality=equality, fallback="compatible", most=most)
+        self._bundle = path
+
+    def _opened(self) -> StoreAnswers | None:
+        self._url = unpacked(self._bundle)
+        return super()._opened()
+
+    def levels(self, target: Target | None) -> list[list[int]]:
+        """Return its targets for a target: the same one, the same processor, the same class.
+
+        Targets of a class have the same kind, architecture and widest vectors (:func:`class_of`).
+        """
+        answers = self.open()
+        target = target or self._own.targets.bound
+        if answers is None or target is None:
+            return []
+        try:
+            groups = [answers.targets.group(target, level) for level in (0, 1)]
+            wanted = class_of(target)
+            found = [
+                each.id
+                for each in answers.store.targets.find()
+                if wanted is not None and class_of(each.target) == wanted
+            ]
+        except Exception as error:  # as in open
+            self.leave_out(error)
+            return []
+        seen = {id_ for group in groups for id_ in group}
+        return [*groups, [id_ for id_ in found if id_ not in seen]]
+
+    def answers_of(self, mod: Any, workload: Any, target: Any) -> Iterator[Iterator[ServedRecord]]:
+        """Yield its records of a module by group of targets, best first."""
+        stored = None if target is None else self._own.targets.stored(target)
+        groups = [group for group in self.levels(stored) if group]
+        known = self.find(mod, workload) if groups else None
+        answers = self._answers
+        if known is None or answers is None:
+            return
+        equal = answers.workloads.equal_ids(known)
+        for group in groups:
+            yield self._served(answers, known, equal, group)
+
+    def _served(
+        self,
+        answers: StoreAnswers,
+        known: StoredWorkload,
+        equal: Sequence[int],
+        targets: Sequence[int],
+    ) -> Iterator[ServedRecord]:
+        try:
+            yield from answers._best(known, equal, targets, _CHUNK)
+        except Exception as error:  # as in open
+            self.leave_out(error)
+
+    @property
+    def store(self) -> Store | None:
+        """Its database; None where it cannot be read."""
+        answers = self.open()
+        return None if answers is None else answers.store
 
 
 class Layers:

@@ -6,8 +6,8 @@ does the same for functions as they are, without a report of the records that th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,13 @@ from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
 from tvm.support.tar import tar
 
 from ....errors import PluginError, StorageError, TuneDBError, UsageError
+from ....exchange.prior import SHIPPED
 from ....run_times import mean_of
+from ....storage.config import locate, locate_layers
+from ....storage.engine import parse_url, sqlite_path
 from ....system.files import new_file
 from ....system.host import threads_of
+from .. import modules
 from ..database.database import Database
 from ..database.handle import Handle
 from ..database.layers import ServedRecord
@@ -44,6 +48,7 @@ from .network import (
     without_free_layouts,
     without_packing,
 )
+from .predict import Predicted, predict
 
 __all__ = [
     "LIBRARIES",
@@ -53,10 +58,19 @@ __all__ = [
     "compile",
     "compile_lowered",
     "find_record",
+    "notes_of",
     "schedule",
     "tasks_of",
     "write_library",
 ]
+
+#: Note of a compilation with ``trials=0``.
+_NOTHING_KNOWN = (
+    "nothing is known of these functions and of similar ones; they are compiled as TVM's default"
+)
+
+#: Attribute of functions that TVM's pass leaves as they are.
+_IS_SCHEDULED = "tirx.is_scheduled"
 
 #: File suffixes of libraries.
 LIBRARIES = (".so", ".dylib", ".dll", ".tar")
@@ -77,9 +91,15 @@ class Use:
     mean : float or None
         Mean time of the record in seconds.
     layer : str or None
-        Layer that has the record; `record_id` is a number of that layer then.
+        Layer that has the record, ``shipped`` for the prior; `record_id` is a number of that layer
+        then.
     threads : int or None
         Threads of TVM's runtime that the record was measured with; None where unknown.
+    is_predicted : bool
+        Whether the program was never measured, but chosen by a model (``trials=0``).
+    share : float or None
+        Expected throughput of a predicted program as a share of the best; None where unknown
+        (:class:`tunedb.models.share.ExpectedShare`).
     """
 
     function: str
@@ -88,6 +108,15 @@ class Use:
     mean: float | None = None
     layer: str | None = None
     threads: int | None = None
+    is_predicted: bool = False
+    share: float | None = None
+
+    @property
+    def kind(self) -> str:
+        """Kind of the program: ``measured``, ``predicted``, or TVM's ``default``."""
+        if self.is_predicted:
+            return "predicted"
+        return "default" if self.record_id is None else "measured"
 
 
 def tasks_of(mod: Any, target: Any, lowering: Lowering = DEFAULT) -> dict[str, Any]:
@@ -192,18 +221,30 @@ def better_lowering(
 
 
 class _UseDatabase(_PyDatabase):
-    """A database for TVM's pass that notes the uses of its records, all of which replay."""
+    """A database for TVM's pass that notes the uses of its records, all of which replay.
+
+    Parameters
+    ----------
+    handle : Handle
+        Handle of the database.
+    predicted : mapping of bytes to Predicted
+        Programs of functions without a record, by the digest of the function.
+    """
 
     __slots__ = ("__dict__", "__weakref__")
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, predicted: Mapping[bytes, Predicted]) -> None:
         uses: dict[str, Use] = {}
 
         def query(mod: Any, target: Any, name: str) -> Any:
             served = find_record(handle, mod, target)
             if served is None:
-                uses[str(name)] = Use(str(name))
-                return None
+                chosen = predicted.get(_digest(mod)) if predicted else None
+                if chosen is None:
+                    uses[str(name)] = Use(str(name))
+                    return None
+                uses[str(name)] = Use(str(name), is_predicted=True, share=chosen.share)
+                return chosen.record
             uses[str(name)] = _use(handle, str(name), served)
             return served.record
 
@@ -230,7 +271,12 @@ def _use(handle: Handle, name: str, served: ServedRecord) -> Use:
         return Use(name, record.id, record.workload_id, record.mean, threads=threads)
     # The layer is not read again: it may be gone.
     mean = mean_of(floats_of(served.record.run_secs))
-    return Use(name, served.id, None, mean, store.location)
+    is_shipped = handle.prior is not None and store is handle.prior.store
+    return Use(name, served.id, None, mean, SHIPPED if is_shipped else store.location)
+
+
+def _digest(mod: Any) -> bytes:
+    return modules.to_workload(mod).digest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -245,7 +291,7 @@ class Compiled:
         Record of each function, by name.
     notes : tuple of str
         Notes for the user, in one line each: a layout that TVM rejected, a function that packs
-        weights.
+        weights, a database that knows nothing.
     """
 
     executable: Any
@@ -262,6 +308,7 @@ def schedule(
     database: Database,
     target: Any = None,
     *,
+    trials: int | None = None,
     layout: Layout = "auto",
     prepack: bool | None = None,
     bind: Mapping[str, int] | None = None,
@@ -276,15 +323,15 @@ def schedule(
         Database of the records.
     target : tvm.target.Target, dict or None
         Target of the module; None takes the database's.
-    layout, prepack, bind
+    trials, layout, prepack, bind
         As for :func:`compile`. Weights are not packed yet.
 
     Returns
     -------
     mod : tvm.IRModule
-        Functions without a record are as they were.
+        Functions without a program are as they were.
     uses : list of Use
-        Record of each function, by name.
+        Program of each function, by name.
 
     Raises
     ------
@@ -293,22 +340,52 @@ def schedule(
     PluginError
         TVM cannot lower the program.
     """
-    target = _target_of(database, target)
+    target, predicts = _target_of(database, target), _predicts(trials)
     with _converted_errors("TVM cannot lower it"):
         lowering = Lowering(layout, prepack, bind)
         mod = lower(mod, target, lowering).mod if is_relax(mod) else bind_sizes(mod, bind)
-    return _scheduled(mod, database, target)
+    return _scheduled(mod, database, target, predicts=predicts)
 
 
-def _scheduled(mod: Any, database: Database, target: Any) -> tuple[Any, list[Use]]:
-    """Return a lowered module with its best programs, and the record of each function."""
-    handle = database._handle
-    use_database = _UseDatabase(handle)
+def _predicts(trials: int | None) -> bool:
+    """Return whether programs are predicted; UsageError for trials that must be measured."""
+    if trials:
+        raise UsageError(
+            f"trials={trials}: compile measures nothing; trials=0 predicts programs, and "
+            f"tune(mod, max_trials_per_task={trials}) measures"
+        )
+    return trials is not None
+
+
+def _scheduled(
+    mod: Any, database: Database, target: Any, *, predicts: bool = False
+) -> tuple[Any, list[Use]]:
+    """Return a lowered module with its best programs, and the program of each function."""
+    handle, predicted = database._handle, {}
     with _converted_errors("TVM cannot lower it"):
         mod = _as_measured(mod, handle, target)
+        if predicts:
+            predicted = predict(handle, _without_record(mod, handle, target), target)
+        use_database = _UseDatabase(handle, predicted)
         with target, use_database, tvm.transform.PassContext(opt_level=3):
             mod = relax.transform.MetaScheduleApplyDatabase()(mod)
     return mod, sorted(use_database.uses.values(), key=lambda use: use.function)
+
+
+def _without_record(mod: Any, handle: Handle, target: Any) -> dict[bytes, Any]:
+    """Return the different unscheduled functions without a record, normalised, by their digests."""
+    functions = prim_funcs(mod).values()
+    tasks = [
+        _normalize_mod(func)
+        for func in functions
+        if not (func.attrs and func.attrs.get(_IS_SCHEDULED, False))
+    ]
+    different = {_digest(task): task for task in tasks}
+    return {
+        digest: task
+        for digest, task in different.items()
+        if find_record(handle, task, target) is None
+    }
 
 
 def _as_measured(mod: Any, handle: Handle, target: Any) -> Any:
@@ -328,9 +405,10 @@ def _as_measured(mod: Any, handle: Handle, target: Any) -> Any:
 
 def compile(
     mod: Any,
-    database: Database,
+    database: Database | None = None,
     target: Any = None,
     *,
+    trials: int | None = None,
     layout: Layout = "auto",
     prepack: bool | None = None,
     bind: Mapping[str, int] | None = None,
@@ -346,10 +424,14 @@ def compile(
     ----------
     mod : tvm.IRModule
         PrimFuncs, which the library exports under their names, or a Relax program.
-    database : Database
-        Database of the records.
+    database : Database, optional
+        Database of the records; the user's own by default.
     target : tvm.target.Target, dict or None
         Target of the module; None takes the database's.
+    trials : int or None
+        0 predicts a program for each function without a record: the best of many drafts by a model
+        of what the database has measured for this target or compatible ones. Nothing is measured.
+        With None, such functions are compiled as above.
     layout : {"auto", "keep"} or mapping
         Layout of activations and weights of a Relax program, as in the tuning run: ``auto`` puts
         channels of ``conv2d`` last on CPUs; a mapping is that of TVM's ``ConvertLayout``.
@@ -363,12 +445,13 @@ def compile(
     Returns
     -------
     Compiled
-        The executable, and the record of each function.
+        The executable, and the program of each function.
 
     Raises
     ------
     UsageError
-        There is no target, the layout is unknown, or a symbolic size has no number.
+        There is no target, the layout is unknown, a symbolic size has no number, or `trials` is
+        another number than 0: ``tune`` measures.
     PluginError
         TVM cannot compile the module.
 
@@ -377,35 +460,79 @@ def compile(
     >>> compiled = compile(mod, database)  # doctest: +SKIP
     >>> relax.VirtualMachine(compiled.executable, tvm.cpu())["main"](data)  # doctest: +SKIP
     """
-    target = _target_of(database, target)
-    use_threads()
-    lowering = Lowering(layout, prepack, bind)
-    if is_relax(mod):
+    predicts, lowering = _predicts(trials), Lowering(layout, prepack, bind)
+    with _opened(database, target) as opened:
+        target = _target_of(opened, target)
+        use_threads()
+        if is_relax(mod):
+            with _converted_errors("TVM cannot compile it"):
+                lowered = lower(mod, target, lowering)
+            compiled = compile_lowered(lowered, opened, target, predicts=predicts)
+            return replace(compiled, notes=lowered.notes + compiled.notes)
+        mod, uses = _scheduled(bind_sizes(mod, bind), opened, target, predicts=predicts)
         with _converted_errors("TVM cannot compile it"):
-            lowered = lower(mod, target, lowering)
-        compiled = compile_lowered(lowered, database, target)
-        return replace(compiled, notes=lowered.notes + compiled.notes)
-    mod, uses = _scheduled(bind_sizes(mod, bind), database, target)
-    with _converted_errors("TVM cannot compile it"):
-        mod = _with_symbols(_with_defaults(mod, target))
-        return Compiled(tvm.compile(mod, target=target), tuple(uses))
+            mod = _with_symbols(_with_defaults(mod, target))
+            notes = notes_of(uses, predicts=predicts)
+            return Compiled(tvm.compile(mod, target=target), tuple(uses), notes)
 
 
-def compile_lowered(lowered: Lowered, database: Database | None, target: Any) -> Compiled:
+@contextmanager
+def _opened(database: Database | None, target: Any) -> Iterator[Database]:
+    """Yield the database that the user gives, or else the user's own, for reading."""
+    if database is not None:
+        yield database
+        return
+    location = locate(None)
+    path = sqlite_path(parse_url(location.url))
+    is_there = path is None or path.exists()
+    with closing(
+        Database(
+            location.url if is_there else ":memory:",
+            target=target,
+            read_only=is_there,
+            layers=locate_layers(),
+        )
+    ) as opened:
+        yield opened
+
+
+def notes_of(uses: Sequence[Use], *, predicts: bool) -> tuple[str, ...]:
+    """Return a note where nothing is known of any function."""
+    if predicts and all(use.kind == "default" for use in uses):
+        return (_NOTHING_KNOWN,)
+    return ()
+
+
+def compile_lowered(
+    lowered: Lowered, database: Database | None, target: Any, *, predicts: bool = False
+) -> Compiled:
     """Compile a program of :func:`.network.lower` with the best programs of a database.
 
     Without a database, GPUs get TVM's default schedules, and CPUs unscheduled functions.
+
+    Parameters
+    ----------
+    lowered : Lowered
+        The program.
+    database : Database or None
+        Database of the records.
+    target : tvm.target.Target
+        Target of the program.
+    predicts : bool
+        Whether programs of functions without a record are predicted.
 
     Raises
     ------
     PluginError
         TVM cannot compile it.
     """
-    mod, uses = (lowered.mod, []) if database is None else _scheduled(lowered.mod, database, target)
-    notes: tuple[str, ...] = ()
+    mod, uses = lowered.mod, list[Use]()
+    if database is not None:
+        mod, uses = _scheduled(mod, database, target, predicts=predicts)
+    notes = notes_of(uses, predicts=predicts)
     with _converted_errors("TVM cannot compile it"):
         if lowered.lowering.packs(target):
-            notes = tuple(
+            notes += tuple(
                 f"weights are parameters: {name} of the library packs them"
                 for name in packing_functions(mod)
             )

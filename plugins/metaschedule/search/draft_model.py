@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .... import identity
+from ....errors import TuneDBError
+from ....exchange.prior import SHIPPED
 from ....features.base import Needs
 from ....features.steps import STEPS
 from ....models import dataset
 from ....models._xgboost import import_xgboost, threads_to_use
+from ....models.base import recipe_part
 from ....models.dataset import ExampleWorkload
 from ....models.kernel_regression import LOSS, KernelRegression, weight_beside_trees
+from ....models.scope import Scope
 from ....programs.workload_info import signature_of
 from ....records import Program, Target, Workload
 from ..cost_model.learner import CostModelOptions, Learner
@@ -25,12 +30,13 @@ from ..features.candidate_features import unstored_program
 if TYPE_CHECKING:
     from ....models.dataset import Dataset
     from ....models.recipe import Recipe
-    from ....models.scope import Scope
+    from ....models.share import ExpectedShare
     from ....records import Signature
     from ....results import StoredProgram
     from ....search.draft import Draft
     from ....storage.store import Store
     from ..database.handle import Handle
+    from ..database.layers import PriorLayer
 
     Floats = NDArray[np.float64]
     Rows = NDArray[np.float32]
@@ -91,6 +97,38 @@ class _ComputedExamples:
         return dataset.compute_rows(self.store, _FEATURES, examples)
 
 
+@dataclass(frozen=True, slots=True)
+class _PriorExamples:
+    """The measured programs of a prior for a target; times of other databases are no group's."""
+
+    prior: PriorLayer
+    target: Target
+
+    def __call__(self, recipe: Recipe, most: int) -> Dataset | None:
+        """Return diverse programs of the prior, at most so many; None where it has none."""
+        ids = [id_ for group in self.prior.levels(self.target) for id_ in group]
+        store = self.prior.store
+        if store is None or not ids:
+            return None
+        source = _ComputedExamples(store)
+        try:
+            examples = source.load(recipe, Scope(target_ids=ids))
+            policy, argument = recipe_part("training set", f"diverse:{most}")
+            chosen = source.with_rows(examples.take(policy.choose(examples, argument, recipe.seed)))
+        except TuneDBError as error:
+            self.prior.leave_out(error)
+            return None
+        # Local numbers mean nothing here, and own times are compared with own ones alone.
+        return chosen.derived(
+            program_ids=np.zeros_like(chosen.program_ids),
+            groups=tuple(
+                replace(group, target_id=0, target=identity.digest(SHIPPED, group.target))
+                for group in chosen.groups
+            ),
+            workloads=tuple(replace(workload, id=0) for workload in chosen.workloads),
+        )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftTask:
     """A task as the model of drafts sees it: workload and target in their stored form."""
@@ -132,6 +170,9 @@ class DraftModel:
         Handle of the database.
     target : Target
         Stored form of the target.
+    groups : sequence of sequence of int, optional
+        Groups of targets, as for :class:`~..cost_model.learner.Learner`; by default those that the
+        handle serves.
 
     Attributes
     ----------
@@ -139,12 +180,16 @@ class DraftModel:
         Chance that TVM accepts a draft.
     """
 
-    def __init__(self, handle: Handle, target: Target) -> None:
+    def __init__(
+        self, handle: Handle, target: Target, groups: Sequence[Sequence[int]] | None = None
+    ) -> None:
         self.legality = Legality()
         options = CostModelOptions(_FEATURES, None, avoid_failures=False)
         self._store = store = handle.store
-        groups = handle.targets.groups(target)
-        self._learner = Learner(store, options, target, groups, _ComputedExamples(store))
+        if groups is None:
+            groups = handle.targets.groups(target)
+        shipped = None if handle.prior is None else _PriorExamples(handle.prior, target)
+        self._learner = Learner(store, options, target, groups, _ComputedExamples(store), shipped)
         self._learner.begin()
         # By workload: its own regression and the weight of that, None where it has none.
         self._own: dict[bytes, tuple[KernelRegression, float] | None] = {}
@@ -171,6 +216,10 @@ class DraftModel:
         predicted = positive(regression.scores(rows), LOSS)
         blended: Floats = predicted**weight * found ** (1 - weight)
         return blended
+
+    def expected_share(self, threads: int) -> ExpectedShare | None:
+        """Return the share of the best that such models reach on held-out workloads."""
+        return self._learner.expected_share(threads)
 
     def _own_regression(self, task: DraftTask) -> tuple[KernelRegression, float] | None:
         """Return the regression of a workload's own programs, and its weight."""

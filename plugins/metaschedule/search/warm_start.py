@@ -148,7 +148,8 @@ def _relatives(
         if itself and here is not None:
             near = [*(Neighbour(id_, (here,), 0.0, "exact") for id_ in same), *near]
         relatives = [(each, donors_of(store, each, most, is_layer=False)) for each in near]
-        for layer in handle.layers:
+        others = [*handle.layers, *([] if handle.prior is None else [handle.prior])]
+        for layer in others:
             relatives += layer.relatives(signature, stored, _NEIGHBOURS, most)
         return relatives
 

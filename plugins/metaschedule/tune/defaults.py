@@ -84,6 +84,7 @@ def database_of(
     module_equality: str,
     stack: ExitStack,
     layers: Sequence[str | Path] | None = None,
+    prior: str | Path = "auto",
 ) -> Database:
     """Return the database of a run, opened if necessary.
 
@@ -99,6 +100,8 @@ def database_of(
         Closes an opened database.
     layers : sequence of str or Path, optional
         Layers of an opened database; by default those of the default location.
+    prior : {"auto", "none"} or path
+        Prior of an opened database.
 
     Raises
     ------
@@ -123,7 +126,9 @@ def database_of(
     make_folder(location)
     if layers is None:
         layers = locate_layers() if database is None else ()
-    opened = Database(location.url, target=target, module_equality=module_equality, layers=layers)
+    opened = Database(
+        location.url, target=target, module_equality=module_equality, layers=layers, prior=prior
+    )
     stack.callback(opened.close)
     return opened
 

@@ -68,6 +68,7 @@ class TuneOptions:
     measure_network: bool
     bind: Mapping[str, int | Sequence[int]] | None
     layers: Sequence[str | Path] | None
+    prior: str | Path
     server: str | Path | None
     on_progress: Callable[[Progress], object] | None
 

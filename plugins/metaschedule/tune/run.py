@@ -113,7 +113,12 @@ class Run:
         target = defaults.target_of(target, is_remote=remote is not None)
         database_stack = stack.enter_context(ExitStack())
         database = defaults.database_of(
-            options.database, target, options.module_equality, database_stack, options.layers
+            options.database,
+            target,
+            options.module_equality,
+            database_stack,
+            options.layers,
+            options.prior,
         )
         handle = database._handle
         outbox, on_progress = None, options.on_progress

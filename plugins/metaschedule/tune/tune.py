@@ -54,6 +54,7 @@ def tune(
     measure_network: bool = True,
     bind: Mapping[str, int | Sequence[int]] | None = None,
     layers: Sequence[str | Path] | None = None,
+    prior: str | Path = "auto",
     server: str | Path | None = None,
     on_progress: Callable[[Progress], object] | None = None,
 ) -> TuningResult:
@@ -145,6 +146,8 @@ def tune(
         Databases of others that a database opened by this call reads after its own records, and
         whose programs the search may start from; without a `database`, by default those of a
         ``tunedb.toml``.
+    prior : {"auto", "none"} or path
+        Prior of a database opened by this call, as for :class:`Database`.
     server : str or Path, optional
         Path or URL of a team's database. Its new records are pulled before the run
         (:func:`tunedb.exchange.sync.pull`), and new measurements are pushed in the background. The

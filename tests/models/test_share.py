@@ -1,0 +1,71 @@
+"""The share of the best that a model's first choice reaches on held-out workloads."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from learnable import learnable
+
+from tunedb.models.dataset import ExampleWorkload
+from tunedb.models.share import FOLDS, WORKLOADS, ExpectedShare, expected_share
+
+
+def dense(number, *shape, family="dense"):
+    return ExampleWorkload(number, bytes([number] * 16), f"w{number}", family, (shape,), None)
+
+
+def workloads(sizes):
+    return tuple(dense(number, 16, size) for number, size in enumerate(sizes))
+
+
+def test_the_mean_share_of_the_held_out_workloads_that_are_as_far_away():
+    distances = np.array([1.0] * WORKLOADS + [3.0] * WORKLOADS)
+    shares = np.array([0.9] * WORKLOADS + [0.5] * WORKLOADS)
+    expected = ExpectedShare(workloads([16]), distances, shares)
+    assert expected.of(dense(1, 16, 32)) == pytest.approx(0.9)
+    assert expected.of(dense(1, 16, 128)) == pytest.approx(0.5)
+
+
+def test_no_share_is_invented():
+    one = ExpectedShare(workloads([16]), np.full(WORKLOADS, 2.0), np.full(WORKLOADS, 0.9))
+    assert one.of(dense(1, 16, 64)) == pytest.approx(0.9)
+    assert one.of(dense(1, 16, 128)) is None, "farther than all held-out workloads"
+    assert one.of(dense(1, 16, 16, family="softmax")) is None, "another family"
+    few = ExpectedShare(workloads([16]), one.distances[1:], one.shares[1:])
+    assert few.of(dense(1, 16, 64)) is None, "too few held-out workloads"
+
+
+class Sum:
+    """A model that knows what decides in :func:`learnable`, or believes the opposite."""
+
+    def __init__(self, sign):
+        self._sign = sign
+
+    def scores(self, rows, starts):
+        return self._sign * np.add.reduceat(rows[:, 0] - rows[:, 1], starts[:-1])
+
+
+def test_each_workload_is_held_out_with_those_of_its_shapes():
+    sizes = [16, 17, 64, 65, 256, 257]
+    examples = replace(learnable(6, failing=0), workloads=workloads(sizes))
+    trained = []
+
+    def train(part):
+        trained.append(frozenset(part.workload.tolist()))
+        return Sum(1)
+
+    found = expected_share(examples, train)
+    assert len(trained) == FOLDS
+    assert set(trained) == {
+        frozenset({0, 1, 2, 3, 4, 5} - held) for held in ({0, 1}, {2, 3}, {4, 5})
+    }
+    assert found.shares.tolist() == [1.0] * len(sizes)
+    # 16 and 17 lie two octaves from 64 or 65, and so do 256 and 257.
+    np.testing.assert_allclose(found.distances, 2, atol=0.1)
+    assert expected_share(examples, lambda _: Sum(-1)).shares.max() < 0.5
+
+
+def test_without_a_model_there_is_no_share():
+    found = expected_share(learnable(3), lambda _: None)
+    assert len(found.shares) == 0
+    assert found.of(dense(1, 16)) is None

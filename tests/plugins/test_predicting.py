@@ -1,0 +1,120 @@
+"""Programs that are predicted and not measured: ``compile(…, trials=0)``."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from tvm.s_tir import meta_schedule as ms
+
+from tunedb.errors import UsageError
+from tunedb.plugins.metaschedule import Database
+from tunedb.plugins.metaschedule.deploy import apply
+from tunedb.plugins.metaschedule.deploy import predict as prediction
+from tunedb.plugins.metaschedule.search.schedule_queries import from_tvm
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from candidates import random_candidates
+
+
+def seconds_of(trace):
+    """Return a time that follows from the tiles: wide innermost factors are fast."""
+    return 1e-4 / (1 + sum(np.log2(tile[-1]) for tile in from_tvm(trace).tiles.values()))
+
+
+def product(tools, n, name):
+    """Return a matrix product whose function has a name of its own in a library."""
+    return tvm.IRModule({name: tools.matmul(n)["main"].with_attr("global_symbol", name)})
+
+
+@pytest.fixture(scope="module")
+def measured(tools, tmp_path_factory):
+    """A database with 48 random programs of a matrix product."""
+    path = tmp_path_factory.mktemp("measured") / "tune.db"
+    database = Database(path, target=tools.llvm)
+    (mod,) = apply.tasks_of(product(tools, 64, "known"), tools.llvm).values()
+    workload = database.commit_workload(mod)
+    args = ms.arg_info.ArgInfo.from_entry_func(mod)
+    for each in random_candidates(mod, tools.llvm, 48, 1):
+        seconds = [seconds_of(each.trace)]
+        database.commit_tuning_record(
+            ms.database.TuningRecord(each.trace, workload, seconds, tools.llvm, args)
+        )
+    database.close()
+    return path
+
+
+@pytest.fixture
+def builds(monkeypatch):
+    """The modules that are built; the first batch fails."""
+    batches = []
+
+    class Builder(prediction.WarmBuilder):
+        def build(self, inputs):
+            batches.append([each.mod for each in inputs])
+            if len(batches) == 1:
+                return [ms.builder.BuilderResult(None, "it does not build") for _ in inputs]
+            return super().build(inputs)
+
+    monkeypatch.setattr(prediction, "WarmBuilder", Builder)
+    monkeypatch.setattr(prediction, "_DRAFTS", 256)
+    return batches
+
+
+def test_a_function_without_a_record_gets_the_best_predicted_program_that_builds(
+    measured, opened, tools, builds, monkeypatch
+):
+    predictions = []
+
+    def predict(*arguments):
+        predictions.append(prediction.predict(*arguments))
+        return predictions[-1]
+
+    monkeypatch.setattr(apply, "predict", predict)
+    database = opened(measured, target=tools.llvm, read_only=True)
+    new_mod = product(tools, 128, "new")
+    both = tvm.IRModule({**product(tools, 64, "known").functions, **new_mod.functions})
+    compiled = apply.compile(both, database, trials=0)
+
+    known, new = compiled.uses
+    assert (known.kind, new.kind) == ("measured", "predicted")
+    assert known.mean == min(record.mean for record in database.store.records.iterate())
+    # One workload calibrates nothing.
+    assert (new.record_id, new.share, compiled.notes) == (None, None, ())
+
+    a, b = (np.random.default_rng(i).uniform(size=(128, 128)).astype("float32") for i in range(2))
+    out = tvm.runtime.tensor(np.zeros_like(a))
+    compiled.executable["new"](tvm.runtime.tensor(a), tvm.runtime.tensor(b), out)
+    np.testing.assert_allclose(out.numpy(), a @ b, rtol=1e-4)
+
+    # The second program, because the first did not build.
+    assert [len(batch) for batch in builds] == [1, 1]
+    (found,) = predictions[0].values()
+    applied = tvm.s_tir.Schedule(found.record.workload.mod)
+    found.record.trace.apply_to_schedule(applied, remove_postproc=False)
+    tvm.ir.assert_structural_equal(applied.mod, builds[1][0])
+    # The model knows that wide innermost factors are fast.
+    drawn = [seconds_of(each.trace) for each in random_candidates(new_mod, tools.llvm, 32, 2)]
+    assert seconds_of(found.record.trace) < np.quantile(drawn, 0.1)
+
+
+def test_an_empty_database_says_that_nothing_is_known(opened, tools):
+    compiled = apply.compile(tools.matmul(), opened(":memory:", target=tools.llvm), trials=0)
+    assert [use.kind for use in compiled.uses] == ["default"]
+    (note,) = compiled.notes
+    assert "nothing is known" in note
+
+
+def test_compile_measures_nothing(opened, tools):
+    database = opened(":memory:", target=tools.llvm)
+    for call in (apply.compile, apply.schedule):
+        with pytest.raises(UsageError, match=r"trials=8: .* tune\(mod, max_trials_per_task=8\)"):
+            call(tools.matmul(), database, trials=8)
+
+
+def test_compile_reads_the_default_database(measured, tools, monkeypatch):
+    monkeypatch.setenv("TUNEDB_URL", str(measured))
+    (use,) = apply.compile(product(tools, 64, "known"), target=tools.llvm).uses
+    assert use.kind == "measured"

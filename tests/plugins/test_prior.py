@@ -1,0 +1,184 @@
+"""Priors: shipped bundles of programs below all databases."""
+
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import tvm
+from logged import logged
+from tvm.s_tir import meta_schedule as ms
+
+from tunedb.exchange.bundle import new_manifest, write_bundle
+from tunedb.exchange.database_peer import DatabasePeer
+from tunedb.exchange.prior import card_of, read_card
+from tunedb.plugins.metaschedule import Database, modules
+from tunedb.plugins.metaschedule.deploy.apply import schedule
+from tunedb.plugins.metaschedule.search import schedule_queries
+from tunedb.plugins.metaschedule.search.draft_model import DraftModel, DraftTask
+from tunedb.plugins.metaschedule.search.warm_start import warm_drafts
+from tunedb.storage.exchange_types import EVERYTHING
+from tunedb.storage.store import Store
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from candidates import random_candidates
+
+
+def commit(database, tools, mod, seconds, tile=4, **options):
+    tools.commit(database, mod, [seconds], tile=(16 // tile, tile), **options)
+
+
+def bundled(path, database, *, is_prior=True):
+    """Make a prior, or a bundle without a card, of a database."""
+    with Store(database) as store:
+        peer = DatabasePeer(store.url, own=True)
+        card = card_of(peer, EVERYTHING, "MIT") if is_prior else None
+        manifest = new_manifest(peer.store_key, EVERYTHING, card)
+        write_bundle(path, peer.chunks(EVERYTHING), manifest)
+        peer.close()
+    return path
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def prior(tools, tmp_path_factory):
+    """A prior of two records of a matrix product, and of 32 random programs of another."""
+    folder = tmp_path_factory.mktemp("prior")
+    with closing(Database(folder / "team.db", target=tools.llvm_newer, prior="none")) as database:
+        mod = tools.matmul()
+        for seconds, tile in ((0.25, 8), (0.5, 4)):
+            commit(database, tools, mod, seconds, tile, target=tools.llvm_newer)
+        other = tools.matmul(64)
+        workload = database.commit_workload(other)
+        args = ms.arg_info.ArgInfo.from_entry_func(other)
+        for number, each in enumerate(random_candidates(other, tools.llvm_newer, 32, 1)):
+            database.commit_tuning_record(
+                ms.database.TuningRecord(
+                    each.trace, workload, [1e-3 + 1e-5 * number], tools.llvm_newer, args
+                )
+            )
+    return bundled(folder / "team.prior", folder / "team.db")
+
+
+def test_a_prior_answers_after_all_records_of_the_user(prior, path, opened, tools, cache):
+    mod, target = tools.matmul(), tools.llvm_newer
+    database = opened(path, target=target, prior=prior, fallback="compatible")
+    assert not cache.exists(), "no question needed it yet"
+    (use,) = schedule(mod, database)[1]
+    assert (use.kind, use.layer, use.mean) == ("measured", "shipped", 0.25)
+    assert tools.top(database, mod) == [[0.25], [0.5]]
+    assert (len(database), database.get_all_tuning_records()) == (0, [])
+    # Slower, and of a target that is merely compatible: the user's counts.
+    other_cores = tvm.target.Target({**modules.plain(target.export()), "num-cores": 8})
+    commit(database, tools, mod, 2.0, target=other_cores)
+    assert tools.best(database, mod, target) == [2.0]
+    commit(database, tools, mod, 1.0, target=target)
+    assert tools.best(database, mod, target) == [1.0]
+    (kept,) = (cache / "tunedb" / "priors").glob("*.db")
+    with closing(Store(kept, read_only=True)) as store:
+        assert store.records.count() == 34
+    # Its modules never reach TVM, so that nobody need approve it.
+    assert "priors" not in str([each.location for each in approved()])
+
+
+def approved():
+    from tunedb.storage.approval import approvals
+
+    return approvals()[0]
+
+
+@pytest.mark.parametrize(
+    ("target", "answer"),
+    [
+        ({"kind": "llvm", "num-cores": 64, "mcpu": "x86-64-v4"}, [0.25]),
+        ({"kind": "llvm", "num-cores": 2, "mcpu": "skylake-avx512"}, [0.25]),
+        ({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v3"}, None),
+        ({"kind": "cuda", "arch": "sm_80"}, None),
+    ],
+)
+def test_it_answers_for_its_processor_and_for_equal_vectors(
+    target, answer, prior, path, opened, tools
+):
+    target = tvm.target.Target(target)
+    with logged() as lines:
+        database = opened(path, target=target, prior=prior)
+        assert tools.best(database, tools.matmul(), target) == answer
+    assert lines == []
+
+
+def test_a_prior_that_cannot_be_read_costs_one_line(prior, path, opened, tools, tmp_path):
+    data = prior.read_bytes()
+    plain = tmp_path / "plain.db"
+    with closing(Database(plain, target=tools.llvm)) as database:
+        commit(database, tools, tools.matmul(), 0.5)
+    bundles = {
+        "changed.prior": data[:-40] + bytes([data[-40] ^ 1]) + data[-39:],
+        "newer.prior": data[:8] + b"\xff\xff" + data[10:],
+        "plain.prior": bundled(tmp_path / "made", plain, is_prior=False).read_bytes(),
+        "none.prior": None,
+    }
+    mod = tools.matmul()
+    for number, (name, content) in enumerate(bundles.items()):
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        with logged() as lines:
+            database = opened(path, target=tools.llvm_newer, prior=tmp_path / name)
+            if number == 0:
+                assert tools.best(database, mod, tools.llvm_newer) is None
+                commit(database, tools, mod, 1.0, target=tools.llvm_newer)
+            for _ in range(2):
+                assert tools.best(database, tools.matmul(8), tools.llvm_newer) is None
+            assert tools.best(database, mod, tools.llvm_newer) == [1.0]
+        (line,) = lines
+        assert name in line and "left out" in line
+
+
+def test_a_program_that_does_not_replay_gives_way_to_the_next(path, opened, tools, tmp_path):
+    mod, other = tools.matmul(), tools.matmul(block="Z")
+    with closing(Database(tmp_path / "team.db", target=tools.llvm)) as database:
+        commit(database, tools, mod, 0.5)
+        record = tools.record(other, database.commit_workload(mod), [0.25], block="Z")
+        database.commit_tuning_record(record)
+    made = bundled(tmp_path / "team.prior", tmp_path / "team.db")
+    database = opened(path, target=tools.llvm, prior=made)
+    (use,) = schedule(mod, database)[1]
+    assert (use.layer, use.mean) == ("shipped", 0.5)
+
+
+def test_donors_and_the_model_of_drafts_come_from_it(prior, path, opened, tools):
+    mod, target = tools.matmul(128), tools.llvm_newer
+    context = ms.TuneContext(mod, target=target, space_generator="post-order-apply", num_threads=1)
+    templates = [
+        schedule_queries.from_tvm(space.trace.simplified(remove_postproc=True))
+        for space in context.generate_design_space()
+    ]
+    known = []
+    for choice in (prior, "none"):
+        handle = opened(path, target=target, prior=choice)._handle
+        task = DraftTask.of(handle, modules.to_workload(mod), target)
+        has_model = DraftModel(handle, task.target).prepare_for(task, 1)
+        known.append((has_model, len(warm_drafts(handle, mod, target, templates, 8)) > 0))
+    assert known == [(True, True), (False, False)]
+    # Times of the prior are no group's with the user's, not even for an equal program.
+    database = opened(path, target=target, prior=prior)
+    commit(database, tools, tools.matmul(), 4.0, 8, target=target)
+    commit(database, tools, tools.matmul(), 8.0, 4, target=target)
+    task = DraftTask.of(database._handle, modules.to_workload(tools.matmul()), target)
+    own, _ = DraftModel(database._handle, task.target)._learner.own_examples(task.example.digest)
+    assert sorted(own.throughput) == [0.5, 0.5, 1.0, 1.0]
+    assert len(set(own.group)) == 2
+
+
+def test_the_card(prior):
+    card = read_card(prior)
+    assert (card["licence"], card["records"], card["workloads"]) == ("MIT", 34, 2)
+    assert card["targets"] == ["llvm x86-64-v4 2 cores"]
+    (machine,) = card["machines"]
+    assert machine["tvm"] == tvm.__version__ and machine["cpu"]
+    assert card["digest"] == prior.read_bytes()[-32:].hex()

@@ -1,0 +1,141 @@
+"""Priors: bundles of measured programs below the user's own database (docs/prior.md).
+
+A prior is a bundle with a card. It is unpacked once, into a database in the user's cache, which is
+opened as a layer and never written.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import FormatError, NotFoundError, StorageError
+from ..identity import canonical_json
+from ..json_checks import parse_json
+from ..records import Target, Trust
+from ..storage import approval, schema
+from ..storage.exchange_types import COLUMNS, Peer, Selection
+from ..storage.store import Store
+from ..system.files import new_file
+
+# Bundles are imported where one is read: most handles have no prior.
+if TYPE_CHECKING:
+    from .bundle import BundlePeer
+
+__all__ = ["SHIPPED", "card_of", "prior_path", "read_card", "unpacked"]
+
+#: Source of the records of a prior, in messages.
+SHIPPED = "shipped"
+
+#: Prior of this release, if it has one.
+_IN_WHEEL = Path(__file__).parents[1] / "prior" / "cpu.bundle"
+
+#: Facts of a session that a card has.
+_FACTS = ("cpu", "threads", "tvm", "llvm")
+
+
+def prior_path(choice: str | Path) -> Path | None:
+    """Return the file of a prior: ``auto`` (that of this release), ``none``, or a path.
+
+    None where there is none. The file of a path need not exist.
+    """
+    if choice == "auto":
+        return _IN_WHEEL if _IN_WHEEL.exists() else None
+    return None if choice == "none" else Path(choice)
+
+
+def card_of(peer: Peer, selection: Selection, licence: str) -> dict[str, Any]:
+    """Return the card of a new prior: licence, machines, targets and workloads of its records."""
+    rows: dict[str, list[dict[str, Any]]] = {"session": [], "target": [], "workload": []}
+    for chunk in peer.chunks(selection):
+        if chunk.table in rows:
+            names = COLUMNS[chunk.table]
+            rows[chunk.table] += [dict(zip(names, row, strict=True)) for row in chunk.rows]
+    machines = set()
+    for session in rows["session"]:
+        facts = parse_json(session["fingerprint"].encode())
+        known = {name: facts[name] for name in _FACTS if name in facts}
+        machines.add(canonical_json(known))
+    return {
+        "licence": licence,
+        "machines": [parse_json(machine) for machine in sorted(machines)],
+        "targets": sorted(
+            {Target(row["kind"], row["config"].encode()).full_label for row in rows["target"]}
+        ),
+        "workloads": len(rows["workload"]),
+    }
+
+
+def read_card(path: Path) -> dict[str, Any]:
+    """Return the card of a prior, with its file, digest and number of records; verifies it.
+
+    Raises
+    ------
+    TuneDBError
+        It is damaged, of another version, or no prior.
+    """
+    from .bundle import BundlePeer
+
+    with BundlePeer(path) as peer:
+        return _card(peer) | {
+            "file": str(path),
+            "digest": peer.info.digest.hex(),
+            "records": peer.total,
+            "store": peer.store_key,
+        }
+
+
+def _card(peer: BundlePeer) -> dict[str, Any]:
+    if peer.manifest.card is None:
+        raise FormatError(
+            f"{peer.location}: a bundle without a card; make a prior: tunedb bundle --as-prior"
+        )
+    return peer.manifest.card
+
+
+def unpacked(path: Path) -> Path:
+    """Return the database of a prior, which is made where the cache does not have it.
+
+    Raises
+    ------
+    TuneDBError
+        It is damaged, of another version, or no prior; or the cache cannot be written.
+    """
+    from platformdirs import user_cache_path
+
+    from .bundle import DIGEST_BYTES, BundlePeer
+
+    try:
+        with path.open("rb") as file:
+            file.seek(-DIGEST_BYTES, 2)
+            digest = file.read().hex()
+    except FileNotFoundError:
+        raise NotFoundError(f"{path}: no such file") from None
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read ({error.strerror})") from None
+    folder = user_cache_path("tunedb", appauthor=False) / "priors"
+    database = folder / f"{digest}-{schema.HEAD}.db"
+    if database.exists():
+        return database
+    with BundlePeer(path) as peer:
+        _card(peer)
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with new_file(database, force=True) as file:
+                _unpack(peer, file)
+        except OSError as error:
+            raise StorageError(f"{folder}: cannot be written ({error.strerror})") from None
+    return database
+
+
+def _unpack(peer: BundlePeer, file: Path) -> None:
+    """Write a database with the records of a prior, all of them served."""
+    from .merge import merge
+
+    with Store(file) as store:
+        merge(store, peer)
+        for source in store.sources.summaries():
+            # Also checks that its programs pass the allow-list.
+            store.trust.set(source.id, Trust.VERIFIED)
+        # TVM never reads modules from it, so it needs no approval.
+        approval.forget(store.url)
