@@ -19,7 +19,7 @@ import tunedb
 from tunedb.exchange.merge import merge
 from tunedb.exchange.peers import open_peer
 from tunedb.plugins.metaschedule import Database, modules
-from tunedb.plugins.metaschedule.database import records
+from tunedb.plugins.metaschedule.database import records, workloads
 from tunedb.plugins.metaschedule.deploy.revalidation import Revalidation
 from tunedb.plugins.metaschedule.workers.replay import Replayer
 from tunedb.programs.metaschedule.trace import join_trace, split_trace
@@ -31,6 +31,15 @@ FOREIGN = Source("their tuner", SourceKind.LIVE, Trust.FOREIGN)
 OWN = Source("own", SourceKind.LIVE, Trust.OWN)
 
 GOLDEN = Path(__file__).parents[1] / "programs" / "workload_info" / "goldens" / "matmul-0.26.0.json"
+
+
+@pytest.fixture
+def no_parser(no_parser, monkeypatch):
+    """Fail where TVM reads a script or a graph, or its constructors rebuild one."""
+    calls = []
+    monkeypatch.setattr(workloads, "module_of", calls.append)
+    yield
+    assert calls == []
 
 
 def crashing(mod):

@@ -437,15 +437,15 @@ def test_served_targets_and_targets_of(store):
 
 
 def test_workloads_without(store):
-    versions = ["0.27.0", "0.27.1", "0.26.0", None, "0.27.2"]
+    versions = ["0.27.0", "0.27.1", "0.13.dev0", None]
     for number, version in enumerate(versions):
         workload = make_workload(number, tvm_version=version)
         add(store, make_measurement(0, workload=workload))
     store.workloads.add(make_workload(9, tvm_version="0.27.0"))  # nothing to serve
     store.workloads.add(make_workload(1), [Alias("tvm:0.27:structural", "h")])
-    assert store.names.workloads_without("tvm:0.27:structural", "0.27", 0) == [1, 5]
-    assert store.names.workloads_without("tvm:0.27:structural", "0.27", 1) == [5]
-    assert store.names.workloads_without("script", "0.27", 0) == [1, 2, 5]
+    assert store.names.workloads_without("tvm:0.27:structural", 0) == [1, 3, 4]
+    assert store.names.workloads_without("tvm:0.27:structural", 1) == [3, 4]
+    assert store.names.workloads_without("script", 0) == [1, 2, 3, 4]
 
 
 def test_find_workloads(store):

@@ -507,7 +507,7 @@ def try_searching(store, text):
     store.targets.find(text)
     with pytest.raises(UsageError, match="is not JSON"):
         store.targets.find("{" + text)
-    store.names.workloads_without(text, text, 0)
+    store.names.workloads_without(text, 0)
 
 
 ATTEMPTS = [value for name, value in sorted(globals().items()) if name.startswith("try_")]

@@ -201,22 +201,10 @@ class Names:
             ids.update(self.confirmed([alias], confirm, foreign=foreign, links=links))
         return sorted(ids)
 
-    def workloads_without(self, scheme: str, tvm_version: str, after: int) -> list[int]:
-        """Return ids above `after` of served modules without an own alias of this scheme.
-
-        Includes modules whose graph this TVM release wrote, and modules with a script, which works
-        across releases.
-        """
-        return [
-            row[0]
-            for row in self._db.fetch(
-                st.workloads_without,
-                scheme=scheme,
-                version=tvm_version + "%",
-                after=after,
-                store=self._db.key,
-            )
-        ]
+    def workloads_without(self, scheme: str, after: int) -> list[int]:
+        """Return ids above `after` of served modules without an own alias of this scheme."""
+        rows = self._db.fetch(st.workloads_without, scheme=scheme, after=after, store=self._db.key)
+        return [row[0] for row in rows]
 
     def last_workload(self) -> int:
         """Return the greatest id of a workload; 0 if there is none."""

@@ -163,10 +163,6 @@ workloads_without = Prepared(
     .where(
         schema.workload.c.id > parameter("after"),
         schema.workload.c.format.in_([literal_column(f"'{name}'") for name in MODULES]),
-        or_(
-            schema.workload.c.script.is_not(None),
-            schema.workload.c.tvm_version.like(bindparam("version", type_=schema.Text)),
-        ),
         ~select(literal_column("1"))
         .where(
             schema.workload_alias.c.workload_id == schema.workload.c.id,

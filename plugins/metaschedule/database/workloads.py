@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+import orjson
 from cachetools import FIFOCache
 from tvm.s_tir import meta_schedule as ms
 
@@ -23,6 +24,7 @@ from ....records import MODULES, Alias, Workload
 from ....storage.names import AliasTrust
 from ....storage.store import Store
 from .. import modules
+from ..graph_module import module_of
 from ..targets import first_line
 
 _log = logging.getLogger("tunedb")
@@ -147,7 +149,7 @@ class WorkloadTable:
         known = self._by_id.get(id_)
         if known is None and id_ not in self._lost:
             record = self._store.workloads.get(id_)
-            reason = "it needs another TVM, and no own source has its script"
+            reason = "it is not a module"
             if not self._is_vouched_for(id_, record):
                 reason = "it came from others, and no equal own workload is known"
                 self._lost[id_] = reason
@@ -184,18 +186,18 @@ class WorkloadTable:
             self._own = (last, store.provenance.own_workloads())
         return id_ in self._own[1]
 
-    # A graph is for the release that wrote it: another may crash on it (0.27 on one of 0.26). A
-    # script outlives releases, but it is code: TVM reads it only if an own source has records.
+    # TVM reads the graphs of its own release alone: it may crash on another (0.27 on one of 0.26).
+    # Constructors make the module of other graphs. A script comes last: it is code, and lacks some
+    # types (that of an extent of 1). TVM reads it only if an own source has records.
     def _readers(self, id_: int, record: Workload) -> Iterator[Callable[[], Any]]:
-        """Yield functions that build the module of a row: from its graph, and from its script."""
+        """Yield functions that build the module of a row, from its graph and from its script."""
+        if record.format not in MODULES:
+            return
         if modules.is_readable(record):
             yield lambda: modules.to_module(record)
+        yield lambda: module_of(orjson.loads(record.body))
         script = record.script
-        if (
-            script is None
-            or record.format not in MODULES
-            or not self._store.provenance.is_own_workload(id_)
-        ):
+        if script is None or not self._store.provenance.is_own_workload(id_):
             return
         # Tensors among attributes are graphs inside the script.
         if "load_json(" not in script or modules.is_readable(record):
@@ -406,9 +408,7 @@ class WorkloadTable:
         last = store.names.last_workload()
         if not self._reads or last == self._aliased_up_to:
             return
-        for id_ in store.names.workloads_without(
-            self._scheme, modules.tvm_version(), self._aliased_up_to
-        ):
+        for id_ in store.names.workloads_without(self._scheme, self._aliased_up_to):
             known = self._read(id_)
             if known is None:
                 continue

@@ -18,17 +18,19 @@ from .graphs import MAX_NAME, Graph, Unreadable, dimension
 #
 # As in TVM's ``EstimateTIRFlops`` (``src/s_tir/analysis/estimate_flops.cc``), each
 # ``+ - * / // % min max`` in a stored value is one operation, of integers and floats, times the
-# extents of the loops around it. Indexes, comparisons, casts, loads and calls (``exp``, ``sqrt``)
-# do not count, but a call's arguments do; of two branches the dearer one counts.
+# extents of the loops around it. Indexes, comparisons, casts, loads, calls (``exp``, ``sqrt``) and
+# operations on bits (calls until 0.26) do not count, but their operands do; of two branches the
+# dearer one counts.
 
 _A_AND_B = ("a", "b")
+_BITWISE = ("BitwiseAnd", "BitwiseOr", "BitwiseXor", "LShift", "RShift")
 
 #: Operations of a node itself, and the fields whose operations it adds.
 _COSTS: dict[str, tuple[int, tuple[str, ...]]] = {
     **dict.fromkeys(
         ("Add", "Sub", "Mul", "Div", "Mod", "FloorDiv", "FloorMod", "Min", "Max"), (1, _A_AND_B)
     ),
-    **dict.fromkeys(("And", "Or"), (0, _A_AND_B)),
+    **dict.fromkeys(("And", "Or", *_BITWISE), (0, _A_AND_B)),
     **dict.fromkeys(("EQ", "NE", "LT", "LE", "GT", "GE"), (0, ())),
     **dict.fromkeys(("Var", "SizeVar", "IntImm", "FloatImm", "StringImm"), (0, ())),
     **dict.fromkeys(("BufferLoad", "TensorLoad", "ProducerLoad", "Evaluate"), (0, ())),
@@ -37,7 +39,7 @@ _COSTS: dict[str, tuple[int, tuple[str, ...]]] = {
     **dict.fromkeys(("Allocate", "AllocateConst", "AllocBuffer", "DeclBuffer"), (0, ("body",))),
     **dict.fromkeys(("BlockRealize", "SBlockRealize"), (0, ("block",))),
     **dict.fromkeys(("Block", "SBlock"), (0, ("init", "body"))),
-    "Not": (0, ("a",)),
+    **dict.fromkeys(("Not", "BitwiseNot"), (0, ("a",))),
     "AssertStmt": (0, ("condition", "body")),
     "For": (0, ("body",)),
     "PrimFunc": (0, ("body",)),
@@ -144,7 +146,7 @@ _VARIABLES = frozenset({"Var", "SizeVar"})
 _LOOPS = frozenset({"For", "While"})
 _BINARY = frozenset({"Add", "Sub", "Mul", "Div", "Mod", "FloorDiv", "FloorMod", "Min", "Max"})
 _COMPARISONS = frozenset({"EQ", "NE", "LT", "LE", "GT", "GE", "And", "Or"})
-_COMPUTED = _BINARY | _COMPARISONS | {"Cast", "Not"}
+_COMPUTED = _BINARY | _COMPARISONS | {"Cast", "Not", "BitwiseNot", *_BITWISE}
 
 #: Nodes of an affine index.
 _AFFINE = _VARIABLES | {"Add", "Sub", "Mul", "IntImm", "Cast"}

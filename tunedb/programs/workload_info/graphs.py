@@ -32,13 +32,16 @@ MAX_DIMENSIONS = 64
 #: Longest accepted name; those of relax's fused functions reach some hundreds.
 MAX_NAME = 4096
 
+#: Longest text of a floating-point number; the largest double takes 310 characters.
+_MAX_REAL = 400
+
 #: Allowed visits for each node of a graph. Real graphs need less than one.
 _VISITS_PER_NODE = 8
 _FIRST_VISITS = 1000
 
 
 class Unreadable(Exception):
-    """The graph or key lacks a requested value. Never leaves this package."""
+    """The graph or key lacks a requested value. Readers of a graph convert it or go on without."""
 
 
 def dimension(value: Any) -> int:
@@ -112,10 +115,22 @@ class Graph:
         self._pay(1)
         return self.kind(number)
 
+    def type_key(self, number: int) -> str:
+        """Return a node's type key, e.g. ``tir.For``; ``""`` for no object."""
+        key = self._node(number).get(self._KEY)
+        return key if type(key) is str and key != "None" else ""
+
     def kind(self, number: int) -> str:
         """Return the last part of a node's type key, e.g. ``For``; ``""`` for no object."""
-        key = self._node(number).get(self._KEY)
-        return key.rpartition(".")[2] if type(key) is str and key != "None" else ""
+        return self.type_key(number).rpartition(".")[2]
+
+    def numbers(self, kind: str) -> list[int]:
+        """Return the nodes of a kind, damaged nodes left out."""
+        return [
+            number
+            for number, node in enumerate(self._nodes)
+            if type(node) is dict and self.kind(number) == kind
+        ]
 
     def field(self, number: int, field: str) -> Any:
         """Return a field as stored; None if the node lacks it."""
@@ -148,9 +163,16 @@ class Graph:
             return [(name(key), value) for key, value in zip(keys, items, strict=False)]
         return list(zip(items[::2], items[1::2], strict=False))
 
-    def _items(self, number: int, kind: str) -> list[int]:
+    def items(self, number: int) -> list[Any]:
+        """Return the items of an array or map as stored."""
         items = self._node(number).get("data", [])
-        if type(items) is not list or self.kind(number) != kind:
+        if type(items) is not list:
+            raise Unreadable("no items")
+        return items
+
+    def _items(self, number: int, kind: str) -> list[int]:
+        items = self.items(number)
+        if self.kind(number) != kind:
             raise Unreadable(f"no {kind}")
         self._pay(len(items))
         return [self._checked(item) for item in items]
@@ -172,6 +194,21 @@ class Graph:
             raise Unreadable("no constant")
         return self._constant(self.field(number, "value"))
 
+    def literal(self, number: int, field: str) -> int:
+        """Return an integer that a field holds itself, e.g. the ``kind`` of a ``For``."""
+        raise NotImplementedError
+
+    def real(self, number: int) -> float:
+        """Return the value of a ``FloatImm``."""
+        raise NotImplementedError
+
+    def plain(self, number: int) -> bool | int | float:
+        """Return the value of a node that is a number itself, as TVM >= 0.22 writes attributes."""
+        value = self._node(number).get(self._FIELDS)
+        if not isinstance(value, bool | int | float):
+            raise Unreadable("no number")
+        return value
+
     def dtype(self, number: int) -> str:
         """Return the data type in a buffer's ``dtype`` field."""
         value = self.field(number, "dtype")
@@ -191,6 +228,20 @@ class NodeList(Graph):
     def _constant(self, value: Any) -> int:
         return _number(value)
 
+    def literal(self, number: int, field: str) -> int:
+        """Return an integer that a field holds itself."""
+        return _number(self.field(number, field))
+
+    def real(self, number: int) -> float:
+        """Return the value of a ``FloatImm``."""
+        text = self.field(number, "value")
+        if type(text) is not str or len(text) > _MAX_REAL:
+            raise Unreadable("no number")
+        try:
+            return float(text)
+        except ValueError:
+            raise Unreadable("no number") from None
+
 
 class FfiGraph(Graph):
     """The encoding of TVM since 0.22."""
@@ -206,6 +257,20 @@ class FfiGraph(Graph):
         if type(value) is not int:
             raise Unreadable("no integer")
         return value
+
+    def literal(self, number: int, field: str) -> int:
+        """Return an integer that a field holds itself."""
+        value = self.field(number, field)
+        if type(value) is not int:
+            raise Unreadable(f"no {field}")
+        return value
+
+    def real(self, number: int) -> float:
+        """Return the value of a ``FloatImm``."""
+        value = self.field(number, "value")
+        if type(value) not in (int, float):
+            raise Unreadable("no number")
+        return float(value)
 
     @cached_property
     def _values_are_nodes(self) -> bool:

@@ -1,0 +1,220 @@
+"""Modules from the graphs of earlier TVMs."""
+
+import copy
+import json
+from contextlib import closing
+from pathlib import Path
+
+import orjson
+import pytest
+import tvm
+import tvm_ffi
+from hypothesis import given
+from hypothesis import strategies as st
+from matmuls import matmul as matmul_of_today
+from old_graphs import matched, matmul, symbolic
+from public_logs import DATA, needs_logs
+
+import tunedb
+from tunedb.errors import FormatError
+from tunedb.formats.base import LogFile
+from tunedb.formats.importer import import_log
+from tunedb.plugins.metaschedule import Database, modules
+from tunedb.plugins.metaschedule.graph_module import MAX_NESTING, module_of
+from tunedb.plugins.metaschedule.workers.replay import Replayer
+from tunedb.storage import approval
+
+GOLDENS = Path(__file__).parents[1] / "programs" / "workload_info" / "goldens"
+
+SYMBOLIC = """
+@I.ir_module
+class Module:
+    @T.prim_func(s_tir=True)
+    def main(a: T.handle, b: T.handle):
+        T.func_attr({"op_pattern": 2, "tirx.noalias": True})
+        n = T.int32()
+        A = T.match_buffer(a, (n,))
+        B = T.match_buffer(b, (n,), "int32")
+        for i in T.parallel(n):
+            with T.sblock("B"):
+                v = T.axis.spatial(n, i)
+                T.reads(A[v])
+                T.writes(B[v])
+                x: T.let[T.float32] = A[v]
+                B[v] = T.bitwise_and(
+                    T.shift_right(
+                        T.Cast("int32", T.if_then_else(v < 3, T.sqrt(x), T.float32(1.5))), 2
+                    ),
+                    15,
+                )
+"""
+
+MATCHED = """
+@I.ir_module
+class Module:
+    @T.prim_func(s_tir=True)
+    def main(A: T.Buffer((8, 8), "float32")):
+        T.func_attr({"tirx.noalias": True})
+        for i in range(8):
+            with T.sblock("V"):
+                v = T.axis.spatial(8, i)
+                T.reads()
+                T.writes(A[v, 0:8])
+                T.sblock_attr({"axis": 1, "shape": [8], "schedule_rule": "None"})
+                s, o = T.int32(), T.int32()
+                V = T.match_buffer(A[v, 0:8], (1, 8), strides=[s, 1], elem_offset=o)
+                T.evaluate(T.call_extern("int32", "fill", V.data, s))
+"""
+
+
+def same(left, right):
+    tvm.ir.assert_structural_equal(left, right)
+    assert modules.structural_hash(left, "structural") == modules.structural_hash(
+        right, "structural"
+    )
+
+
+def noalias(mod):
+    return tvm.IRModule({"main": mod["main"].with_attr("tirx.noalias", True)})
+
+
+@pytest.mark.parametrize("alignment", ["64", "128"])
+def test_a_matmul_with_the_default_alignment_of_its_time(alignment):
+    mod = module_of(matmul(alignment=alignment))
+    same(mod, noalias(matmul_of_today()))
+    assert mod.script() == noalias(matmul_of_today()).script()
+
+
+@pytest.mark.parametrize(("graph", "script"), [(symbolic, SYMBOLIC), (matched, MATCHED)])
+def test_a_graph_made_by_hand_equals_its_tvmscript(graph, script):
+    same(module_of(graph()), modules.from_script(script))
+
+
+@pytest.mark.parametrize("version", ["0.25.0.post1", "0.26.0", "0.27.0"])
+def test_a_matmul_of_a_later_release(version):
+    expected = tvm.ir.load_json((GOLDENS / "matmul-0.27.0.json").read_text())
+    same(module_of(json.loads((GOLDENS / f"matmul-{version}.json").read_bytes())), expected)
+
+
+def changed(change, graph=matmul):
+    value = graph()
+    change(value["nodes"])
+    return value
+
+
+def kind(nodes, key):
+    return next(node for node in nodes if node["type_key"] == key)
+
+
+def number(nodes, key):
+    return nodes.index(kind(nodes, key))
+
+
+def deep(nodes):
+    inner = kind(nodes, "tir.BufferStore")["attrs"]
+    for _ in range(100_000):
+        nodes.append({"type_key": "tir.Add", "attrs": {"a": inner["value"], "b": inner["value"]}})
+        inner["value"] = str(len(nodes) - 1)
+
+
+def shared(nodes):
+    inner = kind(nodes, "tir.BufferStore")["attrs"]
+    for _ in range(60):
+        nodes.append({"type_key": "tir.Add", "attrs": {"a": inner["value"], "b": inner["value"]}})
+        inner["value"] = str(len(nodes) - 1)
+
+
+def set_in(key, **attrs):
+    return lambda nodes: kind(nodes, key)["attrs"].update(attrs)
+
+
+HOSTILE = {
+    "it contains itself": lambda n: kind(n, "tir.Mul")["attrs"].update(a=str(number(n, "tir.Mul"))),
+    f"nesting deeper than {MAX_NESTING}": deep,
+    "more than 200000 nodes": shared,
+    "without measure": lambda n: n[int(kind(n, "tir.Block")["attrs"]["reads"])].update(
+        data=[1] * 1_000_000
+    ),
+    "no node": set_in("tir.For", body="999999"),
+    "no number": set_in("tir.For", kind="x" * 30),
+    "no body": set_in("tir.For", body="0"),
+    "no string": lambda n: kind(n, "tir.Block")["attrs"].update(name_hint=str(number(n, "IntImm"))),
+    "tir.Evil has no form": lambda n: kind(n, "tir.For").update(type_key="tir.Evil"),
+    "a call of call_llvm_intrin": lambda n: kind(n, "tir.Mul").update(
+        type_key="tir.Call",
+        attrs={
+            "op": str(
+                n.append({"type_key": "Op", "repr_str": "tir.call_llvm_intrin"}) or len(n) - 1
+            ),
+            "args": kind(n, "tir.BufferStore")["attrs"]["indices"],
+            "dtype": "float32",
+        },
+    ),
+    "auto-broadcast": set_in("tir.Buffer", buffer_type="2"),
+    "axis_separators": lambda n: kind(n, "tir.Buffer")["attrs"].update(
+        axis_separators=kind(n, "tir.Buffer")["attrs"]["shape"]
+    ),
+    "(tir.For)": lambda n: kind(n, "tir.For")["attrs"].update(loop_var=str(number(n, "IntImm"))),
+}
+
+
+@pytest.mark.parametrize("reason", HOSTILE)
+def test_a_hostile_graph_is_refused_in_one_line(reason):
+    with pytest.raises(FormatError) as caught:
+        module_of(changed(HOSTILE[reason]))
+    assert reason in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("value", [None, [], {}, {"nodes": []}, {"nodes": [3], "root": 0}])
+def test_what_is_no_graph_is_refused(value):
+    with pytest.raises(FormatError, match="graph"):
+        module_of(value)
+
+
+VALUES = st.one_of(
+    st.integers(-1, 200).map(str),
+    st.sampled_from([None, "", "float32", "nan", [], {}, 3, "9" * 50, True]),
+)
+
+
+@given(st.sampled_from([matmul(8), symbolic(), matched()]), st.data())
+def test_a_mutated_graph_makes_a_module_or_a_format_error(graph, data):
+    graph = copy.deepcopy(graph)
+    nodes = graph["nodes"]
+    keys = sorted({node["type_key"] for node in nodes})
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(nodes) - 1))
+        node = nodes[place] if isinstance(nodes[place], dict) else {}
+        names = sorted({"type_key", "data", "attrs", "repr_str", *(node.get("attrs") or {})})
+        name, value = data.draw(st.sampled_from(names)), data.draw(VALUES)
+        if name == "type_key":
+            nodes[place] = {**node, name: data.draw(st.sampled_from(keys))}
+        elif name in ("data", "attrs", "repr_str"):
+            nodes[place] = {**node, name: value}
+        else:
+            nodes[place] = {**node, "attrs": {**node["attrs"], name: value}}
+    try:
+        mod = module_of(graph)
+    except FormatError as error:
+        assert len(str(error).splitlines()) == 1
+    else:
+        assert isinstance(mod, tvm.IRModule)
+        assert tvm_ffi.structural_equal(mod, mod)
+
+
+@needs_logs
+def test_a_public_database_of_tvm_0_13_is_served(tmp_path):
+    log = DATA / "metaschedule" / "mlc-llm_dolly_909f2675" / "database_tuning_record.json"
+    path = tmp_path / "dolly.db"
+    with tunedb.open(path) as store:
+        assert import_log(store, LogFile(log, log.name), source="dolly").total.new == 36
+        approval.approve(path, store.key)
+        replayer = Replayer(store)
+        programs = store.programs.get(range(1, 37))
+        assert len([replayer.module(program) for program in programs]) == 36
+        bodies = [orjson.loads(program.workload.body) for program in programs]
+    with closing(Database(path)) as database:
+        assert all(database.has_workload(module_of(body)) for body in bodies)
+        assert len(list(database.get_all_tuning_records())) == 36
