@@ -7,7 +7,7 @@ class Encoder:
         object_type: type,
         integer: tuple[int, int, int, int],
         real: tuple[int, int],
-        dtype_offset: int,
+        dtype_offset: int | None,
         bool_dtype: int,
         foreign: Callable[[Any], bytes],
     ) -> None: ...

@@ -172,11 +172,12 @@ cdef class Encoder:
     object_type : type
         ``tvm_ffi.Object``; anything else is refused, because only its handle can be read.
     integer : tuple of int
-        Type index of ``ir.IntImm``, offset and size of its ``value``, offset of its ``ty``.
+        Type index of ``ir.IntImm``, offset and size of its ``value``, offset of its ``ty`` or
+        ``dtype``.
     real : tuple of int
         Type index of ``ir.FloatImm`` and offset of its ``value``.
-    dtype_offset : int
-        Offset of ``dtype`` in ``ir.PrimType``.
+    dtype_offset : int or None
+        Offset of ``dtype`` in ``ir.PrimType``; None if ``ir.IntImm`` holds its ``dtype`` itself.
     bool_dtype : int
         The four bytes of the data type ``bool``, little-endian.
     foreign : callable
@@ -186,7 +187,7 @@ cdef class Encoder:
     cdef object object_type, foreign
     cdef int32_t int_kind, float_kind
     cdef int64_t int_offset, float_offset, type_offset, dtype_offset
-    cdef bint int_is_any
+    cdef bint int_is_any, dtype_is_inline
     cdef uint32_t bool_dtype
 
     def __init__(self, object_type, integer, real, dtype_offset, bool_dtype, foreign):
@@ -197,7 +198,8 @@ cdef class Encoder:
             raise ValueError(f"ir.IntImm.value has {int_size} bytes")
         self.int_is_any = int_size == 16
         self.float_kind, self.float_offset = real
-        self.dtype_offset = dtype_offset
+        self.dtype_is_inline = dtype_offset is None
+        self.dtype_offset = dtype_offset or 0
         self.bool_dtype = bool_dtype
 
     def encode(self, root):
@@ -335,7 +337,10 @@ cdef class Encoder:
 
     cdef inline bint _is_bool(self, char* node) noexcept:
         """Tell whether an ``ir.IntImm`` has the data type bool, which TVM writes as true/false."""
-        cdef char* kind = (<char**>(node + self.type_offset))[0]
+        cdef char* kind
+        if self.dtype_is_inline:
+            return (<uint32_t*>(node + self.type_offset))[0] == self.bool_dtype
+        kind = (<char**>(node + self.type_offset))[0]
         return kind != NULL and (<uint32_t*>(kind + self.dtype_offset))[0] == self.bool_dtype
 
     cdef int _put(self, root, Value* value, _Buffer out, _Buffer literals, Place* place) except -1:

@@ -1,25 +1,159 @@
-"""Supported versions of TVM, and errors that cross TVM.
+"""Supported versions of TVM, the differences between them, and errors that cross TVM.
 
 apache-tvm and apache-tvm-ffi are bound by ABI, but apache-tvm's metadata says only ``>=``: a plain
 ``pip install apache-tvm`` takes apache-tvm-ffi 0.1.15, with which ``tvm.ir.save_json`` segfaults.
+
+This module imports TVM only inside of functions: the check of the versions comes first.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from functools import cache
 from importlib import metadata, util
+from typing import TYPE_CHECKING, Any
 
 from ... import errors
 from ...errors import PluginError, TuneDBError
 
-#: Releases of apache-tvm → those of apache-tvm-ffi that work with them (measured: import,
-#: save_json, Workload.as_json and an 8-trial tune_tir for each pair).
-PAIRS: dict[tuple[int, ...], tuple[int, ...]] = {(0, 27): (0, 1, 14)}
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-INSTALL = "pip install 'apache-tvm>=0.27,<0.28' 'apache-tvm-ffi>=0.1.14.post0,<0.1.15'"
+#: Types that have a role for the reader, and fields with another name; a field that a release lacks
+#: is empty. A role without types does not exist in a release.
+Types = dict[str, tuple[tuple[str, ...], dict[str, str]]]
+
+#: Names of the types with two operands, and with one.
+BINARY = (
+    *("Add", "Sub", "Mul", "Div", "Mod", "FloorDiv", "FloorMod", "Min", "Max", "EQ", "NE", "LT"),
+    *("LE", "GT", "GE", "And", "Or", "LShift", "RShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor"),
+)
+NOT = ("Not", "BitwiseNot")
+#: Until 0.26, operations on bits are calls.
+_BITWISE = {"LShift", "RShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"}
 
 
-def _release(version: str) -> tuple[int, ...]:
+def _prefixed(prefix: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{prefix}.{name}" for name in names)
+
+
+_TYPES_027: Types = {
+    "For": (("tirx.For",), {}),
+    "BufferStore": (("tirx.BufferStore",), {}),
+    "SBlockRealize": (("s_tir.SBlockRealize",), {}),
+    "SBlock": (("s_tir.SBlock",), {}),
+    "SeqStmt": (("tirx.SeqStmt",), {}),
+    "IfThenElse": (("tirx.IfThenElse",), {}),
+    "Evaluate": (("tirx.Evaluate",), {}),
+    "AttrStmt": (("tirx.AttrStmt",), {}),
+    "AllocBuffer": (("tirx.AllocBuffer",), {}),
+    "DeclBuffer": (("tirx.DeclBuffer",), {}),
+    "Bind": (("tirx.Bind",), {}),
+    "While": (("tirx.While",), {}),
+    "AssertStmt": (("tirx.AssertStmt",), {}),
+    "End": (("tirx.Break", "tirx.Continue"), {}),
+    "IntImm": (("ir.IntImm",), {}),
+    "FloatImm": (("ir.FloatImm",), {}),
+    "StringImm": (("ir.StringImm",), {}),
+    "Var": (("ir.Var",), {"type_annotation": ""}),
+    "Load": (("ir.TensorLoad",), {}),
+    "Call": (("ir.Call",), {}),
+    "Binary": (_prefixed("prim", BINARY), {}),
+    "Not": (_prefixed("prim", NOT), {}),
+    "Select": (("prim.Select",), {}),
+    "Cast": (("prim.Cast",), {}),
+    "Ramp": (("prim.Ramp",), {}),
+    "Broadcast": (("prim.Broadcast",), {}),
+    "Shuffle": (("prim.Shuffle",), {}),
+    "Let": (("prim.Let",), {}),
+    "IterVar": (("tirx.IterVar",), {}),
+    "Range": (("ir.Range",), {}),
+    "MatchBufferRegion": (("s_tir.MatchBufferRegion",), {}),
+    "Region": (("ir.TensorRegion",), {}),
+    "PrimType": (("ir.PrimType",), {}),
+    "BufferType": (("tirx.BufferType",), {}),
+    "PrimFunc": (("tirx.PrimFunc",), {"buffer_map": ""}),
+    "IRModule": (("ir.IRModule",), {}),
+    "GlobalVar": (("ir.GlobalVar",), {}),
+    "Buffer": ((), {}),
+    "PointerType": ((), {}),
+}
+#: 0.27 gave expressions of primitive type, blocks and tensors homes of their own.
+_TYPES_026: Types = {
+    **_TYPES_027,
+    **{
+        name: ((f"tirx.{name}",), {})
+        for name in ("SBlockRealize", "SBlock", "StringImm", "Select", "Cast", "Ramp", "Broadcast")
+    },
+    **{name: ((f"tirx.{name}",), {}) for name in ("Shuffle", "Let", "MatchBufferRegion")},
+    "Load": (("tirx.BufferLoad",), {"source": "buffer"}),
+    "Region": (("tirx.BufferRegion",), {"source": "buffer"}),
+    "Binary": (_prefixed("tirx", tuple(name for name in BINARY if name not in _BITWISE)), {}),
+    "Not": (("tirx.Not",), {}),
+}
+#: 0.26 made buffers variables whose type says what a buffer is, and gave variables one class.
+_TYPES_025: Types = {
+    **_TYPES_026,
+    "Var": (("tirx.Var", "tirx.SizeVar"), {}),
+    "Call": (("tirx.Call",), {}),
+    "BufferType": ((), {}),
+    "PrimFunc": (("tirx.PrimFunc",), {}),
+    "Buffer": (("tirx.Buffer",), {}),
+    "PointerType": (("ir.PointerType",), {}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A minor release of TVM.
+
+    Parameters
+    ----------
+    ffi : tuple of tuple of int
+        Releases of apache-tvm-ffi that work with it (measured: import, save_json,
+        Workload.as_json and an 8-trial tune_tir for each pair).
+    requirements : str
+        The pair for pip.
+    types : Types
+        The types of its IR.
+    integers_are_nodes : bool
+        Whether constants of a graph refer to nodes that hold their values.
+    """
+
+    ffi: tuple[tuple[int, ...], ...]
+    requirements: str
+    types: Types
+    integers_are_nodes: bool = False
+
+
+#: Supported releases, by the first two numbers of their version; the newest is last.
+RELEASES: dict[tuple[int, ...], Release] = {
+    (0, 25): Release(
+        ((0, 1, 12),),
+        "'apache-tvm>=0.25,<0.26' 'apache-tvm-ffi>=0.1.12,<0.1.13'",
+        _TYPES_025,
+    ),
+    (0, 26): Release(
+        ((0, 1, 13), (0, 1, 14)),
+        "'apache-tvm>=0.26,<0.27' 'apache-tvm-ffi>=0.1.14.post0,<0.1.15'",
+        _TYPES_026,
+    ),
+    (0, 27): Release(
+        ((0, 1, 14),),
+        "'apache-tvm>=0.27,<0.28' 'apache-tvm-ffi>=0.1.14.post0,<0.1.15'",
+        _TYPES_027,
+        integers_are_nodes=True,
+    ),
+}
+NEWEST = max(RELEASES)
+
+
+#: A version of development or with a local part.
+_DEVELOPMENT = re.compile(r"dev|\+")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
     """Return the leading numbers of a version."""
     match = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(int(part) for part in match.group().split(".")) if match else ()
@@ -48,20 +182,109 @@ def check_versions() -> None:
 def check_pair(tvm: str, ffi: str | None) -> None:
     """Raise PluginError unless these versions of apache-tvm and apache-tvm-ffi fit.
 
+    A development version of an unknown release was built from source, together with its tvm-ffi:
+    the self-tests of reader, encoder and lowering decide what works with it.
+
     Parameters
     ----------
     tvm, ffi : str
         Versions, e.g. ``0.27.0.post1`` and ``0.1.14.post1``; None if not installed.
     """
-    wanted = PAIRS.get(_release(tvm)[:2])
-    if wanted is None:
-        known = ", ".join(".".join(map(str, pair)) for pair in PAIRS)
-        raise PluginError(f"apache-tvm {tvm} is not supported (known: {known}); run: {INSTALL}")
-    if ffi is None or _release(ffi)[:3] != wanted:
+    known_release = RELEASES.get(_numbers(tvm)[:2])
+    if known_release is None:
+        if _DEVELOPMENT.search(tvm) and _numbers(tvm)[:2] > NEWEST:
+            return
+        known = ", ".join(".".join(map(str, numbers)) for numbers in RELEASES)
+        raise PluginError(
+            f"apache-tvm {tvm} is not supported (known: {known}); run: "
+            f"pip install {RELEASES[NEWEST].requirements}"
+        )
+    if ffi is None or _numbers(ffi)[:3] not in known_release.ffi:
         raise PluginError(
             f"apache-tvm {tvm} does not work with apache-tvm-ffi {ffi} (it crashes or does not "
-            f"load); run: {INSTALL}"
+            f"load); run: pip install {known_release.requirements}"
         )
+
+
+@cache
+def release() -> Release:
+    """Return the installed release of TVM, for an unknown one the newest that is known."""
+    import tvm
+
+    return RELEASES.get(_numbers(str(tvm.__version__))[:2], RELEASES[NEWEST])
+
+
+def types() -> Types:
+    """Return the types of the installed TVM's IR."""
+    return release().types
+
+
+def key_of(role: str) -> str:
+    """Return the key of the one type that has a role, e.g. ``tirx.SBlock`` of ``SBlock``."""
+    (key,) = types()[role][0]
+    return key
+
+
+@cache
+def sblock_types() -> tuple[Any, Any]:
+    """Return TVM's classes ``SBlock`` and ``SBlockRealize``."""
+    from tvm import s_tir, tirx
+
+    home: Any = s_tir if hasattr(s_tir, "SBlock") else tirx  # since 0.27 in s_tir
+    return home.SBlock, home.SBlockRealize
+
+
+def stmt_simplify() -> Any:
+    """Return TVM's pass ``StmtSimplify`` over scheduled programs."""
+    from tvm import s_tir, tirx
+
+    if hasattr(s_tir.transform, "StmtSimplify"):  # since 0.27 with its own for blocks
+        return s_tir.transform.StmtSimplify()
+    return tirx.transform.StmtSimplify()
+
+
+def dtype_of(expression: Any) -> str:
+    """Return the data type of an expression of primitive type."""
+    return str(expression.ty.dtype if hasattr(expression, "ty") else expression.dtype)
+
+
+def prim_func(buffers: list[Any], body: Any) -> Any:
+    """Return a function whose parameters are buffers."""
+    from tvm import tirx
+
+    if types()["Buffer"][0]:  # until 0.25 a parameter is a handle
+        handles = [tirx.Var(buffer.name, "handle") for buffer in buffers]
+        return tirx.PrimFunc(handles, body, buffer_map=dict(zip(handles, buffers, strict=True)))
+    return tirx.PrimFunc(buffers, body)
+
+
+def map_loops(mod: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a module whose loops are what `change` returns of them, from the inside outwards."""
+    import tvm_ffi
+    from tvm import tirx
+
+    if hasattr(tvm_ffi, "structural_map"):
+        return tvm_ffi.structural_map(mod, (tirx.For, change))
+    from tvm.tirx.stmt_functor import ir_transform
+
+    mod = type(mod)(mod.functions, attrs=mod.attrs)
+    for name, function in mod.functions.items():
+        mod[name] = function.with_body(ir_transform(function.body, None, change, ["tirx.For"]))
+    return mod
+
+
+def walk(node: Any, type_: Any, visit: Callable[[Any], Any]) -> None:
+    """Call `visit` for each object of a type in a function, statement or expression."""
+    import tvm_ffi
+
+    if hasattr(tvm_ffi, "structural_walk"):
+        tvm_ffi.structural_walk(node, (type_, visit))
+        return
+    from tvm.tirx import PrimFunc
+    from tvm.tirx.stmt_functor import post_order_visit
+
+    body = node.body if isinstance(node, PrimFunc) else node
+    post_order_visit(body, lambda one: visit(one) if isinstance(one, type_) else None)
 
 
 def register_errors() -> None:

@@ -30,6 +30,7 @@ from ...errors import FormatError, PluginError
 from ...programs.metaschedule.instructions import CURRENT, Type
 from ...programs.metaschedule.trace import NO_OUTPUT, dump_value, join_trace, split_trace
 from ...records import Trace
+from .compat import dtype_of
 from .intrinsics import load_intrinsics, needs_intrinsics
 
 # ---- Instructions of TVM made from the parts of a stored trace -----------------------------------
@@ -413,7 +414,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, tvm_ffi.Map):
         return {_key(key): plain(item) for key, item in value.items()}
     if isinstance(value, IntImm):
-        return bool(value.value) if str(value.ty) == "bool" else int(value.value)
+        return bool(value.value) if dtype_of(value) == "bool" else int(value.value)
     if isinstance(value, FloatImm):
         return float(value.value)
     if isinstance(value, IndexMap):
@@ -452,13 +453,12 @@ def _make_encoder() -> Any:
     """Return an encoder for the layout that TVM's reflection tables describe."""
     int_index, integer = _offsets(IntImm)
     float_index, real = _offsets(FloatImm)
-    _, kind = _offsets(tvm.ir.PrimType)
     boolean = tvm_ffi.dtype("bool")
     return Encoder(
         tvm_ffi.Object,
-        (int_index, *integer["value"], integer["ty"][0]),
+        (int_index, *integer["value"], integer["ty" if "ty" in integer else "dtype"][0]),
         (float_index, real["value"][0]),
-        kind["dtype"][0],
+        _offsets(tvm.ir.PrimType)[1]["dtype"][0] if "ty" in integer else None,
         boolean.type_code | boolean.bits << 8 | boolean.lanes << 16,
         _dumps_in_python,
     )

@@ -10,11 +10,19 @@ import pytest
 from raising import raises_line
 
 from tunedb.errors import PluginError
+from tunedb.plugins.metaschedule import compat
 from tunedb.plugins.metaschedule.compat import check_pair, check_versions
 
 
-@pytest.mark.parametrize("tvm", ["0.27.0", "0.27.0.post1", "0.27.1"])
-@pytest.mark.parametrize("ffi", ["0.1.14.post0", "0.1.14.post1"])
+@pytest.mark.parametrize(
+    ("tvm", "ffi"),
+    [
+        *((tvm, "0.1.14.post0") for tvm in ("0.26.0", "0.27.0", "0.27.0.post1", "0.27.1")),
+        *(("0.27.0.post1", "0.1.14.post1"), ("0.26.0", "0.1.13.post3")),
+        *(("0.25.0", "0.1.12"), ("0.25.0.post1", "0.1.12")),
+        *(("0.28.dev0", "0.1.16"), ("0.29.0+g1234", None)),  # built from source
+    ],
+)
 def test_good_pairs(tvm, ffi):
     check_pair(tvm, ffi)
 
@@ -25,7 +33,11 @@ def test_good_pairs(tvm, ffi):
         ("0.27.0.post1", "0.1.15.post2"),
         ("0.27.0", "0.1.13.post3"),
         ("0.27.0", None),
-        ("0.26.0", "0.1.14.post0"),
+        ("0.26.0", "0.1.12"),
+        ("0.26.0", "0.1.15.post2"),
+        ("0.25.0.post1", "0.1.14.post1"),
+        ("0.24.0", "0.1.12"),
+        ("0.24.dev0", "0.1.12"),
         ("0.28.0", "0.1.14.post0"),
         ("1.0", "0.1.14.post0"),
         ("nonsense", "0.1.14.post0"),
@@ -35,6 +47,8 @@ def test_bad_pairs_name_the_command(tvm, ffi):
     with raises_line(PluginError, match="run: pip install 'apache-tvm") as caught:
         check_pair(tvm, ffi)
     assert tvm in str(caught.value)
+    wanted = compat.RELEASES.get(compat._numbers(tvm)[:2], compat.RELEASES[compat.NEWEST])
+    assert str(caught.value).endswith(wanted.requirements)
 
 
 def test_this_environment():

@@ -189,7 +189,7 @@ def test_self_test_refuses_another_layout(fresh_encoder: None) -> None:
     real, real_fields = trace_codec._offsets(FloatImm)
     wrong = trace_codec.Encoder(
         tvm_ffi.Object,
-        (index, 24, 8, fields["ty"][0]),  # where the span is
+        (index, 24, 8, fields["ty" if "ty" in fields else "dtype"][0]),  # where the span is
         (real, real_fields["value"][0]),
         32,
         0,

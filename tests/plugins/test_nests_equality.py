@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from nests import nests
 from te_programs import candidate, per_store
 from tvm import tirx
-from tvm.s_tir import SBlock, SBlockRealize
 from tvm.s_tir import meta_schedule as ms
 
 from tunedb.errors import TuneDBError
 from tunedb.features._nest import BufferKind, ForKind, Op, StmtKind, Tag, VarKind
 from tunedb.features.ansor import NAMES, per_store_tvm
+from tunedb.plugins.metaschedule.compat import dtype_of, sblock_types
 from tunedb.plugins.metaschedule.features import ir
 from tunedb.plugins.metaschedule.features.lowering import lower
 
@@ -49,7 +49,7 @@ _DTYPES |= {(0, 64): "int64"}
 
 
 def _cast(value, dtype):
-    return value if str(value.ty.dtype) == dtype else tirx.Cast(dtype, value)
+    return value if dtype_of(value) == dtype else tirx.Cast(dtype, value)
 
 
 class Writer:
@@ -84,11 +84,11 @@ class Writer:
             return tirx.Not(_cast(self.expr(node["a"]), "bool"))
         if op == Op.OP_SELECT:
             test, left, right = (self.expr(node[side]) for side in "abc")
-            return tirx.Select(_cast(test, "bool"), left, _cast(right, str(left.ty.dtype)))
+            return tirx.Select(_cast(test, "bool"), left, _cast(right, dtype_of(left)))
         left, right = self.expr(node["a"]), self.expr(node["b"])
         if op == Op.OP_AND:
             return tirx.And(_cast(left, "bool"), _cast(right, "bool"))
-        dtype = "int32" if op in _BITS else str(left.ty.dtype)
+        dtype = "int32" if op in _BITS else dtype_of(left)
         return _OPS[op](_cast(left, dtype), _cast(right, dtype))
 
     # ---- statements
@@ -125,8 +125,8 @@ class Writer:
             for i, one in enumerate(self.dump["buffers"])
             if one["kind"] == BufferKind.BUFFER_ALLOCATED and one["alloc_block"] == number
         ]
-        made = SBlock([], [], [], "block", body, None, allocated)
-        return SBlockRealize([], True, made)
+        sblock, realize = sblock_types()
+        return realize([], True, sblock([], [], [], "block", body, None, allocated))
 
     def scope(self, loop, block, function):
         """Return the statements right under a loop and a block, in source order."""
@@ -167,7 +167,8 @@ class Writer:
             if one["kind"] == BufferKind.BUFFER_PARAMETER and one["function"] == number
         ]
         body = self.scope(-1, -1, self.dump["functions"][number])
-        body = SBlockRealize([], True, SBlock([], [], [], "root", body))
+        sblock, realize = sblock_types()
+        body = realize([], True, sblock([], [], [], "root", body))
         free = [
             var
             for var, one in zip(self.vars, self.dump["vars"], strict=True)

@@ -73,7 +73,7 @@ cdef int32_t new_var(Walk* walk, Nest nest, Object* object, uint8_t kind, int32_
         return NO
     text_of(<Any*>(<char*>object + tables.offset[VAR][0]), &data, &size)
     text = nest.add_text(data, size)
-    type_of(tables, child(object, tables.type_offset), &type)
+    expr_type(tables, object, &type)
     number = nest.add_var(kind, type.code, type.bits, owner, node, text, size, <uintptr_t>object)
     insert(walk, <uintptr_t>object, number)
     return number
@@ -86,6 +86,8 @@ cdef int32_t new_buffer(Walk* walk, Nest nest, Object* object, uint8_t kind) noe
     cdef int32_t size, text, number, first, i, node
     cdef Sequence* shape
     cdef Object* type
+    cdef Any* scope
+    cdef bint is_class
     cdef Node dtype
     if object == NULL:
         walk.status = BAD_NODE
@@ -100,22 +102,34 @@ cdef int32_t new_buffer(Walk* walk, Nest nest, Object* object, uint8_t kind) noe
     if kind == BUFFER_ALLOCATED or kind == BUFFER_MATCHED:
         nest.buffers[number].alloc_loop = nest.loop
         nest.buffers[number].alloc_block = nest.block
-    text_of(<Any*>(<char*>object + tables.offset[VAR][0]), &data, &size)
+    is_class = role_of(tables, object) == BUFFER  # until TVM 0.25; later the type of a variable
+    text_of(<Any*>(<char*>object + tables.offset[BUFFER if is_class else VAR][0]), &data, &size)
     text = nest.add_text(data, size)
     nest.buffers[number].name = text
     nest.buffers[number].name_size = size
-    type = child(object, tables.type_offset)
-    if role_of(tables, type) != BUFFER_TYPE:
-        return number
-    type_of(tables, child(type, tables.offset[BUFFER_TYPE][0]), &dtype)
+    if is_class:
+        dtype_at(<uint8_t*>object + tables.offset[BUFFER][1], &dtype)
+        shape = <Sequence*>child(object, tables.offset[BUFFER][2])
+        type = child(child(object, tables.offset[BUFFER][3]), tables.offset[VAR][1])
+        if role_of(tables, type) != POINTER_TYPE:
+            return number
+        scope = <Any*>(<char*>type + tables.offset[POINTER_TYPE][0])
+    else:
+        type = child(object, tables.type_offset)
+        if role_of(tables, type) != BUFFER_TYPE:
+            return number
+        type_of(tables, child(type, tables.offset[BUFFER_TYPE][0]), &dtype)
+        shape = <Sequence*>child(type, tables.offset[BUFFER_TYPE][2])
+        scope = <Any*>(<char*>type + tables.offset[BUFFER_TYPE][1])
     nest.buffers[number].code = dtype.code
     nest.buffers[number].bits = dtype.bits
     nest.buffers[number].lanes = dtype.lanes
-    text_of(<Any*>(<char*>type + tables.offset[BUFFER_TYPE][1]), &data, &size)
+    text_of(scope, &data, &size)
+    if is_class and size == 0:
+        data, size = b"global", 6
     text = nest.add_text(data, size)
     nest.buffers[number].scope = text
     nest.buffers[number].scope_size = size
-    shape = <Sequence*>child(type, tables.offset[BUFFER_TYPE][2])
     first = read_sequence(walk, nest, shape)
     nest.buffers[number].first_dim = first
     nest.buffers[number].ndim = 0 if shape == NULL else <int32_t>shape.size
@@ -183,7 +197,7 @@ cdef int32_t read_node(Walk* walk, Nest nest, Object* object) noexcept nogil:
         return read_var(walk, nest, object)
     if role < INT_IMM or role > LET:
         return read_unknown(walk, nest, object)
-    type_of(tables, child(object, tables.type_offset), &type)
+    expr_type(tables, object, &type)
     if role == BINARY:
         a = read_expr(walk, nest, child(object, at[0]))
         b = read_expr(walk, nest, child(object, at[1]))
@@ -293,7 +307,7 @@ cdef int32_t read_unknown(Walk* walk, Nest nest, Object* object) noexcept nogil:
     if 0 <= object.kind < tables.n_types:
         described = &tables.types[object.kind]
         if described.is_expr:
-            type_of(tables, child(object, tables.type_offset), &type)
+            expr_type(tables, object, &type)
         for i in range(described.n_children):
             one = child(object, described.child[i])
             if one == NULL:

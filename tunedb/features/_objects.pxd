@@ -97,6 +97,8 @@ cdef enum:  # roles of types for the reader, in the order of ROLES
     FUNCTION
     MODULE
     GLOBAL_VAR
+    BUFFER
+    POINTER_TYPE
     N_ROLES
 
 cdef enum:  # outcomes of a walk
@@ -125,7 +127,8 @@ cdef struct Tables:
     Type* types
     int32_t n_types
     int32_t offset[N_ROLES][MAX_FIELDS]
-    int32_t type_offset  # of `ty` in ir.Expr
+    int32_t type_offset  # of `ty` in ir.Expr, or of the data type itself
+    bint dtype_is_inline  # whether an expression holds its data type, as until TVM 0.25
     int32_t int_is_any
     Operator* operators
     int32_t n_operators
@@ -194,14 +197,25 @@ cdef inline bint int_value(Tables* tables, Object* object, int64_t* value) noexc
     return held.kind == INT or held.kind == BOOL
 
 
+cdef inline void dtype_at(uint8_t* dtype, Node* into) noexcept nogil:
+    """Write code, bits and lanes of a data type."""
+    into.code = dtype[0]
+    into.bits = dtype[1]
+    into.lanes = (<uint16_t*>(dtype + 2))[0]
+
+
+cdef inline void expr_type(Tables* tables, Object* object, Node* into) noexcept nogil:
+    """Write code, bits and lanes of an expression's type."""
+    if tables.dtype_is_inline:
+        dtype_at(<uint8_t*>object + tables.type_offset, into)
+    else:
+        type_of(tables, child(object, tables.type_offset), into)
+
+
 cdef inline void type_of(Tables* tables, Object* type, Node* into) noexcept nogil:
     """Write code, bits and lanes of a type; other than primitive types are handles."""
-    cdef uint8_t* dtype
     if role_of(tables, type) == PRIM_TYPE:
-        dtype = <uint8_t*>type + tables.offset[PRIM_TYPE][0]
-        into.code = dtype[0]
-        into.bits = dtype[1]
-        into.lanes = (<uint16_t*>(dtype + 2))[0]
+        dtype_at(<uint8_t*>type + tables.offset[PRIM_TYPE][0], into)
     else:
         into.code = 3
         into.bits = 64
@@ -242,6 +256,34 @@ cdef inline int64_t map_int(Tables* tables, Map* map, const char* key, int32_t s
             value = missing
         tables.dec_ref(<void*>found.bits)
     return value
+
+
+cdef inline Object* map_object(Tables* tables, Map* map, Object* key) noexcept nogil:
+    """Return the object of a map under an object, or NULL; the map keeps it alive."""
+    cdef Any* pairs
+    cdef Any arguments[2]
+    cdef Any found
+    cdef uint64_t i
+    if map == NULL or map.size == 0:
+        return NULL
+    if map.slots >> 63:
+        pairs = <Any*>map.data
+        for i in range(map.size):
+            if entry(&pairs[2 * i]) == key:
+                return entry(&pairs[2 * i + 1])
+        return NULL
+    memset(&found, 0, sizeof(Any))
+    arguments[0].kind = map.header.kind
+    arguments[0].length = 0
+    arguments[0].bits = <int64_t><uintptr_t>map
+    arguments[1].kind = key.kind
+    arguments[1].length = 0
+    arguments[1].bits = <int64_t><uintptr_t>key
+    if tables.function_call(tables.map_get, &arguments[0], 2, &found) != 0:
+        return NULL
+    if entry(&found) != NULL:
+        tables.dec_ref(<void*>found.bits)
+    return entry(&found)
 
 
 cdef inline int32_t count_of(Object* sequence) noexcept nogil:

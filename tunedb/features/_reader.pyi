@@ -13,6 +13,7 @@ class Reader:
         ops: dict[int, int],
         described: dict[int, tuple[bool, bool, list[tuple[int, bool]]]],
         type_offset: int,
+        dtype_is_inline: bool,
         int_size: int,
         operators: dict[int, tuple[int, bool]],
         function_call: int,

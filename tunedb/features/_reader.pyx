@@ -19,7 +19,7 @@ from tunedb.features._objects cimport *
 from ..errors import FormatError, LimitError
 
 #: Roles with the fields to read, in the order of the offsets below. One role may cover many types
-#: (``Binary``), whose fields must then have equal offsets.
+#: (``Binary``), whose fields must then have equal offsets. A field that a release lacks has offset 0.
 ROLES = {
     "For": ("loop_var", "min", "extent", "kind", "body", "thread_binding", "annotations"),
     "BufferStore": ("buffer", "value", "indices"),
@@ -38,7 +38,7 @@ ROLES = {
     "IntImm": ("value",),
     "FloatImm": ("value",),
     "StringImm": (),
-    "Var": ("name",),
+    "Var": ("name", "type_annotation"),
     "Load": ("source", "indices"),
     "Call": ("op", "args"),
     "Binary": ("a", "b"),
@@ -55,9 +55,11 @@ ROLES = {
     "Region": ("source", "region"),
     "PrimType": ("dtype",),
     "BufferType": ("dtype", "storage_scope", "shape"),
-    "PrimFunc": ("params", "body"),
+    "PrimFunc": ("params", "body", "buffer_map"),
     "IRModule": ("functions",),
     "GlobalVar": ("name_hint",),
+    "Buffer": ("name", "dtype", "shape", "data"),
+    "PointerType": ("storage_scope",),
 }
 
 
@@ -342,6 +344,7 @@ cdef void read_function(Walk* walk, Nest nest, Object* object, Any* name) noexce
     cdef Tables* tables = walk.tables
     cdef Sequence* parameters = <Sequence*>child(object, tables.offset[FUNCTION][0])
     cdef Object* one
+    cdef Object* buffer
     cdef const char* data = b""
     cdef int32_t size = 0, text, i
     if name != NULL:
@@ -355,8 +358,13 @@ cdef void read_function(Walk* walk, Nest nest, Object* object, Any* name) noexce
         if role_of(tables, one) != VAR:
             walk.status = BAD_NODE
             return
-        if role_of(tables, child(one, tables.type_offset)) == BUFFER_TYPE:
-            new_buffer(walk, nest, one, BUFFER_PARAMETER)
+        buffer = NULL
+        if tables.offset[FUNCTION][2]:
+            buffer = map_object(tables, <Map*>child(object, tables.offset[FUNCTION][2]), one)
+        elif role_of(tables, child(one, tables.type_offset)) == BUFFER_TYPE:
+            buffer = one
+        if buffer != NULL:
+            new_buffer(walk, nest, buffer, BUFFER_PARAMETER)
         else:
             new_var(walk, nest, one, VAR_FREE, NO, NO)
     read_stmt(walk, nest, child(object, tables.offset[FUNCTION][1]))
@@ -409,7 +417,9 @@ cdef class Reader:
         with objects: their offset, and whether they are an array. The reader walks types without a
         role through these.
     type_offset : int
-        Offset of ``ty`` in ``ir.Expr``.
+        Offset of ``ty`` in ``ir.Expr``, or of ``dtype`` in ``ir.PrimExpr``.
+    dtype_is_inline : bool
+        Whether an expression holds its data type itself, as until TVM 0.25.
     int_size : int
         Bytes of ``ir.IntImm.value``: 8, or 16 if it is a TVMFFIAny.
     operators : dict of int to (int, bool)
@@ -425,8 +435,8 @@ cdef class Reader:
     def __cinit__(self):
         memset(&self.tables, 0, sizeof(Tables))
 
-    def __init__(self, object_type, types, ops, described, int type_offset, int int_size,
-                 operators, uintptr_t function_call, uintptr_t dec_ref, uintptr_t map_get,
+    def __init__(self, object_type, types, ops, described, int type_offset,
+                 bint dtype_is_inline, int int_size, operators, uintptr_t function_call, uintptr_t dec_ref, uintptr_t map_get,
                  list_functions):
         if self.tables.types != NULL:
             raise TypeError("a reader is made once")
@@ -435,6 +445,7 @@ cdef class Reader:
         self.object_type = object_type
         self.list_functions = list_functions
         self.tables.type_offset = type_offset
+        self.tables.dtype_is_inline = dtype_is_inline
         self.tables.int_is_any = int_size == 16
         self.tables.function_call = <FunctionCall>function_call
         self.tables.dec_ref = <DecRef>dec_ref
@@ -473,7 +484,7 @@ cdef class Reader:
                 first = found
                 self.tables.types[index].role = role
                 self.tables.types[index].op = ops.get(index, OP_UNKNOWN)
-            for i, offset in enumerate(first):
+            for i, offset in enumerate(first or ()):
                 self.tables.offset[role][i] = offset
 
     def _learn(self, operators):

@@ -11,7 +11,6 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm.runtime.script_printer import PrinterConfig, _script
-from tvm.s_tir import SBlock
 from tvm_ffi.access_path import AccessKind
 
 from ....programs.workload_info import signature_of
@@ -20,6 +19,7 @@ from ....records import MODULES, Status, Target, Trust
 from ....results import Record, WorkloadSummary
 from ....storage.store import Store
 from .. import modules
+from ..compat import sblock_types
 from ..database.handle import Handle
 from ..database.workloads import WorkloadTable
 from ..modules import modules_equal
@@ -208,7 +208,7 @@ class _Side:
         """Return the name of the block around the place, and the number of steps to it."""
         block = None
         for number, value in enumerate(self._walk()):
-            if isinstance(value, SBlock) and value.name_hint != "root":
+            if isinstance(value, sblock_types()[0]) and value.name_hint != "root":
                 block = str(value.name_hint), number
         return block
 

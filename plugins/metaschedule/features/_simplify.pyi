@@ -12,6 +12,7 @@ def prepare(
     functions: Sequence[Any],
     fields: Sequence[int],
     integer: int,
+    value_is_any: bool,
     constants: Any,
 ) -> None: ...
 def addresses() -> tuple[int, int, int, int, int]: ...

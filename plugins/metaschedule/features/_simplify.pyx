@@ -75,6 +75,7 @@ cdef struct Layout:
     int64_t block_annotations, span
     int64_t value, type, dtype
     int32_t integer  # type index of ir.IntImm
+    bint value_is_any  # whether IntImm.value is a TVMFFIAny, as since TVM 0.27
     Value* constants
 
 cdef enum:  # places among the constants
@@ -87,7 +88,7 @@ cdef Layout at
 cdef object _kept = None  # keeps alive what `at` points to
 
 
-def prepare(symbols, functions, fields, integer, constants):
+def prepare(symbols, functions, fields, integer, value_is_any, constants):
     """Tell where things are; once, before any callback is used.
 
     Parameters
@@ -97,7 +98,7 @@ def prepare(symbols, functions, fields, integer, constants):
         ``TVMFFIErrorSetRaisedFromCStr``.
     functions : tuple of tvm_ffi.Function
         ``ffi.StructuralMutatorMutate``, ``…DefaultMutate``, ``…VarRemapSet``, ``ffi.MapSize``,
-        ``ffi.MapCount`` and the constructor of ``s_tir.SBlock``.
+        ``ffi.MapCount`` and the constructor of ``SBlock``.
     fields : tuple of int
         Offsets of ``For.loop_var``, ``min``, ``extent``, ``kind``, ``body``, ``annotations``;
         ``SBlock.iter_vars``, ``name_hint``, ``body``, ``init``, ``alloc_buffers``,
@@ -105,6 +106,8 @@ def prepare(symbols, functions, fields, integer, constants):
         ``PrimType.dtype``.
     integer : int
         Type index of ``ir.IntImm``.
+    value_is_any : bool
+        Whether ``IntImm.value`` is a TVMFFIAny, and not an integer of 64 bits.
     constants : tvm_ffi.Array
         ``Evaluate(0)``, the key ``"auto_copy"``, an empty array, and zeros of types int8, int16,
         int32, int64, uint8, uint16, uint32, uint64.
@@ -126,6 +129,7 @@ def prepare(symbols, functions, fields, integer, constants):
     at.match_buffers, at.block_annotations, at.span = fields[11:14]
     at.value, at.type, at.dtype = fields[14:]
     at.integer = integer
+    at.value_is_any = value_is_any
     at.constants = (<Sequence*><void*><uintptr_t>constants.__chandle__()).items
     _kept = (functions, constants)
 
@@ -174,6 +178,9 @@ cdef inline bint integer_at(char* node, int64_t offset, int64_t* out) noexcept n
     cdef Value* value
     if child == NULL or (<Header*>child).kind != at.integer:
         return False
+    if not at.value_is_any:
+        out[0] = (<int64_t*>(child + at.value))[0]
+        return True
     value = <Value*>(child + at.value)
     if value.kind != INT and value.kind != BOOL:
         return False

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import IRModule
 from tvm.ir.transform import Sequential
-from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
+from tvm.s_tir import Schedule, ScheduleError
 
 from ....features import itervar
+from ..compat import map_loops, sblock_types, stmt_simplify, walk
 from .ir import read
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _BLOCK_PASSES = (
     s_tir.transform.ConvertBlocksToOpaque,
     s_tir.transform.CompactBufferAllocation,
     s_tir.transform.LowerMatchBuffer,
-    s_tir.transform.StmtSimplify,  # FlattenBuffer divides by zero in some indices as compacted
+    stmt_simplify,  # FlattenBuffer divides by zero in some indices as compacted
 )
 _BUFFER_PASSES = (
     s_tir.transform.LowerOpaqueBlock,
@@ -62,9 +62,9 @@ def flatten(mod: Any) -> IRModule:
         TVM cannot lower the program.
     """
     lowered = Sequential([make() for make in _BLOCK_PASSES])(_decompose(mod))
-    lowered = tvm_ffi.structural_map(lowered, (tirx.For, _hide))
+    lowered = map_loops(lowered, _hide)
     lowered = Sequential([make() for make in _BUFFER_PASSES])(lowered)
-    return tvm_ffi.structural_map(lowered, (tirx.For, _reveal))
+    return map_loops(lowered, _reveal)
 
 
 def read_flat(mod_or_sch: Any) -> Nest:
@@ -177,11 +177,11 @@ def _reduction_variables(function: Any) -> dict[Any, list[Any]]:
         variables: list[Any] = []
         for iterator, value in zip(block.iter_vars, realize.iter_values, strict=True):
             if iterator.iter_type == tirx.IterVar.CommReduce:
-                tvm_ffi.structural_walk(value, (tirx.Var, variables.append))
+                walk(value, tirx.Var, variables.append)
         if variables:
             found[block.iter_vars[0].var] = variables
 
-    tvm_ffi.structural_walk(function, (SBlockRealize, visit))
+    walk(function, sblock_types()[1], visit)
     return found
 
 

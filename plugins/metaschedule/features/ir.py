@@ -1,8 +1,8 @@
 """TVM's IR in the flat form that the extractors read (docs/features.md).
 
 The compiled reader (``tunedb/features/_reader.pyx``) walks TVM's objects through tvm-ffi's C ABI.
-This module gives it the facts of the installed TVM: the roles of types (`NODE_NAMES`, an alias
-table per version, because TVM renames types and fields between minor releases) and the offsets of
+This module gives it the facts of the installed TVM: the roles of types (``compat.types``, a
+table per release, because TVM renames types and fields between minor releases) and the offsets of
 their fields (TVM's reflection tables). The reader tests itself before its first use.
 """
 
@@ -24,81 +24,29 @@ from ....features._nest import Call as Known
 from ....features._nest import Nest
 from ....features._nest import Op as Node
 from ....features._reader import ROLES, Reader
+from .. import compat
 
-#: Two operands: type name without its prefix → node.
-_BINARY = {
-    "Add": Node.OP_ADD,
-    "Sub": Node.OP_SUB,
-    "Mul": Node.OP_MUL,
-    "Div": Node.OP_DIV,
-    "Mod": Node.OP_MOD,
-    "FloorDiv": Node.OP_FLOORDIV,
-    "FloorMod": Node.OP_FLOORMOD,
-    "Min": Node.OP_MIN,
-    "Max": Node.OP_MAX,
-    "EQ": Node.OP_EQ,
-    "NE": Node.OP_NE,
-    "LT": Node.OP_LT,
-    "LE": Node.OP_LE,
-    "GT": Node.OP_GT,
-    "GE": Node.OP_GE,
-    "And": Node.OP_AND,
-    "Or": Node.OP_OR,
-    "LShift": Node.OP_SHL,
-    "RShift": Node.OP_SHR,
-    "BitwiseAnd": Node.OP_BITAND,
-    "BitwiseOr": Node.OP_BITOR,
-    "BitwiseXor": Node.OP_BITXOR,
-}
-_NOT = {"Not": Node.OP_NOT, "BitwiseNot": Node.OP_BITNOT}
-
-#: Types of each role in TVM's releases, and fields with another name.
-NODE_NAMES: dict[str, dict[str, tuple[tuple[str, ...], dict[str, str]]]] = {
-    "0.27": {
-        "For": (("tirx.For",), {}),
-        "BufferStore": (("tirx.BufferStore",), {}),
-        "SBlockRealize": (("s_tir.SBlockRealize",), {}),
-        "SBlock": (("s_tir.SBlock",), {}),
-        "SeqStmt": (("tirx.SeqStmt",), {}),
-        "IfThenElse": (("tirx.IfThenElse",), {}),
-        "Evaluate": (("tirx.Evaluate",), {}),
-        "AttrStmt": (("tirx.AttrStmt",), {}),
-        "AllocBuffer": (("tirx.AllocBuffer",), {}),
-        "DeclBuffer": (("tirx.DeclBuffer",), {}),
-        "Bind": (("tirx.Bind",), {}),
-        "While": (("tirx.While",), {}),
-        "AssertStmt": (("tirx.AssertStmt",), {}),
-        "End": (("tirx.Break", "tirx.Continue"), {}),
-        "IntImm": (("ir.IntImm",), {}),
-        "FloatImm": (("ir.FloatImm",), {}),
-        "StringImm": (("ir.StringImm",), {}),
-        "Var": (("ir.Var",), {}),
-        "Load": (("ir.TensorLoad",), {}),
-        "Call": (("ir.Call",), {}),
-        "Binary": (tuple(f"prim.{name}" for name in _BINARY), {}),
-        "Not": (tuple(f"prim.{name}" for name in _NOT), {}),
-        "Select": (("prim.Select",), {}),
-        "Cast": (("prim.Cast",), {}),
-        "Ramp": (("prim.Ramp",), {}),
-        "Broadcast": (("prim.Broadcast",), {}),
-        "Shuffle": (("prim.Shuffle",), {}),
-        "Let": (("prim.Let",), {}),
-        "IterVar": (("tirx.IterVar",), {}),
-        "Range": (("ir.Range",), {}),
-        "MatchBufferRegion": (("s_tir.MatchBufferRegion",), {}),
-        "Region": (("ir.TensorRegion",), {}),
-        "PrimType": (("ir.PrimType",), {}),
-        "BufferType": (("tirx.BufferType",), {}),
-        "PrimFunc": (("tirx.PrimFunc",), {}),
-        "IRModule": (("ir.IRModule",), {}),
-        "GlobalVar": (("ir.GlobalVar",), {}),
-    },
-}
+#: Type name without its prefix → node.
+_NODES = dict(
+    zip(
+        (*compat.BINARY, *compat.NOT),
+        (
+            *(Node.OP_ADD, Node.OP_SUB, Node.OP_MUL, Node.OP_DIV, Node.OP_MOD, Node.OP_FLOORDIV),
+            *(Node.OP_FLOORMOD, Node.OP_MIN, Node.OP_MAX, Node.OP_EQ, Node.OP_NE, Node.OP_LT),
+            *(Node.OP_LE, Node.OP_GT, Node.OP_GE, Node.OP_AND, Node.OP_OR, Node.OP_SHL),
+            *(Node.OP_SHR, Node.OP_BITAND, Node.OP_BITOR, Node.OP_BITXOR, Node.OP_NOT),
+            Node.OP_BITNOT,
+        ),
+        strict=True,
+    )
+)
 
 #: Calls that the arithmetic on indices handles, in any release.
 _CALLS = {
     "prim.if_then_else": Known.CALL_IF_THEN_ELSE,
     "prim.likely": Known.CALL_LIKELY,
+    "tirx.if_then_else": Known.CALL_IF_THEN_ELSE,  # until 0.26
+    "tirx.likely": Known.CALL_LIKELY,
 }
 #: Effects of calls that count as pure (``CallEffectKind``): an annotation, a pure function.
 _PURE = (0, 1)
@@ -143,15 +91,8 @@ def reader() -> Reader:
     PluginError
         The reader does not know or does not fit this TVM.
     """
-    release = ".".join(tvm.__version__.split(".")[:2])
-    if release not in NODE_NAMES:
-        known = ", ".join(NODE_NAMES)
-        raise PluginError(
-            f"the IR of apache-tvm {tvm.__version__} is unknown; known are {known}: "
-            'pip install "tunedb[tvm]"'
-        )
     try:
-        made = _make_reader(NODE_NAMES[release])
+        made = _make_reader(compat.types())
         _self_test(made)
     except (AttributeError, KeyError, TypeError, ValueError, TuneDBError) as error:
         raise PluginError(
@@ -203,21 +144,27 @@ def _describe(key: str) -> tuple[bool, bool, list[tuple[int, bool]]]:
         for field, (offset, size, name) in fields(key).items()
         if size == 8 and (name == "ffi.Array" or name.startswith(_WALKED)) and field != "ty"
     ]
-    return "tirx.Stmt" in bases, "ir.Expr" in bases, children
+    return "tirx.Stmt" in bases, _expression() in bases, children
 
 
-def _make_reader(names: dict[str, tuple[tuple[str, ...], dict[str, str]]]) -> Reader:
+def _expression() -> str:
+    """Return the key of the base of expressions that have a data type."""
+    return "ir.Expr" if "ir.Expr" in type_indices() else "ir.PrimExpr"
+
+
+def _make_reader(names: compat.Types) -> Reader:
     indices = type_indices()
+    inline = not names["BufferType"][0]  # until 0.25 an expression holds its data type itself
     types: dict[str, list[tuple[int, dict[str, int]]]] = {}
     for role, (keys, renamed) in names.items():
         types[role] = []
         for key in keys:
             at = fields(key)
-            offsets = {field: at[renamed.get(field, field)][0] for field in ROLES[role]}
+            fields_of = {field: renamed.get(field, field) for field in ROLES[role]}
+            offsets = {field: at[name][0] if name else 0 for field, name in fields_of.items()}
             types[role].append((indices[key], offsets))
-    nodes = {**_BINARY, **_NOT}
     ops = {
-        indices[key]: int(nodes[key.rpartition(".")[2]])
+        indices[key]: int(_NODES[key.rpartition(".")[2]])
         for role in ("Binary", "Not")
         for key in names[role][0]
     }
@@ -228,7 +175,8 @@ def _make_reader(names: dict[str, tuple[tuple[str, ...], dict[str, str]]]) -> Re
         types,
         ops,
         {index: _describe(key) for key, index in indices.items()},
-        fields("ir.Expr")["ty"][0],
+        fields(_expression())["dtype" if inline else "ty"][0],
+        inline,
         fields("ir.IntImm")["value"][1],
         _operators(),
         _address(library.TVMFFIFunctionCall),
@@ -278,7 +226,7 @@ def _self_test(made: Reader) -> None:
         value = buffer[i, 0] * tirx.const(2.0, "float32")
         store = tirx.BufferStore(buffer, value, [i, 3])
         loop = For(i, 0, 8, tirx.ForKind.UNROLLED, store, annotations=annotations)
-        nest = made.read(tirx.PrimFunc([buffer], loop))
+        nest = made.read(compat.prim_func([buffer], loop))
         found = nest.dump()
         one = found["loops"][0]
         seen = (

@@ -6,7 +6,9 @@ otherwise, so the copy is not needed.
 
 TVM does not export one of its passes, ``SimplifyForFeatureExtraction``
 (``src/s_tir/meta_schedule/feature_extractor/per_store_feature.cc``). This module builds it from
-tvm-ffi's structural mutation with compiled callbacks (``_simplify.pyx``).
+tvm-ffi's structural mutation with compiled callbacks (``_simplify.pyx``). TVM 0.25 and tvm-ffi
+before 0.1.14 lack that mutation: there Python callbacks of TVM's ``ir_transform`` do the same,
+slower, and all of TVM's passes run.
 
 Work that changes no statement is left out: simplifying the regions that blocks read and write,
 which no extractor reads; the passes for automatic copies, thread bindings and windows into buffers
@@ -16,7 +18,9 @@ if a program has none; and TVM's second simplification if all index arithmetic i
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import cache
+from importlib import util
 from typing import Any
 
 import tvm
@@ -27,15 +31,13 @@ from tvm.s_tir import transform as s_tir
 from tvm.tirx.transform import prim_func_pass
 
 from ....errors import PluginError
+from .. import compat
 from ..targets import first_line
 from . import _simplify, ir
 from .ir import fields as fields_of
 from .ir import type_indices
 
-_mutate = tvm_ffi.get_global_func("ffi.StructuralMutate")
-_walk = tvm_ffi.get_global_func("ffi.StructuralWalk")
-_PREORDER = int(tvm_ffi.WalkOrder.PREORDER)
-_again = s_tir.StmtSimplify()
+_again = compat.stmt_simplify()
 
 #: Instructions after which TVM's second simplification is always needed.
 _CHANGED = _simplify.MATCHED | _simplify.COPIED
@@ -46,7 +48,6 @@ _FUNCTIONS = (
     "ffi.StructuralMutatorVarRemapSet",
     "ffi.MapSize",
     "ffi.MapCount",
-    "s_tir.SBlock",
 )
 _SYMBOLS = (
     *("TVMFFIFunctionCall", "TVMFFIObjectIncRef", "TVMFFIObjectDecRef"),
@@ -59,12 +60,14 @@ _BLOCK = (
 )
 #: Fields that the callbacks read, in the same order.
 _FIELDS = (
-    *(("tirx.For", name) for name in _LOOP),
-    *(("s_tir.SBlock", name) for name in _BLOCK),
-    ("ir.IntImm", "value"),
-    ("ir.Expr", "ty"),
-    ("ir.PrimType", "dtype"),
+    *(("For", name) for name in _LOOP),
+    *(("SBlock", name) for name in _BLOCK),
+    ("IntImm", "value"),
+    ("Var", "ty"),
+    ("PrimType", "dtype"),
 )
+#: Roles of types that the callbacks are called with or meet.
+_CALLED = ("For", "SBlock", "AttrStmt", "Select", "Load", "BufferStore", "Evaluate", "IntImm")
 #: Types of loop variables, in the order of ``_simplify.prepare``.
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
@@ -94,6 +97,8 @@ def lower(mod: Any) -> Any:
     _simplify.begin()
     try:
         mod = first(mod)
+        if rest is None:
+            return mod
         found = _simplify.found()
         last = rest[found]
         if last is not None:
@@ -107,35 +112,76 @@ def lower(mod: Any) -> Any:
 
 
 @cache
-def _passes() -> tuple[Any, tuple[Any, ...]]:
-    """Return the passes for all programs, and the later passes by the findings of `_simplify`."""
-    entries, leaving_out = _entries()
-    _self_test(entries)
+def is_compiled() -> bool:
+    """Return whether compiled callbacks lower programs; otherwise Python does, slower.
 
-    def simplify(function: Any, _mod: Any, _context: Any) -> Any:
-        body = function.body
-        simple = _mutate(body, entries)
-        return function if simple.same_as(body) else function.with_body(simple)
+    Raises
+    ------
+    PluginError
+        Neither works with this TVM.
+    """
+    return _passes()[1] is not None
+
+
+@cache
+def _passes() -> tuple[Any, tuple[Any, ...] | None]:
+    """Return the passes for all programs, and the later passes by the findings of `_simplify`.
+
+    The latter are None if the former are all that TVM has.
+    """
+    try:
+        entries, leaving_out = _entries()
+        mutate = tvm_ffi.get_global_func("ffi.StructuralMutate")
+        _self_test(lambda body: mutate(body, entries))
+    except (PluginError, RuntimeError, ValueError, TypeError, AttributeError) as error:
+        if util.find_spec("tvm.tirx.stmt_functor") is None:
+            raise PluginError(
+                f"lowering does not fit apache-tvm {tvm.__version__}: {first_line(error)}"
+            ) from error
+        _self_test(_simplify_in_python)
+        return Sequential([*_first_passes(_simplify_in_python), *_last_passes()]), None
 
     def leave_regions_out(function: Any, _mod: Any, _context: Any) -> Any:
         if _simplify.found() & _simplify.COPIED:  # LowerAutoCopy needs them
             return function
-        return function.with_body(_mutate(function.body, leaving_out))
+        return function.with_body(mutate(function.body, leaving_out))
 
     first = Sequential(
         [
-            s_tir.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True),
-            prim_func_pass(simplify, 0, "tunedb.SimplifyForFeatureExtraction"),
-            s_tir.LowerCrossThreadReduction(),
-            s_tir.LowerInitBlock(),
-            s_tir.PlanAndUpdateBufferAllocationLocation(),
-            s_tir.ConvertBlocksToOpaque(),
-            s_tir.CompactBufferAllocation(),
+            *_first_passes(lambda body: mutate(body, entries)),
             prim_func_pass(leave_regions_out, 0, "tunedb.LeaveRegionsOut"),
-            s_tir.StmtSimplify(),
+            compat.stmt_simplify(),
         ]
     )
     return first, tuple(_later_passes(found) for found in range((_simplify.BOUND | _CHANGED) + 1))
+
+
+def _first_passes(change: Callable[[Any], Any]) -> list[Any]:
+    def simplify(function: Any, _mod: Any, _context: Any) -> Any:
+        body = function.body
+        simple = change(body)
+        return function if simple.same_as(body) else function.with_body(simple)
+
+    return [
+        s_tir.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True),
+        prim_func_pass(simplify, 0, "tunedb.SimplifyForFeatureExtraction"),
+        s_tir.LowerCrossThreadReduction(),
+        s_tir.LowerInitBlock(),
+        s_tir.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.ConvertBlocksToOpaque(),
+        s_tir.CompactBufferAllocation(),
+    ]
+
+
+def _last_passes() -> list[Any]:
+    """Return the passes after `_first_passes`, all as TVM has them."""
+    return [
+        compat.stmt_simplify(),
+        s_tir.LowerAutoCopy(),
+        s_tir.UnifyThreadBinding(),
+        s_tir.LowerMatchBuffer(),
+        compat.stmt_simplify(),
+    ]
 
 
 def _later_passes(found: int) -> Any:
@@ -152,28 +198,30 @@ def _later_passes(found: int) -> Any:
 
 def _entries() -> tuple[Any, Any]:
     """Return the callbacks of ``ffi.StructuralMutate`` by type, for each of two passes."""
-    indices = type_indices()
+    indices = {role: type_indices()[compat.key_of(role)] for role in _CALLED}
+    block = compat.key_of("SBlock")
     library = ctypes.CDLL(tvm_ffi.libinfo.find_libtvm_ffi())
     zeros = [tirx.IntImm(dtype, 0) for dtype in _INTEGERS]
     try:
         _simplify.prepare(
             [ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in _SYMBOLS],
-            [tvm_ffi.get_global_func(name) for name in _FUNCTIONS],
-            [fields_of(key)[name][0] for key, name in _FIELDS],
-            indices["ir.IntImm"],
+            [tvm_ffi.get_global_func(name) for name in (*_FUNCTIONS, block)],
+            [fields_of(compat.key_of(role))[name][0] for role, name in _FIELDS],
+            indices["IntImm"],
+            fields_of("ir.IntImm")["value"][1] == 16,
             tvm_ffi.convert([tirx.Evaluate(0), "auto_copy", [], *zeros]),
         )
         made = [tvm_ffi.core.Function.__from_extern_c__(at) for at in _simplify.addresses()]
         entries = [
-            (indices["tirx.For"], made[0], False),
-            (indices["s_tir.SBlock"], made[1], False),
-            (indices["tirx.AttrStmt"], made[2], False),
-            (indices["prim.Select"], _select(indices["ir.TensorLoad"]), False),
+            (indices["For"], made[0], False),
+            (indices["SBlock"], made[1], False),
+            (indices["AttrStmt"], made[2], False),
+            (indices["Select"], _select(indices["Load"]), False),
         ]
         leaving_out = [
-            (indices["s_tir.SBlock"], made[3], False),
-            (indices["tirx.BufferStore"], made[4], False),
-            (indices["tirx.Evaluate"], made[4], False),
+            (indices["SBlock"], made[3], False),
+            (indices["BufferStore"], made[4], False),
+            (indices["Evaluate"], made[4], False),
         ]
     except (AttributeError, KeyError, ValueError) as error:
         raise PluginError(f"lowering does not fit apache-tvm {tvm.__version__}: {error}") from error
@@ -185,19 +233,51 @@ def _select(load: int) -> Any:
 
     Like TVM, it does not replace loops' variables inside of a ``Select`` that stays.
     """
+    walk = tvm_ffi.get_global_func("ffi.StructuralWalk")
+    preorder = int(tvm_ffi.WalkOrder.PREORDER)
 
     def callback(node: Any, _mutator: Any) -> Any:
         stop = [(load, lambda _node: tvm_ffi.VisitInterrupt(None))]
         for part in (node.condition, node.true_value, node.false_value):
-            if _walk(part, stop, [], _PREORDER) is not None:
+            if walk(part, stop, [], preorder) is not None:
                 return node
         return tirx.const(1, node.ty.dtype)
 
     return callback
 
 
-def _self_test(entries: Any) -> None:
-    """Raise PluginError unless the callbacks transform a small program as expected."""
+def _simplify_in_python(body: Any) -> Any:
+    """Return a body as TVM's ``SimplifyForFeatureExtraction`` leaves it."""
+    from tvm.tirx.stmt_functor import ir_transform
+
+    zeros: dict[Any, Any] = {}
+    keys = [key for role in ("For", "Select", "Var") for key in compat.types()[role][0]]
+
+    def change(node: Any) -> Any:
+        if isinstance(node, tirx.Var):
+            return zeros.get(node)
+        if isinstance(node, tirx.Select):
+            loads: list[Any] = []
+            compat.walk(node, tirx.BufferLoad, loads.append)
+            return node if loads else tirx.const(1, compat.dtype_of(node))
+        if _is_number(node.extent, 0):
+            return tirx.Evaluate(0)
+        is_unit = _is_number(node.extent, 1) and _is_number(node.min, 0)
+        if is_unit and node.kind == tirx.ForKind.SERIAL and not node.annotations:
+            variable = node.loop_var
+            zeros[variable] = tirx.const(0, compat.dtype_of(variable))
+            return ir_transform(node.body, change, None, keys)
+        return None
+
+    return ir_transform(body, change, None, keys)
+
+
+def _is_number(value: Any, number: int) -> bool:
+    return isinstance(value, tirx.IntImm) and value.value == number
+
+
+def _self_test(change: Callable[[Any], Any]) -> None:
+    """Raise PluginError unless `change` transforms a small program as expected."""
     i, j = (tirx.Var(name, "int64") for name in "ij")
     buffer = tirx.decl_buffer((8, 8), "float32")
     serial = tirx.ForKind.SERIAL
@@ -214,7 +294,7 @@ def _self_test(entries: Any) -> None:
         (kept, kept),
         (outer(kept, 0), tirx.Evaluate(0)),
     ):
-        if not tvm_ffi.structural_equal(_mutate(before, entries), after, map_free_vars=True):
+        if not tvm_ffi.structural_equal(change(before), after, map_free_vars=True):
             raise PluginError(
                 f"lowering does not fit apache-tvm {tvm.__version__}: its self-test failed"
             )

@@ -9,12 +9,13 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir import IRModule
-from tvm.s_tir import SBlockRealize, Schedule
+from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import _ffi_api as _api
 from tvm.tirx.analysis import undefined_vars
 
 from ....search.draft import Draft
 from .. import trace_codec
+from ..compat import sblock_types
 from ..trace_codec import TraceBuilder, items_of
 
 _PARALLEL = "meta_schedule.parallel"
@@ -275,7 +276,7 @@ def _nests(stmt: Any, loops: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...],
     elif isinstance(stmt, tirx.SeqStmt):
         for child in items_of(stmt.seq):
             yield from _nests(child, loops)
-    elif isinstance(stmt, SBlockRealize):
+    elif isinstance(stmt, sblock_types()[1]):
         yield loops, stmt
 
 
