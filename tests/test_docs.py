@@ -223,3 +223,24 @@ def test_a_citation_has_the_version_of_the_package():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert citation["version"] == project["version"]
+
+
+@pytest.mark.stress
+def test_the_readme_runs_from_top_to_bottom(tmp_path):
+    """As printed, in one folder, with a quarter of the trials."""
+    blocks = FENCED.findall(README.read_text("utf-8"))
+    model, tuning = (code for language, code in blocks if language == "python")
+    (commands,) = (code for _, code in blocks if code.startswith("export TUNEDB_URL="))
+    assert "=64)" in tuning and "--trials 64 " in commands
+    (tmp_path / "model.py").write_text(model)
+    (tmp_path / "tuning.py").write_text(tuning.replace("=64)", "=16)"))
+    folder = Path(sys.executable).parent
+    environment = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    script = f"python tuning.py\n{commands.replace('--trials 64 ', '--trials 16 ')}"
+    done = subprocess.run(
+        ["sh", "-ec", script], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "µs after 16 trials" in done.stdout
+    made = {"matmul.so", "tune.db", "report.html", "lib.so", "work_dir", "copy.db", "best.tunedb"}
+    assert made <= {path.name for path in tmp_path.iterdir()}
