@@ -301,7 +301,7 @@ class _Builder:
         elif kind == "Map":
             value = {}
             for key, item in graph.pairs(number):
-                word = key if type(key) is str else graph.text(key)
+                word = key if isinstance(key, str) else graph.text(key)
                 value[_renamed(word)] = yield self._value, item
         else:
             value = yield self._node, number
