@@ -197,6 +197,7 @@ def stored(tmp_path, monkeypatch):
         yield stored
 
 
+@pytest.mark.stress
 def test_a_definition_that_hangs_or_ends_its_process_costs_one_line(stored):
     store = stored(programs.matmul_add(), programs.factored_sum(), programs.cuda_matmul())
     # Definitions from the command line come before the built-in ones of their names.
