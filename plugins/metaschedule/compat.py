@@ -119,12 +119,16 @@ class Release:
         The types of its IR.
     integers_are_nodes : bool
         Whether constants of a graph refer to nodes that hold their values.
+    builds_modules : bool
+        Whether it has the constructors by which graphs of other releases become modules
+        (:mod:`.graph_module`).
     """
 
     ffi: tuple[tuple[int, ...], ...]
     requirements: str
     types: Types
     integers_are_nodes: bool = False
+    builds_modules: bool = False
 
 
 #: Supported releases, by the first two numbers of their version; the newest is last.
@@ -144,6 +148,7 @@ RELEASES: dict[tuple[int, ...], Release] = {
         "'apache-tvm>=0.27,<0.28' 'apache-tvm-ffi>=0.1.14.post0,<0.1.15'",
         _TYPES_027,
         integers_are_nodes=True,
+        builds_modules=True,
     ),
 }
 NEWEST = max(RELEASES)

@@ -19,6 +19,16 @@ BINARY = {
 TAGS = ["", *(f"{k}Idx.{d}" for k in ("block", "thread") for d in "xyz")]
 
 
+#: Buffers are variables from TVM 0.26 on, and objects of their own before.
+HAS_VARS = hasattr(tirx, "BufferType")
+VAR, CALL = (ir.Var, ir.Call) if HAS_VARS else (tirx.Var, tirx.Call)
+
+
+def buffer_of(node):
+    """Return the buffer of a load or region, which 0.27 calls its source."""
+    return node.source if hasattr(node, "source") else node.buffer
+
+
 class FromTVM:
     """The lines of a module, walked object by object in Python."""
 
@@ -28,15 +38,21 @@ class FromTVM:
         for name, function in mod.functions.items():
             self.lines.append(f"function {name.name_hint}")
             self.names = {}
-            for one in function.params:
-                if isinstance(one.ty, tirx.BufferType):
-                    self.buffer(one, "parameter")
+            parameters = (
+                [one for one in function.params if isinstance(one.ty, tirx.BufferType)]
+                if HAS_VARS
+                else [function.buffer_map[one] for one in function.params]
+            )
+            for one in parameters:
+                self.buffer(one, "parameter")
             self.stmt(function.body)
 
     def buffer(self, var, what):
-        shape = [self.expr(extent) for extent in var.ty.shape]
-        scope = str(var.ty.storage_scope) or "global"
-        self.lines.append(f"{what} {var.name} {var.ty.dtype.dtype} {scope} {shape}")
+        one = var.ty if HAS_VARS else var
+        shape = [self.expr(extent) for extent in one.shape]
+        scope = str(one.storage_scope if HAS_VARS else one.scope()) or "global"
+        name = one.dtype.dtype if HAS_VARS else one.dtype
+        self.lines.append(f"{what} {var.name} {name} {scope} {shape}")
 
     def stmt(self, stmt):
         match type(stmt).__name__:
@@ -89,7 +105,7 @@ class FromTVM:
         for one in block.match_buffers:
             self.buffer(one.buffer, "match")
             region = [(self.expr(r.min), self.expr(r.extent)) for r in one.source.region]
-            self.lines.append(f"of {one.source.source.name} {region}")
+            self.lines.append(f"of {buffer_of(one.source).name} {region}")
         if block.init is not None:
             self.lines.append("init")
             self.stmt(block.init)
@@ -104,13 +120,13 @@ class FromTVM:
                 return f"{int(node.value)}:{dtype(node)}"
             case tirx.FloatImm():
                 return f"{float(node.value)!r}:{dtype(node)}"
-            case ir.Var():
+            case _ if isinstance(node, VAR):
                 if node in self.bound:
                     return self.bound[node]
-                if isinstance(node.ty, tirx.BufferType):
+                if HAS_VARS and isinstance(node.ty, tirx.BufferType):
                     return "?"  # an argument of an instruction
                 return f"{node.name}:{dtype(node)}"
-            case ir.Call():
+            case _ if isinstance(node, CALL):
                 return f"call({self.several(node.args)}):{dtype(node)}"
             case tirx.Select():
                 parts = (node.condition, node.true_value, node.false_value)
@@ -126,7 +142,7 @@ class FromTVM:
         if name in BINARY:
             return f"{int(BINARY[name])}({self.several((node.a, node.b))}):{dtype(node)}"
         if hasattr(node, "indices"):
-            return f"{node.source.name}[{self.several(node.indices)}]:{dtype(node)}"
+            return f"{buffer_of(node).name}[{self.several(node.indices)}]:{dtype(node)}"
         return "?"
 
     def several(self, nodes):
@@ -134,6 +150,8 @@ class FromTVM:
 
 
 def dtype(node):
+    if not hasattr(node, "ty"):  # TVM 0.25
+        return str(node.dtype).replace("void", "") or "handle"
     found = getattr(node.ty, "dtype", None)
     text = str(found) if isinstance(node.ty, ir.PrimType) else "handle"
     return text or "handle"  # void has no name

@@ -23,8 +23,7 @@ from ....programs.workload_info.structure import Structure
 from ....records import MODULES, Alias, Workload
 from ....storage.names import AliasTrust
 from ....storage.store import Store
-from .. import modules
-from ..graph_module import module_of
+from .. import compat, modules
 from ..targets import first_line
 
 _log = logging.getLogger("tunedb")
@@ -195,7 +194,10 @@ class WorkloadTable:
             return
         if modules.is_readable(record):
             yield lambda: modules.to_module(record)
-        yield lambda: module_of(orjson.loads(record.body))
+        if compat.release().builds_modules:
+            from ..graph_module import module_of
+
+            yield lambda: module_of(orjson.loads(record.body))
         script = record.script
         if script is None or not self._store.provenance.is_own_workload(id_):
             return
