@@ -124,7 +124,14 @@ def _prior_rows(settings: Settings, choice: str) -> list[dict[str, Any]]:
     except TuneDBError as error:
         settings.warn(skipped_message(str(path), str(error)))
         return []
-    settings.note(f"Prior {path}: {text.clean(text.plain(card))}")
+    cpus = ", ".join(str(machine.get("cpu", "unknown")) for machine in card["machines"])
+    settings.note(
+        text.clean(
+            f"Prior {path}: {text.count(card['workloads'], 'workload')} for "
+            f"{', '.join(card['targets'])}, measured on {cpus or 'unknown machines'}, "
+            f"licence {card['licence']}"
+        )
+    )
     row = dict.fromkeys(column.key for column in columns(""))
     return [
         row

@@ -26,7 +26,7 @@ KEYS = {
     "quarantine": "id created_at source file line reason size data",
     "quarantine list": "id created_at source file line reason size data",
     "sources": "id digest name kind trust store records served retracted aliases since reason "
-    "aliases_reason",
+    "aliases_reason card",
     "plugins": "kind name reads exports needs package entry_point loads reason",
     "features": "name version needs columns installed with without unable rows bytes",
     "features steps --columns": "index name",

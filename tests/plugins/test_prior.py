@@ -9,6 +9,7 @@ import tvm
 from logged import logged
 from tvm.s_tir import meta_schedule as ms
 
+from tunedb.errors import FormatError
 from tunedb.exchange.bundle import new_manifest, write_bundle
 from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.prior import card_of, read_card
@@ -29,11 +30,11 @@ def commit(database, tools, mod, seconds, tile=4, **options):
     tools.commit(database, mod, [seconds], tile=(16 // tile, tile), **options)
 
 
-def bundled(path, database, *, is_prior=True):
-    """Make a prior, or a bundle without a card, of a database."""
+def bundled(path, database, *, card=True):
+    """Make a prior of a database; with its own card, another one, or none."""
     with Store(database) as store:
         peer = DatabasePeer(store.url, own=True)
-        card = card_of(peer, EVERYTHING, "MIT") if is_prior else None
+        card = card_of(peer, EVERYTHING, "MIT") if card is True else card
         manifest = new_manifest(peer.store_key, EVERYTHING, card)
         write_bundle(path, peer.chunks(EVERYTHING), manifest)
         peer.close()
@@ -120,7 +121,8 @@ def test_a_prior_that_cannot_be_read_costs_one_line(prior, path, opened, tools, 
     bundles = {
         "changed.prior": data[:-40] + bytes([data[-40] ^ 1]) + data[-39:],
         "newer.prior": data[:8] + b"\xff\xff" + data[10:],
-        "plain.prior": bundled(tmp_path / "made", plain, is_prior=False).read_bytes(),
+        "plain.prior": bundled(tmp_path / "made", plain, card=None).read_bytes(),
+        "odd.prior": bundled(tmp_path / "odd", plain, card={"licence": 3}).read_bytes(),
         "none.prior": None,
     }
     mod = tools.matmul()
@@ -173,6 +175,16 @@ def test_donors_and_the_model_of_drafts_come_from_it(prior, path, opened, tools)
     own, _ = DraftModel(database._handle, task.target)._learner.own_examples(task.example.digest)
     assert sorted(own.throughput) == [0.5, 0.5, 1.0, 1.0]
     assert len(set(own.group)) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("machines", [3]), ("targets", "cuda"), ("workloads", None)]
+)
+def test_a_card_of_other_types_is_refused(prior, tmp_path, name, value):
+    card = {key: read_card(prior)[key] for key in ("licence", "machines", "targets", "workloads")}
+    made = bundled(tmp_path / "odd.prior", prior.with_name("team.db"), card=card | {name: value})
+    with pytest.raises(FormatError, match=f"odd.prior: damaged: its card has no valid {name}"):
+        read_card(made)
 
 
 def test_the_card(prior):

@@ -30,6 +30,10 @@ SHIPPED = "shipped"
 #: Prior of this release, if it has one.
 _IN_WHEEL = Path(__file__).parents[1] / "prior" / "cpu.bundle"
 
+#: Types of the values of a card, and of the items of its lists.
+_CARD: dict[str, type] = {"licence": str, "machines": list, "targets": list, "workloads": int}
+_ITEMS: dict[str, type] = {"machines": dict, "targets": str}
+
 #: Facts of a session that a card has.
 _FACTS = ("cpu", "threads", "tvm", "llvm")
 
@@ -86,11 +90,20 @@ def read_card(path: Path) -> dict[str, Any]:
 
 
 def _card(peer: BundlePeer) -> dict[str, Any]:
-    if peer.manifest.card is None:
+    """Return the card of a prior; FormatError without one, or if a value has another type."""
+    card = peer.manifest.card
+    if card is None:
         raise FormatError(
             f"{peer.location}: a bundle without a card; make a prior: tunedb bundle --as-prior"
         )
-    return peer.manifest.card
+    for name, type_ in _CARD.items():
+        value = card.get(name)
+        of_items = _ITEMS.get(name, object)
+        if not isinstance(value, type_) or (
+            isinstance(value, list) and not all(isinstance(item, of_items) for item in value)
+        ):
+            raise FormatError(f"{peer.location}: damaged: its card has no valid {name}")
+    return card
 
 
 def unpacked(path: Path) -> Path:
