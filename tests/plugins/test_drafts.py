@@ -192,6 +192,21 @@ def test_bounds_of_parallel_loops_double(tools, opened):
     assert list(drafts.extents(templates[0]).values()) == [[[2] * 5]]
 
 
+def test_a_legal_draft_of_which_the_model_expects_nothing_may_be_a_finalist(
+    tools, opened, monkeypatch
+):
+    database = opened(":memory:", target=tools.llvm)
+    context, templates = space_of(tools.matmul(64), tools.llvm)
+    task = task_of(database, tools.matmul(64), tools.llvm)
+    model = DraftModel(database._handle, task.target)
+    monkeypatch.setattr(model, "scores", lambda _task, rows, _threads: np.zeros(len(rows)))
+    drafts = Drafts(model, task, DraftReplayer(context.mod, (), threads=1, seed=1), 32, 1)
+    pool = [Individual(one, None, Lineage(Origin.RANDOM)) for one in templates]
+    assert len(finalists(drafts.scored(pool), len(pool), (), [])) == len(pool)
+    monkeypatch.setattr(model.legality, "chances", lambda rows: np.zeros(len(rows)))
+    assert finalists(drafts.scored(pool), len(pool), (), []) == []
+
+
 # ---- the model -----------------------------------------------------------------------------------
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ....records import Program
     from ....search.prior import TilePrior
 
+#: Least score of a draft that TVM may accept: the model predicts 0 for some of them.
+_LEAST_SCORE = 1e-9
 #: Bounds of parallel loops that a draft may get where the cores of the target are unknown.
 _MOST_PARALLEL = 1024
 
@@ -71,14 +73,15 @@ class Drafts:
         return [Individual(child.draft, None, child.lineage) for child in children]
 
     def scores(self, individuals: Sequence[Individual]) -> list[float]:
-        """Return the score of each draft; 0 for one that the features cannot describe."""
+        """Return the score of each draft; 0 for one that breaks a limit or cannot be described."""
         rows = self._task.rows([individual.draft for individual in individuals])
         good = [number for number, own in enumerate(rows) if not isinstance(own, Exception)]
         scores = np.zeros(len(rows))
         if good:
             stacked = np.concatenate([rows[number] for number in good])
             predicted = self._model.scores(self._task, stacked, self._threads)
-            scores[good] = predicted * self._model.legality.chances(stacked)
+            chances = self._model.legality.chances(stacked)
+            scores[good] = np.maximum(predicted, _LEAST_SCORE) * chances
         found: list[float] = scores.tolist()
         return found
 
