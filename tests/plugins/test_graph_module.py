@@ -187,14 +187,16 @@ def test_a_mutated_graph_makes_a_module_or_a_format_error(graph, data):
     for _ in range(data.draw(st.integers(1, 3))):
         place = data.draw(st.integers(0, len(nodes) - 1))
         node = nodes[place] if isinstance(nodes[place], dict) else {}
-        names = sorted({"type_key", "data", "attrs", "repr_str", *(node.get("attrs") or {})})
+        attrs = node.get("attrs")
+        attrs = attrs if isinstance(attrs, dict) else {}
+        names = sorted({"type_key", "data", "attrs", "repr_str", *attrs})
         name, value = data.draw(st.sampled_from(names)), data.draw(VALUES)
         if name == "type_key":
             nodes[place] = {**node, name: data.draw(st.sampled_from(keys))}
         elif name in ("data", "attrs", "repr_str"):
             nodes[place] = {**node, name: value}
         else:
-            nodes[place] = {**node, "attrs": {**node["attrs"], name: value}}
+            nodes[place] = {**node, "attrs": {**attrs, name: value}}
     try:
         mod = module_of(graph)
     except FormatError as error:
