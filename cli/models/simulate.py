@@ -192,20 +192,12 @@ def _words(name: str, value: Any) -> str:
 
 def _read(store: Store, names: list[str], recipe: Any, scope: Scope) -> dict[str, Dataset]:
     """Return the measured programs with their rows, those that all feature sets have."""
-    from ...features.base import StepFeatures, feature_set
+    from ...features.base import feature_set
     from ...models import dataset
     from ...models.simulation import in_common
 
-    found = {}
-    for name in names:
-        one = feature_set(name)
-        options: dict[str, Any] = {"label": recipe.label, "corrected": recipe.corrected}
-        if isinstance(one, StepFeatures):
-            # Steps are stored with each program, so no row need be.
-            examples = dataset.load_computed(store, one, scope=scope, **options)
-            found[name] = dataset.compute_rows(store, one, examples)
-        else:
-            found[name] = dataset.load(store, one, scope=scope, **options)
+    options: dict[str, Any] = {"label": recipe.label, "corrected": recipe.corrected, "scope": scope}
+    found = {name: dataset.load_or_compute(store, feature_set(name), **options) for name in names}
     return in_common(found)
 
 

@@ -25,7 +25,7 @@ from .base import Floats, LabelPolicy, recipe_part
 from .scope import EVERYTHING, Scope
 
 if TYPE_CHECKING:
-    from ..features.base import NamedSet, StepFeatures
+    from ..features.base import FeatureSet, NamedSet, StepFeatures
     from ..storage.store import Store
     from ..storage.training import TrainingRecords
 
@@ -719,6 +719,21 @@ def compute_rows(store: Store, feature_set: StepFeatures, examples: Dataset) -> 
     empty = np.zeros((0, len(feature_set.columns)), np.float32)
     starts = np.concatenate(([0], np.cumsum([len(one) for one in kept], dtype=np.int64)))
     return replace(examples.take(good), rows=np.concatenate([empty, *kept]), starts=starts)
+
+
+def load_or_compute(
+    store: Store, feature_set: FeatureSet, *, on_read: OnRead | None = None, **options: Any
+) -> Dataset:
+    """Return all measured programs with rows; those of a set that needs steps alone are computed.
+
+    Steps are stored with each program, so no row need be. Parameters and errors are those of
+    :func:`load`.
+    """
+    from ..features.base import StepFeatures
+
+    if isinstance(feature_set, StepFeatures):
+        return compute_rows(store, feature_set, load_computed(store, feature_set, **options))
+    return load(store, feature_set, on_read=on_read, **options)
 
 
 def with_rows(store: Store, examples: Dataset, *, on_read: OnRead | None = None) -> Dataset:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from .. import identity
 from ..errors import UsageError
-from ..features.base import StepFeatures
 from . import dataset, evaluation
 from .dataset import Dataset, ExampleWorkload
 from .scope import EVERYTHING, Scope
@@ -97,18 +96,9 @@ def load(
     """
     sides, digests = [], []
     for store, scope in zip((train, test), scopes, strict=True):
-        if isinstance(feature_set, StepFeatures):
-            examples = dataset.compute_rows(
-                store,
-                feature_set,
-                dataset.load_computed(
-                    store, feature_set, label=label, corrected=corrected, scope=scope
-                ),
-            )
-        else:
-            examples = dataset.load(
-                store, feature_set, label=label, corrected=corrected, scope=scope, on_read=on_read
-            )
+        examples = dataset.load_or_compute(
+            store, feature_set, label=label, corrected=corrected, scope=scope, on_read=on_read
+        )
         records = store.training.records(feature_set, **scope.ids())
         ids, first = np.unique(records.program_ids, return_index=True)
         digests.append(records.digests[first][np.searchsorted(ids, examples.program_ids)])

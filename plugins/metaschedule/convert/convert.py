@@ -6,13 +6,11 @@ for that target, and serves others as a donor and as training data.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from .... import limits
 from ....errors import UsageError
@@ -29,7 +27,7 @@ from ....records import (
 from ....results import Record
 from ....storage.store import Store
 from ..threads import usable_cpus
-from ..workers.worker_pool import Worker, WorkerPool
+from ..workers.worker_pool import Job, Worker, WorkerPool
 from . import convert_worker
 from .convert_worker import Answer, ModuleParts
 from .definitions import split_statement
@@ -328,37 +326,12 @@ class ConvertPool:
         PluginError
             A definition does not load, or no process can be started.
         """
-        source = iter(records)
-        waiting: deque[tuple[list[Record], Future[Any]]] = deque()
-        try:
-            while True:
-                while len(waiting) < 2 * self.workers:
-                    chunk = list(islice(source, CHUNK))
-                    if not chunk:
-                        break
-                    waiting.append((chunk, self._submit(key, chunk)))
-                if not waiting:
-                    return
-                chunk, future = waiting.popleft()
-                result = self._result(future)
-                if result is not None:
-                    yield Replayed(chunk, *result)
-                    continue
-                # One record is to blame; replayed one by one, only that one fails again.
-                for record in chunk:
-                    yield Replayed([record], *self._result(self._submit(key, [record])))
-        finally:
-            for _, future in waiting:
-                future.cancel()
+        for chunk, result in self._pool.stream(records, CHUNK, partial(self._job, key)):
+            yield Replayed(chunk, *result)
 
-    def _submit(self, key: bytes, records: Sequence[Record]) -> Future[Any]:
+    def _job(self, key: bytes, records: list[Record]) -> Job:
         traces = [record.measurement.program.trace for record in records]
-        (future,) = self._pool.submit([partial(self._run, key=key, traces=traces)])
-        return future
-
-    def _result(self, future: Future[Any]) -> Any:
-        self._pool.wait(future.done)
-        return future.result()
+        return partial(self._run, key=key, traces=traces)
 
     # In the threads of the pool.
     def _run(

@@ -6,11 +6,8 @@ program.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Generator, Iterable, Sequence
-from concurrent.futures import Future
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -24,7 +21,7 @@ from ..failures import tidy
 from ..intrinsics import load_intrinsics, needs_intrinsics
 from ..threads import usable_cpus
 from . import replay_worker
-from .worker_pool import Worker, WorkerPool
+from .worker_pool import Job, Worker, WorkerPool
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -104,40 +101,15 @@ class ReplayPool:
         PluginError
             No process can be started, or none can load the feature set.
         """
-        source = iter(programs)
-        waiting: deque[tuple[list[StoredProgram], Future[Any]]] = deque()
-        try:
-            while True:
-                while len(waiting) < 2 * self.workers:
-                    chunk = list(islice(source, CHUNK))
-                    if not chunk:
-                        break
-                    (future,) = self._submit([chunk])
-                    waiting.append((chunk, future))
-                if not waiting:
-                    return
-                chunk, future = waiting.popleft()
-                rows = self._result(future)
-                if rows is None:
-                    # One program is to blame; replayed one by one, only that one fails again.
-                    singles = self._submit([[program] for program in chunk])
-                    rows = [row for single in singles for row in self._result(single)]
-                yield from zip(chunk, rows, strict=True)
-        finally:
-            for _, future in waiting:
-                future.cancel()
+        for chunk, rows in self._pool.stream(programs, CHUNK, self._job):
+            yield from zip(chunk, rows, strict=True)
 
     def pids(self) -> tuple[int, ...]:
         """Return the ids of the running processes."""
         return self._pool.pids()
 
-    def _submit(self, chunks: Iterable[list[StoredProgram]]) -> list[Future[Any]]:
-        jobs = [partial(_rows, programs=chunk, limit=self._timeout) for chunk in chunks]
-        return self._pool.submit(jobs)
-
-    def _result(self, future: Future[Any]) -> Any:
-        self._pool.wait(future.done)
-        return future.result()
+    def _job(self, programs: list[StoredProgram]) -> Job:
+        return partial(_rows, programs=programs, limit=self._timeout)
 
 
 # ---- In the threads of the pool ------------------------------------------------------------------

@@ -13,9 +13,10 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
-from typing import IO, Any
+from itertools import islice
+from typing import IO, Any, TypeVar
 
 from tvm.support.popen_pool import PopenWorker, kill_child_processes
 
@@ -163,6 +164,7 @@ def _ending(pid: int) -> str:
 
 #: Runs in a thread of the pool, and calls functions in the worker's process.
 Job = Callable[[Worker], Any]
+T = TypeVar("T")
 
 
 class WorkerPool:
@@ -210,7 +212,7 @@ class WorkerPool:
         self._owner = os.getpid()
         self._changed = threading.Condition()  # re-entrant, as in Worker
         self._queue: deque[tuple[Future[Any], Job]] = deque()
-        self._unstarted = workers
+        self._workers_at_most = self._unstarted = workers
         self._busy = 0
         self._threads: dict[threading.Thread, float] = {}  # with the time when its start began
         self._workers: dict[threading.Thread, Worker] = {}
@@ -260,6 +262,56 @@ class WorkerPool:
                     self._problem = f"no worker was ready within {START_TIMEOUT_SEC:.0f} s"
                 self._require_open()
                 self._changed.wait(1.0)
+
+    def stream(
+        self, items: Iterable[T], size: int, job: Callable[[list[T]], Job]
+    ) -> Generator[tuple[list[T], Any], None, None]:
+        """Yield chunks of items with the results of their jobs, in the order of the items.
+
+        Two jobs for each process are queued. The result None says that one of several items ended
+        its process: run one by one, only that one fails again.
+
+        Parameters
+        ----------
+        items : iterable
+            Items; read as jobs end.
+        size : int
+            Most items of a job.
+        job : callable
+            Returns the job of some items. Its result for one item is not None.
+
+        Raises
+        ------
+        PluginError
+            As for :meth:`wait`.
+        """
+        source = iter(items)
+        waiting: deque[tuple[list[T], Future[Any]]] = deque()
+        try:
+            while True:
+                while len(waiting) < 2 * self._workers_at_most:
+                    chunk = list(islice(source, size))
+                    if not chunk:
+                        break
+                    (queued,) = self.submit([job(chunk)])
+                    waiting.append((chunk, queued))
+                if not waiting:
+                    return
+                chunk, future = waiting.popleft()
+                result = self._result(future)
+                if result is not None:
+                    yield chunk, result
+                    continue
+                singles = self.submit([job([item]) for item in chunk])
+                for item, single in zip(chunk, singles, strict=True):
+                    yield [item], self._result(single)
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+    def _result(self, future: Future[Any]) -> Any:
+        self.wait(future.done)
+        return future.result()
 
     def close(self) -> None:
         """Kill the processes and remove the folder; any thread may call it, repeatedly."""
