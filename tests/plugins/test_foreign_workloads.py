@@ -18,8 +18,8 @@ from tvm.s_tir import meta_schedule as ms
 import tunedb
 from tunedb.exchange.merge import merge
 from tunedb.exchange.peers import open_peer
-from tunedb.plugins.metaschedule import Database, modules
-from tunedb.plugins.metaschedule.database import records, workloads
+from tunedb.plugins.metaschedule import Database, graph_module, modules
+from tunedb.plugins.metaschedule.database import records
 from tunedb.plugins.metaschedule.deploy.revalidation import Revalidation
 from tunedb.plugins.metaschedule.workers.replay import Replayer
 from tunedb.programs.metaschedule.trace import join_trace, split_trace
@@ -37,7 +37,7 @@ GOLDEN = Path(__file__).parents[1] / "programs" / "workload_info" / "goldens" / 
 def no_parser(no_parser, monkeypatch):
     """Fail where TVM reads a script or a graph, or its constructors rebuild one."""
     calls = []
-    monkeypatch.setattr(workloads, "module_of", calls.append)
+    monkeypatch.setattr(graph_module, "module_of", calls.append)
     yield
     assert calls == []
 
