@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Without stored bytecode each process of a run rewrites 9,700 assertions and compiles tunedb anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-tvm test-tvm-all stress fuzz lint bench bench-ranking bench-models bench-search bench-advisor docs links clean
+.PHONY: setup demo test test-tvm test-tvm-all stress fuzz lint bench bench-ranking bench-models bench-search bench-advisor prior prior-check docs links clean
 
 # The stamp names the extras, so that `make demo` (tvm,train) on a fresh machine stays small and
 # `make test` later adds what it needs.
@@ -108,6 +108,15 @@ bench-search: setup
 	$(BIN)/python benchmarks/search.py $(QUICK) --json build/bench-search.json
 	$(BIN)/python benchmarks/drafts.py --json build/bench-drafts.json
 	$(BIN)/python benchmarks/networks.py --json build/bench-networks.json
+
+# Add this machine's measurements to the prior of the package (docs/prior.md): MINUTES=60 is for how
+# long. It goes on where it was interrupted.
+prior: setup
+	$(BIN)/python tools/make_prior.py build/prior --add tunedb/prior/cpu.bundle \
+		--minutes $(or $(MINUTES),600)
+
+prior-check: setup
+	$(BIN)/python tools/check_prior.py
 
 # What the advisor for thread blocks says of kernels that it has not seen: DATA=folder of profiles.
 bench-advisor: setup

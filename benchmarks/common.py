@@ -19,6 +19,9 @@ from rich.table import Table
 from tunedb.plugins.metaschedule.threads import runtime_threads, use_threads
 from tunedb.system.host import cpu_model
 
+# An empty database is empty.
+os.environ.setdefault("TUNEDB_PRIOR", "none")
+
 
 @dataclass(frozen=True)
 class Row:

@@ -1,5 +1,8 @@
 """Networks from an empty database: MetaSchedule as it is, tunedb, and ONNX Runtime beside.
 
+With `--arms prior,predicted` tunedb also tunes with a prior, and predicts with it in zero trials;
+the prior then lacks all workloads with the family and shapes of one of the network's.
+
 Each arm tunes a network in a process of its own, with the same trials and threads. The compiled
 networks are then timed in turn, and their outputs compared with those of the untuned one. A curve
 is the sum of the operators' best times by their calls over wall time, the start included; an
@@ -14,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from math import prod
@@ -28,8 +32,11 @@ from tunedb.plugins.metaschedule.threads import runtime_threads
 #: Bars of the issue: latency and wall time against ``tune_relax``, and the time until its final
 #: latency; area against TVM's scheduler; latency against ONNX Runtime.
 LATENCY, WALL, CATCH_UP, AREA, ONNX = 0.65, 0.4, 1 / 6, 0.8, 1.1
-#: tunedb is measured against each.
-_ARMS = ("tvm", "gradient", "onnxruntime")
+#: Bars of the prior: latency with it, over that without; of zero trials, over those of
+#: ``tune_relax`` and of the untuned network; seconds of a compilation in zero trials.
+WITH_PRIOR, ZERO, ZERO_UNTUNED, ZERO_SECONDS = 1.02, 1.0, 0.2, 60.0
+#: tunedb is measured against each; ``prior`` and ``predicted`` are tunedb with a prior.
+_ARMS = ("tvm", "gradient", "onnxruntime", "prior", "predicted")
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +48,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--total", type=int, help="trials of all tasks, instead")
     parser.add_argument("--seed", default="0", help="seeds, by commas")
     parser.add_argument("--arms", default="tvm,gradient", help="of " + ", ".join(_ARMS))
+    parser.add_argument("--prior", type=Path, help="prior of the arms; default: the package's")
     parser.add_argument("--plot", type=Path, help="PNG of the curves; needs matplotlib")
     parser.add_argument("--arm", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -70,11 +78,67 @@ def lowered_by_tvm(mod: Any, target: Any, *more: Any) -> Any:
         )(mod)
 
 
+def held_out(options: argparse.Namespace) -> Path:
+    """Write the prior without the workloads of the network; return the file."""
+    from tvm.s_tir import meta_schedule as ms
+
+    from tunedb.exchange.bundle import new_manifest, write_bundle
+    from tunedb.exchange.database_peer import DatabasePeer
+    from tunedb.exchange.prior import card_of, prior_path, unpacked
+    from tunedb.plugins.metaschedule.deploy.network import Lowering, lower
+    from tunedb.plugins.metaschedule.modules import to_workload
+    from tunedb.plugins.metaschedule.tune.defaults import host_target
+    from tunedb.programs.workload_info import signature_of
+    from tunedb.storage.exchange_types import Selection
+    from tunedb.storage.store import Store
+
+    path = options.prior or prior_path("auto")
+    if path is None:
+        raise SystemExit("the package has no prior; give one: --prior FILE")
+    target = host_target()
+    tasks = ms.relax_integration.extract_tasks(lower(load(options), target, Lowering()).mod, target)
+    equal = {_kind_of(signature_of(to_workload(task.dispatched[0]))) for task in tasks}
+    database = unpacked(path)
+    with Store(database, read_only=True) as store:
+        known = store.workloads.find()
+    kept = [one for one in known if _kind_of(one.signature) not in equal]
+    print(f"prior: {len(known) - len(kept)} of {len(known)} workloads left out")
+    peer, file = DatabasePeer(database, own=True), options.folder / "held-out.bundle"
+    selection = Selection(workloads=tuple(one.digest.hex() for one in kept))
+    try:
+        manifest = new_manifest(peer.store_key, selection, card_of(peer, selection, "none"))
+        write_bundle(file, peer.chunks(selection), manifest)
+    finally:
+        peer.close()
+    return file
+
+
+def _kind_of(signature: Any) -> tuple[Any, ...]:
+    """Return the family and the shapes of a workload."""
+    return signature.family, tuple(tuple(shape) for _, shape in signature.arguments or ())
+
+
+def predict_arm(options: argparse.Namespace) -> None:
+    """Compile in zero trials with the prior alone; write the library."""
+    from tunedb.plugins.metaschedule import Database, compile
+    from tunedb.plugins.metaschedule.tune.defaults import host_target
+
+    prior = held_out(options)
+    mod, target, started = load(options), host_target(), time.perf_counter()
+    with Database(":memory:", target=target, prior=prior) as database:
+        found = compile(mod, database, target, trials=0)
+    kinds = Counter(use.kind for use in found.uses)
+    found.executable.export_library(str(options.folder / "predicted.so"))
+    content = {"seconds": time.perf_counter() - started, "kinds": dict(kinds)}
+    (options.folder / "predicted.json").write_text(json.dumps(content))
+
+
 def tune_arm(options: argparse.Namespace) -> None:
     """Tune in this process; write the curve of (second, task, best seconds)."""
     from tunedb.plugins.metaschedule import Database, tune
     from tunedb.plugins.metaschedule.tune.defaults import host_target
 
+    prior = held_out(options) if options.arm == "prior" else "none"
     mod, target, curve = load(options), host_target(), []
     seed, started = int(options.seed), time.perf_counter()
     folder = options.folder / options.arm
@@ -101,7 +165,7 @@ def tune_arm(options: argparse.Namespace) -> None:
             seed=seed,
         )
     else:
-        with Database(folder / "tune.db", target=target) as database:
+        with Database(folder / "tune.db", target=target, prior=prior) as database:
             result = tune(
                 mod,
                 target,
@@ -109,7 +173,7 @@ def tune_arm(options: argparse.Namespace) -> None:
                 max_trials_global=options.total,
                 max_trials_per_task=None if options.total else options.trials,
                 num_trials_per_iter=16,
-                task_scheduler=options.arm,
+                task_scheduler="gradient" if options.arm == "gradient" else "tunedb",
                 seed=seed,
                 on_progress=lambda progress: curve.append(
                     (
@@ -161,8 +225,13 @@ def compiled(options: argparse.Namespace, arm: str | None) -> Any:
         with target, database:
             lowered = lowered_by_tvm(mod, target, relax.transform.MetaScheduleApplyDatabase())
         executable = tvm.compile(lowered, target=target)
+    elif arm == "predicted":
+        executable = tvm.runtime.load_module(str(options.folder / "predicted.so"))
     else:
-        with Database(approve(options.folder / arm / "tune.db"), target=target) as store:
+        # Answers of the prior count: a function without trials is compiled with them.
+        prior = options.folder / "held-out.bundle" if arm == "prior" else "none"
+        file = approve(options.folder / arm / "tune.db")
+        with Database(file, target=target, prior=prior) as store:
             executable = compile(mod, store, target).executable
     return relax.VirtualMachine(executable, tvm.cpu())
 
@@ -247,7 +316,7 @@ def one_run(options: argparse.Namespace) -> dict[str, Any]:
         options.folder = Path(folder)
         arguments = [
             value
-            for name in ("network", "size", "trials", "total", "seed")
+            for name in ("network", "size", "trials", "total", "seed", "prior")
             if getattr(options, name) is not None
             for value in (f"--{name}", str(getattr(options, name)))
         ]
@@ -259,7 +328,11 @@ def one_run(options: argparse.Namespace) -> dict[str, Any]:
             subprocess.run(command, check=True)
             contents[arm] = json.loads((Path(folder) / f"{arm}.json").read_text())
         times, error = latencies(options, [*arms, "tunedb"])
-    curves = {arm: steps(content, times["untuned"]) for arm, content in contents.items()}
+    curves = {
+        arm: steps(content, times["untuned"])
+        for arm, content in contents.items()
+        if arm != "predicted"
+    }
     found = {"times": times, "error": error, "contents": contents, "curves": curves}
     print(json.dumps({"network": options.network, "seed": options.seed, "times": times}))
     return found
@@ -332,6 +405,24 @@ def rows_of(name: str, found: list[dict[str, Any]]) -> list[Row]:
                 None if bar is None else ratio <= bar,
             )
         )
+    if "prior" in found[0]["times"]:
+        ours, without = times("prior"), times("tunedb")
+        bar, holds = f"≤ {WITH_PRIOR}", ours <= WITH_PRIOR * without
+        rows.append(
+            Row(f"{name}: with the prior, without", "ms", 1e3 * ours, 1e3 * without, bar, holds)
+        )
+    if "predicted" in found[0]["times"]:
+        ours = times("predicted")
+        for arm, share in (("untuned", ZERO_UNTUNED), ("tvm", ZERO), ("tunedb", None)):
+            if arm in found[0]["times"]:
+                other = times(arm)
+                bar, holds = ("", None) if share is None else (f"≤ {share}", ours <= share * other)
+                rows.append(
+                    Row(f"{name}: zero trials, {arm}", "ms", 1e3 * ours, 1e3 * other, bar, holds)
+                )
+        took = seconds("predicted")
+        bar, holds = f"≤ {ZERO_SECONDS:.0f}", took <= ZERO_SECONDS
+        rows.append(Row(f"{name}: compilation in zero trials", "s", took, None, bar, holds))
     for arm, bar in (("tvm", WALL), ("gradient", None)):
         if arm in found[0]["contents"]:
             ratio = seconds("tunedb") / seconds(arm)
@@ -386,7 +477,7 @@ def rows_of(name: str, found: list[dict[str, Any]]) -> list[Row]:
 def measure(options: argparse.Namespace) -> list[Row]:
     """Run the arms, one after the other, and compare them."""
     if options.arm:
-        tune_arm(options)
+        (predict_arm if options.arm == "predicted" else tune_arm)(options)
         raise SystemExit(0)
     names, seeds = options.network.split(","), options.seed.split(",")
     runs: dict[str, list[dict[str, Any]]] = {}

@@ -40,7 +40,8 @@ def prior_options(function: F) -> F:
     prior = click.option(
         "--prior",
         metavar="FILE",
-        help="Prior below all databases (tunedb bundle --as-prior). Default: that of this release.",
+        help="Prior below all databases (tunedb bundle --as-prior). Default: TUNEDB_PRIOR, or that "
+        "of this release.",
     )
     return prior(click.option("--no-prior", is_flag=True, help="Use no prior.")(function))
 

@@ -88,7 +88,7 @@ def _tell_of_tuning(trials: int) -> None:
         f"{trials} trials per operator in batches of {PER_BATCH}; evaluator {EVALUATOR}"
     )
     with WarmBuilder() as builder:
-        with Database(_FIRST, target=target) as database:
+        with Database(_FIRST, target=target, prior="none") as database:
             for operator in operators.values():
                 _tune(operator, database, builder, trials, seed=1)
         for name in operators:
@@ -96,7 +96,7 @@ def _tell_of_tuning(trials: int) -> None:
         _compare_with_untuned(operators, target)
         _rule("tune again: the second run starts from what is stored")
         # A new handle, as a new process would have.
-        with Database(_FIRST, target=target) as database:
+        with Database(_FIRST, target=target, prior="none") as database:
             for operator in operators.values():
                 _tune(operator, database, builder, trials, seed=2)
             _compare_runs(list(operators))
@@ -128,7 +128,7 @@ def _compare_with_untuned(operators: dict[str, Operator], target: Any) -> None:
     from ...plugins.metaschedule.demo import compare
 
     click.echo()
-    with Database(_FIRST, target=target, read_only=True) as database:
+    with Database(_FIRST, target=target, read_only=True, prior="none") as database:
         for name, operator in operators.items():
             untuned, best = compare(operator, database, target)
             click.echo(

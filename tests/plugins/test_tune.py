@@ -27,7 +27,7 @@ from tunedb.exchange.merge import merge
 from tunedb.plugins.metaschedule import Database, MeasureCallback
 from tunedb.plugins.metaschedule.deploy.apply import schedule
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
-from tunedb.plugins.metaschedule.tune.defaults import host_target
+from tunedb.plugins.metaschedule.tune.defaults import host_target, target_of
 from tunedb.plugins.metaschedule.tune.tune import tune
 from tunedb.records import Origin, Source, Status
 from tunedb.storage.store import Store
@@ -419,6 +419,39 @@ def test_a_processor_without_its_number_of_cores_gets_that_of_this_machine(quick
     result = closed(quick(tools.matmul(32), target={"kind": "llvm", "mcpu": "x86-64-v2"}))
     assert int(result.target.attrs["num-cores"]) == int(os.environ["TVM_NUM_THREADS"])
     assert str(result.target.attrs["mcpu"]) == "x86-64-v2"
+
+
+def test_a_gpu_without_limits_gets_those_of_this_machine(monkeypatch):
+    device = {"kind": "cuda", "arch": "sm_90", "max_threads_per_block": 1024}
+
+    def reported(_device):
+        return tvm.target.Target({**device, "max_shared_memory_per_block": 49152})
+
+    monkeypatch.setattr(tvm.target.Target, "from_device", reported)
+    target = target_of({"kind": "cuda", "arch": "sm_80"}, is_remote=False)
+    limits = ("max_threads_per_block", "max_shared_memory_per_block")
+    assert [int(target.attrs[name]) for name in limits] == [1024, 49152]
+    assert str(target.attrs["arch"]) == "sm_80"
+
+
+def test_a_target_with_limits_stays_as_it_is():
+    target = tvm.target.Target("nvidia/nvidia-a100")
+    assert target_of(target, is_remote=True).same_as(target)
+
+
+def test_a_gpu_of_which_nobody_tells_the_limits(monkeypatch):
+    def absent(_device):
+        raise ValueError("no such device")
+
+    monkeypatch.setattr(tvm.target.Target, "from_device", absent)
+    for is_remote, reason in ((False, "no such device"), (True, "the device is remote")):
+        with pytest.raises(UsageError) as caught:
+            target_of("cuda", is_remote=is_remote)
+        assert str(caught.value) == (
+            f"target cuda: its max_threads_per_block is unknown ({reason}); give a tag such as "
+            "nvidia/nvidia-a100 (tvm.target.list_tags()), or max_threads_per_block and "
+            "max_shared_memory_per_block"
+        )
 
 
 def test_a_session_names_the_number_of_threads(quick, tools):

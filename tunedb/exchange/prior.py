@@ -6,6 +6,7 @@ opened as a layer and never written.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,10 +40,13 @@ _FACTS = ("cpu", "threads", "tvm", "llvm")
 
 
 def prior_path(choice: str | Path) -> Path | None:
-    """Return the file of a prior: ``auto`` (that of this release), ``none``, or a path.
+    """Return the file of a prior: ``auto``, ``none``, or a path.
 
-    None where there is none. The file of a path need not exist.
+    ``auto`` is ``TUNEDB_PRIOR``, which may be ``none`` or a path, or that of this release. None
+    where there is none. The file of a path need not exist.
     """
+    if choice == "auto":
+        choice = os.environ.get("TUNEDB_PRIOR") or "auto"
     if choice == "auto":
         return _IN_WHEEL if _IN_WHEEL.exists() else None
     return None if choice == "none" else Path(choice)

@@ -23,7 +23,7 @@ from ..measure.measured import Known
 from ..measure.racing import Race, RacingRunner
 from ..modules import plain
 from ..search.strategy import EvolutionarySearch
-from ..targets import as_target, is_cpu
+from ..targets import as_target, first_line, is_cpu
 from ..threads import runtime_threads
 from ..workers.space_probe import try_spaces
 from ..workers.warm_builder import WarmBuilder
@@ -33,6 +33,9 @@ from .scheduler import TaskScheduler
 from .tasks import Task
 
 __all__ = ["host_target"]
+
+#: Attribute of a GPU that TVM's schedule rules demand, and that ``cuda`` alone does not have.
+_THREADS = "max_threads_per_block"
 
 
 def host_target() -> Any:
@@ -44,7 +47,9 @@ def host_target() -> Any:
 def target_of(target: Any, *, is_remote: bool) -> Any:
     """Return the target of a run; None and ``llvm`` alone stand for this machine's processor.
 
-    A processor of this machine without ``num-cores`` gets the number of the runtime's threads.
+    A processor of this machine without ``num-cores`` gets the number of the runtime's threads. A
+    GPU without limits, such as ``{"kind": "cuda", "arch": "sm_90"}``, gets those that this
+    machine's device reports.
 
     Parameters
     ----------
@@ -58,7 +63,8 @@ def target_of(target: Any, *, is_remote: bool) -> Any:
     TargetError
         TVM does not know the target.
     UsageError
-        A remote device has no target, or a remote processor no number of cores.
+        A remote device has no target, or a remote processor no number of cores. A GPU has no
+        limits, and is remote or not in this machine.
     """
     if target is None or target == "llvm":
         if is_remote:
@@ -75,7 +81,25 @@ def target_of(target: Any, *, is_remote: bool) -> Any:
             f"target {target}: give its number of cores, e.g. "
             "{'kind': 'llvm', 'num-cores': 4, 'mcpu': …}"
         )
+    if "gpu" in target.keys and target.attrs.get(_THREADS) is None:
+        return _with_limits(target, is_remote=is_remote)
     return target
+
+
+def _with_limits(target: Any, *, is_remote: bool) -> Any:
+    """Return the target of a GPU with the limits that its device in this machine reports."""
+    config = plain(target.export())
+    try:
+        if is_remote:
+            raise UsageError("the device is remote")
+        device = tvm.target.Target.from_device(tvm.runtime.device(str(target.kind.name)))
+    except Exception as error:  # TVM raises several classes where there is no device
+        raise UsageError(
+            f"target {config['kind']}: its {_THREADS} is unknown ({first_line(error)}); give a tag "
+            f"such as nvidia/nvidia-a100 (tvm.target.list_tags()), or {_THREADS} and "
+            "max_shared_memory_per_block"
+        ) from None
+    return tvm.target.Target({**plain(device.export()), **config})
 
 
 def database_of(

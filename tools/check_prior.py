@@ -1,0 +1,94 @@
+"""Check a prior: its digest and card, its size, and a sample measured again on this machine.
+
+The best program of each workload of the sample is built and run, and its results are compared with
+those of the untuned program. The exit code is 1 if the prior is damaged or too large, or if a
+program does not pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from make_prior import BUNDLE, DATABASE, MAX_BYTES, add
+from rich.console import Console
+from rich.table import Table
+
+import tunedb
+from tunedb.exchange.prior import read_card
+
+
+def sample(store: Any, number: int, seed: int) -> list[tuple[int, int]]:
+    """Return workloads, each with a target of this machine's class."""
+    from tunedb.plugins.metaschedule.modules import to_target
+    from tunedb.plugins.metaschedule.targets import class_of
+    from tunedb.plugins.metaschedule.tune.defaults import host_target
+
+    mine = class_of(to_target(host_target()))
+    targets = [each.id for each in store.targets.find() if class_of(each.target) == mine]
+    known = [
+        (workload.id, target)
+        for workload in store.workloads.find()
+        for target in targets
+        if store.records.best(workload.id, target, 1)
+    ]
+    return random.Random(seed).sample(known, min(number, len(known)))
+
+
+def verdicts(store: Any, chosen: list[tuple[int, int]], repeat: int) -> Iterator[Any]:
+    """Measure the best program of each workload again."""
+    from tunedb.plugins.metaschedule.deploy.revalidation import Revalidation
+
+    with Revalidation(store, repeat=repeat) as revalidation:
+        for workload, target in chosen:
+            yield from revalidation.run([workload], target, 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("bundle", type=Path, nargs="?", default=BUNDLE, metavar="FILE")
+    parser.add_argument("--sample", type=int, default=10, metavar="N", help="workloads to measure")
+    parser.add_argument("--repeat", type=int, default=3, metavar="N")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+
+    console = Console()
+    try:
+        card = read_card(options.bundle)
+    except tunedb.TuneDBError as error:
+        raise SystemExit(str(error)) from None
+    size = options.bundle.stat().st_size
+    console.print(
+        f"{options.bundle}: {size / 1e6:.2f} MB, {card['records']:,} records of "
+        f"{card['workloads']} workloads, licence {card['licence']}, digest {card['digest'][:16]}…"
+    )
+    for machine in card["machines"]:
+        console.print("measured on " + ", ".join(f"{k} {v}" for k, v in machine.items()))
+    table = Table("workload", "stored", "measured now", "ratio", "result")
+    passed = size <= MAX_BYTES
+    with tempfile.TemporaryDirectory() as folder:
+        add(options.bundle, Path(folder) / DATABASE)
+        with tunedb.open(Path(folder) / DATABASE) as store:
+            chosen = sample(store, options.sample, options.seed)
+            if not chosen:
+                console.print("no record is for this machine's instruction set: none is measured")
+            for verdict in verdicts(store, chosen, options.repeat):
+                stored, now = verdict.record.mean, verdict.mean
+                passed &= verdict.outcome == "passed"
+                table.add_row(
+                    str(verdict.record.measurement.program.workload.name),
+                    f"{stored * 1e6:,.1f} µs",
+                    "" if now is None else f"{now * 1e6:,.1f} µs",
+                    "" if now is None else f"{now / stored:.2f}",
+                    verdict.reason or verdict.outcome,
+                )
+    console.print(table)
+    raise SystemExit(not passed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""Networks whose operators the prior has: ONNX models with random weights.
+
+They cover the operators and shapes of common image, text and audio networks. Where a published
+network has several equal stages, one of them is here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+from onnx_networks import Builder, bert, llama_block, mobilenet_v2, resnet18
+
+__all__ = ["NETWORKS"]
+
+#: Fire modules of SqueezeNet 1.1 (arXiv 1602.07360): squeezed and expanded channels, pooled after.
+_SQUEEZENET = (
+    (16, 64, False),
+    (16, 64, True),
+    (32, 128, False),
+    (32, 128, True),
+    (48, 192, False),
+    (48, 192, False),
+    (64, 256, False),
+    (64, 256, False),
+)
+#: Separable convolutions of MobileNet (arXiv 1704.04861, table 1): channels, stride.
+_MOBILENET = (
+    *((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2)),
+    *((512, 1), (1024, 2), (1024, 1)),
+)
+#: Stages of EfficientNet-B0 (arXiv 1905.11946, table 1): expansion, channels, repetitions, stride,
+#: kernel size.
+_EFFICIENTNET = (
+    (1, 16, 1, 1, 3),
+    (6, 24, 2, 2, 3),
+    (6, 40, 2, 2, 5),
+    (6, 80, 2, 2, 3),
+    (6, 112, 2, 1, 5),
+    (6, 192, 2, 2, 5),
+    (6, 320, 1, 1, 3),
+)
+
+
+def _pool(b: Builder, data: str, size: int, stride: int, pad: int = 0) -> str:
+    return b.node(
+        "MaxPool", [data], kernel_shape=[size, size], strides=[stride, stride], pads=[pad] * 4
+    )
+
+
+def _classify(b: Builder, data: str, channels: int, classes: int = 1000) -> str:
+    data = b.node("Flatten", [b.node("GlobalAveragePool", [data])])
+    return b.node("Softmax", [b.dense(data, channels, classes)], axis=-1)
+
+
+def _image(b: Builder, output: str, size: int, shape: Sequence[int] = (1, 1000)) -> Any:
+    return b.model(output, {"image": [1, 3, size, size]}, shape)
+
+
+def mobilenet(size: int) -> Any:
+    """Return MobileNet."""
+    b = Builder()
+    data, channels = b.convolution("image", 3, 32, 3, stride=2), 32
+    for out, stride in _MOBILENET:
+        data = b.convolution(data, channels, channels, 3, stride=stride, groups=channels)
+        data, channels = b.convolution(data, channels, out, 1), out
+    return _image(b, _classify(b, data, channels), size)
+
+
+def resnet50(size: int, groups: int = 1, width: int = 64) -> Any:
+    """Return two blocks of each stage of ResNet-50, or of ResNeXt-50 (32 groups, width 128)."""
+    b = Builder()
+    data = _pool(b, b.convolution("image", 3, 64, 7, stride=2), 3, 2, 1)
+    channels = 64
+    for stage in range(4):
+        inside, out = width << stage, 256 << stage
+        for block in range(2):
+            stride = 2 if stage and not block else 1
+            inner = b.convolution(data, channels, inside, 1)
+            inner = b.convolution(inner, inside, inside, 3, stride=stride, groups=groups)
+            inner = b.convolution(inner, inside, out, 1, relu=False)
+            if not block:
+                data = b.convolution(data, channels, out, 1, stride=stride, relu=False)
+            data, channels = b.node("Relu", [b.node("Add", [data, inner])]), out
+    return _image(b, _classify(b, data, channels), size)
+
+
+def squeezenet(size: int) -> Any:
+    """Return SqueezeNet 1.1."""
+    b = Builder()
+    data = _pool(b, b.convolution("image", 3, 64, 3, stride=2), 3, 2)
+    channels = 64
+    for squeezed, expanded, is_pooled in _SQUEEZENET:
+        inner = b.convolution(data, channels, squeezed, 1)
+        parts = [b.convolution(inner, squeezed, expanded, kernel) for kernel in (1, 3)]
+        data, channels = b.node("Concat", parts, axis=1), 2 * expanded
+        data = _pool(b, data, 3, 2) if is_pooled else data
+    data = b.convolution(data, channels, 1000, 1)
+    output = b.node("Softmax", [b.node("Flatten", [b.node("GlobalAveragePool", [data])])], axis=-1)
+    return _image(b, output, size)
+
+
+def vgg(size: int) -> Any:
+    """Return VGG-11 with batch norms, and one hidden layer of 1,024."""
+    b = Builder()
+    data, channels = "image", 3
+    for outs in ((64,), (128,), (256, 256), (512, 512), (512, 512)):
+        for out in outs:
+            data, channels = b.convolution(data, channels, out, 3), out
+        data = _pool(b, data, 2, 2)
+    inputs = channels * (size // 32) ** 2
+    data = b.node("Relu", [b.dense(b.node("Flatten", [data]), inputs, 1024)])
+    return _image(b, b.dense(data, 1024, 1000), size)
+
+
+def efficientnet(size: int) -> Any:
+    """Return EfficientNet-B0 with at most two blocks of a stage."""
+    b = Builder()
+
+    def swish(data: str) -> str:
+        return b.node("Mul", [data, b.node("Sigmoid", [data])])
+
+    def conv(data: str, channels: int, out: int, kernel: int, **more: Any) -> str:
+        return b.convolution(data, channels, out, kernel, relu=False, **more)
+
+    data, channels = swish(conv("image", 3, 32, 3, stride=2)), 32
+    for expansion, out, repetitions, first, kernel in _EFFICIENTNET:
+        for stride in (first, 1)[:repetitions]:
+            wide = channels * expansion
+            inner = swish(conv(data, channels, wide, 1)) if expansion > 1 else data
+            inner = swish(conv(inner, wide, wide, kernel, stride=stride, groups=wide))
+            gate = b.node("GlobalAveragePool", [inner])
+            gate = swish(conv(gate, wide, max(1, channels // 4), 1))
+            gate = b.node("Sigmoid", [conv(gate, max(1, channels // 4), wide, 1)])
+            inner = conv(b.node("Mul", [inner, gate]), wide, out, 1)
+            data = b.node("Add", [data, inner]) if stride == 1 and channels == out else inner
+            channels = out
+    data = swish(conv(data, channels, 1280, 1))
+    return _image(b, _classify(b, data, 1280), size)
+
+
+def densenet(size: int, growth: int = 32) -> Any:
+    """Return three blocks of DenseNet (arXiv 1608.06993) with two layers each."""
+    b = Builder()
+    data, channels = _pool(b, b.convolution("image", 3, 64, 7, stride=2), 3, 2, 1), 64
+    for wide in (128, 256, 512):
+        data, channels = b.convolution(data, channels, wide, 1), wide
+        for _ in range(2):
+            inner = b.convolution(data, channels, 4 * growth, 1)
+            inner = b.convolution(inner, 4 * growth, growth, 3)
+            data, channels = b.node("Concat", [data, inner], axis=1), channels + growth
+        data = b.node("AveragePool", [data], kernel_shape=[2, 2], strides=[2, 2])
+    return _image(b, _classify(b, data, channels), size)
+
+
+def unet(size: int, channels: int = 32) -> Any:
+    """Return U-Net (arXiv 1505.04597) of three levels."""
+    b = Builder()
+    data, inside, skips = "image", 3, []
+    for level in range(3):
+        out = channels << level
+        data = b.convolution(b.convolution(data, inside, out, 3), out, out, 3)
+        skips.append(data)
+        data, inside = _pool(b, data, 2, 2), out
+    data, inside = b.convolution(data, inside, 2 * inside, 3), 2 * inside
+    for level in reversed(range(3)):
+        out = channels << level
+        data = b.node(
+            "ConvTranspose",
+            [data, b.weight(inside, out, 2, 2)],
+            kernel_shape=[2, 2],
+            strides=[2, 2],
+        )
+        data = b.node("Concat", [data, skips[level]], axis=1)
+        data, inside = b.convolution(data, 2 * out, out, 3), out
+    data = b.convolution(data, inside, 2, 1, relu=False)
+    return _image(b, b.node("Sigmoid", [data]), size, (1, 2, size, size))
+
+
+def speech(frames: int, width: int = 384) -> Any:
+    """Return the two convolutions with which Whisper (arXiv 2212.04356) begins."""
+    b = Builder()
+    data, channels = "mel", 80
+    for stride in (1, 2):
+        data = b.node(
+            "Conv",
+            [data, b.weight(width, channels, 3), b.weight(width)],
+            kernel_shape=[3],
+            strides=[stride],
+            pads=[1, 1],
+        )
+        data, channels = b.node("Relu", [data]), width
+    output = b.node("Transpose", [data], perm=(0, 2, 1))
+    return b.model(output, {"mel": [1, 80, frames]}, [1, frames // 2, width])
+
+
+def perceptron(batch: int, widths: Sequence[int]) -> Any:
+    """Return dense layers with ReLU."""
+    b = Builder()
+    data = "rows"
+    for inputs, outputs in pairwise(widths):
+        data = b.node("Relu", [b.dense(data, inputs, outputs)])
+    return b.model(data, {"rows": [batch, widths[0]]}, [batch, widths[-1]])
+
+
+#: Name → the model, in the order in which they are tuned: each part of the list has all families.
+NETWORKS: dict[str, Callable[[], Any]] = {
+    "encoder-128x512": lambda: bert(128, layers=1, width=512, heads=8),
+    "mobilenet-224": lambda: mobilenet(224),
+    "squeezenet-224": lambda: squeezenet(224),
+    "resnet50-224": lambda: resnet50(224),
+    "perceptron-64": lambda: perceptron(64, (784, 512, 256, 10)),
+    "decoder-128x768": lambda: llama_block(128, width=768, heads=12, hidden=2048),
+    "efficientnet-224": lambda: efficientnet(224),
+    "densenet-224": lambda: densenet(224),
+    "unet-128": lambda: unet(128),
+    "speech-400": lambda: speech(400),
+    "decode-64x768": lambda: llama_block(1, past=63, width=768, heads=12, hidden=2048),
+    "mobilenet_v2-224": lambda: mobilenet_v2(224),
+    "resnet18-224": lambda: resnet18(224),
+    "encoder-128x768": lambda: bert(128, layers=1),
+    "vgg-128": lambda: vgg(128),
+    "resnext50-224": lambda: resnet50(224, groups=32, width=128),
+    "encoder-197x384": lambda: bert(197, layers=1, width=384, heads=6),
+    "mobilenet-160": lambda: mobilenet(160),
+    "squeezenet-128": lambda: squeezenet(128),
+    "perceptron-1": lambda: perceptron(1, (1024, 4096, 1024, 100)),
+    "efficientnet-128": lambda: efficientnet(128),
+    "unet-64": lambda: unet(64),
+    "decoder-32x1024": lambda: llama_block(32),
+    "resnet50-128": lambda: resnet50(128),
+    "densenet-128": lambda: densenet(128),
+}
