@@ -27,9 +27,6 @@ COLUMNS = tuple(map(Column, ("status", "check", "message", "command")))
 
 _COLOURS = {OK: "green", WARNING: "yellow", PROBLEM: "red"}
 
-#: Distributions that own the module ``xgboost``.
-_XGBOOST = ("xgboost", "xgboost-cpu")
-
 #: Distribution → extra and purpose.
 _EXTRAS = {
     "psycopg": ("postgres", "a team's server"),
@@ -131,6 +128,7 @@ def _examine(settings: Settings) -> Iterator[Finding]:
     yield from map(_extra, _EXTRAS)
     yield from _database(settings)
     yield from _server()
+    yield from _prior()
     yield _space(Path(tempfile.gettempdir()))
 
 
@@ -184,24 +182,17 @@ def _self_check() -> Iterator[Finding]:
 
 def _xgboost() -> Finding:
     from ..errors import PluginError
-    from ..models._xgboost import import_xgboost
+    from ..models._xgboost import import_xgboost, installed
 
-    installed = [name for name in _XGBOOST if _version(name) is not None]
-    if len(installed) > 1:
-        return Finding(
-            PROBLEM,
-            "XGBoost",
-            "xgboost and xgboost-cpu are both installed, and overwrite each other's files",
-            "pip uninstall -y xgboost xgboost-cpu && pip install 'tunedb[train]'",
-        )
-    if not installed:
-        message = "not installed; needed for cost models"
-        return Finding(WARNING, "XGBoost", message, "pip install 'tunedb[train]'")
     try:
+        distribution = installed()
+        if distribution is None:
+            message = "not installed; needed for cost models"
+            return Finding(WARNING, "XGBoost", message, "pip install 'tunedb[train]'")
         version = import_xgboost().__version__
     except PluginError as error:
         return Finding.from_error("XGBoost", error)
-    return Finding(OK, "XGBoost", f"{installed[0]} {version}")
+    return Finding(OK, "XGBoost", f"{distribution} {version}")
 
 
 def _extra(distribution: str) -> Finding:
@@ -333,6 +324,25 @@ def _server() -> Iterator[Finding]:
         yield from _contents("server", location)
     except TuneDBError as error:
         yield Finding.from_error("server", error)
+
+
+def _prior() -> Iterator[Finding]:
+    """Verify the prior, if there is one."""
+    from ..errors import TuneDBError
+    from ..exchange.prior import prior_path, read_card
+    from ..system import text
+
+    path = prior_path("auto")
+    if path is None:
+        return
+    try:
+        card = read_card(path)
+    except TuneDBError as error:
+        yield Finding(PROBLEM, "prior", str(error), "export TUNEDB_PRIOR=none")
+        return
+    records = text.count(card["records"], "record")
+    workloads = text.count(card["workloads"], "workload")
+    yield Finding(OK, "prior", f"{path}: {records} of {workloads}, digest verified")
 
 
 def _space(folder: Path) -> Finding:

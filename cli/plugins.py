@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from importlib.metadata import EntryPoint, entry_points
+from contextlib import suppress
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -38,14 +39,15 @@ def command(settings: Settings) -> None:
     A format reads logs line by line or whole files; "exports" shows whether tunedb export writes
     it. A feature set is computed from its "needs": steps, or a module in some form. Losses, row
     models, labels and training sets are options of tunedb train. Definitions compute workloads of
-    old logs (tunedb convert). The exit code is 1 if a plugin
-    does not load. TUNEDB_PLUGINS="" disables the plugins of other packages.
+    old logs (tunedb convert). The last line is TVM; its reason says what the installed release
+    lacks. The exit code is 1 if a plugin does not load. TUNEDB_PLUGINS="" disables the plugins of
+    other packages.
 
     Example:
       tunedb plugins
       TUNEDB_PLUGINS= tunedb plugins --json
     """
-    rows = [*_formats(), *_feature_sets(), *_model_components(), *_definitions()]
+    rows = [*_formats(), *_feature_sets(), *_model_components(), *_definitions(), *_tvm()]
     columns = [
         Column("reason") if c.key == "reason" and not any(r["reason"] for r in rows) else c
         for c in COLUMNS
@@ -94,6 +96,34 @@ def _definitions() -> Iterator[dict[str, Any]]:
     loaded, errors = load_definitions()
     for _entry, _definition, row in _entries(GROUP, loaded, errors):
         yield {**row, "kind": "definition", "reads": None, "exports": None, "needs": None}
+
+
+def _tvm() -> Iterator[dict[str, Any]]:
+    """Yield the row of the installed TVM."""
+    from ..errors import PluginError
+
+    if find_spec("tvm") is None:
+        return
+    package = None
+    with suppress(PackageNotFoundError):  # built from source
+        package = f"apache-tvm {version('apache-tvm')}"
+    try:
+        from ..plugins.metaschedule.compat import lacking
+
+        reason, loads = lacking(), True
+    except PluginError as error:
+        reason, loads = str(error), False
+    yield {
+        "kind": "TVM",
+        "name": "metaschedule",
+        "package": package,
+        "entry_point": "tunedb.plugins.metaschedule",
+        "loads": loads,
+        "reason": reason,
+        "reads": None,
+        "exports": None,
+        "needs": None,
+    }
 
 
 def _entries(

@@ -144,6 +144,19 @@ _RUN = (
         show_default=True,
         help="Largest number of trials between two updates of the cost model.",
     ),
+    click.option(
+        "--early-stopping",
+        type=click.IntRange(min=1),
+        metavar="TRIALS",
+        help="End a task after so many trials without a gain of 1 %.",
+    ),
+    click.option(
+        "--least-gain",
+        type=click.FloatRange(min=0, max=1, max_open=True),
+        default=0.0,
+        metavar="SHARE",
+        help="End the run where no batch is expected to gain this share of the latency: 0.001.",
+    ),
     click.option("--seed", type=click.IntRange(min=0), help="Seed of the search."),
     click.option(
         "--repeat", type=click.IntRange(min=1), help="Measurements of each program. Default: 3."

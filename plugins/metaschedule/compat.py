@@ -219,6 +219,13 @@ def release() -> Release:
     return RELEASES.get(_numbers(str(tvm.__version__))[:2], RELEASES[NEWEST])
 
 
+def lacking() -> str | None:
+    """Return what the installed release lacks, in words; None for nothing."""
+    if release().builds_modules:
+        return None
+    return "builds no modules from graphs of other releases; their records need a stored script"
+
+
 def types() -> Types:
     """Return the types of the installed TVM's IR."""
     return release().types

@@ -112,6 +112,19 @@ def test_what_is_not_installed_is_a_warning(run_json, versions):
 
 
 @pytest.mark.usefixtures("without_tvm")
+def test_the_prior_is_verified(run, examine, filled, tmp_path, monkeypatch):
+    made = tmp_path / "team.prior"
+    run("bundle", "--as-prior", "--licence", "MIT", "-o", made, "--db", filled)
+    monkeypatch.setenv("TUNEDB_PRIOR", str(made))
+    (row,) = examine(check="prior")
+    assert row["status"] == "ok" and "digest verified" in row["message"]
+    made.write_bytes(made.read_bytes()[:-1])
+    (row,) = examine(code=1, check="prior")
+    assert row["status"] == "problem" and str(made) in row["message"]
+    assert row["command"] == "export TUNEDB_PRIOR=none"
+
+
+@pytest.mark.usefixtures("without_tvm")
 def test_every_state_of_a_database_has_its_command(examine, filled, tmp_path):
     old = Path(shutil.copy(FROZEN / "0009.db", tmp_path / "old.db"))
     empty, other, newer = (tmp_path / f"{name}.db" for name in ("empty", "other", "newer"))

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from tunedb.formats import base
+from tunedb.plugins.metaschedule import compat
 
 
 def first(run_json, *arguments, **kwargs):
@@ -80,6 +81,9 @@ def test_plugins(run, run_json):
     of_kernels = ["cltune", "kernel-tuner", "ktt", "ktt-csv", "ktt-xml", "ncu", "nvprof"]
     of_kernels += ["t1", "t4", "triton"]
     assert list(rows) == sorted([*of_tvm, "metaschedule-sqlite", *of_kernels])
+    (tvm,) = [row for row in everything if row["kind"] == "TVM"]
+    assert tvm["package"].startswith("apache-tvm ")
+    everything.remove(tvm)
     assert all(row["loads"] and row["package"].startswith("tunedb ") for row in everything)
     assert rows["metaschedule"]["entry_point"] == "tunedb.formats.metaschedule:MetaScheduleFormat"
     assert {row["reads"] for row in rows.values()} == {"lines", "whole files"}
@@ -90,6 +94,12 @@ def test_plugins(run, run_json):
     assert (sets["steps"]["needs"], sets["steps"]["reads"]) == ("steps", None)
     # Nothing to explain, so no column for it.
     assert "reason" not in run("plugins").stdout
+
+
+def test_what_an_older_tvm_lacks_is_said(run_json, monkeypatch):
+    monkeypatch.setattr(compat, "release", lambda: compat.RELEASES[0, 25])
+    (row,) = [row for row in run_json("plugins") if row["kind"] == "TVM"]
+    assert row["loads"] and "graphs of other releases" in row["reason"]
 
 
 def test_a_plugin_that_fails_is_reported_and_stops_nothing(run, entries, log, sqlite_file):

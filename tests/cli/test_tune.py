@@ -130,6 +130,7 @@ def test_every_choice_arrives(module, run, monkeypatch, tmp_path):
         *("--tracker", "10.0.0.1:9190", "--key", "board"),
         *("--bind", "a=1", "--bind", "b=2", "--bind", "b=3"),
         *("--weight", "m=2.5", "--latency-target", "m=5ms"),
+        *("--early-stopping", 9, "--least-gain", 0.01),
         code=130,
     )
     assert [str(var.name_hint) for var in given["mod"]["m"].get_global_vars()] == ["small"]
@@ -150,6 +151,8 @@ def test_every_choice_arrives(module, run, monkeypatch, tmp_path):
         "bind": {"a": 1, "b": [2, 3]},
         "weights": {"m": 2.5},
         "latency_target": {"m": pytest.approx(5e-3)},
+        "early_stopping": 9,
+        "least_gain": 0.01,
     }
     assert {name: given[name] for name in expected} == expected
     assert (given["evaluator"].repeat, given["evaluator"].min_repeat_ms) == (5, 11)

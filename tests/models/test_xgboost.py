@@ -62,6 +62,14 @@ def test_without_xgboost(monkeypatch):
         import_xgboost()
 
 
+def test_two_distributions_overwrite_each_other(monkeypatch):
+    monkeypatch.setattr(_xgboost.metadata, "version", lambda _name: "3.2.0")
+    monkeypatch.delitem(sys.modules, "xgboost", raising=False)
+    with pytest.raises(PluginError, match=r"both installed.*; run: pip uninstall -y xgboost xgb"):
+        import_xgboost()
+    assert "xgboost" not in sys.modules
+
+
 def test_nobody_else_imports_xgboost():
     wanted = re.compile(r"^\s*(import|from) xgboost\b", re.MULTILINE)
     users = [

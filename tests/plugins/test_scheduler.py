@@ -87,6 +87,13 @@ def test_a_run_ends_when_the_search_finds_nothing_new(scheduler, database, measu
     assert len(batches) == proposed + (4 if scheduler else 0)
 
 
+def test_a_task_without_gains_ends_early(database, measuring, tools):
+    result, batches = run(
+        database, measuring, tools.matmul(), max_trials_global=512, early_stopping=8
+    )
+    assert 16 <= result.trials < 512 and len(batches) >= 2
+
+
 def test_a_second_run_begins_with_what_the_first_left_out(database, measuring):
     mod, convolutions = from_onnx(networks.mobile()), {"op_names": ("conv2d",)}
     _, first = run(database, measuring, mod, max_trials_global=6, **convolutions)
@@ -180,6 +187,9 @@ def test_tvms_own_call(database, measuring, tools, tmp_path):
     [
         ({"minutes": 0}, "minutes must be positive"),
         ({"minutes": 1, "task_scheduler": "gradient"}, "minutes need the scheduler"),
+        ({"early_stopping": 9, "task_scheduler": "gradient"}, "early_stopping needs the scheduler"),
+        ({"early_stopping": 0}, "early stopping needs 1 trial or more, not 0"),
+        ({"least_gain": 1.0}, "the least gain must be from 0 to 1"),
         ({"task_scheduler": "fastest"}, "TVM has no task_scheduler"),
         ({"latency_target": 1.0}, "weights and latency targets are for Relax programs"),
         ({"weights": {"network": 2.0}}, "weights and latency targets are for Relax programs"),

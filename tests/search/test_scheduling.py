@@ -193,6 +193,24 @@ def test_batches_are_as_small_as_the_time_asks_for():
     assert batch_size(528, 33, 16, seconds=6_000) == 5
 
 
+def test_trials_without_a_gain_end_a_task():
+    goal = TuningGoal(early_stopping=8)
+    one = task(best=1.0)
+    for times, trials, chosen in (
+        ([0.9], 4, 0),  # a gain
+        ([0.895], 4, 0),  # less than 1 %
+        ([], 3, 0),  # all failed
+        ([0.8], 4, 0),  # a gain begins anew
+        ([0.8], 8, None),
+    ):
+        one.add(times, trials, 1.0)
+        assert choose([one], goal=goal) == chosen
+    assert choose([one, task(best=0.5)], goal=goal) == 1
+    assert choose([one]) == 0
+    with pytest.raises(UsageError, match="early stopping needs 1 trial or more, not 0"):
+        TuningGoal(early_stopping=0)
+
+
 @pytest.mark.parametrize("least_gain", [1.0, -0.1])
 def test_gains_out_of_range(least_gain):
     with pytest.raises(UsageError, match="the least gain must be from 0 to 1, not "):

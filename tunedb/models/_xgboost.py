@@ -14,15 +14,18 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import Any
 
 from ..errors import PluginError
 from ..system.cpus import allowed_cpus, release_thread
 
 _POLICY = "OMP_WAIT_POLICY"
+
+#: Distributions that own the module ``xgboost``.
+_DISTRIBUTIONS = ("xgboost", "xgboost-cpu")
 
 
 @cache
@@ -33,14 +36,37 @@ def _spins() -> bool:
     return os.environ.get(_POLICY, "").upper() != "PASSIVE"
 
 
+def installed() -> str | None:
+    """Return the installed distribution of XGBoost; None without one.
+
+    Raises
+    ------
+    PluginError
+        Both are installed.
+    """
+    found = []
+    for name in _DISTRIBUTIONS:
+        with suppress(metadata.PackageNotFoundError):
+            metadata.version(name)
+            found.append(name)
+    if len(found) > 1:
+        raise PluginError(
+            "xgboost and xgboost-cpu are both installed, and overwrite each other's files; run: "
+            "pip uninstall -y xgboost xgboost-cpu && pip install 'tunedb[train]'"
+        )
+    return found[0] if found else None
+
+
 def import_xgboost(name: str = "xgboost") -> Any:
     """Return the module ``xgboost`` or one of its submodules.
 
     Raises
     ------
     PluginError
-        XGBoost is not installed.
+        XGBoost is not installed, or both of its distributions are.
     """
+    if "xgboost" not in sys.modules:
+        installed()
     _spins()
     try:
         return import_module(name)

@@ -94,6 +94,8 @@ class TuningGoal:
         Goals of its networks.
     least_gain : float
         Share of the estimated latency; the run ends where no batch is expected to gain as much.
+    early_stopping : int or None
+        Trials without a gain of 1 % that end a task, as Ansor's f4.
 
     Raises
     ------
@@ -103,10 +105,19 @@ class TuningGoal:
 
     networks: Sequence[NetworkGoal] = (NetworkGoal(),)
     least_gain: float = 0.0
+    early_stopping: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.least_gain < 1:
             raise UsageError(f"the least gain must be from 0 to 1, not {self.least_gain}")
+        if self.early_stopping is not None and self.early_stopping < 1:
+            raise UsageError(f"early stopping needs 1 trial or more, not {self.early_stopping}")
+
+    def is_open(self, task: TaskState) -> bool:
+        """Return whether a task may get more trials."""
+        return not task.is_finished and not (
+            self.early_stopping is not None and task.idle_trials >= self.early_stopping
+        )
 
     def weights(self, tasks: Sequence[TaskState]) -> list[float]:
         """Return the weight of one call of each task: that of all networks that call it.
@@ -162,6 +173,7 @@ class TaskState:
     batches: int = 0
     tuning_seconds: float = 0.0
     misses: int = 0
+    idle_trials: int = 0
     recent: float = 0.0
     is_finished: bool = False
     _courses: list[list[float]] = field(init=False)
@@ -203,7 +215,9 @@ class TaskState:
         if times:
             self.best = min(times) if self.best is None else min(self.best, *times)
         self.recent = max(before - self.latency, 0.0)
-        self.misses = 0 if self.recent >= _LEAST_GAIN * before else self.misses + 1
+        is_gain = self.recent >= _LEAST_GAIN * before
+        self.misses = 0 if is_gain else self.misses + 1
+        self.idle_trials = 0 if is_gain else self.idle_trials + trials
 
     def expected_gain(self, batch: int, fastest: float) -> float:
         """Return the expected decrease of the latency of one call by a batch, in seconds.
@@ -295,7 +309,7 @@ def next_task(
         None when the run is done.
     """
     weights = goal.weights(tasks)
-    open_tasks = [n for n, task in enumerate(tasks) if weights[n] and not task.is_finished]
+    open_tasks = [n for n, task in enumerate(tasks) if weights[n] and goal.is_open(task)]
     if not open_tasks:
         return None
     fastest: dict[str, float] = {}

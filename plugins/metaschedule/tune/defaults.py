@@ -225,7 +225,7 @@ def strategy_of(strategy: Any, database: Database, known: Known, *, warm: bool) 
 def scheduler_of(
     options: TuneOptions,
     database: Database,
-    goal: TuningGoal | None,
+    goal: TuningGoal,
     calls: Sequence[Sequence[float]] | None,
     curves: Sequence[Sequence[Curve]],
     untuned: Sequence[float | None] | None,
@@ -238,7 +238,8 @@ def scheduler_of(
     Raises
     ------
     UsageError
-        TVM does not know the word, or one of its schedulers gets a time budget or a latency target.
+        TVM does not know the word, or one of its schedulers gets a time budget, a latency target or
+        a condition to stop.
     """
     if options.task_scheduler == "tunedb":
         return TaskScheduler(
@@ -255,8 +256,9 @@ def scheduler_of(
         )
     if options.minutes is not None:
         raise UsageError("TVM's task schedulers count trials; minutes need the scheduler 'tunedb'")
-    if options.latency_target is not None:
-        raise UsageError("a latency target needs the task scheduler 'tunedb'")
+    for name in ("latency_target", "least_gain", "early_stopping"):
+        if getattr(options, name):
+            raise UsageError(f"{name} needs the scheduler 'tunedb'")
     return _component("task_scheduler", options.task_scheduler, ms.TaskScheduler)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, LocalRunner, RPCConfig
 
 from ....errors import UsageError
+from ....search.scheduling import NetworkGoal, TuningGoal
 from ..database.database import Database
 from ..deploy.network import Layout
 from ..measure.racing import LEAST_REPEATS, Race
@@ -65,6 +66,8 @@ class TuneOptions:
     prepack: bool | None
     weights: Mapping[str, float] | None
     latency_target: float | Mapping[str, float] | None
+    least_gain: float
+    early_stopping: int | None
     measure_network: bool
     bind: Mapping[str, int | Sequence[int]] | None
     layers: Sequence[str | Path] | None
@@ -76,6 +79,11 @@ class TuneOptions:
         """Return whether a network is measured as a whole: only if programs run on this machine."""
         is_local = self.runner == "local" or isinstance(self.runner, LocalRunner)
         return self.measure_network and is_local
+
+    def goal(self, networks: Sequence[NetworkGoal]) -> TuningGoal:
+        """Return the goal of the run, with those of its networks if it has any."""
+        goal = TuningGoal(least_gain=self.least_gain, early_stopping=self.early_stopping)
+        return replace(goal, networks=tuple(networks)) if networks else goal
 
     def race(self) -> Race | None:
         """Return the race of the run, or None where whole measurements are needed.

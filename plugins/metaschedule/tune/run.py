@@ -12,7 +12,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from ....errors import PluginError, TuneDBError
 from ....exchange.outbox import Outbox
-from ....search.scheduling import TuningGoal, total_seconds
+from ....search.scheduling import total_seconds
 from ....system.host import session_class, threads_of
 from ....system.roofline import Roofline
 from ....system.temporary import TemporaryFolder
@@ -176,7 +176,7 @@ class Run:
         scheduler = defaults.scheduler_of(
             self.options,
             self.database,
-            TuningGoal(tuple(each.goal for each in networks)) if networks else None,
+            self.options.goal([each.goal for each in networks]),
             [task.calls for task in self.tasks] if networks else None,
             [task.curves for task in self.monitor.tasks],
             [task.untuned for task in self.monitor.tasks],

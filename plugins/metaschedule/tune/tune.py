@@ -51,6 +51,8 @@ def tune(
     prepack: bool | None = None,
     weights: Mapping[str, float] | None = None,
     latency_target: float | Mapping[str, float] | None = None,
+    least_gain: float = 0.0,
+    early_stopping: int | None = None,
     measure_network: bool = True,
     bind: Mapping[str, int | Sequence[int]] | None = None,
     layers: Sequence[str | Path] | None = None,
@@ -136,6 +138,11 @@ def tune(
     latency_target : float or mapping of str to float, optional
         Seconds that suffice, for all networks or by name as in `weights`. A network whose estimated
         latency is within its target gets no more trials; the run ends where all are.
+    least_gain : float
+        Share of the estimated latency, e.g. 0.001: the run ends where no batch is expected to gain
+        as much.
+    early_stopping : int, optional
+        Trials without a gain of 1 % that end a task.
     measure_network : bool
         Whether a Relax program is measured as a whole before and after the run, if this machine has
         its device. The untuned times guide the search.
