@@ -1,4 +1,4 @@
-"""Benchmarks take hours, so no test runs them; what they import of the project must be there."""
+"""Benchmarks and tools take hours; what they import of the project must be there."""
 
 import ast
 from importlib import import_module
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = sorted((Path(__file__).parents[1] / "benchmarks").glob("*.py"))
+ROOT = Path(__file__).parents[1]
+SCRIPTS = [path for folder in ("benchmarks", "tools") for path in (ROOT / folder).glob("*.py")]
 
 
 def test_imported_names_exist():

@@ -85,6 +85,18 @@ def test_wheel_holds_the_tree(names):
     assert any("_encode" in name and name.endswith(".so") for name in names)
 
 
+def test_the_wheel_is_small_and_has_the_prior(wheel, names):
+    assert "tunedb/prior/cpu.bundle" in names
+    assert wheel.stat().st_size < 8_000_000
+    assert (ROOT / "tunedb" / "prior" / "cpu.bundle").stat().st_size <= 3_000_000
+
+
+def test_auditwheel_finds_a_platform_of_the_wheel(wheel):
+    """Nothing outside of manylinux's libraries is linked."""
+    shown = _run(sys.executable, "-m", "auditwheel", "show", wheel, cwd=ROOT)
+    assert '"manylinux_2_' in shown
+
+
 @pytest.fixture(scope="module")
 def fresh(wheel, tmp_path_factory):
     """A new environment with the wheel and the extras tvm, train and postgres."""

@@ -1,5 +1,6 @@
 """Priors: shipped bundles of programs below all databases."""
 
+import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -24,6 +25,8 @@ from tunedb.storage.store import Store
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from candidates import random_candidates
+
+TOOLS = Path(__file__).parents[2] / "tools"
 
 
 def commit(database, tools, mod, seconds, tile=4, **options):
@@ -194,3 +197,20 @@ def test_the_card(prior):
     (machine,) = card["machines"]
     assert machine["tvm"] == tvm.__version__ and machine["cpu"]
     assert card["digest"] == prior.read_bytes()[-32:].hex()
+
+
+@pytest.mark.stress
+def test_the_tools_make_a_prior_add_to_it_and_check_it(tmp_path):
+    def tool(name, *words):
+        command = [sys.executable, str(TOOLS / name), *map(str, words)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    first, second = tmp_path / "first.prior", tmp_path / "second.prior"
+    few = ("--trials", 2, "--networks")
+    tool("make_prior.py", tmp_path / "one", *few, "perceptron-64", "--bundle", first)
+    tool("make_prior.py", tmp_path / "two", "--add", first, *few, "speech-400", "--bundle", second)
+    assert read_card(second)["records"] > read_card(first)["records"] > 0
+    assert read_card(second)["licence"] == "Apache-2.0"
+    assert "passed" in tool("check_prior.py", second, "--sample", 1, "--repeat", 1)

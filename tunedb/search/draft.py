@@ -161,11 +161,8 @@ class Draft:
     @property
     def tiles(self) -> dict[int, Sequence[int]]:
         """Decisions of the sampled tiles by number: factors, outermost first."""
-        return {
-            number: value
-            for number, value in self.decisions.items()
-            if self.instructions[number].kind in TILINGS
-        }
+        tilings = tilings_of(self.form)
+        return {n: value for n, value in self.decisions.items() if n in tilings}
 
     @property
     def skeleton(self) -> bytes:
@@ -219,6 +216,13 @@ def instructions_of(form: StoredForm) -> tuple[Instruction, ...]:
         if not all(isinstance(field, tuple) for field in (each.inputs, each.attrs, each.outputs)):
             raise ValueError("an instruction is not [kind, inputs, attrs, outputs]")
     return instructions
+
+
+@lru_cache(maxsize=512)
+def tilings_of(form: StoredForm) -> frozenset[int]:
+    """Return the numbers of the instructions that sample a tile."""
+    listed = enumerate(instructions_of(form))
+    return frozenset(number for number, each in listed if each.kind in TILINGS)
 
 
 def _dumped(decisions: list[Any]) -> bytes:

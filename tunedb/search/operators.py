@@ -20,8 +20,9 @@ from operator import mul
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import UsageError
+from .chance import draw
 from .crossover import cross
-from .draft import Draft, Instruction, StoredForm, instructions_of
+from .draft import Draft, Instruction, StoredForm, instructions_of, tilings_of
 from .prior import TilePrior
 from .tilings import divisors
 
@@ -58,7 +59,12 @@ def mutate_tile_size(
     Draft or None
         None if no divisor can be moved.
     """
-    sites = [number for number, tile in draft.tiles.items() if _is_movable(tile)]
+    tilings = tilings_of(draft.form)
+    sites = [
+        number
+        for number, tile in draft.decisions.items()
+        if number in tilings and len(tile) >= 2 and max(tile) > 1
+    ]
     sites += _categories(draft.form, _FETCH)
     while sites:
         number = sites.pop(rng.randrange(len(sites)))
@@ -118,10 +124,6 @@ def _moves(instruction: Instruction, tile: tuple[int, ...]) -> _Moves:
     return _Moves(every, tuple(by_source))
 
 
-def _is_movable(tile: Sequence[int]) -> bool:
-    return len(tile) >= 2 and max(tile) > 1
-
-
 def _other_tile(
     draft: Draft, number: int, rng: random.Random, prior: TilePrior | None
 ) -> list[int] | None:
@@ -131,8 +133,7 @@ def _other_tile(
         return None
     if prior is not None:
         place = _place(draft.form, number)
-        weights = prior.weigh(len(tile), moves.tiles, place)
-        return list(rng.choices(moves.tiles, weights)[0])
+        return list(draw(rng, moves.tiles, prior.cumulated(moves.tiles, place)))
     return list(rng.choice(rng.choice(rng.choice(moves.by_levels))))
 
 
@@ -553,7 +554,7 @@ class Operators:
 
     def draw(self, rng: random.Random) -> Operator:
         """Return an operator, drawn by weight."""
-        return rng.choices(OPERATORS, cum_weights=self._cumulated)[0]
+        return draw(rng, OPERATORS, self._cumulated)
 
 
 # ---- neighbours ----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from . import chance
 from .draft import Draft
 from .tilings import tilings
 
@@ -19,6 +20,9 @@ Floats = NDArray[np.float64]
 
 #: Tilings that are kept for each number of levels, the heaviest ones.
 _MOST_KEPT = 512
+
+#: Sets of tilings whose weights are remembered.
+_MOST_SUMS = 8192
 
 #: Share of the weight that all candidates get alike.
 _UNIFORM = 0.1
@@ -62,6 +66,9 @@ class TilePrior:
         default_factory=dict, repr=False
     )
     _listed: dict[tuple[int, ...], _Drawable] = field(default_factory=dict, repr=False)
+    _sums: dict[tuple[int | None, tuple[tuple[int, ...], ...]], list[float]] = field(
+        default_factory=dict, repr=False
+    )
 
     @classmethod
     def from_drafts(cls, drafts: Iterable[Draft], weights: Iterable[float]) -> TilePrior:
@@ -104,6 +111,27 @@ class TilePrior:
         """
         return self._weights(levels, candidates, place)
 
+    def cumulated(
+        self, candidates: tuple[tuple[int, ...], ...], place: int | None = None
+    ) -> list[float]:
+        """Return running sums of the weights of tilings (:meth:`weigh`), which are remembered.
+
+        Parameters
+        ----------
+        candidates : tuple of tuple of int
+            Tilings of one loop with equally many levels; not empty.
+        place : int or None
+            Place of the loop; None if unknown.
+        """
+        key = (place, candidates)
+        sums = self._sums.get(key)
+        if sums is None:
+            if len(self._sums) >= _MOST_SUMS:
+                self._sums.clear()
+            sums = list(accumulate(self._weights(len(candidates[0]), candidates, place)))
+            self._sums[key] = sums
+        return sums
+
     def draw(
         self,
         extent: int,
@@ -138,7 +166,7 @@ class TilePrior:
             drawable = self._listed[key] = _Drawable(candidates, list(accumulate(weights)))
         if not drawable.tilings:  # a single level over the limit
             return [extent]
-        return list(rng.choices(drawable.tilings, cum_weights=drawable.weights)[0])
+        return list(chance.draw(rng, drawable.tilings, drawable.weights))
 
     def _weights(
         self, levels: int, candidates: Sequence[Sequence[int]], place: int | None

@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
+from . import chance
 from .draft import Draft
 from .prior import TilePrior
 from .tilings import draw_tiling
@@ -32,14 +35,11 @@ def draw_tiles(template: Draft, rng: random.Random, prior: TilePrior) -> Draft:
     Draft
         The other decisions are missing.
     """
-    places: Counter[int] = Counter()
-    decisions: dict[int, Any] = {}
-    for number, instruction in enumerate(template.instructions):
-        if instruction.kind == _PERFECT and number in template.decisions:
-            levels, innermost = instruction.attrs
-            extent = prod(template.decisions[number])
-            decisions[number] = prior.draw(extent, levels, innermost, rng, places[levels])
-            places[levels] += 1
+    decisions: dict[int, Any] = {
+        number: prior.draw(each.extent, each.levels, each.innermost, rng, each.place)
+        for number, each in _samples(template).items()
+        if isinstance(each, _Tile)
+    }
     return template.with_decisions(decisions)
 
 
@@ -63,16 +63,55 @@ def decide(
         Legal decisions of each ``SampleComputeLocation``, by its number.
     """
     decisions = dict(draft.decisions)
-    for number, initial in template.decisions.items():
+    for number, each in _samples(template).items():
         if number in decisions:
             continue
-        instruction = template.instructions[number]
+        if isinstance(each, _Tile):
+            tile = draw_tiling(each.extent, each.levels, each.innermost, rng)
+            decisions[number] = list(tile)
+        elif isinstance(each, _Category):
+            decisions[number] = chance.draw(rng, each.choices, each.sums)
+        else:
+            decisions[number] = rng.choice(locations.get(number) or [each.initial])
+    return draft.with_decisions(decisions)
+
+
+class _Tile(NamedTuple):
+    """A sampled tile: the loop's extent, bounds, and how many of as many levels come before."""
+
+    extent: int
+    levels: int
+    innermost: int
+    place: int
+
+
+class _Category(NamedTuple):
+    """A sampled category: its choices, and running sums of their probabilities."""
+
+    choices: range
+    sums: list[float]
+
+
+class _Location(NamedTuple):
+    """A sampled location."""
+
+    initial: int
+
+
+@lru_cache(maxsize=64)
+def _samples(template: Draft) -> dict[int, _Tile | _Category | _Location]:
+    """Return what a design space samples without TVM, by number, in order."""
+    places: Counter[int] = Counter()
+    samples: dict[int, _Tile | _Category | _Location] = {}
+    for number in sorted(template.decisions):
+        instruction, initial = template.instructions[number], template.decisions[number]
         if instruction.kind == _PERFECT:
             levels, innermost = instruction.attrs
-            decisions[number] = list(draw_tiling(prod(initial), levels, innermost, rng))
+            samples[number] = _Tile(prod(initial), levels, innermost, places[levels])
+            places[levels] += 1
         elif instruction.kind == _CATEGORY:
             weights = instruction.attrs[1]
-            decisions[number] = rng.choices(range(len(weights)), weights)[0]
+            samples[number] = _Category(range(len(weights)), list(accumulate(weights)))
         elif instruction.kind == _LOCATION:
-            decisions[number] = rng.choice(locations.get(number) or [initial])
-    return draft.with_decisions(decisions)
+            samples[number] = _Location(initial)
+    return samples

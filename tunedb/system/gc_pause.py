@@ -9,10 +9,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused_gc() -> Iterator[None]:
-    """Leave the search for cycles to the end of each batch, where ``gc.collect(0)`` does it.
+    """Leave the search for cycles to the end of the block.
 
     Python looks through young objects after every 700 of them, and a line of a log has 150: that
-    is a seventh of an import's time. Nothing that an import or a merge makes is part of a cycle.
+    is a seventh of an import's time. Nothing that an import, a merge or a round of a search makes
+    is part of a cycle.
     """
     enabled = gc.isenabled()
     gc.disable()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ....errors import UsageError
 from ....records import Origin
+from ....search import chance
 from ....search.draft import Draft
 from ....search.sampling import draw_tiles
 from ..database.candidates import Lineage
@@ -275,24 +276,27 @@ class Breeding:
         weights = cumulated(population)
 
         def draw() -> Individual:
-            return self._rng.choices(population, cum_weights=weights)[0]
+            return chance.draw(self._rng, population, weights)
 
+        facts = _RoundFacts(self._evaluation, draw, self._prior, self._most_parallel)
         n_mutants = sum(self._rng.random() < _MUTATED for _ in range(size))
         generation = [draw() for _ in range(size - n_mutants)]
         for _ in range(_PASSES):
             missing = size - len(generation)
-            children = [child for _ in range(missing) if (child := self._child(draw)) is not None]
+            children = [
+                child for _ in range(missing) if (child := self._child(draw, facts)) is not None
+            ]
             if not children:
                 break
             generation += self.add(children)
         return generation
 
-    def _child(self, draw: Callable[[], Individual]) -> Child | None:
+    def _child(self, draw: Callable[[], Individual], facts: _RoundFacts) -> Child | None:
         """Return offspring that this round has not seen, or None after some tries."""
         for _ in range(_TRIES):
             operator = self._operators.draw(self._rng)
             parent = draw()
-            facts = _RoundFacts(self._evaluation, draw, self._prior, self._most_parallel)
+            facts.partner_lineage = None
             draft = operator.apply(parent.draft, self._rng, facts)
             if draft is not None and not self._is_seen(draft.key):
                 self._tried.add(draft.key)
@@ -305,7 +309,7 @@ class Breeding:
 
 
 class _RoundFacts:
-    """Facts for one offspring of a round; remembers the partner that the operator took."""
+    """Facts for the offspring of a generation; has the lineage of the latest partner."""
 
     def __init__(
         self,

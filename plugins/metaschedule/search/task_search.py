@@ -19,6 +19,7 @@ from ....models.model import joined_scores
 from ....records import Origin
 from ....run_times import is_cut_short, mean_of
 from ....search.operators import Operators
+from ....system.gc_pause import paused_gc
 from .. import modules, trace_codec
 from ..database.candidates import Lineage
 from . import schedule_queries
@@ -263,7 +264,8 @@ class TaskSearch:
         if self.report.trials >= self._limits.total or not self._templates:
             return None
         while self._empty_rounds < _EMPTY_ROUNDS:
-            picked = self._round()
+            with paused_gc():
+                picked = self._round()
             if picked:
                 return self._candidates(picked)
             self._empty_rounds += 1
