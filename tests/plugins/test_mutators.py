@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -466,8 +467,8 @@ def test_equal_seeds_make_equal_offspring():
 
 def test_a_prior_weighs_tile_sizes():
     class Prior:
-        def weigh(self, levels, candidates, place=None):
-            return [float(one[0] == 1) or 1e-9 for one in candidates]
+        def cumulated(self, candidates, place=None):
+            return [*accumulate(float(one[0] == 1) or 1e-9 for one in candidates)]
 
     trace = traces("matmul-relu", "llvm")[0]
     draft = schedule_queries.from_tvm(trace)

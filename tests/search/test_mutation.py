@@ -1,6 +1,7 @@
 """Mutations of single traces."""
 
 import random
+from itertools import accumulate
 from math import prod
 
 import pytest
@@ -106,9 +107,9 @@ def test_a_prior_weighs_moves(traces):
     asked = set()
 
     class Prior:
-        def weigh(self, levels, candidates, place=None):
-            asked.add((prod(candidates[0]), levels, place))
-            return [1000.0 if one[3] == 16 else 0.001 for one in candidates]
+        def cumulated(self, candidates, place=None):
+            asked.add((prod(candidates[0]), len(candidates[0]), place))
+            return [*accumulate(1000.0 if one[3] == 16 else 0.001 for one in candidates)]
 
     draft = traces.matmul(i=(8, 4, 2, 2), k=(1, 1))
     made = [mutate_tile_size(draft, random.Random(seed), prior=Prior()) for seed in range(100)]

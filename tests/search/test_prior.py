@@ -3,11 +3,13 @@
 import math
 import random
 from collections import Counter
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunedb.search.chance import draw
 from tunedb.search.prior import TilePrior, tiles_of
 from tunedb.search.tilings import tilings
 
@@ -39,6 +41,16 @@ def test_weights_are_positive_and_their_mean_is_one(traces, extent, levels, plac
     assert len(weights) == len(candidates)
     assert min(weights) >= 0.1
     assert sum(weights) / len(weights) == pytest.approx(1)
+    for _ in range(2):  # computed, then remembered
+        assert prior.cumulated(tuple(candidates), place) == [*accumulate(weights)]
+
+
+@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=20), st.integers(0, 2**32))
+def test_a_draw_is_that_of_choices(weights, seed):
+    sums, items = [*accumulate(weights)], range(len(weights))
+    first, second = random.Random(seed), random.Random(seed)
+    for _ in range(5):
+        assert draw(first, items, sums) == second.choices(items, cum_weights=sums)[0]
 
 
 def test_tilings_of_good_programs_are_likely(learnt):
