@@ -72,6 +72,11 @@ COLUMNS = (
     help="Include programs of foreign sources: THIS RUNS CODE THAT OTHERS WROTE.",
 )
 @click.option(
+    "--converted",
+    is_flag=True,
+    help="Measure programs of tunedb convert for this machine instead of the log's.",
+)
+@click.option(
     "--repeat",
     type=click.IntRange(min=1),
     default=5,
@@ -99,6 +104,7 @@ def command(
     limit: int,
     target: str | None,
     foreign: bool,
+    converted: bool,
     repeat: int,
     timeout: float,
     seed: int,
@@ -119,15 +125,22 @@ def command(
     annotations that TVM never writes is rejected before it is built. TVM never reads a module that
     only foreign sources have: give your own (--module).
 
+    --converted takes the programs that tunedb convert made of another tuner's records, the best by
+    the log first, and measures them for this machine. From then on they are answers here. --target
+    is the target of the log; the times of two machines do not compare, so there is no ratio.
+
     Example:
       tunedb revalidate
       tunedb revalidate matmul -k 10 --target llvm
       tunedb revalidate --module model.py --foreign
+      tunedb revalidate --converted -k 3
     """
-    from ...errors import NotFoundError
+    from ...errors import NotFoundError, UsageError
     from ...plugins.metaschedule.deploy.network import Lowering
     from ...plugins.metaschedule.deploy.revalidation import Revalidation
 
+    if foreign and converted:
+        raise UsageError("--foreign and --converted exclude one another")
     rows: list[dict[str, Any]] = []
     errors: list[NotFoundError] = []
     with (
@@ -143,12 +156,18 @@ def command(
                     progress.describe(f"workload {group[0]}")
                     progress.update(done)
                     try:
-                        verdicts = revalidation.run(group, target_id, limit, foreign=foreign)
+                        verdicts = revalidation.run(
+                            group,
+                            target_id,
+                            limit,
+                            foreign=foreign,
+                            converted_for=_here(store, target_id) if converted else None,
+                        )
                     except NotFoundError as error:
                         # Without a program or a module; the other workloads continue.
                         errors.append(error)
                         continue
-                    rows += map(_row, verdicts)
+                    rows += [_row(verdict, converted=converted) for verdict in verdicts]
         except KeyboardInterrupt:
             print_rows(settings, COLUMNS, rows)
             raise interrupted("Interrupted; stored measurements stay") from None
@@ -157,7 +176,7 @@ def command(
     print_rows(settings, COLUMNS, rows)
     for reason in errors:
         settings.note(f"left out: {reason}")
-    _report(settings, rows)
+    _report(settings, rows, converted=converted)
 
 
 def _jobs(
@@ -199,6 +218,14 @@ def _jobs(
     return jobs
 
 
+def _here(store: Store, target_id: int) -> Any:
+    """Return the target of this machine's device of the kind of a stored target."""
+    from ...plugins.metaschedule.tune.defaults import host_target, target_of
+
+    target = store.targets.get(target_id)
+    return host_target() if target.is_cpu else target_of({"kind": target.kind}, is_remote=False)
+
+
 def _all_workloads(store: Store) -> list[list[int]]:
     """Return the ids of all workloads whose modules TVM can load, in equivalence groups."""
     groups = {
@@ -209,11 +236,12 @@ def _all_workloads(store: Store) -> list[list[int]]:
     return [list(group) for group in groups]
 
 
-def _row(verdict: Verdict) -> dict[str, Any]:
+def _row(verdict: Verdict, *, converted: bool) -> dict[str, Any]:
     from ...system.host import threads_of
 
     record, before = verdict.record, verdict.record.mean
-    ratio = verdict.mean / before if verdict.mean is not None and before else None
+    is_comparable = verdict.mean is not None and before and not converted
+    ratio = verdict.mean / before if is_comparable else None
     target = record.measurement.program.target
     failure, reason = verdict.failure, verdict.reason
     if failure is not None and verdict.outcome != "refused":
@@ -236,10 +264,10 @@ def _row(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _report(settings: Settings, rows: list[dict[str, Any]]) -> None:
+def _report(settings: Settings, rows: list[dict[str, Any]], *, converted: bool) -> None:
     """Print warnings about programs that did not pass; exit with 1 if there are any."""
     for row in rows:
-        if row["threads"] not in (None, row["threads_before"]):
+        if not converted and row["threads"] not in (None, row["threads_before"]):
             settings.note(
                 f"record {row['record']} was measured with {text.threads(row['threads_before'])} "
                 f"before and with {text.threads(row['threads'])} now; the times are not comparable"

@@ -12,7 +12,7 @@ import ansor_programs as programs
 import pytest
 from public_logs import DATA, needs_logs
 
-from tunedb.errors import PluginError, UsageError
+from tunedb.errors import NotFoundError, PluginError, UsageError
 from tunedb.features.steps import STEPS
 from tunedb.formats.find import find_logs
 from tunedb.formats.importer import import_log
@@ -20,7 +20,9 @@ from tunedb.plugins.metaschedule import Database
 from tunedb.plugins.metaschedule.convert import convert_worker, definitions
 from tunedb.plugins.metaschedule.convert.convert import convert
 from tunedb.plugins.metaschedule.convert.stages import ReplayError, plan_of, stage_of
+from tunedb.plugins.metaschedule.deploy.revalidation import Revalidation
 from tunedb.plugins.metaschedule.trace_codec import TraceBuilder
+from tunedb.plugins.metaschedule.tune.defaults import host_target
 from tunedb.programs.allowlist import check_trace
 from tunedb.programs.ansor import split_steps
 from tunedb.programs.metaschedule.trace import join_trace, split_trace
@@ -299,6 +301,21 @@ def test_converted_records_answer_for_the_target_of_the_log_alone(stored, tmp_pa
         workload = here.commit_workload(module_of(programs.matmul_add()))
         assert here.has_workload(workload.mod)
         assert not here.get_top_k(workload, 5)
+
+
+@pytest.mark.stress
+def test_the_best_converted_programs_answer_here_once_they_were_measured_here(stored, tmp_path):
+    store, here = stored(programs.matmul_add(), programs.matmul_add((1, 2, 4))), host_target()
+    convert(store, workers=1)
+    with Revalidation(store, repeat=1) as revalidation:
+        with pytest.raises(NotFoundError, match="no converted program of workload 1 for target 1"):
+            revalidation.run([1], 1, converted_for=here)
+        verdicts = revalidation.run([2], 1, converted_for=here)
+    assert [verdict.outcome for verdict in verdicts] == ["passed", "passed"]
+    with closing(Database(tmp_path / "tune.db", target=here)) as database:
+        workload = database.commit_workload(module_of(programs.matmul_add()))
+        times = [float(record.run_secs[0]) for record in database.get_top_k(workload, 5)]
+    assert times == sorted(verdict.mean for verdict in verdicts)
 
 
 def test_records_of_foreign_sources_are_left_out(stored):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -32,6 +32,7 @@ from ....records import (
     Source,
     SourceKind,
     Status,
+    Target,
     Trust,
 )
 from ....results import Record
@@ -130,6 +131,18 @@ def foreign_programs(
     :func:`served_programs`; all records of the workloads are read.
     """
     return _first_of_each(_foreign(store, workload_ids, target_id), k)
+
+
+def converted_programs(
+    store: Store, workload_ids: Sequence[int], target_id: int, k: int
+) -> list[Record]:
+    """Return the best record of each of the k best programs that ``tunedb convert`` made.
+
+    The parameters are those of :func:`served_programs`.
+    """
+    served = _served(store, workload_ids, target_id)
+    converted = (each for each in served if each.measurement.origin is Origin.REPLAYED)
+    return _first_of_each(converted, k)
 
 
 def _first_of_each(records: Iterable[Record], k: int) -> list[Record]:
@@ -263,6 +276,8 @@ class _PendingVerdict:
     times: tuple[float, ...] | None = None
     failure: Failure | None = None
     outcome: VerdictOutcome = field(default="unchecked")
+    #: Target of the new measurement; None for that of the record.
+    target: Target | None = None
 
 
 class Revalidation:
@@ -378,7 +393,13 @@ class Revalidation:
     # ------------------------------------------------------------------ measurement
 
     def run(
-        self, workload_ids: Sequence[int], target_id: int, k: int = 5, *, foreign: bool = False
+        self,
+        workload_ids: Sequence[int],
+        target_id: int,
+        k: int = 5,
+        *,
+        foreign: bool = False,
+        converted_for: Any = None,
     ) -> list[Verdict]:
         """Measure the k best programs again and compare their results.
 
@@ -387,12 +408,17 @@ class Revalidation:
         workload_ids : sequence of int
             Workloads that count as one.
         target_id : int
-            Local number of the target, whose device must be in this machine.
+            Local number of the target, whose device must be in this machine unless `converted_for`
+            is given.
         k : int
             Most programs to measure.
         foreign : bool
             Take programs of foreign sources instead of served ones. Those that pass are verified:
             their new record is served, the foreign source's still is not.
+        converted_for : tvm.target.Target, optional
+            Take programs that ``tunedb convert`` made of records for the target `target_id`, and
+            measure them for this target, whose device is in this machine. Their new records answer
+            for it.
 
         Returns
         -------
@@ -406,14 +432,18 @@ class Revalidation:
         StorageError
             The measurements cannot be stored.
         """
-        find = foreign_programs if foreign else served_programs
+        find, kind = served_programs, ""
+        if converted_for is not None:
+            find, kind = converted_programs, "converted "
+        elif foreign:
+            find, kind = foreign_programs, "foreign "
         records = find(self._store, workload_ids, target_id, k)
         if not records:
             raise NotFoundError(
-                f"{self._store.location}: no {'foreign ' if foreign else ''}program of workload "
-                f"{workload_ids[0]} for target {target_id}"
+                f"{self._store.location}: no {kind}program of workload {workload_ids[0]} for "
+                f"target {target_id}"
             )
-        target = as_target(self._store.targets.get(target_id).attributes)
+        target = converted_for or as_target(self._store.targets.get(target_id).attributes)
         pending = [
             _PendingVerdict(record, self._module(record.workload_id, foreign=foreign))
             for record in records
@@ -424,6 +454,10 @@ class Revalidation:
         checked = [program for program in allowed if self._has_reference(program)]
         self._check(checked, target)
         self._measure([program for program in checked if program.outcome == "passed"], target)
+        if converted_for is not None:
+            here = modules.to_target(converted_for)
+            for program in pending:
+                program.target = here
         return [self._store_verdict(program, foreign=foreign) for program in pending]
 
     def _reject(self, program: _PendingVerdict) -> None:
@@ -516,8 +550,9 @@ class Revalidation:
         before = program.record.measurement
         extra = {"deviation": program.deviation, "record": before.digest.hex()}
         number, self._occurrence = self._occurrence, self._occurrence + 1
+        target = program.target or before.program.target
         return Measurement(
-            program=before.program,
+            program=replace(before.program, target=target),
             run_secs=program.times or (NO_TIME,),
             status=Status.OK if program.times else Status.FAILED,
             measured_at=time.time_ns() // 1000,
