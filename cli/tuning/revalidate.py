@@ -240,8 +240,9 @@ def _row(verdict: Verdict, *, converted: bool) -> dict[str, Any]:
     from ...system.host import threads_of
 
     record, before = verdict.record, verdict.record.mean
-    is_comparable = verdict.mean is not None and before and not converted
-    ratio = verdict.mean / before if is_comparable else None
+    ratio = None
+    if verdict.mean is not None and before and not converted:
+        ratio = verdict.mean / before
     target = record.measurement.program.target
     failure, reason = verdict.failure, verdict.reason
     if failure is not None and verdict.outcome != "refused":
