@@ -19,7 +19,7 @@ from rich.table import Table
 from tunedb.plugins.metaschedule.threads import runtime_threads, use_threads
 from tunedb.system.host import cpu_model
 
-# An empty database is empty.
+# An empty database knows nothing.
 os.environ.setdefault("TUNEDB_PRIOR", "none")
 
 

@@ -35,6 +35,8 @@ LATENCY, WALL, CATCH_UP, AREA, ONNX = 0.65, 0.4, 1 / 6, 0.8, 1.1
 #: Bars of the prior: latency with it, over that without; of zero trials, over those of
 #: ``tune_relax`` and of the untuned network; seconds of a compilation in zero trials.
 WITH_PRIOR, ZERO, ZERO_UNTUNED, ZERO_SECONDS = 1.02, 1.0, 0.2, 60.0
+#: The prior of the package.
+_PRIOR = Path(__file__).parents[1] / "tunedb" / "prior" / "cpu.bundle"
 #: tunedb is measured against each; ``prior`` and ``predicted`` are tunedb with a prior.
 _ARMS = ("tvm", "gradient", "onnxruntime", "prior", "predicted")
 
@@ -48,7 +50,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--total", type=int, help="trials of all tasks, instead")
     parser.add_argument("--seed", default="0", help="seeds, by commas")
     parser.add_argument("--arms", default="tvm,gradient", help="of " + ", ".join(_ARMS))
-    parser.add_argument("--prior", type=Path, help="prior of the arms; default: the package's")
+    parser.add_argument("--prior", type=Path, default=_PRIOR, help="of the arms with a prior")
     parser.add_argument("--plot", type=Path, help="PNG of the curves; needs matplotlib")
     parser.add_argument("--arm", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -84,7 +86,7 @@ def held_out(options: argparse.Namespace) -> Path:
 
     from tunedb.exchange.bundle import new_manifest, write_bundle
     from tunedb.exchange.database_peer import DatabasePeer
-    from tunedb.exchange.prior import card_of, prior_path, unpacked
+    from tunedb.exchange.prior import card_of, unpacked
     from tunedb.plugins.metaschedule.deploy.network import Lowering, lower
     from tunedb.plugins.metaschedule.modules import to_workload
     from tunedb.plugins.metaschedule.tune.defaults import host_target
@@ -92,18 +94,20 @@ def held_out(options: argparse.Namespace) -> Path:
     from tunedb.storage.exchange_types import Selection
     from tunedb.storage.store import Store
 
-    path = options.prior or prior_path("auto")
-    if path is None:
-        raise SystemExit("the package has no prior; give one: --prior FILE")
+    file = options.folder / "held-out.bundle"
+    if file.exists():
+        return file
     target = host_target()
     tasks = ms.relax_integration.extract_tasks(lower(load(options), target, Lowering()).mod, target)
     equal = {_kind_of(signature_of(to_workload(task.dispatched[0]))) for task in tasks}
-    database = unpacked(path)
+    database = unpacked(options.prior)
     with Store(database, read_only=True) as store:
         known = store.workloads.find()
     kept = [one for one in known if _kind_of(one.signature) not in equal]
     print(f"prior: {len(known) - len(kept)} of {len(known)} workloads left out")
-    peer, file = DatabasePeer(database, own=True), options.folder / "held-out.bundle"
+    if not kept:
+        raise SystemExit(f"{options.prior}: only workloads of {options.network}")
+    peer = DatabasePeer(database, own=True)
     selection = Selection(workloads=tuple(one.digest.hex() for one in kept))
     try:
         manifest = new_manifest(peer.store_key, selection, card_of(peer, selection, "none"))

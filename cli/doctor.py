@@ -338,7 +338,9 @@ def _prior() -> Iterator[Finding]:
     try:
         card = read_card(path)
     except TuneDBError as error:
-        yield Finding(PROBLEM, "prior", str(error), "export TUNEDB_PRIOR=none")
+        is_own = "TUNEDB_PRIOR" not in os.environ
+        mend = "pip install --force-reinstall tunedb" if is_own else "export TUNEDB_PRIOR=none"
+        yield Finding(PROBLEM, "prior", str(error), mend)
         return
     records = text.count(card["records"], "record")
     workloads = text.count(card["workloads"], "workload")

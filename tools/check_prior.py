@@ -14,38 +14,45 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from make_prior import BUNDLE, DATABASE, MAX_BYTES, add
+from make_prior import BUNDLE, DATABASE, MAX_BYTES, add, network
+from prior_networks import NETWORKS
 from rich.console import Console
 from rich.table import Table
 
 import tunedb
 from tunedb.exchange.prior import read_card
 
+#: Most workloads of the sample from one network.
+_PER_NETWORK = 4
 
-def sample(store: Any, number: int, seed: int) -> list[tuple[int, int]]:
-    """Return workloads, each with a target of this machine's class."""
+
+def verdicts(store: Any, number: int, repeat: int, seed: int) -> Iterator[Any]:
+    """Measure the best programs of some workloads again, in networks that chance chooses.
+
+    The modules are those of the networks: TVM reads none of a bundle.
+    """
+    from tunedb.plugins.metaschedule.deploy.revalidation import Revalidation
     from tunedb.plugins.metaschedule.modules import to_target
     from tunedb.plugins.metaschedule.targets import class_of
     from tunedb.plugins.metaschedule.tune.defaults import host_target
 
-    mine = class_of(to_target(host_target()))
+    here, rng = host_target(), random.Random(seed)
+    mine = class_of(to_target(here))
     targets = [each.id for each in store.targets.find() if class_of(each.target) == mine]
-    known = [
-        (workload.id, target)
-        for workload in store.workloads.find()
-        for target in targets
-        if store.records.best(workload.id, target, 1)
-    ]
-    return random.Random(seed).sample(known, min(number, len(known)))
-
-
-def verdicts(store: Any, chosen: list[tuple[int, int]], repeat: int) -> Iterator[Any]:
-    """Measure the best program of each workload again."""
-    from tunedb.plugins.metaschedule.deploy.revalidation import Revalidation
-
     with Revalidation(store, repeat=repeat) as revalidation:
-        for workload, target in chosen:
-            yield from revalidation.run([workload], target, 1)
+        for name in rng.sample(list(NETWORKS), len(NETWORKS)) if targets else ():
+            groups = revalidation.workloads_of(network(name), here)
+            known = [
+                (group, target)
+                for group in groups
+                for target in targets
+                if target in store.answers.targets(group)
+            ]
+            for group, target in rng.sample(known, min(number, len(known), _PER_NETWORK)):
+                number -= 1
+                yield from revalidation.run(group, target, 1)
+            if number == 0:
+                return
 
 
 def main() -> None:
@@ -73,10 +80,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         add(options.bundle, Path(folder) / DATABASE)
         with tunedb.open(Path(folder) / DATABASE) as store:
-            chosen = sample(store, options.sample, options.seed)
-            if not chosen:
-                console.print("no record is for this machine's instruction set: none is measured")
-            for verdict in verdicts(store, chosen, options.repeat):
+            for verdict in verdicts(store, options.sample, options.repeat, options.seed):
                 stored, now = verdict.record.mean, verdict.mean
                 passed &= verdict.outcome == "passed"
                 table.add_row(
@@ -86,7 +90,12 @@ def main() -> None:
                     "" if now is None else f"{now / stored:.2f}",
                     verdict.reason or verdict.outcome,
                 )
-    console.print(table)
+    if size > MAX_BYTES:
+        console.print(f"it is larger than {MAX_BYTES / 1e6:.0f} MB")
+    if table.row_count:
+        console.print(table)
+    else:
+        console.print("no program is for this machine's instruction set: none was measured")
     raise SystemExit(not passed)
 
 

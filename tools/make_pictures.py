@@ -37,6 +37,7 @@ def session(commands: list[str], folder: Path) -> Text:
         "COLUMNS": str(WIDTH),
         "FORCE_COLOR": "1",
         "TUNEDB_URL": "tune.db",
+        "TUNEDB_PRIOR": "none",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
     shown = Text()

@@ -1,9 +1,8 @@
 """Make the prior of this package, or add this machine's measurements to it.
 
 Tunes the networks of `prior_networks.py` one after another into a database and writes its records
-as a bundle with a card (docs/prior.md). A run that is interrupted, or ends with its minutes,
-continues where it stopped; `--add` begins with the records of an existing prior, so that several
-machines make one.
+as a bundle with a card (docs/prior.md). An interrupted run continues where it stopped; `--add` adds
+the records of an existing prior, so that several machines make one.
 """
 
 from __future__ import annotations
@@ -14,11 +13,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-# What the prior says of a task must not depend on an earlier one.
+# The prior of the package would be a donor of its own successor.
 os.environ["TUNEDB_PRIOR"] = "none"
 
 from prior_networks import NETWORKS
 from rich.progress import Progress
+
+from tunedb.exchange.prior import read_card
 
 BUNDLE = Path(__file__).parents[1] / "tunedb" / "prior" / "cpu.bundle"
 LICENCE = "Apache-2.0"
@@ -28,17 +29,18 @@ MAX_BYTES = 3_000_000
 
 
 def add(bundle: Path, database: Path) -> None:
-    """Create a database with the records of a prior."""
+    """Add the records of a prior to a database, which is created if it does not exist."""
     from tunedb.exchange.bundle import BundlePeer
     from tunedb.exchange.merge import merge
     from tunedb.records import Trust
     from tunedb.storage.store import Store
 
-    with Store(database) as store, BundlePeer(bundle) as peer:
+    with BundlePeer(bundle) as peer, Store(database) as store:
         merge(store, peer)
         for source in store.sources.summaries():
-            # The search may take donors from them.
-            store.trust.set(source.id, Trust.VERIFIED)
+            if source.trust is Trust.FOREIGN:
+                # The search may take donors from them.
+                store.trust.set(source.id, Trust.VERIFIED)
 
 
 def network(name: str) -> Any:
@@ -49,23 +51,24 @@ def network(name: str) -> Any:
 
 
 def tune_networks(folder: Path, options: argparse.Namespace) -> None:
-    """Tune networks until all are done or the minutes are over.
+    """Tune networks until all are done, or the minutes are over after one.
 
-    The file `done` in the folder names the networks of earlier runs.
+    The file `done` in the folder names the networks of earlier runs, with trials and seed.
     """
     from tunedb.plugins.metaschedule import Database, tune
     from tunedb.plugins.metaschedule.tune.defaults import host_target
 
     end = time.monotonic() + 60 * options.minutes
     notes = folder / "done"
-    done = set(notes.read_text().split()) if notes.exists() else set()
-    todo = [name for name in options.networks if name not in done]
+    done = set(notes.read_text().splitlines()) if notes.exists() else set()
     target = host_target()
     with Database(folder / DATABASE, target=target) as database, Progress() as progress:
         bar = progress.add_task("", total=None)
-        for name in todo:
-            minutes = (end - time.monotonic()) / 60
-            if minutes <= 0:
+        for name in options.networks:
+            note = f"{name} {options.trials} {options.seed}"
+            if note in done:
+                continue
+            if time.monotonic() >= end:
                 return
 
             def show(state: Any, name: str = name) -> None:
@@ -78,40 +81,51 @@ def tune_networks(folder: Path, options: argparse.Namespace) -> None:
                 target,
                 database=database,
                 max_trials_per_task=options.trials,
-                minutes=minutes,
                 measure_network=False,
                 seed=options.seed,
                 on_progress=show,
             )
-            if time.monotonic() < end:
-                with notes.open("a") as file:
-                    print(name, file=file)
+            with notes.open("a") as file:
+                print(note, file=file)
             progress.console.print(f"{name}: {len(database):,} records in all")
 
 
-def write(folder: Path, bundle: Path) -> int:
-    """Write all records as a prior; return its size in bytes."""
+def write(folder: Path, bundle: Path) -> None:
+    """Write all records as a prior.
+
+    Raises
+    ------
+    SystemExit
+        It would be too large; an earlier one stays.
+    """
     from tunedb.exchange.bundle import new_manifest, write_bundle
     from tunedb.exchange.database_peer import DatabasePeer
     from tunedb.exchange.prior import card_of
     from tunedb.storage.exchange_types import EVERYTHING
 
     bundle.parent.mkdir(exist_ok=True)
+    new = bundle.with_suffix(".new")
     peer = DatabasePeer(folder / DATABASE, own=True)
     try:
         manifest = new_manifest(peer.store_key, EVERYTHING, card_of(peer, EVERYTHING, LICENCE))
-        write_bundle(bundle, peer.chunks(EVERYTHING), manifest, force=True)
+        write_bundle(new, peer.chunks(EVERYTHING), manifest, force=True)
     finally:
         peer.close()
-    return bundle.stat().st_size
+    size = new.stat().st_size
+    if size > MAX_BYTES:
+        raise SystemExit(f"{new}: {size / 1e6:.2f} MB; the prior may have {MAX_BYTES / 1e6:.0f} MB")
+    new.replace(bundle)
+    print(f"{bundle}: {size / 1e6:.2f} MB")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="for the database of the run")
-    parser.add_argument("--add", type=Path, metavar="BUNDLE", help="begin with these records")
+    parser.add_argument("--add", type=Path, metavar="BUNDLE", help="add the records of this prior")
     parser.add_argument("--bundle", type=Path, default=BUNDLE, metavar="FILE")
-    parser.add_argument("--minutes", type=float, default=600, metavar="N")
+    parser.add_argument(
+        "--minutes", type=float, default=600, metavar="N", help="the last network is finished"
+    )
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), metavar="NAME")
     parser.add_argument("--trials", type=int, default=32, metavar="N", help="of each task")
     parser.add_argument("--seed", type=int, default=1)
@@ -121,13 +135,13 @@ def main() -> None:
     if unknown:
         raise SystemExit(f"no network {unknown[0]}; there are: {', '.join(NETWORKS)}")
     options.folder.mkdir(parents=True, exist_ok=True)
-    if options.add is not None and not (options.folder / DATABASE).exists():
+    if options.add is not None:
+        licence = read_card(options.add)["licence"]
+        if licence != LICENCE:
+            raise SystemExit(f"{options.add}: its licence is {licence}, not {LICENCE}")
         add(options.add, options.folder / DATABASE)
     tune_networks(options.folder, options)
-    size = write(options.folder, options.bundle)
-    print(f"{options.bundle}: {size / 1e6:.2f} MB")
-    if size > MAX_BYTES:
-        raise SystemExit(f"the prior of the package may have {MAX_BYTES / 1e6:.0f} MB")
+    write(options.folder, options.bundle)
 
 
 if __name__ == "__main__":

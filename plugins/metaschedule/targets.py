@@ -180,6 +180,27 @@ def as_target(target: Any) -> Any:
         ) from None
 
 
+#: Attribute of a GPU that TVM's schedule rules demand, and that ``cuda`` alone does not have.
+MAX_THREADS = "max_threads_per_block"
+
+
+def lacks_limits(target: Any) -> bool:
+    """Return whether a target is a GPU without the limits that TVM's schedule rules demand."""
+    return "gpu" in target.keys and target.attrs.get(MAX_THREADS) is None
+
+
+def with_limits(target: Any) -> Any:
+    """Return the target of a GPU with the limits that its device in this machine reports.
+
+    Raises
+    ------
+    Exception
+        There is no such device; TVM raises several classes.
+    """
+    device = tvm.target.Target.from_device(tvm.runtime.device(str(target.kind.name)))
+    return tvm.target.Target({**modules.plain(device.export()), **modules.plain(target.export())})
+
+
 #: Instruction sets that widen the vectors of a processor, widest first.
 _VECTORS = ("avx512f", "avx2", "sve", "neon")
 

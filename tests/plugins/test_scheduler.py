@@ -87,11 +87,12 @@ def test_a_run_ends_when_the_search_finds_nothing_new(scheduler, database, measu
     assert len(batches) == proposed + (4 if scheduler else 0)
 
 
-def test_a_task_without_gains_ends_early(database, measuring, tools):
-    result, batches = run(
-        database, measuring, tools.matmul(), max_trials_global=512, early_stopping=8
-    )
-    assert 16 <= result.trials < 512 and len(batches) >= 2
+def test_a_task_without_gains_ends_early_and_so_does_a_run(database, measuring, tools):
+    trials = [
+        run(database, measuring, tools.matmul(n), max_trials_global=96, **options)[0].trials
+        for n, options in ((64, {}), (128, {"early_stopping": 8}), (256, {"least_gain": 0.9}))
+    ]
+    assert trials[0] == 96 > max(trials[1:])
 
 
 def test_a_second_run_begins_with_what_the_first_left_out(database, measuring):

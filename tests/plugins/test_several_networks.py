@@ -209,7 +209,7 @@ def test_parameters_are_those_of_a_network(run):
         ({"bind": {"n": 1}}, "bind: no network has a symbolic size 'n'; there are: none"),
         (
             {"latency_target": 1.0, "task_scheduler": "gradient"},
-            "a latency target needs the task scheduler 'tunedb'",
+            "latency_target needs the scheduler 'tunedb'",
         ),
     ],
 )

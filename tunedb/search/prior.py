@@ -109,7 +109,20 @@ class TilePrior:
         list of float
             Positive weights with a mean of 1; all 1 if no tiling of so many levels is known.
         """
-        return self._weights(levels, candidates, place)
+        known = self._by_levels.get(levels)
+        if known is None or not candidates:
+            return [1.0] * len(candidates)
+        keys = [(place, tuple(candidate)) for candidate in candidates]
+        new = [key for key in dict.fromkeys(keys) if key not in self._densities]
+        if new:
+            found = _log_densities([tiling for _, tiling in new], known, place)
+            self._densities.update(zip(new, found, strict=True))
+        logs = [self._densities[key] for key in keys]
+        # Where all are far, the nearest ones still count.
+        greatest = max(logs)
+        densities = [math.exp(log - greatest) for log in logs]
+        mean = sum(densities) / len(densities)
+        return [_UNIFORM + (1 - _UNIFORM) * density / mean for density in densities]
 
     def cumulated(
         self, candidates: tuple[tuple[int, ...], ...], place: int | None = None
@@ -128,7 +141,7 @@ class TilePrior:
         if sums is None:
             if len(self._sums) >= _MOST_SUMS:
                 self._sums.clear()
-            sums = list(accumulate(self._weights(len(candidates[0]), candidates, place)))
+            sums = list(accumulate(self.weigh(len(candidates[0]), candidates, place)))
             self._sums[key] = sums
         return sums
 
@@ -162,29 +175,11 @@ class TilePrior:
         drawable = self._listed.get(key)
         if drawable is None:
             candidates = tilings(extent, levels, max_innermost, rng)
-            weights = self._weights(levels, candidates, place)
+            weights = self.weigh(levels, candidates, place)
             drawable = self._listed[key] = _Drawable(candidates, list(accumulate(weights)))
         if not drawable.tilings:  # a single level over the limit
             return [extent]
         return list(chance.draw(rng, drawable.tilings, drawable.weights))
-
-    def _weights(
-        self, levels: int, candidates: Sequence[Sequence[int]], place: int | None
-    ) -> list[float]:
-        known = self._by_levels.get(levels)
-        if known is None or not candidates:
-            return [1.0] * len(candidates)
-        keys = [(place, tuple(candidate)) for candidate in candidates]
-        new = [key for key in dict.fromkeys(keys) if key not in self._densities]
-        if new:
-            found = _log_densities([tiling for _, tiling in new], known, place)
-            self._densities.update(zip(new, found, strict=True))
-        logs = [self._densities[key] for key in keys]
-        # Where all are far, the nearest ones still count.
-        greatest = max(logs)
-        densities = [math.exp(log - greatest) for log in logs]
-        mean = sum(densities) / len(densities)
-        return [_UNIFORM + (1 - _UNIFORM) * density / mean for density in densities]
 
 
 class _Drawable(NamedTuple):

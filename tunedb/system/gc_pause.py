@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused_gc() -> Iterator[None]:
-    """Leave the search for cycles to the end of the block.
+    """Do not search for cycles inside of the block.
 
     Python looks through young objects after every 700 of them, and a line of a log has 150: that
     is a seventh of an import's time. Nothing that an import, a merge or a round of a search makes

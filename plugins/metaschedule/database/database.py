@@ -51,8 +51,8 @@ class Database(_PyDatabase):
         for a workload and target. They are only read. An unreadable layer is left out for a minute,
         with one warning.
     prior : {"auto", "none"} or path
-        Prior below all databases (docs/prior.md): that of this release if it has one, none, or a
-        bundle that ``tunedb bundle --as-prior`` made. One that cannot be read is left out, too.
+        Prior below all databases (docs/prior.md): ``TUNEDB_PRIOR`` or that of this release, none,
+        or a bundle that ``tunedb bundle --as-prior`` made. One that cannot be read is left out.
 
     Attributes
     ----------

@@ -7,7 +7,7 @@ does the same for functions as they are, without a report of the records that th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from ..database.database import Database
 from ..database.handle import Handle
 from ..database.layers import ServedRecord
 from ..module_source import is_relax, prim_funcs
-from ..targets import as_target, first_line
+from ..targets import as_target, first_line, lacks_limits, with_limits
 from ..threads import use_threads
 from ..trace_codec import floats_of
 from .network import (
@@ -607,7 +607,12 @@ def _target_of(database: Database, target: Any) -> Any:
         target = database.tvm_target
     if target is None:
         raise UsageError("no target: give one, or open Database(..., target=...)")
-    return as_target(target)
+    target = as_target(target)
+    if lacks_limits(target) and not database._handle.targets.group(modules.to_target(target), 0):
+        # Records of this machine's device have its limits (:func:`.tune.tune`).
+        with suppress(Exception):
+            return with_limits(target)
+    return target
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from ..measure.measured import Known
 from ..measure.racing import Race, RacingRunner
 from ..modules import plain
 from ..search.strategy import EvolutionarySearch
-from ..targets import as_target, first_line, is_cpu
+from ..targets import MAX_THREADS, as_target, first_line, is_cpu, lacks_limits, with_limits
 from ..threads import runtime_threads
 from ..workers.space_probe import try_spaces
 from ..workers.warm_builder import WarmBuilder
@@ -33,9 +33,6 @@ from .scheduler import TaskScheduler
 from .tasks import Task
 
 __all__ = ["host_target"]
-
-#: Attribute of a GPU that TVM's schedule rules demand, and that ``cuda`` alone does not have.
-_THREADS = "max_threads_per_block"
 
 
 def host_target() -> Any:
@@ -81,25 +78,18 @@ def target_of(target: Any, *, is_remote: bool) -> Any:
             f"target {target}: give its number of cores, e.g. "
             "{'kind': 'llvm', 'num-cores': 4, 'mcpu': …}"
         )
-    if "gpu" in target.keys and target.attrs.get(_THREADS) is None:
-        return _with_limits(target, is_remote=is_remote)
-    return target
-
-
-def _with_limits(target: Any, *, is_remote: bool) -> Any:
-    """Return the target of a GPU with the limits that its device in this machine reports."""
-    config = plain(target.export())
+    if not lacks_limits(target):
+        return target
     try:
         if is_remote:
             raise UsageError("the device is remote")
-        device = tvm.target.Target.from_device(tvm.runtime.device(str(target.kind.name)))
+        return with_limits(target)
     except Exception as error:  # TVM raises several classes where there is no device
         raise UsageError(
-            f"target {config['kind']}: its {_THREADS} is unknown ({first_line(error)}); give a tag "
-            f"such as nvidia/nvidia-a100 (tvm.target.list_tags()), or {_THREADS} and "
+            f"target {target.kind.name}: its {MAX_THREADS} is unknown ({first_line(error)}); give "
+            f"a tag such as nvidia/nvidia-a100 (tvm.target.list_tags()), or {MAX_THREADS} and "
             "max_shared_memory_per_block"
         ) from None
-    return tvm.target.Target({**plain(device.export()), **config})
 
 
 def database_of(

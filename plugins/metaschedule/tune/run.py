@@ -105,6 +105,7 @@ class Run:
             As :func:`.tune.tune`.
         """
         began = time.perf_counter()
+        options.goal(())  # its values are in range
         threads = use_threads()
         mods, target = modules_of(options), options.target
         remote = defaults.remote_of(options.runner)

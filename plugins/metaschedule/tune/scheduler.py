@@ -81,7 +81,7 @@ class TaskScheduler(_PyTaskScheduler):
     minutes : float, optional
         Time limit of the run; by default only the trials limit it.
     goal : TuningGoal, optional
-        Weights of networks and latencies that suffice, or least gain of a batch.
+        Weights of networks, latencies that suffice, least gain of a batch, trials without a gain.
     epsilon : float
         Probability of a random choice of the next task.
     seed : int, optional
