@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tunedb.cli import main
+from tunedb.exchange.prior import read_card
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -223,6 +224,13 @@ def test_a_citation_has_the_version_of_the_package():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert citation["version"] == project["version"]
+
+
+def test_the_counts_of_the_prior_are_those_of_its_card():
+    card = read_card(ROOT / "tunedb" / "prior" / "cpu.bundle")
+    told = f"{card['records']:,} measurements of {card['workloads']} operators"
+    for page in (README, ROOT / "docs" / "prior.md"):
+        assert told in " ".join(page.read_text("utf-8").split()), page
 
 
 @pytest.mark.stress
