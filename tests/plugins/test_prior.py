@@ -22,7 +22,7 @@ from tunedb.plugins.metaschedule.search.warm_start import warm_drafts
 from tunedb.storage.exchange_types import EVERYTHING
 from tunedb.storage.store import Store
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from candidates import random_candidates
 
