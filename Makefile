@@ -109,8 +109,8 @@ bench-search: setup
 	$(BIN)/python benchmarks/drafts.py --json build/bench-drafts.json
 	$(BIN)/python benchmarks/networks.py --json build/bench-networks.json
 
-# Add this machine's measurements to the prior of the package (docs/prior.md): MINUTES=60 is for how
-# long. It goes on where it was interrupted.
+# Add this machine's measurements to the prior of the package (docs/prior.md). MINUTES=60 limits the
+# time; a run continues where it stopped.
 prior: setup
 	$(BIN)/python tools/make_prior.py build/prior --add tunedb/prior/cpu.bundle \
 		--minutes $(or $(MINUTES),600)

@@ -27,6 +27,7 @@ from typing import Any
 
 from common import Row, approve, run
 
+from tunedb.exchange.prior import IN_WHEEL
 from tunedb.plugins.metaschedule.threads import runtime_threads
 
 #: Bars of the issue: latency and wall time against ``tune_relax``, and the time until its final
@@ -35,8 +36,6 @@ LATENCY, WALL, CATCH_UP, AREA, ONNX = 0.65, 0.4, 1 / 6, 0.8, 1.1
 #: Bars of the prior: latency with it, over that without; of zero trials, over those of
 #: ``tune_relax`` and of the untuned network; seconds of a compilation in zero trials.
 WITH_PRIOR, ZERO, ZERO_UNTUNED, ZERO_SECONDS = 1.02, 1.0, 0.2, 60.0
-#: The prior of the package.
-_PRIOR = Path(__file__).parents[1] / "tunedb" / "prior" / "cpu.bundle"
 #: tunedb is measured against each; ``prior`` and ``predicted`` are tunedb with a prior.
 _ARMS = ("tvm", "gradient", "onnxruntime", "prior", "predicted")
 
@@ -50,7 +49,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--total", type=int, help="trials of all tasks, instead")
     parser.add_argument("--seed", default="0", help="seeds, by commas")
     parser.add_argument("--arms", default="tvm,gradient", help="of " + ", ".join(_ARMS))
-    parser.add_argument("--prior", type=Path, default=_PRIOR, help="of the arms with a prior")
+    parser.add_argument("--prior", type=Path, default=IN_WHEEL, help="of the arms with a prior")
     parser.add_argument("--plot", type=Path, help="PNG of the curves; needs matplotlib")
     parser.add_argument("--arm", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -84,9 +83,7 @@ def held_out(options: argparse.Namespace) -> Path:
     """Write the prior without the workloads of the network; return the file."""
     from tvm.s_tir import meta_schedule as ms
 
-    from tunedb.exchange.bundle import new_manifest, write_bundle
-    from tunedb.exchange.database_peer import DatabasePeer
-    from tunedb.exchange.prior import card_of, unpacked
+    from tunedb.exchange.prior import unpacked, write_prior
     from tunedb.plugins.metaschedule.deploy.network import Lowering, lower
     from tunedb.plugins.metaschedule.modules import to_workload
     from tunedb.plugins.metaschedule.tune.defaults import host_target
@@ -107,13 +104,8 @@ def held_out(options: argparse.Namespace) -> Path:
     print(f"prior: {len(known) - len(kept)} of {len(known)} workloads left out")
     if not kept:
         raise SystemExit(f"{options.prior}: only workloads of {options.network}")
-    peer = DatabasePeer(database, own=True)
     selection = Selection(workloads=tuple(one.digest.hex() for one in kept))
-    try:
-        manifest = new_manifest(peer.store_key, selection, card_of(peer, selection, "none"))
-        write_bundle(file, peer.chunks(selection), manifest)
-    finally:
-        peer.close()
+    write_prior(database, file, selection, "none")
     return file
 
 

@@ -329,7 +329,7 @@ def _server() -> Iterator[Finding]:
 def _prior() -> Iterator[Finding]:
     """Verify the prior, if there is one."""
     from ..errors import TuneDBError
-    from ..exchange.prior import prior_path, read_card
+    from ..exchange.prior import IN_WHEEL, prior_path, read_card
     from ..system import text
 
     path = prior_path("auto")
@@ -338,7 +338,7 @@ def _prior() -> Iterator[Finding]:
     try:
         card = read_card(path)
     except TuneDBError as error:
-        is_own = "TUNEDB_PRIOR" not in os.environ
+        is_own = path == IN_WHEEL
         mend = "pip install --force-reinstall tunedb" if is_own else "export TUNEDB_PRIOR=none"
         yield Finding(PROBLEM, "prior", str(error), mend)
         return

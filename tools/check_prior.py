@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from make_prior import BUNDLE, DATABASE, MAX_BYTES, add, network
+from make_prior import DATABASE, MAX_BYTES, add, network
 from prior_networks import NETWORKS
 from rich.console import Console
 from rich.table import Table
 
 import tunedb
-from tunedb.exchange.prior import read_card
+from tunedb.exchange.prior import IN_WHEEL, read_card
 
 #: Most workloads of the sample from one network.
 _PER_NETWORK = 4
@@ -57,7 +57,7 @@ def verdicts(store: Any, number: int, repeat: int, seed: int) -> Iterator[Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("bundle", type=Path, nargs="?", default=BUNDLE, metavar="FILE")
+    parser.add_argument("bundle", type=Path, nargs="?", default=IN_WHEEL, metavar="FILE")
     parser.add_argument("--sample", type=int, default=10, metavar="N", help="workloads to measure")
     parser.add_argument("--repeat", type=int, default=3, metavar="N")
     parser.add_argument("--seed", type=int, default=0)

@@ -19,9 +19,8 @@ os.environ["TUNEDB_PRIOR"] = "none"
 from prior_networks import NETWORKS
 from rich.progress import Progress
 
-from tunedb.exchange.prior import read_card
+from tunedb.exchange.prior import IN_WHEEL, merge_prior, read_card, write_prior
 
-BUNDLE = Path(__file__).parents[1] / "tunedb" / "prior" / "cpu.bundle"
 LICENCE = "Apache-2.0"
 DATABASE = "prior.db"
 #: Maximum size of the prior in the wheel.
@@ -31,16 +30,10 @@ MAX_BYTES = 3_000_000
 def add(bundle: Path, database: Path) -> None:
     """Add the records of a prior to a database, which is created if it does not exist."""
     from tunedb.exchange.bundle import BundlePeer
-    from tunedb.exchange.merge import merge
-    from tunedb.records import Trust
     from tunedb.storage.store import Store
 
     with BundlePeer(bundle) as peer, Store(database) as store:
-        merge(store, peer)
-        for source in store.sources.summaries():
-            if source.trust is Trust.FOREIGN:
-                # The search may take donors from them.
-                store.trust.set(source.id, Trust.VERIFIED)
+        merge_prior(store, peer)
 
 
 def network(name: str) -> Any:
@@ -98,19 +91,11 @@ def write(folder: Path, bundle: Path) -> None:
     SystemExit
         It would be too large; an earlier one stays.
     """
-    from tunedb.exchange.bundle import new_manifest, write_bundle
-    from tunedb.exchange.database_peer import DatabasePeer
-    from tunedb.exchange.prior import card_of
     from tunedb.storage.exchange_types import EVERYTHING
 
     bundle.parent.mkdir(exist_ok=True)
     new = bundle.with_suffix(".new")
-    peer = DatabasePeer(folder / DATABASE, own=True)
-    try:
-        manifest = new_manifest(peer.store_key, EVERYTHING, card_of(peer, EVERYTHING, LICENCE))
-        write_bundle(new, peer.chunks(EVERYTHING), manifest, force=True)
-    finally:
-        peer.close()
+    write_prior(folder / DATABASE, new, EVERYTHING, LICENCE, force=True)
     size = new.stat().st_size
     if size > MAX_BYTES:
         raise SystemExit(f"{new}: {size / 1e6:.2f} MB; the prior may have {MAX_BYTES / 1e6:.0f} MB")
@@ -122,7 +107,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="for the database of the run")
     parser.add_argument("--add", type=Path, metavar="BUNDLE", help="add the records of this prior")
-    parser.add_argument("--bundle", type=Path, default=BUNDLE, metavar="FILE")
+    parser.add_argument("--bundle", type=Path, default=IN_WHEEL, metavar="FILE")
     parser.add_argument(
         "--minutes", type=float, default=600, metavar="N", help="the last network is finished"
     )

@@ -150,6 +150,8 @@ def command(
         groups = [store.lookup.workload(words) for words in workloads]
         lowering = Lowering(**lowering_of(layout, no_prepack, bind))
         jobs = _jobs(store, groups, modules, target, revalidation, lowering, foreign=foreign)
+        # All jobs are for one target.
+        here = _here(store, jobs[0][1]) if converted else None
         try:
             with progress_bar(settings, len(jobs)) as progress:
                 for done, (group, target_id) in enumerate(jobs):
@@ -161,7 +163,7 @@ def command(
                             target_id,
                             limit,
                             foreign=foreign,
-                            converted_for=_here(store, target_id) if converted else None,
+                            converted_for=here,
                         )
                     except NotFoundError as error:
                         # Without a program or a module; the other workloads continue.

@@ -23,13 +23,22 @@ from ..system.files import new_file
 if TYPE_CHECKING:
     from .bundle import BundlePeer
 
-__all__ = ["SHIPPED", "card_of", "prior_path", "read_card", "unpacked"]
+__all__ = [
+    "IN_WHEEL",
+    "SHIPPED",
+    "card_of",
+    "merge_prior",
+    "prior_path",
+    "read_card",
+    "unpacked",
+    "write_prior",
+]
 
 #: Source of the records of a prior, in messages.
 SHIPPED = "shipped"
 
 #: Prior of this release, if it has one.
-_IN_WHEEL = Path(__file__).parents[1] / "prior" / "cpu.bundle"
+IN_WHEEL = Path(__file__).parents[1] / "prior" / "cpu.bundle"
 
 #: Types of the values of a card, and of the items of its lists.
 _CARD: dict[str, type] = {"licence": str, "machines": list, "targets": list, "workloads": int}
@@ -48,7 +57,7 @@ def prior_path(choice: str | Path) -> Path | None:
     if choice == "auto":
         choice = os.environ.get("TUNEDB_PRIOR") or "auto"
     if choice == "auto":
-        return _IN_WHEEL if _IN_WHEEL.exists() else None
+        return IN_WHEEL if IN_WHEEL.exists() else None
     return None if choice == "none" else Path(choice)
 
 
@@ -147,12 +156,33 @@ def unpacked(path: Path) -> Path:
 
 def _unpack(peer: BundlePeer, file: Path) -> None:
     """Write a database with the records of a prior, all of them served."""
-    from .merge import merge
-
     with Store(file) as store:
-        merge(store, peer)
-        for source in store.sources.summaries():
-            # Also checks that its programs pass the allow-list.
-            store.trust.set(source.id, Trust.VERIFIED)
+        merge_prior(store, peer)
         # TVM never reads modules from it, so it needs no approval.
         approval.forget(store.url)
+
+
+def merge_prior(store: Store, peer: BundlePeer) -> None:
+    """Merge the records of a prior, and verify the foreign sources of the database."""
+    from .merge import merge
+
+    merge(store, peer)
+    for source in store.sources.summaries():
+        if source.trust is Trust.FOREIGN:
+            # Also checks that its programs pass the allow-list.
+            store.trust.set(source.id, Trust.VERIFIED)
+
+
+def write_prior(
+    database: str | Path, file: Path, selection: Selection, licence: str, *, force: bool = False
+) -> None:
+    """Write a prior of records of a database; `force` replaces an existing file."""
+    from .bundle import new_manifest, write_bundle
+    from .database_peer import DatabasePeer
+
+    peer = DatabasePeer(database, own=True)
+    try:
+        manifest = new_manifest(peer.store_key, selection, card_of(peer, selection, licence))
+        write_bundle(file, peer.chunks(selection), manifest, force=force)
+    finally:
+        peer.close()

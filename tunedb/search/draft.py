@@ -161,7 +161,7 @@ class Draft:
     @property
     def tiles(self) -> dict[int, Sequence[int]]:
         """Decisions of the sampled tiles by number: factors, outermost first."""
-        tilings = tilings_of(self.form)
+        tilings = _tilings_of(self.form)
         return {n: value for n, value in self.decisions.items() if n in tilings}
 
     @property
@@ -219,7 +219,7 @@ def instructions_of(form: StoredForm) -> tuple[Instruction, ...]:
 
 
 @lru_cache(maxsize=512)
-def tilings_of(form: StoredForm) -> frozenset[int]:
+def _tilings_of(form: StoredForm) -> frozenset[int]:
     """Return the numbers of the instructions that sample a tile."""
     listed = enumerate(instructions_of(form))
     return frozenset(number for number, each in listed if each.kind in TILINGS)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 from ..errors import UsageError
 from .chance import draw
 from .crossover import cross
-from .draft import Draft, Instruction, StoredForm, instructions_of, tilings_of
+from .draft import Draft, Instruction, StoredForm, instructions_of
 from .prior import TilePrior
 from .tilings import divisors
 
@@ -59,12 +59,7 @@ def mutate_tile_size(
     Draft or None
         None if no divisor can be moved.
     """
-    tilings = tilings_of(draft.form)
-    sites = [
-        number
-        for number, tile in draft.decisions.items()
-        if number in tilings and len(tile) >= 2 and max(tile) > 1
-    ]
+    sites = [number for number, tile in draft.tiles.items() if len(tile) >= 2 and max(tile) > 1]
     sites += _categories(draft.form, _FETCH)
     while sites:
         number = sites.pop(rng.randrange(len(sites)))

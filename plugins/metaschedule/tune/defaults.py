@@ -80,16 +80,17 @@ def target_of(target: Any, *, is_remote: bool) -> Any:
         )
     if not lacks_limits(target):
         return target
-    try:
-        if is_remote:
-            raise UsageError("the device is remote")
-        return with_limits(target)
-    except Exception as error:  # TVM raises several classes where there is no device
-        raise UsageError(
-            f"target {target.kind.name}: its {MAX_THREADS} is unknown ({first_line(error)}); give "
-            f"a tag such as nvidia/nvidia-a100 (tvm.target.list_tags()), or {MAX_THREADS} and "
-            "max_shared_memory_per_block"
-        ) from None
+    reason = "the device is remote"
+    if not is_remote:
+        try:
+            return with_limits(target)
+        except Exception as error:  # TVM raises several classes where there is no device
+            reason = first_line(error)
+    raise UsageError(
+        f"target {target.kind.name}: its {MAX_THREADS} is unknown ({reason}); give a tag such as "
+        f"nvidia/nvidia-a100 (tvm.target.list_tags()), or {MAX_THREADS} and "
+        "max_shared_memory_per_block"
+    )
 
 
 def database_of(
