@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import tempfile
+import time
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import tvm_ffi
 from tvm.s_tir import meta_schedule as ms
@@ -11,6 +14,17 @@ from tvm.s_tir.meta_schedule.builder.builder import BuilderResult, _PyBuilder
 from tvm.s_tir.meta_schedule.runner.runner import RunnerFuture, RunnerResult, _PyRunner
 
 from tunedb.system.temporary import TemporaryFolder
+
+
+def seeded_model():
+    """Return a random model; TVM's ``"random"`` has no seed."""
+    return ms.cost_model.RandomModel(seed=1)
+
+
+def let_batches_take_equal_time(monkeypatch):
+    """Let the order of the tasks follow from the seed, not from the load of the machine."""
+    clock = SimpleNamespace(perf_counter=count().__next__, monotonic=time.monotonic)
+    monkeypatch.setattr("tunedb.plugins.metaschedule.tune.scheduler.time", clock)
 
 
 def hash_of(mod):
@@ -83,7 +97,7 @@ def tune(mod, target, database, work_dir, *, builder, runner, trials=16, seed=1,
     callbacks = [MeasureCallback(database), ms.measure_callback.RemoveBuildArtifact()]
     options = {
         **{"builder": builder, "runner": runner, "database": database, "seed": seed},
-        **{"num_trials_per_iter": 8, "num_tuning_cores": 1, "cost_model": "random"},
-        **{"measure_callbacks": callbacks, "strategy": strategy},
+        **{"num_trials_per_iter": 8, "num_tuning_cores": 1},
+        **{"cost_model": seeded_model(), "measure_callbacks": callbacks, "strategy": strategy},
     }
     return ms.tune_tir(mod, target, str(work_dir), trials, **(options | more))

@@ -4,7 +4,7 @@ import networks
 import numpy as np
 import pytest
 import tvm
-from fake_measuring import FakeBuilder, FakeRunner
+from fake_measuring import FakeBuilder, FakeRunner, seeded_model
 from raising import raises_line
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
@@ -41,7 +41,7 @@ def run(database, mod, **options):
             database=database,
             builder=builder,
             runner=FakeRunner(scale=1e-4),
-            cost_model="random",
+            cost_model=seeded_model(),
             strategy=EvolutionarySearch(database, population_size=8, generations=0),
             num_tuning_cores=1,
             seed=1,

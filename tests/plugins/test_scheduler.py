@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import networks
 import pytest
 import tvm
-from fake_measuring import FakeBuilder, FakeRunner
+from fake_measuring import FakeBuilder, FakeRunner, let_batches_take_equal_time, seeded_model
 from tvm.relax.frontend.onnx import from_onnx
 from tvm.s_tir import meta_schedule as ms
 
@@ -28,7 +28,8 @@ def database(tmp_path):
 
 
 @pytest.fixture
-def measuring():
+def measuring(monkeypatch):
+    let_batches_take_equal_time(monkeypatch)
     builder = FakeBuilder()
     yield {"builder": builder, "runner": FakeRunner(scale=1e-4)}
     builder.close()
@@ -42,7 +43,7 @@ def run(database, measuring, mod, **options):
         mod,
         TARGET,
         database=database,
-        cost_model="random",
+        cost_model=seeded_model(),
         strategy=EvolutionarySearch(database, population_size=8, generations=0),
         num_tuning_cores=1,
         seed=1,
@@ -174,7 +175,7 @@ def test_tvms_own_call(database, measuring, tools, tmp_path):
         work_dir=str(tmp_path),
         max_trials_global=32,
         database=database,
-        cost_model="random",
+        cost_model=seeded_model(),
         measure_callbacks=[MeasureCallback(database)],
         task_scheduler=scheduler,
         **measuring,

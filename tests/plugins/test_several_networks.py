@@ -5,7 +5,7 @@ import re
 import networks
 import pytest
 import tvm
-from fake_measuring import FakeBuilder, FakeRunner
+from fake_measuring import FakeBuilder, FakeRunner, let_batches_take_equal_time, seeded_model
 from raising import raises_line
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
@@ -31,15 +31,17 @@ def mods():
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, monkeypatch):
     """Tune without compiling; return the result, and the progress after each batch."""
+    let_batches_take_equal_time(monkeypatch)
     builder = FakeBuilder()
 
     def run(mod, **options):
         history = []
         defaults = {
             **{"target": TARGET, "database": database, "builder": builder, "seed": 1},
-            **{"runner": FakeRunner(scale=1e-4), "cost_model": "random", "num_tuning_cores": 1},
+            **{"runner": FakeRunner(scale=1e-4), "cost_model": seeded_model()},
+            **{"num_tuning_cores": 1},
             "strategy": EvolutionarySearch(database, population_size=8, generations=0),
             "on_progress": history.append,
         }

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import tvm
 import tvm_ffi
-from fake_measuring import FakeRunner
+from fake_measuring import FakeRunner, seeded_model
 from tvm.s_tir import meta_schedule as ms
 
 from tunedb.errors import PluginError
@@ -71,7 +71,7 @@ def run(path, builder, mod, space):
             database=database,
             builder=builder,
             runner=FakeRunner(scale=1e-4),
-            cost_model="random",
+            cost_model=seeded_model(),
             strategy=EvolutionarySearch(database, population_size=8, generations=0),
             space=space,
             num_tuning_cores=1,

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from fake_measuring import FakeBuilder, FakeRunner, seconds_of
+from fake_measuring import FakeBuilder, FakeRunner, seconds_of, seeded_model
 from raising import raises_line
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
@@ -50,7 +50,7 @@ def quick(tmp_path, monkeypatch):
 
     def quick(mod, **options):
         defaults = {
-            **{"database": quick.path, "target": LLVM, "cost_model": "random"},
+            **{"database": quick.path, "target": LLVM, "cost_model": seeded_model()},
             **{"builder": quick.builder, "runner": quick.runner, "num_tuning_cores": 1},
             **{"max_trials_global": 8, "num_trials_per_iter": 4},
         }
