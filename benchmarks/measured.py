@@ -35,7 +35,7 @@ FAILED = (1e10,)
 def this_machine() -> Any:
     """Return the LLVM target of this machine, with the threads that its programs get."""
     from tunedb.plugins.metaschedule.threads import use_threads
-    from tunedb.plugins.metaschedule.tune.defaults import host_target
+    from tunedb.plugins.metaschedule.tuning.defaults import host_target
 
     use_threads()
     return host_target()

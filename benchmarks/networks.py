@@ -86,7 +86,7 @@ def held_out(options: argparse.Namespace) -> Path:
     from tunedb.exchange.prior import unpacked, write_prior
     from tunedb.plugins.metaschedule.deploy.network import Lowering, lower
     from tunedb.plugins.metaschedule.modules import to_workload
-    from tunedb.plugins.metaschedule.tune.defaults import host_target
+    from tunedb.plugins.metaschedule.tuning.defaults import host_target
     from tunedb.programs.workload_info import signature_of
     from tunedb.storage.exchange_types import Selection
     from tunedb.storage.store import Store
@@ -117,7 +117,7 @@ def _kind_of(signature: Any) -> tuple[Any, ...]:
 def predict_arm(options: argparse.Namespace) -> None:
     """Compile in zero trials with the prior alone; write the library."""
     from tunedb.plugins.metaschedule import Database, compile
-    from tunedb.plugins.metaschedule.tune.defaults import host_target
+    from tunedb.plugins.metaschedule.tuning.defaults import host_target
 
     prior = held_out(options)
     mod, target, started = load(options), host_target(), time.perf_counter()
@@ -132,7 +132,7 @@ def predict_arm(options: argparse.Namespace) -> None:
 def tune_arm(options: argparse.Namespace) -> None:
     """Tune in this process; write the curve of (second, task, best seconds)."""
     from tunedb.plugins.metaschedule import Database, tune
-    from tunedb.plugins.metaschedule.tune.defaults import host_target
+    from tunedb.plugins.metaschedule.tuning.defaults import host_target
 
     prior = held_out(options) if options.arm == "prior" else "none"
     mod, target, curve = load(options), host_target(), []
@@ -208,7 +208,7 @@ def compiled(options: argparse.Namespace, arm: str | None) -> Any:
     from tvm.s_tir import meta_schedule as ms
 
     from tunedb.plugins.metaschedule import Database, compile
-    from tunedb.plugins.metaschedule.tune.defaults import host_target
+    from tunedb.plugins.metaschedule.tuning.defaults import host_target
 
     mod, target = load(options), host_target()
     if arm is None:

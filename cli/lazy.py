@@ -23,7 +23,7 @@ class LazyGroup(click.Group):
         self, *args: Any, lazy: Mapping[str, tuple[str, str, str]] | None = None, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.lazy = dict(lazy or {})
+        self.lazy: dict[str, tuple[str, str, str]] = dict(lazy or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands, in the order of the mapping."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -95,6 +96,21 @@ def test_auditwheel_finds_a_platform_of_the_wheel(wheel):
     """Nothing outside of manylinux's libraries is linked."""
     shown = _run(sys.executable, "-m", "auditwheel", "show", wheel, cwd=ROOT)
     assert '"manylinux_2_' in shown
+
+
+def test_types_are_complete(fresh, tmp_path):
+    """Type checkers of users know the types of nearly all names of the installed package."""
+    options = ("--verifytypes", "tunedb", "--ignoreexternal", "--outputjson")
+    environment = os.environ | {"VIRTUAL_ENV": str(fresh)}
+    environment["PATH"] = f"{fresh / 'bin'}:{environment['PATH']}"
+    done = subprocess.run(
+        (sys.executable, "-m", "pyright", *options),
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )  # exits with 1 unless all are known
+    assert json.loads(done.stdout)["typeCompleteness"]["completenessScore"] >= 0.98
 
 
 @pytest.fixture(scope="module")

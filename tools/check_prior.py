@@ -34,7 +34,7 @@ def verdicts(store: Any, number: int, repeat: int, seed: int) -> Iterator[Any]:
     from tunedb.plugins.metaschedule.deploy.revalidation import Revalidation
     from tunedb.plugins.metaschedule.modules import to_target
     from tunedb.plugins.metaschedule.targets import class_of
-    from tunedb.plugins.metaschedule.tune.defaults import host_target
+    from tunedb.plugins.metaschedule.tuning.defaults import host_target
 
     here, rng = host_target(), random.Random(seed)
     mine = class_of(to_target(here))

@@ -49,7 +49,7 @@ def tune_networks(folder: Path, options: argparse.Namespace) -> None:
     The file `done` in the folder names the networks of earlier runs, with trials and seed.
     """
     from tunedb.plugins.metaschedule import Database, tune
-    from tunedb.plugins.metaschedule.tune.defaults import host_target
+    from tunedb.plugins.metaschedule.tuning.defaults import host_target
 
     end = time.monotonic() + 60 * options.minutes
     notes = folder / "done"

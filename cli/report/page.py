@@ -13,7 +13,7 @@ from ...system import text
 from ..options import Settings
 
 if TYPE_CHECKING:
-    from ...plugins.metaschedule.tune.progress import Progress
+    from ...plugins.metaschedule.tuning.progress import Progress
 
 #: Names and settings of the option for the file of a page.
 OUTPUT = ("-o", "--output")

@@ -174,7 +174,7 @@ def _database_and_target(
         if not predict:
             raise
     from ...plugins.metaschedule.modules import to_target
-    from ...plugins.metaschedule.tune.defaults import target_of
+    from ...plugins.metaschedule.tuning.defaults import target_of
     from ...storage.engine import parse_url, sqlite_path
 
     path = sqlite_path(parse_url(url))

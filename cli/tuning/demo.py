@@ -77,7 +77,7 @@ def _tell_of_tuning(trials: int) -> None:
     from ...plugins.metaschedule import Database, WarmBuilder
     from ...plugins.metaschedule.demo import EVALUATOR, conv2d, matmul
     from ...plugins.metaschedule.threads import use_threads
-    from ...plugins.metaschedule.tune.defaults import host_target
+    from ...plugins.metaschedule.tuning.defaults import host_target
 
     FOLDER.mkdir()
     target, threads = host_target(), use_threads()

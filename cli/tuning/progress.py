@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...system import text
 
 if TYPE_CHECKING:
-    from ...plugins.metaschedule.tune.progress import NetworkProgress, Progress, TaskProgress
+    from ...plugins.metaschedule.tuning.progress import NetworkProgress, Progress, TaskProgress
 
 
 @contextmanager

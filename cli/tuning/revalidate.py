@@ -222,7 +222,7 @@ def _jobs(
 
 def _here(store: Store, target_id: int) -> Any:
     """Return the target of this machine's device of the kind of a stored target."""
-    from ...plugins.metaschedule.tune.defaults import host_target, target_of
+    from ...plugins.metaschedule.tuning.defaults import host_target, target_of
 
     target = store.targets.get(target_id)
     return host_target() if target.is_cpu else target_of({"kind": target.kind}, is_remote=False)

@@ -23,8 +23,8 @@ from .progress import states, tuning_progress
 
 if TYPE_CHECKING:
     from ...exchange.outbox import Delivery
-    from ...plugins.metaschedule.tune.progress import Progress
-    from ...plugins.metaschedule.tune.results import NetworkResult, TaskResult, TuningResult
+    from ...plugins.metaschedule.tuning.progress import Progress
+    from ...plugins.metaschedule.tuning.results import NetworkResult, TaskResult, TuningResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -316,7 +316,7 @@ def _runner(choices: dict[str, Any]) -> Any:
         raise click.UsageError("--tracker and --key are for --runner rpc")
     if runner != "rpc" and not tracker and not key:
         return "local"
-    from ...plugins.metaschedule.tune.remote import rpc_config
+    from ...plugins.metaschedule.tuning.remote import rpc_config
 
     return rpc_config(tracker, key)
 
@@ -343,8 +343,8 @@ def _tune(
     """Load the modules, which have names, and tune them."""
     from ...plugins.metaschedule.module_source import load_module
     from ...plugins.metaschedule.threads import note_on_threads
-    from ...plugins.metaschedule.tune.options import EVALUATOR
-    from ...plugins.metaschedule.tune.tune import tune
+    from ...plugins.metaschedule.tuning.options import EVALUATOR
+    from ...plugins.metaschedule.tuning.tune import tune
     from ...storage.config import make_folder
 
     if line := note_on_threads():

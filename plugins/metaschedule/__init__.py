@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .measure.reuse import ReusingBuilder, ReusingRunner
     from .search.mutators import OperatorMutator
     from .search.strategy import EvolutionarySearch
-    from .tune.tune import tune
+    from .tuning.tune import tune
     from .workers.warm_builder import WarmBuilder
 
 __all__ = [
@@ -71,7 +71,7 @@ _MODULES = {
     "ReusingRunner": "measure.reuse",
     "WarmBuilder": "workers.warm_builder",
     "compile": "deploy.apply",
-    "tune": "tune.tune",
+    "tune": "tuning.tune",
 }
 
 

@@ -20,6 +20,8 @@ from ...errors import PluginError, TuneDBError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ...programs.metaschedule.index_maps import Expression, IndexMap
+
 #: Types that have a role for the reader, and fields with another name; a field that a release lacks
 #: is empty. A role without types does not exist in a release.
 Types = dict[str, tuple[tuple[str, ...], dict[str, str]]]
@@ -260,6 +262,40 @@ def dtype_of(expression: Any) -> str:
     return str(expression.ty.dtype if hasattr(expression, "ty") else expression.dtype)
 
 
+def parameter_name(function: Any, parameter: Any) -> str:
+    """Return the name of a parameter of a PrimFunc, for a buffer the buffer's."""
+    buffers = getattr(function, "buffer_map", {})  # until 0.25
+    return str(buffers[parameter].name if parameter in buffers else parameter.name)
+
+
+def buffer_of(region: Any) -> Any:
+    """Return the buffer of a region."""
+    return region.source if hasattr(region, "source") else region.buffer  # until 0.26
+
+
+def relax_type(expression: Any) -> Any:
+    """Return the type of an expression of Relax: of a tensor, with ``shape`` and ``dtype``."""
+    return expression.ty if hasattr(expression, "ty") else expression.struct_info  # until 0.25
+
+
+def symbols_of(parameter: Any) -> Any:
+    """Return the variables in the type of a parameter of a Relax function."""
+    from tvm.relax import analysis
+
+    if hasattr(analysis, "tir_vars_in_type"):
+        return analysis.tir_vars_in_type(relax_type(parameter))
+    return analysis.tir_vars_in_struct_info(relax_type(parameter))  # until 0.25
+
+
+def constant_value(expression: Any) -> Any | None:
+    """Return the value of a constant of Relax, a tensor or a number; None for other expressions."""
+    from tvm import ir, relax
+
+    if hasattr(ir, "Constant"):  # since 0.27
+        return expression.value if isinstance(expression, ir.Constant) else None
+    return expression.data if isinstance(expression, relax.Constant) else None
+
+
 def prim_func(buffers: list[Any], body: Any) -> Any:
     """Return a function whose parameters are buffers."""
     from tvm import tirx
@@ -268,6 +304,30 @@ def prim_func(buffers: list[Any], body: Any) -> Any:
         handles = [tirx.Var(buffer.name, "handle") for buffer in buffers]
         return tirx.PrimFunc(handles, body, buffer_map=dict(zip(handles, buffers, strict=True)))
     return tirx.PrimFunc(buffers, body)
+
+
+def index_map(stored: IndexMap) -> Any:
+    """Return TVM's object of a stored index map, for releases that cannot read its JSON."""
+    from tvm import tirx
+
+    made: dict[Expression, Any] = {}
+
+    def expression(one: Expression) -> Any:
+        if one not in made:
+            operands = [expression(operand) for operand in one.operands]
+            if one.kind == "Var":
+                made[one] = tirx.Var(one.value, one.dtype)
+            elif one.kind == "IntImm":
+                made[one] = tirx.IntImm(one.dtype, one.value)
+            elif one.kind == "Cast":
+                made[one] = tirx.Cast(one.dtype, *operands)
+            else:
+                made[one] = getattr(tirx, one.kind)(*operands)
+        return made[one]
+
+    initial, final = ([expression(one) for one in part] for part in (stored.initial, stored.final))
+    inverse = None if stored.inverse is None else index_map(stored.inverse)
+    return tirx.IndexMap(initial, final, inverse)
 
 
 def map_loops(mod: Any, change: Callable[[Any], Any]) -> Any:

@@ -14,8 +14,8 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from .database.database import Database
-from .tune.results import TuningResult
-from .tune.tune import tune
+from .tuning.results import TuningResult
+from .tuning.tune import tune
 
 #: Runs of a program per measurement, as TVM's ``EvaluatorConfig`` takes them.
 EVALUATOR = {"number": 1, "repeat": 3, "min_repeat_ms": 10}

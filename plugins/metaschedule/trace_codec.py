@@ -27,9 +27,11 @@ from tvm.s_tir.schedule import _ffi_api as _api
 from tvm.tirx import FloatImm, IndexMap, IntImm, Var
 
 from ...errors import FormatError, PluginError
+from ...programs.metaschedule import index_maps
 from ...programs.metaschedule.instructions import CURRENT, Type
 from ...programs.metaschedule.trace import NO_OUTPUT, dump_value, join_trace, split_trace
 from ...records import Trace
+from . import compat
 from .compat import dtype_of
 from .intrinsics import load_intrinsics, needs_intrinsics
 
@@ -228,7 +230,9 @@ def _index_map(text: str, variables: dict[str, Any]) -> Any:
             name = nodes[node["data"]["name"]]["data"]
             if name in variables:
                 raise ValueError(f"an index map over the random variable {name}")
-    return tvm_ffi.serialization.from_json_graph_str(text)
+    if compat.release().integers_are_nodes:
+        return tvm_ffi.serialization.from_json_graph_str(text)
+    return compat.index_map(index_maps.read_index_map(text))
 
 
 # ---- attributes and literals, by kind ------------------------------------------------------------
@@ -418,7 +422,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, FloatImm):
         return float(value.value)
     if isinstance(value, IndexMap):
-        return str(_stringify(_to_json_graph(value, _METADATA), 2))
+        text = str(_stringify(_to_json_graph(value, _METADATA), 2))
+        return text if compat.release().integers_are_nodes else index_maps.today(text)
     return _plain_scalar(value)
 
 

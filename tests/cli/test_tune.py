@@ -15,8 +15,8 @@ from fake_measuring import FakeBuilder, FakeRunner
 
 from tunedb.errors import PluginError
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
-from tunedb.plugins.metaschedule.tune import defaults as tuning_parts
-from tunedb.plugins.metaschedule.tune.options import EVALUATOR, TuneOptions
+from tunedb.plugins.metaschedule.tuning import defaults as tuning_parts
+from tunedb.plugins.metaschedule.tuning.options import EVALUATOR, TuneOptions
 from tunedb.storage.store import Store
 
 MODULE = """\
@@ -112,7 +112,7 @@ def test_a_second_run_measures_nothing_twice(module, fakes, run):
 
 
 def test_every_choice_arrives(module, run, monkeypatch, tmp_path):
-    from tunedb.plugins.metaschedule.tune import tune as tuning
+    from tunedb.plugins.metaschedule.tuning import tune as tuning
 
     given = {}
 

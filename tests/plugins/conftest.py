@@ -10,7 +10,7 @@ import tvm
 
 from tunedb.plugins.metaschedule import Database, modules
 from tunedb.plugins.metaschedule.intrinsics import load_intrinsics
-from tunedb.plugins.metaschedule.tune.tvm_logs import logs_in_files
+from tunedb.plugins.metaschedule.tuning.tvm_logs import logs_in_files
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ def seeded_model():
 def let_batches_take_equal_time(monkeypatch):
     """Let the order of the tasks follow from the seed, not from the load of the machine."""
     clock = SimpleNamespace(perf_counter=count().__next__, monotonic=time.monotonic)
-    monkeypatch.setattr("tunedb.plugins.metaschedule.tune.scheduler.time", clock)
+    monkeypatch.setattr("tunedb.plugins.metaschedule.tuning.scheduler.time", clock)
 
 
 def hash_of(mod):

@@ -28,7 +28,7 @@ from tunedb.plugins.metaschedule.threads import (
     use_threads,
     whole_cores,
 )
-from tunedb.plugins.metaschedule.tune.defaults import host_target
+from tunedb.plugins.metaschedule.tuning.defaults import host_target
 
 
 @T.prim_func(s_tir=True)

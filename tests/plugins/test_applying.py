@@ -49,8 +49,8 @@ class Model:
     ):
         cls = Model
         with R.dataflow():
-            y = R.call_tir(cls.product, (x, w), out_ty=R.Tensor((16, 16), "float32"))
-            z = R.call_tir(cls.twice, (y,), out_ty=R.Tensor((16, 16), "float32"))
+            y = R.call_tir(cls.product, (x, w), R.Tensor((16, 16), "float32"))
+            z = R.call_tir(cls.twice, (y,), R.Tensor((16, 16), "float32"))
             R.output(z)
         return z
 

@@ -12,6 +12,7 @@ from tunedb.errors import FormatError
 from tunedb.features._bounds import bounds
 from tunedb.features._nest import NestBuilder, Op
 
+#: Until 0.26, operations on bits are calls.
 _BINARY = {
     Op.OP_ADD: tirx.Add,
     Op.OP_SUB: tirx.Sub,
@@ -22,9 +23,9 @@ _BINARY = {
     Op.OP_FLOORMOD: tirx.FloorMod,
     Op.OP_MIN: tirx.Min,
     Op.OP_MAX: tirx.Max,
-    Op.OP_SHL: tirx.LShift,
-    Op.OP_SHR: tirx.RShift,
-    Op.OP_BITAND: tirx.BitwiseAnd,
+    Op.OP_SHL: getattr(tirx, "LShift", tirx.shift_left),
+    Op.OP_SHR: getattr(tirx, "RShift", tirx.shift_right),
+    Op.OP_BITAND: getattr(tirx, "BitwiseAnd", tirx.bitwise_and),
 }
 
 

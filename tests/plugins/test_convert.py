@@ -22,7 +22,7 @@ from tunedb.plugins.metaschedule.convert.convert import convert
 from tunedb.plugins.metaschedule.convert.stages import ReplayError, plan_of, stage_of
 from tunedb.plugins.metaschedule.deploy.revalidation import Revalidation
 from tunedb.plugins.metaschedule.trace_codec import TraceBuilder
-from tunedb.plugins.metaschedule.tune.defaults import host_target
+from tunedb.plugins.metaschedule.tuning.defaults import host_target
 from tunedb.programs.allowlist import check_trace
 from tunedb.programs.ansor import split_steps
 from tunedb.programs.metaschedule.trace import join_trace, split_trace

@@ -17,7 +17,7 @@ from tunedb.errors import SchemaError, StorageError, UsageError
 from tunedb.exchange.sync import push
 from tunedb.plugins.metaschedule import Database
 from tunedb.plugins.metaschedule.database.handle import Candidate
-from tunedb.plugins.metaschedule.tune.tune import tune
+from tunedb.plugins.metaschedule.tuning.tune import tune
 from tunedb.storage.store import Store
 
 INTRINSICS = "tvm.s_tir.tensor_intrin"

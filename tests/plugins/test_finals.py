@@ -14,9 +14,9 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 from tunedb.errors import TuneDBError
 from tunedb.formats.export import export_metaschedule
 from tunedb.plugins.metaschedule.database.database import handle_of
-from tunedb.plugins.metaschedule.tune import run as tuning_run
-from tunedb.plugins.metaschedule.tune.finals import Finals
-from tunedb.plugins.metaschedule.tune.tune import tune as tune_all
+from tunedb.plugins.metaschedule.tuning import run as tuning_run
+from tunedb.plugins.metaschedule.tuning.finals import Finals
+from tunedb.plugins.metaschedule.tuning.tune import tune as tune_all
 from tunedb.records import TUNING, Session
 from tunedb.storage.workloads import Neighbour
 

@@ -20,7 +20,7 @@ from tunedb.plugins.metaschedule import Database, modules
 from tunedb.plugins.metaschedule.deploy.apply import compile, schedule
 from tunedb.plugins.metaschedule.search import schedule_queries
 from tunedb.plugins.metaschedule.search.warm_start import warm_drafts
-from tunedb.plugins.metaschedule.tune import defaults
+from tunedb.plugins.metaschedule.tuning import defaults
 from tunedb.programs.workload_info import signature_of
 from tunedb.storage.store import Store
 

@@ -11,10 +11,12 @@ import pytest
 import tvm
 import tvm_ffi
 from raising import raises_line
-from tvm.relax import BlockBuilder, TensorType, Var, const
+from tvm.relax import BlockBuilder, Var, const
+from tvm.script import relax as R
 
 from tunedb import FormatError, NotFoundError, PluginError, UsageError
 from tunedb.plugins.metaschedule import module_source
+from tunedb.plugins.metaschedule.compat import relax_type
 from tunedb.plugins.metaschedule.module_source import as_module, is_relax, load_module, prim_funcs
 
 HEADER = """\
@@ -73,7 +75,7 @@ def test_printed_modules_can_be_read(write, tools):
 
 def test_constants_of_a_script_come_back(write):
     builder = BlockBuilder()
-    x = Var("x", TensorType((2,), "float32"))
+    x = Var("x", R.Tensor((2,), "float32"))
     with builder.function("main", [x]):
         builder.emit_func_output(builder.emit(tvm.relax.op.add(x, const(np.float32([1, 2])))))
     mod = builder.get()
@@ -245,7 +247,7 @@ def test_sizes_without_a_name_get_one(saved):
     model = networks.symbolic("batch", "?")
     model.graph.input[0].type.tensor_type.shape.dim[0].ClearField("dim_param")
     (param,) = load_module(saved(model))["main"].params
-    assert [str(size) for size in param.ty.shape][:2] == ["text_0", "text_1"]
+    assert [str(size) for size in relax_type(param).shape][:2] == ["text_0", "text_1"]
 
 
 def unknown_operator():

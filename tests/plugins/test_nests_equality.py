@@ -29,8 +29,12 @@ _OPS = {
     for name, made in {
         **{"ADD": tirx.Add, "SUB": tirx.Sub, "MUL": tirx.Mul, "DIV": tirx.Div, "MOD": tirx.Mod},
         **{"FLOORDIV": tirx.FloorDiv, "FLOORMOD": tirx.FloorMod, "MIN": tirx.Min, "MAX": tirx.Max},
-        **{"EQ": tirx.EQ, "LT": tirx.LT, "SHL": tirx.LShift, "SHR": tirx.RShift},
-        **{"BITAND": tirx.BitwiseAnd, "BITXOR": tirx.BitwiseXor},
+        **{"EQ": tirx.EQ, "LT": tirx.LT},
+        # Until 0.26, operations on bits are calls.
+        "SHL": getattr(tirx, "LShift", tirx.shift_left),
+        "SHR": getattr(tirx, "RShift", tirx.shift_right),
+        "BITAND": getattr(tirx, "BitwiseAnd", tirx.bitwise_and),
+        "BITXOR": getattr(tirx, "BitwiseXor", tirx.bitwise_xor),
     }.items()
 }
 _BITS = (Op.OP_SHL, Op.OP_SHR, Op.OP_BITAND, Op.OP_BITXOR)

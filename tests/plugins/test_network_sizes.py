@@ -16,7 +16,7 @@ from tunedb.plugins.metaschedule.deploy.explain import explain
 from tunedb.plugins.metaschedule.deploy.network import Lowering, bind_sizes, bindings
 from tunedb.plugins.metaschedule.modules import modules_equal
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
-from tunedb.plugins.metaschedule.tune.tune import tune
+from tunedb.plugins.metaschedule.tuning.tune import tune
 
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})
 

@@ -24,8 +24,8 @@ from tunedb.plugins.metaschedule.deploy.network_times import (
     inputs_of,
 )
 from tunedb.plugins.metaschedule.module_source import prim_funcs
-from tunedb.plugins.metaschedule.tune.network import MeasuredNetwork, _digest, tuned_networks
-from tunedb.plugins.metaschedule.tune.tasks import Network
+from tunedb.plugins.metaschedule.tuning.network import MeasuredNetwork, _digest, tuned_networks
+from tunedb.plugins.metaschedule.tuning.tasks import Network
 from tunedb.search.scheduling import NetworkGoal
 
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})

@@ -14,8 +14,8 @@ from tunedb.plugins.metaschedule.cost_model.online import trial_of
 from tunedb.plugins.metaschedule.measure import racing
 from tunedb.plugins.metaschedule.measure.measured import Known
 from tunedb.plugins.metaschedule.measure.racing import Race, RacingRunner, run_race
-from tunedb.plugins.metaschedule.tune import defaults, options, run
-from tunedb.plugins.metaschedule.tune.tune import tune
+from tunedb.plugins.metaschedule.tuning import defaults, options, run
+from tunedb.plugins.metaschedule.tuning.tune import tune
 from tunedb.records import Status
 from tunedb.run_times import NO_TIME
 

@@ -15,9 +15,9 @@ from tvm import rpc
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RPCConfig
 
 from tunedb import PluginError, UsageError
-from tunedb.plugins.metaschedule.tune import remote
-from tunedb.plugins.metaschedule.tune.defaults import evaluator_of, remote_of
-from tunedb.plugins.metaschedule.tune.tune import tune
+from tunedb.plugins.metaschedule.tuning import remote
+from tunedb.plugins.metaschedule.tuning.defaults import evaluator_of, remote_of
+from tunedb.plugins.metaschedule.tuning.tune import tune
 from tunedb.system.host import fingerprint_of, new_session, session_class
 
 QUICK = EvaluatorConfig(number=1, repeat=2, min_repeat_ms=0)

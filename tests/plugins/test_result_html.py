@@ -6,8 +6,8 @@ pytest.importorskip("tvm")
 
 from builders import make_measurement
 
-from tunedb.plugins.metaschedule.tune.progress import Costs, TaskProgress
-from tunedb.plugins.metaschedule.tune.results import TaskResult, TuningResult
+from tunedb.plugins.metaschedule.tuning.progress import Costs, TaskProgress
+from tunedb.plugins.metaschedule.tuning.results import TaskResult, TuningResult
 from tunedb.records import Origin, Source
 from tunedb.results import Record
 

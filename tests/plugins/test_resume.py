@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tunedb.plugins.metaschedule.database.database import handle_of
 from tunedb.plugins.metaschedule.database.handle import Candidate
-from tunedb.plugins.metaschedule.tune.resume import end_run, run_key, session_of_run, trials_done
+from tunedb.plugins.metaschedule.tuning.resume import end_run, run_key, session_of_run, trials_done
 from tunedb.storage.store import Store
 from tunedb.system.host import fingerprint_of, new_session, session_class
 

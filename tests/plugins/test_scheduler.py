@@ -14,8 +14,8 @@ from tunedb.errors import PluginError, UsageError
 from tunedb.plugins.metaschedule import Database, MeasureCallback
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
 from tunedb.plugins.metaschedule.search.task_search import TaskSearch
-from tunedb.plugins.metaschedule.tune.scheduler import TaskScheduler
-from tunedb.plugins.metaschedule.tune.tune import tune
+from tunedb.plugins.metaschedule.tuning.scheduler import TaskScheduler
+from tunedb.plugins.metaschedule.tuning.tune import tune
 from tunedb.search.scheduling import NetworkGoal, TuningGoal
 
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})
@@ -148,7 +148,7 @@ def test_a_search_that_raises_costs_its_task(database, measuring, tools, monkeyp
 def test_time_ends_a_run(database, measuring, tools, monkeypatch):
     clock = iter(range(0, 10_000, 30))
     fake = SimpleNamespace(monotonic=lambda: next(clock), perf_counter=time.perf_counter)
-    monkeypatch.setattr("tunedb.plugins.metaschedule.tune.scheduler.time", fake)
+    monkeypatch.setattr("tunedb.plugins.metaschedule.tuning.scheduler.time", fake)
     mod = tvm.IRModule({"small": tools.matmul(8)["main"], "large": tools.matmul(32)["main"]})
     _, batches = run(database, measuring, mod, max_trials_global=None, minutes=2)
     assert len(batches) == 3

@@ -14,7 +14,7 @@ from tunedb.errors import UsageError
 from tunedb.plugins.metaschedule import Database, compile
 from tunedb.plugins.metaschedule.deploy.network_times import FunctionTime, NetworkTimer, Times
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
-from tunedb.plugins.metaschedule.tune.tune import tune
+from tunedb.plugins.metaschedule.tuning.tune import tune
 from tunedb.search.scheduling import NetworkGoal
 
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})
@@ -61,7 +61,7 @@ def test_equal_functions_are_one_task_by_the_weights_of_their_networks(run, mods
 
     options = {"weights": {"long": 2.0, "short": 0.5}, "max_trials_per_task": 2}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tunedb.plugins.metaschedule.tune.run.ms.tune_tasks", watch)
+        patch.setattr("tunedb.plugins.metaschedule.tuning.run.ms.tune_tasks", watch)
         run(mods, **options)
     assert dict(weights) == {
         **dict.fromkeys(OF_LONG, 2.0),
@@ -101,7 +101,7 @@ def test_an_estimate_has_the_measured_time_of_what_is_not_tuned(run, mods, monke
         return Times(latency, {"softmax": FunctionTime(1, 0.25)}, 0.0, 1e-4)
 
     runner = FakeRunner(scale=1e-4)
-    monkeypatch.setattr("tunedb.plugins.metaschedule.tune.defaults.runner_of", lambda *_: runner)
+    monkeypatch.setattr("tunedb.plugins.metaschedule.tuning.defaults.runner_of", lambda *_: runner)
     monkeypatch.setattr(NetworkTimer, "times", times)
     monkeypatch.setattr(NetworkTimer, "roofline", lambda *_: None)
     options = {"runner": "local", "op_names": ("softmax",), "latency_target": {"long": 1.9}}
@@ -186,7 +186,7 @@ def test_sizes_are_bound_in_the_networks_that_have_them(run, mods):
 def test_parameters_are_those_of_a_network(run):
     mod = from_onnx(networks.symbolic(1, 4), keep_params_in_input=True)
     mod, params = relax.frontend.detach_params(mod)
-    names = [str(param.name) for param in mod["main"].params[1:]]
+    names = [str(getattr(p, "name", "") or p.name_hint) for p in mod["main"].params[1:]]
     params = dict(zip(names, params["main"], strict=True))
     result, _ = run({"net": mod}, params={"net": params}, max_trials_per_task=1)
     bound = relax.transform.BindParams("main", params)(mod)

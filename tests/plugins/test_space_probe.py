@@ -16,7 +16,7 @@ from tvm.s_tir import meta_schedule as ms
 from tunedb.errors import PluginError
 from tunedb.plugins.metaschedule import Database, WarmBuilder
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
-from tunedb.plugins.metaschedule.tune.tune import tune
+from tunedb.plugins.metaschedule.tuning.tune import tune
 from tunedb.plugins.metaschedule.workers.space_probe import try_spaces
 
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})

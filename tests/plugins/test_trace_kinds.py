@@ -17,6 +17,7 @@ from tvm.script import tirx as T
 from tvm.tirx import FloatImm, IndexMap, IntImm
 
 from tunedb.plugins.metaschedule import trace_codec
+from tunedb.plugins.metaschedule.compat import dtype_of
 from tunedb.programs.metaschedule import trace as traces
 from tunedb.programs.metaschedule.instructions import CURRENT
 from tunedb.programs.metaschedule.upgrade import upgrade
@@ -399,14 +400,15 @@ def signature(value: Any) -> Any:
     if isinstance(value, tvm_ffi.Map):
         return {str(key): signature(item) for key, item in value.items()}
     if isinstance(value, IntImm | FloatImm):
-        return (type(value).__name__, str(value.ty), value.value)
+        return (type(value).__name__, dtype_of(value), value.value)
     if isinstance(value, IndexMap):
         return ("IndexMap", tvm.ir.save_json(value))
     if isinstance(value, str):
         return ("str", str(value))
     if value is None or type(value) in (bool, int, float):
         return (type(value).__name__, value)
-    return (type(value).__name__, str(getattr(value, "ty", "")))
+    has_type = hasattr(value, "ty") or hasattr(value, "dtype")
+    return (type(value).__name__, dtype_of(value) if has_type else "")
 
 
 def signatures(trace: Any) -> list[Any]:

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -24,11 +25,12 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 from tunedb import PluginError, TargetError, TuneDBError, UsageError
 from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.merge import merge
+from tunedb.plugins import metaschedule
 from tunedb.plugins.metaschedule import Database, MeasureCallback
 from tunedb.plugins.metaschedule.deploy.apply import schedule
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
-from tunedb.plugins.metaschedule.tune.defaults import host_target, target_of
-from tunedb.plugins.metaschedule.tune.tune import tune
+from tunedb.plugins.metaschedule.tuning.defaults import host_target, target_of
+from tunedb.plugins.metaschedule.tuning.tune import tune
 from tunedb.records import Origin, Source, Status
 from tunedb.storage.store import Store
 from tunedb.system.host import fingerprint_of
@@ -46,7 +48,7 @@ class _Search(EvolutionarySearch):
 @pytest.fixture
 def quick(tmp_path, monkeypatch):
     """A function that tunes without compiling; ``quick.path`` is its database."""
-    monkeypatch.setattr("tunedb.plugins.metaschedule.tune.defaults.EvolutionarySearch", _Search)
+    monkeypatch.setattr("tunedb.plugins.metaschedule.tuning.defaults.EvolutionarySearch", _Search)
 
     def quick(mod, **options):
         defaults = {
@@ -75,6 +77,12 @@ def killed(quick, mod, **options):
     """Tune until the first batch is measured."""
     with pytest.raises(KeyboardInterrupt):
         quick(mod, on_progress=stop, **options)
+
+
+def test_no_name_of_the_plugin_is_a_package():
+    """The import of a package would put it in place of the function or class of that name."""
+    packages = {module.name for module in pkgutil.iter_modules(metaschedule.__path__)}
+    assert not packages & set(metaschedule.__all__)
 
 
 def test_a_run_returns_its_result(quick, tools):
@@ -504,7 +512,7 @@ import os, signal, sys
 sys.path.insert(0, {folder!r})
 from fake_measuring import FakeBuilder, FakeRunner
 from matmuls import matmul
-from tunedb.plugins.metaschedule.tune.tune import tune
+from tunedb.plugins.metaschedule.tuning.tune import tune
 runner = FakeRunner()
 def stop(progress):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -16,7 +16,7 @@ from tunedb import limits
 from tunedb.cli import main
 from tunedb.errors import BusyError, UnreachableError, UsageError
 from tunedb.exchange.sync import push
-from tunedb.plugins.metaschedule.tune.server_sync import start_outbox
+from tunedb.plugins.metaschedule.tuning.server_sync import start_outbox
 from tunedb.storage import deadlines
 from tunedb.storage.store import Store
 from tunedb.storage.versions import upgrade

@@ -21,7 +21,7 @@ import tvm
 from fake_measuring import FakeBuilder, FakeRunner
 from matmuls import matmul
 
-from tunedb.plugins.metaschedule.tune.tune import tune
+from tunedb.plugins.metaschedule.tuning.tune import tune
 from tunedb.storage.batches import Batches
 
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})

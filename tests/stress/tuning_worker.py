@@ -24,7 +24,7 @@ from matmuls import matmul
 from tvm.s_tir import meta_schedule as ms
 
 from tunedb.plugins.metaschedule.database.database import Database
-from tunedb.plugins.metaschedule.tune.tune import tune
+from tunedb.plugins.metaschedule.tuning.tune import tune
 
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})
 TRIALS, BATCH = 24, 4

@@ -581,17 +581,17 @@ class BundlePeer:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.location = STDIN_NAME if str(path) == "-" else str(path)
+        self.location: str = STDIN_NAME if str(path) == "-" else str(path)
         self._file = _open(path, self.location)
         try:
             with _prefixed_errors(self.location):
-                self.info = read_info(self._file)
-                self.manifest = _manifest(self.info.manifest)
+                self.info: BundleInfo = read_info(self._file)
+                self.manifest: Manifest = _manifest(self.info.manifest)
         except BaseException:
             self._file.close()
             raise
-        self.store_key = self.manifest.store
-        self.total = self.info.counts["measurement"]
+        self.store_key: str = self.manifest.store
+        self.total: int = self.info.counts["measurement"]
 
     def chunks(
         self, selection: Selection, since: Position | None = None, until: Position | None = None

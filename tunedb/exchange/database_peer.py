@@ -399,7 +399,7 @@ class DatabasePeer:
 
     def __init__(self, url: str | Path | URL, *, own: bool = False, check: bool = True) -> None:
         parsed = parse_url(url)
-        self.location = show_url(parsed)
+        self.location: str = show_url(parsed)
         self._is_sqlite = parsed.get_backend_name() == "sqlite"
         self._foreign: ForeignFile | None = None
         path = sqlite_path(parsed)
@@ -433,15 +433,15 @@ class DatabasePeer:
             if sqlite_path(url) is not None:
                 versions.check_file(url, create=False)
             versions.prepare(self._engine, url, create=False)
-        self.revision = schema.HEAD if self._foreign is None else self._foreign.revision
+        self.revision: str = schema.HEAD if self._foreign is None else self._foreign.revision
         self._statements = statements_of(self.revision)
         options: dict[str, Any] = {"tunedb_reads": True}
         if not self._is_sqlite:
             options |= {"isolation_level": "REPEATABLE READ", "stream_results": True}
         with self._errors():
             self._connection = self._engine.connect().execution_options(**options)
-        self.store_key = self._own_key() if self._foreign is None else self._foreign.store_key
-        self.total = self.position().measurement_id
+        self.store_key: str = self._own_key() if self._foreign is None else self._foreign.store_key
+        self.total: int = self.position().measurement_id
 
     def _own_key(self) -> str:
         meta = schema.meta.c
@@ -571,7 +571,8 @@ class DatabasePeer:
             if selection.best is not None and start < until.measurement_id:
                 start = 0
         first = 0 if chosen is None else int(np.searchsorted(chosen, start, "right"))
-        self.total = max(0, until.measurement_id - start) if chosen is None else len(chosen) - first
+        left = max(0, until.measurement_id - start) if chosen is None else len(chosen) - first
+        self.total = left
         sent: dict[str, set[Any]] = {name: set() for _, name in _REFERENCES}
         if chosen is None:
             yield from self._range(start, until, selection, sent)

@@ -13,6 +13,7 @@ import os
 import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import IO, Any, NamedTuple, NoReturn
 
@@ -133,13 +134,13 @@ class _SpillingCache(LRUCache[tuple[str, int], bytes]):
         return key, body
 
 
+@dataclass(frozen=True, slots=True)
 class SentFeatureSet:
     """Name, version and columns of a feature set."""
 
-    __slots__ = ("columns", "name", "version")
-
-    def __init__(self, name: str, version: int, columns: tuple[str, ...]) -> None:
-        self.name, self.version, self.columns = name, version, columns
+    name: str
+    version: int
+    columns: tuple[str, ...]
 
 
 class SharedRows:

@@ -104,7 +104,7 @@ class RowError(PluginError):
     def __init__(self, reason: str, text: str = "") -> None:
         super().__init__(reason)
         #: The whole error, for example as TVM renders it.
-        self.text = text or reason
+        self.text: str = text or reason
 
 
 def quarantine_name(feature_set: NamedSet) -> str:

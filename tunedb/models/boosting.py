@@ -210,7 +210,7 @@ class ObjectiveGradients:
         counts: Floats | None = None,
     ) -> None:
         #: Base score of each row.
-        self.base = objective.base(sizes)
+        self.base: float = objective.base(sizes)
         self._objective = objective
         self._curvature = sizes.astype(np.float64) ** hessian_power
         self._counts = np.ones(len(sizes)) if counts is None else counts
@@ -320,7 +320,9 @@ class Boosting:
         self._scores: Floats | None = None
         xgboost = import_xgboost()
         try:
-            self.booster = xgboost.Booster(settings | {"base_score": gradients.base}, [matrix.data])
+            self.booster: Any = xgboost.Booster(
+                settings | {"base_score": gradients.base}, [matrix.data]
+            )
         except xgboost.core.XGBoostError as error:
             raise _rejection(error) from None
 

@@ -56,7 +56,7 @@ class Table:
 
     def __init__(self, name: str, columns: Sequence[TableColumn], width: int = 0) -> None:
         self.name = name
-        self.columns = tuple(columns)
+        self.columns: tuple[TableColumn, ...] = tuple(columns)
         self._types = {
             column.name: _TYPES.get(column.type) or na.fixed_size_list(na.float32(), width)
             for column in columns

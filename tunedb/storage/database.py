@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Select, select
 
@@ -61,8 +61,8 @@ class Database:
         self.read_only = read_only
         self.is_owner = is_owner
         self.body_limit = body_limit
-        self.lock = threading.RLock()
-        self.ids = IdCache()
+        self.lock: Final = threading.RLock()
+        self.ids: Final = IdCache()
         self.retry_timeout: float = 0
         self._reader: Connection | None = None
         self._writer: Connection | None = None

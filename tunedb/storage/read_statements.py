@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Select, and_, bindparam, case, func, literal_column, or_, select
 
@@ -23,7 +23,7 @@ def parameter(name: str, column: Any = _m.id) -> Any:
     return bindparam(name, type_=column.type)
 
 
-top_k = Prepared(
+top_k: Final = Prepared(
     select(_m.mean, _m.id)
     .where(
         _m.workload_id == parameter("workload"),
@@ -67,7 +67,7 @@ def record_query() -> Select[Any]:
     ).select_from(joined)
 
 
-record_by_id = Prepared(record_query().where(_m.id == parameter("id")))
+record_by_id: Final = Prepared(record_query().where(_m.id == parameter("id")))
 
 
 def answer_query() -> Select[Any]:
@@ -101,8 +101,8 @@ def answer_query() -> Select[Any]:
     ).select_from(_join_shared_json(joined))
 
 
-answer = Prepared(answer_query().where(_m.id == parameter("id")))
-by_id = {
+answer: Final = Prepared(answer_query().where(_m.id == parameter("id")))
+by_id: Final = {
     table.name: Prepared(select(table).where(table.c.id == parameter("id")))
     for table in (
         schema.workload,
@@ -114,17 +114,17 @@ by_id = {
         schema.source,
     )
 }
-workload_by_digest = Prepared(
+workload_by_digest: Final = Prepared(
     select(schema.workload.c.id).where(
         schema.workload.c.digest == bindparam("digest", type_=schema.Blob)
     )
 )
-target_by_digest = Prepared(
+target_by_digest: Final = Prepared(
     select(schema.target.c.id).where(
         schema.target.c.digest == bindparam("digest", type_=schema.Blob)
     )
 )
-targets_by_kind = Prepared(
+targets_by_kind: Final = Prepared(
     select(schema.target.c.id)
     .where(
         schema.target.c.kind == bindparam("kind", type_=schema.Text),
@@ -132,10 +132,10 @@ targets_by_kind = Prepared(
     )
     .order_by(schema.target.c.id)
 )
-targets_of = Prepared(
+targets_of: Final = Prepared(
     select(_p.target_id).distinct().where(_p.workload_id == parameter("workload"))
 )
-served_targets = Prepared(
+served_targets: Final = Prepared(
     # One index seek per target; DISTINCT would read all records of the workload.
     select(schema.target.c.id).where(
         select(literal_column("1"))
@@ -158,7 +158,7 @@ def _is_own() -> Any:
 
 
 #: Finds served modules without an alias of a scheme that an own source stated.
-workloads_without = Prepared(
+workloads_without: Final = Prepared(
     select(schema.workload.c.id)
     .where(
         schema.workload.c.id > parameter("after"),
@@ -176,10 +176,10 @@ workloads_without = Prepared(
     )
     .order_by(schema.workload.c.id)
 )
-measurement_by_digest = Prepared(select(_m.id).where(this_measurement()))
+measurement_by_digest: Final = Prepared(select(_m.id).where(this_measurement()))
 
 
-own_records = Prepared(
+own_records: Final = Prepared(
     select(_m.id)
     .select_from(schema.measurement.join(schema.source, schema.source.c.id == _m.source_id))
     .where(
@@ -189,14 +189,14 @@ own_records = Prepared(
     )
     .limit(literal_column("1"))
 )
-own_workloads = Prepared(
+own_workloads: Final = Prepared(
     select(_m.workload_id)
     .distinct()
     .where(_m.source_id.in_(select(schema.source.c.id).where(_is_own())))
 )
 #: Finds workloads whose body the plugin wrote, or that come from a log that the user vouched for.
 #: Revalidation also has a verified source, but its measurements do not vouch for the body.
-local_workloads = Prepared(
+local_workloads: Final = Prepared(
     select(schema.workload.c.id).where(
         or_(
             schema.workload.c.script.is_not(None),
@@ -220,10 +220,12 @@ local_workloads = Prepared(
         )
     )
 )
-last_workload = Prepared(select(func.max(schema.workload.c.id)))
-size = Prepared(select(func.count()).select_from(schema.measurement))
-program_by_digest = Prepared(select(_p.id).where(_p.digest == parameter("digest", _p.digest)))
-trusted_records = Prepared(
+last_workload: Final = Prepared(select(func.max(schema.workload.c.id)))
+size: Final = Prepared(select(func.count()).select_from(schema.measurement))
+program_by_digest: Final = Prepared(
+    select(_p.id).where(_p.digest == parameter("digest", _p.digest))
+)
+trusted_records: Final = Prepared(
     select(_m.id)
     .select_from(schema.measurement.join(schema.source, schema.source.c.id == _m.source_id))
     .where(
@@ -232,23 +234,23 @@ trusted_records = Prepared(
     )
     .limit(literal_column("1"))
 )
-own_programs = Prepared(
+own_programs: Final = Prepared(
     select(_m.id)
     .select_from(schema.measurement.join(schema.source, schema.source.c.id == _m.source_id))
     .where(_m.program_id == parameter("program"), _is_own())
     .limit(literal_column("1"))
 )
-untrusted_sources = Prepared(
+untrusted_sources: Final = Prepared(
     select(schema.source.c.id)
     .where(schema.source.c.trust < literal_column(str(int(Trust.VERIFIED))))
     .limit(literal_column("1"))
 )
 #: Finds GPU kernels: their parameters have no features, and models are not trained on them.
-kernels = select(schema.workload.c.id).where(
+kernels: Select[Any] = select(schema.workload.c.id).where(
     schema.workload.c.format == literal_column(f"'{WorkloadFormat.KERNEL}'")
 )
-first_kernel = Prepared(kernels.limit(literal_column("1")))
-feature_set = Prepared(
+first_kernel: Final = Prepared(kernels.limit(literal_column("1")))
+feature_set: Final = Prepared(
     select(schema.feature_set.c.id).where(
         schema.feature_set.c.name == bindparam("name", type_=schema.Text),
         schema.feature_set.c.version == bindparam("version", type_=schema.Int),

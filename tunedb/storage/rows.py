@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -70,7 +70,7 @@ class IdCache:
         self._known: dict[bytes, int] = {}
         self._pending: list[bytes] = []
         #: Returns an id or None; a bound method, because an import makes millions of calls.
-        self.get = self._known.get
+        self.get: Callable[[bytes], int | None] = self._known.get
 
     def put(self, digest: bytes, id_: int) -> None:
         """Add an id from the current transaction."""

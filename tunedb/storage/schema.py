@@ -11,7 +11,7 @@ from status, trust and retractions, and for labels (names, trust, notes).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -44,12 +44,12 @@ FORMAT = "tunedb"
 #: ids are no sign of a loss.
 PRUNED = "pruned"
 
-Int = BigInteger().with_variant(Integer, "sqlite")
+Int: Final = BigInteger().with_variant(Integer, "sqlite")
 Real: TypeEngine[float] = REAL().with_variant(Double, "postgresql")
 Text = Text_()
-Blob = LargeBinary()
+Blob: Final = LargeBinary()
 
-metadata = MetaData(
+metadata: Final = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
         "uq": "uq_%(table_name)s_%(column_0_N_name)s",

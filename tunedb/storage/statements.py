@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
     ColumnElement,
@@ -113,7 +113,7 @@ def _insert_of_program(table: Table) -> Prepared:
 
 
 #: Insertions by table.
-insert = {
+insert: Final = {
     table.name: _insertion(table)
     for table in (
         schema.source,
@@ -142,25 +142,25 @@ for _table in (schema.feature, schema.prediction):
     insert[_table.name] = _insert_of_program(_table)
 
 #: Queries of a row's id by its digest, by table.
-id_of = {
+id_of: Final = {
     table.name: Prepared(
         select(table.c.id).where(table.c.digest == bindparam("digest", type_=table.c.digest.type))
     )
     for table in schema.metadata.sorted_tables
     if "digest" in table.c and "id" in table.c
 }
-feature_set = Prepared(
+feature_set: Final = Prepared(
     select(schema.feature_set.c.id, schema.feature_set.c.columns).where(
         schema.feature_set.c.name == bindparam("name", type_=schema.Text),
         schema.feature_set.c.version == bindparam("version", type_=schema.Int),
     )
 )
-last_measurement = Prepared(
+last_measurement: Final = Prepared(
     select(schema.measurement.c.id)
     .order_by(schema.measurement.c.id.desc())
     .limit(literal_column("1"))
 )
-measurements_after = Prepared(
+measurements_after: Final = Prepared(
     select(schema.measurement.c.id, schema.measurement.c.digest).where(
         schema.measurement.c.id > bindparam("id", type_=schema.Int)
     )
@@ -177,7 +177,7 @@ def _update_served(condition: ColumnElement[bool]) -> Prepared:
 
 
 #: Updates ``served`` after the trust of a source changed.
-serve_source = _update_served(_m.source_id == bindparam("source", type_=schema.Int))
+serve_source: Final = _update_served(_m.source_id == bindparam("source", type_=schema.Int))
 
 _stop_serving = Prepared(
     update(schema.measurement)
@@ -197,20 +197,20 @@ def stop_serving(connection: Connection) -> int:
     return int(connection.exec_driver_sql("SELECT tunedb_stop_serving()").scalar_one())
 
 
-set_trust = Prepared(
+set_trust: Final = Prepared(
     update(schema.source)
     .where(schema.source.c.id == bindparam("source", type_=schema.Int))
     .values(trust=bindparam("new_trust", type_=schema.Int))
 )
 
 #: Source of a measurement, and the database of that source.
-source_of = Prepared(
+source_of: Final = Prepared(
     select(_m.source_id, schema.source.c.store)
     .join_from(schema.measurement, schema.source, schema.source.c.id == _m.source_id)
     .where(this_measurement())
 )
-measurement_id = Prepared(select(schema.measurement.c.id).where(this_measurement()))
-less_trusted = Prepared(
+measurement_id: Final = Prepared(select(schema.measurement.c.id).where(this_measurement()))
+less_trusted: Final = Prepared(
     select(schema.source.c.id)
     .where(schema.source.c.trust < bindparam("trust", type_=schema.Int))
     .limit(literal_column("1"))
@@ -239,7 +239,7 @@ def _assign_source(*conditions: ColumnElement[bool]) -> Prepared:
 
 
 #: Assigns a known record of a less trusted source to the better one.
-take_over = _assign_source(
+take_over: Final = _assign_source(
     schema.measurement.c.source_id.in_(
         select(schema.source.c.id).where(
             schema.source.c.trust < bindparam("trust", type_=schema.Int)
@@ -248,7 +248,7 @@ take_over = _assign_source(
 )
 
 #: Replaces a retrained model; it keeps its id, to which its predictions refer.
-replace_model = Prepared(
+replace_model: Final = Prepared(
     update(schema.model)
     .where(schema.model.c.digest == bindparam("known", type_=schema.Blob))
     .values(
@@ -258,20 +258,20 @@ replace_model = Prepared(
 )
 
 #: Removes all factors of a target; new estimates replace them as a whole.
-delete_factors = Prepared(
+delete_factors: Final = Prepared(
     delete(schema.session_factor).where(
         schema.session_factor.c.target_id == bindparam("target", type_=schema.Int)
     )
 )
 
-release_quarantined = Prepared(
+release_quarantined: Final = Prepared(
     delete(schema.quarantine).where(
         schema.quarantine.c.id == bindparam("quarantined", type_=schema.Int)
     )
 )
 
 #: Corrects the version that a foreign source gave a workload; only the first own source does so.
-correct_version = Prepared(
+correct_version: Final = Prepared(
     update(schema.workload)
     .where(
         schema.workload.c.id == bindparam("workload", type_=schema.Int),
@@ -296,7 +296,7 @@ correct_version = Prepared(
 )
 
 #: Adds a script to a workload that lacks one: a script is a label and may come later.
-add_script = Prepared(
+add_script: Final = Prepared(
     update(schema.workload)
     .where(
         schema.workload.c.id == bindparam("workload", type_=schema.Int),
@@ -323,7 +323,7 @@ def _parameters(table: Table, *names: str) -> list[Any]:
 
 
 #: Inserts rows of features for the program with a digest, if it is stored.
-insert_feature = _insert_selected(
+insert_feature: Final = _insert_selected(
     schema.feature,
     select(
         schema.program.c.id.label("program_id"),
@@ -335,7 +335,7 @@ _f = schema.feature.c
 
 #: Marks rows of features as merged, unless the program has rows already. Rows that come back from
 #: this database's own sources were computed here and get no mark.
-mark_foreign_feature = _insert_selected(
+mark_foreign_feature: Final = _insert_selected(
     schema.foreign_feature,
     select(
         schema.program.c.id.label("program_id"),
@@ -355,14 +355,14 @@ mark_foreign_feature = _insert_selected(
 )
 
 #: Removes a program's rows of a feature set.
-delete_features = Prepared(
+delete_features: Final = Prepared(
     delete(schema.feature).where(
         _f.program_id == bindparam("program_id", type_=schema.Int),
         _f.feature_set_id == bindparam("feature_set_id", type_=schema.Int),
     )
 )
 #: Removes the mark of merged rows.
-unmark_features = Prepared(
+unmark_features: Final = Prepared(
     delete(schema.foreign_feature).where(
         schema.foreign_feature.c.program_id == bindparam("program_id", type_=schema.Int),
         schema.foreign_feature.c.feature_set_id == bindparam("feature_set_id", type_=schema.Int),
@@ -370,12 +370,12 @@ unmark_features = Prepared(
 )
 
 #: Finds any merged rows of features.
-any_foreign_feature = Prepared(
+any_foreign_feature: Final = Prepared(
     select(schema.foreign_feature.c.program_id).limit(literal_column("1"))
 )
 
 #: Inserts a name of the workload with a digest, if it is stored.
-insert_alias = _insert_selected(
+insert_alias: Final = _insert_selected(
     schema.workload_alias,
     select(
         *_parameters(schema.workload_alias, "scheme", "key"),
@@ -402,21 +402,21 @@ def _better_source() -> ColumnElement[bool]:
 
 #: Assigns a known record to the source with the most trust; among equals to that with the smallest
 #: digest, so that the order of merges does not matter.
-claim_record = _assign_source(_better_source())
+claim_record: Final = _assign_source(_better_source())
 
 #: Finds the keys of databases with a source that is trusted here.
-trusted_stores = Prepared(
+trusted_stores: Final = Prepared(
     select(schema.source.c.store)
     .where(schema.source.c.trust > literal_column(str(int(Trust.FOREIGN))))
     .distinct()
 )
 
 #: Finds the keys of databases that push under this session's account of a server.
-own_stores = Prepared(
+own_stores: Final = Prepared(
     select(schema.account.c.store).where(schema.account.c.role == literal_column("session_user"))
 )
 
-delete_watermark = Prepared(
+delete_watermark: Final = Prepared(
     delete(schema.watermark).where(
         *(
             schema.watermark.c[name] == bindparam(name, type_=schema.Text)

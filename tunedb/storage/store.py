@@ -109,8 +109,8 @@ class Store:
         read_only: bool = False,
         body_limit: int = limits.MAX_BODY_BYTES,
     ) -> None:
-        self.url = parse_url(url)
-        self.location = show_url(self.url)
+        self.url: URL = parse_url(url)
+        self.location: str = show_url(self.url)
         self.read_only = read_only
         if not read_only:
             refuse_network_file(sqlite_path(self.url))
@@ -134,7 +134,7 @@ class Store:
                 is_owner=is_owner,
                 body_limit=body_limit,
             )
-            self.key = self._db.key
+            self.key: str = self._db.key
             # Filling an empty file of another user does not make it ours.
             self._is_created_here |= has_new_schema and approval.is_own_file(self.url)
             if self._is_created_here and self.url.database != ":memory:":
@@ -149,27 +149,29 @@ class Store:
         db = self._db
         self._loader = loader = Loader(db)
         rows = Rows(db.key, db.ids, is_owner=db.is_owner)
-        self.batches = Batches(db, rows)
-        self.names = Names(db, loader, rows)
-        self.lookup = Lookup(db, loader, self.names)
-        self.answers = Answers(db, loader, self.names)
-        self.programs = Programs(db, loader)
-        self.provenance = Provenance(db)
-        self.runs = Runs(db, loader)
-        self.training = Training(db, loader, self.programs, self.runs)
-        self.exchange = Exchange(db, loader, rows, self.batches)
-        self.pruning = Pruning(db)
-        self.workloads = Workloads(db, loader, rows, self.names, self.lookup)
-        self.targets = Targets(db, loader, rows, self.lookup)
-        self.sources = Sources(db, loader)
-        self.sessions = Sessions(db, loader, rows, self.lookup)
-        self.features = Features(db, rows, self.programs)
-        self.models = Models(db)
-        self.launches = Launches(db, loader, self.batches)
+        self.batches: Batches = Batches(db, rows)
+        self.names: Names = Names(db, loader, rows)
+        self.lookup: Lookup = Lookup(db, loader, self.names)
+        self.answers: Answers = Answers(db, loader, self.names)
+        self.programs: Programs = Programs(db, loader)
+        self.provenance: Provenance = Provenance(db)
+        self.runs: Runs = Runs(db, loader)
+        self.training: Training = Training(db, loader, self.programs, self.runs)
+        self.exchange: Exchange = Exchange(db, loader, rows, self.batches)
+        self.pruning: Pruning = Pruning(db)
+        self.workloads: Workloads = Workloads(db, loader, rows, self.names, self.lookup)
+        self.targets: Targets = Targets(db, loader, rows, self.lookup)
+        self.sources: Sources = Sources(db, loader)
+        self.sessions: Sessions = Sessions(db, loader, rows, self.lookup)
+        self.features: Features = Features(db, rows, self.programs)
+        self.models: Models = Models(db)
+        self.launches: Launches = Launches(db, loader, self.batches)
         self._tables = Tables(db, self.lookup, self.programs)
-        self.quarantine = Quarantine(db, loader, self.batches)
-        self.trust = TrustControl(db, loader, self.batches, self.answers, self.sources)
-        self.records = Records(
+        self.quarantine: Quarantine = Quarantine(db, loader, self.batches)
+        self.trust: TrustControl = TrustControl(
+            db, loader, self.batches, self.answers, self.sources
+        )
+        self.records: Records = Records(
             db,
             loader,
             self.batches,

@@ -291,7 +291,7 @@ class ConvertPool:
     def __init__(
         self, define: Sequence[str] = (), *, workers: int | None = None, timeout_sec: float = 30.0
     ) -> None:
-        self.workers = usable_cpus() if workers is None else workers
+        self.workers: int = usable_cpus() if workers is None else workers
         if self.workers < 1 or not timeout_sec > 0:
             raise UsageError("workers and timeout_sec must be positive")
         for statement in define:

@@ -75,10 +75,8 @@ class _Variant:
         self._shield = modules.shield(self.defined.mod)
         workload = modules.to_workload(self.defined.mod)
         arguments = [
-            ["TENSOR", str(parameter.dtype), list(shape)]
-            for parameter, shape in zip(
-                self.defined.mod["main"].params, self.defined.shapes, strict=True
-            )
+            ["TENSOR", dtype, list(shape)]
+            for dtype, shape in zip(self.defined.dtypes, self.defined.shapes, strict=True)
         ]
         self.parts = ModuleParts(
             workload,

@@ -16,6 +16,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.meta_schedule import postproc
 from tvm.tirx import IntImm
 
+from ..compat import buffer_of
 from .stages import (
     Align,
     Annotate,
@@ -131,9 +132,9 @@ class _Replayer:
         if creation.producer.is_input:
             buffer = self._arguments[creation.producer]
         else:
-            buffer = self._schedule.get(self._blocks[creation.producer]).writes[0].source
+            buffer = buffer_of(self._schedule.get(self._blocks[creation.producer]).writes[0])
         readers = [self._blocks[reader] for reader in creation.readers]
-        reads = [region.source for region in self._schedule.get(readers[0]).reads]
+        reads = [buffer_of(region) for region in self._schedule.get(readers[0]).reads]
         number = next((i for i, read in enumerate(reads) if read.same_as(buffer)), None)
         if number is None:
             raise ReplayError(f"{creation.readers[0].name} does not read {creation.producer.name}")

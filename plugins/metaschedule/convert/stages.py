@@ -35,8 +35,8 @@ class Loop:
     __slots__ = ("extent", "parents", "successor")
 
     def __init__(self, extent: int, parents: tuple[Loop, ...] = ()) -> None:
-        self.extent = extent
-        self.parents = parents
+        self.extent: int = extent
+        self.parents: tuple[Loop, ...] = parents
         self.successor: Loop | None = None
 
     @property

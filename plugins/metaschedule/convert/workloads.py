@@ -54,11 +54,14 @@ class DefinedWorkload:
         In auto_scheduler's order.
     shapes : tuple of tuple of int
         Shapes of the arguments.
+    dtypes : tuple of str
+        Their data types.
     """
 
     mod: Any
     operations: tuple[Operation, ...]
     shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
 
     @classmethod
     def from_tensors(cls, tensors: Sequence[Any]) -> DefinedWorkload:
@@ -85,7 +88,8 @@ class DefinedWorkload:
             )
             for op in _in_log(arguments)
         )
-        return cls(mod, operations, tuple(_extents(tensor.shape) for tensor in tensors))
+        shapes = tuple(_extents(tensor.shape) for tensor in tensors)
+        return cls(mod, operations, shapes, tuple(str(tensor.dtype) for tensor in tensors))
 
     def stages(self) -> list[Stage]:
         """Return untransformed stages, for :func:`.stages.plan_of`."""

@@ -152,7 +152,7 @@ class Learner:
     ) -> None:
         self._prior = prior
         self._examples = examples or StoredExamples(store, options.features)
-        self.recipe = options.recipe or Recipe(features=options.features.name)
+        self.recipe: Recipe = options.recipe or Recipe(features=options.features.name)
         self.scoring: Scoring | None = None
         self.failures: FailureModel | None = None
         self._store = store

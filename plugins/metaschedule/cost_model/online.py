@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,12 +177,12 @@ class OnlineModel:
     """
 
     def __init__(self, handle: Handle, options: CostModelOptions, threads: int | None) -> None:
-        self.lock = threading.RLock()
-        self.rows = CandidateRows(options.features)
+        self.lock: Final = threading.RLock()
+        self.rows: Final = CandidateRows(options.features)
         # The measure callback need not extract the rows of scored candidates again.
         handle.features.remembered[options.features.name] = weakref.ref(self.rows)
         handle.models.add(self)
-        self.ledger = Ledger(handle.store)
+        self.ledger: Final = Ledger(handle.store)
         self._handle = handle
         self._store = handle.store
         self._options = options

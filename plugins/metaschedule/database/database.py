@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from tvm.s_tir.meta_schedule.database.database import _PyDatabase
 
@@ -132,7 +132,7 @@ class Database(_PyDatabase):
         )
         self._handle = handle
         self.store = store
-        self.url = str(url)
+        self.url: Final = str(url)
         _handles[self.__chandle__()] = handle
         weakref.finalize(handle, store.close)
         weakref.finalize(handle, handle.layers.close)

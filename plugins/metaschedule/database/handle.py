@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import tvm
 import tvm_ffi
@@ -133,34 +133,36 @@ class Handle:
             choices = ", ".join(modules.EQUALITIES)
             raise UsageError(f"module_equality must be one of {choices}, not {module_equality!r}")
         self.store = store
-        self.lock = threading.RLock()
+        self.lock: Final = threading.RLock()
         store.answers.prepare()
-        self.workloads = WorkloadTable(store, module_equality)
+        self.workloads: Final = WorkloadTable(store, module_equality)
         self.source = TUNING
-        self.targets = TargetTable(store, fallback)
+        self.targets: Final = TargetTable(store, fallback)
         if target is not None:
             self.targets.bind(as_target(target))
-        self.records = RecordTable(store, self.workloads, self.targets, self.source, live_records)
+        self.records: Final = RecordTable(
+            store, self.workloads, self.targets, self.source, live_records
+        )
         self._own = StoreAnswers(store, self.workloads, self.targets, self.records)
-        self.layers = Layers(
+        self.layers: Final = Layers(
             layers, self._own, equality=module_equality, fallback=fallback, most=live_records
         )
         path = prior_path(prior)
-        self.prior = (
+        self.prior: PriorLayer | None = (
             None
             if path is None
             else PriorLayer(path, self._own, equality=module_equality, most=live_records)
         )
-        self.features = FeatureCommits(store, features, self.source)
+        self.features: Final = FeatureCommits(store, features, self.source)
         self._spool = Spool(store)
         self._session: Session | None = None
         self._sequence: Iterator[int] = itertools.count()
         self._sequences: dict[str, Iterator[int]] = {}
-        self.candidates = CandidateRegistry()
+        self.candidates: Final = CandidateRegistry()
         #: Cost models of this handle.
         self.models: weakref.WeakSet[LearningModel] = weakref.WeakSet()
         #: Time when the first candidate of the last batch was stored, microseconds since 1970.
-        self.batch_began = 0
+        self.batch_began: int = 0
 
     # ------------------------------------------------------------------ TVM's interface
 

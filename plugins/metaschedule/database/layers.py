@@ -145,7 +145,7 @@ class Layer:
     def __init__(
         self, url: str | Path, own: StoreAnswers, *, equality: str, fallback: str, most: int
     ) -> None:
-        self.location = check_layer(url)
+        self.location: str = check_layer(url)
         self._url = url
         self._own = own
         self._equality = equality

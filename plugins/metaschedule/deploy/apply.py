@@ -609,7 +609,7 @@ def _target_of(database: Database, target: Any) -> Any:
         raise UsageError("no target: give one, or open Database(..., target=...)")
     target = as_target(target)
     if lacks_limits(target) and not database._handle.targets.group(modules.to_target(target), 0):
-        # Records of this machine's device have its limits (:func:`.tune.tune`).
+        # Records of this machine's device have its limits (:func:`.tuning.tune`).
         with suppress(Exception):
             return with_limits(target)
     return target

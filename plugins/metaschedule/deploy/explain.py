@@ -19,7 +19,7 @@ from ....records import MODULES, Status, Target, Trust
 from ....results import Record, WorkloadSummary
 from ....storage.store import Store
 from .. import modules
-from ..compat import sblock_types
+from ..compat import parameter_name, sblock_types
 from ..database.handle import Handle
 from ..database.workloads import WorkloadTable
 from ..modules import modules_equal
@@ -39,6 +39,8 @@ __all__ = [
 
 # ---- Differences of two modules, in words --------------------------------------------------------
 
+#: Steps that say nothing to a reader; the last three lead to a buffer's type until TVM 0.25.
+_UNINFORMATIVE = ("ty", "body", "value", "data", "type_annotation", "element_type")
 _MISSING = (
     AccessKind.ATTR_MISSING,
     AccessKind.ARRAY_ITEM_MISSING,
@@ -181,7 +183,11 @@ class _Side:
             return f"attribute {attribute}"
         match self.steps:
             case [(_, "functions"), _, (_, "params"), (_, index), *rest]:
-                return _joined(f"argument {index + 1}{self._parameter(index)}", rest)
+                return _joined(self._argument(index), rest)
+            case [(_, "functions"), _, (_, "buffer_map"), (_, handle), *rest]:  # until 0.25
+                params = _only_function(self._mod).params
+                index = next(n for n, param in enumerate(params) if param.same_as(handle))
+                return _joined(self._argument(index), rest)
             case [(_, "functions"), _, *rest]:
                 block = self._innermost_block()
                 if block is None:
@@ -199,10 +205,12 @@ class _Side:
                 return str(key)
         return None
 
-    def _parameter(self, index: int) -> str:
-        """Return the name of an argument in brackets."""
-        params = _only_function(self._mod).params if _only_function(self._mod) else []
-        return f" ({params[index].name})" if index < len(params) else ""
+    def _argument(self, index: int) -> str:
+        """Return the number and the name of an argument."""
+        function = _only_function(self._mod)
+        params = function.params if function else []
+        name = f" ({parameter_name(function, params[index])})" if index < len(params) else ""
+        return f"argument {index + 1}{name}"
 
     def _innermost_block(self) -> tuple[str, int] | None:
         """Return the name of the block around the place, and the number of steps to it."""
@@ -225,7 +233,7 @@ class _Side:
 
 def _joined(start: str, rest: Sequence[tuple[AccessKind, Any]]) -> str:
     """Return a place with the informative steps inside it."""
-    informative = [step for step in rest if step[1] not in ("ty", "body", "value")]
+    informative = [step for step in rest if step[1] not in _UNINFORMATIVE]
     # A type's dtype is in a field of that name.
     inside = _dotted([step for step, _ in groupby(informative)])
     return f"{start}, {inside}" if inside else start

@@ -18,6 +18,7 @@ from tvm import relax
 from tvm.relax import pipeline
 
 from ....errors import UsageError
+from ..compat import constant_value, relax_type, symbols_of
 from ..targets import first_line, is_cpu
 
 __all__ = [
@@ -155,7 +156,7 @@ def symbolic_sizes(mod: Any) -> set[str]:
         for func in mod.functions.values()
         if isinstance(func, relax.Function)
         for param in func.params
-        for symbol in relax.analysis.tir_vars_in_type(param.ty)
+        for symbol in symbols_of(param)
     }
 
 
@@ -310,7 +311,7 @@ def _mark_weights(mod: Any) -> Any:
                 indices = {
                     index
                     for index, argument in enumerate(arguments)
-                    if isinstance(argument, tvm.ir.Constant)
+                    if constant_value(argument) is not None
                     or any(argument.same_as(weight) for weight in weights)
                 }
                 free[callee] = free.get(callee, indices) & indices
@@ -371,10 +372,10 @@ class _ConstantFolder(relax.PyExprMutator):
         """Return a constant of float32 or float64 as an array; None for other arguments."""
         if isinstance(argument, relax.Var):
             argument = self.lookup_binding(argument)
-        if not isinstance(argument, tvm.ir.Constant):
+        value = constant_value(argument)
+        if value is None:
             return None
-        dtype = str(argument.ty.dtype)
+        dtype = str(relax_type(argument).dtype)
         if dtype not in ("float32", "float64"):
             return None
-        value = argument.value
         return value.numpy() if isinstance(value, tvm.runtime.Tensor) else np.asarray(value, dtype)

@@ -22,6 +22,7 @@ from tvm.support.popen_pool import PopenPoolExecutor
 from ....errors import PluginError
 from ....system.roofline import Roofline
 from ....system.temporary import TemporaryFolder
+from ..compat import relax_type
 from ..measure.roofline import measure_roofline
 from ..targets import first_line
 from ..threads import use_threads
@@ -177,11 +178,12 @@ def inputs_of(mod: Any) -> Inputs | None:
     """Return the inputs of a program's ``main``; None unless all are tensors of known sizes."""
     main, tensors = mod["main"], []
     for parameter in main.params:
-        shape = getattr(parameter.ty, "shape", None)
+        type_ = relax_type(parameter)
+        shape = getattr(type_, "shape", None)
         extents: list[Any] = list(shape.values) if isinstance(shape, relax.ShapeExpr) else [None]
         if not all(isinstance(extent, tirx.IntImm) for extent in extents):
             return None
-        tensors.append(("TENSOR", str(parameter.ty.dtype), [int(extent) for extent in extents]))
+        tensors.append(("TENSOR", str(type_.dtype), [int(extent) for extent in extents]))
     weights = main.attrs and "num_input" in main.attrs
     return Inputs(tuple(tensors), int(main.attrs["num_input"]) if weights else len(tensors))
 

@@ -85,7 +85,7 @@ class PerStoreFeature(_PyFeatureExtractor):
         self.arith_intensity_curve_num_samples = arith_intensity_curve_num_samples
         self.cache_line_bytes = cache_line_bytes
         self.extract_workload = extract_workload
-        self.feature_vector_length = len(names)
+        self.feature_vector_length: int = len(names)
 
 
 class FeatureExtractor(_PyFeatureExtractor):
@@ -127,7 +127,7 @@ class FeatureExtractor(_PyFeatureExtractor):
 
         super().__init__(extract)
         self.set = set
-        self.feature_vector_length = len(features.columns)
+        self.feature_vector_length: int = len(features.columns)
 
 
 def _extract(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,7 +183,7 @@ class DraftModel:
     def __init__(
         self, handle: Handle, target: Target, groups: Sequence[Sequence[int]] | None = None
     ) -> None:
-        self.legality = Legality()
+        self.legality: Final = Legality()
         options = CostModelOptions(_FEATURES, None, avoid_failures=False)
         self._store = store = handle.store
         if groups is None:

@@ -61,7 +61,9 @@ class MutatorCounts:
     __slots__ = ("_lock", "illegal", "made", "unchanged")
 
     def __init__(self) -> None:
-        self.made = self.unchanged = self.illegal = 0
+        self.made: int = 0
+        self.unchanged: int = 0
+        self.illegal: int = 0
         self._lock = threading.Lock()
 
     def add(self, outcome: str) -> None:
@@ -122,7 +124,7 @@ class OperatorMutator(_PyMutator):
     def _start(self, options: _MutatorOptions, counts: MutatorCounts) -> None:
         calls = _MutatorCalls(options, counts)
         super().__init__(calls.initialize, calls.apply, lambda: _clone(options, counts))
-        self.name = options.operator.name
+        self.name: str = options.operator.name
         self.counts = counts
 
 

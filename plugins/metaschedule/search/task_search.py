@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from cachetools import FIFOCache
@@ -215,7 +215,7 @@ class TaskSearch:
         cost_model: Any,
         draft_model: Callable[[Handle, Target], DraftModel],
     ) -> None:
-        self.report = TaskReport(task.name)
+        self.report: Final = TaskReport(task.name)
         self._handle = handle
         self._options = options
         self._mod, self._target = task.mod, task.target

@@ -65,7 +65,7 @@ class ReplayPool:
     def __init__(
         self, store: Store, name: str, *, workers: int | None = None, timeout_sec: float = 30.0
     ) -> None:
-        self.workers = usable_cpus() if workers is None else workers
+        self.workers: int = usable_cpus() if workers is None else workers
         if self.workers < 1 or not timeout_sec > 0:
             raise UsageError("workers and timeout_sec must be positive")
         if store.url.get_backend_name() == "sqlite" and sqlite_path(store.url) is None:

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import cloudpickle
 from tvm.s_tir.meta_schedule.builder.builder import BuilderResult, _PyBuilder
@@ -119,7 +119,8 @@ class WarmBuilder(_PyBuilder):
         # garbage collector. TVM may keep the function longer than Python keeps `self`.
         super().__init__(batches.build)
         self._batches = batches
-        self.pool, self.timeout_sec = pool, timeout_sec
+        self.pool: Final = pool
+        self.timeout_sec: float = timeout_sec
 
     def build(self, build_inputs: Sequence[Any]) -> list[Any]:
         """Build a batch; one ``BuilderResult`` for each ``BuilderInput``, in their order."""

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
 from itertools import islice
+from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from tvm.support.popen_pool import PopenWorker, kill_child_processes
@@ -52,8 +53,8 @@ class Worker(PopenWorker):
         #: Process id, from its report until the process is known to be dead.
         self.pid: int | None = None
         #: Readiness for jobs, and number of served jobs; the pool sets both.
-        self.ready = False
-        self.uses = 0
+        self.ready: bool = False
+        self.uses: int = 0
         self._log = log
         self._limited = False
         self._expired = False
@@ -204,7 +205,7 @@ class WorkerPool:
         maximum_uses: int,
     ) -> None:
         self._folder = TemporaryFolder(kind)
-        self.directory = self._folder.path
+        self.directory: Path = self._folder.path
         self._setup = (prepare, *setup)
         self._kind = kind
         self._label = label

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ... import limits
 from ...errors import NotFoundError, StorageError
@@ -317,7 +317,7 @@ class VariantBuilder:
         self._state = state
         self._environment = environment_of(environment, base, device_variables)
         #: Changes with the program's folder, so that an edited program is built and run again.
-        self.source = fingerprint(self._source, work)
+        self.source: str = fingerprint(self._source, work)
 
     def build(self, variant: Variant) -> tuple[Path, Failure | None]:
         """Return the folder in which a variant was built, and the failure if there is one.
@@ -386,7 +386,7 @@ class VariantError(Exception):
 
     def __init__(self, kind: FailureKind, message: str, seconds: float | None = None) -> None:
         super().__init__(message)
-        self.failure = Failure(kind, Phase.RUN, message, seconds)
+        self.failure: Final = Failure(kind, Phase.RUN, message, seconds)
 
 
 class VariantRunner:

@@ -86,9 +86,9 @@ class Builder:
     def __init__(self, stored: Stored, n_extents: int) -> None:
         self.stored = stored
         self.n_extents = n_extents
-        self.n_slots = 0
+        self.n_slots: int = 0
         self.decisions: list[tuple[int, int, int]] = []
-        self.n_literals = 0
+        self.n_literals: int = 0
         self._constants: list[float] = []
         self._lists: list[int] = []
         self._operations: list[tuple[int, int, int, int]] = []

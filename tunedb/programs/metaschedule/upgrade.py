@@ -19,6 +19,7 @@ import orjson
 from ...errors import FormatError
 from ...identity import canonical_json
 from ...records import Trace
+from . import index_maps
 from .instructions import INSTRUCTIONS, find_form
 
 #: Kinds with earlier forms, and removed kinds.
@@ -92,23 +93,24 @@ def _upgrade(kind: str, inputs: list[Any], attrs: list[Any], outputs: list[Any])
             raise FormatError(form.lost)
         elif form is not None and form.upgrade is not None:
             inputs, attrs = form.upgrade(inputs, attrs)
-    for value in (*inputs, *attrs):
-        _refuse_node_list(kind, value)
+    inputs, attrs = ([_today_map(kind, value) for value in part] for part in (inputs, attrs))
     return [kind, inputs, attrs, outputs]
 
 
-def _refuse_node_list(kind: str, value: Any) -> None:
-    """Raise FormatError for an index map in the JSON of TVM before 0.22, which has a ``root``."""
+def _today_map(kind: str, value: Any) -> Any:
+    """Return an index map in today's form, and any other value unchanged."""
     if not (isinstance(value, str) and value[:1] == "{" and value[-1:] == "}"):
-        return
+        return value
     try:
         graph = orjson.loads(value)
     except orjson.JSONDecodeError:
-        return
-    if not isinstance(graph, dict) or "root_index" not in graph:
-        raise FormatError(f"{kind} with an index map in the form of TVM before 0.22")
-    if not is_current_graph(graph):
-        raise FormatError(f"{kind} with an index map in the form of TVM before 0.27")
+        return value
+    if isinstance(graph, dict) and "root_index" in graph and is_current_graph(graph):
+        return value
+    try:
+        return index_maps.today(value)
+    except (FormatError, AttributeError) as error:
+        raise FormatError(f"{kind}: {error}") from error
 
 
 def is_current_graph(graph: dict[str, Any]) -> bool:

@@ -78,7 +78,7 @@ class Graph:
     def __init__(self, nodes: list[Any], root: Any) -> None:
         self._nodes = nodes
         self._visits = _VISITS_PER_NODE * len(nodes) + _FIRST_VISITS
-        self.root = self._checked(root)
+        self.root: int = self._checked(root)
 
     def _reference(self, value: Any) -> int:
         """Return the number of the node that a field refers to."""

@@ -34,7 +34,7 @@ TIMED_TRIALS_PER_TASK = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneOptions:
-    """Arguments of :func:`.tune.tune`, which documents them."""
+    """Arguments of :func:`.tuning.tune`, which documents them."""
 
     mod: Any
     target: Any

@@ -102,7 +102,7 @@ class Run:
         Raises
         ------
         TuneDBError
-            As :func:`.tune.tune`.
+            As :func:`.tuning.tune`.
         """
         began = time.perf_counter()
         options.goal(())  # its values are in range
@@ -161,7 +161,7 @@ class Run:
         Raises
         ------
         TuneDBError
-            As :func:`.tune.tune`.
+            As :func:`.tuning.tune`.
         """
         if self.trials_done >= self.max_trials:
             return

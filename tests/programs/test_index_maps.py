@@ -1,0 +1,85 @@
+"""Index maps of traces: what each TVM wrote, and what 0.27 writes for it."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tunedb.errors import FormatError
+from tunedb.programs.metaschedule.index_maps import read_index_map, today
+
+#: ``tvm.ir.save_json`` of equal maps by three releases: packing, selections, and an inverse.
+MAPS = {
+    path.stem: path.read_text().splitlines()
+    for path in sorted((Path(__file__).parent / "index_maps").glob("*.jsonl"))
+}
+#: A map of TVM 0.9, where an object may come before those that it refers to: i → (i // 4, i % 4).
+OLDEST = {
+    "root": 1,
+    "nodes": [
+        {"type_key": ""},
+        {
+            "type_key": "tir.IndexMap",
+            "attrs": {"initial_indices": "2", "final_indices": "5", "inverse_index_map": "0"},
+        },
+        {"type_key": "Array", "data": [3]},
+        {"type_key": "tir.Var", "attrs": {"dtype": "int32", "name": "i", "type_annotation": "4"}},
+        {"type_key": "PrimType", "attrs": {"dtype": "int32"}},
+        {"type_key": "Array", "data": [6, 8]},
+        {"type_key": "tir.FloorDiv", "attrs": {"a": "3", "b": "7", "dtype": "int32"}},
+        {"type_key": "IntImm", "attrs": {"dtype": "int32", "value": "4"}},
+        {"type_key": "tir.FloorMod", "attrs": {"a": "3", "b": "9", "dtype": "int32"}},
+        {"type_key": "IntImm", "attrs": {"dtype": "int32", "value": "4"}},
+    ],
+    "b64ndarrays": [],
+    "attrs": {"tvm_version": "0.9.0"},
+}
+
+
+def indented(text, version):
+    """Return a graph as it stands in a trace, with another version."""
+    graph = orjson.loads(text) | {"metadata": {"tvm_version": version}}
+    return orjson.dumps(graph, option=orjson.OPT_INDENT_2).decode()
+
+
+@pytest.mark.parametrize("release", MAPS)
+def test_each_release_becomes_what_the_newest_writes_to_the_bit(release):
+    assert len(MAPS[release]) == 4
+    for text, newest in zip(MAPS[release], MAPS["0.27"], strict=True):
+        version = orjson.loads(text)["metadata"]["tvm_version"]
+        assert today(text) == indented(newest, version)
+        assert today(today(text)) == today(text)
+
+
+def test_a_map_of_the_oldest_form():
+    text = today(orjson.dumps(OLDEST).decode())
+    read = read_index_map(text)
+    (variable,) = read.initial
+    assert (variable.kind, variable.value, variable.dtype) == ("Var", "i", "int32")
+    assert [one.kind for one in read.final] == ["FloorDiv", "FloorMod"]
+    assert all(one.operands[0] is variable and one.operands[1].value == 4 for one in read.final)
+    assert read.inverse is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"nodes": []}, "cannot read an index map"),
+        ({"root": 0}, "expected an index map, not an object of type"),
+        ({"root": -1}, "refers to the object -1"),
+        ({"nodes": [*OLDEST["nodes"][:6], {"type_key": "tir.Call", "attrs": {}}]}, "type Call"),
+        (
+            # An operand that is the expression itself.
+            {
+                "nodes": [
+                    *OLDEST["nodes"][:6],
+                    {"type_key": "tir.Add", "attrs": {"a": "6", "b": "6", "dtype": "int32"}},
+                ]
+            },
+            "nested too deep",
+        ),
+    ],
+)
+def test_other_graphs_are_refused(change, message):
+    with pytest.raises(FormatError, match=message):
+        read_index_map(orjson.dumps(OLDEST | change).decode())
