@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from ... import errors
 from ...errors import PluginError, TuneDBError
+from ...programs.metaschedule import index_maps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from ...programs.metaschedule.index_maps import Expression, IndexMap
 
 #: Types that have a role for the reader, and fields with another name; a field that a release lacks
 #: is empty. A role without types does not exist in a release.
@@ -214,11 +213,17 @@ def check_pair(tvm: str, ffi: str | None) -> None:
 
 
 @cache
-def release() -> Release:
-    """Return the installed release of TVM, for an unknown one the newest that is known."""
+def number() -> tuple[int, ...]:
+    """Return the first two numbers of the installed TVM, of the newest for an unknown one."""
     import tvm
 
-    return RELEASES.get(_numbers(str(tvm.__version__))[:2], RELEASES[NEWEST])
+    installed = _numbers(str(tvm.__version__))[:2]
+    return installed if installed in RELEASES else NEWEST
+
+
+def release() -> Release:
+    """Return the installed release of TVM, for an unknown one the newest that is known."""
+    return RELEASES[number()]
 
 
 def lacking() -> str | None:
@@ -262,10 +267,10 @@ def dtype_of(expression: Any) -> str:
     return str(expression.ty.dtype if hasattr(expression, "ty") else expression.dtype)
 
 
-def parameter_name(function: Any, parameter: Any) -> str:
-    """Return the name of a parameter of a PrimFunc, for a buffer the buffer's."""
+def arguments_of(function: Any) -> list[Any]:
+    """Return the parameters of a PrimFunc; the buffer in place of its handle."""
     buffers = getattr(function, "buffer_map", {})  # until 0.25
-    return str(buffers[parameter].name if parameter in buffers else parameter.name)
+    return [buffers.get(parameter, parameter) for parameter in function.params]
 
 
 def buffer_of(region: Any) -> Any:
@@ -289,10 +294,13 @@ def symbols_of(parameter: Any) -> Any:
 
 def constant_value(expression: Any) -> Any | None:
     """Return the value of a constant of Relax, a tensor or a number; None for other expressions."""
-    from tvm import ir, relax
+    from tvm import ir, relax, tirx
 
     if hasattr(ir, "Constant"):  # since 0.27
         return expression.value if isinstance(expression, ir.Constant) else None
+    if isinstance(expression, relax.PrimValue):
+        is_number = isinstance(expression.value, tirx.IntImm | tirx.FloatImm)
+        return expression.value.value if is_number else None
     return expression.data if isinstance(expression, relax.Constant) else None
 
 
@@ -306,28 +314,11 @@ def prim_func(buffers: list[Any], body: Any) -> Any:
     return tirx.PrimFunc(buffers, body)
 
 
-def index_map(stored: IndexMap) -> Any:
-    """Return TVM's object of a stored index map, for releases that cannot read its JSON."""
-    from tvm import tirx
-
-    made: dict[Expression, Any] = {}
-
-    def expression(one: Expression) -> Any:
-        if one not in made:
-            operands = [expression(operand) for operand in one.operands]
-            if one.kind == "Var":
-                made[one] = tirx.Var(one.value, one.dtype)
-            elif one.kind == "IntImm":
-                made[one] = tirx.IntImm(one.dtype, one.value)
-            elif one.kind == "Cast":
-                made[one] = tirx.Cast(one.dtype, *operands)
-            else:
-                made[one] = getattr(tirx, one.kind)(*operands)
-        return made[one]
-
-    initial, final = ([expression(one) for one in part] for part in (stored.initial, stored.final))
-    inverse = None if stored.inverse is None else index_map(stored.inverse)
-    return tirx.IndexMap(initial, final, inverse)
+def own_index_map(text: str) -> str:
+    """Return the JSON of an index map of a stored trace as the installed TVM writes it."""
+    if number() == index_maps.NEWEST:
+        return text
+    return index_maps.written(text, number())
 
 
 def map_loops(mod: Any, change: Callable[[Any], Any]) -> Any:

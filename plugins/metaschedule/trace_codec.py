@@ -27,9 +27,10 @@ from tvm.s_tir.schedule import _ffi_api as _api
 from tvm.tirx import FloatImm, IndexMap, IntImm, Var
 
 from ...errors import FormatError, PluginError
-from ...programs.metaschedule import index_maps
+from ...programs.metaschedule.index_maps import NEWEST
 from ...programs.metaschedule.instructions import CURRENT, Type
 from ...programs.metaschedule.trace import NO_OUTPUT, dump_value, join_trace, split_trace
+from ...programs.metaschedule.upgrade import as_of, upgrade
 from ...records import Trace
 from . import compat
 from .compat import dtype_of
@@ -230,9 +231,7 @@ def _index_map(text: str, variables: dict[str, Any]) -> Any:
             name = nodes[node["data"]["name"]]["data"]
             if name in variables:
                 raise ValueError(f"an index map over the random variable {name}")
-    if compat.release().integers_are_nodes:
-        return tvm_ffi.serialization.from_json_graph_str(text)
-    return compat.index_map(index_maps.read_index_map(text))
+    return tvm_ffi.serialization.from_json_graph_str(compat.own_index_map(text))
 
 
 # ---- attributes and literals, by kind ------------------------------------------------------------
@@ -361,6 +360,12 @@ def encode(trace: Any) -> Trace:
         tree = _api.TraceAsJSON(trace, False)
     except _ERRORS as error:
         raise UnknownInstructionError(f"TVM cannot write the trace as JSON: {error}") from error
+    stored = _encoded(tree)
+    # The index maps of an earlier release have another form.
+    return stored if compat.number() == NEWEST else upgrade(stored)
+
+
+def _encoded(tree: Any) -> Trace:
     encoder = _encoder()
     if encoder is not None:
         try:
@@ -422,8 +427,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, FloatImm):
         return float(value.value)
     if isinstance(value, IndexMap):
-        text = str(_stringify(_to_json_graph(value, _METADATA), 2))
-        return text if compat.release().integers_are_nodes else index_maps.today(text)
+        return str(_stringify(_to_json_graph(value, _METADATA), 2))
     return _plain_scalar(value)
 
 
@@ -609,7 +613,9 @@ def replay(trace: Trace, mod: Any) -> Any:
     """
     schedule = Schedule(mod, debug_mask="none", error_render_level="none")
     try:
-        _api.TraceApplyJSONToSchedule(list(join_trace(trace)), schedule)
+        instructions, decisions = join_trace(trace)
+        tree = [as_of(compat.number(), instructions), decisions]
+        _api.TraceApplyJSONToSchedule(tree, schedule)
     except (*_ERRORS, FormatError) as error:
         raise UnknownInstructionError(f"TVM cannot replay the trace: {error}") from error
     return schedule.trace

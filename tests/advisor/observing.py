@@ -57,6 +57,22 @@ def measure(parameters, secs, block, **fields):
     )
 
 
+def blocks_of_kernels(*kernels, **fields):
+    """Return measurements of kernels with six blocks each, of which 128 threads are the best."""
+    rows = []
+    for n, kernel in enumerate(kernels):
+        for tile in range(4):
+            for threads in (32, 64, 128, 256, 512, 1024):
+                apart = abs(math.log2(threads / 128)) * 0.2
+                launch = {"registers": 32, "static_shared": 0, "grid": (4096, 1, 1)}
+                launch |= {"counter_set": NCU, "values": (1e6 + n + threads,)}
+                parameters = {"block_size_x": threads, "tile": tile}
+                seconds = [1e-3 * (tile + 1) * math.exp(apart)]
+                made = fields | {"kernel": kernel, "launch": launch}
+                rows.append(measure(parameters, seconds, (threads, 1, 1), **made))
+    return rows
+
+
 def counted(value=1.0):
     """Return what a launch with one counter has."""
     return {"counter_set": NCU, "values": (value,)}

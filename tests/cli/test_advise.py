@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from builders import OWN
-from observing import NCU, measure
+from observing import blocks_of_kernels
 
 from tunedb.storage.store import Store
 
@@ -14,22 +14,7 @@ from tunedb.storage.store import Store
 @pytest.fixture
 def launches(sqlite_file):
     """A database with three kernels whose best block has 128 threads."""
-    rows = []
-    for n, kernel in enumerate(("saxpy", "stencil", "reduce")):
-        for tile in range(4):
-            for threads in (32, 64, 128, 256, 512, 1024):
-                apart = abs(math.log2(threads / 128)) * 0.2
-                launch = {"registers": 32, "static_shared": 0, "grid": (4096, 1, 1)}
-                launch |= {"counter_set": NCU, "values": (1e6 + n + threads,)}
-                rows.append(
-                    measure(
-                        {"block_size_x": threads, "tile": tile},
-                        [1e-3 * (tile + 1) * math.exp(apart)],
-                        (threads, 1, 1),
-                        kernel=kernel,
-                        launch=launch,
-                    )
-                )
+    rows = blocks_of_kernels("saxpy", "stencil", "reduce")
     with Store(sqlite_file) as store:
         store.records.add(rows, OWN)
     return sqlite_file

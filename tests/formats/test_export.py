@@ -5,17 +5,22 @@ from __future__ import annotations
 import base64
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import small_logs
 import workdirs
+from builders import make_measurement, make_workload
 from workdirs import ansor, autotvm, write_lines
 
 from tunedb.errors import FormatError, StorageError, UsageError
 from tunedb.formats import base, export
 from tunedb.formats.export import export_lines, export_metaschedule
+from tunedb.formats.metaschedule import record_fields
 from tunedb.identity import canonical_numbers
+from tunedb.programs.metaschedule.trace import split_trace
 from tunedb.records import Measurement, Program, Source, Trace, Trust
 from tunedb.storage.store import Store
 
@@ -151,6 +156,25 @@ def with_trace(measurement, sketch, decisions=b""):
         all_cost=measurement.all_cost,
         context=measurement.context,
     )
+
+
+@pytest.mark.parametrize("version", ["0.25.0.post1", "0.26.0", "0.27.0"])
+def test_index_maps_are_those_of_the_workloads_tvm(version):
+    written = index_map(version)
+    stored = ["TransformLayout", ["b0", index_map("0.27.0")], [0, 1, None, False], []]
+    trace = split_trace([["GetSBlock", [], ["C", "main"], ["b0"]], stored], [])
+    workload = replace(make_workload(1), tvm_version=version)
+    program = replace(make_measurement(1).program, workload=workload, trace=trace)
+    measurement = replace(make_measurement(1), program=program)
+    ((instructions, _), *_) = record_fields(SimpleNamespace(measurement=measurement))
+    found = json.loads(instructions[1][1][1])
+    assert found["nodes"] == json.loads(written)["nodes"]
+
+
+def index_map(version):
+    """Return an index map as a version of TVM writes it."""
+    folder = Path(__file__).parents[1] / "programs" / "index_maps"
+    return (folder / f"{version[:4]}.jsonl").read_text().splitlines()[0]
 
 
 @pytest.mark.parametrize(("name", "line"), [("ansor", ANSOR[0]), ("autotvm", AUTOTVM[0])])

@@ -3,14 +3,52 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
+from fnmatch import fnmatch
 
 import matmuls
 import pytest
 import tvm
 
-from tunedb.plugins.metaschedule import Database, modules
+from tunedb.plugins.metaschedule import Database, compat, modules
 from tunedb.plugins.metaschedule.intrinsics import load_intrinsics
 from tunedb.plugins.metaschedule.tuning.tvm_logs import logs_in_files
+
+#: Tests that earlier releases of TVM cannot pass: release before which, a pattern of their names in
+#: this folder, and the reason. docs/design.md, "Releases of TVM", says the same to users.
+NEWER = [
+    ((0, 27), "test_graph_module.py::*", "graphs become modules with 0.27 alone"),
+    ((0, 27), "test_foreign_workloads.py::*", "graphs become modules with 0.27 alone"),
+    ((0, 27), "test_old_records.py::*", "graphs become modules with 0.27 alone"),
+    ((0, 27), "test_trace_codec.py::test_real_records*", "modules of the records are of 0.27"),
+    ((0, 27), "test_ir.py::test_unknown_types*", "the unknown type is of 0.27"),
+    ((0, 26), "test_ir.py::*", "its script is of 0.26 and 0.27"),
+    ((0, 27), "test_bounds_equality.py::*", "operations on bits are calls"),
+    ((0, 27), "*merged*", "TVM cannot merge these loops"),
+    ((0, 27), "test_trace_kinds.py::test_all_kinds*", "TVM cannot merge these loops"),
+    ((0, 27), "test_allowed.py::test_mutants_of_every_kind*", "TVM cannot merge these loops"),
+    ((0, 26), "test_flat.py::*_of_loops_stay", "tvm-ffi cannot walk a module"),
+    ((0, 26), "test_flat.py::test_unit_loops*", "tvm-ffi cannot walk a module"),
+    ((0, 26), "test_lowering.py::test_settled*", "TVM lowers in Python alone"),
+    ((0, 26), "test_lowering.py::test_lowering_reports*", "TVM lowers in Python alone"),
+    ((0, 26), "test_feature_extractor.py::*winograd*", "four columns differ"),
+]
+#: Of whole files even the import may fail.
+collect_ignore = [
+    pattern.removesuffix("::*")
+    for release, pattern, _ in NEWER
+    if pattern.endswith(".py::*") and compat.number() < release
+]
+
+
+def pytest_collection_modifyitems(items):
+    """Skip what an earlier release cannot pass."""
+    for item in items:
+        name = f"{item.path.name}::{item.name}"
+        for release, pattern, reason in NEWER:
+            if item.path.parent.name == "plugins" and fnmatch(name, pattern):
+                if compat.number() < release:
+                    item.add_marker(pytest.mark.skip(reason=reason))
+                break
 
 
 @pytest.fixture(scope="session")

@@ -489,7 +489,7 @@ def test_export_is_what_tvm_reads(tmp_path, database, tools):
             tools.commit(database, mod, seconds, tile=tile)
     report = export_metaschedule(database.store, tmp_path / "out")
     assert (report.records, report.workloads, report.left_out) == (6, 2, {})
-    theirs = ms.database.JSONDatabase(work_dir=str(tmp_path / "out"))
+    theirs = ms.database.JSONDatabase(work_dir=report.directories[0])
     assert len(theirs) == 6
     for mod in modules:
         for k in (1, 10):

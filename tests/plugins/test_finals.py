@@ -101,7 +101,7 @@ def test_an_export_ranks_as_the_final_did(tuned, tmp_path):
     reason = "superseded by a final, which measured the program again"
     assert report.left_out == {reason: 5}
     assert report.records == 17
-    theirs = ms.database.JSONDatabase(work_dir=str(tmp_path))
+    theirs = ms.database.JSONDatabase(work_dir=report.directories[0])
     (first,) = theirs.get_top_k(theirs.commit_workload(tuned.mod), 1)
     assert [float(seconds) for seconds in first.run_secs] == list(best.measurement.run_secs)
 

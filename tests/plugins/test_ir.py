@@ -152,17 +152,17 @@ def test_other_types_are_refused(thing):
 @pytest.fixture
 def fresh_reader():
     """The next reader is made anew, and so is the one after the test."""
-    compat.release.cache_clear()
+    compat.number.cache_clear()
     ir.reader.cache_clear()
     yield
-    compat.release.cache_clear()
+    compat.number.cache_clear()
     ir.reader.cache_clear()
 
 
 def test_a_newer_tvm_is_read_if_its_layout_is_the_newest(monkeypatch, fresh_reader):
     newest = compat.RELEASES[compat.NEWEST]
     monkeypatch.setitem(compat.RELEASES, compat.NEWEST, replace(newest, types=compat.types()))
-    compat.release.cache_clear()
+    compat.number.cache_clear()
     monkeypatch.setattr(tvm, "__version__", "0.99.dev0")
     ir.read(Rare)
 

@@ -20,7 +20,7 @@ from tunedb.plugins.metaschedule import trace_codec
 from tunedb.plugins.metaschedule.compat import dtype_of
 from tunedb.programs.metaschedule import trace as traces
 from tunedb.programs.metaschedule.instructions import CURRENT
-from tunedb.programs.metaschedule.upgrade import upgrade
+from tunedb.programs.metaschedule.upgrade import upgrade, upgrade_trace
 
 
 def copy_of(tensor: Any, name: str) -> Any:
@@ -468,7 +468,7 @@ def test_compiled_encoder_equals_reference(example: tuple[Any, Any]) -> None:
     assert encoder is not None
     stored = traces.split_trace(*trace_codec.plain(tree))
     assert encoder.encode(tree) == (stored.sketch, stored.tail, stored.decisions)
-    assert trace_codec.encode(sch.trace) == stored
+    assert trace_codec.encode(sch.trace) == upgrade(stored)
 
 
 def test_encode_equals_file_of_tvm(example: tuple[Any, Any], tmp_path: Any) -> None:
@@ -477,7 +477,7 @@ def test_encode_equals_file_of_tvm(example: tuple[Any, Any], tmp_path: Any) -> N
     workload = database.commit_workload(tvm.IRModule({"main": function}))
     database.commit_tuning_record(TuningRecord(sch.trace, workload, [1.0], None, None))
     line = (tmp_path / "database_tuning_record.json").read_text()
-    value = traces.check_trace(json.loads(line, strict=False)[1][0])
+    value = upgrade_trace(*traces.check_trace(json.loads(line, strict=False)[1][0]))
     stored = trace_codec.encode(sch.trace)
     assert stored == traces.split_trace(*value)
     instructions, decisions = traces.join_trace(stored)

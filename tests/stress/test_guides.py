@@ -6,7 +6,6 @@ Searches get few trials; a command that needs what no test has is left out below
 
 import json
 import lzma
-import math
 import random
 import re
 import shlex
@@ -26,7 +25,7 @@ import tvm
 from builders import OWN
 from click.testing import CliRunner
 from exchanges import fill
-from observing import NCU, measure
+from observing import blocks_of_kernels
 from tvm import relax, te
 from tvm.s_tir import meta_schedule as ms
 
@@ -180,7 +179,10 @@ def prepare(page, folder):
         team_databases(folder)
     elif page == "advisor":
         (folder / "mm").mkdir()
-        launches(folder / "tune.db")
+        kernels = ("cn_pnpoly", "directCoulombSum", "reduce")
+        with Store(folder / "tune.db") as store:
+            rows = blocks_of_kernels(*kernels, device="NVIDIA GeForce RTX 3090")
+            store.records.add(rows, OWN)
         (folder / "profiles").mkdir()
         (folder / "profiles" / "metrics.csv").write_text(
             profiles.metrics(profiles.metric("ipc", "1.3"))
@@ -196,24 +198,6 @@ def team_databases(folder):
     Store(folder / "bob.db").close()
     for name in "ab":
         invoke("bundle", "-o", f"{name}.tunedb", "--db", f"team{'-b' * (name == 'b')}.db")
-
-
-def launches(path):
-    """Store launches of three kernels whose best block has 128 threads."""
-    rows = []
-    for n, kernel in enumerate(("cn_pnpoly", "directCoulombSum", "reduce")):
-        for tile in range(4):
-            for threads in (32, 64, 128, 256, 512, 1024):
-                apart = abs(math.log2(threads / 128)) * 0.2
-                launch = {"registers": 32, "static_shared": 0, "grid": (4096, 1, 1)}
-                launch |= {"counter_set": NCU, "values": (1e6 + n + threads,)}
-                parameters = {"block_size_x": threads, "tile": tile}
-                seconds = [1e-3 * (tile + 1) * math.exp(apart)]
-                device = "NVIDIA GeForce RTX 3090"
-                made = {"kernel": kernel, "launch": launch, "device": device}
-                rows.append(measure(parameters, seconds, (threads, 1, 1), **made))
-    with Store(path) as store:
-        store.records.add(rows, OWN)
 
 
 def before(command, folder, monkeypatch):

@@ -33,7 +33,9 @@ from .. import limits
 from ..errors import FormatError
 from ..identity import canonical_json, canonical_numbers
 from ..json_checks import check_value, parse_json
+from ..programs.metaschedule.index_maps import release_of
 from ..programs.metaschedule.trace import check_trace, join_trace, split_trace
+from ..programs.metaschedule.upgrade import as_of
 from ..records import (
     Measurement,
     Program,
@@ -513,7 +515,7 @@ def _args_info(value: Any) -> bytes:
 
 
 def record_fields(record: Record) -> list[Any]:
-    """Return ``[trace, run_secs, target, args_info]`` of a record, as in its original line.
+    """Return ``[trace, run_secs, target, args_info]`` of a record, for the TVM of its workload.
 
     Raises
     ------
@@ -523,10 +525,11 @@ def record_fields(record: Record) -> list[Any]:
     measurement = record.measurement
     if measurement.status is Status.CUT_SHORT:
         raise FormatError("its measurement was cut short")
-    args = measurement.args_info
+    args, program = measurement.args_info, measurement.program
+    instructions, decisions = join_trace(program.trace)
     return [
-        list(join_trace(measurement.program.trace)),
+        [as_of(release_of(program.workload.tvm_version), instructions), decisions],
         None if measurement.run_secs is None else list(measurement.run_secs),
-        measurement.program.target.attributes,
+        program.target.attributes,
         None if args is None else parse_json(args),
     ]

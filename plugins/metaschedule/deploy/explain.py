@@ -19,7 +19,7 @@ from ....records import MODULES, Status, Target, Trust
 from ....results import Record, WorkloadSummary
 from ....storage.store import Store
 from .. import modules
-from ..compat import parameter_name, sblock_types
+from ..compat import arguments_of, sblock_types
 from ..database.handle import Handle
 from ..database.workloads import WorkloadTable
 from ..modules import modules_equal
@@ -208,8 +208,8 @@ class _Side:
     def _argument(self, index: int) -> str:
         """Return the number and the name of an argument."""
         function = _only_function(self._mod)
-        params = function.params if function else []
-        name = f" ({parameter_name(function, params[index])})" if index < len(params) else ""
+        arguments = arguments_of(function) if function else []
+        name = f" ({arguments[index].name})" if index < len(arguments) else ""
         return f"argument {index + 1}{name}"
 
     def _innermost_block(self) -> tuple[str, int] | None:

@@ -7,6 +7,7 @@ a graph were texts.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,24 @@ import orjson
 
 from ...errors import FormatError
 
-__all__ = ["Expression", "IndexMap", "read_index_map", "today"]
+__all__ = [
+    "NEWEST",
+    "Expression",
+    "IndexMap",
+    "is_newest",
+    "read_index_map",
+    "release_of",
+    "written",
+]
 
+#: The release whose form stored traces have.
+NEWEST = (0, 27)
+#: Earlier releases that tune with tunedb.
+_OLDER = ((0, 25), (0, 26))
+
+_NEWEST_TYPE = re.compile(
+    r"None|int|ffi\.(?:String|Array)|ir\.(?:PrimType|Var|IntImm|FloatImm)|prim\.\w+|tirx\.IndexMap"
+)
 #: Fields with the operands of an expression, by its type without prefix.
 _OPERANDS = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Mod", "FloorDiv", "FloorMod"), ("a", "b")),
@@ -35,10 +52,10 @@ class Expression:
     Parameters
     ----------
     kind : str
-        ``Var``, ``IntImm``, or the name of an operator.
+        ``Var``, ``IntImm``, ``FloatImm``, or the name of an operator.
     dtype : str
         Data type, such as ``int32``.
-    value : str or int or None
+    value : str or int or float or None
         Name of a variable, or number of a constant.
     operands : tuple of Expression
         Operands of an operator.
@@ -46,7 +63,7 @@ class Expression:
 
     kind: str
     dtype: str
-    value: str | int | None = None
+    value: str | float | None = None
     operands: tuple[Expression, ...] = ()
 
 
@@ -67,6 +84,12 @@ class IndexMap:
     inverse: IndexMap | None = None
 
 
+def release_of(version: str | None) -> tuple[int, ...]:
+    """Return the release of a version of TVM if it has a form of its own, else the newest."""
+    found = next((r for r in _OLDER if (version or "").startswith(f"{r[0]}.{r[1]}.")), None)
+    return NEWEST if found is None else found
+
+
 def read_index_map(text: str) -> IndexMap:
     """Return the index map of its JSON by any TVM.
 
@@ -84,11 +107,34 @@ def read_index_map(text: str) -> IndexMap:
         raise FormatError(f"cannot read an index map: {error}") from error
 
 
-def today(text: str) -> str:
-    """Return the JSON of an index map by any TVM as TVM 0.27 writes it."""
+def is_newest(graph: dict[str, Any]) -> bool:
+    """Return whether a graph has the newest release's names; those of its integers count, too."""
+    nodes = graph.get("nodes")
+    return isinstance(nodes, list) and all(
+        isinstance(node, dict) and _NEWEST_TYPE.fullmatch(str(node.get("type", "")))
+        for node in nodes
+    )
+
+
+def written(text: str, release: tuple[int, ...] = NEWEST) -> str:
+    """Return the JSON of an index map by any TVM as another release writes it, to the bit.
+
+    Parameters
+    ----------
+    text : str
+        The JSON.
+    release : tuple of int
+        First two numbers of the version, from 0.25 to 0.27.
+
+    Raises
+    ------
+    FormatError
+        As :func:`read_index_map`.
+    """
+    index_map = read_index_map(text)
     graph = orjson.loads(text)
     attributes = graph.get("metadata") or graph.get("attrs") or {}
-    return _Writer().text(read_index_map(text), attributes)
+    return _Writer(release).text(index_map, attributes)
 
 
 class _Reader:
@@ -139,11 +185,13 @@ class _Reader:
             raise FormatError("an index map is nested too deep")
         kind, fields = self._node(index)
         operands: tuple[Expression, ...] = ()
-        value: str | int | None = None
+        value: str | float | None = None
         if kind == "Var":
             value = self._name(fields["name"])
         elif kind == "IntImm":
             value = self._integer(fields["value"])
+        elif kind == "FloatImm":
+            value = float(fields["value"])
         elif kind in _OPERANDS:
             operands = tuple(self._expression(fields[n], depth + 1) for n in _OPERANDS[kind])
         else:
@@ -162,9 +210,11 @@ class _Reader:
 
 
 class _Writer:
-    """Nodes in the order of TVM 0.27's writer: each after those that it refers to."""
+    """Nodes in the order of TVM's writer: each after those that it refers to."""
 
-    def __init__(self) -> None:
+    def __init__(self, release: tuple[int, ...]) -> None:
+        self._integers_are_nodes = release >= (0, 27)
+        self._types_are_nodes = release >= (0, 26)
         self._nodes: list[dict[str, Any]] = []
         self._numbers: dict[Any, int] = {}
 
@@ -200,22 +250,32 @@ class _Writer:
     def _expression(self, expression: Expression) -> int:
         if expression in self._numbers:
             return self._numbers[expression]
-        fields = {"span": self._none(), "ty": self._type(expression.dtype)}
-        kind = expression.kind
+        kind, dtype, value = expression.kind, expression.dtype, expression.value
+        fields: dict[str, Any] = {"span": self._none()}
+        if self._types_are_nodes:
+            fields["ty"] = self._type(dtype, ("type", dtype))
+        else:
+            fields["dtype"] = dtype
         if kind == "Var":
-            name = str(expression.value)
-            fields["name"] = self._add(("name", name), "ffi.String", name)
+            fields["name"] = self._add(("name", value), "ffi.String", value)
+            if not self._types_are_nodes:
+                fields["type_annotation"] = self._type(dtype, None)
         elif kind == "IntImm":
-            value = expression.value
-            fields["value"] = self._add(("int", value), "int", value)
+            is_node = self._integers_are_nodes
+            fields["value"] = self._add(("int", value), "int", value) if is_node else value
+        elif kind == "FloatImm":
+            fields["value"] = value
         else:
             for name, operand in zip(_OPERANDS[kind], expression.operands, strict=True):
                 fields[name] = self._expression(operand)
-        prefix = "ir" if kind in ("Var", "IntImm") else "prim"
-        return self._add(expression, f"{prefix}.{kind}", fields)
+        return self._add(expression, f"{self._prefix(kind)}.{kind}", fields)
 
-    def _type(self, dtype: str) -> int:
-        key = ("type", dtype)
+    def _prefix(self, kind: str) -> str:
+        if kind in ("IntImm", "FloatImm") or (kind == "Var" and self._types_are_nodes):
+            return "ir"
+        return "prim" if self._integers_are_nodes else "tirx"
+
+    def _type(self, dtype: str, key: Any) -> int:
         if key in self._numbers:
             return self._numbers[key]
         return self._add(key, "ir.PrimType", {"span": self._none(), "dtype": dtype})

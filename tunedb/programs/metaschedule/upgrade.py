@@ -93,23 +93,42 @@ def _upgrade(kind: str, inputs: list[Any], attrs: list[Any], outputs: list[Any])
             raise FormatError(form.lost)
         elif form is not None and form.upgrade is not None:
             inputs, attrs = form.upgrade(inputs, attrs)
-    inputs, attrs = ([_today_map(kind, value) for value in part] for part in (inputs, attrs))
+    return _with_index_maps([kind, inputs, attrs, outputs], index_maps.NEWEST)
+
+
+def as_of(release: tuple[int, ...], instructions: list[Any]) -> list[Any]:
+    """Return instructions of today whose index maps another release of TVM can read.
+
+    Raises
+    ------
+    FormatError
+        An index map has an object of an unknown type.
+    """
+    if release == index_maps.NEWEST:
+        return instructions
+    return [_with_index_maps(instruction, release) for instruction in instructions]
+
+
+def _with_index_maps(instruction: list[Any], release: tuple[int, ...]) -> list[Any]:
+    """Return an instruction whose index maps have the form of a release."""
+    kind, inputs, attrs, outputs = instruction
+    inputs, attrs = ([_index_map(kind, value, release) for value in p] for p in (inputs, attrs))
     return [kind, inputs, attrs, outputs]
 
 
-def _today_map(kind: str, value: Any) -> Any:
-    """Return an index map in today's form, and any other value unchanged."""
+def _index_map(kind: str, value: Any, release: tuple[int, ...]) -> Any:
+    """Return an index map in the form of a release, and any other value unchanged."""
     if not (isinstance(value, str) and value[:1] == "{" and value[-1:] == "}"):
         return value
     try:
         graph = orjson.loads(value)
     except orjson.JSONDecodeError:
         return value
-    if isinstance(graph, dict) and "root_index" in graph and is_current_graph(graph):
+    if release == index_maps.NEWEST and index_maps.is_newest(graph) and is_current_graph(graph):
         return value
     try:
-        return index_maps.today(value)
-    except (FormatError, AttributeError) as error:
+        return index_maps.written(value, release)
+    except FormatError as error:
         raise FormatError(f"{kind}: {error}") from error
 
 
