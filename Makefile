@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Without stored bytecode each process of a run rewrites 9,700 assertions and compiles tunedb anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-tvm test-tvm-all stress fuzz lint bench bench-ranking bench-models bench-search bench-advisor prior prior-check docs links clean
+.PHONY: setup demo test test-tvm test-tvm-all stress fuzz lint bench bench-ranking bench-models bench-search bench-advisor prior prior-check docs pictures links clean
 
 # The stamp names the extras, so that `make demo` (tvm,train) on a fresh machine stays small and
 # `make test` later adds what it needs.
@@ -69,6 +69,10 @@ docs:
 	$(MAKE) --no-print-directory setup EXTRAS=docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open build/site/index.html"
+
+# The pictures of the documentation, drawn anew on this machine.
+pictures: setup
+	$(BIN)/python tools/pictures.py
 
 lint: setup
 	$(BIN)/ruff check --fix .

@@ -111,17 +111,17 @@ def proxy(postgres_url):
 @contextmanager
 def locked(postgres_server, postgres_url):
     """Let somebody who may update the table of records hold it, as every writer once could."""
-    postgres_server.execute("CREATE ROLE mallory LOGIN")
-    postgres_server.execute_in(postgres_url, "GRANT UPDATE ON measurement TO mallory")
-    url = make_url(postgres_url).set(drivername="postgresql", username="mallory")
+    postgres_server.execute("CREATE ROLE holder LOGIN")
+    postgres_server.execute_in(postgres_url, "GRANT UPDATE ON measurement TO holder")
+    url = make_url(postgres_url).set(drivername="postgresql", username="holder")
     try:
         with deadlines._watched_connection().connect(url.render_as_string()) as connection:
             connection.execute("LOCK TABLE measurement IN ACCESS EXCLUSIVE MODE")
             yield
             connection.rollback()
     finally:
-        postgres_server.execute_in(postgres_url, "DROP OWNED BY mallory")
-        postgres_server.execute("DROP ROLE mallory")
+        postgres_server.execute_in(postgres_url, "DROP OWNED BY holder")
+        postgres_server.execute("DROP ROLE holder")
 
 
 def within_guard(work):
