@@ -27,11 +27,10 @@ PICTURES = ROOT / "docs" / "pictures"
 SESSION = (
     "tunedb tune model.py --trials 64",
     "tunedb top matmul -k 5",
-    "tunedb show 1",
     "tunedb report -o report.html",
 )
 #: Characters of a line.
-WIDTH = 128
+WIDTH = 144
 #: The fonts of rich's template are loaded from a server.
 FONTS = re.compile(r"@font-face \{\{.*?\}\}\s*", re.DOTALL)
 
@@ -74,7 +73,7 @@ def photograph(page: Path, path: Path) -> None:
     if program is None:
         print("no Chromium: docs/pictures/report.png stays as it is")
         return
-    options = ("--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1100,900")
+    options = ("--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1100,1900")
     subprocess.run(  # noqa: S603 - a browser that is installed
         (program, *options, f"--screenshot={path}", page.as_uri()), check=True, capture_output=True
     )
