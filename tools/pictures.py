@@ -30,7 +30,7 @@ SESSION = (
     "tunedb report -o report.html",
 )
 #: Characters of a line.
-WIDTH = 144
+WIDTH = 160
 #: The fonts of rich's template are loaded from a server.
 FONTS = re.compile(r"@font-face \{\{.*?\}\}\s*", re.DOTALL)
 

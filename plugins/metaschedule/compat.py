@@ -298,10 +298,11 @@ def constant_value(expression: Any) -> Any | None:
 
     if hasattr(ir, "Constant"):  # since 0.27
         return expression.value if isinstance(expression, ir.Constant) else None
-    if isinstance(expression, relax.PrimValue):
-        is_number = isinstance(expression.value, tirx.IntImm | tirx.FloatImm)
-        return expression.value.value if is_number else None
-    return expression.data if isinstance(expression, relax.Constant) else None
+    if isinstance(expression, relax.Constant):
+        return expression.data
+    wrapped = isinstance(expression, getattr(relax, "PrimValue", ()))  # until 0.25
+    number = expression.value if wrapped else expression
+    return number.value if isinstance(number, tirx.IntImm | tirx.FloatImm) else None
 
 
 def prim_func(buffers: list[Any], body: Any) -> Any:
