@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from ... import errors
 from ...errors import PluginError, TuneDBError
-from ...programs.metaschedule import index_maps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -313,13 +312,6 @@ def prim_func(buffers: list[Any], body: Any) -> Any:
         handles = [tirx.Var(buffer.name, "handle") for buffer in buffers]
         return tirx.PrimFunc(handles, body, buffer_map=dict(zip(handles, buffers, strict=True)))
     return tirx.PrimFunc(buffers, body)
-
-
-def own_index_map(text: str) -> str:
-    """Return the JSON of an index map of a stored trace as the installed TVM writes it."""
-    if number() == index_maps.NEWEST:
-        return text
-    return index_maps.written(text, number())
 
 
 def map_loops(mod: Any, change: Callable[[Any], Any]) -> Any:

@@ -27,13 +27,12 @@ from tvm.s_tir.schedule import _ffi_api as _api
 from tvm.tirx import FloatImm, IndexMap, IntImm, Var
 
 from ...errors import FormatError, PluginError
-from ...programs.metaschedule.index_maps import NEWEST
+from ...programs.metaschedule.index_maps import NEWEST, written
 from ...programs.metaschedule.instructions import CURRENT, Type
 from ...programs.metaschedule.trace import NO_OUTPUT, dump_value, join_trace, split_trace
 from ...programs.metaschedule.upgrade import as_of, upgrade
 from ...records import Trace
 from . import compat
-from .compat import dtype_of
 from .intrinsics import load_intrinsics, needs_intrinsics
 
 # ---- Instructions of TVM made from the parts of a stored trace -----------------------------------
@@ -231,7 +230,9 @@ def _index_map(text: str, variables: dict[str, Any]) -> Any:
             name = nodes[node["data"]["name"]]["data"]
             if name in variables:
                 raise ValueError(f"an index map over the random variable {name}")
-    return tvm_ffi.serialization.from_json_graph_str(compat.own_index_map(text))
+    if compat.number() != NEWEST:
+        text = written(graph, compat.number())
+    return tvm_ffi.serialization.from_json_graph_str(text)
 
 
 # ---- attributes and literals, by kind ------------------------------------------------------------
@@ -423,7 +424,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, tvm_ffi.Map):
         return {_key(key): plain(item) for key, item in value.items()}
     if isinstance(value, IntImm):
-        return bool(value.value) if dtype_of(value) == "bool" else int(value.value)
+        return bool(value.value) if compat.dtype_of(value) == "bool" else int(value.value)
     if isinstance(value, FloatImm):
         return float(value.value)
     if isinstance(value, IndexMap):

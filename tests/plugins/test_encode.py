@@ -187,7 +187,7 @@ def test_encoder_grows_its_buffers(encoder: Any) -> None:
 def test_self_test_refuses_another_layout(fresh_encoder: None) -> None:
     index, fields = trace_codec._offsets(IntImm)
     real, real_fields = trace_codec._offsets(FloatImm)
-    has_types = "ty" in fields  # 0.25 and 0.26 keep the dtype in the node
+    has_types = "ty" in fields  # 0.25 keeps the dtype in the node
     wrong = trace_codec.Encoder(
         tvm_ffi.Object,
         (index, fields["span"][0], 8, fields["ty" if has_types else "dtype"][0]),

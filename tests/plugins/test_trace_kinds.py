@@ -16,11 +16,11 @@ from tvm.s_tir.schedule import _ffi_api as _api
 from tvm.script import tirx as T
 from tvm.tirx import FloatImm, IndexMap, IntImm
 
-from tunedb.plugins.metaschedule import trace_codec
+from tunedb.plugins.metaschedule import compat, trace_codec
 from tunedb.plugins.metaschedule.compat import dtype_of
 from tunedb.programs.metaschedule import trace as traces
 from tunedb.programs.metaschedule.instructions import CURRENT
-from tunedb.programs.metaschedule.upgrade import upgrade, upgrade_trace
+from tunedb.programs.metaschedule.upgrade import upgrade
 
 
 def copy_of(tensor: Any, name: str) -> Any:
@@ -461,6 +461,11 @@ def test_all_kinds_are_exercised(_intrinsic: None) -> None:
     assert kinds == set(CURRENT)
 
 
+def in_stored_form(trace: Any) -> Any:
+    """Return a trace as the installed TVM writes it in the form that is stored."""
+    return trace if compat.number() == (0, 27) else upgrade(trace)
+
+
 def test_compiled_encoder_equals_reference(example: tuple[Any, Any]) -> None:
     _, sch = example
     tree = _api.TraceAsJSON(sch.trace, False)
@@ -468,7 +473,7 @@ def test_compiled_encoder_equals_reference(example: tuple[Any, Any]) -> None:
     assert encoder is not None
     stored = traces.split_trace(*trace_codec.plain(tree))
     assert encoder.encode(tree) == (stored.sketch, stored.tail, stored.decisions)
-    assert trace_codec.encode(sch.trace) == upgrade(stored)
+    assert trace_codec.encode(sch.trace) == in_stored_form(stored)
 
 
 def test_encode_equals_file_of_tvm(example: tuple[Any, Any], tmp_path: Any) -> None:
@@ -477,9 +482,9 @@ def test_encode_equals_file_of_tvm(example: tuple[Any, Any], tmp_path: Any) -> N
     workload = database.commit_workload(tvm.IRModule({"main": function}))
     database.commit_tuning_record(TuningRecord(sch.trace, workload, [1.0], None, None))
     line = (tmp_path / "database_tuning_record.json").read_text()
-    value = upgrade_trace(*traces.check_trace(json.loads(line, strict=False)[1][0]))
+    value = traces.check_trace(json.loads(line, strict=False)[1][0])
     stored = trace_codec.encode(sch.trace)
-    assert stored == traces.split_trace(*value)
+    assert stored == in_stored_form(traces.split_trace(*value))
     instructions, decisions = traces.join_trace(stored)
     assert traces.check_trace([instructions, decisions]) == (instructions, decisions)
 

@@ -16,8 +16,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.meta_schedule import postproc
 from tvm.tirx import IntImm
 
-from .. import compat
-from ..compat import buffer_of
+from ..compat import arguments_of, buffer_of
 from .stages import (
     Align,
     Annotate,
@@ -92,7 +91,7 @@ class _Replayer:
     def run(self) -> Schedule:
         made = {id(creation.stage) for creation in self._plan.creations}
         original = [stage for stage in self._plan.stages if id(stage) not in made]
-        parameters = compat.arguments_of(self._workload.mod["main"])
+        parameters = arguments_of(self._workload.mod["main"])
         for stage, operation in zip(original, self._workload.operations, strict=True):
             if operation.block is None:
                 self._arguments[stage] = parameters[operation.argument]

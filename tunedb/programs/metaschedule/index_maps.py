@@ -90,16 +90,15 @@ def release_of(version: str | None) -> tuple[int, ...]:
     return NEWEST if found is None else found
 
 
-def read_index_map(text: str) -> IndexMap:
-    """Return the index map of its JSON by any TVM.
+def read_index_map(graph: dict[str, Any]) -> IndexMap:
+    """Return the index map of its graph by any TVM.
 
     Raises
     ------
     FormatError
-        The text is no index map, or has an object of another type.
+        The graph is no index map, or has an object of another type.
     """
     try:
-        graph = orjson.loads(text)
         reader = _Reader(graph["nodes"])
         root = graph["root_index"] if "root_index" in graph else graph["root"]
         return reader.index_map(root)
@@ -116,13 +115,13 @@ def is_newest(graph: dict[str, Any]) -> bool:
     )
 
 
-def written(text: str, release: tuple[int, ...] = NEWEST) -> str:
+def written(graph: dict[str, Any], release: tuple[int, ...] = NEWEST) -> str:
     """Return the JSON of an index map by any TVM as another release writes it, to the bit.
 
     Parameters
     ----------
-    text : str
-        The JSON.
+    graph : dict
+        The graph that is in the JSON.
     release : tuple of int
         First two numbers of the version, from 0.25 to 0.27.
 
@@ -131,8 +130,7 @@ def written(text: str, release: tuple[int, ...] = NEWEST) -> str:
     FormatError
         As :func:`read_index_map`.
     """
-    index_map = read_index_map(text)
-    graph = orjson.loads(text)
+    index_map = read_index_map(graph)
     attributes = graph.get("metadata") or graph.get("attrs") or {}
     return _Writer(release).text(index_map, attributes)
 

@@ -127,7 +127,7 @@ def _index_map(kind: str, value: Any, release: tuple[int, ...]) -> Any:
     if release == index_maps.NEWEST and index_maps.is_newest(graph) and is_current_graph(graph):
         return value
     try:
-        return index_maps.written(value, release)
+        return index_maps.written(graph, release)
     except FormatError as error:
         raise FormatError(f"{kind}: {error}") from error
 
