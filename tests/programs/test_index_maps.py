@@ -65,6 +65,9 @@ def test_a_map_of_the_oldest_form():
     ("change", "message"),
     [
         ({"nodes": []}, "cannot read an index map"),
+        ({"nodes": [1, 2]}, "cannot read an index map"),
+        ({"nodes": None}, "cannot read an index map"),
+        ({"root": 1e300}, "cannot read an index map"),
         ({"root": 0}, "expected an index map, not an object of type"),
         ({"root": -1}, "refers to the object -1"),
         ({"nodes": [*OLDEST["nodes"][:6], {"type_key": "tir.Call", "attrs": {}}]}, "type Call"),
@@ -92,3 +95,10 @@ def test_a_map_without_integers_is_of_its_release_too():
     assert not is_newest({"root_index": 0, "nodes": nodes})
     assert is_newest(orjson.loads(MAPS["0.27"][0]))
     assert not is_newest(orjson.loads(MAPS["0.26"][0]))
+
+
+def test_a_number_of_more_than_64_bits_is_refused():
+    number = {"type_key": "IntImm", "attrs": {"dtype": "int32", "value": str(2**70)}}
+    nodes = [*OLDEST["nodes"][:7], number, *OLDEST["nodes"][8:]]
+    with pytest.raises(FormatError, match="cannot write an index map"):
+        written(OLDEST | {"nodes": nodes})

@@ -102,7 +102,7 @@ def read_index_map(graph: dict[str, Any]) -> IndexMap:
         reader = _Reader(graph["nodes"])
         root = graph["root_index"] if "root_index" in graph else graph["root"]
         return reader.index_map(root)
-    except (LookupError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise FormatError(f"cannot read an index map: {error}") from error
 
 
@@ -132,7 +132,10 @@ def written(graph: dict[str, Any], release: tuple[int, ...] = NEWEST) -> str:
     """
     index_map = read_index_map(graph)
     attributes = graph.get("metadata") or graph.get("attrs") or {}
-    return _Writer(release).text(index_map, attributes)
+    try:
+        return _Writer(release).text(index_map, attributes)
+    except (TypeError, ValueError) as error:  # such as a number of more than 64 bits
+        raise FormatError(f"cannot write an index map: {error}") from error
 
 
 class _Reader:
