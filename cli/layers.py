@@ -35,15 +35,19 @@ def layer_option(function: F) -> F:
     )(function)
 
 
-def prior_options(function: F) -> F:
-    """Add ``--prior`` and ``--no-prior`` to a command, for :func:`prior_of`."""
-    prior = click.option(
+def prior_option(function: F) -> F:
+    """Add ``--prior`` to a command."""
+    return click.option(
         "--prior",
         metavar="FILE",
         help="Prior below all databases (tunedb bundle --as-prior). Default: TUNEDB_PRIOR, or that "
         "of this release.",
-    )
-    return prior(click.option("--no-prior", is_flag=True, help="Use no prior.")(function))
+    )(function)
+
+
+def prior_options(function: F) -> F:
+    """Add ``--prior`` and ``--no-prior`` to a command, for :func:`prior_of`."""
+    return prior_option(click.option("--no-prior", is_flag=True, help="Use no prior.")(function))
 
 
 def prior_of(prior: str | None, no_prior: bool) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...system import text
+from ..layers import layer_option, prior_of, prior_options, resolve_layers
 from ..module import compile_target_option, label, lowering_of, lowering_options, one_target
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, bold, output_options, print_fields, print_rows
@@ -22,7 +23,7 @@ COLUMNS = tuple(
     map(
         Column,
         (
-            *("function", "target", "record", "workload_id", "mean"),
+            *("function", "target", "record", "workload_id", "mean", "layer"),
             *("equal_workloads", "reasons", "nearest"),
         ),
     )
@@ -33,6 +34,8 @@ COLUMNS = tuple(
 @click.argument("words", metavar="MODULE")
 @compile_target_option
 @lowering_options
+@layer_option
+@prior_options
 @output_options
 @common_options
 @pass_settings
@@ -44,12 +47,16 @@ def explain_module(
     layout: str,
     no_prepack: bool,
     bind: dict[str, Any],
+    layers: tuple[str, ...],
+    prior: str | None,
+    no_prior: bool,
 ) -> None:
     """Show the record that each function of a module gets, or why it gets none.
 
     MODULE is a TVMScript file (which is run), package.module:name, or an .onnx or .pt2 file. The
     reasons name the nearest stored workloads and the first difference, other targets, and records
-    that failed or whose source is not trusted.
+    that failed or whose source is not trusted. Where the database has no record, layers and the
+    prior answer, as for tunedb apply.
 
     Example:
       tunedb explain module model.py
@@ -67,6 +74,8 @@ def explain_module(
             load_module(words),
             device.attributes,
             fallback=fallback,
+            layers=resolve_layers(settings, layers),
+            prior=prior_of(prior, no_prior),
             **lowering_of(layout, no_prepack, bind),
         )
     name = label(device)
@@ -79,13 +88,14 @@ def explain_module(
 
 
 def _row(finding: FunctionFinding, target: str) -> dict[str, Any]:
-    record = finding.record
+    use = finding.use
     return {
         "function": finding.function,
         "target": target,
-        "record": None if record is None else record.id,
-        "workload_id": None if record is None else record.workload_id,
-        "mean": None if record is None else record.mean,
+        "record": None if use is None else use.record_id,
+        "workload_id": None if use is None else use.workload_id,
+        "mean": None if use is None else use.mean,
+        "layer": None if use is None else use.layer,
         "equal_workloads": list(finding.workload_ids),
         "reasons": [{"code": reason.code, "text": reason.text} for reason in finding.reasons],
         "nearest": [_near_row(workload) for workload in finding.nearest],
@@ -115,10 +125,11 @@ def _show(findings: list[FunctionFinding], target: str) -> None:
     for number, finding in enumerate(findings):
         if number:
             click.echo()
-        name, record = text.clean(finding.function), finding.record
-        if record is not None:
-            label_ = f"record {record.id} of workload {record.workload_id}"
-            click.echo(bold(f"{name}: {label_}, {text.seconds(record.mean)}"))
+        name, use = text.clean(finding.function), finding.use
+        if use is not None:
+            of = f"workload {use.workload_id}" if use.layer is None else text.clean(use.layer)
+            words = f"{name}: record {use.record_id} of {of}, {text.seconds(use.mean)}"
+            click.echo(bold(words))
             continue
         click.echo(bold(f"{name}: no record for {target}"))
         fields = [(reason.code, text.clean(reason.text)) for reason in finding.reasons]

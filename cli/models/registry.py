@@ -87,6 +87,11 @@ _NO_MODEL = "no model yet; train one: tunedb train"
             "drift",
             "Compare predictions with measurements.",
         ),
+        "card": (
+            "models.prior_card",
+            "card",
+            "Show what a prior is worth for functions and machines that it does not have.",
+        ),
     },
     name="models",
     invoke_without_command=True,
@@ -103,6 +108,7 @@ def command(settings: Settings) -> None:
       tunedb models
       tunedb models show 3
       tunedb models drift
+      tunedb models card
     """
     if click.get_current_context().invoked_subcommand is None:
         _list(settings)

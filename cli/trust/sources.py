@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -76,7 +77,8 @@ def command(
     ignored. Aliases of a trusted source can be retracted without its records (tunedb retract
     --source retracts both).
 
-    The last row is the prior, whose records are below all others and are none of this database's.
+    The last row is the prior, whose records are below all others and are none of this database's;
+    it is shown without a database, too.
 
     Example:
       tunedb sources
@@ -85,10 +87,10 @@ def command(
     """
     if retract_aliases is not None:
         _retract_aliases(settings, retract_aliases, reason, yes=yes)
-    with reading(settings) as store:
-        rows = [_row(row) for row in store.sources.summaries()]
-        table = columns(store.key)
-    rows += _prior_rows(settings, prior_of(prior, no_prior))
+    shipped = _prior_rows(settings, prior_of(prior, no_prior))
+    rows, key = _own_rows(settings, shipped)
+    rows += shipped
+    table = columns(key)
     print_rows(settings, table, rows, empty="no source yet; see: tunedb import --help")
     retracted = [str(row["id"]) for row in rows if row["reason"] is not None]
     if retracted:
@@ -96,6 +98,25 @@ def command(
     without_aliases = [str(row["id"]) for row in rows if row["aliases_reason"] is not None]
     if without_aliases:
         settings.note(f"Sources with retracted aliases: {', '.join(without_aliases)}")
+
+
+def _own_rows(
+    settings: Settings, shipped: Sequence[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], str]:
+    """Return the rows of the database's sources, and its key.
+
+    There are none where a prior is shown and nobody has named or made a database.
+    """
+    from ...errors import NotFoundError
+
+    try:
+        with reading(settings) as store:
+            return [_row(row) for row in store.sources.summaries()], store.key
+    except NotFoundError as error:
+        if not shipped or not settings.locate().is_default:
+            raise
+        settings.note(str(error))
+        return [], ""
 
 
 def _retract_aliases(settings: Settings, words: str, reason: str | None, *, yes: bool) -> None:

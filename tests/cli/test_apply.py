@@ -143,6 +143,20 @@ def test_explain_a_module(run, run_json, sqlite_file, kernels):
     assert "argument 1 (A), shape[0] is 48 here, 32 there" in text
 
 
+def test_explain_names_the_layer_that_answers(run, run_json, sqlite_file, kernels, tmp_path):
+    team, made = tmp_path / "team.db", tmp_path / "team.prior"
+    tune(team, kernels, "twice")
+    run("--db", team, "bundle", "-o", made, "--as-prior", "--licence", "MIT")
+    words = ("--db", sqlite_file, "explain", "module", kernels, "--target", json.dumps(TARGET))
+    for others, layer in ((("--layer", team), str(team)), (("--prior", made), "shipped")):
+        _, twice = run_json(*words, *others)
+        assert (twice["record"], twice["workload_id"], twice["mean"]) == (1, None, 1e-3)
+        assert twice["layer"] == layer
+        assert f"twice: record 1 of {layer}, 1.000 ms" in run(*words, *others).stdout
+    _, twice = run_json(*words, "--no-prior")
+    assert (twice["record"], twice["layer"]) == (None, None)
+
+
 def test_explain_a_package(run_json, sqlite_file, kernels, monkeypatch):
     monkeypatch.chdir(kernels.parent)
     tune(sqlite_file, kernels, "twice")

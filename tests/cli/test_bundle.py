@@ -151,7 +151,7 @@ def test_real_records_take_a_tenth_of_their_json(run, run_json, tmp_path):
     assert workdirs.contents(tmp_path / "copy.db") == workdirs.contents(db)
 
 
-def test_a_prior_of_ones_own_and_its_card(run, run_json, filled, tmp_path):
+def test_a_prior_of_ones_own_and_its_card(run, run_json, filled, tmp_path, monkeypatch):
     path = tmp_path / "team.prior"
     made = run_json("--db", filled, "bundle", "-o", path, "--as-prior", "--licence", "MIT")
     assert made["card"]["licence"] == "MIT" and made["card"]["workloads"] == 2
@@ -164,6 +164,12 @@ def test_a_prior_of_ones_own_and_its_card(run, run_json, filled, tmp_path):
     assert rest == own and all(row["card"] is None for row in own)
     assert (last["trust"], last["records"], last["digest"]) == ("shipped", 7, made["digest"])
     assert last["card"]["licence"] == "MIT"
+    monkeypatch.chdir(tmp_path)
+    alone = run("sources", "--prior", path, "--json")
+    assert json.loads(alone.stdout) == [last]
+    assert "no such database" in alone.stderr
+    run("sources", "--no-prior", code=3)
+    run("--db", tmp_path / "typo.db", "sources", "--prior", path, code=3)
     path.write_bytes(path.read_bytes()[:-1])
     done = run("--db", filled, "sources", "--prior", path)
     assert done.stderr.count("this layer is left out") == 1

@@ -65,7 +65,7 @@ def test_all_commands_exist():
         "bundle",
         *("push", "pull"),
         "merge",
-        *("models", "models list", "models show", "models drift"),
+        *("models", "models list", "models show", "models drift", "models card"),
         *("advise", "advise train", "advise show", "advise evaluate", "advise launches"),
         *("advise configure", "advise collect", "report", "report advisor"),
     }

@@ -117,7 +117,7 @@ def codes(finding):
 def test_a_record_that_is_found(path, tools):
     commit(path, tools, tools.matmul())
     (found,) = findings(path, tools.matmul(), tools.llvm)
-    assert (found.function, found.record.id, found.workload_ids) == ("main", 1, (1,))
+    assert (found.function, found.use.record_id, found.workload_ids) == ("main", 1, (1,))
     assert (found.reasons, found.nearest) == ((), ())
 
 
@@ -125,7 +125,7 @@ def test_functions_by_name(path, tools):
     commit(path, tools, tools.matmul())
     both = tvm.IRModule({"b": tools.matmul()["main"], "a": tools.matmul(8)["main"]})
     one, two = findings(path, both, tools.llvm)
-    assert (one.function, one.record, two.function, two.record.id) == ("a", None, "b", 1)
+    assert (one.function, one.use, two.function, two.use.record_id) == ("a", None, "b", 1)
 
 
 def test_the_nearest_workloads(path, tools):
@@ -159,7 +159,7 @@ def test_a_looser_equality(path, tools):
     assert codes(found) == ["equality", "unknown"]
     assert 'module_equality="anchor-block"' in found.reasons[0].text
     (found,) = findings(path, mod, tools.llvm, module_equality="anchor-block")
-    assert found.workload_ids == (1,) and found.record is not None
+    assert found.workload_ids == (1,) and found.use is not None
 
 
 def test_another_target(path, tools):
@@ -167,13 +167,13 @@ def test_another_target(path, tools):
     commit(path, tools, tools.matmul(), target=tools.llvm_newer)
     commit(path, tools, tools.matmul(), target=tools.cuda)
     (found,) = findings(path, tools.matmul(), tools.llvm)
-    assert found.record is None and set(codes(found)) == {"target"}
+    assert found.use is None and set(codes(found)) == {"target"}
     other, newer, cuda = (reason.text for reason in found.reasons)
     assert "num-cores 2 here, 8 there" in other and "--compatible" in other
     assert "mcpu x86-64-v2 here, x86-64-v4 there" in newer and "--compatible" not in newer
     assert "never served" in cuda
     (found,) = findings(path, tools.matmul(), tools.llvm, fallback="compatible")
-    assert found.record.id == 1
+    assert found.use.record_id == 1
 
 
 def store_as(path, source, tools, **fields):

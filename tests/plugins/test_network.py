@@ -202,7 +202,7 @@ def test_unpacked_records_are_applied_unpacked(mod, expected, database):
     made = compile(mod, database)
     assert "_prepacked" not in made.executable.as_text()
     np.testing.assert_allclose(run(made.executable), expected, rtol=1e-5, atol=1e-5)
-    (finding,) = [one for one in explain(database.store, mod, TARGET) if one.record is not None]
+    (finding,) = [one for one in explain(database.store, mod, TARGET) if one.use is not None]
     assert finding.function == used
 
 

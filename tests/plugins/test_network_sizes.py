@@ -74,9 +74,9 @@ def test_records_are_found_with_the_same_sizes(mod, database):
     _, uses = schedule(mod, database, bind=sizes)
     assert [use.record_id for use in uses] == [use.record_id for use in made.uses]
     findings = explain(database.store, mod, TARGET, bind=sizes)
-    assert all(finding.record is not None for finding in findings)
+    assert all(finding.use is not None for finding in findings)
     others = explain(database.store, mod, TARGET, bind={"batch": 3, "length": 8})
-    assert any(finding.record is None for finding in others)
+    assert any(finding.use is None for finding in others)
 
 
 def test_each_combination_of_sizes_is_tuned_and_equal_operators_once(mod, database):

@@ -4,21 +4,31 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tvm
+from builders import make_target
+from learnable import learnable, quick
 from logged import logged
 from tvm.s_tir import meta_schedule as ms
 
-from tunedb.errors import FormatError
+from tunedb.errors import FormatError, NotFoundError
 from tunedb.exchange.bundle import new_manifest, write_bundle
 from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.prior import card_of, read_card
+from tunedb.models.dataset import ExampleWorkload
+from tunedb.models.run_trials import RunTrial
 from tunedb.plugins.metaschedule import Database, modules
+from tunedb.plugins.metaschedule.cost_model import learner
+from tunedb.plugins.metaschedule.cost_model.learner import CostModelOptions, Learner
+from tunedb.plugins.metaschedule.cost_model.scoring import Scoring
 from tunedb.plugins.metaschedule.deploy.apply import schedule
 from tunedb.plugins.metaschedule.search import schedule_queries
 from tunedb.plugins.metaschedule.search.draft_model import DraftModel, DraftTask
 from tunedb.plugins.metaschedule.search.warm_start import warm_drafts
+from tunedb.programs.workload_info import signature_of
 from tunedb.storage.exchange_types import EVERYTHING
 from tunedb.storage.store import Store
 
@@ -178,6 +188,63 @@ def test_donors_and_the_model_of_drafts_come_from_it(prior, path, opened, tools)
     own, _ = DraftModel(database._handle, task.target)._learner.own_examples(task.example.digest)
     assert sorted(own.throughput) == [0.5, 0.5, 1.0, 1.0]
     assert len(set(own.group)) == 2
+
+
+def test_programs_of_equally_wide_vectors_come_before_faster_ones_of_others(
+    path, opened, tools, tmp_path
+):
+    """The best programs of a machine with wider vectors have other tiles."""
+    mod, here = tools.matmul(), {"kind": "llvm", "num-cores": 2, "mcpu": "haswell"}
+    with closing(Database(tmp_path / "team.db", prior="none")) as database:
+        for mcpu, seconds, tile in (("znver1", 0.5, 8), ("znver5", 0.25, 16)):
+            target = tvm.target.Target(here | {"mcpu": mcpu})
+            commit(database, tools, mod, seconds, tile, target=target)
+    made = bundled(tmp_path / "team.prior", tmp_path / "team.db")
+    handle = opened(path, target=tvm.target.Target(here), prior=made)._handle
+    stored = handle.targets.stored(tvm.target.Target(here))
+    workload = signature_of(modules.to_workload(tools.matmul(64)))
+    ((neighbour, donors),) = handle.prior.relatives(workload, stored, 4, 4)
+    assert neighbour.level == "compatible"
+    assert [donor.seconds for donor in donors] == [0.5]
+
+
+class Steps:
+    """Example source of a store without programs."""
+
+    def load(self, recipe, scope):
+        raise NotFoundError("nothing")
+
+
+def run_trials(count):
+    rows = [np.full((1, 6), number, np.float32) for number in range(count)]
+    return [
+        RunTrial(b"%016d" % number, 0, one, 1e-3 * (1 + number))
+        for number, one in enumerate(rows, 1_000)
+    ]
+
+
+def test_what_is_measured_here_pushes_a_prior_out(store, monkeypatch):
+    """Four of its programs go for each; it does not keep the model from learning, either."""
+    monkeypatch.setattr(learner, "BASE_PROGRAMS", 400)
+    monkeypatch.setattr(Scoring, "has_drifted", lambda *_: False)
+    shipped = learnable(10, 40)
+    features = SimpleNamespace(name="small", version=3, columns=shipped.columns)
+    options = CostModelOptions(features, quick(), avoid_failures=False)
+    target = make_target(0)
+    own = Learner(store, options, target, [[1]], Steps(), lambda recipe, most: shipped)
+    own.begin()
+    here = ExampleWorkload(0, b"w" * 16, "here", None, (), None)
+    own.prepare_for(here, 1)
+    assert own.scoring.scorer.trained_on == 400
+    trained_on = []
+    for number, trial in enumerate(run_trials(140), 1):
+        own.add(here, [trial], (), 1)
+        trained_on.append(own.scoring.scorer.trained_on)
+        assert own.own_examples(here.digest)[1] == max(0, 400 - 4 * number)
+    assert trained_on[62] == 400
+    # At 64 trials: these and 144 programs of the prior.
+    assert trained_on[63] == 64 + 144
+    assert trained_on[-1] == 128
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,18 @@ def test_the_nearest_targets_stand_for_a_workload(store):
     }
 
 
+def test_a_caller_knows_more_compatible_targets(store):
+    here = [put(store, matmul(number), OTHER) for number in (1, 2)]
+    put(store, matmul(2), LIKE)
+    other = store.targets.id_of(OTHER.digest)
+    asked = store.workloads.neighbours(signature_of(matmul(0)), HERE, compatible=[other], **ANY)
+    like = store.targets.id_of(LIKE.digest)
+    assert [(near.workload_id, near.level, near.target_ids) for near in asked] == [
+        (here[0], "compatible", (other,)),
+        (here[1], "compatible", tuple(sorted((other, like)))),
+    ]
+
+
 def test_another_target_is_as_far_as_another_shape(store):
     other, near, far = put(store, matmul(0), OTHER), put(store, matmul(4)), put(store, matmul(40))
     found = store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)

@@ -251,6 +251,7 @@ class Workloads:
         *,
         exclude: Collection[int] = (),
         formats: Collection[str] | None = MODULES,
+        compatible: Collection[int] = (),
     ) -> list[Neighbour]:
         """Return the nearest workloads of the same operator family, nearest first.
 
@@ -270,6 +271,8 @@ class Workloads:
             Further equivalents, which the database does not know as such.
         formats : collection of str or None
             Only workloads of these formats; None for any. By default those of MetaSchedule.
+        compatible : collection of int
+            Targets that count as compatible beside those of the same architecture.
 
         Returns
         -------
@@ -290,7 +293,8 @@ class Workloads:
             equivalents.update(self.equivalent(workload))
         if signature.family is None or limit < 1:
             return []
-        relatives = self._served_relatives(signature.family, self._target_levels(target), formats)
+        levels_of = self._target_levels(target, compatible)
+        relatives = self._served_relatives(signature.family, levels_of, formats)
         away = distances(signature, [relative for relative, _ in relatives.values()])
         neighbours = []
         for (id_, (_, by_level)), distance in zip(relatives.items(), away.tolist(), strict=True):
@@ -301,7 +305,7 @@ class Workloads:
         neighbours.sort(key=lambda n: (n.far, n.workload_id))
         return neighbours[:limit]
 
-    def _target_levels(self, target: Target) -> dict[int, Level]:
+    def _target_levels(self, target: Target, compatible: Collection[int]) -> dict[int, Level]:
         """Return the targets of a target's kind, with the nearness of each."""
         rows = self._db.select(
             select(_t.id, _t.digest, _t.architecture).where(_t.kind == target.kind).order_by(_t.id)
@@ -312,7 +316,8 @@ class Workloads:
             if bytes(row.digest) == target.digest:
                 levels[row.id] = "exact"
             else:
-                levels[row.id] = "compatible" if row.architecture == architecture else "kind"
+                is_compatible = row.architecture == architecture or row.id in compatible
+                levels[row.id] = "compatible" if is_compatible else "kind"
         return levels
 
     def _served_relatives(

@@ -20,6 +20,7 @@ from ....models.run_trials import RunTrial, RunTrials, join
 from ....models.scope import Scope
 from ....models.share import ExpectedShare, expected_share
 from ....models.training import Fitted, can_learn, fit, select, tuning_recipe
+from ....models.training_sets import DIVERSE
 from ....results import NewModel
 from .ledger import Scorer
 from .scoring import Scoring
@@ -40,6 +41,10 @@ BASE_PROGRAMS = 4_000
 
 #: Growth of the programs after which the model is trained again (TVM's, apache/tvm#11892).
 _GROWTH = 0.2
+
+#: Programs of a prior that give way to each program of the store or the run. A prior helps a search
+#: to begin; what is measured here then counts more.
+_FADING = 4
 
 #: Least trials of a workload at which the model is retrained when they have doubled, however many
 #: programs of others it was trained on: on Roller's V100 logs, models with a workload's first
@@ -130,6 +135,7 @@ class Learner:
         Source of the store's programs; by default those that have rows of the feature set.
     prior : callable, optional
         Returns at most so many programs of a prior, which join those of the store; None for none.
+        Four of :data:`BASE_PROGRAMS` give way to each program of the store and the run.
 
     Attributes
     ----------
@@ -161,6 +167,9 @@ class Learner:
         self._trials = RunTrials(store.targets.id_of(target.digest) or 0, target.digest)
         self._base: Dataset | None = None
         self._base_is_read = False
+        self._shipped: Dataset | None = None
+        # Programs of the store and the run in the latest training set.
+        self._own_programs = 0
         self._prepared: set[bytes] = set()
         # Whether to train before the next prediction.
         self._is_stale = False
@@ -249,9 +258,9 @@ class Learner:
             self._prepared.add(workload.digest)
             own = self._read_own(workload) if workload.id and self._is_partial else None
             if own is not None:
-                base = self.base()
-                known = 0 if base is None else _count(base, workload.digest)
-                self._base = own if base is None else join(base, own)
+                self._read_base()
+                known = 0 if self._base is None else _count(self._base, workload.digest)
+                self._base = own if self._base is None else join(self._base, own)
                 new = _count(self._base, workload.digest) - known
                 self._is_stale |= new >= max(_ROUND, known)
         if self._is_stale:
@@ -299,7 +308,11 @@ class Learner:
 
     def _is_due(self, scoring: Scoring, workload: bytes) -> bool:
         """Tell whether to train again: the data grew, or the model drifted."""
-        if scoring.unseen() >= _GROWTH * scoring.scorer.trained_on:
+        grown = _GROWTH * scoring.scorer.trained_on
+        if self._shipped is not None:
+            # Many programs of a prior must not keep the model from the trials of the run.
+            grown = min(grown, max(_ROUND, _GROWTH * self._own_programs))
+        if scoring.unseen() >= grown:
             return True
         new = scoring.unseen(workload)
         if new >= max(_ROUND, self._trials.count(workload) - new):
@@ -315,7 +328,7 @@ class Learner:
     def own_examples(self, workload: bytes) -> tuple[Dataset, int]:
         """Return a workload's examples, and the number of those of other workloads."""
         run = self._trials.dataset(self._options.features, self.recipe.label)
-        base = self.base()
+        base = self._training_base()
         found = [each for each in (base, run) if each is not None]
         masks = [_is_of(each, workload) for each in found]
         others = sum(int((~mask).sum()) for mask in masks)
@@ -324,7 +337,7 @@ class Learner:
 
     def expected_share(self, threads: int) -> ExpectedShare | None:
         """Return the share of the best that models of the store's programs reach on others."""
-        base = self.base()
+        base = self._training_base()
         if base is None:
             return None
 
@@ -339,10 +352,11 @@ class Learner:
     def train(self, threads: int) -> None:
         """Train a model on the store's programs and the trials, if these are enough."""
         options = self._options
-        base = self.base()
+        base = self._training_base()
         examples = self._trials.dataset(options.features, self.recipe.label, base)
         if not can_learn(examples):
             return
+        self._own_programs = self._known_programs()
         recipe = tuning_recipe(self.recipe, int(examples.sizes.sum()))
         cost = cards.TrainingCost()
         fitted = fit(examples, recipe, threads=threads, device=options.device)
@@ -368,23 +382,39 @@ class Learner:
 
     # ------------------------------------------------------------------ the store's programs
 
-    def base(self) -> Dataset | None:
-        """Return the store's programs of the training set; they are read once."""
-        if not self._base_is_read:
-            self._base_is_read = True
-            for ids in self._target_ids:
-                try:
-                    self._base = self._load_base(ids)
-                    break
-                except TuneDBError as error:
-                    _log.info("%s: no model to start with: %s", self._store.location, error)
-            own, room = self._base, BASE_PROGRAMS
-            if own is not None:
-                room -= len(own)
-            shipped = self._prior(self.recipe, room) if self._prior and room > 0 else None
-            if shipped is not None:
-                self._base = shipped if own is None else join(own, shipped)
-        return self._base
+    def _read_base(self) -> None:
+        """Read the programs of the store and of the prior for the training set, once."""
+        if self._base_is_read:
+            return
+        self._base_is_read = True
+        for ids in self._target_ids:
+            try:
+                self._base = self._load_base(ids)
+                break
+            except TuneDBError as error:
+                _log.info("%s: no model to start with: %s", self._store.location, error)
+        room = self._room()
+        if self._prior is not None and room > 0:
+            self._shipped = self._prior(self.recipe, room)
+
+    def _known_programs(self) -> int:
+        """Return the number of programs of the store and the run."""
+        return len(self._trials) + (0 if self._base is None else len(self._base))
+
+    def _room(self) -> int:
+        """Return the number of programs of the prior that the training set has room for."""
+        return max(0, BASE_PROGRAMS - _FADING * self._known_programs())
+
+    def _training_base(self) -> Dataset | None:
+        """Return the training set beside the trials of the run, the fading prior included."""
+        self._read_base()
+        own, shipped = self._base, self._shipped
+        room = self._room()
+        if shipped is not None and len(shipped) > room:
+            shipped = shipped.take(DIVERSE.choose(shipped, str(room), 0)) if room else None
+        if own is None or shipped is None:
+            return shipped if own is None else own
+        return join(own, shipped)
 
     def _read_own(self, workload: ExampleWorkload) -> Dataset | None:
         """Return the last stored trials of a workload; None if these are few."""

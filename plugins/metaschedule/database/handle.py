@@ -405,10 +405,14 @@ class Handle:
         """Write the predictions of cost models, and close the store and its layers."""
         for model in list(self.models):
             model.flush()
+        self.close_others()
+        self.store.close()
+
+    def close_others(self) -> None:
+        """Close its layers and its prior; the next question opens them again."""
         self.layers.close()
         if self.prior is not None:
             self.prior.close()
-        self.store.close()
 
     # ------------------------------------------------------------------ writing
 

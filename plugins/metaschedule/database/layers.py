@@ -20,6 +20,7 @@ from ....exchange.peers import check_layer, open_layer, skipped_message
 from ....exchange.prior import unpacked
 from ....programs.allowlist import check_trace
 from ....records import Signature, Source, Target
+from ....search.forecast import Curve, similar_curves
 from ....storage.answers import Donor
 from ....storage.store import Store
 from ....storage.workloads import Neighbour
@@ -246,11 +247,16 @@ class Layer:
             return []
         store = answers.store
         try:
-            near = store.workloads.neighbours(signature, target, workloads)
+            alike = self._alike(target)
+            near = store.workloads.neighbours(signature, target, workloads, compatible=alike)
             return [(each, donors_of(store, each, programs, is_layer=True)) for each in near]
         except Exception as error:  # as in open
             self.leave_out(error)
             return []
+
+    def _alike(self, target: Target) -> Sequence[int]:
+        """Return the targets that count as compatible beside those of the same architecture."""
+        return ()
 
 
 def donors_of(store: Store, neighbour: Neighbour, most: int, *, is_layer: bool) -> list[Donor]:
@@ -311,6 +317,10 @@ class PriorLayer(Layer):
         seen = {id_ for group in groups for id_ in group}
         return [*groups, [id_ for id_ in found if id_ not in seen]]
 
+    def _alike(self, target: Target) -> Sequence[int]:
+        """Return its targets of equally wide vectors."""
+        return [id_ for group in self.levels(target) for id_ in group]
+
     def answers_of(self, mod: Any, workload: Any, target: Any) -> Iterator[Iterator[ServedRecord]]:
         """Yield its records of a module by group of targets, best first."""
         stored = None if target is None else self._own.targets.stored(target)
@@ -334,6 +344,15 @@ class PriorLayer(Layer):
             yield from answers._best(known, equal, targets, _CHUNK)
         except Exception as error:  # as in open
             self.leave_out(error)
+
+    def curves(self, signature: Signature, target: Target) -> list[Curve]:
+        """Return the curves of its searches for workloads that are similar to one."""
+        store = self.store
+        try:
+            return [] if store is None else similar_curves(store, signature, target)
+        except Exception as error:  # as in open
+            self.leave_out(error)
+            return []
 
     @property
     def store(self) -> Store | None:

@@ -245,7 +245,7 @@ class _UseDatabase(_PyDatabase):
                     return None
                 uses[str(name)] = Use(str(name), is_predicted=True, share=chosen.share)
                 return chosen.record
-            uses[str(name)] = _use(handle, str(name), served)
+            uses[str(name)] = use_of(handle, str(name), served)
             return served.record
 
         super().__init__(
@@ -263,7 +263,8 @@ class _UseDatabase(_PyDatabase):
         self.uses = uses
 
 
-def _use(handle: Handle, name: str, served: ServedRecord) -> Use:
+def use_of(handle: Handle, name: str, served: ServedRecord) -> Use:
+    """Return the use of a record by a function."""
     store = served.answers.store
     if store is handle.store:
         record = store.records.get(served.id)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -24,7 +25,7 @@ from ..database.handle import Handle
 from ..database.workloads import WorkloadTable
 from ..modules import modules_equal
 from ..targets import as_target
-from .apply import find_record, tasks_of
+from .apply import Use, find_record, tasks_of, use_of
 from .network import Layout, Lowering, without_packing
 
 __all__ = [
@@ -327,8 +328,8 @@ class FunctionFinding:
     ----------
     function : str
         Name of the function.
-    record : Record or None
-        Record that answers for it.
+    use : Use or None
+        Record that answers for it; None where there is none.
     workload_ids : tuple of int
         Local numbers of equal workloads.
     reasons : tuple of NoRecordReason
@@ -338,7 +339,7 @@ class FunctionFinding:
     """
 
     function: str
-    record: Record | None
+    use: Use | None
     workload_ids: tuple[int, ...] = ()
     reasons: tuple[NoRecordReason, ...] = ()
     nearest: tuple[NearWorkload, ...] = ()
@@ -351,6 +352,8 @@ def explain(
     *,
     fallback: str = "exact",
     module_equality: str = "structural",
+    layers: Sequence[str | Path] = (),
+    prior: str | Path = "none",
     most: int = 3,
     layout: Layout = "auto",
     prepack: bool | None = None,
@@ -366,8 +369,8 @@ def explain(
         PrimFuncs, or a Relax program, whose fused functions are explained.
     target : tvm.target.Target or dict
         Target of the module.
-    fallback, module_equality : str
-        As for :class:`~tunedb.plugins.metaschedule.Database`.
+    fallback, module_equality, layers, prior
+        As for :class:`~tunedb.plugins.metaschedule.Database`; by default the store alone answers.
     most : int
         Most of the nearest workloads to name.
     layout, prepack, bind
@@ -388,10 +391,20 @@ def explain(
         TVM cannot extract the functions of a Relax program.
     """
     target = as_target(target)
-    handle = Handle(store, target=target, fallback=fallback, module_equality=module_equality)
+    handle = Handle(
+        store,
+        target=target,
+        fallback=fallback,
+        module_equality=module_equality,
+        layers=layers,
+        prior=prior,
+    )
     explainer = _Explainer(handle, target, most)
     tasks = tasks_of(mod, target, Lowering(layout, prepack, bind))
-    return [explainer.finding(name, task) for name, task in sorted(tasks.items())]
+    try:
+        return [explainer.finding(name, task) for name, task in sorted(tasks.items())]
+    finally:
+        handle.close_others()
 
 
 class _Explainer:
@@ -413,7 +426,7 @@ class _Explainer:
             mod = mod if served is None else plain
         ids = tuple(self._equal_ids(mod))
         if served is not None:
-            return FunctionFinding(name, self._store.records.get(served.id), ids)
+            return FunctionFinding(name, use_of(self._handle, name, served), ids)
         if ids:
             return FunctionFinding(name, None, ids, tuple(self._reasons_of_known(ids)))
         nearest = self._nearest(mod)

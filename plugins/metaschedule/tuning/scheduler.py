@@ -368,9 +368,14 @@ def _tune(
 
 
 def task_curves(handle: Handle, mod: Any, target: Any) -> list[Curve]:
-    """Return the learning curves of searches for workloads that are similar to a module."""
+    """Return the learning curves of searches for workloads that are similar to a module.
+
+    Those of the prior follow those of the database.
+    """
     signature = signature_of(modules.to_workload(mod))
-    return similar_curves(handle.store, signature, handle.targets.stored(target))
+    stored = handle.targets.stored(target)
+    own = similar_curves(handle.store, signature, stored)
+    return own if handle.prior is None else own + handle.prior.curves(signature, stored)
 
 
 def sizes_of(mod: Any) -> tuple[float, float]:

@@ -1,0 +1,85 @@
+"""``tunedb models card``."""
+
+import pytest
+from builders import OWN
+from small_data import SMALL_STEPS, WORKLOADS, trials
+
+from tunedb.exchange import prior as exchange
+from tunedb.features import base
+from tunedb.models import prior_card
+from tunedb.storage.store import Store
+
+
+@pytest.fixture(autouse=True)
+def sets(monkeypatch, sqlite_file):
+    monkeypatch.setattr(base, "load_feature_sets", lambda: ({"small.steps": SMALL_STEPS}, {}))
+    monkeypatch.setattr(prior_card, "STEPS", SMALL_STEPS)
+    # No bundle is unpacked that has programs of no tool, as these.
+    monkeypatch.setattr(exchange, "unpacked", lambda path: sqlite_file)
+
+
+@pytest.fixture
+def prior(sqlite_file, tmp_path, run):
+    """Return a function that makes a prior of records."""
+
+    def make(records):
+        with Store(sqlite_file) as store:
+            store.records.add(records, OWN)
+        file = tmp_path / "team.prior"
+        run("--db", sqlite_file, "bundle", "-o", file, "--as-prior", "--licence", "MIT")
+        return file
+
+    return make
+
+
+def card(run, file, *words, code=0):
+    return run("models", "card", "--prior", file, "--threads", 1, *words, code=code)
+
+
+def test_what_a_prior_is_worth_for_what_it_lacks(prior, run, run_json):
+    records = [
+        one
+        for target in (0, 1)
+        for workload in WORKLOADS
+        for one in trials(workload, target=target)
+    ]
+    file = prior(records)
+    found = run_json("models", "card", "--prior", file, "--threads", 1)
+    assert (found["records"], found["workloads"], found["licence"]) == (len(records), 6, "MIT")
+    rows = {row["regime"]: row for row in found["held_out"]}
+    assert list(rows) == ["new-workload", "new-family", "new-hardware"]
+    for row in rows.values():
+        assert row["pairwise"]["random"] == 0.5
+        assert 0 <= row["worst_share"] <= row["top1"]["mean"] <= row["top5"]["mean"] <= 1
+        assert "matmul" in row["worst"] or "x86" in row["worst"]
+    # The columns say how fast the programs are, whatever the machine.
+    assert rows["new-hardware"]["pairwise"]["mean"] > 0.9
+    assert rows["new-hardware"]["workloads"] == 6
+    assert found["right"] + found["wrong"] + found["unsure"] == 12
+    assert found["right"] > 0
+    assert found["impossible"] == {}
+    printed = card(run, file).stdout
+    assert "first choice" in printed.lower()
+    assert f"right {found['right']}, wrong {found['wrong']}, unsure {found['unsure']}" in printed
+    assert printed.count("in random order") == 3
+
+
+def test_what_cannot_be_held_out_is_told(prior, run):
+    file = prior([one for workload in WORKLOADS[:3] for one in trials(workload)])
+    printed = card(run, file).stdout
+    assert "new-family was left out: " in printed
+    assert "new-hardware was left out: " in printed
+    assert "new-workload" in printed
+
+
+def test_a_prior_of_one_function_ends_in_one_line(prior, run):
+    file = prior(trials(WORKLOADS[0]))
+    error = card(run, file, code=2).stderr
+    assert error.count("\n") == 1
+    assert "nothing can be evaluated" in error
+
+
+def test_without_a_prior(run, monkeypatch):
+    monkeypatch.setenv("TUNEDB_PRIOR", "none")
+    error = run("models", "card", code=3).stderr
+    assert error == "Error: there is no prior; name one: tunedb models card --prior FILE\n"
