@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +11,7 @@ import click
 from ...system import text
 from ..choose import complete_workload, find_targets, target_option
 from ..interrupt import interrupted
+from ..module import lowering_of, lowering_options
 from ..options import Settings, common_options, pass_settings, updating
 from ..output import Column, output_options, print_rows
 from ..progress import counter, progress_bar
@@ -22,6 +24,11 @@ _MAX_REASONS = 10
 
 _NUMBERS = ("read", "replayed", "known", "undefined", "refused")
 
+
+def _names(definitions: Mapping[str, int]) -> str:
+    return text.clean(", ".join(definitions))
+
+
 COLUMNS = (
     Column("workload_id", "workload", right=True),
     Column("workload", "name", flexible=True),
@@ -31,6 +38,7 @@ COLUMNS = (
     Column("undefined", "no definition", text.number, right=True),
     Column("refused", "refused", text.number, right=True),
     Column("reasons"),
+    Column("definitions", "replayed on", _names, flexible=True, least=110),
 )
 
 
@@ -51,6 +59,14 @@ COLUMNS = (
     "THIS RUNS ITS CODE.",
 )
 @click.option(
+    "--module",
+    "module",
+    metavar="MODULE",
+    help="Your own functions, for logs with hashes: a network as .onnx or .pt2, a TVMScript file "
+    "(which is run), or package.module:name.",
+)
+@lowering_options
+@click.option(
     "--workers",
     type=click.IntRange(min=1),
     help="Processes that replay programs. Default: one for each processor.",
@@ -64,6 +80,10 @@ def command(
     workloads: tuple[str, ...],
     target: str | None,
     define: tuple[str, ...],
+    module: str | None,
+    layout: str,
+    no_prepack: bool,
+    bind: dict[str, Any],
     workers: int | None,
     limit: int | None,
 ) -> None:
@@ -75,13 +95,19 @@ def command(
     target, times and source of their records: they answer for that target alone, and are donors and
     training data for others. An interrupted run continues where it stopped.
 
+    A log that was tuned from a network has hashes in place of names. With --module, such workloads
+    are compared with the functions of your network, lowered as tunedb tune does: the one whose
+    arguments have the shapes in the log, and on whose stages the steps replay, is taken for it.
+
     Example:
       tunedb convert
+      tunedb convert --module resnet50.onnx
       tunedb convert --workload conv2d_layer --define conv2d_layer=my.operators:conv2d_layer
       tunedb convert --json | jq '.[] | select(.undefined > 0) | .workload'
     """
     from ...plugins.metaschedule.convert.convert import ConvertReport, convert
 
+    functions = None if module is None else _functions(module, layout, no_prepack, bind)
     report = ConvertReport()
     started = time.monotonic()
     with updating(settings) as store:
@@ -93,6 +119,7 @@ def command(
                     workload_ids=chosen or None,
                     target_ids=find_targets(store, target),
                     define=define,
+                    functions=functions,
                     workers=workers,
                     limit=limit,
                     on_begin=progress.resize,
@@ -107,6 +134,18 @@ def command(
     _report(settings, report, started)
 
 
+def _functions(
+    words: str, layout: str, no_prepack: bool, bind: dict[str, Any]
+) -> Callable[[str], Mapping[str, Any]]:
+    """Return what lowers a module for a kind of target, for :func:`convert`."""
+    from ...plugins.metaschedule.deploy.apply import tasks_of
+    from ...plugins.metaschedule.deploy.network import Lowering
+    from ...plugins.metaschedule.module_source import load_module
+
+    mod, lowering = load_module(words), Lowering(**lowering_of(layout, no_prepack, bind))
+    return lambda kind: tasks_of(mod, {"kind": kind}, lowering)
+
+
 def _report(settings: Settings, report: ConvertReport, started: float) -> None:
     """Print a row for each workload, and the reasons of refusals on stderr."""
     rows: list[dict[str, Any]] = [
@@ -115,6 +154,7 @@ def _report(settings: Settings, report: ConvertReport, started: float) -> None:
             "workload": each.name,
             **{name: getattr(each, name) for name in _NUMBERS},
             "reasons": each.reasons,
+            "definitions": each.definitions,
         }
         for each in report.workloads
     ]
@@ -133,6 +173,9 @@ def _report(settings: Settings, report: ConvertReport, started: float) -> None:
     if len(ranked) > _MAX_REASONS:
         settings.note(f"{text.count(len(ranked) - _MAX_REASONS, 'more reason')} (--json)")
     if report.total("undefined"):
-        settings.note("Records without a definition stay as they are; add one with --define")
+        settings.note(
+            "Records without a definition stay as they are; name one with --define, or the network "
+            "that was tuned with --module"
+        )
     if report.untrusted:
         settings.note(f"{text.count(report.untrusted, 'record')} of foreign sources left out")

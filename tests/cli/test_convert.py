@@ -23,10 +23,11 @@ def test_convert_counts_records_by_workload_and_explains_what_stays(run, tmp_pat
         {
             **{"workload_id": 1, "workload": "matmul_layer", "read": 2, "replayed": 1, "known": 0},
             **{"undefined": 0, "refused": 1, "reasons": {reason: 1}},
+            "definitions": {"matmul_layer": 1},
         },
         {
             **{"workload_id": 2, "workload": "mystery", "read": 1, "replayed": 0, "known": 0},
-            **{"undefined": 1, "refused": 0, "reasons": {}},
+            **{"undefined": 1, "refused": 0, "reasons": {}, "definitions": {}},
         },
     ]
     again = run("--db", database, "convert", "--workers", 1, "--workload", "1")

@@ -10,16 +10,20 @@ from math import log2
 
 import ansor_programs as programs
 import pytest
+import tvm
 from public_logs import DATA, needs_logs
+from tvm import te, topi
 
 from tunedb.errors import NotFoundError, PluginError, UsageError
 from tunedb.features.steps import STEPS
 from tunedb.formats.find import find_logs
 from tunedb.formats.importer import import_log
-from tunedb.plugins.metaschedule import Database
+from tunedb.plugins.metaschedule import Database, modules
 from tunedb.plugins.metaschedule.convert import convert_worker, definitions
 from tunedb.plugins.metaschedule.convert.convert import convert
 from tunedb.plugins.metaschedule.convert.stages import ReplayError, plan_of, stage_of
+from tunedb.plugins.metaschedule.convert.workloads import DefinedWorkload
+from tunedb.plugins.metaschedule.deploy.apply import tasks_of
 from tunedb.plugins.metaschedule.deploy.revalidation import Revalidation
 from tunedb.plugins.metaschedule.trace_codec import TraceBuilder
 from tunedb.plugins.metaschedule.tuning.defaults import host_target
@@ -43,7 +47,7 @@ KINDS = {
 def worker():
     """The code of a worker process, in this one."""
     before = list(sys.path)
-    assert convert_worker.prepare(()) is None
+    assert convert_worker.prepare((), {}) is None
     yield convert_worker
     sys.path[:] = before
 
@@ -58,7 +62,7 @@ def replayed(worker, *lines):
 
 def module_of(line):
     """Return the module of a line's workload as the installed definitions compute it."""
-    variants = convert_worker._Worker(()).define(line["i"][0][0].encode())
+    variants = convert_worker._Worker((), {}).define(line["i"][0][0].encode())
     return variants[0].defined.mod
 
 
@@ -225,7 +229,7 @@ def prepared(statements):
     before = list(sys.path)
     sys.modules.pop("users", None)
     try:
-        return convert_worker.prepare(statements)
+        return convert_worker.prepare(statements, {})
     finally:
         sys.path[:] = before
 
@@ -324,6 +328,131 @@ def test_records_of_foreign_sources_are_left_out(stored):
     assert (report.untrusted, report.total("read"), report.total("replayed")) == (1, 0, 0)
 
 
+# ---- Hashes, and functions of the user ----------------------------------------------------------
+
+HASH = "0123456789abcdef" * 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["conv2d_layer", 1, 8, 7, 7, 16, 3, 3, 1, 1],
+        ["conv2d_layer/add", 1, 8, 7, 7, 16, 3, 3, 1, 1],
+        ["conv2d_layer/tutorial", 1, 7, 7, 16, 8, 3, 3, 1, 1],
+        ["batch_matmul_layer", 2, 3, 4, 5, 6],
+        ["depthwise_conv2d_layer", 1, 8, 7, 7, 3, 3, 2, 1],
+        ["matmul_add", 8, 16, 32, "float32"],
+        ["pool_layer", "avg", 1, 8, 7, 7, 3, 3, 2, 1],
+        ["reduction_layer", [4, 5, 6], 1, False],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_module_has_the_operations_of_the_tensors_that_it_was_made_of(arguments):
+    name, *rest = arguments
+    tensors = definitions.load_definitions()[0][name](*rest)
+    by_tensors = DefinedWorkload.from_tensors(tensors)
+    assert DefinedWorkload.from_module(by_tensors.mod) == by_tensors
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "order"),
+    [
+        ([], (0, 1, 2, 3)),
+        ([2, 3, 3, 4, 4, 2, 4], (0, 1, 2, 3)),
+        ([4, 3, 4, 2, 3, 2, 4], (2, 1, 0, 3)),
+        ([[3, 4], [4], [2, 3], [2, 4]], (1, 2, 0, 3)),
+        ([2, 3, 3, 4, 4, 2, 5], None),
+        ([2, 4, 2, 3, 3, 4, 4], None),
+        ([2, 3, 3, 4, 2, 4], None),
+        ([2, 3, 3, 4, 4, 2, 4, 1], None),
+    ],
+)
+def test_arguments_stand_in_a_key_in_any_order_but_the_output_last(dimensions, order):
+    shapes = [(2, 3), (3, 4), (4,), (2, 4)]
+    assert convert_worker.argument_order(shapes, dimensions) == order
+
+
+def hashed(line, *dimensions):
+    """Return a line whose workload has a hash in place of its name."""
+    (task, rest), result = line["i"], line["r"]
+    return {"i": [[json.dumps([HASH, *dimensions]), *task[1:]], rest], "r": result, "v": "v0.6"}
+
+
+@pytest.fixture(scope="module")
+def functions():
+    """Functions of a user by name: three with the shapes of `matmul_add`, and others."""
+    a, b, c = (
+        te.placeholder(s, "float32", n)
+        for s, n in (((32, 24), "a"), ((24, 64), "b"), ((32, 64), "c"))
+    )
+    product = topi.nn.matmul(a, b)
+    added = topi.add(product, c)
+    tensors = {
+        "fused_matmul_add": [a, b, c, added],
+        "fused_matmul_add_relu": [a, b, c, topi.nn.relu(added)],
+        "fused_relu_matmul_add": [a, b, c, topi.add(topi.nn.matmul(topi.nn.relu(a), b), c)],
+        "matmul": [a, b, product],
+        "softmax": [a, topi.nn.softmax(a)],
+    }
+    return {
+        name: tvm.ir.save_json(tvm.IRModule({"main": te.create_prim_func(each)}))
+        for name, each in tensors.items()
+    }
+
+
+@pytest.mark.parametrize(
+    "dimensions",
+    [
+        (32, 24, 24, 64, 32, 64, 32, 64),
+        # The order of a network's arguments; that of the stages depends on the graph alone.
+        (32, 64, 32, 24, 24, 64, 32, 64),
+        ([32, 24], [24, 64], [32, 64], [32, 64]),
+        (),
+    ],
+    ids=["flat", "another order", "lists", "none"],
+)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_hash_is_the_function_on_which_its_steps_replay(functions, dimensions, reverse):
+    """Others of these shapes have a stage more, which steps leave out or take for another."""
+    names = sorted(functions, reverse=reverse)
+    before = list(sys.path)
+    assert convert_worker.prepare((), {name: functions[name] for name in names}) is None
+    sys.path[:] = before
+    line = hashed(programs.matmul_add(), *dimensions)
+    (part,), (trace,) = replayed(convert_worker, line)
+    assert not isinstance(trace, str), trace
+    assert part.definition == "fused_matmul_add"
+    mod = tvm.ir.load_json(functions["fused_matmul_add"])
+    assert part.workload == modules.to_workload(mod)
+    assert programs.farthest(mod, programs.on_processor(trace), part.args_info) < 1
+
+
+def test_a_hash_that_is_no_function_of_the_user_stays(stored, functions):
+    """Nothing is stored for it, and its log is no error."""
+    matching = hashed(programs.matmul_add(), 32, 24, 24, 64, 32, 64, 32, 64)
+    strange = hashed(programs.matmul_add(), 32, 24, 24, 64, 32, 64, 32, 65)
+    other = hashed(programs.factored_sum(), 32, 24, 32, 24)
+    store = stored(matching, strange, other)
+    mods = {name: tvm.ir.load_json(text) for name, text in functions.items()}
+    asked = []
+
+    def functions_of(kind):
+        asked.append(kind)
+        return mods
+
+    report = convert(store, functions=functions_of, workers=1)
+    assert asked == ["llvm"]
+    assert [each.definitions for each in report.workloads] == [{"fused_matmul_add": 1}, {}, {}]
+    assert [each.undefined for each in report.workloads] == [0, 1, 1]
+    assert report.total("refused") == 0
+    # The user's own function has the program now, as if it had been tuned.
+    with_record = [s for s in store.workloads.find() if s.format != WorkloadFormat.ANSOR]
+    expected = modules.to_workload(mods["fused_matmul_add"]).digest
+    assert [store.workloads.get(s.id).digest for s in with_record] == [expected]
+    again = convert(store, functions=functions_of, workers=1)
+    assert (again.total("known"), again.total("replayed")) == (1, 0)
+
+
 # ---- Public logs --------------------------------------------------------------------------------
 
 #: Every so many lines of the V100 log.
@@ -352,6 +481,26 @@ def test_blocks_threads_and_vthreads_are_those_of_the_steps(worker, v100):
         extents = programs.grid(TraceBuilder().scheduled(module_of(line), trace))
         expected = [log2(1 + extent) for extent in extents]
         assert [row[name] for name in names] == pytest.approx(expected), line["i"]
+
+
+@needs_logs
+def test_a_log_of_hashes_is_that_of_the_network_that_was_tuned(sqlite_file):
+    """TVM's log of ResNet-50 (NHWC), and the network as of today."""
+    pytest.importorskip("onnx")
+    from networks import preactivated_resnet50
+    from tvm.relax.frontend.onnx import from_onnx
+
+    log = DATA / "ansor" / "tvm_ci_logs" / "resnet-50-NHWC-B1-llvm_e6d5318.json"
+    mod = from_onnx(preactivated_resnet50())
+    with Store(sqlite_file) as store:
+        import_log(store, *find_logs([log]), source="tvm")
+        report = convert(store, functions=lambda kind: tasks_of(mod, {"kind": kind}), workers=1)
+    assert (report.total("read"), report.total("replayed"), report.total("refused")) == (26, 21, 0)
+    # The other five end in batch norms that Relay folded into other operators than Relax does.
+    stay = [each.name.split()[0] for each in report.workloads if each.undefined]
+    assert stay == ["875556d1", "1b524af8", "1b524af8", "a5612fde", "1b524af8"]
+    named = [name for each in report.workloads for name in each.definitions]
+    assert len(set(named)) == 21
 
 
 @needs_logs

@@ -7,10 +7,12 @@ for that target, and serves others as a donor and as training data.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
+
+import tvm
 
 from .... import limits
 from ....errors import UsageError
@@ -58,11 +60,13 @@ class WorkloadReport:
     known : int
         Records that were converted before.
     undefined : int
-        Records without a definition.
+        Records without a definition, and those of hashes that no function of the user fits.
     refused : int
         Records that could not be replayed.
     reasons : dict
         Reason → number of refused records.
+    definitions : dict
+        Name of a definition, or of a function of the user → number of records that replayed on it.
     """
 
     workload_id: int
@@ -73,6 +77,7 @@ class WorkloadReport:
     undefined: int = 0
     refused: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
+    definitions: dict[str, int] = field(default_factory=dict)
 
     def refuse(self, reason: str) -> None:
         """Count a refused record."""
@@ -108,6 +113,7 @@ def convert(
     workload_ids: Sequence[int] | None = None,
     target_ids: Sequence[int] | None = None,
     define: Sequence[str] = (),
+    functions: Callable[[str], Mapping[str, Any]] | None = None,
     workers: int | None = None,
     limit: int | None = None,
     timeout_sec: float = 30.0,
@@ -127,6 +133,9 @@ def convert(
         Only records of these workloads and targets.
     define : sequence of str
         Definitions ``name=package.module:function`` besides the installed ones.
+    functions : callable or None
+        Returns the user's own functions for a kind of target, as modules by name. Workloads whose
+        log has a hash are compared with them.
     workers : int or None
         Processes; by default the number of usable processors.
     limit : int or None
@@ -164,11 +173,30 @@ def convert(
     ]
     if on_begin is not None:
         on_begin(sum(summary.records for summary in chosen))
-    conversion = _Conversion(store, report, target_ids, limit, on_record)
-    with ConvertPool(define, workers=workers, timeout_sec=timeout_sec) as pool:
-        for summary in chosen:
-            conversion.run(pool, WorkloadReport(summary.id, summary.name))
+    report.workloads += [WorkloadReport(summary.id, summary.name) for summary in chosen]
+    conversion = _Conversion(store, report, limit, on_record)
+    for ids, own in _functions(store, target_ids, functions):
+        with ConvertPool(define, own, workers=workers, timeout_sec=timeout_sec) as pool:
+            for each in report.workloads:
+                conversion.run(pool, each, ids)
     return report
+
+
+def _functions(
+    store: Store,
+    target_ids: Sequence[int] | None,
+    functions: Callable[[str], Mapping[str, Any]] | None,
+) -> Iterator[tuple[Sequence[int] | None, dict[str, str]]]:
+    """Yield the targets of each kind with the user's functions for them, in TVM's JSON."""
+    if functions is None:
+        yield target_ids, {}
+        return
+    kinds: dict[str, list[int]] = {}
+    for each in store.targets.find():
+        if target_ids is None or each.id in target_ids:
+            kinds.setdefault(each.target.kind, []).append(each.id)
+    for kind, ids in kinds.items():
+        yield ids, {name: tvm.ir.save_json(mod) for name, mod in functions(kind).items()}
 
 
 class _Conversion:
@@ -178,28 +206,29 @@ class _Conversion:
         self,
         store: Store,
         report: ConvertReport,
-        target_ids: Sequence[int] | None,
         limit: int | None,
         on_record: Callable[[], None] | None,
     ) -> None:
         self._store = store
         self._report = report
-        self._target_ids = target_ids
         self._left = limit
         self._on_record = on_record
         #: Program → number of its records that are converted already.
         self._done = Counter(store.programs.donors(Origin.REPLAYED))
 
-    def run(self, pool: ConvertPool, report: WorkloadReport) -> None:
-        """Convert the records of a workload."""
-        self._report.workloads.append(report)
+    def run(
+        self, pool: ConvertPool, report: WorkloadReport, target_ids: Sequence[int] | None
+    ) -> None:
+        """Convert the records of a workload for some targets."""
         key = self._store.workloads.get(report.workload_id).body
-        for chunk in pool.replay(key, self._records(report)):
+        for chunk in pool.replay(key, self._records(report, target_ids)):
             self._add(chunk, report)
 
-    def _records(self, report: WorkloadReport) -> Iterator[Record]:
+    def _records(
+        self, report: WorkloadReport, target_ids: Sequence[int] | None
+    ) -> Iterator[Record]:
         """Yield the records that are to be replayed."""
-        for record in self._store.records.iterate(report.workload_id, self._target_ids):
+        for record in self._store.records.iterate(report.workload_id, target_ids):
             if self._left == 0:
                 return
             measurement = record.measurement
@@ -229,13 +258,15 @@ class _Conversion:
         converted: dict[Source, list[Measurement]] = {}
         for record, answer in zip(chunk.records, chunk.answers, strict=True):
             if isinstance(answer, str):
-                if answer == NO_DEFINITION:
+                if answer in ("", NO_DEFINITION):
                     report.undefined += 1
                 else:
                     report.refuse(answer)
                 continue
             module = chunk.modules[answer.module]
             ids.add(answer.module)
+            report.definitions.setdefault(module.definition, 0)
+            report.definitions[module.definition] += 1
             measurement = _converted(record.measurement, module, answer.trace)
             converted.setdefault(record.source, []).append(measurement)
         for number in ids:
@@ -277,6 +308,8 @@ class ConvertPool:
     ----------
     define : sequence of str
         Definitions ``name=package.module:function`` besides the installed ones.
+    functions : mapping of str to str
+        Functions of the user by name, in TVM's JSON.
     workers : int or None
         Processes; by default the number of usable processors.
     timeout_sec : float
@@ -289,7 +322,12 @@ class ConvertPool:
     """
 
     def __init__(
-        self, define: Sequence[str] = (), *, workers: int | None = None, timeout_sec: float = 30.0
+        self,
+        define: Sequence[str] = (),
+        functions: Mapping[str, str] | None = None,
+        *,
+        workers: int | None = None,
+        timeout_sec: float = 30.0,
     ) -> None:
         self.workers: int = usable_cpus() if workers is None else workers
         if self.workers < 1 or not timeout_sec > 0:
@@ -300,6 +338,7 @@ class ConvertPool:
             self.workers,
             convert_worker.prepare,
             tuple(define),
+            dict(functions or {}),
             kind="convert",
             label="ConvertPool",
             maximum_uses=MAXIMUM_PROGRAMS // CHUNK,

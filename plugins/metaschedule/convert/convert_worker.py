@@ -1,15 +1,22 @@
-"""Code of the worker processes that run definitions and replay steps."""
+"""Code of the worker processes that run definitions and replay steps.
+
+A workload whose log has a hash in place of a name is compared with the user's own functions: one
+whose arguments have the shapes in the log, and on whose stages the steps replay, is that workload.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from string import hexdigits
 from typing import Any, NamedTuple
 
 import orjson
+import tvm
 from cachetools import LRUCache
 
 from ....errors import FormatError
@@ -27,6 +34,7 @@ from .workloads import DefinedWorkload
 
 #: Workloads whose modules a process keeps.
 _MAX_WORKLOADS = 64
+_HASH_DIGITS = 32
 
 
 class ModuleParts(NamedTuple):
@@ -41,7 +49,7 @@ class ModuleParts(NamedTuple):
     args_info : bytes
         TVM's description of its arguments.
     definition : str
-        Name of the definition.
+        Name of the definition or function.
     """
 
     workload: Workload
@@ -58,29 +66,31 @@ class Answer(NamedTuple):
 
 
 class _Variant:
-    """A workload as one definition computes it."""
+    """A workload as a definition or a function of the user computes it.
 
-    def __init__(self, name: str, definition: Definition, key: bytes) -> None:
-        try:
-            tensors = definition(*orjson.loads(key)[1:])
-        except Exception as error:  # a definition may raise anything
-            raise ReplayError(f"definition {name} raises: {first_line(error)}") from None
-        try:
-            self.defined = DefinedWorkload.from_tensors(tensors)
-            _check_shapes(self.defined, key)
-        except ReplayError as error:
-            raise ReplayError(f"definition {name}: {error}") from None
-        except Exception as error:  # TVM raises any class
-            raise ReplayError(f"definition {name}: {first_line(error)}") from None
-        self._shield = modules.shield(self.defined.mod)
-        workload = modules.to_workload(self.defined.mod)
+    Parameters
+    ----------
+    name : str
+        Name of the definition or function.
+    defined : DefinedWorkload
+        The workload.
+    is_guess : bool
+        Whether shapes alone say that it is the workload of the log. auto_scheduler transforms every
+        stage, so a stage that no step is about shows that it is not.
+    """
+
+    def __init__(self, name: str, defined: DefinedWorkload, *, is_guess: bool = False) -> None:
+        self.defined = defined
+        self.is_guess = is_guess
+        self._shield = modules.shield(defined.mod)
+        workload = modules.to_workload(defined.mod)
         arguments = [
             ["TENSOR", dtype, list(shape)]
-            for dtype, shape in zip(self.defined.dtypes, self.defined.shapes, strict=True)
+            for dtype, shape in zip(defined.dtypes, defined.shapes, strict=True)
         ]
         self.parts = ModuleParts(
             workload,
-            modules.aliases(self.defined.mod, workload.script or ""),
+            modules.aliases(defined.mod, workload.script or ""),
             canonical_json(arguments),
             name,
         )
@@ -89,8 +99,28 @@ class _Variant:
         """Return the trace of a program of today."""
         steps, layout_rewrite = join_steps(trace)
         plan = plan_of(self.defined.stages(), steps)
+        if self.is_guess:
+            for stage in plan.stages:
+                if not (stage.is_input or stage.is_inlined or stage.actions):
+                    raise ReplayError(f"no step is about {stage.name}")
         schedule = scheduled(self.defined, plan, rewrites_layout=bool(layout_rewrite))
         return encode(schedule.trace)
+
+
+def _defined(name: str, definition: Definition, key: bytes) -> _Variant:
+    """Return a workload as a definition computes it."""
+    try:
+        tensors = definition(*orjson.loads(key)[1:])
+    except Exception as error:  # a definition may raise anything
+        raise ReplayError(f"definition {name} raises: {first_line(error)}") from None
+    try:
+        defined = DefinedWorkload.from_tensors(tensors)
+        _check_shapes(defined, key)
+    except ReplayError as error:
+        raise ReplayError(f"definition {name}: {error}") from None
+    except Exception as error:  # TVM raises any class
+        raise ReplayError(f"definition {name}: {first_line(error)}") from None
+    return _Variant(name, defined)
 
 
 def _check_shapes(defined: DefinedWorkload, key: bytes) -> None:
@@ -114,11 +144,70 @@ def _check_shapes(defined: DefinedWorkload, key: bytes) -> None:
         raise ReplayError("its arguments have other shapes than the log says")
 
 
-class _Worker:
-    """The definitions, and the workloads that they computed."""
+class _UserFunction:
+    """A function of the user that may be a workload whose log has a hash."""
 
-    def __init__(self, statements: Sequence[str]) -> None:
+    def __init__(self, name: str, text: str) -> None:
+        self._name = name
+        self._mod = tvm.ir.load_json(text)
+        self._shapes = DefinedWorkload.from_module(self._mod).shapes
+
+    def as_workload(self, dimensions: Sequence[Any]) -> _Variant | None:
+        """Return it as the workload with these arguments; None where they have other shapes."""
+        order = argument_order(self._shapes, dimensions)
+        if order is None:
+            return None
+        defined = DefinedWorkload.from_module(self._mod, order)
+        return _Variant(self._name, defined, is_guess=True)
+
+
+def argument_order(
+    shapes: Sequence[tuple[int, ...]], dimensions: Sequence[Any]
+) -> tuple[int, ...] | None:
+    """Return the order in which the arguments of a function stand in a workload key.
+
+    Parameters
+    ----------
+    shapes : sequence of tuple of int
+        Shapes of the function's arguments, the output last.
+    dimensions : sequence of int, or of list of int
+        What follows the hash in the key: the dimensions of all arguments, in one list or one list
+        for each. Keys of old releases have none.
+
+    Returns
+    -------
+    tuple of int or None
+        Numbers of the arguments; None where they have other shapes.
+    """
+    if not dimensions:
+        return tuple(range(len(shapes)))
+    is_flat = all(type(value) is int for value in dimensions)
+    parts = [list(shape) if is_flat else [list(shape)] for shape in shapes]
+
+    def orders(position: int, left: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        if not left:
+            if dimensions[position:] == parts[-1]:
+                yield (len(shapes) - 1,)
+            return
+        for number in left:
+            end = position + len(parts[number])
+            if dimensions[position:end] == parts[number]:
+                rest = tuple(other for other in left if other != number)
+                yield from ((number, *order) for order in orders(end, rest))
+
+    return next(orders(0, tuple(range(len(shapes) - 1))), None)
+
+
+class _Worker:
+    """The definitions and functions, and the workloads that they computed."""
+
+    def __init__(self, statements: Sequence[str], functions: Mapping[str, str]) -> None:
         self.definitions = Definitions(statements)
+        self._functions: list[_UserFunction] = []
+        for name, text in functions.items():
+            # A function that auto_scheduler cannot have tuned, such as one of opaque blocks.
+            with suppress(Exception):
+                self._functions.append(_UserFunction(name, text))
         self._variants: LRUCache[bytes, list[_Variant | str]] = LRUCache(_MAX_WORKLOADS)
 
     def define(self, key: bytes) -> list[_Variant | str]:
@@ -126,11 +215,15 @@ class _Worker:
         variants = self._variants.get(key)
         if variants is None:
             variants = self._variants[key] = []
-            for name, definition in self.definitions.variants(orjson.loads(key)[0]):
+            function, *arguments = orjson.loads(key)
+            for name, definition in self.definitions.variants(function):
                 try:
-                    variants.append(_Variant(name, definition, key))
+                    variants.append(_defined(name, definition, key))
                 except ReplayError as error:
                     variants.append(str(error))
+            if _is_hash(function):
+                found = (each.as_workload(arguments) for each in self._functions)
+                variants += [variant for variant in found if variant is not None]
         return variants
 
     def replay(self, key: bytes, traces: Sequence[Trace]) -> tuple[list[ModuleParts], list[Any]]:
@@ -141,7 +234,10 @@ class _Worker:
     def _replay_one(
         self, variants: list[_Variant | str], trace: Trace, parts: list[ModuleParts]
     ) -> Answer | str:
-        """Return the answer of the first variant that fits the steps, or the reason for none."""
+        """Return the answer of the first variant that fits the steps, or the reason for none.
+
+        The reason is empty where only functions of the user were tried: none of them is it.
+        """
         reasons = []
         for variant in variants:
             if isinstance(variant, str):
@@ -149,10 +245,10 @@ class _Worker:
                 continue
             try:
                 replayed = variant.replay(trace)
-            except FormatError as error:
-                reasons.append(f"{variant.parts.definition}: {error}")
             except Exception as error:  # TVM raises any class
-                reasons.append(f"{variant.parts.definition}: {first_line(error)}")
+                message = str(error) if isinstance(error, FormatError) else first_line(error)
+                if not variant.is_guess:
+                    reasons.append(f"{variant.parts.definition}: {message}")
             else:
                 if variant.parts not in parts:
                     parts.append(variant.parts)
@@ -160,18 +256,23 @@ class _Worker:
         return "; ".join(reasons)
 
 
+def _is_hash(function: str) -> bool:
+    """Return whether a workload is named by the MD5 of its computation."""
+    return len(function) == _HASH_DIGITS and set(function) <= set(hexdigits)
+
+
 _worker: _Worker | None = None
 
 
-def prepare(statements: Sequence[str]) -> str | None:
-    """Load the definitions; return the problem, or None."""
+def prepare(statements: Sequence[str], functions: Mapping[str, str]) -> str | None:
+    """Load the definitions, and functions from TVM's JSON by name; return the problem, or None."""
     global _worker  # noqa: PLW0603 - a process is one worker
     # Output of TVM and of definitions must not mix with the data on the command's stdout.
     os.dup2(2, 1)
     # Modules beside the user, as ``python -m`` finds them.
     sys.path.insert(0, str(Path.cwd()))
     try:
-        _worker = _Worker(statements)
+        _worker = _Worker(statements, functions)
     except Exception as error:
         return f"a definition does not load: {first_line(error)}"
     return None

@@ -18,6 +18,7 @@ from tvm.tirx import IntImm
 
 from ..compat import arguments_of, buffer_of
 from .stages import (
+    REDUCTION,
     Align,
     Annotate,
     CacheRead,
@@ -42,7 +43,6 @@ _UNROLL_STEPS = (0, 16, 64, 512, 1024)
 _INNERMOST = 64
 
 _VTHREAD = "vthread.x"
-_REDUCTION = 2  # IterVar.kCommReduce
 
 
 def scheduled(workload: DefinedWorkload, plan: Plan, *, rewrites_layout: bool = False) -> Schedule:
@@ -224,7 +224,7 @@ class _Replayer:
             spatial.insert(0, spatial.pop(creation.axis))
         of_kind = {True: iter(stage.reduction), False: iter(spatial)}
         variables = self._schedule.get(self._blocks[stage]).iter_vars
-        return [next(of_kind[int(each.iter_type) == _REDUCTION]) for each in variables]
+        return [next(of_kind[int(each.iter_type) == REDUCTION]) for each in variables]
 
     def _act(
         self,

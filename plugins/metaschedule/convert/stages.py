@@ -16,6 +16,9 @@ from typing import Any, TypeAlias
 from ....errors import FormatError
 from ....programs.ansor import ANNOTATIONS, UNROLL
 
+#: Type of the axes of a reduction (TVM's ``IterVar.kCommReduce``).
+REDUCTION = 2
+
 
 class ReplayError(FormatError):
     """The steps do not fit the definition of the workload."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,10 @@ import tvm
 from tvm import te
 from tvm.s_tir import Schedule
 
-from .stages import ReplayError, Stage, stage_of
+from ..compat import arguments_of, buffer_of
+from .stages import REDUCTION, ReplayError, Stage, stage_of
+
+_SPATIAL = 0  # IterVar.kDataPar
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +89,68 @@ class DefinedWorkload:
                 names.get(op),
                 next((i for i, other in enumerate(arguments) if other.same_as(op)), -1),
             )
-            for op in _in_log(arguments)
+            for op in _in_log(arguments, _producers)
         )
         shapes = tuple(_extents(tensor.shape) for tensor in tensors)
         return cls(mod, operations, shapes, tuple(str(tensor.dtype) for tensor in tensors))
+
+    @classmethod
+    def from_module(cls, mod: Any, order: Sequence[int] | None = None) -> DefinedWorkload:
+        """Return the workload of a module whose blocks compute one buffer each.
+
+        Parameters
+        ----------
+        mod : IRModule
+            A module of one untransformed function.
+        order : sequence of int, optional
+            Positions of the arguments in the order of the log; by default that of the module. It
+            decides the order of independent stages.
+
+        Raises
+        ------
+        ReplayError
+            Its blocks are no operations of auto_scheduler.
+        """
+        arguments = arguments_of(mod["main"])
+        positions = {buffer: number for number, buffer in enumerate(arguments)}
+        schedule = Schedule(mod, debug_mask="none")
+        blocks = {}
+        for block in schedule.get_child_blocks(schedule.get_sblock("root")):
+            statement = schedule.get(block)
+            if len(statement.writes) != 1 or buffer_of(statement.writes[0]) in blocks:
+                raise ReplayError(f"block {statement.name_hint} is no operation on one tensor")
+            blocks[buffer_of(statement.writes[0])] = statement
+
+        def producers(buffer: Any) -> list[Any]:
+            if buffer not in blocks:
+                return []
+            read = dict.fromkeys(buffer_of(region) for region in blocks[buffer].reads)
+            return [other for other in read if not other.same_as(buffer)]
+
+        operations = []
+        ordered = [arguments[number] for number in order or range(len(arguments))]
+        for buffer in _in_log(ordered, producers):
+            block = blocks.get(buffer)
+            axes = [] if block is None else list(block.iter_vars)
+            if any(int(axis.iter_type) not in (_SPATIAL, REDUCTION) for axis in axes):
+                raise ReplayError(f"the block of {buffer.name} has axes of another kind")
+            if block is None and buffer not in positions:
+                raise ReplayError(f"no block writes {buffer.name}")
+            operations.append(
+                Operation(
+                    str(buffer.name),
+                    _extents(buffer.shape) if block is None else _domain(axes, _SPATIAL),
+                    _domain(axes, REDUCTION),
+                    None if block is None else str(block.name_hint),
+                    positions.get(buffer, -1),
+                )
+            )
+        return cls(
+            mod,
+            tuple(operations),
+            tuple(_extents(buffer.shape) for buffer in arguments),
+            tuple(str(buffer.dtype) for buffer in arguments),
+        )
 
     def stages(self) -> list[Stage]:
         """Return untransformed stages, for :func:`.stages.plan_of`."""
@@ -101,6 +162,15 @@ class DefinedWorkload:
 
 def _is_input(op: Any) -> bool:
     return isinstance(op, te.PlaceholderOp)
+
+
+def _producers(op: Any) -> list[Any]:
+    return [] if _is_input(op) else [tensor.op for tensor in op.input_tensors]
+
+
+def _domain(axes: Sequence[Any], type_: int) -> tuple[int, ...]:
+    """Return the extents of the axes of a block that have a type."""
+    return _extents(axis.dom.extent for axis in axes if int(axis.iter_type) == type_)
 
 
 def _extents(values: Any) -> tuple[int, ...]:
@@ -134,7 +204,7 @@ def _in_module(arguments: Sequence[Any]) -> list[Any]:
     return ordered
 
 
-def _in_log(arguments: Sequence[Any]) -> list[Any]:
+def _in_log(arguments: Sequence[Any], producers: Callable[[Any], list[Any]]) -> list[Any]:
     """Return operations in auto_scheduler's order (``AccessAnalyzer``, ``compute_dag.cc``).
 
     Depth first with a stack numbers the operations; then the ready one with the highest number is
@@ -149,7 +219,7 @@ def _in_log(arguments: Sequence[Any]) -> list[Any]:
         if op in numbers:
             continue
         numbers[op] = len(numbers)
-        inputs = [] if _is_input(op) else [tensor.op for tensor in op.input_tensors]
+        inputs = producers(op)
         missing[op] = len(inputs)
         for producer in inputs:
             consumers.setdefault(producer, []).append(op)
