@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["NETWORKS", "Builder", "bert", "llama_block", "mobilenet_v2", "resnet18"]
+__all__ = [
+    "NETWORKS",
+    "Builder",
+    "bert",
+    "llama_block",
+    "mobilenet_v2",
+    "preactivated_resnet50",
+    "resnet18",
+]
 
 #: Inverted residual blocks of MobileNetV2 (arXiv 1801.04381, table 2): expansion, channels,
 #: repetitions, stride.
@@ -63,7 +71,15 @@ class Builder:
         relu: bool = True,
     ) -> str:
         """Add a convolution, its batch norm, and ReLU."""
-        data = self.node(
+        data = self.bare_convolution(data, channels, out, size, stride=stride, groups=groups)
+        data = self.norm(data, out)
+        return self.node("Relu", [data]) if relu else data
+
+    def bare_convolution(
+        self, data: str, channels: int, out: int, size: int, *, stride: int = 1, groups: int = 1
+    ) -> str:
+        """Add a convolution."""
+        return self.node(
             "Conv",
             [data, self.weight(out, channels // groups, size, size)],
             kernel_shape=[size, size],
@@ -71,9 +87,11 @@ class Builder:
             pads=[(size - 1) // 2] * 4,
             group=groups,
         )
-        norm = [self.constant(self._rng.uniform(0.5, 1.5, out)) for _ in range(4)]
-        data = self.node("BatchNormalization", [data, *norm], epsilon=1e-5)
-        return self.node("Relu", [data]) if relu else data
+
+    def norm(self, data: str, channels: int) -> str:
+        """Add a batch norm."""
+        values = [self.constant(self._rng.uniform(0.5, 1.5, channels)) for _ in range(4)]
+        return self.node("BatchNormalization", [data, *values], epsilon=1e-5)
 
     def dense(self, data: str, inputs: int, outputs: int, *, bias: bool = True) -> str:
         """Add a matrix product with a weight."""
@@ -141,6 +159,36 @@ def resnet18(size: int = 224, classes: int = 1000) -> Any:
     data = b.node("Flatten", [b.node("GlobalAveragePool", [data])])
     data = b.dense(data, channels, classes)
     return b.model(data, {"image": [1, 3, size, size]}, [1, classes])
+
+
+def preactivated_resnet50(size: int = 224, classes: int = 1000) -> Any:
+    """Return ResNet-50 as TVM's ``relay.testing`` had it, one image of `size` x `size`.
+
+    Batch norms come before convolutions (arXiv 1603.05027), strides are in the first 1x1.
+    """
+    b = Builder()
+
+    def activated(data: str, channels: int) -> str:
+        return b.node("Relu", [b.norm(data, channels)])
+
+    data = activated(b.bare_convolution("image", 3, 64, 7, stride=2), 64)
+    pads = [1, 1, 1, 1]
+    data = b.node("MaxPool", [data], kernel_shape=[3, 3], strides=[2, 2], pads=pads)
+    channels = 64
+    for units, out in ((3, 256), (4, 512), (6, 1024), (3, 2048)):
+        for unit in range(units):
+            stride, inner = (2 if out > 256 and not unit else 1), out // 4
+            first = activated(data, channels)
+            body = activated(b.bare_convolution(first, channels, inner, 1, stride=stride), inner)
+            body = activated(b.bare_convolution(body, inner, inner, 3), inner)
+            body = b.bare_convolution(body, inner, out, 1)
+            if not unit:
+                data = b.bare_convolution(first, channels, out, 1, stride=stride)
+            data, channels = b.node("Add", [body, data]), out
+    data = b.node("GlobalAveragePool", [activated(data, channels)])
+    data = b.dense(b.node("Flatten", [data]), channels, classes)
+    output = b.node("Softmax", [data], axis=-1)
+    return b.model(output, {"image": [1, 3, size, size]}, [1, classes])
 
 
 def _attention(b: Builder, data: str, tokens: int, width: int, heads: int) -> str:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import log2
 from typing import Any
 
 from ....errors import FormatError
+from ....programs.autotvm import join_knobs
 from ....programs.metaschedule.upgrade import upgrade
 from ....programs.workload_info import signature_of
+from ....records import WorkloadFormat
 from ....search.adaptation import adapt, nearest_template
 from ....search.draft import Draft
+from ....search.knobs import knob_draft
 from ....search.prior import TilePrior, tiles_of
 from ....storage.answers import Donor
-from ....storage.workloads import Neighbour
+from ....storage.workloads import TARGET_DISTANCE, Neighbour
 from .. import modules
 from ..database.handle import Handle
 from ..database.layers import donors_of
@@ -30,6 +33,9 @@ _LEAST_KEPT = 0.5
 #: several workloads come early, and for the share of its lost decisions.
 _PER_RANK = 0.25
 _PER_LOSS = 4.0
+#: The same for a configuration of AutoTVM, and most workloads of AutoTVM that give one.
+_PER_TOOL = 1.0
+_CONFIGURED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,7 @@ def warm_drafts(
     itself for other targets of the kind; those of the layers too. Each is adapted to the most
     similar template. Near workloads, fast programs and donors that kept all decisions come first;
     the second best of a workload counts as a quarter of an octave farther than the best, and so on.
+    AutoTVM's best configurations of the family are donors, too (:mod:`tunedb.search.knobs`).
 
     Parameters
     ----------
@@ -93,11 +100,37 @@ def warm_drafts(
                 slower = log2(max(donor.seconds / donors[0].seconds, 1.0))
                 loss = _PER_LOSS * (1 - warm.kept)
                 ranked.append((neighbour.far + slower + _PER_RANK * rank + loss, warm))
+    ranked += [(warm.distance, warm) for warm in _configured(handle, mod, target, templates)]
     ranked.sort(key=lambda pair: pair[0])
     by_key: dict[bytes, WarmDraft] = {}
     for _, warm in ranked:
         by_key.setdefault(warm.draft.key, warm)
     return list(by_key.values())[:most]
+
+
+def _configured(
+    handle: Handle, mod: Any, target: Any, templates: Sequence[Draft]
+) -> Iterator[WarmDraft]:
+    """Yield the best configurations of AutoTVM's workloads of the family, on a template."""
+    store = handle.store
+    with handle.lock:
+        signature = signature_of(modules.to_workload(mod))
+        stored = handle.targets.stored(target)
+        for neighbour in store.workloads.neighbours(
+            signature, stored, _CONFIGURED, formats=(WorkloadFormat.AUTOTVM,)
+        ):
+            task = store.workloads.get(neighbour.workload_id).name
+            for donor in store.answers.donors(neighbour, 1):
+                entity, _ = join_knobs(donor.trace)
+                found = (
+                    knob_draft(task, str(signature.family), entity, template)
+                    for template in templates
+                )
+                first = next((each for each in found if each is not None), None)
+                if first is not None:
+                    # Tiles of extents are compared, not arguments, whose layout may differ.
+                    far = first.distance + TARGET_DISTANCE[neighbour.level] + _PER_TOOL
+                    yield WarmDraft(first.draft, donor.digest, far, donor.seconds, first.kept)
 
 
 def tile_prior(handle: Handle, mod: Any, target: Any) -> TilePrior | None:

@@ -1,0 +1,206 @@
+"""Configurations of AutoTVM as starting points of MetaSchedule's search."""
+
+import json
+from contextlib import closing
+from math import prod
+
+import pytest
+import tvm
+from public_logs import DATA, needs_logs
+from tvm import te, topi
+from tvm.s_tir import meta_schedule as ms
+
+from tunedb.formats.find import find_logs
+from tunedb.formats.importer import import_log
+from tunedb.plugins.metaschedule import Database
+from tunedb.plugins.metaschedule.database.database import handle_of
+from tunedb.plugins.metaschedule.search.schedule_queries import DraftReplayer, from_tvm
+from tunedb.plugins.metaschedule.search.warm_start import warm_drafts
+from tunedb.search.knobs import knob_draft
+from tunedb.storage.store import Store
+
+CPU = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v3"})
+GPU = tvm.target.Target(
+    {
+        **{"kind": "cuda", "arch": "sm_70", "max_threads_per_block": 1024},
+        "max_shared_memory_per_block": 49152,
+    }
+)
+DIRECT = [
+    *(["tile_f", "sp", [2, 1, 16, 2]], ["tile_y", "sp", [14, 1, 1, 4]]),
+    *(["tile_x", "sp", [2, 1, 28, 1]], ["tile_rc", "sp", [8, 8]]),
+    *(["tile_ry", "sp", [3, 1]], ["tile_rx", "sp", [1, 3]]),
+    *(["auto_unroll_max_step", "ot", 1500], ["unroll_explicit", "ot", 1]),
+]
+PACKED = [
+    *(["tile_ic", "sp", [4, 16]], ["tile_oc", "sp", [2, 32]]),
+    *(["tile_ow", "sp", [8, 7]], ["unroll_kw", "ot", True]),
+]
+
+
+def convolution(layout, size=56, channels=64, filters=64, kernel=3):
+    if layout == "NHWC":
+        data = te.placeholder((1, size, size, channels), "float32", "data")
+        weight = te.placeholder((kernel, kernel, channels, filters), "float32", "weight")
+        out = topi.nn.conv2d_nhwc(data, weight, 1, kernel // 2, 1)
+    else:
+        data = te.placeholder((1, channels, size, size), "float32", "data")
+        weight = te.placeholder((filters, channels, kernel, kernel), "float32", "weight")
+        out = topi.nn.conv2d_nchw(data, weight, 1, kernel // 2, 1)
+    return tvm.IRModule({"main": te.create_prim_func([data, weight, out])})
+
+
+def product(rows=128, inner=512, columns=1024):
+    a = te.placeholder((rows, inner), "float32", "a")
+    b = te.placeholder((inner, columns), "float32", "b")
+    return tvm.IRModule({"main": te.create_prim_func([a, b, topi.nn.matmul(a, b)])})
+
+
+def space(mod, target):
+    context = ms.TuneContext(
+        mod, target=target, space_generator="post-order-apply", num_threads=1, rand_state=1
+    )
+    spaces = context.generate_design_space()
+    templates = [from_tvm(one.trace.simplified(remove_postproc=True)) for one in spaces]
+    return templates, DraftReplayer(mod, context.space_generator.postprocs, threads=1, seed=1)
+
+
+def decisions(found):
+    return [found.draft.decisions[number] for number in sorted(found.draft.decisions)]
+
+
+def test_the_tiles_of_a_gpu_template_go_to_blocks_threads_and_registers():
+    (sketch,), replayer = space(convolution("NCHW"), GPU)
+    found = knob_draft("conv2d_nchw.cuda", "conv2d", DIRECT, sketch)
+    # n, f, y, x, rc, ry, rx; the seventh candidate of unrolling is 1,024 steps.
+    assert decisions(found) == [
+        *([1, 1, 1, 1, 1], [2, 1, 16, 1, 2], [14, 1, 1, 1, 4], [2, 1, 28, 1, 1]),
+        *([8, 8, 1], [3, 1, 1], [1, 3, 1], 7),
+    ]
+    assert (found.kept, found.distance) == (6 / 7, 0.0)
+    (schedule,) = replayer.schedules([found.draft])
+    assert schedule is not None
+    assert 'T.thread_binding(448, thread="threadIdx.x")' in schedule.mod.script()
+
+
+def test_axes_are_those_of_the_layout_and_extents_are_repaired():
+    (sketch,), replayer = space(convolution("NHWC", size=28, filters=96), GPU)
+    found = knob_draft("topi_nn_conv2d", "conv2d", DIRECT, sketch)
+    n, y, x, f, ry, rx, rc, _ = decisions(found)
+    assert [prod(tile) for tile in (n, y, x, f, ry, rx, rc)] == [1, 28, 28, 96, 3, 3, 64]
+    assert (y[4], x[2], f[2] * f[4], rc) == (4, 28, 32, [8, 8, 1])
+    # Half of the rows and columns, and 1.5 times the channels.
+    assert found.distance == pytest.approx((1 + 1 + 0.585**2) ** 0.5, abs=1e-3)
+    assert replayer.schedules([found.draft])[0] is not None
+
+
+def test_a_packed_convolution_tiles_channels_and_columns():
+    templates, replayer = space(convolution("NHWC"), CPU)
+    found = knob_draft("conv2d_NCHWc.x86", "conv2d", PACKED, templates[0])
+    n, y, x, f, ry, rx, rc = decisions(found)
+    assert (x, f, rc) == ([8, 1, 1, 7], [2, 1, 1, 32], [4, 16])
+    # What no knob tiles stays outside.
+    assert (n, y, ry, rx) == ([1, 1, 1, 1], [56, 1, 1, 1], [3, 1], [3, 1])
+    assert (found.kept, found.distance) == (3 / 7, 0.0)
+    assert replayer.schedules([found.draft])[0] is not None
+
+
+def test_rows_of_a_product_are_the_x_of_the_template_for_large_batches():
+    (sketch,), replayer = space(product(), GPU)
+    entity = [
+        ["tile_x", "sp", [-1, 4, 8, 1]],
+        ["tile_y", "sp", [-1, 1, 16, 4]],
+        ["tile_k", "sp", [-1, 8, 4]],
+    ]
+    found = knob_draft("dense_large_batch.gpu", "matmul", entity, sketch)
+    # -1 is what the others leave.
+    assert decisions(found) == [[4, 4, 8, 1, 1], [16, 1, 16, 1, 4], [16, 8, 4]]
+    assert found.distance == 0.0
+    assert replayer.schedules([found.draft])[0] is not None
+    (cpu, *_), _ = space(product(), CPU)
+    entity = [["tile_y", "sp", [16, 8]], ["tile_x", "sp", [64, 16]], ["tile_k", "sp", [128, 4]]]
+    found = knob_draft("dense_nopack.x86", "matmul", entity, cpu)
+    assert decisions(found) == [[16, 1, 1, 8], [64, 1, 1, 16], [128, 4]]
+
+
+@pytest.mark.parametrize(
+    ("task", "family", "entity"),
+    [
+        ("conv2d_nchw.cuda", "softmax", DIRECT),
+        ("conv2d_nchw.cuda", "conv2d", []),
+        ("conv2d_nchw.cuda", "conv2d", [["tile_f", "ot", [2, 1, 16, 2]]]),
+        ("conv2d_nchw.cuda", "conv2d", [["tile_f", "sp", [2, 0, 16, 2]]]),
+        ("conv2d_nchw.cuda", "conv2d", [["tile_f", "sp", [-2, 1, 16, 2]]]),
+        ("conv2d_nchw.cuda", "conv2d", [["tile_f", "sp", [-1]]]),
+        ("conv2d_nchw.cuda", "conv2d", [["tile_f", "sp", ["1", 2, 3, 4]]]),
+        ("conv2d_nchw.cuda", "conv2d", [["tile_f", "sp", [1, 2, 3, 4, 5]]]),
+        ("conv2d_nchw.cuda", "conv2d", [["tile_g", "sp", [2, 1, 16, 2]]]),
+    ],
+)
+def test_what_is_no_known_template_gives_no_draft(task, family, entity):
+    (sketch,), _ = space(convolution("NCHW"), GPU)
+    assert knob_draft(task, family, entity, sketch) is None
+
+
+def test_a_sketch_of_another_operator_gives_no_draft():
+    data = te.placeholder((64, 64), "float32", "data")
+    mod = tvm.IRModule({"main": te.create_prim_func([data, topi.nn.softmax(data)])})
+    templates, _ = space(mod, CPU)
+    assert {knob_draft("conv2d_nchw.cuda", "conv2d", DIRECT, one) for one in templates} == {None}
+    # A template of another device has other levels.
+    cpu, _ = space(convolution("NCHW"), CPU)
+    assert knob_draft("conv2d_nchw.cuda", "conv2d", DIRECT[:3], cpu[0]) is None
+
+
+def line(seconds, entity=PACKED):
+    arguments = [
+        *(["TENSOR", [1, 64, 56, 56], "float32"], ["TENSOR", [64, 64, 3, 3], "float32"]),
+        *([1, 1], [1, 1, 1, 1], [1, 1], "NCHW", "NCHW", "float32"),
+    ]
+    return {
+        "input": ["llvm -keys=cpu", "conv2d_NCHWc.x86", arguments, {}],
+        "config": {"index": 1, "code_hash": None, "entity": entity},
+        "result": [[seconds], 0, 1.0, 1.6e9],
+        "version": 0.2,
+        "tvm_version": "0.8.0",
+    }
+
+
+def test_a_search_begins_with_the_best_configuration(tmp_path, path):
+    log = tmp_path / "tuned.log"
+    slower = [["tile_ic", "sp", [64, 1]], ["tile_oc", "sp", [64, 1]], *PACKED[2:]]
+    log.write_text("".join(json.dumps(each) + "\n" for each in (line(0.1, slower), line(0.01))))
+    with closing(Database(path, target=CPU, prior="none")) as database:
+        import_log(database.store, *find_logs([log]), source="tuned")
+        mod = convolution("NHWC")
+        templates, _ = space(mod, CPU)
+        (warm,) = warm_drafts(handle_of(database), mod, CPU, templates, 8)
+        expected = knob_draft("conv2d_NCHWc.x86", "conv2d", PACKED, templates[0])
+        assert warm.draft.key == expected.draft.key
+        assert (warm.seconds, warm.kept) == (0.01, 3 / 7)
+        (digest,) = {
+            record.measurement.program.digest
+            for record in database.store.records.iterate(1, None)
+            if record.mean == 0.01
+        }
+        assert warm.donor == digest
+
+
+@needs_logs
+@pytest.mark.parametrize(("name", "target"), [("llvm_v0.04", CPU), ("cuda_v0.10", GPU)])
+def test_public_configurations_replay(sqlite_file, name, target):
+    """Of TopHub's convolutions for a processor all, for a V100 nearly all."""
+    with Store(sqlite_file) as store:
+        log = DATA / "autotvm" / "tophub" / f"{name}.log"
+        import_log(store, *find_logs([log]), source="tophub")
+    with closing(Database(sqlite_file, target=target, prior="none")) as database:
+        counts = []
+        for layout, size, channels, filters in (("NHWC", 56, 64, 64), ("NCHW", 14, 256, 512)):
+            mod = convolution(layout, size, channels, filters)
+            templates, replayer = space(mod, target)
+            warm = warm_drafts(handle_of(database), mod, target, templates, 16)
+            schedules = replayer.schedules([each.draft for each in warm])
+            counts.append((len(warm), sum(schedule is not None for schedule in schedules)))
+    assert all(drafts >= 8 and legal >= drafts - 3 for drafts, legal in counts), counts
+    if target is CPU:
+        assert all(drafts == legal for drafts, legal in counts)
