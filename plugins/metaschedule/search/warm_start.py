@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import log2
-from typing import Any
+from typing import Any, Self
 
 from ....errors import FormatError
 from ....programs.autotvm import join_knobs
 from ....programs.metaschedule.upgrade import upgrade
 from ....programs.workload_info import signature_of
-from ....records import WorkloadFormat
+from ....records import Signature, Target, WorkloadFormat
 from ....search.adaptation import adapt, nearest_template
 from ....search.draft import Draft
 from ....search.knobs import knob_draft
@@ -93,14 +93,15 @@ def warm_drafts(
         All different.
     """
     ranked = []
-    for neighbour, donors in _relatives(handle, mod, target, most):
+    asked = _Question.of(handle, mod, target)
+    for neighbour, donors in _relatives(handle, asked, most):
         for rank, donor in enumerate(donors):
             warm = _adapted(neighbour, donor, templates)
             if warm is not None and warm.kept >= _LEAST_KEPT:
                 slower = log2(max(donor.seconds / donors[0].seconds, 1.0))
                 loss = _PER_LOSS * (1 - warm.kept)
                 ranked.append((neighbour.far + slower + _PER_RANK * rank + loss, warm))
-    ranked += [(warm.distance, warm) for warm in _configured(handle, mod, target, templates)]
+    ranked += [(warm.distance, warm) for warm in _configured(handle, asked, templates)]
     ranked.sort(key=lambda pair: pair[0])
     by_key: dict[bytes, WarmDraft] = {}
     for _, warm in ranked:
@@ -108,22 +109,35 @@ def warm_drafts(
     return list(by_key.values())[:most]
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A module and a target as the store compares them with others."""
+
+    mod: Any
+    signature: Signature
+    target: Target
+
+    @classmethod
+    def of(cls, handle: Handle, mod: Any, target: Any) -> Self:
+        with handle.lock:
+            stored = handle.targets.stored(target)
+        return cls(mod, signature_of(modules.to_workload(mod)), stored)
+
+
 def _configured(
-    handle: Handle, mod: Any, target: Any, templates: Sequence[Draft]
+    handle: Handle, asked: _Question, templates: Sequence[Draft]
 ) -> Iterator[WarmDraft]:
     """Yield the best configurations of AutoTVM's workloads of the family, on a template."""
     store = handle.store
     with handle.lock:
-        signature = signature_of(modules.to_workload(mod))
-        stored = handle.targets.stored(target)
         for neighbour in store.workloads.neighbours(
-            signature, stored, _CONFIGURED, formats=(WorkloadFormat.AUTOTVM,)
+            asked.signature, asked.target, _CONFIGURED, formats=(WorkloadFormat.AUTOTVM,)
         ):
             task = store.workloads.get(neighbour.workload_id).name
             for donor in store.answers.donors(neighbour, 1):
                 entity, _ = join_knobs(donor.trace)
                 found = (
-                    knob_draft(task, str(signature.family), entity, template)
+                    knob_draft(task, str(asked.signature.family), entity, template)
                     for template in templates
                 )
                 first = next((each for each in found if each is not None), None)
@@ -154,7 +168,7 @@ def tile_prior(handle: Handle, mod: Any, target: Any) -> TilePrior | None:
         None if no such program has tiles.
     """
     drafts, weights = [], []
-    relatives = _relatives(handle, mod, target, _PROGRAMS, itself=True)
+    relatives = _relatives(handle, _Question.of(handle, mod, target), _PROGRAMS, itself=True)
     for neighbour, donors in relatives:
         for donor in donors:
             draft = _draft(donor)
@@ -167,23 +181,21 @@ def tile_prior(handle: Handle, mod: Any, target: Any) -> TilePrior | None:
 
 # From layers the module itself always counts: the search does not repeat its records as trials.
 def _relatives(
-    handle: Handle, mod: Any, target: Any, most: int, *, itself: bool = False
+    handle: Handle, asked: _Question, most: int, *, itself: bool = False
 ) -> list[tuple[Neighbour, list[Donor]]]:
     """Return the nearest workloads, and the module itself on request, with their best programs."""
     store = handle.store
     with handle.lock:
-        known = handle.workloads.find(mod)
+        known = handle.workloads.find(asked.mod)
         same = [] if known is None else handle.workloads.equal_ids(known)
-        signature = signature_of(modules.to_workload(mod))
-        stored = handle.targets.stored(target)
-        near = store.workloads.neighbours(signature, stored, _NEIGHBOURS, exclude=same)
-        here = store.targets.id_of(stored.digest)
+        near = store.workloads.neighbours(asked.signature, asked.target, _NEIGHBOURS, exclude=same)
+        here = store.targets.id_of(asked.target.digest)
         if itself and here is not None:
             near = [*(Neighbour(id_, (here,), 0.0, "exact") for id_ in same), *near]
         relatives = [(each, donors_of(store, each, most, is_layer=False)) for each in near]
         others = [*handle.layers, *([] if handle.prior is None else [handle.prior])]
         for layer in others:
-            relatives += layer.relatives(signature, stored, _NEIGHBOURS, most)
+            relatives += layer.relatives(asked.signature, asked.target, _NEIGHBOURS, most)
         return relatives
 
 
