@@ -2,23 +2,28 @@
 
 Each file under the paths is read line by line; records that were measured without error are
 replayed on the installed definitions in this process, and nothing is stored. A table has the counts
-of each file, and below it the reason of each refusal and the keys without a definition.
+of each file, and below it the reason of each refusal and the keys without a definition. With
+`--generated N`, N records with other tiles are made of a program of a matrix product, which differ
+in decisions alone, and replayed as those of a log.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tunedb.formats.base import LogFile
 from tunedb.formats.find import find_logs
 from tunedb.formats.reading import read_log
 from tunedb.plugins.metaschedule.convert import convert_worker
+from tunedb.programs.ansor import split_steps
 from tunedb.records import Measurement, Status, WorkloadFormat
 
 CHUNK = 256
@@ -88,15 +93,46 @@ def replay(key: bytes, items: list[Measurement], figures: Figures) -> None:
     figures.replayed += sum(not isinstance(answer, str) for answer in answers)
 
 
+def generated(number: int) -> float:
+    """Return the records per second of programs that differ in tiles and unrolling alone."""
+    rng = random.Random(1)
+    size, key = 512, json.dumps(["matmul_add", 512, 512, 512, "float32"]).encode()
+    exponents = range(4)
+
+    def program() -> list[Any]:
+        outer, inner, rows, columns = (2 ** rng.choice(exponents) for _ in range(4))
+        return [
+            *(["SP", 2, 0, size, [outer, rows, 1], 1], ["SP", 2, 4, size, [inner, 1, columns], 1]),
+            *(["SP", 2, 8, size, [4], 1], ["RE", 2, [0, 4, 1, 5, 8, 2, 6, 9, 3, 7]]),
+            *(["FSP", 4, 0, 0, 2], ["FSP", 4, 3, 1, 2], ["RE", 4, [0, 3, 1, 4, 2, 5]]),
+            *(["CA", 2, 4, 3], ["FU", 4, [0, 1]], ["AN", 4, 0, 3], ["AN", 2, 9, 2]),
+            ["PR", 2, 0, f"auto_unroll_max_step${rng.choice((0, 16, 64, 512))}"],
+        ]
+
+    traces = [split_steps(program(), None) for _ in range(number)]
+    started = time.perf_counter()
+    for begin in range(0, number, CHUNK):
+        _, answers = convert_worker.replay(key, traces[begin : begin + CHUNK])
+        if any(isinstance(answer, str) for answer in answers):
+            raise SystemExit(next(answer for answer in answers if isinstance(answer, str)))
+    return number / (time.perf_counter() - started)
+
+
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("paths", nargs="+", metavar="PATH")
+    parser.add_argument("paths", nargs="*", metavar="PATH")
+    parser.add_argument("--generated", type=int, metavar="N", help="programs of one sketch")
     parser.add_argument("--every", type=int, default=1, help="only each n-th record of a file")
     options = parser.parse_args()
-    problem = convert_worker.prepare(())
+    problem = convert_worker.prepare((), {})
     if problem is not None:
         parser.error(problem)
+    if options.generated:
+        rate = generated(options.generated)
+        print(f"{options.generated} generated programs of one sketch: {rate:,.0f}/s")
+    if not options.paths:
+        return
     print(
         f"{'file':60} {'records':>7} {'failed':>6} {'no def.':>7} {'replay':>7} {'refused':>7} "
         f"{'share':>7} {'1/s':>6}"

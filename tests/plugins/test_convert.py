@@ -5,12 +5,15 @@ import lzma
 import sys
 import textwrap
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from itertools import islice
 from math import log2
 
 import ansor_programs as programs
 import pytest
 import tvm
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from public_logs import DATA, needs_logs
 from tvm import te, topi
 
@@ -102,6 +105,72 @@ def test_converted_programs_pass_the_allow_list(worker):
     for kind in KINDS.values():
         _, (trace,) = replayed(worker, kind())
         check_trace(trace, WorkloadFormat.GRAPH)
+
+
+TILES = st.sampled_from((1, 2, 3, 4, 8, 16, 64, 128))
+NUMBERS = st.tuples(TILES, TILES, TILES, st.sampled_from((0, 8, 16, 512)))
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(NUMBERS, min_size=1, max_size=5))
+def test_a_translated_record_is_the_replayed_one(worker, numbers):
+    lines = [programs.matmul_add((a, b, c), unroll=u, n=64, m=128) for a, b, c, u in numbers]
+    first = programs.matmul_add((2, 4, 8), n=64, m=128)
+    key = first["i"][0][0].encode()
+    records = [split_steps(line["i"][1][1], None) for line in (first, *lines)]
+    own = convert_worker._Worker((), {})
+    _, answers = own.replay(key, records)
+    replayed = [own._replay_one(key, one, []) for one in records]
+    assert answers == replayed
+    _, translation = own._translations[key, records[0].sketch]
+    for (a, b, c, u), record in zip(numbers, records[1:], strict=True):
+        divides = 64 % (a * b) == 0 and 128 % (a * c) == 0 and c <= 64
+        assert (translation.of(record) is not None) == (divides and u != 8)
+
+
+def test_a_translation_that_is_wrong_is_found_and_dropped(worker, monkeypatch):
+    """The last translated record of a call is replayed, too."""
+    lines = [programs.matmul_add((a, 4, 8)) for a in (1, 2, 4, 8)]
+    key = lines[0]["i"][0][0].encode()
+    records = [split_steps(line["i"][1][1], None) for line in lines]
+    own = convert_worker._Worker((), {})
+    _, expected = own.replay(key, records)
+    place = (key, records[0].sketch)
+    variant, translation = own._translations[place]
+    # It exchanges the tiles of two loops.
+    first, second, *others = translation.places
+    wrong = (replace(first, numbers=second.numbers), replace(second, numbers=first.numbers))
+    own._translations[place] = variant, replace(translation, places=(*wrong, *others))
+    assert own.replay(key, records)[1] == expected
+    assert own._translations[place] is None
+    replays = []
+    monkeypatch.setattr(own, "_translate", lambda *_: replays.append(1))
+    assert own.replay(key, records)[1] == expected
+    assert len(replays) == len(records)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_sketches_whose_numbers_are_all_decisions_have_a_translation(worker, kind):
+    """Threads that fetch together are a product of tiles, which is no decision."""
+    line = KINDS[kind]()
+    key = line["i"][0][0].encode()
+    record = split_steps(line["i"][1][1], None)
+    own = convert_worker._Worker((), {})
+    own.replay(key, [record])
+    has_one = (key, record.sketch) in own._translations
+    assert has_one == (kind != "caches, threads and vthreads")
+
+
+def test_a_factored_reduction_is_translated(worker):
+    lines = [programs.factored_sum(factor) for factor in (8, 2, 32)]
+    key = lines[0]["i"][0][0].encode()
+    records = [split_steps(line["i"][1][1], None) for line in lines]
+    own = convert_worker._Worker((), {})
+    _, answers = own.replay(key, records)
+    _, translation = own._translations[key, records[0].sketch]
+    assert [translation.of(record) for record in records] == [answer.trace for answer in answers]
+    fresh = convert_worker._Worker((), {})
+    assert answers == [fresh._replay_one(key, record, []) for record in records]
 
 
 def test_unroll_limits_of_old_logs_are_kept(worker):

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from reprlib import repr as shown  # bounded: JSON may be long and deep
 from typing import Any
 
@@ -202,6 +203,40 @@ def join_steps(trace: Trace) -> tuple[list[Any], int | None]:
     if _splitter.split(steps, layout_rewrite) != (trace.sketch, trace.decisions):
         raise FormatError("stored steps are damaged")
     return steps, layout_rewrite
+
+
+def numbers_of(trace: Trace) -> list[int]:
+    """Return the numbers of a program in which those of its sketch differ.
+
+    Raises
+    ------
+    FormatError
+        The decisions are damaged.
+    """
+    try:
+        return list(_read_varints(trace.decisions))
+    except ValueError as error:
+        raise FormatError(f"cannot read stored steps: {error}") from None
+
+
+def places_of(trace: Trace) -> dict[int, slice]:
+    """Return the place of a step's numbers among those of the program, by number of the step.
+
+    Raises
+    ------
+    FormatError
+        The sketch is damaged.
+    """
+    try:
+        counts = [_filled(step)[0] for step in orjson.loads(trace.sketch)["steps"]]
+    except (TypeError, ValueError, LookupError) as error:
+        raise FormatError(f"cannot read stored steps: {error!r:.200}") from None
+    ends = list(accumulate(counts))
+    return {
+        step: slice(end - count, end)
+        for step, (count, end) in enumerate(zip(counts, ends, strict=True))
+        if count
+    }
 
 
 def _read_varints(data: bytes) -> Iterator[int]:

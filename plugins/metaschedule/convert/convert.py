@@ -35,7 +35,7 @@ from .convert_worker import Answer, ModuleParts
 from .definitions import split_statement
 
 #: Records of one call of a worker.
-CHUNK = 64
+CHUNK = 256
 
 #: Records of one process before a fresh one replaces it, because TVM leaks memory.
 MAXIMUM_PROGRAMS = 20_000

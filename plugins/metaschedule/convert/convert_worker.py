@@ -30,10 +30,13 @@ from ..trace_codec import encode
 from .definitions import Definition, Definitions
 from .schedules import scheduled
 from .stages import ReplayError, plan_of
+from .translation import Translation
 from .workloads import DefinedWorkload
 
 #: Workloads whose modules a process keeps.
 _MAX_WORKLOADS = 64
+#: Sketches whose translations it keeps.
+_MAX_SKETCHES = 1_024
 _HASH_DIGITS = 32
 
 
@@ -95,16 +98,19 @@ class _Variant:
             name,
         )
 
-    def replay(self, trace: Trace) -> Trace:
-        """Return the trace of a program of today."""
+    def replay(self, trace: Trace) -> tuple[Trace, Translation | None]:
+        """Return the trace of a program of today, and the translation of its sketch, if any."""
         steps, layout_rewrite = join_steps(trace)
         plan = plan_of(self.defined.stages(), steps)
         if self.is_guess:
             for stage in plan.stages:
                 if not (stage.is_input or stage.is_inlined or stage.actions):
                     raise ReplayError(f"no step is about {stage.name}")
-        schedule = scheduled(self.defined, plan, rewrites_layout=bool(layout_rewrite))
-        return encode(schedule.trace)
+        replayed = scheduled(self.defined, plan, rewrites_layout=bool(layout_rewrite))
+        made = encode(replayed.schedule.trace)
+        if replayed.choices is None:
+            return made, None
+        return made, Translation.learnt(trace, made, replayed.choices)
 
 
 def _defined(name: str, definition: Definition, key: bytes) -> _Variant:
@@ -209,6 +215,10 @@ class _Worker:
             with suppress(Exception):
                 self._functions.append(_UserFunction(name, text))
         self._variants: LRUCache[bytes, list[_Variant | str]] = LRUCache(_MAX_WORKLOADS)
+        #: By workload and sketch; None where records of the sketch differ in more than decisions.
+        self._translations: LRUCache[tuple[bytes, bytes], tuple[_Variant, Translation] | None] = (
+            LRUCache(_MAX_SKETCHES)
+        )
 
     def define(self, key: bytes) -> list[_Variant | str]:
         """Return the variants of a workload, with the reason for each that fails."""
@@ -227,33 +237,65 @@ class _Worker:
         return variants
 
     def replay(self, key: bytes, traces: Sequence[Trace]) -> tuple[list[ModuleParts], list[Any]]:
+        """Return modules, and for each record its answer or the reason for none.
+
+        Records of a sketch are translated after the first one is replayed. The last of them here is
+        replayed, too: if it differs, so are all others of the sketch.
+        """
         parts: list[ModuleParts] = []
-        answers = [self._replay_one(self.define(key), trace, parts) for trace in traces]
+        answers: list[Answer | str | None] = [None] * len(traces)
+        translated: dict[bytes, list[int]] = {}
+        for number, trace in enumerate(traces):
+            answers[number] = self._translate(key, trace, parts)
+            if answers[number] is None:
+                answers[number] = self._replay_one(key, trace, parts)
+            else:
+                translated.setdefault(trace.sketch, []).append(number)
+        for sketch, numbers in translated.items():
+            last = self._replay_one(key, traces[numbers[-1]], parts)
+            if last != answers[numbers[-1]]:
+                self._translations[key, sketch] = None
+                for number in numbers:
+                    answers[number] = self._replay_one(key, traces[number], parts)
         return parts, answers
 
-    def _replay_one(
-        self, variants: list[_Variant | str], trace: Trace, parts: list[ModuleParts]
-    ) -> Answer | str:
+    def _translate(self, key: bytes, trace: Trace, parts: list[ModuleParts]) -> Answer | None:
+        known = self._translations.get((key, trace.sketch))
+        if known is None:
+            return None
+        variant, translation = known
+        with suppress(FormatError):
+            translated = translation.of(trace)
+            return None if translated is None else _answer(variant, translated, parts)
+        return None
+
+    def _replay_one(self, key: bytes, trace: Trace, parts: list[ModuleParts]) -> Answer | str:
         """Return the answer of the first variant that fits the steps, or the reason for none.
 
         The reason is empty where only functions of the user were tried: none of them is it.
         """
         reasons = []
-        for variant in variants:
+        for variant in self.define(key):
             if isinstance(variant, str):
                 reasons.append(variant)
                 continue
             try:
-                replayed = variant.replay(trace)
+                replayed, translation = variant.replay(trace)
             except Exception as error:  # TVM raises any class
                 message = str(error) if isinstance(error, FormatError) else first_line(error)
                 if not variant.is_guess:
                     reasons.append(f"{variant.parts.definition}: {message}")
             else:
-                if variant.parts not in parts:
-                    parts.append(variant.parts)
-                return Answer(parts.index(variant.parts), replayed)
+                if translation is not None:
+                    self._translations.setdefault((key, trace.sketch), (variant, translation))
+                return _answer(variant, replayed, parts)
         return "; ".join(reasons)
+
+
+def _answer(variant: _Variant, trace: Trace, parts: list[ModuleParts]) -> Answer:
+    if variant.parts not in parts:
+        parts.append(variant.parts)
+    return Answer(parts.index(variant.parts), trace)
 
 
 def _is_hash(function: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from tvm.s_tir import Schedule
 from tvm.s_tir.meta_schedule import postproc
@@ -37,16 +37,39 @@ from .stages import (
 from .workloads import DefinedWorkload
 
 #: Limits of unrolling among which auto_scheduler draws (``sketch_policy.cc``): 1024 on GPUs alone.
-_UNROLL_STEPS = (0, 16, 64, 512, 1024)
+UNROLL_STEPS = (0, 16, 64, 512, 1024)
 
 #: Largest innermost factor of MetaSchedule's tiles; a larger one in the log raises it.
-_INNERMOST = 64
+INNERMOST = 64
 
 _VTHREAD = "vthread.x"
 
 
-def scheduled(workload: DefinedWorkload, plan: Plan, *, rewrites_layout: bool = False) -> Schedule:
-    """Return a schedule of a workload with all transformations of a plan.
+class Choice(NamedTuple):
+    """A sampling instruction: the step that it stands for, and the extent of the loop of a tile."""
+
+    step: int
+    extent: int | None
+
+
+class Replayed(NamedTuple):
+    """A schedule with all transformations of a plan.
+
+    Parameters
+    ----------
+    schedule : tvm.s_tir.Schedule
+        The schedule.
+    choices : list of Choice or None
+        Its sampling instructions in their order; None where a number in the log is in another
+        instruction, too.
+    """
+
+    schedule: Schedule
+    choices: list[Choice] | None
+
+
+def scheduled(workload: DefinedWorkload, plan: Plan, *, rewrites_layout: bool = False) -> Replayed:
+    """Replay a plan on a schedule of a workload.
 
     Parameters
     ----------
@@ -64,10 +87,14 @@ def scheduled(workload: DefinedWorkload, plan: Plan, *, rewrites_layout: bool = 
     Exception
         TVM refuses a transformation; it raises any class.
     """
-    schedule = _Replayer(workload, plan).run()
+    replayer = _Replayer(workload, plan)
+    schedule = replayer.run()
+    before = len(schedule.trace.insts)
     if rewrites_layout and not postproc.RewriteLayout().apply(schedule):
         raise ReplayError("TVM cannot rewrite the layout of an input")
-    return schedule
+    # A layout is written with the numbers of the tiles.
+    has_literals = replayer.has_literals or len(schedule.trace.insts) > before
+    return Replayed(schedule, None if has_literals else replayer.choices)
 
 
 class _Replayer:
@@ -87,6 +114,9 @@ class _Replayer:
         self._partial: dict[Stage, Rfactor] = {}
         #: Loop variables of untransformed stages.
         self._roots: dict[Stage, dict[Loop, Any]] = {}
+        self.choices: list[Choice] = []
+        #: Whether a length in the log is a literal of an instruction.
+        self.has_literals = False
 
     def run(self) -> Schedule:
         made = {id(creation.stage) for creation in self._plan.creations}
@@ -164,11 +194,12 @@ class _Replayer:
 
     def _sample(self, loop: Any, split: Split) -> list[Any]:
         factors = [split.loop.extent // prod(split.lengths), *split.lengths]
+        self.choices.append(Choice(split.step, split.loop.extent))
         return list(
             self._schedule.sample_perfect_tile(
                 loop,
                 n=len(factors),
-                max_innermost_factor=max(_INNERMOST, factors[-1]),
+                max_innermost_factor=max(INNERMOST, factors[-1]),
                 decision=factors,
             )
         )
@@ -263,9 +294,11 @@ class _Replayer:
         """Return the factors of a split, outermost first; TVM computes the one that is None."""
         lengths = split.lengths
         if not split.is_inner:
+            self.has_literals = True
             return [*lengths, None]
         if split.source is None and not split.is_free:
             # Threads that fetch together are those of the block, also for fewer elements.
+            self.has_literals = True
             return [None, *lengths]
         if split.source in self._tiles and extent == split.source.loop.extent:
             return [*self._tiles[split.source][: len(lengths)], None]
@@ -278,6 +311,7 @@ class _Replayer:
                 return tile
             if outside and extent == prod(lengths[outside - 1 :]):
                 return [None, *[1] * (outside - 1), *tile[outside:]]
+        self.has_literals = True
         return [None, *_clipped(lengths, extent)]
 
     # ------------------------------------------------------------------ annotations
@@ -294,7 +328,8 @@ class _Replayer:
             return
         loop = loops[action.loop.last]
         if isinstance(action, Unroll):
-            candidates = sorted({*_UNROLL_STEPS, action.steps})
+            candidates = sorted({*UNROLL_STEPS, action.steps})
+            self.choices.append(Choice(action.step, None))
             steps = schedule.sample_categorical(
                 candidates, [1 / len(candidates)] * len(candidates), candidates.index(action.steps)
             )

@@ -69,6 +69,8 @@ class Split:
         True for a ``SP``, whose lengths the search chose.
     source : Split or None
         For a ``FSP`` the split that it follows.
+    step : int
+        Number of the step; -1 unless the search chose its lengths.
     """
 
     loop: Loop
@@ -77,6 +79,7 @@ class Split:
     is_inner: bool
     is_free: bool = False
     source: Split | None = None
+    step: int = -1
 
     @property
     def is_perfect(self) -> bool:
@@ -114,10 +117,21 @@ class Annotate:
 
 @dataclass(slots=True)
 class Unroll:
-    """``PR``: statements below a loop are unrolled up to a number of steps."""
+    """``PR``: statements below a loop are unrolled up to a number of steps.
+
+    Parameters
+    ----------
+    loop : Loop
+        The loop.
+    steps : int
+        The number.
+    step : int
+        Number of the step in the log.
+    """
 
     loop: Loop
     steps: int
+    step: int
 
 
 @dataclass(slots=True)
@@ -316,7 +330,7 @@ class _Replay:
             raise ReplayError(
                 f"the log says extent {extent} for a loop of {stage.name}, the definition {actual}"
             )
-        split.is_free = True
+        split.is_free, split.step = True, self._number
         self._splits[self._number] = split
 
     def _fsp(self, stage: Stage, loop: int, source: int, n_split: int) -> None:
@@ -373,7 +387,7 @@ class _Replay:
         steps = pragma.removeprefix(UNROLL)
         if pragma == steps or not steps.isdecimal():
             raise ReplayError(f"the pragma {pragma[:40]!r} cannot be replayed")
-        stage.actions.append(Unroll(self._loop(stage, loop), int(steps)))
+        stage.actions.append(Unroll(self._loop(stage, loop), int(steps), self._number))
 
     def _sa(self, stage: Stage, loop: int, factor: int, offset: int) -> None:
         stage.actions.append(Align(self._loop(stage, loop), factor, offset))
