@@ -57,6 +57,25 @@ def prior_of(prior: str | None, no_prior: bool) -> str:
     return "none" if no_prior else prior or "auto"
 
 
+@contextmanager
+def open_prior() -> Iterator[Store | None]:
+    """Yield the database of the prior; None where there is none, or it cannot be read."""
+    from ..errors import TuneDBError
+    from ..exchange.prior import prior_path, unpacked
+    from ..storage.store import Store
+
+    path = prior_path("auto")
+    try:
+        store = None if path is None else Store(unpacked(path), read_only=True)
+    except TuneDBError:
+        store = None
+    if store is None:
+        yield None
+        return
+    with store:
+        yield store
+
+
 def resolve_layers(settings: Settings, urls: tuple[str, ...]) -> tuple[str, ...]:
     """Return the layers of the command line, or else of ``tunedb.toml``."""
     from ..storage.config import locate_layers

@@ -11,6 +11,7 @@ import click
 from ...search.lineage import LineageStep, lineage_lines, lineage_of, lineage_rows
 from ...system import text
 from .. import choose
+from ..layers import open_prior
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, bold, output_options, print_fields, print_object
 from .launches import launch_rows, print_launches
@@ -61,6 +62,9 @@ def command(settings: Settings, record: str, whole_trace: bool, whole_script: bo
     with reading(settings) as store:
         stored = store.records.get(store.lookup.record(record))
         steps = lineage_of(store, stored)
+        if any(step.has_unknown_donor for step in steps):
+            with open_prior() as prior:
+                steps = lineage_of(store, stored, prior)
         launches = launch_rows(store.launches.for_record(stored.id))
         others = [_statement(statement) for statement in store.records.unaccepted(stored.id)]
 

@@ -9,6 +9,8 @@ import workdirs
 from builders import OWN, make_target, make_workload
 
 import tunedb
+from tunedb.errors import StorageError
+from tunedb.exchange import prior
 from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.merge import merge
 from tunedb.launches import Launch
@@ -208,8 +210,34 @@ def test_where_a_program_came_from(run, run_json, sqlite_file):
     assert "search" not in text
     shown = run_json("--db", sqlite_file, "show", 4)
     assert [step["record"] for step in shown["lineage"]] == [4, 3, 2, 1]
-    assert shown["lineage"][0]["other"] == {"program": warm.hex(), "record": 2, "workload_id": 2}
+    assert shown["lineage"][0]["other"] == {
+        **{"program": warm.hex(), "record": 2, "workload_id": 2},
+        "layer": None,
+    }
     assert shown["lineage"][1]["operators"] == ["tile_size", "unroll"]
+
+
+def test_a_donor_of_the_prior_is_named(run, run_json, sqlite_file, tmp_path, monkeypatch):
+    """The search began with a program that the user's own database does not have."""
+    other = tmp_path / "team.db"
+    with tunedb.open(other) as store:
+        store.records.add([Measurement(made(1), (1e-3,)), Measurement(made(7), (1e-3,))], OWN)
+    gone = made(7).digest
+    descend(sqlite_file, 1, Origin.WARM, gone)
+    # As an unpacked bundle, without one.
+    monkeypatch.setattr(prior, "prior_path", lambda _: tmp_path / "team.prior")
+    monkeypatch.setattr(prior, "unpacked", lambda _: other)
+    assert "warm-started from record 2 of the prior\n" in run("--db", sqlite_file, "show", 1).stdout
+    (step,) = run_json("--db", sqlite_file, "show", 1)["lineage"]
+    assert (step["donor"]["record"], step["donor"]["layer"]) == (2, "shipped")
+    assert step["donor"]["program"] == gone.hex()
+
+    def broken(_):
+        raise StorageError("broken")
+
+    monkeypatch.setattr(prior, "unpacked", broken)
+    text = run("--db", sqlite_file, "show", 1).stdout
+    assert f"program {gone.hex()}, which is not in this database" in text
 
 
 def test_lineages_end(run, sqlite_file):

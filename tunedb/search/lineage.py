@@ -38,11 +38,14 @@ class LineageDonor:
         none.
     workload_id : int or None
         The workload of that record.
+    is_shipped : bool
+        Whether record and workload are those of the prior, because the database has none.
     """
 
     digest: str
     record: int | None = None
     workload_id: int | None = None
+    is_shipped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +73,13 @@ class LineageStep:
     donor: LineageDonor | None
     other: LineageDonor | None
 
+    @property
+    def has_unknown_donor(self) -> bool:
+        """Whether a parent has no record."""
+        return any(each is not None and each.record is None for each in (self.donor, self.other))
 
-def lineage_of(store: Store, record: Record) -> list[LineageStep]:
+
+def lineage_of(store: Store, record: Record, prior: Store | None = None) -> list[LineageStep]:
     """Return the origin of a record's program, then that of its donor, and so on.
 
     Parameters
@@ -80,18 +88,21 @@ def lineage_of(store: Store, record: Record) -> list[LineageStep]:
         The database.
     record : Record
         A record of the database.
+    prior : Store, optional
+        Database of the prior, for donors that the database does not have.
 
     Returns
     -------
     list of LineageStep
         The record's own step first. The last program has no donor, or one that is not stored.
     """
-    return _LineageReader(store).steps(record)
+    return _LineageReader(store, prior).steps(record)
 
 
 class _LineageReader:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, prior: Store | None) -> None:
         self._store = store
+        self._prior = None if prior is None else _LineageReader(prior, None)
         #: (workload, target) → program → its first record, preferably with a known origin.
         self._first: dict[tuple[int, int], dict[bytes, int]] = {}
 
@@ -122,9 +133,12 @@ class _LineageReader:
         if digest is None:
             return None
         record = self._find(digest)
+        is_shipped = record is None and self._prior is not None
+        if record is None and self._prior is not None:
+            record = self._prior._find(digest)
         if record is None:
             return LineageDonor(digest.hex())
-        return LineageDonor(digest.hex(), record.id, record.workload_id)
+        return LineageDonor(digest.hex(), record.id, record.workload_id, is_shipped)
 
     def _find(self, digest: bytes) -> Record | None:
         """Return a program's first record with a known origin, or else its first record."""
@@ -184,9 +198,16 @@ def lineage_rows(steps: Sequence[LineageStep]) -> list[dict[str, Any]]:
 
 
 def _donor_row(donor: LineageDonor | None) -> dict[str, Any] | None:
+    from ..exchange.prior import SHIPPED
+
     if donor is None:
         return None
-    return {"program": donor.digest, "record": donor.record, "workload_id": donor.workload_id}
+    return {
+        "program": donor.digest,
+        "record": donor.record,
+        "workload_id": donor.workload_id,
+        "layer": SHIPPED if donor.is_shipped else None,
+    }
 
 
 def lineage_lines(steps: Sequence[LineageStep]) -> list[str]:
@@ -237,5 +258,7 @@ def _donor_words(donor: LineageDonor | None, workload_id: int) -> str | None:
         return None
     if donor.record is None:
         return f"program {donor.digest}, which is not in this database"
+    if donor.is_shipped:
+        return f"record {donor.record} of the prior"
     elsewhere = f" of workload {donor.workload_id}" if donor.workload_id != workload_id else ""
     return f"record {donor.record}{elsewhere}"
