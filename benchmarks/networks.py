@@ -50,7 +50,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", default="0", help="seeds, by commas")
     parser.add_argument("--arms", default="tvm,gradient", help="of " + ", ".join(_ARMS))
     parser.add_argument("--prior", type=Path, default=IN_WHEEL, help="of the arms with a prior")
-    parser.add_argument("--plot", type=Path, help="PNG of the curves; needs matplotlib")
+    parser.add_argument("--plot", type=Path, help="SVG or PNG of the curves; needs matplotlib")
     parser.add_argument("--arm", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
 
@@ -334,27 +334,43 @@ def one_run(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def plot(runs: dict[str, list[dict[str, Any]]], path: Path) -> None:
+#: Name and colour of an arm in the plot; the colours are Okabe and Ito's.
+_LINES = {
+    "tvm": ("MetaSchedule (tune_relax)", "#D55E00"),
+    "tunedb": ("tunedb, empty database", "#0072B2"),
+    "prior": ("tunedb with its prior", "#009E73"),
+}
+
+
+def plot(runs: dict[str, list[dict[str, Any]]], options: argparse.Namespace) -> None:
     """Write the curves of the first seed of each network."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6 * len(runs), 4), layout="constrained")
+    path: Path = options.plot
+    figure = Figure(figsize=(6.4 * len(runs), 3.6), layout="constrained")
     for axes, (name, found) in zip(
         figure.subplots(1, len(runs), squeeze=False)[0], runs.items(), strict=True
     ):
         for arm, curve in found[0]["curves"].items():
             seconds = [*(second for second, _ in curve), found[0]["contents"][arm]["seconds"]]
             values = [1e3 * value for _, value in curve]
-            axes.step(seconds, [*values, values[-1]], where="post", label=arm)
+            label, color = _LINES.get(arm, (arm, None))
+            axes.step(seconds, [*values, values[-1]], where="post", label=label, color=color, lw=2)
         if "onnxruntime" in found[0]["times"]:
-            axes.axhline(
-                1e3 * found[0]["times"]["onnxruntime"], linestyle=":", label="ONNX Runtime"
-            )
+            least = 1e3 * found[0]["times"]["onnxruntime"]
+            axes.axhline(least, linestyle=":", color="gray", label="ONNX Runtime")
         axes.set(
-            title=name, xlabel="seconds of tuning", ylabel="sum of operators, ms", yscale="log"
+            title=f"{name}, {options.trials} trials for each operator",
+            xlabel="seconds of tuning",
+            ylabel="latency (sum of operators), ms",
+            yscale="log",
         )
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
+        axes.grid(which="both", alpha=0.25)
         axes.legend()
-    figure.savefig(path)
+    # No time of creation: a picture changes with its numbers alone.
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def mean(values: list[float]) -> float:
@@ -482,7 +498,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
             options.network, options.seed = name, seed
             runs.setdefault(name, []).append(one_run(options))
     if options.plot:
-        plot(runs, options.plot)
+        plot(runs, options)
     rows = [row for name, found in runs.items() for row in rows_of(name, found)]
     if len(names) > 1:
         for arm, bar in (("tvm", LATENCY), ("onnxruntime", ONNX)):
