@@ -14,7 +14,7 @@ from tunedb.plugins.metaschedule.deploy import apply
 from tunedb.plugins.metaschedule.deploy import predict as prediction
 from tunedb.plugins.metaschedule.search.schedule_queries import from_tvm
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from candidates import random_candidates
 
