@@ -4,9 +4,9 @@ With `--arms prior,predicted` tunedb also tunes with a prior, and predicts with 
 the prior then lacks all workloads with the family and shapes of one of the network's.
 
 Each arm tunes a network in a process of its own, with the same trials and threads. The compiled
-networks are then timed in turn, and their outputs compared with those of the untuned one. A curve
-is the sum of the operators' best times by their calls over wall time, the start included; an
-operator without a program counts as untuned.
+networks are then timed in turn, in processes of their own, and their outputs compared with those of
+the untuned one. A curve is the sum of the operators' best times by their calls over wall time, the
+start included; an operator without a program counts as untuned.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ LATENCY, WALL, CATCH_UP, AREA, ONNX = 0.65, 0.4, 1 / 6, 0.8, 1.1
 #: Bars of the prior: latency with it, over that without; of zero trials, over those of
 #: ``tune_relax`` and of the untuned network; seconds of a compilation in zero trials.
 WITH_PRIOR, ZERO, ZERO_UNTUNED, ZERO_SECONDS = 1.02, 1.0, 0.2, 60.0
+#: Processes in which each network is timed, blocks of runs in each, and seconds of a block.
+ROUNDS, BLOCKS, BLOCK_S = 3, 5, 0.2
 #: tunedb is measured against each; ``prior`` and ``predicted`` are tunedb with a prior.
 _ARMS = ("tvm", "gradient", "onnxruntime", "prior", "predicted")
 
@@ -52,6 +54,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prior", type=Path, default=IN_WHEEL, help="of the arms with a prior")
     parser.add_argument("--plot", type=Path, help="SVG or PNG of the curves; needs matplotlib")
     parser.add_argument("--arm", help=argparse.SUPPRESS)
+    parser.add_argument("--timed", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
 
 
@@ -251,38 +254,53 @@ def onnx_runtime(options: argparse.Namespace) -> Callable[..., Any]:
     return call
 
 
-def latencies(options: argparse.Namespace, arms: list[str]) -> tuple[dict[str, float], float]:
-    """Return the median seconds of the networks, timed in turn, and the largest error."""
+def timed(options: argparse.Namespace) -> None:
+    """Time the network of an arm in this process; write the seconds of its runs and its output."""
     import numpy as np
     import tvm
 
-    mod = load(options)
-    shapes = [[int(extent) for extent in param.ty.shape] for param in mod["main"].params]
+    shapes = [[int(extent) for extent in p.ty.shape] for p in load(options)["main"].params]
     rng = np.random.default_rng(0)
     arrays = [rng.normal(size=shape).astype("float32") for shape in shapes]
-    inputs = [tvm.runtime.tensor(array) for array in arrays]
-    calls: dict[str, Callable[[], Any]] = {}
-    for arm in ("untuned", *arms):
-        if arm == "onnxruntime":
-            calls[arm] = partial(onnx_runtime(options), *arrays)
-        else:
-            calls[arm] = partial(
-                compiled(options, None if arm == "untuned" else arm)["main"], *inputs
-            )
-    outputs = {
-        arm: output if isinstance(output := call(), np.ndarray) else output.numpy()
-        for arm, call in calls.items()
-    }
+    call: Callable[[], Any]
+    if options.timed == "onnxruntime":
+        call = partial(onnx_runtime(options), *arrays)
+    else:
+        arm = None if options.timed == "untuned" else options.timed
+        inputs = [tvm.runtime.tensor(array) for array in arrays]
+        call = partial(compiled(options, arm)["main"], *inputs)
+    output = call()
+    np.save(options.folder / f"{options.timed}.npy", getattr(output, "numpy", lambda: output)())
+    times = []
+    for _ in range(BLOCKS + 1):
+        number, started = 0, time.perf_counter()
+        while time.perf_counter() - started < BLOCK_S:
+            call()
+            number += 1
+        times.append((time.perf_counter() - started) / number)
+    # The first block warms up.
+    (options.folder / "times.json").write_text(json.dumps(times[1:]))
+
+
+def latencies(
+    options: argparse.Namespace, arms: list[str], arguments: list[str]
+) -> tuple[dict[str, float], float]:
+    """Return the median seconds of the networks, timed in turn, and the largest error.
+
+    Each is timed in processes of its own: a runtime whose threads wait for work by spinning slows
+    another one down.
+    """
+    import numpy as np
+
+    times: dict[str, list[float]] = {arm: [] for arm in ("untuned", *arms)}
+    for _ in range(ROUNDS):
+        for arm, seconds in times.items():
+            command = [sys.executable, __file__, *arguments, "--timed", arm]
+            subprocess.run([*command, "--folder", str(options.folder)], check=True)
+            seconds.extend(json.loads((options.folder / "times.json").read_text()))
+    outputs = {arm: np.load(options.folder / f"{arm}.npy") for arm in times}
     scale = float(np.abs(outputs["untuned"]).max())
     error = max(float(np.abs(one - outputs["untuned"]).max()) / scale for one in outputs.values())
-    times: dict[str, list[float]] = {arm: [] for arm in calls}
-    for _ in range(9):
-        for arm, call in calls.items():
-            number, started = 0, time.perf_counter()
-            while time.perf_counter() - started < 0.2:
-                call()
-                number += 1
-            times[arm].append((time.perf_counter() - started) / number)
     return {arm: median(seconds) for arm, seconds in times.items()}, error
 
 
@@ -323,7 +341,7 @@ def one_run(options: argparse.Namespace) -> dict[str, Any]:
             command = [sys.executable, __file__, *arguments, "--arm", arm, "--folder", folder]
             subprocess.run(command, check=True)
             contents[arm] = json.loads((Path(folder) / f"{arm}.json").read_text())
-        times, error = latencies(options, [*arms, "tunedb"])
+        times, error = latencies(options, [*arms, "tunedb"], arguments)
     curves = {
         arm: steps(content, times["untuned"])
         for arm, content in contents.items()
@@ -366,7 +384,9 @@ def plot(runs: dict[str, list[dict[str, Any]]], options: argparse.Namespace) -> 
             yscale="log",
         )
         axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(
+            lambda value, _: f"{value:g}" if f"{value:e}"[0] in "235" else ""
+        )
         axes.grid(which="both", alpha=0.25)
         axes.legend()
     # No time of creation: a picture changes with its numbers alone.
@@ -488,6 +508,9 @@ def rows_of(name: str, found: list[dict[str, Any]]) -> list[Row]:
 
 def measure(options: argparse.Namespace) -> list[Row]:
     """Run the arms, one after the other, and compare them."""
+    if options.timed:
+        timed(options)
+        raise SystemExit(0)
     if options.arm:
         (predict_arm if options.arm == "predicted" else tune_arm)(options)
         raise SystemExit(0)

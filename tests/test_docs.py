@@ -122,11 +122,11 @@ def test_the_site_has_all_pages_and_no_warning(tmp_path):
 def test_pictures_are_shown_and_load_nothing():
     pages = "".join(path.read_text(encoding="utf-8") for path in PAGES)
     pictures = sorted((ROOT / "docs" / "pictures").iterdir())
-    assert [path.name for path in pictures] == ["report.png", "session.svg"]
+    assert [path.name for path in pictures] == ["network.svg", "report.png", "session.svg"]
     for path in pictures:
         assert f"pictures/{path.name})" in pages
         if path.suffix == ".svg":
-            assert not re.search(r"@import|@font-face|url\(h|href=", path.read_text("utf-8"))
+            assert not re.search(r'@import|@font-face|url\(h|href="[^#]', path.read_text("utf-8"))
 
 
 def test_code_of_the_readme_is_python():

@@ -107,6 +107,8 @@ def command(
     """
     from ...plugins.metaschedule.convert.convert import ConvertReport, convert
 
+    if module is None and (layout != "auto" or no_prepack or bind):
+        raise click.UsageError("--layout, --no-prepack and --bind need --module MODULE")
     functions = None if module is None else _functions(module, layout, no_prepack, bind)
     report = ConvertReport()
     started = time.monotonic()
@@ -177,5 +179,7 @@ def _report(settings: Settings, report: ConvertReport, started: float) -> None:
             "Records without a definition stay as they are; name one with --define, or the network "
             "that was tuned with --module"
         )
+    for problem in report.problems:
+        settings.warn(problem)
     if report.untrusted:
         settings.note(f"{text.count(report.untrusted, 'record')} of foreign sources left out")

@@ -56,7 +56,7 @@ def card(settings: Settings, prior: str | None, threads: int | None) -> None:
     even a random order finds good ones.
 
     A choice is right if the first program by score has 90 % of the best throughput. It is unsure
-    where no other function is similar. Nothing is stored.
+    where no other function is similar, or too few to learn from. Nothing is stored.
 
     Example:
       tunedb models card

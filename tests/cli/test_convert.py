@@ -42,3 +42,10 @@ def test_a_statement_without_a_function_is_an_error(run, tmp_path):
     run("--db", tmp_path / "tune.db", "db", "init")
     result = run("--db", tmp_path / "tune.db", "convert", "--define", "matmul", code=2)
     assert "expected NAME=package.module:function, not 'matmul'" in result.stderr
+
+
+def test_options_of_lowering_need_a_module(run, tmp_path):
+    run("--db", tmp_path / "tune.db", "db", "init")
+    for words in (["--bind", "batch=1"], ["--no-prepack"], ["--layout", "keep"]):
+        result = run("--db", tmp_path / "tune.db", "convert", *words, code=2)
+        assert "need --module MODULE" in result.stderr

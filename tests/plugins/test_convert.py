@@ -136,17 +136,32 @@ def test_a_translation_that_is_wrong_is_found_and_dropped(worker, monkeypatch):
     own = convert_worker._Worker((), {})
     _, expected = own.replay(key, records)
     place = (key, records[0].sketch)
-    variant, translation = own._translations[place]
+    module, translation = own._translations[place]
     # It exchanges the tiles of two loops.
     first, second, *others = translation.places
     wrong = (replace(first, numbers=second.numbers), replace(second, numbers=first.numbers))
-    own._translations[place] = variant, replace(translation, places=(*wrong, *others))
+    own._translations[place] = module, replace(translation, places=(*wrong, *others))
     assert own.replay(key, records)[1] == expected
     assert own._translations[place] is None
-    replays = []
-    monkeypatch.setattr(own, "_translate", lambda *_: replays.append(1))
+    # Neither it nor another one is used again.
+    replays, replay = [], own._replay_one
+    monkeypatch.setattr(own, "_replay_one", lambda *of: replays.append(of) or replay(*of))
     assert own.replay(key, records)[1] == expected
     assert len(replays) == len(records)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data + b"\x01", lambda data: data[:-1], lambda data: data + b"\x80"]
+)
+def test_a_damaged_record_is_never_translated(worker, damage):
+    line = programs.matmul_add()
+    key = line["i"][0][0].encode()
+    record = split_steps(line["i"][1][1], None)
+    damaged = replace(record, decisions=damage(record.decisions))
+    own = convert_worker._Worker((), {})
+    _, (good, bad) = own.replay(key, [record, damaged])
+    assert not isinstance(good, str)
+    assert "stored steps" in bad
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -424,21 +439,29 @@ def test_a_module_has_the_operations_of_the_tensors_that_it_was_made_of(argument
 
 
 @pytest.mark.parametrize(
-    ("dimensions", "order"),
+    ("dimensions", "fits"),
     [
-        ([], (0, 1, 2, 3)),
-        ([2, 3, 3, 4, 4, 2, 4], (0, 1, 2, 3)),
-        ([4, 3, 4, 2, 3, 2, 4], (2, 1, 0, 3)),
-        ([[3, 4], [4], [2, 3], [2, 4]], (1, 2, 0, 3)),
-        ([2, 3, 3, 4, 4, 2, 5], None),
-        ([2, 4, 2, 3, 3, 4, 4], None),
-        ([2, 3, 3, 4, 2, 4], None),
-        ([2, 3, 3, 4, 4, 2, 4, 1], None),
+        ([], True),
+        ([2, 3, 3, 4, 4, 2, 4], True),
+        ([4, 3, 4, 2, 3, 2, 4], True),
+        ([[3, 4], [4], [2, 3], [2, 4]], True),
+        ([2, 3, 3, 4, 4, 2, 5], False),
+        ([2, 4, 2, 3, 3, 4, 4], False),
+        ([2, 3, 3, 4, 2, 4], False),
+        ([2, 3, 3, 4, 4, 2, 4, 1], False),
+        ([[3, 4], [4], [2, 4], [2, 3]], False),
+        ([[3, 4], 4, [2, 3], [2, 4]], False),
     ],
 )
-def test_arguments_stand_in_a_key_in_any_order_but_the_output_last(dimensions, order):
+def test_arguments_stand_in_a_key_in_any_order_but_the_output_last(dimensions, fits):
     shapes = [(2, 3), (3, 4), (4,), (2, 4)]
-    assert convert_worker.argument_order(shapes, dimensions) == order
+    assert convert_worker.have_dimensions(shapes, dimensions) == fits
+
+
+def test_many_equal_arguments_are_no_factorial():
+    shapes = [*[(8, 8)] * 40, (320, 8)]
+    assert convert_worker.have_dimensions(shapes, [8, 8] * 40 + [320, 8])
+    assert not convert_worker.have_dimensions(shapes, [8, 8] * 39 + [8, 9, 320, 8])
 
 
 def hashed(line, *dimensions):
@@ -496,6 +519,34 @@ def test_a_hash_is_the_function_on_which_its_steps_replay(functions, dimensions,
     assert programs.farthest(mod, programs.on_processor(trace), part.args_info) < 1
 
 
+def test_a_stage_that_is_attached_alone_is_one_that_a_step_is_about():
+    stages = [
+        stage_of("x", (4, 6), is_input=True),
+        stage_of("pad", (4, 6)),
+        stage_of("out", (4, 6)),
+    ]
+    plan = plan_of(stages, [["CA", 1, 2, 0]])
+    assert [stage.is_touched for stage in plan.stages] == [False, True, False]
+    stages = [stage_of("x", (4, 6), is_input=True), stage_of("sum", (4,), (6,))]
+    plan = plan_of(stages, [["CHW", 1, "local"], ["CR", 2]])
+    assert [stage.is_touched for stage in plan.stages] == [False, True, True]
+
+
+def test_a_kind_for_which_the_network_cannot_be_lowered_costs_one_line(stored, functions):
+    matching = hashed(programs.matmul_add(), 32, 24, 24, 64, 32, 64, 32, 64)
+    gpu = hashed(programs.cuda_matmul(), 64, 32, 32, 64, 64, 64)
+    store = stored(gpu, matching)
+
+    def functions_of(kind):
+        if kind == "cuda":
+            raise PluginError("no such device")
+        return {name: tvm.ir.load_json(text) for name, text in functions.items()}
+
+    report = convert(store, functions=functions_of, workers=1)
+    assert report.problems == ["no function for targets of kind cuda: no such device"]
+    assert (report.total("replayed"), report.total("undefined")) == (1, 1)
+
+
 def test_a_hash_that_is_no_function_of_the_user_stays(stored, functions):
     """Nothing is stored for it, and its log is no error."""
     matching = hashed(programs.matmul_add(), 32, 24, 24, 64, 32, 64, 32, 64)
@@ -550,6 +601,22 @@ def test_blocks_threads_and_vthreads_are_those_of_the_steps(worker, v100):
         extents = programs.grid(TraceBuilder().scheduled(module_of(line), trace))
         expected = [log2(1 + extent) for extent in extents]
         assert [row[name] for name in names] == pytest.approx(expected), line["i"]
+
+
+@needs_logs
+def test_a_padding_that_is_attached_and_nothing_else(sqlite_file):
+    """TVM's log of March 2021 has 3x3 convolutions with such a stage."""
+    pytest.importorskip("onnx")
+    from networks import preactivated_resnet50
+    from tvm.relax.frontend.onnx import from_onnx
+
+    log = DATA / "ansor" / "tvm_ci_logs" / "resnet-50-NHWC-B1-llvm_d0cc9b6.json"
+    mod = from_onnx(preactivated_resnet50())
+    with Store(sqlite_file) as store:
+        import_log(store, *find_logs([log]), source="tvm")
+        report = convert(store, functions=lambda kind: tasks_of(mod, {"kind": kind}), workers=1)
+    attached = [each for each in report.workloads if each.name.startswith("0fb1dfcd")]
+    assert attached and all(each.replayed == each.read for each in attached)
 
 
 @needs_logs

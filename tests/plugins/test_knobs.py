@@ -71,7 +71,7 @@ def decisions(found):
 
 def test_the_tiles_of_a_gpu_template_go_to_blocks_threads_and_registers():
     (sketch,), replayer = space(convolution("NCHW"), GPU)
-    found = knob_draft("conv2d_nchw.cuda", "conv2d", DIRECT, sketch)
+    found = knob_draft("conv2d_nchw.cuda", None, "conv2d", DIRECT, sketch)
     # n, f, y, x, rc, ry, rx; the seventh candidate of unrolling is 1,024 steps.
     assert decisions(found) == [
         *([1, 1, 1, 1, 1], [2, 1, 16, 1, 2], [14, 1, 1, 1, 4], [2, 1, 28, 1, 1]),
@@ -85,7 +85,7 @@ def test_the_tiles_of_a_gpu_template_go_to_blocks_threads_and_registers():
 
 def test_axes_are_those_of_the_layout_and_extents_are_repaired():
     (sketch,), replayer = space(convolution("NHWC", size=28, filters=96), GPU)
-    found = knob_draft("topi_nn_conv2d", "conv2d", DIRECT, sketch)
+    found = knob_draft("topi_nn_conv2d", "direct", "conv2d", DIRECT, sketch)
     n, y, x, f, ry, rx, rc, _ = decisions(found)
     assert [prod(tile) for tile in (n, y, x, f, ry, rx, rc)] == [1, 28, 28, 96, 3, 3, 64]
     assert (y[4], x[2], f[2] * f[4], rc) == (4, 28, 32, [8, 8, 1])
@@ -96,7 +96,7 @@ def test_axes_are_those_of_the_layout_and_extents_are_repaired():
 
 def test_a_packed_convolution_tiles_channels_and_columns():
     templates, replayer = space(convolution("NHWC"), CPU)
-    found = knob_draft("conv2d_NCHWc.x86", "conv2d", PACKED, templates[0])
+    found = knob_draft("conv2d_NCHWc.x86", None, "conv2d", PACKED, templates[0])
     n, y, x, f, ry, rx, rc = decisions(found)
     assert (x, f, rc) == ([8, 1, 1, 7], [2, 1, 1, 32], [4, 16])
     # What no knob tiles stays outside.
@@ -112,15 +112,57 @@ def test_rows_of_a_product_are_the_x_of_the_template_for_large_batches():
         ["tile_y", "sp", [-1, 1, 16, 4]],
         ["tile_k", "sp", [-1, 8, 4]],
     ]
-    found = knob_draft("dense_large_batch.gpu", "matmul", entity, sketch)
+    found = knob_draft("dense_large_batch.gpu", None, "matmul", entity, sketch)
     # -1 is what the others leave.
     assert decisions(found) == [[4, 4, 8, 1, 1], [16, 1, 16, 1, 4], [16, 8, 4]]
     assert found.distance == 0.0
     assert replayer.schedules([found.draft])[0] is not None
     (cpu, *_), _ = space(product(), CPU)
     entity = [["tile_y", "sp", [16, 8]], ["tile_x", "sp", [64, 16]], ["tile_k", "sp", [128, 4]]]
-    found = knob_draft("dense_nopack.x86", "matmul", entity, cpu)
+    found = knob_draft("dense_nopack.x86", None, "matmul", entity, cpu)
     assert decisions(found) == [[16, 1, 1, 8], [64, 1, 1, 16], [128, 4]]
+
+
+def test_a_product_of_relax_has_a_batch_or_none():
+    """Its block is called matmul, whatever the number of axes."""
+    a = te.placeholder((16, 128, 64), "float32", "a")
+    b = te.placeholder((16, 64, 128), "float32", "b")
+    k = te.reduce_axis((0, 64), "k")
+    out = te.compute(
+        (16, 128, 128), lambda n, i, j: te.sum(a[n, i, k] * b[n, k, j], k), name="matmul"
+    )
+    mod = tvm.IRModule({"main": te.create_prim_func([a, b, out])})
+    (sketch,), replayer = space(mod, GPU)
+    entity = [
+        ["tile_y", "sp", [-1, 16, 4]],
+        ["tile_x", "sp", [-1, 8, 2]],
+        ["tile_k", "sp", [-1, 8]],
+    ]
+    found = knob_draft("batch_matmul.cuda", None, "batch_matmul", entity, sketch)
+    assert decisions(found) == [[16, 1, 1, 1, 1], [2, 1, 16, 1, 4], [8, 1, 8, 1, 2], [8, 8, 1]]
+    assert replayer.schedules([found.draft])[0] is not None
+
+
+def test_a_template_that_tiles_no_output_gives_no_draft():
+    (sketch,), _ = space(product(), GPU)
+    entity = [["tile_k", "sp", [-1, 64]]]
+    assert knob_draft("dense_small_batch.gpu", None, "matmul", entity, sketch) is None
+
+
+@pytest.mark.parametrize(
+    ("task", "template"),
+    [
+        ("topi_nn_conv2d", "winograd"),
+        ("conv2d_nchw_winograd.cuda", None),
+        ("conv2d_NCHWc_int8.cuda", None),
+        ("topi_nn_conv2d", "int8"),
+        ("conv2d_nhwc_tensorcore.cuda", None),
+    ],
+)
+def test_algorithms_with_other_loops_give_no_draft(task, template):
+    (sketch,), _ = space(convolution("NCHW"), GPU)
+    assert knob_draft(task, template, "conv2d", DIRECT, sketch) is None
+    assert knob_draft("topi_nn_conv2d", "direct", "conv2d", DIRECT, sketch) is not None
 
 
 @pytest.mark.parametrize(
@@ -139,17 +181,49 @@ def test_rows_of_a_product_are_the_x_of_the_template_for_large_batches():
 )
 def test_what_is_no_known_template_gives_no_draft(task, family, entity):
     (sketch,), _ = space(convolution("NCHW"), GPU)
-    assert knob_draft(task, family, entity, sketch) is None
+    assert knob_draft(task, None, family, entity, sketch) is None
 
 
 def test_a_sketch_of_another_operator_gives_no_draft():
     data = te.placeholder((64, 64), "float32", "data")
     mod = tvm.IRModule({"main": te.create_prim_func([data, topi.nn.softmax(data)])})
     templates, _ = space(mod, CPU)
-    assert {knob_draft("conv2d_nchw.cuda", "conv2d", DIRECT, one) for one in templates} == {None}
+    assert {knob_draft("conv2d_nchw.cuda", None, "conv2d", DIRECT, one) for one in templates} == {
+        None
+    }
     # A template of another device has other levels.
     cpu, _ = space(convolution("NCHW"), CPU)
-    assert knob_draft("conv2d_nchw.cuda", "conv2d", DIRECT[:3], cpu[0]) is None
+    assert knob_draft("conv2d_nchw.cuda", None, "conv2d", DIRECT[:3], cpu[0]) is None
+
+
+def old_line(seconds, template, entity):
+    """Return a line of v0.1, where a task has several templates."""
+    tensors = [["TENSOR", [1, 64, 56, 56], "float32"], ["TENSOR", [64, 64, 3, 3], "float32"]]
+    arguments = [*tensors, [1, 1], [1, 1], [1, 1], "NCHW", "float32"]
+    workload = ["conv2d", [1, 64, 56, 56, "float32"], [64, 64, 3, 3, "float32"], *arguments[2:]]
+    config = {"i": 1, "t": template, "c": None, "e": entity}
+    return {
+        "i": ["cuda -model=v100", "topi_nn_conv2d", arguments, {}, workload, config],
+        "r": [[seconds], 0, 1.0, 1.6e9],
+        "v": 0.1,
+    }
+
+
+def test_the_best_direct_one_is_taken_where_winograd_is_faster(tmp_path, path):
+    winograd = [
+        *(["tile_b", "sp", [36, 1, 1, 1]], ["tile_y", "sp", [2, 1, 16, 2]]),
+        *(["tile_x", "sp", [7, 1, 28, 1]], ["tile_rc", "sp", [8, 8]]),
+    ]
+    lines = [old_line(0.01, "winograd", winograd), old_line(0.02, "direct", DIRECT)]
+    log = tmp_path / "tuned.log"
+    log.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    with closing(Database(path, target=GPU, prior="none")) as database:
+        import_log(database.store, *find_logs([log]), source="tuned")
+        mod = convolution("NCHW")
+        templates, _ = space(mod, GPU)
+        (warm,) = warm_drafts(handle_of(database), mod, GPU, templates, 8)
+    expected = knob_draft("topi_nn_conv2d", "direct", "conv2d", DIRECT, templates[0])
+    assert (warm.seconds, warm.draft.key) == (0.02, expected.draft.key)
 
 
 def line(seconds, entity=PACKED):
@@ -175,7 +249,7 @@ def test_a_search_begins_with_the_best_configuration(tmp_path, path):
         mod = convolution("NHWC")
         templates, _ = space(mod, CPU)
         (warm,) = warm_drafts(handle_of(database), mod, CPU, templates, 8)
-        expected = knob_draft("conv2d_NCHWc.x86", "conv2d", PACKED, templates[0])
+        expected = knob_draft("conv2d_NCHWc.x86", None, "conv2d", PACKED, templates[0])
         assert warm.draft.key == expected.draft.key
         assert (warm.seconds, warm.kept) == (0.01, 3 / 7)
         (digest,) = {

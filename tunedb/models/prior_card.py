@@ -70,8 +70,8 @@ class PriorCard:
         Regime → reason why it has no figures.
     right, wrong, unsure : int
         Workloads of a machine, each held out once: the model's first choice has :data:`RIGHT` of
-        the best throughput or more; it has less; no other workload is similar, so that nothing is
-        expected of a choice.
+        the best throughput or more; it has less; there is no similar workload, or no model of the
+        others, so that nothing is expected of a choice.
     worst_share : float or None
         Least share of the best throughput of a first choice; None without one.
     """

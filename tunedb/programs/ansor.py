@@ -213,6 +213,8 @@ def numbers_of(trace: Trace) -> list[int]:
     FormatError
         The decisions are damaged.
     """
+    if trace.decisions[-1:] >= b"\x80":
+        raise FormatError("cannot read stored steps: the last number is cut off")
     try:
         return list(_read_varints(trace.decisions))
     except ValueError as error:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from math import ceil, log2, prod
 from typing import Any
 
@@ -25,18 +24,17 @@ __all__ = ["KnobDraft", "knob_draft"]
 #: row and column of the kernel; of a matrix product b batch, y row, x column, k reduced axis.
 _CONV_NCHW, _CONV_NHWC = "nfyxcji", "nyxfjic"
 
-#: Name of a block → the axes of its loops, in their order.
+#: Name of a block → the axes of its loops, in their order. Relax has one name for all products.
 _AXES = {
-    "conv2d_nchw": _CONV_NCHW,
-    "conv2d_nhwc": _CONV_NHWC,
-    "group_conv2d_nchw": _CONV_NCHW,
-    "group_conv2d_nhwc": _CONV_NHWC,
-    "DepthwiseConv2d": "nfyxji",
-    "T_matmul_NN": "yxk",
-    "T_matmul_NT": "yxk",
-    "matmul": "yxk",
-    "T_batch_matmul_NN": "byxk",
-    "T_batch_matmul_NT": "byxk",
+    "conv2d_nchw": (_CONV_NCHW,),
+    "conv2d_nhwc": (_CONV_NHWC,),
+    "group_conv2d_nchw": (_CONV_NCHW,),
+    "group_conv2d_nhwc": (_CONV_NHWC,),
+    "T_matmul_NN": ("yxk",),
+    "T_matmul_NT": ("yxk",),
+    "matmul": ("yxk", "byxk"),
+    "T_batch_matmul_NN": ("byxk",),
+    "T_batch_matmul_NT": ("byxk",),
 }
 _REDUCED = frozenset("cjik")
 
@@ -45,8 +43,8 @@ _CONV_KNOBS = {
     **{"tile_f": "f", "tile_y": "y", "tile_x": "x", "tile_rc": "c", "tile_ry": "j", "tile_rx": "i"},
     # x86: conv2d_NCHWc, depthwise_conv2d_NCHWc
     **{"tile_oc": "f", "tile_oh": "y", "tile_ow": "x", "tile_ic": "c"},
-    # arm_cpu: conv2d_nchw_spatial_pack, depthwise_conv2d_nchw
-    **{"tile_co": "f", "tile_c": "f", "tile_h": "y", "tile_w": "x", "tile_ci": "c"},
+    # arm_cpu, mali: conv2d_nchw_spatial_pack, depthwise_conv2d_nchw
+    **{"tile_co": "f", "tile_c": "f", "tile_h": "y", "tile_w": "x"},
 }
 _PRODUCT_KNOBS = {"tile_y": "y", "tile_x": "x", "tile_k": "k"}
 
@@ -55,6 +53,9 @@ _KNOBS = {
     **dict.fromkeys(("conv2d", "depthwise_conv2d", "group_conv2d"), _CONV_KNOBS),
     **dict.fromkeys(("matmul", "batch_matmul"), _PRODUCT_KNOBS),
 }
+#: Parts of the names of tasks and templates that have other loops under these names of knobs.
+_OTHER_LOOPS = ("winograd", "int8", "tensorcore", "transpose")
+
 #: Templates with other axes: rows of the product are tile_x here.
 _OTHER_KNOBS = {"dense_large_batch.gpu": {"tile_x": "y", "tile_y": "x", "tile_k": "k"}}
 
@@ -92,7 +93,7 @@ class KnobDraft:
 
 
 def knob_draft(
-    task: str, family: str, entity: Sequence[Sequence[Any]], sketch: Draft
+    task: str, template: object, family: str, entity: Sequence[Sequence[Any]], sketch: Draft
 ) -> KnobDraft | None:
     """Put the knobs of a configuration on a sketch.
 
@@ -100,6 +101,8 @@ def knob_draft(
     ----------
     task : str
         Name of AutoTVM's task, such as ``conv2d_nchw.cuda``.
+    template : object
+        Key of the template in old logs, such as ``direct``; None without one.
     family : str
         Operator family of its workload.
     entity : sequence of (name, type, value)
@@ -110,8 +113,11 @@ def knob_draft(
     Returns
     -------
     KnobDraft or None
-        None for an unknown template, and for a sketch that tiles no block of a known operator.
+        None for an unknown template, one that tiles no output, and a sketch that tiles no block of
+        a known operator.
     """
+    if any(word in f"{task} {template}" for word in _OTHER_LOOPS):
+        return None
     axis_of = _OTHER_KNOBS.get(task) or _KNOBS.get(family) or {}
     factors = {
         axis_of[name]: value
@@ -120,7 +126,7 @@ def knob_draft(
     }
     tiles = _tiles(sketch)
     decided: dict[int, Any] = {}
-    kept, squares = 0, 0.0
+    kept, squares, tiles_output = 0, 0.0, False
     for axis, number in tiles.items():
         own, levels = sketch.decisions[number], len(sketch.decisions[number])
         extent = prod(own)
@@ -135,11 +141,12 @@ def knob_draft(
             for place, factor in zip(places, [first, *inner], strict=True):
                 donor[place] = factor
             kept += 1
+            tiles_output |= axis not in _REDUCED
             squares += log2(extent / prod(donor)) ** 2
         tiling = nearest_tiling(tuple(donor), extent, _limit(sketch.instructions[number]))
         if tiling is not None:
             decided[number] = list(tiling)
-    if not kept or not decided:
+    if not tiles_output:
         return None
     draft = sketch.with_decisions({})
     for number, decision in {**decided, **_unrolling(entity, sketch)}.items():
@@ -165,21 +172,20 @@ def _tiles(sketch: Draft) -> dict[str, int]:
         for instruction in sketch.instructions
         if instruction.kind in _BLOCKS and instruction.attrs
     )
-    axes = next((_AXES[name] for name in names if name in _AXES), "")
+    choices = next((_AXES[name] for name in names if name in _AXES), ())
     numbers = [
         number
         for number, instruction in enumerate(sketch.instructions)
         if instruction.kind == _TILE and number in sketch.decisions
     ]
+    axes = next((each for each in choices if len(each) == len(numbers)), "")
     levels: dict[bool, set[int]] = {False: set(), True: set()}
-    for axis, number in zip_longest(axes, numbers):
-        if axis is None or number is None:
-            return {}
+    for axis, number in zip(axes, numbers, strict=bool(axes)):
         levels[axis in _REDUCED].add(len(sketch.decisions[number]))
     # Another block, or another rule, tiles otherwise.
     if any(len(found) > 1 for found in levels.values()):
         return {}
-    return dict(zip(axes, numbers, strict=True))
+    return dict(zip(axes, numbers, strict=bool(axes)))
 
 
 def _limit(instruction: Instruction) -> int | None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import tvm
 
 from .... import limits
-from ....errors import UsageError
+from ....errors import TuneDBError, UsageError
 from ....records import (
     Measurement,
     Origin,
@@ -97,10 +97,13 @@ class ConvertReport:
         Results by workload.
     untrusted : int
         Records of foreign sources, which are left out.
+    problems : list of str
+        Reasons why the user's functions could not be lowered for a kind of target.
     """
 
     workloads: list[WorkloadReport] = field(default_factory=list)
     untrusted: int = 0
+    problems: list[str] = field(default_factory=list)
 
     def total(self, name: str) -> int:
         """Return the sum of a number of all workloads."""
@@ -175,7 +178,8 @@ def convert(
         on_begin(sum(summary.records for summary in chosen))
     report.workloads += [WorkloadReport(summary.id, summary.name) for summary in chosen]
     conversion = _Conversion(store, report, limit, on_record)
-    for ids, own in _functions(store, target_ids, functions):
+    converted = [summary.id for summary in chosen]
+    for ids, own in _functions(store, converted, target_ids, functions, report):
         with ConvertPool(define, own, workers=workers, timeout_sec=timeout_sec) as pool:
             for each in report.workloads:
                 conversion.run(pool, each, ids)
@@ -184,19 +188,29 @@ def convert(
 
 def _functions(
     store: Store,
+    workload_ids: Sequence[int],
     target_ids: Sequence[int] | None,
     functions: Callable[[str], Mapping[str, Any]] | None,
+    report: ConvertReport,
 ) -> Iterator[tuple[Sequence[int] | None, dict[str, str]]]:
-    """Yield the targets of each kind with the user's functions for them, in TVM's JSON."""
+    """Yield the targets of each kind with the user's functions for them, in TVM's JSON.
+
+    A kind for which they cannot be lowered has none, and the report says why.
+    """
     if functions is None:
         yield target_ids, {}
         return
     kinds: dict[str, list[int]] = {}
-    for each in store.targets.find():
-        if target_ids is None or each.id in target_ids:
-            kinds.setdefault(each.target.kind, []).append(each.id)
+    for id_ in store.programs.targets(workload_ids):
+        if target_ids is None or id_ in target_ids:
+            kinds.setdefault(store.targets.get(id_).kind, []).append(id_)
     for kind, ids in kinds.items():
-        yield ids, {name: tvm.ir.save_json(mod) for name, mod in functions(kind).items()}
+        try:
+            own = {name: tvm.ir.save_json(mod) for name, mod in functions(kind).items()}
+        except TuneDBError as error:
+            own = {}
+            report.problems.append(f"no function for targets of kind {kind}: {error}")
+        yield ids, own
 
 
 class _Conversion:

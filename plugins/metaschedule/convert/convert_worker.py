@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from string import hexdigits
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 import tvm
@@ -104,7 +104,7 @@ class _Variant:
         plan = plan_of(self.defined.stages(), steps)
         if self.is_guess:
             for stage in plan.stages:
-                if not (stage.is_input or stage.is_inlined or stage.actions):
+                if not (stage.is_input or stage.is_touched):
                     raise ReplayError(f"no step is about {stage.name}")
         replayed = scheduled(self.defined, plan, rewrites_layout=bool(layout_rewrite))
         made = encode(replayed.schedule.trace)
@@ -155,53 +155,54 @@ class _UserFunction:
 
     def __init__(self, name: str, text: str) -> None:
         self._name = name
-        self._mod = tvm.ir.load_json(text)
-        self._shapes = DefinedWorkload.from_module(self._mod).shapes
+        self._defined = DefinedWorkload.from_module(tvm.ir.load_json(text))
 
     def as_workload(self, dimensions: Sequence[Any]) -> _Variant | None:
         """Return it as the workload with these arguments; None where they have other shapes."""
-        order = argument_order(self._shapes, dimensions)
-        if order is None:
+        if not have_dimensions(self._defined.shapes, dimensions):
             return None
-        defined = DefinedWorkload.from_module(self._mod, order)
-        return _Variant(self._name, defined, is_guess=True)
+        return _Variant(self._name, self._defined, is_guess=True)
 
 
-def argument_order(
-    shapes: Sequence[tuple[int, ...]], dimensions: Sequence[Any]
-) -> tuple[int, ...] | None:
-    """Return the order in which the arguments of a function stand in a workload key.
+def have_dimensions(shapes: Sequence[tuple[int, ...]], dimensions: Sequence[Any]) -> bool:
+    """Return whether arguments of these shapes have the dimensions in a workload key.
+
+    The order of the arguments is free: that of a network is not the one of auto_scheduler.
 
     Parameters
     ----------
     shapes : sequence of tuple of int
-        Shapes of the function's arguments, the output last.
+        Shapes of the arguments, the output last.
     dimensions : sequence of int, or of list of int
         What follows the hash in the key: the dimensions of all arguments, in one list or one list
-        for each. Keys of old releases have none.
-
-    Returns
-    -------
-    tuple of int or None
-        Numbers of the arguments; None where they have other shapes.
+        for each, the output last. Keys of old releases have none.
     """
     if not dimensions:
-        return tuple(range(len(shapes)))
-    is_flat = all(type(value) is int for value in dimensions)
-    parts = [list(shape) if is_flat else [list(shape)] for shape in shapes]
+        return True
+    if all(type(value) is int for value in dimensions):
+        given, parts = tuple(dimensions), [tuple(shape) for shape in shapes]
+    else:
+        given = tuple(tuple(each) if isinstance(each, list) else each for each in dimensions)
+        parts = [(tuple(shape),) for shape in shapes]
+    *inputs, output = parts
+    end = len(given) - len(output)
+    if end < 0 or given[end:] != output:
+        return False
+    # Arguments that are left at a place; a shape that several have is one way on.
+    places: dict[tuple[int, tuple[Any, ...]], None] = {(0, tuple(sorted(inputs))): None}
+    while places:
+        (place, left), _ = places.popitem()
+        if not left and place == end:
+            return True
+        for number, part in enumerate(left):
+            after = place + len(part)
+            if part not in left[:number] and given[place:after] == part:
+                places[after, left[:number] + left[number + 1 :]] = None
+    return False
 
-    def orders(position: int, left: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        if not left:
-            if dimensions[position:] == parts[-1]:
-                yield (len(shapes) - 1,)
-            return
-        for number in left:
-            end = position + len(parts[number])
-            if dimensions[position:end] == parts[number]:
-                rest = tuple(other for other in left if other != number)
-                yield from ((number, *order) for order in orders(end, rest))
 
-    return next(orders(0, tuple(range(len(shapes) - 1))), None)
+#: Module and translation of a sketch.
+_Known: TypeAlias = "tuple[ModuleParts, Translation] | None"
 
 
 class _Worker:
@@ -215,10 +216,9 @@ class _Worker:
             with suppress(Exception):
                 self._functions.append(_UserFunction(name, text))
         self._variants: LRUCache[bytes, list[_Variant | str]] = LRUCache(_MAX_WORKLOADS)
-        #: By workload and sketch; None where records of the sketch differ in more than decisions.
-        self._translations: LRUCache[tuple[bytes, bytes], tuple[_Variant, Translation] | None] = (
-            LRUCache(_MAX_SKETCHES)
-        )
+        #: By workload and sketch, with the parts of the module; None where records of the sketch
+        #: differ in more than decisions.
+        self._translations: LRUCache[tuple[bytes, bytes], _Known] = LRUCache(_MAX_SKETCHES)
 
     def define(self, key: bytes) -> list[_Variant | str]:
         """Return the variants of a workload, with the reason for each that fails."""
@@ -263,11 +263,9 @@ class _Worker:
         known = self._translations.get((key, trace.sketch))
         if known is None:
             return None
-        variant, translation = known
-        with suppress(FormatError):
-            translated = translation.of(trace)
-            return None if translated is None else _answer(variant, translated, parts)
-        return None
+        module, translation = known
+        translated = translation.of(trace)
+        return None if translated is None else _answer(module, translated, parts)
 
     def _replay_one(self, key: bytes, trace: Trace, parts: list[ModuleParts]) -> Answer | str:
         """Return the answer of the first variant that fits the steps, or the reason for none.
@@ -287,15 +285,15 @@ class _Worker:
                     reasons.append(f"{variant.parts.definition}: {message}")
             else:
                 if translation is not None:
-                    self._translations.setdefault((key, trace.sketch), (variant, translation))
-                return _answer(variant, replayed, parts)
+                    self._translations.setdefault((key, trace.sketch), (variant.parts, translation))
+                return _answer(variant.parts, replayed, parts)
         return "; ".join(reasons)
 
 
-def _answer(variant: _Variant, trace: Trace, parts: list[ModuleParts]) -> Answer:
-    if variant.parts not in parts:
-        parts.append(variant.parts)
-    return Answer(parts.index(variant.parts), trace)
+def _answer(module: ModuleParts, trace: Trace, parts: list[ModuleParts]) -> Answer:
+    if module not in parts:
+        parts.append(module)
+    return Answer(parts.index(module), trace)
 
 
 def _is_hash(function: str) -> bool:

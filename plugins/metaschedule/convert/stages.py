@@ -220,6 +220,8 @@ class Stage:
         Where it is attached.
     is_inlined : bool
         Whether its consumers compute it.
+    is_touched : bool
+        Whether a step is about it, or made it.
     """
 
     name: str
@@ -230,6 +232,7 @@ class Stage:
     actions: list[Action] = field(default_factory=list)
     place: tuple[Stage, Loop] | None = None
     is_inlined: bool = False
+    is_touched: bool = False
 
     def __post_init__(self) -> None:
         self.loops = [*self.spatial, *self.reduction]
@@ -303,7 +306,9 @@ class _Replay:
         method = getattr(self, f"_{code.lower()}", None)
         if method is None:
             raise ReplayError("a kind of step that cannot be replayed")
-        method(self._stage(stage), *arguments)
+        subject = self._stage(stage)
+        subject.is_touched = True
+        method(subject, *arguments)
 
     def _stage(self, number: int) -> Stage:
         if not 0 <= number < len(self._stages):
@@ -418,12 +423,13 @@ class _Replay:
         if not reading or any(reader.is_input for reader in reading):
             raise ReplayError("no stage reads the copy")
         made = stage_of(f"{stage.name}.{scope}", [loop.extent for loop in stage.spatial])
+        made.is_touched = True
         self._stages.insert(self._stages.index(stage) + 1, made)
         self.plan.creations.append(CacheRead(made, stage, reading, scope))
 
     def _chw(self, stage: Stage, scope: str) -> None:
         self._require_untouched(stage)
-        made = Stage(f"{stage.name}.{scope}", stage.spatial, stage.reduction)
+        made = Stage(f"{stage.name}.{scope}", stage.spatial, stage.reduction, is_touched=True)
         stage.begin([Loop(loop.extent) for loop in made.spatial], [])
         self._stages.insert(self._stages.index(stage), made)
         self.plan.creations.append(CacheWrite(made, stage, scope))
@@ -440,7 +446,7 @@ class _Replay:
         spatial = nest[:n_spatial]
         spatial.insert(axis, factored)
         rest = [new for new in nest[n_spatial:] if new is not factored]
-        made = Stage(f"{stage.name}.rf", spatial, rest)
+        made = Stage(f"{stage.name}.rf", spatial, rest, is_touched=True)
         axes = [*stage.spatial, *stage.reduction]
         creation = Rfactor(made, stage, axes, stage.actions, loop, axis, nest)
         stage.begin([Loop(old.extent) for old in stage.spatial], [Loop(loop.extent)])

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import orjson
 
+from ....errors import FormatError
 from ....identity import canonical_json
 from ....programs.ansor import numbers_of, places_of
 from ....records import Trace
@@ -43,6 +44,8 @@ class Translation:
         Its literals, as stored.
     places : tuple
         Its sampling instructions.
+    count : int
+        Number of its numbers.
     extents : list of (int, int)
         Places of the extents that the log repeats, and those of that record.
     """
@@ -50,6 +53,7 @@ class Translation:
     trace: Trace
     rest: list[Any]
     places: tuple[_Place, ...]
+    count: int
     extents: list[tuple[int, int]]
 
     @classmethod
@@ -87,20 +91,20 @@ class Translation:
             lengths = slice(first + 1, numbers_of_step.stop)
             limit = max(INNERMOST, numbers[lengths][-1])
             places.append(_Place(instruction, lengths, extent, limit))
-        return cls(trace, rest, tuple(places), extents)
+        return cls(trace, rest, tuple(places), len(numbers), extents)
 
     def of(self, record: Trace) -> Trace | None:
         """Return the trace of another record of the sketch; None if its instructions differ.
 
         They do where a length divides no extent, is over the limit of a tile, or the number of
-        unrolled steps is none of auto_scheduler's.
-
-        Raises
-        ------
-        FormatError
-            The record is damaged.
+        unrolled steps is none of auto_scheduler's. Of a damaged record, a replay gives the reason.
         """
-        numbers = numbers_of(record)
+        try:
+            numbers = numbers_of(record)
+        except FormatError:
+            return None
+        if len(numbers) != self.count:
+            return None
         if any(numbers[place] != extent for place, extent in self.extents):
             return None
         numbered: list[list[Any]] = []

@@ -95,16 +95,13 @@ class DefinedWorkload:
         return cls(mod, operations, shapes, tuple(str(tensor.dtype) for tensor in tensors))
 
     @classmethod
-    def from_module(cls, mod: Any, order: Sequence[int] | None = None) -> DefinedWorkload:
+    def from_module(cls, mod: Any) -> DefinedWorkload:
         """Return the workload of a module whose blocks compute one buffer each.
 
         Parameters
         ----------
         mod : IRModule
             A module of one untransformed function.
-        order : sequence of int, optional
-            Positions of the arguments in the order of the log; by default that of the module. It
-            decides the order of independent stages.
 
         Raises
         ------
@@ -128,8 +125,7 @@ class DefinedWorkload:
             return [other for other in read if not other.same_as(buffer)]
 
         operations = []
-        ordered = [arguments[number] for number in order or range(len(arguments))]
-        for buffer in _in_log(ordered, producers):
+        for buffer in _in_log(arguments, producers):
             block = blocks.get(buffer)
             axes = [] if block is None else list(block.iter_vars)
             if any(int(axis.iter_type) not in (_SPATIAL, REDUCTION) for axis in axes):

@@ -20,7 +20,6 @@ from ....exchange.peers import check_layer, open_layer, skipped_message
 from ....exchange.prior import unpacked
 from ....programs.allowlist import check_trace
 from ....records import Signature, Source, Target
-from ....search.forecast import Curve, similar_curves
 from ....storage.answers import Donor
 from ....storage.store import Store
 from ....storage.workloads import Neighbour
@@ -344,15 +343,6 @@ class PriorLayer(Layer):
             yield from answers._best(known, equal, targets, _CHUNK)
         except Exception as error:  # as in open
             self.leave_out(error)
-
-    def curves(self, signature: Signature, target: Target) -> list[Curve]:
-        """Return the curves of its searches for workloads that are similar to one."""
-        store = self.store
-        try:
-            return [] if store is None else similar_curves(store, signature, target)
-        except Exception as error:  # as in open
-            self.leave_out(error)
-            return []
 
     @property
     def store(self) -> Store | None:

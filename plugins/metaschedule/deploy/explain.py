@@ -399,9 +399,9 @@ def explain(
         layers=layers,
         prior=prior,
     )
-    explainer = _Explainer(handle, target, most)
-    tasks = tasks_of(mod, target, Lowering(layout, prepack, bind))
     try:
+        explainer = _Explainer(handle, target, most)
+        tasks = tasks_of(mod, target, Lowering(layout, prepack, bind))
         return [explainer.finding(name, task) for name, task in sorted(tasks.items())]
     finally:
         handle.close_others()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import log2
@@ -14,13 +15,15 @@ from ....programs.workload_info import signature_of
 from ....records import Signature, Target, WorkloadFormat
 from ....search.adaptation import adapt, nearest_template
 from ....search.draft import Draft
-from ....search.knobs import knob_draft
+from ....search.knobs import KnobDraft, knob_draft
 from ....search.prior import TilePrior, tiles_of
 from ....storage.answers import Donor
 from ....storage.workloads import TARGET_DISTANCE, Neighbour
 from .. import modules
 from ..database.handle import Handle
 from ..database.layers import donors_of
+
+_log = logging.getLogger("tunedb")
 
 #: Nearest workloads, and programs of each, in a prior.
 _NEIGHBOURS = 16
@@ -36,6 +39,8 @@ _PER_LOSS = 4.0
 #: The same for a configuration of AutoTVM, and most workloads of AutoTVM that give one.
 _PER_TOOL = 1.0
 _CONFIGURED = 64
+#: Most configurations of such a workload that are tried.
+_CONFIGURATIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,17 +139,28 @@ def _configured(
             asked.signature, asked.target, _CONFIGURED, formats=(WorkloadFormat.AUTOTVM,)
         ):
             task = store.workloads.get(neighbour.workload_id).name
-            for donor in store.answers.donors(neighbour, 1):
-                entity, _ = join_knobs(donor.trace)
-                found = (
-                    knob_draft(task, str(asked.signature.family), entity, template)
-                    for template in templates
-                )
-                first = next((each for each in found if each is not None), None)
-                if first is not None:
+            # The best one may be of an algorithm with other loops.
+            for donor in donors_of(store, neighbour, _CONFIGURATIONS, is_layer=False):
+                found = _knob_draft(donor, task, str(asked.signature.family), templates)
+                if found is not None:
                     # Tiles of extents are compared, not arguments, whose layout may differ.
-                    far = first.distance + TARGET_DISTANCE[neighbour.level] + _PER_TOOL
-                    yield WarmDraft(first.draft, donor.digest, far, donor.seconds, first.kept)
+                    far = found.distance + TARGET_DISTANCE[neighbour.level] + _PER_TOOL
+                    yield WarmDraft(found.draft, donor.digest, far, donor.seconds, found.kept)
+                    break
+
+
+def _knob_draft(
+    donor: Donor, task: str, family: str, templates: Sequence[Draft]
+) -> KnobDraft | None:
+    """Return a configuration on the first template that takes it."""
+    try:
+        entity, fields = join_knobs(donor.trace)
+    except FormatError as error:
+        _log.debug("a donor is left out: %s", error)
+        return None
+    key = fields.get("template_key")
+    found = (knob_draft(task, key, family, entity, template) for template in templates)
+    return next((each for each in found if each is not None), None)
 
 
 def tile_prior(handle: Handle, mod: Any, target: Any) -> TilePrior | None:

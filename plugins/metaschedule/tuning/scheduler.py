@@ -368,14 +368,9 @@ def _tune(
 
 
 def task_curves(handle: Handle, mod: Any, target: Any) -> list[Curve]:
-    """Return the learning curves of searches for workloads that are similar to a module.
-
-    Those of the prior follow those of the database.
-    """
+    """Return the learning curves of searches for workloads that are similar to a module."""
     signature = signature_of(modules.to_workload(mod))
-    stored = handle.targets.stored(target)
-    own = similar_curves(handle.store, signature, stored)
-    return own if handle.prior is None else own + handle.prior.curves(signature, stored)
+    return similar_curves(handle.store, signature, handle.targets.stored(target))
 
 
 def sizes_of(mod: Any) -> tuple[float, float]:
