@@ -179,6 +179,7 @@ def have_dimensions(shapes: Sequence[tuple[int, ...]], dimensions: Sequence[Any]
     """
     if not dimensions:
         return True
+    parts: list[tuple[Any, ...]]
     if all(type(value) is int for value in dimensions):
         given, parts = tuple(dimensions), [tuple(shape) for shape in shapes]
     else:
