@@ -165,6 +165,7 @@ def prepare(page, folder):
         (folder / "measurements.json.xz").write_bytes(lzma.compress(ansor))
         (folder / "matmul.json").write_text(json.dumps(ansor_programs.matmul_add()) + "\n")
         (folder / "conv2d.json").write_bytes(ansor)
+        onnx.save(networks.mobile(), folder / "resnet50.onnx")
         (folder / "metrics.csv").write_text(profiles.metrics(profiles.metric("ipc", "1.3")))
         (folder / "trace.csv").write_text(profiles.trace(profiles.launch()))
         (folder / "ncu.csv").write_text(profiles.ncu(profiles.detail("a__b.sum", "1.5")))
