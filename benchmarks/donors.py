@@ -13,6 +13,7 @@ import shutil
 import statistics
 import tempfile
 from collections.abc import Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ LOGS = {
 FEW, MANY = 16, 64
 
 
-def operators(names: int) -> dict[str, Any]:
-    """Return functions of ResNet-50 by name: the first convolutions that differ in shape."""
+def operators(count: int) -> dict[str, Any]:
+    """Return convolutions of ResNet-50 by name, spread over all of them."""
     from onnx_networks import preactivated_resnet50
     from tvm.relax.frontend.onnx import from_onnx
 
@@ -36,8 +37,8 @@ def operators(names: int) -> dict[str, Any]:
 
     mods = tasks_of(from_onnx(preactivated_resnet50()), {"kind": "llvm"})
     chosen = [name for name in sorted(mods) if "conv2d" in name]
-    step = max(1, len(chosen) // names)
-    return {name: mods[name] for name in chosen[::step][:names]}
+    step = max(1, len(chosen) // count)
+    return {name: mods[name] for name in chosen[::step][:count]}
 
 
 def filled(path: Path, log: Path, mods: Mapping[str, Any]) -> None:
@@ -66,11 +67,7 @@ def best_of(mod: Any, database: Path, trials: int, seed: int) -> list[float]:
             record.mean if record.measurement.status is Status.OK else float("inf")
             for record in opened.store.records.iterate(None, [here])
         ]
-    found, best = [], float("inf")
-    for time in times[:trials]:
-        best = min(best, time)
-        found.append(best)
-    return found
+    return list(accumulate(times[:trials], min))
 
 
 def measure(options: argparse.Namespace) -> list[Row]:

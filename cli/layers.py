@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -50,6 +50,12 @@ def prior_options(function: F) -> F:
     return prior_option(click.option("--no-prior", is_flag=True, help="Use no prior.")(function))
 
 
+def measured_on(card: Mapping[str, Any]) -> str:
+    """Return the processors of a prior's card, for people."""
+    cpus = ", ".join(str(machine.get("cpu", "unknown")) for machine in card["machines"])
+    return cpus or "unknown machines"
+
+
 def prior_of(prior: str | None, no_prior: bool) -> str:
     """Return the prior of a command line, as :class:`Database` takes it."""
     if no_prior and prior is not None:
@@ -60,19 +66,17 @@ def prior_of(prior: str | None, no_prior: bool) -> str:
 @contextmanager
 def open_prior() -> Iterator[Store | None]:
     """Yield the database of the prior; None where there is none, or it cannot be read."""
+    from contextlib import ExitStack, suppress
+
     from ..errors import TuneDBError
     from ..exchange.prior import prior_path, unpacked
     from ..storage.store import Store
 
-    path = prior_path("auto")
-    try:
-        store = None if path is None else Store(unpacked(path), read_only=True)
-    except TuneDBError:
-        store = None
-    if store is None:
-        yield None
-        return
-    with store:
+    path, store = prior_path("auto"), None
+    with ExitStack() as stack:
+        if path is not None:
+            with suppress(TuneDBError):
+                store = stack.enter_context(Store(unpacked(path), read_only=True))
         yield store
 
 

@@ -54,6 +54,13 @@ class ProgressBar:
         self._next = time.monotonic() + _EVERY
         self._progress.update(self._task, completed=self._base + position)
 
+    def show(self, done: int, total: int, description: str | None = None) -> None:
+        """Show the position, the total and the current work; a callback of long functions."""
+        if description is not None:
+            self.describe(description)
+        self.resize(total)
+        self.update(done)
+
     def finish(self, amount: int) -> None:
         """End the current part, whose size was `amount`."""
         self._base += amount

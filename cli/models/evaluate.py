@@ -426,12 +426,7 @@ def _reading_bar(settings: Settings) -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar, and yield the callback for the numbers of programs read and of all."""
     with progress_bar(settings, None) as progress:
         progress.describe("reading features")
-
-        def on_read(done: int, total: int) -> None:
-            progress.resize(total)
-            progress.update(done)
-
-        yield on_read
+        yield progress.show
 
 
 def _warn_of_sessions(settings: Settings, store: Store, target_ids: Sequence[int] | None) -> None:
@@ -458,12 +453,6 @@ def _evaluate(
 
     training_set = next(iter(recipes.values())).training_set
     with progress_bar(settings, None) as progress:
-
-        def on_step(done: int, total: int, description: str) -> None:
-            progress.describe(description)
-            progress.resize(total)
-            progress.update(done)
-
         try:
             return evaluate(
                 examples,
@@ -477,7 +466,7 @@ def _evaluate(
                 baselines=_baselines(options["baselines"] or BASELINES, training_set),
                 noise=noise,
                 threads=options["threads"],
-                on_step=on_step,
+                on_step=progress.show,
             )
         except KeyboardInterrupt:
             raise interrupted("Interrupted; the evaluation was discarded") from None

@@ -9,7 +9,7 @@ import click
 
 from ...system import text
 from ..card import share
-from ..layers import prior_option
+from ..layers import measured_on, prior_option
 from ..options import Settings, common_options, pass_settings
 from ..output import Column, output_options, print_fields, print_object, print_table
 from ..progress import progress_bar
@@ -75,13 +75,7 @@ def card(settings: Settings, prior: str | None, threads: int | None) -> None:
         Store(unpacked(path), read_only=True) as store,
         progress_bar(settings, None) as progress,
     ):
-
-        def on_step(done: int, total: int, description: str) -> None:
-            progress.describe(description)
-            progress.resize(total)
-            progress.update(done)
-
-        found = prior_card(store, threads=threads, on_step=on_step)
+        found = prior_card(store, threads=threads, on_step=progress.show)
     row = _row(path, facts, found)
     print_object(settings, COLUMNS, row, lambda: _show(row, found))
 
@@ -116,7 +110,6 @@ def _held_out(each: HeldOut) -> dict[str, Any]:
 
 def _show(row: dict[str, Any], found: PriorCard) -> None:
     """Print a card for people."""
-    cpus = ", ".join(str(machine.get("cpu", "unknown")) for machine in row["machines"])
     fields = [
         ("file", row["file"]),
         (
@@ -124,20 +117,20 @@ def _show(row: dict[str, Any], found: PriorCard) -> None:
             f"{text.count(row['records'], 'record')}, {text.count(row['workloads'], 'workload')}",
         ),
         ("targets", ", ".join(row["targets"])),
-        ("measured on", cpus or "unknown machines"),
+        ("measured on", measured_on(row)),
         ("licence", row["licence"]),
         ("digest", row["digest"]),
     ]
     print_fields([(label, text.clean(value)) for label, value in fields])
     click.echo()
     table = []
-    for each in row["held_out"]:
-        figures = {key: each[key] for key in ("pairwise", "top1", "top5", "trials90")}
-        ours = {key: value["mean"] for key, value in figures.items()}
-        chance = {key: value["random"] for key, value in figures.items()}
-        table.append(each | ours)
-        random = dict.fromkeys(each) | {"regime": "  in random order"} | chance
-        table.append(random)
+    for each, values in zip(found.held_out, row["held_out"], strict=True):
+        ours = {name: figure.mean for name, figure in each.figures.items()}
+        chance = {name: figure.random for name, figure in each.figures.items()}
+        table += [
+            values | ours,
+            dict.fromkeys(values) | {"regime": "  in random order"} | chance,
+        ]
     print_table(_HELD_OUT, table)
     for regime, reason in found.impossible.items():
         click.echo(text.clean(f"{regime} was left out: {reason}"))

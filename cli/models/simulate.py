@@ -212,13 +212,8 @@ def _simulate(
 
     with progress_bar(settings, None) as progress:
         progress.describe("searching")
-
-        def on_step(done: int, total: int) -> None:
-            progress.resize(total)
-            progress.update(done)
-
         try:
-            found = simulate(examples, list(choices.values()), on_step=on_step, **options)
+            found = simulate(examples, list(choices.values()), on_step=progress.show, **options)
         except KeyboardInterrupt:
             raise interrupted("Interrupted; the simulation was discarded") from None
     return dict(zip(choices, found, strict=True))

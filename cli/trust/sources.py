@@ -10,7 +10,7 @@ import click
 from ...system import text
 from .. import choose
 from ..confirm import confirm
-from ..layers import prior_of, prior_options
+from ..layers import measured_on, prior_of, prior_options
 from ..options import Settings, common_options, pass_settings, reading, updating
 from ..output import Column, output_options, print_rows
 
@@ -145,11 +145,10 @@ def _prior_rows(settings: Settings, choice: str) -> list[dict[str, Any]]:
     except TuneDBError as error:
         settings.warn(skipped_message(str(path), str(error)))
         return []
-    cpus = ", ".join(str(machine.get("cpu", "unknown")) for machine in card["machines"])
     settings.note(
         text.clean(
             f"Prior {path}: {text.count(card['workloads'], 'workload')} for "
-            f"{', '.join(card['targets'])}, measured on {cpus or 'unknown machines'}, "
+            f"{', '.join(card['targets'])}, measured on {measured_on(card)}, "
             f"licence {card['licence']}"
         )
     )

@@ -603,18 +603,23 @@ def test_blocks_threads_and_vthreads_are_those_of_the_steps(worker, v100):
         assert [row[name] for name in names] == pytest.approx(expected), line["i"]
 
 
-@needs_logs
-def test_a_padding_that_is_attached_and_nothing_else(sqlite_file):
-    """TVM's log of March 2021 has 3x3 convolutions with such a stage."""
+def converted_resnet50(database, commit):
+    """Convert TVM's log of ResNet-50 at a commit, with that network as of today."""
     pytest.importorskip("onnx")
     from networks import preactivated_resnet50
     from tvm.relax.frontend.onnx import from_onnx
 
-    log = DATA / "ansor" / "tvm_ci_logs" / "resnet-50-NHWC-B1-llvm_d0cc9b6.json"
+    log = DATA / "ansor" / "tvm_ci_logs" / f"resnet-50-NHWC-B1-llvm_{commit}.json"
     mod = from_onnx(preactivated_resnet50())
-    with Store(sqlite_file) as store:
+    with Store(database) as store:
         import_log(store, *find_logs([log]), source="tvm")
-        report = convert(store, functions=lambda kind: tasks_of(mod, {"kind": kind}), workers=1)
+        return convert(store, functions=lambda kind: tasks_of(mod, {"kind": kind}), workers=1)
+
+
+@needs_logs
+def test_a_padding_that_is_attached_and_nothing_else(sqlite_file):
+    """TVM's log of March 2021 has 3x3 convolutions with such a stage."""
+    report = converted_resnet50(sqlite_file, "d0cc9b6")
     attached = [each for each in report.workloads if each.name.startswith("0fb1dfcd")]
     assert attached and all(each.replayed == each.read for each in attached)
 
@@ -622,15 +627,7 @@ def test_a_padding_that_is_attached_and_nothing_else(sqlite_file):
 @needs_logs
 def test_a_log_of_hashes_is_that_of_the_network_that_was_tuned(sqlite_file):
     """TVM's log of ResNet-50 (NHWC), and the network as of today."""
-    pytest.importorskip("onnx")
-    from networks import preactivated_resnet50
-    from tvm.relax.frontend.onnx import from_onnx
-
-    log = DATA / "ansor" / "tvm_ci_logs" / "resnet-50-NHWC-B1-llvm_e6d5318.json"
-    mod = from_onnx(preactivated_resnet50())
-    with Store(sqlite_file) as store:
-        import_log(store, *find_logs([log]), source="tvm")
-        report = convert(store, functions=lambda kind: tasks_of(mod, {"kind": kind}), workers=1)
+    report = converted_resnet50(sqlite_file, "e6d5318")
     assert (report.total("read"), report.total("replayed"), report.total("refused")) == (26, 21, 0)
     # The other five end in batch norms that Relay folded into other operators than Relax does.
     stay = [each.name.split()[0] for each in report.workloads if each.undefined]

@@ -132,13 +132,12 @@ class _LineageReader:
     def _donor(self, digest: bytes | None) -> LineageDonor | None:
         if digest is None:
             return None
-        record = self._find(digest)
-        is_shipped = record is None and self._prior is not None
-        if record is None and self._prior is not None:
-            record = self._prior._find(digest)
-        if record is None:
-            return LineageDonor(digest.hex())
-        return LineageDonor(digest.hex(), record.id, record.workload_id, is_shipped)
+        for reader in (self, self._prior):
+            record = None if reader is None else reader._find(digest)
+            if record is not None:
+                is_shipped = reader is not self
+                return LineageDonor(digest.hex(), record.id, record.workload_id, is_shipped)
+        return LineageDonor(digest.hex())
 
     def _find(self, digest: bytes) -> Record | None:
         """Return a program's first record with a known origin, or else its first record."""

@@ -279,8 +279,8 @@ class _Conversion:
                 continue
             module = chunk.modules[answer.module]
             ids.add(answer.module)
-            report.definitions.setdefault(module.definition, 0)
-            report.definitions[module.definition] += 1
+            name = module.definition
+            report.definitions[name] = report.definitions.get(name, 0) + 1
             measurement = _converted(record.measurement, module, answer.trace)
             converted.setdefault(record.source, []).append(measurement)
         for number in ids:

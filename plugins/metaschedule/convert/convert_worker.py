@@ -150,20 +150,6 @@ def _check_shapes(defined: DefinedWorkload, key: bytes) -> None:
         raise ReplayError("its arguments have other shapes than the log says")
 
 
-class _UserFunction:
-    """A function of the user that may be a workload whose log has a hash."""
-
-    def __init__(self, name: str, text: str) -> None:
-        self._name = name
-        self._defined = DefinedWorkload.from_module(tvm.ir.load_json(text))
-
-    def as_workload(self, dimensions: Sequence[Any]) -> _Variant | None:
-        """Return it as the workload with these arguments; None where they have other shapes."""
-        if not have_dimensions(self._defined.shapes, dimensions):
-            return None
-        return _Variant(self._name, self._defined, is_guess=True)
-
-
 def have_dimensions(shapes: Sequence[tuple[int, ...]], dimensions: Sequence[Any]) -> bool:
     """Return whether arguments of these shapes have the dimensions in a workload key.
 
@@ -211,11 +197,12 @@ class _Worker:
 
     def __init__(self, statements: Sequence[str], functions: Mapping[str, str]) -> None:
         self.definitions = Definitions(statements)
-        self._functions: list[_UserFunction] = []
+        self._functions: list[_Variant] = []
         for name, text in functions.items():
             # A function that auto_scheduler cannot have tuned, such as one of opaque blocks.
             with suppress(Exception):
-                self._functions.append(_UserFunction(name, text))
+                defined = DefinedWorkload.from_module(tvm.ir.load_json(text))
+                self._functions.append(_Variant(name, defined, is_guess=True))
         self._variants: LRUCache[bytes, list[_Variant | str]] = LRUCache(_MAX_WORKLOADS)
         #: By workload and sketch, with the parts of the module; None where records of the sketch
         #: differ in more than decisions.
@@ -233,8 +220,11 @@ class _Worker:
                 except ReplayError as error:
                     variants.append(str(error))
             if _is_hash(function):
-                found = (each.as_workload(arguments) for each in self._functions)
-                variants += [variant for variant in found if variant is not None]
+                variants += [
+                    each
+                    for each in self._functions
+                    if have_dimensions(each.defined.shapes, arguments)
+                ]
         return variants
 
     def replay(self, key: bytes, traces: Sequence[Trace]) -> tuple[list[ModuleParts], list[Any]]:
