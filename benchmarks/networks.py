@@ -1,7 +1,8 @@
 """Networks from an empty database: MetaSchedule as it is, tunedb, and ONNX Runtime beside.
 
 With `--arms prior,predicted` tunedb also tunes with a prior, and predicts with it in zero trials;
-the prior then lacks all workloads with the family and shapes of one of the network's.
+the prior then lacks all workloads with the family and shapes of one of the network's. With
+`--arms winograd` it also tunes with Winograd's algorithm as a choice, in as many trials.
 
 Each arm tunes a network in a process of its own, with the same trials and threads. The compiled
 networks are then timed in turn, in processes of their own, and their outputs compared with those of
@@ -33,13 +34,17 @@ from tunedb.plugins.metaschedule.threads import runtime_threads
 #: Bars of the issue: latency and wall time against ``tune_relax``, and the time until its final
 #: latency; area against TVM's scheduler; latency against ONNX Runtime.
 LATENCY, WALL, CATCH_UP, AREA, ONNX = 0.65, 0.4, 1 / 6, 0.8, 1.1
+#: The same bar of a network of its own, and of Winograd's algorithm.
+ONNX_OF, ONNX_WINOGRAD = {"resnet18": 1.0}, {"resnet18": 0.8}
+#: Largest error of the outputs.
+ERROR = 1e-4
 #: Bars of the prior: latency with it, over that without; of zero trials, over those of
 #: ``tune_relax`` and of the untuned network; seconds of a compilation in zero trials.
 WITH_PRIOR, ZERO, ZERO_UNTUNED, ZERO_SECONDS = 1.02, 1.0, 0.2, 60.0
 #: Processes in which each network is timed, blocks of runs in each, and seconds of a block.
 ROUNDS, BLOCKS, BLOCK_S = 3, 5, 0.2
-#: tunedb is measured against each; ``prior`` and ``predicted`` are tunedb with a prior.
-_ARMS = ("tvm", "gradient", "onnxruntime", "prior", "predicted")
+#: tunedb is measured against each; ``prior``, ``predicted`` and ``winograd`` are tunedb, too.
+_ARMS = ("tvm", "gradient", "onnxruntime", "prior", "predicted", "winograd")
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -173,6 +178,7 @@ def tune_arm(options: argparse.Namespace) -> None:
                 max_trials_per_task=None if options.total else options.trials,
                 num_trials_per_iter=16,
                 task_scheduler="gradient" if options.arm == "gradient" else "tunedb",
+                algorithms=_algorithms(options.arm),
                 seed=seed,
                 on_progress=lambda progress: curve.append(
                     (
@@ -191,6 +197,10 @@ def tune_arm(options: argparse.Namespace) -> None:
         "trials": trials,
     }
     (options.folder / f"{options.arm}.json").write_text(json.dumps(content))
+
+
+def _algorithms(arm: str) -> Any:
+    return "winograd" if arm == "winograd" else "exact"
 
 
 def _watch(names: list[str], curve: list[tuple[float, str, float | None]], started: float) -> Any:
@@ -231,7 +241,7 @@ def compiled(options: argparse.Namespace, arm: str | None) -> Any:
         prior = options.folder / "held-out.bundle" if arm == "prior" else "none"
         file = approve(options.folder / arm / "tune.db")
         with Database(file, target=target, prior=prior) as store:
-            executable = compile(mod, store, target).executable
+            executable = compile(mod, store, target, algorithms=_algorithms(arm)).executable
     return relax.VirtualMachine(executable, tvm.cpu())
 
 
@@ -345,7 +355,7 @@ def one_run(options: argparse.Namespace) -> dict[str, Any]:
     curves = {
         arm: steps(content, times["untuned"])
         for arm, content in contents.items()
-        if arm != "predicted"
+        if arm not in ("predicted", "winograd")
     }
     found = {"times": times, "error": error, "contents": contents, "curves": curves}
     print(json.dumps({"network": options.network, "seed": options.seed, "times": times}))
@@ -421,9 +431,10 @@ def rows_of(name: str, found: list[dict[str, Any]]) -> list[Row]:
     error = max(one["error"] for one in found)
     rows = [
         Row(f"{name}: untuned", "ms", 1e3 * times("tunedb"), 1e3 * times("untuned")),
-        Row(f"{name}: largest error", "", error, None, "≤ 1e-4", error <= 1e-4),
+        Row(f"{name}: largest error", "", error, None, f"≤ {ERROR:.0e}", error <= ERROR),
     ]
-    for arm, bar in (("tvm", LATENCY), ("gradient", None), ("onnxruntime", ONNX)):
+    onnx = ONNX_OF.get(name, ONNX)
+    for arm, bar in (("tvm", LATENCY), ("gradient", None), ("onnxruntime", onnx)):
         if arm not in found[0]["times"]:
             continue
         ratio = times("tunedb") / times(arm)
@@ -437,6 +448,16 @@ def rows_of(name: str, found: list[dict[str, Any]]) -> list[Row]:
                 None if bar is None else ratio <= bar,
             )
         )
+    if "winograd" in found[0]["times"]:
+        ours = times("winograd")
+        for arm, most in (("tunedb", None), ("onnxruntime", ONNX_WINOGRAD.get(name))):
+            if arm in found[0]["times"]:
+                other, bar = times(arm), "" if most is None else f"≤ {most}"
+                holds = None if most is None else ours <= most * other
+                label = "exact" if arm == "tunedb" else arm
+                rows.append(
+                    Row(f"{name}: Winograd, {label}", "ms", 1e3 * ours, 1e3 * other, bar, holds)
+                )
     if "prior" in found[0]["times"]:
         ours, without = times("prior"), times("tunedb")
         bar, holds = f"≤ {WITH_PRIOR}", ours <= WITH_PRIOR * without

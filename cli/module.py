@@ -35,7 +35,7 @@ def compile_target_option(function: F) -> F:
 
 
 def lowering_options(function: F) -> F:
-    """Add ``--layout``, ``--no-prepack`` and ``--bind``, for :func:`lowering_of`."""
+    """Add the options of the lowering of a network, for :func:`lowering_of`."""
     layout = click.option(
         "--layout",
         type=click.Choice(["auto", "keep"]),
@@ -53,7 +53,15 @@ def lowering_options(function: F) -> F:
         callback=_sizes,
         help="Number of a symbolic size of a network; one --bind for each size.",
     )
-    return layout(prepack(bind(function)))
+    algorithms = click.option(
+        "--algorithms",
+        type=click.Choice(["exact", "winograd"]),
+        default="exact",
+        show_default=True,
+        help="winograd: compute a network's 3x3 convolutions on CPUs with fewer multiplications "
+        "and a larger error, where that is faster.",
+    )
+    return layout(prepack(bind(algorithms(function))))
 
 
 def _sizes(
@@ -70,10 +78,15 @@ def _sizes(
 
 
 def lowering_of(
-    layout: str, no_prepack: bool, bind: Mapping[str, int | list[int]]
+    layout: str, no_prepack: bool, bind: Mapping[str, int | list[int]], algorithms: str
 ) -> dict[str, Any]:
-    """Return the arguments ``layout``, ``prepack`` and ``bind`` of ``tune`` and ``compile``."""
-    return {"layout": layout, "prepack": False if no_prepack else None, "bind": bind}
+    """Return the arguments of ``tune`` and ``compile`` for the lowering of a network."""
+    return {
+        "layout": layout,
+        "prepack": False if no_prepack else None,
+        "bind": bind,
+        "algorithms": algorithms,
+    }
 
 
 def bind_words(bind: Mapping[str, int]) -> str:

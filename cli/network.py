@@ -78,7 +78,8 @@ def note_network(settings: Settings, network: NetworkRun) -> None:
         f"{network.name}{on}: {text.seconds(network.untuned)} untuned, "
         f"{text.seconds(network.latency)} tuned ({network.untuned / network.latency:.1f}x"
         f"{'' if target is None else f', target {text.seconds(target)}'}); "
-        f"sum of the operators {text.seconds(network.sum_of_operators)}"
+        f"sum of the operators {text.seconds(network.sum_of_operators)}; "
+        f"outputs differ by {network.deviation:.1g}"
     )
     if network.roofline is not None:
         settings.note(

@@ -84,6 +84,7 @@ def command(
     layout: str,
     no_prepack: bool,
     bind: dict[str, Any],
+    algorithms: str,
     workers: int | None,
     limit: int | None,
 ) -> None:
@@ -107,9 +108,10 @@ def command(
     """
     from ...plugins.metaschedule.convert.convert import ConvertReport, convert
 
-    if module is None and (layout != "auto" or no_prepack or bind):
-        raise click.UsageError("--layout, --no-prepack and --bind need --module MODULE")
-    functions = None if module is None else _functions(module, layout, no_prepack, bind)
+    lowering = lowering_of(layout, no_prepack, bind, algorithms)
+    if module is None and lowering != lowering_of("auto", False, {}, "exact"):
+        raise click.UsageError("options for a network need --module MODULE")
+    functions = None if module is None else _functions(module, lowering)
     report = ConvertReport()
     started = time.monotonic()
     with updating(settings) as store:
@@ -136,15 +138,13 @@ def command(
     _report(settings, report, started)
 
 
-def _functions(
-    words: str, layout: str, no_prepack: bool, bind: dict[str, Any]
-) -> Callable[[str], Mapping[str, Any]]:
+def _functions(words: str, arguments: dict[str, Any]) -> Callable[[str], Mapping[str, Any]]:
     """Return what lowers a module for a kind of target, for :func:`convert`."""
     from ...plugins.metaschedule.deploy.apply import tasks_of
     from ...plugins.metaschedule.deploy.network import Lowering
     from ...plugins.metaschedule.module_source import load_module
 
-    mod, lowering = load_module(words), Lowering(**lowering_of(layout, no_prepack, bind))
+    mod, lowering = load_module(words), Lowering(**arguments)
     return lambda kind: tasks_of(mod, {"kind": kind}, lowering)
 
 

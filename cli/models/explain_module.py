@@ -47,6 +47,7 @@ def explain_module(
     layout: str,
     no_prepack: bool,
     bind: dict[str, Any],
+    algorithms: str,
     layers: tuple[str, ...],
     prior: str | None,
     no_prior: bool,
@@ -76,7 +77,7 @@ def explain_module(
             fallback=fallback,
             layers=resolve_layers(settings, layers),
             prior=prior_of(prior, no_prior),
-            **lowering_of(layout, no_prepack, bind),
+            **lowering_of(layout, no_prepack, bind, algorithms),
         )
     name = label(device)
     print_rows(

@@ -88,6 +88,7 @@ def command(
     layout: str,
     no_prepack: bool,
     bind: dict[str, Any],
+    algorithms: str,
     layers: tuple[str, ...],
     prior: str | None,
     no_prior: bool,
@@ -98,8 +99,8 @@ def command(
     A function without a record is compiled unscheduled, on a GPU with TVM's default schedules. The
     file appears complete or not at all; if no function has a record, nothing is written. --script
     writes the scheduled module as TVMScript, a Relax program lowered and fused.
-    A network that was tuned with --layout or --no-prepack needs the same options here, and one
-    with symbolic sizes a --bind for each.
+    A network that was tuned with --layout, --no-prepack or --algorithms needs them here, too, and
+    one with symbolic sizes a --bind for each.
     Where the database has no record for a function, the first layer that has one answers.
     --predict measures nothing: a function without a record gets the best of many drafts by a model
     of the stored programs. The table has the share of the best that the model's choice reached on
@@ -115,7 +116,7 @@ def command(
     """
     layers = resolve_layers(settings, layers)
     url, device = _database_and_target(settings, target, layers, predict=predict)
-    lowering = lowering_of(layout, no_prepack, bind)
+    lowering = lowering_of(layout, no_prepack, bind, algorithms)
     options = _CompileOptions(
         *(url, device.attributes, compatible, all_, predict),
         *(layers, prior_of(prior, no_prior), lowering),
@@ -258,7 +259,9 @@ def _write(
             compiled = compile(mod, database, trials=trials, **options.lowering)
             uses = list(compiled.uses)
         hint = ""
-        if is_relax(mod) and 2 * sum(use.record_id is not None for use in uses) < len(uses):
+        missing = [use.function for use in uses if use.record_id is None]
+        is_other = 2 * len(missing) > len(uses) or any("conv2d" in name for name in missing)
+        if is_relax(mod) and is_other:
             lowering = Lowering(**options.lowering)
             hint = _hint(better_lowering(mod, database, None, lowering))
     finally:
@@ -284,7 +287,8 @@ def _hint(lowering: Lowering | None) -> str:
         return ""
     words = ["--layout keep"] if lowering.layout == "keep" else []
     words += ["--no-prepack"] if lowering.prepack is False else []
-    options = " ".join(words) if words else "neither --layout nor --no-prepack"
+    words += ["--algorithms winograd"] if lowering.algorithms == "winograd" else []
+    options = " ".join(words) if words else "none of --layout, --no-prepack and --algorithms"
     return f"more functions have a record with {options}"
 
 

@@ -111,6 +111,7 @@ def command(
     layout: str,
     no_prepack: bool,
     bind: dict[str, Any],
+    algorithms: str,
 ) -> None:
     """Measure the best programs again, and check their results.
 
@@ -148,7 +149,7 @@ def command(
         Revalidation(store, repeat=repeat, seed=seed, timeout_sec=timeout) as revalidation,
     ):
         groups = [store.lookup.workload(words) for words in workloads]
-        lowering = Lowering(**lowering_of(layout, no_prepack, bind))
+        lowering = Lowering(**lowering_of(layout, no_prepack, bind, algorithms))
         jobs = _jobs(store, groups, modules, target, revalidation, lowering, foreign=foreign)
         # All jobs are for one target.
         here = _here(store, jobs[0][1]) if converted else None

@@ -365,7 +365,9 @@ def _tune(
         racing=not choices.pop("no_racing"),
         finals=not choices.pop("no_finals"),
         measure_network=not choices.pop("no_latency"),
-        **lowering_of(*(choices.pop(name) for name in ("layout", "no_prepack", "bind"))),
+        **lowering_of(
+            *(choices.pop(name) for name in ("layout", "no_prepack", "bind", "algorithms"))
+        ),
         layers=resolve_layers(settings, choices.pop("layers")),
         prior=prior_of(choices.pop("prior"), choices.pop("no_prior")),
         on_progress=on_progress,

@@ -15,6 +15,7 @@ from tvm.script import relax as R
 
 from tunedb.errors import PluginError
 from tunedb.plugins.metaschedule import Database
+from tunedb.plugins.metaschedule.deploy.algorithms import key_of, stored_digest
 from tunedb.plugins.metaschedule.deploy.apply import compile_lowered, tasks_of
 from tunedb.plugins.metaschedule.deploy.network import Lowering, lower
 from tunedb.plugins.metaschedule.deploy.network_times import (
@@ -24,7 +25,7 @@ from tunedb.plugins.metaschedule.deploy.network_times import (
     inputs_of,
 )
 from tunedb.plugins.metaschedule.module_source import prim_funcs
-from tunedb.plugins.metaschedule.tuning.network import MeasuredNetwork, _digest, tuned_networks
+from tunedb.plugins.metaschedule.tuning.network import MeasuredNetwork, tuned_networks
 from tunedb.plugins.metaschedule.tuning.tasks import Network
 from tunedb.search.scheduling import NetworkGoal
 
@@ -101,7 +102,7 @@ def test_an_operator_keeps_the_default_program_where_that_is_faster(tmp_path):
     mod = from_onnx(networks.mobile())
     lowered = lower(mod, TARGET, Lowering())
     tasks = [SimpleNamespace(name=name, mod=one) for name, one in tasks_of(mod, TARGET).items()]
-    keys = {name: _digest(_normalize_mod(func)) for name, func in prim_funcs(lowered.mod).items()}
+    keys = {name: key_of(_normalize_mod(func)) for name, func in prim_funcs(lowered.mod).items()}
     untuned = Times(1.0, {name: FunctionTime(2, 1e-3) for name in keys}, 0.0, 1e-4)
 
     def measure(executable):
@@ -117,7 +118,7 @@ def test_an_operator_keeps_the_default_program_where_that_is_faster(tmp_path):
         None,
     )
     convs = [task for task in tasks if "conv2d" in task.name]
-    slow = [name for name, key in keys.items() if key in map(_digest, [t.mod for t in convs[:2]])]
+    slow = [name for name, key in keys.items() if key in [key_of(t.mod) for t in convs[:2]]]
     with Database(tmp_path / "tune.db", target=TARGET) as database:
         for task, seconds in zip(convs, (1e-3, 1e-5, 1e-3), strict=False):
             schedule = Schedule(task.mod)
@@ -129,8 +130,9 @@ def test_an_operator_keeps_the_default_program_where_that_is_faster(tmp_path):
             database.commit_tuning_record(record)
         run = network.finish(database, 2, tasks)
         assert (run.name, run.weight, run.latency_target) == ("mobile", 2.0, 5e-3)
-        assert {each.workload for each in run.slower} == {_digest(task.mod) for task in convs[:2]}
-        assert network.keep_untuned(database, run, tasks) == {_digest(convs[0].mod)}
+        digests = {stored_digest(database._handle, task.mod) for task in convs[:2]}
+        assert {each.workload for each in run.slower} == digests
+        assert network.keep_untuned(database, run, tasks) == {key_of(convs[0].mod)}
         first, second = (
             database.query_tuning_record(task.mod, TARGET, "main") for task in convs[:2]
         )
@@ -148,7 +150,7 @@ class FakeNetwork:
 
     def __init__(self, name, workload, *, changes=False, fails=False):
         self.network = SimpleNamespace(name=name)
-        self.workloads = {"main": workload}
+        self.functions = {"main": workload}
         self.changes, self.fails, self.measured = changes, fails, 0
 
     def finish(self, *_):
@@ -158,7 +160,7 @@ class FakeNetwork:
         return f"{self.network.name} {self.measured}"
 
     def keep_untuned(self, *_):
-        return set(self.workloads.values()) if self.changes else set()
+        return set(self.functions.values()) if self.changes else set()
 
 
 def test_networks_that_share_a_changed_operator_are_measured_again():

@@ -67,8 +67,77 @@ def test_the_latency_of_a_network_is_known_with_all_its_operators():
     assert total_seconds([(2, 0.1), (1, 0.05)]) == pytest.approx(0.25)
     assert total_seconds([(2, 0.1), (0, None)]) == pytest.approx(0.2)
     assert total_seconds([(2, 0.1), (1, None)]) is None
-    assert NetworkGoal(rest=0.5).estimate([(2, 0.1)]) == pytest.approx(0.7)
-    assert NetworkGoal(rest=0.5).estimate([(2, None)]) is None
+    assert NetworkGoal(rest=0.5).estimate([2], [0.1]) == pytest.approx(0.7)
+    assert NetworkGoal(rest=0.5).estimate([2], [None]) is None
+    assert NetworkGoal(rest=0.5).estimate([2, 0], [0.1, None]) == pytest.approx(0.7)
+
+
+#: An operator that task 0 computes alone, or tasks 1 and 2 together; task 3 is another one.
+OPERATORS = (({0: 2.0}, {1: 2.0, 2: 1.0}),)
+
+
+def test_a_network_is_estimated_with_the_fastest_algorithms():
+    goal = NetworkGoal(operators=OPERATORS)
+    calls = [2, 0, 0, 1]
+    assert goal.estimate(calls, [1.0, 0.25, 0.5, 0.1]) == pytest.approx(2 * 0.25 + 0.5 + 0.1)
+    assert goal.fastest_calls(calls, [1.0, 0.25, 0.5, 0.1]) == [0, 2, 1, 1]
+    assert goal.estimate(calls, [1.0, 0.9, 0.5, 0.1]) == pytest.approx(2.1)
+    # What is not known as a whole is not the fastest.
+    assert goal.estimate(calls, [1.0, 0.25, None, 0.1]) == pytest.approx(2.1)
+    assert goal.estimate(calls, [None, 0.25, 0.5, 0.1]) == pytest.approx(1.1)
+    assert goal.estimate(calls, [None, 0.25, None, 0.1]) is None
+
+
+def with_algorithms(exact, *parts):
+    """Return the tasks of :data:`OPERATORS`, the first of which have so many operations."""
+    return [task(2, flop=exact), *(task(0, flop=flop) for flop in parts), task(1, flop=1e8)]
+
+
+GOAL = TuningGoal((NetworkGoal(operators=OPERATORS),))
+
+
+def test_the_most_promising_algorithm_is_tuned_first():
+    tasks = with_algorithms(4e9, 1e9, 1e8)
+    assert GOAL.weights(tasks) == [0, 2, 1, 1]
+    assert not GOAL.hopes(tasks, 4)
+    tasks = with_algorithms(1e9, 4e9, 1e8)
+    assert GOAL.weights(tasks) == [2, 0, 0, 1]
+
+
+def test_another_algorithm_is_tuned_while_it_may_become_the_fastest():
+    tasks = with_algorithms(4e9, 3e9, 1e8)
+    tasks[1].best, tasks[2].best = 1.5 * tasks[1].limit, tasks[2].limit
+    # The exact one may take 1.25 times its limit after four batches of four trials.
+    assert list(GOAL.hopes(tasks, 4)) == []
+    tasks[1].best = 2 * tasks[1].limit
+    assert list(GOAL.hopes(tasks, 4)) == [0]
+    tasks[3].is_finished = tasks[1].is_finished = tasks[2].is_finished = True
+    assert choose(tasks, goal=GOAL) == 0
+    # Once it is measured, what batches are expected to gain decides.
+    tasks[0].best = 10 * tasks[0].limit
+    assert not GOAL.hopes(tasks, 4)
+    assert choose(tasks, goal=GOAL) is None
+    tasks[0].best = 1.01 * (tasks[1].best + tasks[2].best / 2)
+    assert list(GOAL.hopes(tasks, 4)) == [0]
+    # It leads when it is the fastest.
+    tasks[0].best *= 0.9
+    assert GOAL.weights(tasks) == [2, 0, 0, 1]
+
+
+def test_an_algorithm_without_a_program_does_not_lead():
+    tasks = with_algorithms(4e9, 1e9, 1e8)
+    tasks[1].is_finished = True  # its design space cannot be generated
+    assert GOAL.weights(tasks) == [2, 0, 0, 1]
+    tasks[0].best = 10 * tasks[0].limit
+    assert not GOAL.hopes(tasks, 4)
+
+
+def test_algorithms_of_a_network_within_its_target_get_no_trials():
+    tasks = with_algorithms(4e9, 3e9, 1e8)
+    for one in tasks[1:]:
+        one.best = 3 * one.limit
+    goal = TuningGoal((NetworkGoal(latency=10.0, operators=OPERATORS),))
+    assert GOAL.hopes(tasks, 4) and not goal.hopes(tasks, 4)
 
 
 def test_a_task_with_a_stored_program_waits_for_those_without():

@@ -8,17 +8,29 @@ tuning; and they come from the courses of similar searches where a database has 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
 from statistics import median
+from typing import TypeVar
 
 from ..errors import UsageError
 from ..system.roofline import Roofline
 from .forecast import Curve
 
-__all__ = ["NetworkGoal", "TaskState", "TuningGoal", "batch_size", "next_task", "total_seconds"]
+__all__ = [
+    "NetworkGoal",
+    "TaskState",
+    "TuningGoal",
+    "batch_size",
+    "costs_of",
+    "fastest_option",
+    "next_task",
+    "total_seconds",
+]
+
+Key = TypeVar("Key", bound=Hashable)
 
 #: Share of the recent gain in what is expected of the next batch; Ansor's alpha.
 _RECENT = 0.2
@@ -34,6 +46,8 @@ _UNTUNED = 30.0
 _EXPONENT = 0.5
 #: How much slower than the machine's limit the best program of a first batch is expected to be.
 _FIRST = 2.0
+#: Batches that an algorithm is expected to need before it is faster than the fastest one.
+_HOPE = 4
 #: Batches of each task for which the budget has room.
 _BATCHES = 3
 #: Trials of a second on two cores, for the batches of a run that time limits.
@@ -54,6 +68,10 @@ class NetworkGoal:
         Seconds that suffice (f2): a network that is as fast gets no more trials.
     rest : float
         Seconds of one run outside of the tasks.
+    operators : sequence of sequence of mapping of int to float
+        Operators that several algorithms compute: for each algorithm the number of each of its
+        tasks, and their calls in one run of the network. The calls of a :class:`TaskState` are
+        those with the first algorithm of each.
 
     Raises
     ------
@@ -64,6 +82,7 @@ class NetworkGoal:
     weight: float = 1.0
     latency: float | None = None
     rest: float = 0.0
+    operators: Sequence[Sequence[Mapping[int, float]]] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < inf:
@@ -71,12 +90,46 @@ class NetworkGoal:
         if self.latency is not None and not 0 < self.latency < inf:
             raise UsageError(f"the latency must be a positive number, not {self.latency}")
 
-    def estimate(self, tasks: Iterable[tuple[float, float | None]]) -> float | None:
-        """Return the seconds of one run from the calls of each task and the seconds of a call.
+    def calls(self, calls: Sequence[float], chosen: Sequence[int]) -> list[float]:
+        """Return the calls of tasks with an algorithm for each operator.
 
-        None where the time of a task is unknown.
+        Parameters
+        ----------
+        calls : sequence of float
+            Calls of each task with the first algorithms.
+        chosen : sequence of int
+            Number of the algorithm of each operator.
         """
-        total = total_seconds(tasks)
+        changed = list(calls)
+        for algorithms, number in zip(self.operators, chosen, strict=True):
+            for task, count in algorithms[0].items():
+                changed[task] -= count
+            for task, count in algorithms[number].items():
+                changed[task] += count
+        return changed
+
+    def fastest_calls(self, calls: Sequence[float], seconds: Sequence[float | None]) -> list[float]:
+        """Return the calls of tasks with the fastest algorithms by the seconds of each task."""
+        times = {n: time for n, time in enumerate(seconds) if time is not None}
+        return self.calls(calls, [fastest_option(each, times) for each in self.operators])
+
+    def estimate(self, calls: Sequence[float], seconds: Sequence[float | None]) -> float | None:
+        """Return the seconds of one run with the fastest algorithms.
+
+        Parameters
+        ----------
+        calls : sequence of float
+            Calls of each task with the first algorithms.
+        seconds : sequence of float or None
+            Seconds of a call.
+
+        Returns
+        -------
+        float or None
+            None where the time of a task is unknown.
+        """
+        fastest = self.fastest_calls(calls, seconds)
+        total = total_seconds(zip(fastest, seconds, strict=True))
         return None if total is None else self.rest + total
 
     def is_reached(self, estimate: float | None) -> bool:
@@ -122,18 +175,51 @@ class TuningGoal:
     def weights(self, tasks: Sequence[TaskState]) -> list[float]:
         """Return the weight of one call of each task: that of all networks that call it.
 
-        A network whose latency suffices counts only for its tasks of unknown time: a guess is no
-        evidence.
+        A network calls the tasks of the algorithms that lead (:func:`_leader`). One whose latency
+        suffices counts only for its tasks of unknown time: a guess is no evidence.
         """
         weights = [0.0] * len(tasks)
         for number, network in enumerate(self.networks):
-            suffices = network.is_reached(
-                network.estimate((task.calls[number], task.latency) for task in tasks)
-            )
+            calls = _leading_calls(number, network, tasks)
+            suffices = network.is_reached(_latency(network, calls, tasks))
             for n, task in enumerate(tasks):
                 if not suffices or task.seconds is None:
-                    weights[n] += network.weight * task.calls[number]
+                    weights[n] += network.weight * calls[n]
         return weights
+
+    def hopes(self, tasks: Sequence[TaskState], batch: int) -> dict[int, float]:
+        """Return the tasks of algorithms that may become the fastest, and what a batch may gain.
+
+        Parameters
+        ----------
+        tasks : sequence of TaskState
+            All tasks of the run.
+        batch : int
+            Trials of a batch.
+
+        Returns
+        -------
+        dict of int to float
+            Weighted seconds of one run, by number of the task.
+        """
+        hopes: dict[int, float] = {}
+        for index, network in enumerate(self.networks):
+            calls = _leading_calls(index, network, tasks)
+            if network.is_reached(_latency(network, calls, tasks)):
+                continue
+            for algorithms in network.operators:
+                leader = _leader(algorithms, tasks)
+                least = _measured(algorithms[leader], tasks)
+                for number, algorithm in enumerate(algorithms):
+                    if number == leader or least == inf:
+                        continue
+                    gain = least - _within_reach(algorithm, tasks, _HOPE * batch)
+                    open_tasks = [n for n in algorithm if self.is_open(tasks[n])]
+                    new = [n for n in open_tasks if tasks[n].best is None] or open_tasks
+                    for n in new if gain > 0 else ():
+                        share = network.weight * gain / (_HOPE * len(new))
+                        hopes[n] = hopes.get(n, 0.0) + share
+        return hopes
 
 
 @dataclass(slots=True)
@@ -253,6 +339,76 @@ class TaskState:
         return float(1 - after / before)
 
 
+def costs_of(options: Sequence[Mapping[Key, float]], seconds: Mapping[Key, float]) -> list[float]:
+    """Return the seconds of each option; infinity where the time of a task is unknown.
+
+    Parameters
+    ----------
+    options : sequence of mapping of Key to float
+        Calls of each task.
+    seconds : mapping of Key to float
+        Seconds of a call.
+    """
+    totals = [
+        total_seconds((calls, seconds.get(key)) for key, calls in option.items())
+        for option in options
+    ]
+    return [inf if total is None else total for total in totals]
+
+
+def fastest_option(options: Sequence[Mapping[Key, float]], seconds: Mapping[Key, float]) -> int:
+    """Return the number of the fastest option; 0 where no option has all times.
+
+    Parameters
+    ----------
+    options, seconds
+        As for :func:`costs_of`.
+    """
+    costs = costs_of(options, seconds)
+    return costs.index(min(costs))
+
+
+def _leader(algorithms: Sequence[Mapping[int, float]], tasks: Sequence[TaskState]) -> int:
+    """Return the number of the fastest algorithm; while none is measured, of the most promising."""
+    costs = [_measured(algorithm, tasks) for algorithm in algorithms]
+    if min(costs) == inf:
+        costs = [_within_reach(algorithm, tasks, 0) for algorithm in algorithms]
+    return costs.index(min(costs))
+
+
+def _leading_calls(index: int, network: NetworkGoal, tasks: Sequence[TaskState]) -> list[float]:
+    """Return the calls of tasks in a network with the algorithms that lead."""
+    chosen = [_leader(algorithms, tasks) for algorithms in network.operators]
+    return network.calls([task.calls[index] for task in tasks], chosen)
+
+
+def _latency(network: NetworkGoal, calls: Sequence[float], tasks: Sequence[TaskState]) -> float:
+    """Return the seconds of one run of a network, with guesses for tasks of unknown time."""
+    return network.rest + sum(n * task.latency for n, task in zip(calls, tasks, strict=True))
+
+
+def _measured(algorithm: Mapping[int, float], tasks: Sequence[TaskState]) -> float:
+    """Return the seconds of an algorithm; infinity while a task has no program."""
+    total = total_seconds((calls, tasks[n].best) for n, calls in algorithm.items())
+    return inf if total is None else total
+
+
+def _within_reach(algorithm: Mapping[int, float], tasks: Sequence[TaskState], trials: int) -> float:
+    """Return the seconds of an algorithm that are expected after some trials of each task.
+
+    Infinity where a task has ended without a program.
+    """
+    total = 0.0
+    for n, calls in algorithm.items():
+        task = tasks[n]
+        if task.best is None:
+            seconds = inf if task.is_finished else task.limit * (1 + max(trials, 1) ** -_EXPONENT)
+        else:
+            seconds = task.best - (task.expected_gain(trials, 0.0) if trials else 0.0)
+        total += calls * seconds
+    return total
+
+
 def total_seconds(tasks: Iterable[tuple[float, float | None]]) -> float | None:
     """Return the seconds of all calls of tasks, or None if one is unknown.
 
@@ -308,8 +464,10 @@ def next_task(
     int or None
         None when the run is done.
     """
-    weights = goal.weights(tasks)
-    open_tasks = [n for n, task in enumerate(tasks) if weights[n] and goal.is_open(task)]
+    weights, hopes = goal.weights(tasks), goal.hopes(tasks, batch)
+    open_tasks = [
+        n for n, task in enumerate(tasks) if (weights[n] or n in hopes) and goal.is_open(task)
+    ]
     if not open_tasks:
         return None
     fastest: dict[str, float] = {}
@@ -318,6 +476,7 @@ def next_task(
             fastest[task.family] = max(fastest.get(task.family, 0.0), task.flop / task.best)
     gains = {
         n: weights[n] * tasks[n].expected_gain(batch, fastest.get(tasks[n].family, 0.0))
+        + hopes.get(n, 0.0)
         for n in open_tasks
     }
     shares = [weight * task.latency for weight, task in zip(weights, tasks, strict=True)]

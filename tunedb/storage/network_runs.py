@@ -28,7 +28,8 @@ class OperatorTime:
     calls : int
         Calls in one run of the network.
     untuned, seconds : float
-        Seconds of all calls in one run, with TVM's default program and with the best one.
+        Seconds of all calls in one run, with TVM's default program and with the best one. Functions
+        of another algorithm share the untuned time of the exact functions that they replace.
     flop, size : float or None
         Operations of one call, and bytes of its arguments; None if unknown.
     """
@@ -80,6 +81,8 @@ class NetworkRun:
         Weight of the network in its run.
     latency_target : float or None
         Seconds that sufficed in its run.
+    others : tuple of OperatorTime
+        Functions of algorithms that are slower in the network, as `operators`.
     """
 
     name: str
@@ -93,6 +96,7 @@ class NetworkRun:
     roofline: Roofline | None = None
     weight: float = 1.0
     latency_target: float | None = None
+    others: tuple[OperatorTime, ...] = ()
 
     __repr__ = one_line
 

@@ -36,13 +36,16 @@ from ..module_source import is_relax, prim_funcs
 from ..targets import as_target, first_line, lacks_limits, with_limits
 from ..threads import use_threads
 from ..trace_codec import floats_of
+from .algorithms import key_of, lower_fastest
 from .network import (
     DEFAULT,
+    Algorithms,
     Layout,
     Lowered,
     Lowering,
     bind_sizes,
     lower,
+    lower_algorithms,
     pack_weights,
     packing_functions,
     without_free_layouts,
@@ -125,7 +128,7 @@ def tasks_of(mod: Any, target: Any, lowering: Lowering = DEFAULT) -> dict[str, A
     Parameters
     ----------
     mod : tvm.IRModule
-        PrimFuncs, or a Relax program, whose fused functions are the tasks.
+        PrimFuncs, or a Relax program, whose fused functions are the tasks, those of all algorithms.
     target : tvm.target.Target or dict
         Target of the compilation.
     lowering : Lowering
@@ -147,9 +150,21 @@ def tasks_of(mod: Any, target: Any, lowering: Lowering = DEFAULT) -> dict[str, A
         return {name: _normalize_mod(func) for name, func in prim_funcs(mod).items()}
     target = as_target(target)
     with _converted_errors("TVM cannot extract the functions of this program"):
-        mod = lower(mod, target, lowering).mod
-        tasks = ms.relax_integration.extract_tasks(mod, target)
-    return {str(task.task_name): task.dispatched[0] for task in tasks}
+        lowered = lower(mod, target, lowering)
+        tasks = {
+            str(task.task_name): task.dispatched[0]
+            for task in ms.relax_integration.extract_tasks(lowered.mod, target)
+        }
+        known = {key_of(task) for task in tasks.values()}
+        for convolution, algorithms in zip(
+            lowered.convolutions, lower_algorithms(lowered, target), strict=True
+        ):
+            for tile, other in algorithms:
+                for task in ms.relax_integration.extract_tasks(other.mod, target):
+                    function = task.dispatched[0]
+                    if key_of(function) not in known:
+                        tasks[f"{task.task_name}_{convolution.label(tile)}"] = function
+        return tasks
 
 
 def find_record(handle: Handle, mod: Any, target: Any) -> ServedRecord | None:
@@ -178,7 +193,7 @@ def find_record(handle: Handle, mod: Any, target: Any) -> ServedRecord | None:
 def better_lowering(
     mod: Any, database: Database, target: Any, lowering: Lowering
 ) -> Lowering | None:
-    """Return the lowering of a Relax program with which most functions have a record.
+    """Return the lowering of a Relax program with which fewest functions lack a record.
 
     Parameters
     ----------
@@ -194,7 +209,8 @@ def better_lowering(
     Returns
     -------
     Lowering or None
-        Another layout or packing; None where none gives more records than `lowering`.
+        Another layout, packing or choice of algorithms; None where none lacks fewer records than
+        `lowering`.
 
     Raises
     ------
@@ -203,20 +219,23 @@ def better_lowering(
     """
     target, handle = _target_of(database, target), database._handle
 
-    def answered(way: Lowering) -> int:
-        records = 0
-        for task in tasks_of(mod, target, way).values():
-            forms = (task, without_packing(task))
-            records += any(form and find_record(handle, form, target) for form in forms)
-        return records
+    def missing(way: Lowering) -> int:
+        with _converted_errors("TVM cannot extract the functions of this program"):
+            lowered = lower_fastest(mod, target, way, handle)
+            tasks = ms.relax_integration.extract_tasks(lowered.mod, target)
+        forms = [(task.dispatched[0], without_packing(task.dispatched[0])) for task in tasks]
+        return sum(
+            not any(form and find_record(handle, form, target) for form in each) for each in forms
+        )
 
     others = [
         replace(lowering, layout=layout, prepack=prepack)
         for layout in ("auto", "keep")
         for prepack in (None, False)
     ]
+    others += [replace(lowering, algorithms=word) for word in ("exact", "winograd")]
     # The first of equals wins: the user's choice.
-    best = max([lowering, *(way for way in others if way != lowering)], key=answered)
+    best = min([lowering, *(way for way in others if way != lowering)], key=missing)
     return None if best is lowering else best
 
 
@@ -313,6 +332,7 @@ def schedule(
     layout: Layout = "auto",
     prepack: bool | None = None,
     bind: Mapping[str, int] | None = None,
+    algorithms: Algorithms = "exact",
 ) -> tuple[Any, list[Use]]:
     """Return a module whose functions are scheduled by their best records.
 
@@ -324,7 +344,7 @@ def schedule(
         Database of the records.
     target : tvm.target.Target, dict or None
         Target of the module; None takes the database's.
-    trials, layout, prepack, bind
+    trials, layout, prepack, bind, algorithms
         As for :func:`compile`. Weights are not packed yet.
 
     Returns
@@ -343,8 +363,11 @@ def schedule(
     """
     target, predicts = _target_of(database, target), _predicts(trials)
     with _converted_errors("TVM cannot lower it"):
-        lowering = Lowering(layout, prepack, bind)
-        mod = lower(mod, target, lowering).mod if is_relax(mod) else bind_sizes(mod, bind)
+        lowering = Lowering(layout, prepack, bind, algorithms)
+        if is_relax(mod):
+            mod = lower_fastest(mod, target, lowering, database._handle).mod
+        else:
+            mod = bind_sizes(mod, bind)
     return _scheduled(mod, database, target, predicts=predicts)
 
 
@@ -413,6 +436,7 @@ def compile(
     layout: Layout = "auto",
     prepack: bool | None = None,
     bind: Mapping[str, int] | None = None,
+    algorithms: Algorithms = "exact",
 ) -> Compiled:
     """Compile a module with its best programs.
 
@@ -442,6 +466,10 @@ def compile(
         that were measured without packing are used without it.
     bind : mapping of str to int, optional
         Number of each symbolic size of a Relax program, e.g. ``{"batch": 1, "length": 128}``.
+    algorithms : {"exact", "winograd"}
+        ``winograd``: a 3x3 convolution of stride 1 on CPUs is computed by Winograd's algorithm
+        where its measured parts are faster together. Its outputs deviate more
+        (:attr:`tunedb.storage.network_runs.NetworkRun.deviation`).
 
     Returns
     -------
@@ -461,13 +489,13 @@ def compile(
     >>> compiled = compile(mod, database)  # doctest: +SKIP
     >>> relax.VirtualMachine(compiled.executable, tvm.cpu())["main"](data)  # doctest: +SKIP
     """
-    predicts, lowering = _predicts(trials), Lowering(layout, prepack, bind)
+    predicts, lowering = _predicts(trials), Lowering(layout, prepack, bind, algorithms)
     with _opened(database, target) as opened:
         target = _target_of(opened, target)
         use_threads()
         if is_relax(mod):
             with _converted_errors("TVM cannot compile it"):
-                lowered = lower(mod, target, lowering)
+                lowered = lower_fastest(mod, target, lowering, opened._handle)
             compiled = compile_lowered(lowered, opened, target, predicts=predicts)
             return replace(compiled, notes=lowered.notes + compiled.notes)
         mod, uses = _scheduled(bind_sizes(mod, bind), opened, target, predicts=predicts)

@@ -26,7 +26,7 @@ from ..database.workloads import WorkloadTable
 from ..modules import modules_equal
 from ..targets import as_target
 from .apply import Use, find_record, tasks_of, use_of
-from .network import Layout, Lowering, without_packing
+from .network import Algorithms, Layout, Lowering, without_packing
 
 __all__ = [
     "FunctionFinding",
@@ -358,6 +358,7 @@ def explain(
     layout: Layout = "auto",
     prepack: bool | None = None,
     bind: Mapping[str, int] | None = None,
+    algorithms: Algorithms = "exact",
 ) -> list[FunctionFinding]:
     """Return the record for each function of a module, or the reasons why there is none.
 
@@ -373,7 +374,7 @@ def explain(
         As for :class:`~tunedb.plugins.metaschedule.Database`; by default the store alone answers.
     most : int
         Most of the nearest workloads to name.
-    layout, prepack, bind
+    layout, prepack, bind, algorithms
         As for :func:`~.apply.compile`.
 
     Returns
@@ -401,7 +402,7 @@ def explain(
     )
     try:
         explainer = _Explainer(handle, target, most)
-        tasks = tasks_of(mod, target, Lowering(layout, prepack, bind))
+        tasks = tasks_of(mod, target, Lowering(layout, prepack, bind, algorithms))
         return [explainer.finding(name, task) for name, task in sorted(tasks.items())]
     finally:
         handle.close_others()

@@ -8,7 +8,7 @@ of TVM's ``static_shape_tuning_pipeline`` (``relax/pipeline.py``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal
 
@@ -20,9 +20,11 @@ from tvm.relax import pipeline
 from ....errors import UsageError
 from ..compat import constant_value, relax_type, symbols_of
 from ..targets import first_line, is_cpu
+from ..winograd import TILES, Convolution, convolutions_of, with_winograd
 
 __all__ = [
     "DEFAULT",
+    "Algorithms",
     "Layout",
     "Lowered",
     "Lowering",
@@ -30,6 +32,8 @@ __all__ = [
     "bindings",
     "fold_constants",
     "lower",
+    "lower_algorithms",
+    "lower_winograd",
     "pack_weights",
     "packing_functions",
     "symbolic_sizes",
@@ -39,6 +43,9 @@ __all__ = [
 
 #: ``auto``, ``keep``, or what TVM's ``ConvertLayout`` takes.
 Layout = Literal["auto", "keep"] | Mapping[str, Sequence[str]]
+
+#: ``exact``, or ``winograd`` where it is faster.
+Algorithms = Literal["exact", "winograd"]
 
 #: MetaSchedule's rules for CPUs vectorise the innermost axis, which should be the channels.
 _CPU_LAYOUT = {"relax.nn.conv2d": ["NHWC", "HWIO"]}
@@ -71,18 +78,24 @@ class Lowering:
         compiled. None: on CPUs.
     bind : mapping of str to int, optional
         Number of each symbolic size of the program.
+    algorithms : {"exact", "winograd"}
+        Algorithms of operators. ``winograd``: those 3x3 convolutions on CPUs that it makes faster
+        are computed by Winograd's minimal filtering (:mod:`~..winograd`).
 
     Raises
     ------
     UsageError
-        The layout is unknown, or a size is not a positive number.
+        The layout or the algorithms are unknown, or a size is not a positive number.
     """
 
     layout: Layout = "auto"
     prepack: bool | None = None
     bind: Mapping[str, int] | None = None
+    algorithms: Algorithms = "exact"
 
     def __post_init__(self) -> None:
+        if self.algorithms not in ("exact", "winograd"):
+            raise UsageError(f"algorithms must be exact or winograd, not {self.algorithms!r}")
         if not (self.layout in ("auto", "keep") or isinstance(self.layout, Mapping)):
             raise UsageError(
                 f"layout must be auto, keep or a mapping of operators, not {self.layout!r}"
@@ -122,11 +135,17 @@ class Lowered:
         Layouts that TVM rejected, in one line each.
     lowering : Lowering
         Options of the lowering.
+    operators : tvm.IRModule
+        The program before its operators become PrimFuncs.
+    convolutions : tuple of Convolution
+        Convolutions for which Winograd's algorithm is a choice.
     """
 
     mod: Any
     notes: tuple[str, ...]
     lowering: Lowering
+    operators: Any
+    convolutions: tuple[Convolution, ...] = ()
 
 
 def bindings(bind: Mapping[str, int | Sequence[int]] | None) -> list[dict[str, int]]:
@@ -190,7 +209,7 @@ def bind_sizes(mod: Any, bind: Mapping[str, int] | None) -> Any:
 
 
 def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
-    """Lower a Relax program to the functions that are tuned.
+    """Lower a Relax program to the functions that are tuned; all operators are exact.
 
     Parameters
     ----------
@@ -199,7 +218,7 @@ def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
     target : tvm.target.Target
         Target of the compilation.
     lowering : Lowering
-        Layout, packing and sizes.
+        Layout, packing, sizes and algorithms.
 
     Raises
     ------
@@ -210,10 +229,6 @@ def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
     """
     mod = bind_sizes(mod, lowering.bind)
     transform, notes = relax.transform, []
-    try:
-        dispatch = pipeline.library_dispatch_passes(target)
-    except (ValueError, AttributeError):  # a target without libraries
-        dispatch = []
     with target, tvm.transform.PassContext(opt_level=3):
         mod = tvm.transform.Sequential(
             [
@@ -229,12 +244,67 @@ def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
                 mod = transform.ConvertLayout({name: layouts})(mod)
             except Exception as error:  # TVM rejects some operators with a failed check
                 notes.append(f"layout of {name} is kept: {first_line(error)}")
+        # Transposed weights.
+        mod = tvm.transform.Sequential(
+            [transform.CanonicalizeBindings(), fold_constants, transform.FoldConstant()]
+        )(mod)
+    convolutions: list[Convolution] = []
+    if lowering.algorithms == "winograd":
+        convolutions = convolutions_of(mod) if is_cpu(target) else []
+        if not convolutions:
+            notes.append("winograd: no 3x3 convolution for it, all operators are exact")
+    lowered = Lowered(mod, tuple(notes), lowering, mod, tuple(convolutions))
+    return replace(lowered, mod=_fused(mod, target, lowering))
+
+
+def lower_winograd(lowered: Lowered, target: Any, tiles: Mapping[Convolution, int]) -> Lowered:
+    """Lower a program with Winograd's algorithm for some convolutions.
+
+    Parameters
+    ----------
+    lowered : Lowered
+        The program, lowered with exact operators.
+    target : tvm.target.Target
+        Target of the compilation.
+    tiles : mapping of Convolution to int
+        Size of the tiles of each convolution that changes.
+    """
+    mod = with_winograd(lowered.operators, tiles)
+    return replace(lowered, mod=_fused(mod, target, lowered.lowering))
+
+
+def lower_algorithms(lowered: Lowered, target: Any) -> list[list[tuple[int, Lowered]]]:
+    """Lower a program once more for each algorithm of each convolution that has several.
+
+    Parameters
+    ----------
+    lowered : Lowered
+        The program, lowered with exact operators.
+    target : tvm.target.Target
+        Target of the compilation.
+
+    Returns
+    -------
+    list of list of (int, Lowered)
+        For each convolution of `lowered`, the sizes of Winograd's tiles, and the program in which
+        this convolution alone is computed with them.
+    """
+    return [
+        [(tile, lower_winograd(lowered, target, {each: tile})) for tile in TILES]
+        for each in lowered.convolutions
+    ]
+
+
+def _fused(mod: Any, target: Any, lowering: Lowering) -> Any:
+    """Return a program whose operators are fused PrimFuncs."""
+    transform = relax.transform
+    try:
+        dispatch = pipeline.library_dispatch_passes(target)
+    except (ValueError, AttributeError):  # a target without libraries
+        dispatch = []
+    with target, tvm.transform.PassContext(opt_level=3):
         mod = tvm.transform.Sequential(
             [
-                # Transposed weights.
-                transform.CanonicalizeBindings(),
-                fold_constants,
-                transform.FoldConstant(),
                 *dispatch,
                 transform.LegalizeOps(),
                 transform.AnnotateTIROpPattern(),
@@ -243,9 +313,7 @@ def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
                 transform.FuseTIR(),
             ]
         )(mod)
-        if lowering.packs(target):
-            mod = _mark_weights(mod)
-    return Lowered(mod, tuple(notes), lowering)
+        return _mark_weights(mod) if lowering.packs(target) else mod
 
 
 def pack_weights(mod: Any) -> Any:

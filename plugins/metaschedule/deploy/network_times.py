@@ -34,8 +34,6 @@ __all__ = ["FunctionTime", "Inputs", "NetworkTimer", "Times", "inputs_of"]
 _SECONDS = 1.0
 #: Runs at most.
 _RUNS = 200
-#: Milliseconds of each of three measurements of a function.
-_FUNCTION_MS = 10
 #: Functions of the virtual machine itself.
 _BUILTIN = "vm.builtin."
 
@@ -65,8 +63,9 @@ class FunctionTime:
     calls : int
         Number of calls.
     seconds : float
-        Seconds of all calls: in a network that takes a second or more as its run shows, else
-        measured one function at a time, with data that may be in the caches.
+        Seconds of all calls in a run of the network, whose data is in the caches or not as it is
+        there: the median of several runs; of one if the network takes a second or more. A call
+        includes about a microsecond of the measurement itself.
     """
 
     calls: int
@@ -191,14 +190,6 @@ def inputs_of(mod: Any) -> Inputs | None:
 # ---------------------------------------------------------------------- in the process
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Call:
-    """A call of a function: its arguments and seconds."""
-
-    arguments: tuple[Any, ...]
-    seconds: float
-
-
 def _roofline(target: str, threads: int) -> Roofline:
     return measure_roofline(tvm.target.Target(target), threads)
 
@@ -222,35 +213,41 @@ def _times(path: str, kind: str, inputs: Inputs, outputs: str) -> Times:
         device.sync()
         return result
 
-    calls: dict[str, list[_Call]] = defaultdict(list)
+    calls: dict[str, list[float]] = defaultdict(list)
     begun: list[float] = []
 
-    def instrument(function: Any, name: str, before: bool, _result: Any, *arguments: Any) -> int:
+    def instrument(_function: Any, name: str, before: bool, _result: Any, *_arguments: Any) -> int:
         if before:
             begun.append(time.perf_counter())
         else:
             device.sync()
-            seconds = time.perf_counter() - begun.pop()
-            calls[str(name)].append(_Call(arguments, seconds))
+            calls[str(name)].append(time.perf_counter() - begun.pop())
         return 0
+
+    def own_calls() -> dict[str, list[float]]:
+        return {name: times for name, times in calls.items() if not name.startswith(_BUILTIN)}
+
+    def watch() -> None:
+        calls.clear()
+        run(watched["main"])
+        runs.append(own_calls())
 
     watched = relax.VirtualMachine(library, device)
     watched.set_instrument(instrument)
     begin = time.perf_counter()
     results = _arrays(run(watched["main"]))
     latency = time.perf_counter() - begin
-    own = {name: runs for name, runs in calls.items() if not name.startswith(_BUILTIN)}
-    seconds = {name: sum(call.seconds for call in runs) for name, runs in own.items()}
+    runs = [own_calls()]
     if latency < _SECONDS:
-        # The instrument itself takes microseconds, so TVM's evaluator times short functions.
         latency = median(_seconds(lambda: run(machine["main"])))
-        for name, runs in own.items():
-            if library.implements_function(name):
-                timed = library.time_evaluator(name, device, repeat=3, min_repeat_ms=_FUNCTION_MS)
-                seconds[name] = len(runs) * float(timed(*runs[0].arguments).median)
+        runs.clear()
+        _seconds(watch)
     return Times(
         latency,
-        {name: FunctionTime(len(runs), seconds[name]) for name, runs in own.items()},
+        {
+            name: FunctionTime(len(times), median(sum(run[name]) for run in runs))
+            for name, times in runs[0].items()
+        },
         _deviation(results, Path(outputs)),
         numerics.tolerance_of([str(array.dtype) for array in results]),
     )

@@ -13,16 +13,16 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
 
-from ....errors import TuneDBError
+from ....errors import PluginError, TuneDBError
 from ....storage.network_runs import NetworkRun, OperatorTime
 from ....system.roofline import Roofline
-from .. import modules
 from ..database.database import Database
+from ..deploy.algorithms import Choices, key_of, stored_digest
 from ..deploy.apply import compile_lowered
-from ..deploy.network import bind_sizes
+from ..deploy.network import Lowered, bind_sizes
 from ..deploy.network_times import FunctionTime, NetworkTimer, Times, inputs_of
 from ..module_source import prim_funcs
-from ..targets import is_cpu
+from ..targets import first_line, is_cpu
 from .scheduler import sizes_of
 from .tasks import Network, Task
 
@@ -42,8 +42,8 @@ class MeasuredNetwork:
         The network.
     target : tvm.target.Target
         Its target.
-    workloads : mapping of str to str
-        Function → digest of its workload.
+    functions : mapping of str to int
+        Function of the untuned network → :func:`.algorithms.key_of`.
     measure : callable
         Measures an executable of it.
     untuned : Times
@@ -54,7 +54,7 @@ class MeasuredNetwork:
 
     network: Network
     target: Any
-    workloads: Mapping[str, str]
+    functions: Mapping[str, int]
     measure: Callable[[Any], Times]
     untuned: Times
     roofline: Roofline | None
@@ -77,19 +77,16 @@ class MeasuredNetwork:
         return cls(
             network,
             target,
-            {
-                name: _digest(_normalize_mod(function))
-                for name, function in prim_funcs(network.lowered.mod).items()
-            },
+            _keys(network.lowered),
             lambda executable: timer.times(executable, inputs, network.name),
             timer.times(untuned.executable, inputs, network.name),
             roofline,
         )
 
-    def times_of(self, workload: str) -> list[FunctionTime]:
-        """Return the untuned times of the functions of a workload."""
+    def times_of(self, key: int) -> list[FunctionTime]:
+        """Return the untuned times of the functions with a key."""
         functions = self.untuned.functions.items()
-        return [time for name, time in functions if self._key(name) == workload]
+        return [time for name, time in functions if _key(name, self.functions) == key]
 
     def finish(self, database: Database, threads: int | None, tasks: Sequence[Task]) -> NetworkRun:
         """Compile the network with the best programs of a database and measure it.
@@ -108,23 +105,68 @@ class MeasuredNetwork:
         TuneDBError
             It cannot be measured; the message says why.
         """
-        lowered, goal = self.network.lowered, self.network.goal
-        tuned = self.measure(compile_lowered(lowered, database, self.target).executable)
+        network, goal = self.network, self.network.goal
+        try:
+            lowered, tuned, others = self._fastest(database)
+        except TuneDBError:
+            raise
+        except Exception as error:  # TVM raises any class
+            raise PluginError(f"TVM cannot lower it: {first_line(error)}") from error
+        names = {key_of(task.mod): task.name for task in tasks}
+        operators = self._operators(lowered, tuned, names, database)
+        own = {operator.workload for operator in operators}
         return NetworkRun(
-            name=self.network.name,
+            name=network.name,
             target=str(self.target),
             threads=threads,
             untuned=self.untuned.latency,
             latency=tuned.latency,
             deviation=tuned.deviation,
             tolerance=tuned.tolerance,
-            operators=self._operators(tuned, {_digest(task.mod): task.name for task in tasks}),
+            operators=operators,
             roofline=self.roofline,
             weight=goal.weight,
             latency_target=goal.latency,
+            others=tuple(
+                operator
+                for mod, times in others
+                for operator in self._operators(mod, times, names, database)
+                if operator.workload not in own
+            ),
         )
 
-    def keep_untuned(self, database: Database, run: NetworkRun, tasks: Sequence[Task]) -> set[str]:
+    def _fastest(self, database: Database) -> tuple[Lowered, Times, list[tuple[Lowered, Times]]]:
+        """Measure the network with the fastest algorithms, and with others that come close.
+
+        The times of the records say which come close, those in the network which is the fastest.
+        """
+
+        def measured(lowered: Lowered) -> tuple[Lowered, Times]:
+            compiled = compile_lowered(lowered, database, self.target)
+            return lowered, self.measure(compiled.executable)
+
+        if not self.network.lowered.convolutions:
+            return *measured(self.network.lowered), []
+        choices = Choices.of(self.network.lowered, self.target)
+        records = choices.recorded(database._handle)
+        found: dict[tuple[int, ...], tuple[Lowered, Times]] = {}
+        seconds: dict[int, float] = {}
+        for rank in range(1 + len(choices.tiles)):
+            chosen = choices.ranked(records, rank)
+            if chosen not in found:
+                lowered, times = found[chosen] = measured(choices.lower(chosen))
+                keys = _keys(lowered)
+                for name, time in times.functions.items():
+                    key, each = _key(name, keys), time.seconds / time.calls
+                    if isinstance(key, int):
+                        seconds[key] = min(each, seconds.get(key, each))
+        fastest = choices.fastest(seconds, records)
+        if fastest not in found:
+            found[fastest] = measured(choices.lower(fastest))
+        best = found.pop(fastest)
+        return *best, list(found.values())
+
+    def keep_untuned(self, database: Database, run: NetworkRun, tasks: Sequence[Task]) -> set[int]:
         """Store TVM's default program of each operator whose best program is slower in the network.
 
         Only for CPUs, where the default program is the function as it is. Its time is that in the
@@ -141,43 +183,55 @@ class MeasuredNetwork:
 
         Returns
         -------
-        set of str
-            Digests of the workloads whose best program is another one now.
+        set of int
+            Keys of the functions whose best program is another one now.
         """
-        mods = {_digest(task.mod): task.mod for task in tasks}
-        changed = set()
+        mods = {stored_digest(database._handle, task.mod): task.mod for task in tasks}
+        changed, own = set(), set(self.functions.values())
         for operator in run.slower if is_cpu(self.target) else ():
-            digest = operator.workload or ""
-            mod = mods.get(digest)
-            if mod is None:
+            mod = mods.get(operator.workload or "")
+            if mod is None or key_of(mod) not in own:
                 continue
             seconds = operator.untuned / operator.calls
             best = database._handle.stored_task(mod, self.target).best
             # Where the runner measured less, both times do not stand beside one another.
             if best is not None and (best.mean or 0.0) > seconds:
                 database.commit_tuning_record(_untuned_record(database, mod, seconds, self.target))
-                changed.add(digest)
+                changed.add(key_of(mod))
         return changed
 
-    def _operators(self, tuned: Times, names: Mapping[str, str]) -> tuple[OperatorTime, ...]:
+    def _operators(
+        self, lowered: Lowered, tuned: Times, names: Mapping[int, str], database: Database
+    ) -> tuple[OperatorTime, ...]:
         """Return the operators, slowest first; functions of one workload are one operator."""
-        untuned: dict[str, float] = defaultdict(float)
-        functions: dict[str, list[tuple[str, FunctionTime]]] = defaultdict(list)
+        keys, mods = _keys(lowered), prim_funcs(lowered.mod)
+        untuned: dict[int | str, float] = defaultdict(float)
+        functions: dict[int | str, list[tuple[str, FunctionTime]]] = defaultdict(list)
         for name, time in self.untuned.functions.items():
-            untuned[self._key(name)] += time.seconds
+            untuned[_key(name, self.functions)] += time.seconds
         for name, time in tuned.functions.items():
-            functions[self._key(name)].append((name, time))
-        operators, mod = [], self.network.lowered.mod
+            functions[_key(name, keys)].append((name, time))
+        replaced = sum(seconds for key, seconds in untuned.items() if key not in functions)
+        new = {
+            key: sum(time.seconds for _, time in parts)
+            for key, parts in functions.items()
+            if key not in untuned
+        }
+        operators = []
         for key, parts in functions.items():
-            name = parts[0][0].removesuffix(_PACKED)
-            is_known = name in self.workloads
-            flop, size = sizes_of(_normalize_mod(mod[name])) if is_known else (None, None)
+            name, workload = parts[0][0].removesuffix(_PACKED), None
+            flop = size = None
+            if isinstance(key, int):
+                mod = _normalize_mod(mods[name])
+                workload = stored_digest(database._handle, mod)
+                flop, size = sizes_of(mod)
+                name = names.get(key, name)
             operators.append(
                 OperatorTime(
-                    name=names.get(key, name),
-                    workload=key if is_known else None,
+                    name=name,
+                    workload=workload,
                     calls=sum(time.calls for _, time in parts),
-                    untuned=untuned[key],
+                    untuned=replaced * new[key] / sum(new.values()) if key in new else untuned[key],
                     seconds=sum(time.seconds for _, time in parts),
                     flop=flop,
                     size=size,
@@ -185,10 +239,17 @@ class MeasuredNetwork:
             )
         return tuple(sorted(operators, key=lambda operator: -operator.seconds))
 
-    def _key(self, function: str) -> str:
-        """Return the digest of a function's workload; its name where it is not a PrimFunc."""
-        name = function.removesuffix(_PACKED)
-        return self.workloads.get(name, name)
+
+def _keys(lowered: Lowered) -> dict[str, int]:
+    """Return the key of each function of a program."""
+    functions = prim_funcs(lowered.mod).items()
+    return {name: key_of(_normalize_mod(function)) for name, function in functions}
+
+
+def _key(function: str, keys: Mapping[str, int]) -> int | str:
+    """Return the key of a compiled function; its name where it is not a PrimFunc."""
+    name = function.removesuffix(_PACKED)
+    return keys.get(name, name)
 
 
 def untuned_networks(
@@ -234,8 +295,8 @@ def untuned_networks(
 
 def untuned_seconds(networks: Sequence[MeasuredNetwork], task: Any) -> float | None:
     """Return the seconds of one call of a task's untuned function, or None if unknown."""
-    digest = _digest(task)
-    times = [time for network in networks for time in network.times_of(digest)]
+    key = key_of(task)
+    times = [time for network in networks for time in network.times_of(key)]
     calls = sum(time.calls for time in times)
     return sum(time.seconds for time in times) / calls if calls else None
 
@@ -274,12 +335,12 @@ def tuned_networks(
             return None
 
     runs = [finish(network) for network in networks]
-    changed: set[str] = set()
+    changed: set[int] = set()
     for network, run in zip(networks, runs, strict=True):
         if run is not None:
             changed |= network.keep_untuned(database, run, tasks)
     for network, run in zip(networks, runs, strict=True):
-        is_stale = run is not None and not changed.isdisjoint(network.workloads.values())
+        is_stale = run is not None and not changed.isdisjoint(network.functions.values())
         last = finish(network) if is_stale else run
         if last is not None:
             yield last
@@ -298,7 +359,3 @@ def _untuned_record(database: Database, mod: Any, seconds: float, target: Any) -
         target,
         ms.arg_info.ArgInfo.from_entry_func(mod, remove_preproc=True),
     )
-
-
-def _digest(mod: Any) -> str:
-    return str(modules.to_workload(mod).digest.hex())

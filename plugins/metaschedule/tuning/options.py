@@ -12,7 +12,7 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, LocalRunner, RPCConf
 from ....errors import UsageError
 from ....search.scheduling import NetworkGoal, TuningGoal
 from ..database.database import Database
-from ..deploy.network import Layout
+from ..deploy.network import Algorithms, Layout
 from ..measure.racing import LEAST_REPEATS, Race
 from ..threads import usable_cpus, whole_cores
 from .progress import Progress
@@ -64,6 +64,7 @@ class TuneOptions:
     finals: bool
     layout: Layout
     prepack: bool | None
+    algorithms: Algorithms
     weights: Mapping[str, float] | None
     latency_target: float | Mapping[str, float] | None
     least_gain: float

@@ -132,12 +132,14 @@ class NetworkProgress:
 
     def updated(self, number: int, tasks: Sequence[TaskMonitor]) -> NetworkProgress:
         """Return the progress of the network of a number after the trials of all tasks."""
-        own = [task for task in tasks if task.calls[number]]
+        calls = [task.calls[number] for task in tasks]
+        own = {n for n, count in enumerate(calls) if count}
+        own.update(n for each in self.goal.operators for algorithm in each for n in algorithm)
         return replace(
             self,
-            latency=self.goal.estimate((task.calls[number], task.seconds) for task in own),
+            latency=self.goal.estimate(calls, [task.seconds for task in tasks]),
             tasks=len(own),
-            tuned=sum(task.trials > 0 for task in own),
+            tuned=sum(tasks[n].trials > 0 for n in own),
         )
 
 
@@ -315,6 +317,14 @@ class Monitor:
                 network.updated(number, self.tasks) for number, network in enumerate(self.networks)
             ),
         )
+
+    def calls(self) -> list[list[float]]:
+        """Return the calls of each task in each network, with the fastest algorithms so far."""
+        seconds = [task.seconds for task in self.tasks]
+        return [
+            network.goal.fastest_calls([task.calls[number] for task in self.tasks], seconds)
+            for number, network in enumerate(self.networks)
+        ]
 
     def _scopes(self) -> dict[str, float]:
         """Return the seconds of each scope of TVM's profiler."""

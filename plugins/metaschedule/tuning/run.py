@@ -128,7 +128,8 @@ class Run:
             on_progress = notify_outbox(outbox, on_progress)
         tasks, networks = tasks_of(mods, target, options, handle.workloads.equality)
         notes = list(dict.fromkeys(note for each in networks for note in each.lowered.notes))
-        max_trials = options.trials(len(tasks))
+        # The parts of an operator's other algorithms get no trials of their own by default.
+        max_trials = options.trials(sum(any(task.calls) for task in tasks) or len(tasks))
         trials_done = _join_run(
             handle, tasks, networks, target, options, max_trials, threads, stack
         )
@@ -217,8 +218,13 @@ class Run:
         """
         finals = Finals(self.database._handle, self.target, builder, runner)
         monitors = self.monitor.tasks
-        tuned = [n for n, monitor in enumerate(monitors) if monitor.trials > monitor.served]
-        tuned.sort(key=lambda n: -self.tasks[n].weight * (monitors[n].seconds or 0.0))
+        weights = self._weights()
+        tuned = [
+            n
+            for n, monitor in enumerate(monitors)
+            if monitor.trials > monitor.served and weights[n]
+        ]
+        tuned.sort(key=lambda n: -weights[n] * (monitors[n].seconds or 0.0))
         began = time.perf_counter()
         budget = _FINALS_SHARE * (began - self.monitor.began)
         for done, number in enumerate(tuned):
@@ -233,6 +239,17 @@ class Run:
                 finals.decide(task.mod, spread)
             except TuneDBError as error:
                 self.notes.append(f"{task.name}: no final decides its best program: {error}")
+
+    def _weights(self) -> list[float]:
+        """Return the weight of each task with the fastest algorithms of its networks."""
+        networks = self.monitor.networks
+        if not networks:
+            return [task.weight for task in self.tasks]
+        calls = [
+            [each.goal.weight * count for count in counts]
+            for each, counts in zip(networks, self.monitor.calls(), strict=True)
+        ]
+        return [sum(counts) for counts in zip(*calls, strict=True)]
 
     def _load_intrinsics(self, stack: ExitStack) -> None:
         """Import the tensor intrinsics that TVM's first context needs."""
@@ -310,13 +327,15 @@ class Run:
             store_network(self.database._handle, run)
             runs[run.name] = run
         progress = self.monitor.progress(0)
+        calls = [sum(counts) for counts in zip(*self.monitor.calls(), strict=True)]
         if progress.networks and all(network.is_reached for network in progress.networks):
             self.notes.append("the estimated latency of each network is within its target")
         return TuningResult(
             database=self.database,
             target=self.target,
             tasks=tuple(
-                self._task_result(number, task) for number, task in enumerate(progress.tasks)
+                self._task_result(number, task, int(calls[number]) if calls else None)
+                for number, task in enumerate(progress.tasks)
             ),
             trials=progress.trials,
             resumed=self.trials_done,
@@ -336,10 +355,9 @@ class Run:
         is_cpu = handle.targets.stored(self.target).is_cpu
         return threads_of(handle.session()) if is_cpu else None
 
-    def _task_result(self, number: int, progress: TaskProgress) -> TaskResult:
+    def _task_result(self, number: int, progress: TaskProgress, calls: int | None) -> TaskResult:
         task = self.tasks[number]
         stored = self.database._handle.stored_task(task.mod, self.target)
-        calls = sum(task.calls) or None
         return TaskResult(
             progress, stored.workload_id, stored.best, calls, self.problems.get(number)
         )

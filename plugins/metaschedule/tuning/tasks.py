@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from tvm import relax
@@ -14,7 +15,15 @@ from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
 
 from ....errors import PluginError, TuneDBError, UsageError
 from ....search.scheduling import NetworkGoal
-from ..deploy.network import Lowered, Lowering, bind_sizes, bindings, lower, symbolic_sizes
+from ..deploy.network import (
+    Lowered,
+    Lowering,
+    bind_sizes,
+    bindings,
+    lower,
+    lower_algorithms,
+    symbolic_sizes,
+)
 from ..module_source import as_module, is_relax, prim_funcs
 from ..modules import modules_equal
 from ..targets import first_line
@@ -39,6 +48,9 @@ class Network:
         Weight, and latency that suffices.
     operators : tuple of tvm ExtractedTask
         TVM's tasks of its functions.
+    algorithms : sequence
+        For each operator that several algorithms compute, a label of each but the first, and TVM's
+        tasks of the network with it.
     """
 
     given: str
@@ -46,6 +58,7 @@ class Network:
     lowered: Lowered
     goal: NetworkGoal
     operators: tuple[Any, ...] = ()
+    algorithms: Sequence[Sequence[tuple[str, Sequence[Any]]]] = ()
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -71,9 +84,10 @@ class Task:
     extracted : tvm ExtractedTask or None
         Its task in a Relax program.
     calls : tuple of int
-        Number of calls in one run of each network.
+        Number of calls in one run of each network, with the first algorithm of each operator.
     weight : float
-        Sum over the networks of weight times calls; 1 for a PrimFunc.
+        Sum over the networks of weight times calls, with the algorithms of the task; 1 for a
+        PrimFunc.
     """
 
     name: str
@@ -150,12 +164,7 @@ def tasks_of(
     networks: list[Network] = []
     if all(map(is_relax, mods.values())):
         networks = list(_networks(mods, target, options, module_equality))
-        tasks = _network_tasks(networks, module_equality)
-        if words := options.op_names:
-            names = ", ".join(sorted({task.name for task in tasks}))
-            tasks = [task for task in tasks if any(word in task.name for word in words)]
-            if not tasks:
-                raise UsageError(f"no operator has {' or '.join(words)} in its name: {names}")
+        tasks, networks = _network_tasks(networks, options.op_names or (), module_equality)
     else:
         (mod,) = mods.values()
         tasks = _function_tasks(mod, options)
@@ -187,7 +196,7 @@ def _networks(
         names = ", ".join(sorted(known)) or "none"
         raise UsageError(f"bind: no network has a symbolic size {unknown[0]!r}; there are: {names}")
     chosen = [
-        (name, Lowering(options.layout, options.prepack, sizes))
+        (name, Lowering(options.layout, options.prepack, sizes, options.algorithms))
         for name, own in symbols.items()
         for sizes in bindings({k: n for k, n in bind.items() if k in own or k not in known})
     ]
@@ -195,15 +204,24 @@ def _networks(
     for (name, lowering), goal in zip(chosen, goals, strict=True):
         try:
             lowered = lower(mods[name], target, lowering)
-            extracted = ms.relax_integration.extract_tasks(
-                lowered.mod, target, module_equality=module_equality
+            extract = partial(
+                ms.relax_integration.extract_tasks, target=target, module_equality=module_equality
             )
+            operators = tuple(extract(lowered.mod))
+            algorithms = [
+                [(each.label(tile), tuple(extract(other.mod))) for tile, other in several]
+                for each, several in zip(
+                    lowered.convolutions,
+                    lower_algorithms(lowered, target),
+                    strict=True,
+                )
+            ]
         except TuneDBError:
             raise
         except Exception as error:  # whatever a pass raises
             program = "this program" if len(mods) == 1 else name
             raise PluginError(f"TVM cannot lower {program}: {first_line(error)}") from error
-        yield Network(name, mods[name], lowered, goal, tuple(extracted))
+        yield Network(name, mods[name], lowered, goal, operators, algorithms)
 
 
 def _goals(networks: Sequence[tuple[str, str]], options: TuneOptions) -> list[NetworkGoal]:
@@ -235,32 +253,110 @@ def _label(name: str, sizes: Mapping[str, int] | None) -> str:
     return " ".join([name, *(f"{key}={size}" for key, size in (sizes or {}).items())])
 
 
-def _network_tasks(networks: Sequence[Network], module_equality: str) -> list[Task]:
-    """Return the tasks of networks; :func:`compile` looks up the same functions."""
-    operators: list[tuple[Network, Any, list[int]]] = []
-    for number, network in enumerate(networks):
-        before = list(operators)
-        for extracted in network.operators:
-            if extracted.mod.attrs.get("tirx.is_scheduled", False):
+@dataclass(slots=True, eq=False)
+class _Operator:
+    """A function of one network or of several."""
+
+    network: Network
+    extracted: Any
+    name: str
+    #: Calls in one run of each network, with the first algorithm of each operator.
+    calls: list[int]
+    #: Most calls in one run of each network.
+    most: list[int]
+
+    @property
+    def mod(self) -> Any:
+        return self.extracted.dispatched[0]
+
+
+class _Operators:
+    """The different functions of networks."""
+
+    def __init__(self, networks: int, module_equality: str) -> None:
+        self.all: list[_Operator] = []
+        self._networks = networks
+        self._equality = module_equality
+
+    def counted(
+        self, network: Network, extracted: Iterable[Any], label: str = ""
+    ) -> list[tuple[_Operator, int]]:
+        """Return the functions of a network, each once, and their numbers of calls."""
+        before, found = list(self.all), []
+        for task in extracted:
+            if task.mod.attrs.get("tirx.is_scheduled", False):
                 continue
-            mod = extracted.dispatched[0]
             for operator in before:
-                if modules_equal(operator[1].dispatched[0], mod, module_equality):
+                if modules_equal(operator.mod, task.dispatched[0], self._equality):
                     break
             else:
-                operators.append(operator := (network, extracted, [0] * len(networks)))
-            operator[2][number] += int(extracted.weight)
-    names = Counter(str(extracted.task_name) for _, extracted, _ in operators)
-    several = len({network.given for network in networks}) > 1
-    tasks = []
-    for network, extracted, calls in operators:
-        name = str(extracted.task_name)
+                name = str(task.task_name) + (f"_{label}" if label else "")
+                none = [0] * self._networks
+                self.all.append(operator := _Operator(network, task, name, none, none.copy()))
+            found.append((operator, int(task.weight)))
+        return found
+
+
+def _network_tasks(
+    networks: Sequence[Network], words: Sequence[str], module_equality: str
+) -> tuple[list[Task], list[Network]]:
+    """Return the tasks of networks, and the networks with the algorithms of their operators.
+
+    :func:`compile` looks up the same functions. Words select tasks with one of them in the name.
+    """
+    operators = _Operators(len(networks), module_equality)
+    algorithms = []
+    for number, network in enumerate(networks):
+        exact: Counter[_Operator] = Counter()
+        for operator, calls in operators.counted(network, network.operators):
+            operator.calls[number] += calls
+            operator.most[number] += calls
+            exact[operator] += calls
+        own = []
+        for several in network.algorithms:
+            options = [Counter(dict(operators.counted(network, e, label))) for label, e in several]
+            for option in options:
+                for operator, calls in option.items():
+                    operator.most[number] = max(operator.most[number], calls)
+            own.append([exact - options[0], *(option - exact for option in options)])
+        algorithms.append(own)
+    names = Counter(operator.name for operator in operators.all)
+    several_given = len({network.given for network in networks}) > 1
+    weights = [network.goal.weight for network in networks]
+    tasks: dict[_Operator, Task] = {}
+    for operator in operators.all:
+        network, extracted, name = operator.network, operator.extracted, operator.name
         if names[name] > 1:
-            name += f"_{network.given}" if several else ""
+            name += f"_{network.given}" if several_given else ""
             name += "".join(f"_{key}{size}" for key, size in network.sizes.items())
-            name = re.sub(r"\W", "_", name)  # TVM names a log file after it
-        mod, weights = extracted.dispatched[0], [network.goal.weight for network in networks]
-        renamed = ms.ExtractedTask(name, extracted.mod, extracted.target, [mod], sum(calls))
-        weight = sum(w * n for w, n in zip(weights, calls, strict=True))
-        tasks.append(Task(name, mod, renamed, tuple(calls), weight))
-    return tasks
+        name = re.sub(r"\W", "_", name)  # TVM names a log file after it
+        if words and not any(word in name for word in words):
+            continue
+        renamed = ms.ExtractedTask(
+            name, extracted.mod, extracted.target, [operator.mod], sum(operator.most)
+        )
+        weight = sum(w * n for w, n in zip(weights, operator.most, strict=True))
+        tasks[operator] = Task(name, operator.mod, renamed, tuple(operator.calls), weight)
+    if words and not tasks:
+        known = ", ".join(sorted(names))
+        raise UsageError(f"no operator has {' or '.join(words)} in its name: {known}")
+    index = {operator: n for n, operator in enumerate(tasks)}
+    chosen = [
+        replace(network, goal=replace(network.goal, operators=_numbered(own, index)))
+        for network, own in zip(networks, algorithms, strict=True)
+    ]
+    return list(tasks.values()), chosen
+
+
+def _numbered(
+    algorithms: Sequence[Sequence[Mapping[_Operator, int]]], index: Mapping[_Operator, int]
+) -> tuple[tuple[Mapping[int, float], ...], ...]:
+    """Return algorithms by the numbers of tasks, those whose functions are all tuned."""
+    found = []
+    for several in algorithms:
+        tuned = [option for option in several if all(each in index for each in option)]
+        if len(tuned) > 1 and tuned[0] is several[0]:
+            found.append(
+                tuple({index[each]: float(n) for each, n in option.items()} for option in tuned)
+            )
+    return tuple(found)

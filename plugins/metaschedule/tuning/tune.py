@@ -10,7 +10,7 @@ from typing import Any
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from ..database.database import Database
-from ..deploy.network import Layout
+from ..deploy.network import Algorithms, Layout
 from .options import EVALUATOR, TRIALS_PER_BATCH, TuneOptions
 from .progress import Progress
 from .results import TuningResult
@@ -49,6 +49,7 @@ def tune(
     finals: bool = True,
     layout: Layout = "auto",
     prepack: bool | None = None,
+    algorithms: Algorithms = "exact",
     weights: Mapping[str, float] | None = None,
     latency_target: float | Mapping[str, float] | None = None,
     least_gain: float = 0.0,
@@ -132,6 +133,10 @@ def tune(
         Layout of a Relax program and packing of its weights, as for :func:`compile`, which needs
         equal values: ``auto`` puts channels of ``conv2d`` last on CPUs, where the search also
         chooses the layout of weights.
+    algorithms : {"exact", "winograd"}
+        As for :func:`compile`, which needs the same word. ``winograd`` also tunes the parts of
+        Winograd's algorithm for each 3x3 convolution on CPUs that can use it; the scheduler stops
+        tuning the slower algorithm.
     weights : mapping of str to float, optional
         Weight of each network in the sum of latencies that the run minimises; 1 by default. A key
         is a name, or a name with sizes as :attr:`.results.NetworkResult.name`.

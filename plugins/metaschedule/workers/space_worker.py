@@ -10,6 +10,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.schedule import Trace
 
+from .. import winograd as _rules  # noqa: F401 - registers them
 from ..intrinsics import load_cpu_intrinsics, without_intrinsics
 
 

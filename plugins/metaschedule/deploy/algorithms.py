@@ -1,0 +1,193 @@
+"""Choice of the algorithm of each operator of a network, by measured time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Self
+
+from tvm.s_tir import meta_schedule as ms
+
+from ....run_times import mean_of
+from ....search.scheduling import costs_of, fastest_option
+from ....system.host import session_class
+from .. import modules
+from ..database.handle import Handle
+from ..trace_codec import floats_of
+from ..winograd import Convolution
+from .network import (
+    Lowered,
+    Lowering,
+    lower,
+    lower_algorithms,
+    lower_winograd,
+    without_packing,
+)
+
+__all__ = ["Choices", "key_of", "lower_fastest", "stored_digest"]
+
+#: Ratio to the fastest algorithm's records within which another may be faster in the network.
+_REACH = 1.5
+
+
+def key_of(mod: Any) -> int:
+    """Return TVM's structural hash of a module: the same for every name of its function."""
+    return modules.structural_hash(mod, "structural")
+
+
+def stored_digest(handle: Handle, mod: Any) -> str:
+    """Return the digest of a module's stored workload, or its own, in hexadecimal digits."""
+    with handle.lock:
+        stored = handle.workloads.find(mod)
+    workload = modules.to_workload(mod) if stored is None else stored.record
+    return str(workload.digest.hex())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choices:
+    """Algorithms of a network's convolutions.
+
+    Parameters
+    ----------
+    lowered : Lowered
+        The network, lowered with exact operators.
+    target : tvm.target.Target
+        Its target.
+    tasks : mapping of int to tvm.IRModule
+        Functions by :func:`key_of`, normalised for the search.
+    tiles : sequence of int
+        Size of Winograd's tiles of each option but the first.
+    options : sequence of sequence of mapping of int to int
+        For each convolution of `lowered`, the calls of the functions of each algorithm, the exact
+        one first.
+    """
+
+    lowered: Lowered
+    target: Any
+    tasks: Mapping[int, Any]
+    tiles: Sequence[int]
+    options: Sequence[Sequence[Mapping[int, int]]]
+
+    @classmethod
+    def of(cls, lowered: Lowered, target: Any) -> Self:
+        """Return the algorithms of a lowered network."""
+        tasks: dict[int, Any] = {}
+
+        def calls(mod: Any) -> Counter[int]:
+            found: Counter[int] = Counter()
+            for task in ms.relax_integration.extract_tasks(mod, target):
+                key = key_of(task.dispatched[0])
+                tasks[key] = task.dispatched[0]
+                found[key] += int(task.weight)
+            return found
+
+        others = lower_algorithms(lowered, target)
+        exact = calls(lowered.mod) if others else Counter[int]()
+        options = []
+        for several in others:
+            found = [calls(other.mod) for _, other in several]
+            options.append([exact - found[0], *(each - exact for each in found)])
+        return cls(
+            lowered, target, tasks, [tile for tile, _ in others[0]] if others else [], options
+        )
+
+    def fastest(self, *seconds: Mapping[int, float]) -> tuple[int, ...]:
+        """Return the number of the fastest algorithm of each convolution.
+
+        Parameters
+        ----------
+        *seconds : mapping of int to float
+            Seconds of one call of functions. The first that has the times of a whole algorithm
+            decides about a convolution.
+        """
+        return tuple(
+            next(
+                (
+                    fastest_option(several, times)
+                    for times in seconds
+                    if min(costs_of(several, times)) < inf
+                ),
+                0,
+            )
+            for several in self.options
+        )
+
+    def ranked(self, seconds: Mapping[int, float], rank: int) -> tuple[int, ...]:
+        """Return algorithms of a rank, 0 the fastest, or the last that is not much slower."""
+        chosen = []
+        for several in self.options:
+            costs = costs_of(several, seconds)
+            near = [n for n, cost in enumerate(costs) if cost <= _REACH * min(costs) < inf]
+            near.sort(key=lambda n: costs[n])
+            chosen.append(near[min(rank, len(near) - 1)] if near else 0)
+        return tuple(chosen)
+
+    def lower(self, chosen: Sequence[int]) -> Lowered:
+        """Return the network with an algorithm for each convolution."""
+        tiles: dict[Convolution, int] = {
+            convolution: self.tiles[number - 1]
+            for convolution, number in zip(self.lowered.convolutions, chosen, strict=True)
+            if number
+        }
+        return lower_winograd(self.lowered, self.target, tiles) if tiles else self.lowered
+
+    def recorded(self, handle: Handle) -> dict[int, float]:
+        """Return the times of the best records of one database: the own one, or the first layer."""
+        stores: dict[int, dict[int, float]] = {}
+        for key in self._keys():
+            forms = [self.tasks[key], without_packing(self.tasks[key])]
+            found = (form and handle.best_schedule(form, self.target) for form in forms)
+            served = next((each[0] for each in found if each), None)
+            if served is not None:
+                times = stores.setdefault(id(served.answers.store), {})
+                times[key] = mean_of(floats_of(served.record.run_secs))
+        return stores.get(id(handle.store)) or max(stores.values(), key=len, default={})
+
+    def in_networks(self, handle: Handle) -> dict[int, float]:
+        """Return the latest times in networks that runs on machines like this one measured."""
+        own, seconds = session_class(handle.session()), dict[str, float]()
+        for session, run in handle.store.runs.networks():
+            if session_class(session) == own:
+                for each in (*run.others, *run.operators):
+                    if each.workload is not None and each.calls:
+                        seconds[each.workload] = each.seconds / each.calls
+        keys = self._keys() if seconds else set()
+        digests = {key: stored_digest(handle, self.tasks[key]) for key in keys}
+        return {key: seconds[digest] for key, digest in digests.items() if digest in seconds}
+
+    def _keys(self) -> set[int]:
+        return {key for several in self.options for option in several for key in option}
+
+
+def lower_fastest(mod: Any, target: Any, lowering: Lowering, handle: Handle) -> Lowered:
+    """Lower a Relax program with the fastest algorithm of each operator.
+
+    Times that tuning runs of networks have measured in their networks decide, where there are none
+    those of the best records.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        A Relax program.
+    target : tvm.target.Target
+        Target of the compilation.
+    lowering : Lowering
+        Its algorithms are the choice.
+    handle : Handle
+        Handle of the database.
+
+    Raises
+    ------
+    UsageError
+        A symbolic size has no number, or a number has no symbolic size.
+    Exception
+        A pass of TVM fails; it may raise any class.
+    """
+    lowered = lower(mod, target, lowering)
+    if not lowered.convolutions:
+        return lowered
+    choices = Choices.of(lowered, target)
+    seconds = (choices.in_networks(handle), choices.recorded(handle))
+    return choices.lower(choices.fastest(*seconds))

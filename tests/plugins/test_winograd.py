@@ -1,0 +1,440 @@
+"""Winograd's algorithm as a choice for convolutions: the same results, fewer multiplications."""
+
+from fractions import Fraction
+
+import networks
+import numpy as np
+import pytest
+import tvm
+from effort import long
+from fake_measuring import FakeBuilder, FakeRunner
+from tvm import relax
+from tvm.relax.frontend.onnx import from_onnx
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
+
+from tunedb.errors import UsageError
+from tunedb.plugins.metaschedule import Database, compile, tune
+from tunedb.plugins.metaschedule.deploy.algorithms import (
+    Choices,
+    key_of,
+    lower_fastest,
+    stored_digest,
+)
+from tunedb.plugins.metaschedule.deploy.apply import compile_lowered, tasks_of
+from tunedb.plugins.metaschedule.deploy.network import Lowering, lower, lower_winograd
+from tunedb.plugins.metaschedule.deploy.network_times import FunctionTime, Times
+from tunedb.plugins.metaschedule.module_source import prim_funcs
+from tunedb.plugins.metaschedule.tuning.network import MeasuredNetwork, _untuned_record
+from tunedb.plugins.metaschedule.tuning.resume import session_of_run, store_network
+from tunedb.plugins.metaschedule.tuning.tasks import Network
+from tunedb.plugins.metaschedule.winograd import _TRANSFORMS, TILES, Convolution
+from tunedb.search.scheduling import NetworkGoal
+from tunedb.storage.network_runs import NetworkRun, OperatorTime
+
+LLVM = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
+TARGET = tvm.target.Target(LLVM)
+CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
+WINOGRAD = Lowering(algorithms="winograd")
+RULES = ms.space_generator.PostOrderApply(
+    sch_rules=[ms.schedule_rule.ApplyCustomRule()], postprocs=[], mutator_probs={}
+)
+
+
+class Model(networks.Builder):
+    """A model of convolutions that keeps the values of its weights."""
+
+    def conv(self, data, inputs, outputs, *, pads=(1, 1, 1, 1), kernel=3, stride=1, dilation=1):
+        weights = self.weight(outputs, inputs, kernel, kernel, scale=(9 * inputs) ** -0.5)
+        return self.node(
+            "Conv",
+            [data, weights, self.weight(outputs, scale=0.1)],
+            kernel_shape=[kernel, kernel],
+            strides=[stride, stride],
+            dilations=[dilation, dilation],
+            pads=pads,
+        )
+
+
+def single(shape=(1, 8, 6, 6), outputs=8, **options):
+    """Return a program of a convolution, a bias and a ReLU, and its weights."""
+    b = Model()
+    data = b.node("Relu", [b.conv("image", shape[1], outputs, **options)])
+    weights = {weight.name: weight for weight in b.weights}
+    model = b.model(data, {"image": list(shape)}, ["n", outputs, "h", "w"])
+    return from_onnx(model), [onnx_array(weight) for weight in weights.values()]
+
+
+def onnx_array(weight):
+    from onnx import numpy_helper
+
+    return numpy_helper.to_array(weight).astype("float64")
+
+
+def residual(size=8, channels=8):
+    """Return a block of two equal convolutions, whose input is added to its result."""
+    b = Model()
+    data = b.node("Relu", [b.conv("image", channels, channels)])
+    data = b.node("Add", [b.conv(data, channels, channels), "image"])
+    shape = [1, channels, size, size]
+    return from_onnx(b.model(b.node("Relu", [data]), {"image": shape}, shape))
+
+
+def run(executable, image):
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    return machine["main"](tvm.runtime.tensor(image)).numpy()
+
+
+def image_of(shape):
+    return np.random.default_rng(1).normal(size=shape).astype("float32")
+
+
+def by_definition(image, weights, bias, pads):
+    """Compute a convolution of stride 1, its bias and a ReLU in float64."""
+    top, left, bottom, right = pads
+    padded = np.pad(image.astype("float64"), [(0, 0), (0, 0), (top, bottom), (left, right)])
+    height, width = padded.shape[2] - 2, padded.shape[3] - 2
+    result = sum(
+        np.einsum("nchw,kc->nkhw", padded[:, :, i : i + height, j : j + width], weights[:, :, i, j])
+        for i in range(3)
+        for j in range(3)
+    )
+    return np.maximum(result + bias[:, None, None], 0)
+
+
+@pytest.mark.parametrize("tile", TILES)
+def test_transforms_are_exact(tile):
+    matrices = _TRANSFORMS[tile]
+
+    def fractions(rows):
+        return np.array([[Fraction(n).limit_denominator(24) for n in row] for row in rows])
+
+    data, kernel = np.arange(tile + 2) ** 3, np.array([5, -7, 11])
+    elements = (fractions(matrices.weights) @ kernel) * (fractions(matrices.input) @ data)
+    expected = [int(data[n : n + 3] @ kernel) for n in range(tile)]
+    assert (fractions(matrices.output) @ elements).tolist() == expected
+
+
+@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize(
+    ("shape", "outputs", "pads"),
+    [
+        ((1, 8, 6, 6), 16, (1, 1, 1, 1)),
+        ((2, 24, 7, 5), 8, (1, 1, 1, 1)),
+        long((1, 8, 9, 4), 8, (0, 0, 0, 0)),
+        long((3, 16, 5, 3), 8, (2, 0, 1, 2)),
+        long((1, 8, 1, 1), 8, (1, 1, 1, 1)),
+    ],
+)
+def test_results_are_those_of_the_definition(tile, shape, outputs, pads):
+    mod, (weights, bias) = single(shape, outputs, pads=pads)
+    lowered = lower(mod, TARGET, WINOGRAD)
+    (found,) = lowered.convolutions
+    batch, channels, height, width = shape
+    assert found == Convolution(batch, height, width, channels, outputs, pads)
+    changed = lower_winograd(lowered, TARGET, {found: tile})
+    image = image_of(shape)
+    expected = by_definition(image, weights, bias, pads)
+    error = np.abs(run(compile_lowered(changed, None, TARGET).executable, image) - expected).max()
+    assert error <= {2: 2e-6, 4: 2e-5}[tile] * np.abs(expected).max()
+    # What follows is fused into the last transform.
+    names = sorted(prim_funcs(changed.mod))
+    assert [name for name in names if "add" in name or "relu" in name] == [
+        "fused_winograd_output_add_relu"
+    ]
+
+
+def scheduled(task):
+    """Return the programs that the rules of a function make."""
+    context = ms.TuneContext(task, target=TARGET, space_generator=RULES, num_threads=1)
+    return [schedule.mod for schedule in context.generate_design_space()]
+
+
+@pytest.mark.parametrize("tile", TILES)
+def test_scheduled_transforms_compute_the_same_to_the_bit(tile):
+    lowered = lower(residual(size=7, channels=16), TARGET, WINOGRAD)
+    changed = lower_winograd(lowered, TARGET, dict.fromkeys(lowered.convolutions, tile))
+    tasks = ms.relax_integration.extract_tasks(changed.mod, TARGET)
+    transforms = [task for task in tasks if "winograd" in str(task.task_name)]
+    assert len(transforms) == 3  # one input, with and without the addition of the residual
+    for task in transforms:
+        mod = task.dispatched[0]
+        programs = scheduled(mod)
+        assert len(programs) == 2  # 16 and 8 channels at a time
+        arguments = [
+            image_of([int(extent) for extent in argument.shape])
+            for argument in ms.arg_info.ArgInfo.from_entry_func(mod, remove_preproc=False)
+        ]
+
+        def result(program, arguments=arguments):
+            tensors = [tvm.runtime.tensor(array) for array in arguments]
+            tvm.compile(program, target=TARGET)["main"](*tensors)
+            return tensors[-1].numpy()
+
+        expected = result(mod)
+        for program in programs:
+            assert "T.parallel" in program.script() and "T.vectorized" in program.script()
+            np.testing.assert_array_equal(result(program), expected)
+
+
+def test_tiles_of_another_database_apply_without_the_rules():
+    lowered = lower(single()[0], TARGET, WINOGRAD)
+    changed = lower_winograd(lowered, TARGET, dict.fromkeys(lowered.convolutions, 4))
+    (task,) = (
+        task.dispatched[0]
+        for task in ms.relax_integration.extract_tasks(changed.mod, TARGET)
+        if str(task.task_name) == "winograd_input"
+    )
+    context = ms.TuneContext(task, target=TARGET, space_generator=RULES, num_threads=1)
+    (sketch,) = context.generate_design_space()
+    replayed = Schedule(task)
+    sketch.trace.apply_to_schedule(replayed, remove_postproc=False)
+    tvm.ir.assert_structural_equal(replayed.mod, sketch.mod)
+    names = {str(instruction.kind.name) for instruction in sketch.trace.insts}
+    assert not any("winograd" in name.lower() for name in names)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"stride": 2},
+        {"dilation": 2},
+        {"kernel": 1, "pads": (0, 0, 0, 0)},
+        {"kernel": 5},
+        {"shape": (1, 3, 6, 6)},
+        {"outputs": 12},
+    ],
+    ids=str,
+)
+def test_other_convolutions_stay_exact(options):
+    lowered = lower(single(**options)[0], TARGET, WINOGRAD)
+    assert not lowered.convolutions
+    assert any("all operators are exact" in note for note in lowered.notes)
+
+
+def test_weights_that_are_parameters_channels_first_and_gpus_stay_exact():
+    mod = single()[0]
+    assert not lower(mod, TARGET, Lowering(layout="keep", algorithms="winograd")).convolutions
+    assert not lower(mod, CUDA, WINOGRAD).convolutions
+    kept = from_onnx(networks.mobile(), keep_params_in_input=True)
+    assert not lower(kept, TARGET, WINOGRAD).convolutions
+    grouped = lower(from_onnx(networks.mobile(channels=8)), TARGET, WINOGRAD)
+    assert not grouped.convolutions
+    exact = lower(mod, TARGET, Lowering())
+    assert not exact.convolutions and not exact.notes
+    with pytest.raises(UsageError, match="algorithms must be exact or winograd, not 'fft'"):
+        Lowering(algorithms="fft")
+
+
+# ------------------------------------------------------------------------- the choice
+
+
+@pytest.fixture
+def database(tmp_path):
+    with Database(tmp_path / "store.db", target=TARGET) as found:
+        yield found
+
+
+def parts(mod):
+    """Return the functions of each algorithm of a program by the size of its tiles, 1 for exact."""
+    found = {1: [], 2: [], 4: []}
+    for name, task in tasks_of(mod, TARGET, WINOGRAD).items():
+        if "conv2d" in name:
+            found[1].append(task)
+        else:
+            for tile in TILES:
+                if f"_f{tile}_" in name:
+                    found[tile].append(task)
+    return found
+
+
+def commit(database, tasks, seconds):
+    for task in tasks:
+        database.commit_tuning_record(_untuned_record(database, task, seconds, TARGET))
+
+
+def chosen(mod, database):
+    """Return the sizes of tiles of the fastest algorithms; 1 is exact."""
+    lowered = lower_fastest(mod, TARGET, WINOGRAD, database._handle)
+    own = {key_of(task) for task in ms_tasks(lowered)}
+    return {tile for tile, tasks in parts(mod).items() if {key_of(task) for task in tasks} <= own}
+
+
+def ms_tasks(lowered):
+    tasks = ms.relax_integration.extract_tasks(lowered.mod, TARGET)
+    return [task.dispatched[0] for task in tasks]
+
+
+def store(database, network_run):
+    handle = database._handle
+    handle.use_session(session_of_run(handle.session(), "run", max_trials=1))
+    store_network(handle, network_run)
+
+
+def named(lowered):
+    """Return the functions of a program, normalised, by name."""
+    return {name: _normalize_mod(func) for name, func in prim_funcs(lowered.mod).items()}
+
+
+def in_network(database, tasks, seconds):
+    return [
+        OperatorTime("part", stored_digest(database._handle, task), 2, 1.0, 2 * seconds)
+        for task in tasks
+    ]
+
+
+def measured(compiled):
+    """Return the functions with a record; the transpositions have none."""
+    return [use.function for use in compiled.uses if use.kind == "measured"]
+
+
+def test_measured_times_choose_the_algorithm(database):
+    mod = single()[0]
+    tasks = parts(mod)
+    assert {tile: len(found) for tile, found in tasks.items()} == {1: 1, 2: 3, 4: 3}
+    assert chosen(mod, database) == {1}
+    commit(database, tasks[4][:2], 1e-6)  # a part is not measured
+    assert chosen(mod, database) == {1}
+    commit(database, tasks[4][2:], 1e-6)
+    assert chosen(mod, database) == {4}  # nothing is known of the exact one
+    commit(database, tasks[1], 2e-6)
+    assert chosen(mod, database) == {1}
+    commit(database, tasks[2], 0.5e-6)
+    assert chosen(mod, database) == {2}
+    executable = compile(mod, database, algorithms="winograd")
+    assert measured(executable) == ["fused_winograd_output_add_relu", "matmul", "winograd_input"]
+    (name,) = measured(compile(mod, database))
+    assert "conv2d" in name
+
+
+def test_times_in_a_network_count_more_than_those_of_the_records(database):
+    mod = single()[0]
+    tasks = parts(mod)
+    for tile, seconds in ((1, 4e-6), (2, 1.2e-6), (4, 1e-6)):
+        commit(database, tasks[tile], seconds)
+    assert chosen(mod, database) == {4}
+    network_run = NetworkRun(
+        *("net", str(TARGET), 2, 1.0, 0.5, 0.0, 1e-4),
+        tuple(in_network(database, tasks[2], 2e-6)),
+        others=tuple(in_network(database, tasks[4], 3e-6)),
+    )
+    store(database, network_run)
+    ((_, stored),) = database.store.runs.networks()
+    assert stored == network_run
+    assert chosen(mod, database) == {2}  # the exact one was not tried there
+
+
+def test_networks_decide_among_algorithms_whose_records_are_close(database):
+    mod = residual()
+    lowered = lower(mod, TARGET, WINOGRAD)
+    tasks = parts(mod)
+    assert len(tasks[1]) == 2  # with and without the residual
+    # Two calls of the exact function, or six of the parts of others.
+    for tile, seconds in ((1, 3.5e-6), (2, 1.05e-6), (4, 1e-6)):
+        commit(database, tasks[tile], seconds)
+    slow = {key_of(task) for task in (*tasks[1], *tasks[4])}
+    measured = []
+
+    def measure(executable):
+        current = measured[-1]
+        keys = {n: key_of(t) for n, t in named(current).items()}
+        times = {n: FunctionTime(1, 9e-6 if key in slow else 1e-6) for n, key in keys.items()}
+        return Times(sum(time.seconds for time in times.values()), times, 0.0, 1e-4)
+
+    untuned = Times(1.0, {name: FunctionTime(1, 1e-2) for name in prim_funcs(lowered.mod)}, 0, 1e-4)
+    functions = {name: key_of(task) for name, task in named(lowered).items()}
+    given = Network("net", mod, lowered, NetworkGoal())
+    network = MeasuredNetwork(given, TARGET, functions, measure, untuned, None)
+    choices = Choices.of(lowered, TARGET)
+    records = choices.recorded(database._handle)
+    assert [choices.ranked(records, rank) for rank in range(3)] == [(1,), (2,), (0,)]
+    assert choices.lower((0,)) is lowered
+
+    class Compiling:
+        """Notes what is compiled, in place of a compilation."""
+
+        executable = None
+
+        def __init__(self, current, *_):
+            measured.append(current)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tunedb.plugins.metaschedule.tuning.network.compile_lowered", Compiling)
+        result = network.finish(database, 2, [])
+    assert len(measured) == 3
+    digests = {tile: {stored_digest(database._handle, t) for t in tasks[tile]} for tile in tasks}
+    assert digests[2] <= {each.workload for each in result.operators}
+    assert digests[1] | digests[4] == {each.workload for each in result.others}
+    # The exact functions' untuned time is shared by those that replace them.
+    assert sum(each.untuned for each in result.operators) == pytest.approx(
+        sum(time.seconds for time in untuned.functions.values())
+    )
+    assert chosen(mod, database) == {4}
+    store(database, result)
+    assert chosen(mod, database) == {2}
+
+
+# ------------------------------------------------------------------------------ tuning
+
+
+def test_a_run_tunes_all_algorithms_and_counts_the_fastest(tmp_path):
+    mod = residual()
+    builder = FakeBuilder()
+    result = tune(
+        mod,
+        LLVM,
+        database=tmp_path / "tune.db",
+        algorithms="winograd",
+        builder=builder,
+        runner=FakeRunner(),
+        cost_model="random",
+        max_trials_global=48,
+        num_trials_per_iter=4,
+        num_tuning_cores=1,
+        seed=0,
+    )
+    builder.close()
+    names = {task.name for task in result.tasks}
+    assert {"winograd_input_f4_8x8x8x8", "matmul_f2_8x8x8x8"} <= names
+    (network,) = result.networks
+    options = network.progress.goal.operators[0]
+    assert len(options) == 3
+    assert sorted(options[0].values()) == [1.0, 1.0]
+    assert all(sorted(each.values()) == [1.0, 1.0, 2.0, 2.0] for each in options[1:])
+    calls = [task.calls for task in result.tasks]
+    assert any(
+        all(calls[number] == count for number, count in option.items()) for option in options
+    )
+    # Each operator is in the network once: the parts of other algorithms are not called.
+    parts = {number for option in options for number in option}
+    assert sum(calls[number] for number in parts) in (2, 6)
+    estimate = sum(task.calls * task.seconds for task in result.tasks if task.calls)
+    assert network.progress.latency == pytest.approx(estimate)
+    result.database.close()
+
+
+@pytest.mark.stress
+def test_a_real_run_measures_the_network_with_the_fastest_algorithm(tmp_path):
+    mod = residual(size=28, channels=64)
+    result = tune(
+        mod,
+        database=tmp_path / "tune.db",
+        algorithms="winograd",
+        max_trials_global=48,
+        num_trials_per_iter=8,
+        seed=0,
+        prior="none",
+    )
+    network = result.networks[0].run
+    assert network.is_accurate and network.deviation > 0
+    image = image_of((1, 64, 28, 28))
+    exact = run(tvm.compile(mod, target=result.target), image)
+    compiled = compile(mod, result.database, algorithms="winograd")
+    names = {use.function for use in compiled.uses}
+    assert names == {each.name.split("_f")[0] for each in network.operators} or any(
+        "conv2d" in name for name in names
+    )
+    found = run(compiled.executable, image)
+    np.testing.assert_allclose(found, exact, atol=1e-4 * np.abs(exact).max())
+    result.database.close()
