@@ -89,6 +89,13 @@ def lowering_of(
     }
 
 
+def lowering_words(layout: str, *, no_prepack: bool, algorithms: str) -> str:
+    """Return the options of a lowering for the command that a message names, each after a space."""
+    words = "" if layout == "auto" else f" --layout {layout}"
+    words += " --no-prepack" if no_prepack else ""
+    return words + ("" if algorithms == "exact" else f" --algorithms {algorithms}")
+
+
 def bind_words(bind: Mapping[str, int]) -> str:
     """Return the options ``--bind`` for the command that a message names, with a space before."""
     return "".join(f" --bind {name}={number}" for name, number in bind.items())

@@ -110,7 +110,9 @@ def command(
 
     lowering = lowering_of(layout, no_prepack, bind, algorithms)
     if module is None and lowering != lowering_of("auto", False, {}, "exact"):
-        raise click.UsageError("options for a network need --module MODULE")
+        raise click.UsageError(
+            "--layout, --no-prepack, --bind and --algorithms need --module MODULE"
+        )
     functions = None if module is None else _functions(module, lowering)
     report = ConvertReport()
     started = time.monotonic()

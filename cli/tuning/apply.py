@@ -23,6 +23,7 @@ from ..module import (
     label,
     lowering_of,
     lowering_options,
+    lowering_words,
 )
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, output_options, print_rows
@@ -259,7 +260,7 @@ def _write(
             compiled = compile(mod, database, trials=trials, **options.lowering)
             uses = list(compiled.uses)
         hint = ""
-        missing = [use.function for use in uses if use.record_id is None]
+        missing = [use.function for use in uses if use.kind == "default"]
         is_other = 2 * len(missing) > len(uses) or any("conv2d" in name for name in missing)
         if is_relax(mod) and is_other:
             lowering = Lowering(**options.lowering)
@@ -285,10 +286,12 @@ def _hint(lowering: Lowering | None) -> str:
     """Return the options with which more functions have a record; empty for none."""
     if lowering is None:
         return ""
-    words = ["--layout keep"] if lowering.layout == "keep" else []
-    words += ["--no-prepack"] if lowering.prepack is False else []
-    words += ["--algorithms winograd"] if lowering.algorithms == "winograd" else []
-    options = " ".join(words) if words else "none of --layout, --no-prepack and --algorithms"
+    words = lowering_words(
+        str(lowering.layout),
+        no_prepack=lowering.prepack is False,
+        algorithms=lowering.algorithms,
+    )
+    options = words.strip() or "none of --layout, --no-prepack and --algorithms"
     return f"more functions have a record with {options}"
 
 

@@ -13,7 +13,7 @@ import click
 from ...system import text
 from ..interrupt import interrupted
 from ..layers import layer_option, prior_of, prior_options, resolve_layers
-from ..module import bind_words, lowering_of, lowering_options
+from ..module import bind_words, lowering_of, lowering_options, lowering_words
 from ..network import COLUMNS as NETWORK
 from ..network import network_rows, note_network, print_networks
 from ..options import Settings, common_options, pass_settings
@@ -288,6 +288,9 @@ def command(settings: Settings, modules: tuple[str, ...], **choices: Any) -> Non
     """
     runner = _runner(choices)
     minutes, names = choices["minutes"], _names(modules)
+    lowering = lowering_words(
+        choices["layout"], no_prepack=choices["no_prepack"], algorithms=choices["algorithms"]
+    )
     report: Path | None = choices.pop("report")
     page = None if report is None else LivePage(settings, report, states)
     try:
@@ -303,7 +306,7 @@ def command(settings: Settings, modules: tuple[str, ...], **choices: Any) -> Non
     finally:
         if page is not None:
             page.close()
-    _report(settings, names, result)
+    _report(settings, names, lowering, result)
     is_accurate = all(each.run is None or each.run.is_accurate for each in result.networks)
     if not is_accurate or any(task.problem is not None for task in result.tasks):
         raise click.exceptions.Exit(1)
@@ -404,7 +407,9 @@ def _interruptible(settings: Settings) -> Iterator[list[Progress]]:
         ) from None
 
 
-def _report(settings: Settings, modules: Mapping[str, str], result: TuningResult) -> None:
+def _report(
+    settings: Settings, modules: Mapping[str, str], lowering: str, result: TuningResult
+) -> None:
     """Print the result of each task, the times of networks, and notes on the run."""
     rows = [_row(task) for task in result.tasks]
     result.database.close()
@@ -428,7 +433,11 @@ def _report(settings: Settings, modules: Mapping[str, str], result: TuningResult
         )
     )
     untried = sum(
-        task.record is None and task.problem is None and not task.progress.trials
+        # A part of an algorithm that cannot become the fastest gets no trial.
+        task.record is None
+        and task.problem is None
+        and not task.progress.trials
+        and task.calls != 0
         for task in result.tasks
     )
     if untried:
@@ -456,7 +465,7 @@ def _report(settings: Settings, modules: Mapping[str, str], result: TuningResult
         # One size of a network is enough for an example.
         sizes = {each.progress.given: each.progress.sizes for each in reversed(result.networks)}
         for number, (name, module) in enumerate(modules.items(), 1):
-            words = module + bind_words(sizes.get(name, {}))
+            words = module + bind_words(sizes.get(name, {})) + lowering
             library = "lib" if len(modules) == 1 else f"lib{number}"
             settings.note(f"Compile the module: tunedb apply {words} -o {library}.so")
 

@@ -107,7 +107,9 @@ class Convolution:
 
     def label(self, tile: int) -> str:
         """Return a label of the algorithm with tiles of a size."""
-        return f"f{tile}_{self.height}x{self.width}x{self.inputs}x{self.outputs}"
+        sizes = (self.batch, self.height, self.width, self.inputs, self.outputs)
+        padding = "" if self.padding == (1, 1, 1, 1) else "_p" + "".join(map(str, self.padding))
+        return f"f{tile}_{'x'.join(map(str, sizes))}{padding}"
 
     @property
     def result(self) -> tuple[int, int, int, int]:
@@ -125,8 +127,8 @@ class Convolution:
 def convolutions_of(mod: Any) -> list[Convolution]:
     """Return the different convolutions of a Relax program that :func:`with_winograd` can change.
 
-    They are of 32-bit floats, with channels last, constant weights, one group, and channels by the
-    eight.
+    They are of 32-bit floats, with channels last, constant weights, one group, and numbers of
+    channels that eight divides.
     """
     found: dict[Convolution, None] = {}
     for func in mod.functions.values():
@@ -166,6 +168,7 @@ def _convolution(node: Any) -> Convolution | None:
     shapes = [_shape(argument) for argument in (data, weights)]
     is_plain = (
         [str(attrs.data_layout), str(attrs.kernel_layout)] == ["NHWC", "HWIO"]
+        and str(attrs.out_layout or "NHWC") == "NHWC"
         and all(int(n) == 1 for n in (*attrs.strides, *attrs.dilation, attrs.groups))
         and str(relax_type(node).dtype) == str(relax_type(data).dtype) == "float32"
         and constant_value(weights) is not None
@@ -181,9 +184,9 @@ def _convolution(node: Any) -> Convolution | None:
 
 
 def _shape(argument: Any) -> list[int] | None:
-    """Return the shape of a tensor; None where an extent is symbolic."""
+    """Return the shape of a tensor; None where it or an extent is unknown."""
     shape = getattr(relax_type(argument), "shape", None)
-    extents = list(shape) if shape is not None else []
+    extents: list[Any] = list(shape) if shape is not None else [None]
     if not all(isinstance(extent, tirx.IntImm) for extent in extents):
         return None
     return [int(extent) for extent in extents]
@@ -336,10 +339,7 @@ def _schedule_output(schedule: Any, block: Any) -> list[Any]:
     channels = int(schedule.get(schedule.get_loops(block)[-1]).extent)
 
     def apply(sch: Any, lanes: int) -> None:
-        steps, last = _producers(sch, block, 2), block
-        while consumers := sch.get_consumers(last):
-            sch.compute_inline(last)
-            (last,) = consumers
+        steps, last = _producers(sch, block, 2), _inline(sch, block)
         image, row, column, channel = sch.get_loops(last)
         (down, row), (across, column) = (sch.split(loop, [None, tile]) for loop in (row, column))
         outer, inner = sch.split(channel, [None, lanes])
@@ -348,6 +348,26 @@ def _schedule_output(schedule: Any, block: Any) -> list[Any]:
         sch.parallel(sch.fuse(image, down, across))
 
     return _schedules(schedule, channels, apply)
+
+
+def _inline(schedule: Any, block: Any) -> Any:
+    """Inline a block and all that reads it into the last of these blocks, and return that one.
+
+    A result may have several readers: SiLU is x · sigmoid(x).
+    """
+    pending, inlined, last = [(block, str(schedule.get(block).name_hint))], set[str](), block
+    while pending:
+        each, name = pending.pop()
+        if name in inlined:
+            continue
+        consumers = schedule.get_consumers(each)
+        if not consumers:
+            last = each
+            continue
+        schedule.compute_inline(each)
+        inlined.add(name)
+        pending += [(reader, str(schedule.get(reader).name_hint)) for reader in consumers]
+    return last
 
 
 def _producers(schedule: Any, block: Any, number: int) -> list[Any]:

@@ -73,11 +73,11 @@ def test_the_latency_of_a_network_is_known_with_all_its_operators():
 
 
 #: An operator that task 0 computes alone, or tasks 1 and 2 together; task 3 is another one.
-OPERATORS = (({0: 2.0}, {1: 2.0, 2: 1.0}),)
+CHOICES = (({0: 2.0}, {1: 2.0, 2: 1.0}),)
 
 
 def test_a_network_is_estimated_with_the_fastest_algorithms():
-    goal = NetworkGoal(operators=OPERATORS)
+    goal = NetworkGoal(choices=CHOICES)
     calls = [2, 0, 0, 1]
     assert goal.estimate(calls, [1.0, 0.25, 0.5, 0.1]) == pytest.approx(2 * 0.25 + 0.5 + 0.1)
     assert goal.fastest_calls(calls, [1.0, 0.25, 0.5, 0.1]) == [0, 2, 1, 1]
@@ -89,11 +89,11 @@ def test_a_network_is_estimated_with_the_fastest_algorithms():
 
 
 def with_algorithms(exact, *parts):
-    """Return the tasks of :data:`OPERATORS`, the first of which have so many operations."""
+    """Return the tasks of :data:`CHOICES`, the first of which have so many operations."""
     return [task(2, flop=exact), *(task(0, flop=flop) for flop in parts), task(1, flop=1e8)]
 
 
-GOAL = TuningGoal((NetworkGoal(operators=OPERATORS),))
+GOAL = TuningGoal((NetworkGoal(choices=CHOICES),))
 
 
 def test_the_most_promising_algorithm_is_tuned_first():
@@ -124,6 +124,32 @@ def test_another_algorithm_is_tuned_while_it_may_become_the_fastest():
     assert GOAL.weights(tasks) == [2, 0, 0, 1]
 
 
+def test_batches_without_a_program_lower_a_hope():
+    tasks = with_algorithms(4e9, 3e9, 1e8)
+    for one in tasks[1:]:
+        one.best = 3 * one.limit
+    before = GOAL.hopes(tasks, 4)[0]
+    tasks[0].add([], 4, 1.0)
+    assert GOAL.hopes(tasks, 4)[0] == pytest.approx(before / 2)
+
+
+def test_an_algorithm_whose_task_stopped_early_does_not_lead():
+    goal = TuningGoal((NetworkGoal(choices=CHOICES),), early_stopping=4)
+    tasks = with_algorithms(4e9, 1e9, 1e8)
+    tasks[1].add([], 4, 1.0)
+    assert goal.weights(tasks) == [2, 0, 0, 1]
+    assert choose(tasks, goal=goal) == 0
+
+
+def test_a_network_that_is_untuned_within_its_target_needs_no_trials():
+    tasks = with_algorithms(4e9, 1e9, 1e8)
+    tasks[0].untuned = tasks[3].untuned = 0.1
+    goal = TuningGoal((NetworkGoal(latency=1.0, choices=CHOICES),))
+    # Only guesses are left, of an algorithm that nobody needs.
+    assert not goal.hopes(tasks, 4)
+    assert goal.weights(tasks)[3] == 0
+
+
 def test_an_algorithm_without_a_program_does_not_lead():
     tasks = with_algorithms(4e9, 1e9, 1e8)
     tasks[1].is_finished = True  # its design space cannot be generated
@@ -136,7 +162,7 @@ def test_algorithms_of_a_network_within_its_target_get_no_trials():
     tasks = with_algorithms(4e9, 3e9, 1e8)
     for one in tasks[1:]:
         one.best = 3 * one.limit
-    goal = TuningGoal((NetworkGoal(latency=10.0, operators=OPERATORS),))
+    goal = TuningGoal((NetworkGoal(latency=10.0, choices=CHOICES),))
     assert GOAL.hopes(tasks, 4) and not goal.hopes(tasks, 4)
 
 

@@ -68,7 +68,7 @@ class NetworkGoal:
         Seconds that suffice (f2): a network that is as fast gets no more trials.
     rest : float
         Seconds of one run outside of the tasks.
-    operators : sequence of sequence of mapping of int to float
+    choices : sequence of sequence of mapping of int to float
         Operators that several algorithms compute: for each algorithm the number of each of its
         tasks, and their calls in one run of the network. The calls of a :class:`TaskState` are
         those with the first algorithm of each.
@@ -82,7 +82,7 @@ class NetworkGoal:
     weight: float = 1.0
     latency: float | None = None
     rest: float = 0.0
-    operators: Sequence[Sequence[Mapping[int, float]]] = ()
+    choices: Sequence[Sequence[Mapping[int, float]]] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < inf:
@@ -101,7 +101,7 @@ class NetworkGoal:
             Number of the algorithm of each operator.
         """
         changed = list(calls)
-        for algorithms, number in zip(self.operators, chosen, strict=True):
+        for algorithms, number in zip(self.choices, chosen, strict=True):
             for task, count in algorithms[0].items():
                 changed[task] -= count
             for task, count in algorithms[number].items():
@@ -111,7 +111,7 @@ class NetworkGoal:
     def fastest_calls(self, calls: Sequence[float], seconds: Sequence[float | None]) -> list[float]:
         """Return the calls of tasks with the fastest algorithms by the seconds of each task."""
         times = {n: time for n, time in enumerate(seconds) if time is not None}
-        return self.calls(calls, [fastest_option(each, times) for each in self.operators])
+        return self.calls(calls, [fastest_option(each, times) for each in self.choices])
 
     def estimate(self, calls: Sequence[float], seconds: Sequence[float | None]) -> float | None:
         """Return the seconds of one run with the fastest algorithms.
@@ -180,8 +180,8 @@ class TuningGoal:
         """
         weights = [0.0] * len(tasks)
         for number, network in enumerate(self.networks):
-            calls = _leading_calls(number, network, tasks)
-            suffices = network.is_reached(_latency(network, calls, tasks))
+            calls = _leading_calls(number, network, tasks, self)
+            suffices = _suffices(number, network, tasks, calls)
             for n, task in enumerate(tasks):
                 if not suffices or task.seconds is None:
                     weights[n] += network.weight * calls[n]
@@ -204,21 +204,22 @@ class TuningGoal:
         """
         hopes: dict[int, float] = {}
         for index, network in enumerate(self.networks):
-            calls = _leading_calls(index, network, tasks)
-            if network.is_reached(_latency(network, calls, tasks)):
+            calls = _leading_calls(index, network, tasks, self)
+            if _suffices(index, network, tasks, calls):
                 continue
-            for algorithms in network.operators:
-                leader = _leader(algorithms, tasks)
+            for algorithms in network.choices:
+                leader = _leader(algorithms, tasks, self)
                 least = _measured(algorithms[leader], tasks)
                 for number, algorithm in enumerate(algorithms):
                     if number == leader or least == inf:
                         continue
-                    gain = least - _within_reach(algorithm, tasks, _HOPE * batch)
+                    gain = least - _within_reach(algorithm, tasks, self, _HOPE * batch)
                     open_tasks = [n for n in algorithm if self.is_open(tasks[n])]
                     new = [n for n in open_tasks if tasks[n].best is None] or open_tasks
                     for n in new if gain > 0 else ():
-                        share = network.weight * gain / (_HOPE * len(new))
-                        hopes[n] = hopes.get(n, 0.0) + share
+                        share: float = network.weight * gain / (_HOPE * len(new))
+                        # Batches without a program halve it, as they halve an expected gain.
+                        hopes[n] = hopes.get(n, 0.0) + share * 0.5 ** tasks[n].misses
         return hopes
 
 
@@ -368,23 +369,37 @@ def fastest_option(options: Sequence[Mapping[Key, float]], seconds: Mapping[Key,
     return costs.index(min(costs))
 
 
-def _leader(algorithms: Sequence[Mapping[int, float]], tasks: Sequence[TaskState]) -> int:
+def _leader(
+    algorithms: Sequence[Mapping[int, float]], tasks: Sequence[TaskState], goal: TuningGoal
+) -> int:
     """Return the number of the fastest algorithm; while none is measured, of the most promising."""
     costs = [_measured(algorithm, tasks) for algorithm in algorithms]
     if min(costs) == inf:
-        costs = [_within_reach(algorithm, tasks, 0) for algorithm in algorithms]
+        costs = [_within_reach(algorithm, tasks, goal, 0) for algorithm in algorithms]
     return costs.index(min(costs))
 
 
-def _leading_calls(index: int, network: NetworkGoal, tasks: Sequence[TaskState]) -> list[float]:
+def _leading_calls(
+    index: int, network: NetworkGoal, tasks: Sequence[TaskState], goal: TuningGoal
+) -> list[float]:
     """Return the calls of tasks in a network with the algorithms that lead."""
-    chosen = [_leader(algorithms, tasks) for algorithms in network.operators]
+    chosen = [_leader(algorithms, tasks, goal) for algorithms in network.choices]
     return network.calls([task.calls[index] for task in tasks], chosen)
 
 
-def _latency(network: NetworkGoal, calls: Sequence[float], tasks: Sequence[TaskState]) -> float:
-    """Return the seconds of one run of a network, with guesses for tasks of unknown time."""
-    return network.rest + sum(n * task.latency for n, task in zip(calls, tasks, strict=True))
+def _suffices(
+    index: int, network: NetworkGoal, tasks: Sequence[TaskState], calls: Sequence[float]
+) -> bool:
+    """Return whether a network's latency suffices: with the leading algorithms, or by known times.
+
+    Tasks of unknown time have guesses.
+    """
+    if network.latency is None:
+        return False
+    latency = network.rest + sum(n * each.latency for n, each in zip(calls, tasks, strict=True))
+    seconds = [each.seconds for each in tasks]
+    known = network.estimate([each.calls[index] for each in tasks], seconds)
+    return network.is_reached(latency) or network.is_reached(known)
 
 
 def _measured(algorithm: Mapping[int, float], tasks: Sequence[TaskState]) -> float:
@@ -393,18 +408,22 @@ def _measured(algorithm: Mapping[int, float], tasks: Sequence[TaskState]) -> flo
     return inf if total is None else total
 
 
-def _within_reach(algorithm: Mapping[int, float], tasks: Sequence[TaskState], trials: int) -> float:
+def _within_reach(
+    algorithm: Mapping[int, float], tasks: Sequence[TaskState], goal: TuningGoal, trials: int
+) -> float:
     """Return the seconds of an algorithm that are expected after some trials of each task.
 
-    Infinity where a task has ended without a program.
+    Infinity where a task without a program gets no more trials.
     """
     total = 0.0
     for n, calls in algorithm.items():
         task = tasks[n]
-        if task.best is None:
-            seconds = inf if task.is_finished else task.limit * (1 + max(trials, 1) ** -_EXPONENT)
-        else:
+        if task.best is not None:
             seconds = task.best - (task.expected_gain(trials, 0.0) if trials else 0.0)
+        elif goal.is_open(task):
+            seconds = task.limit * (1 + max(trials, 1) ** -_EXPONENT)
+        else:
+            seconds = inf
         total += calls * seconds
     return total
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Self
 
+import numpy as np
 from tvm.s_tir import meta_schedule as ms
 
+from ....identity import canonical_json
+from ....records import Session
 from ....run_times import mean_of
-from ....search.scheduling import costs_of, fastest_option
-from ....system.host import session_class
+from ....search.scheduling import costs_of
+from ....system.host import fingerprint_of, session_class
 from .. import modules
 from ..database.handle import Handle
 from ..trace_codec import floats_of
@@ -26,10 +29,10 @@ from .network import (
     without_packing,
 )
 
-__all__ = ["Choices", "key_of", "lower_fastest", "stored_digest"]
+__all__ = ["REACH", "Choices", "key_of", "lower_fastest", "stored_digest"]
 
 #: Ratio to the fastest algorithm's records within which another may be faster in the network.
-_REACH = 1.5
+REACH = 1.5
 
 
 def key_of(mod: Any) -> int:
@@ -93,36 +96,39 @@ class Choices:
             lowered, target, tasks, [tile for tile, _ in others[0]] if others else [], options
         )
 
-    def fastest(self, *seconds: Mapping[int, float]) -> tuple[int, ...]:
+    def fastest(
+        self, recorded: Sequence[Mapping[int, float]], in_network: Mapping[int, float]
+    ) -> tuple[int, ...]:
         """Return the number of the fastest algorithm of each convolution.
 
         Parameters
         ----------
-        *seconds : mapping of int to float
-            Seconds of one call of functions. The first that has the times of a whole algorithm
-            decides about a convolution.
+        recorded : sequence of mapping of int to float
+            As :meth:`recorded` returns them.
+        in_network : mapping of int to float
+            Seconds of one call in a network. They decide where they are known of all algorithms
+            whose records are close to the fastest.
         """
-        return tuple(
-            next(
-                (
-                    fastest_option(several, times)
-                    for times in seconds
-                    if min(costs_of(several, times)) < inf
-                ),
-                0,
-            )
-            for several in self.options
-        )
-
-    def ranked(self, seconds: Mapping[int, float], rank: int) -> tuple[int, ...]:
-        """Return algorithms of a rank, 0 the fastest, or the last that is not much slower."""
         chosen = []
-        for several in self.options:
-            costs = costs_of(several, seconds)
-            near = [n for n, cost in enumerate(costs) if cost <= _REACH * min(costs) < inf]
-            near.sort(key=lambda n: costs[n])
-            chosen.append(near[min(rank, len(near) - 1)] if near else 0)
+        for several, near in zip(self.options, self._close(recorded), strict=True):
+            costs = costs_of(several, in_network)
+            is_known = all(costs[n] < inf for n in near)
+            chosen.append(min(near, key=lambda n: costs[n]) if is_known else near[0])
         return tuple(chosen)
+
+    def ranked(self, recorded: Sequence[Mapping[int, float]], rank: int) -> tuple[int, ...]:
+        """Return algorithms of a rank, 0 the fastest, or the last that is close to the fastest."""
+        return tuple(near[min(rank, len(near) - 1)] for near in self._close(recorded))
+
+    def _close(self, recorded: Sequence[Mapping[int, float]]) -> Iterator[list[int]]:
+        """Yield the algorithms of each convolution whose records are close, fastest first.
+
+        The first database with records of a whole algorithm counts; without any, the exact one.
+        """
+        for several in self.options:
+            every = ([*costs_of(several, seconds)] for seconds in recorded)
+            costs = next((costs for costs in every if min(costs) < inf), [0.0])
+            yield [n for n in np.argsort(costs).tolist() if costs[n] <= REACH * min(costs)]
 
     def lower(self, chosen: Sequence[int]) -> Lowered:
         """Return the network with an algorithm for each convolution."""
@@ -133,8 +139,11 @@ class Choices:
         }
         return lower_winograd(self.lowered, self.target, tiles) if tiles else self.lowered
 
-    def recorded(self, handle: Handle) -> dict[int, float]:
-        """Return the times of the best records of one database: the own one, or the first layer."""
+    def recorded(self, handle: Handle) -> list[dict[int, float]]:
+        """Return the times of the best records, of each database: the own one, then layers.
+
+        Times of different databases are not compared.
+        """
         stores: dict[int, dict[int, float]] = {}
         for key in self._keys():
             forms = [self.tasks[key], without_packing(self.tasks[key])]
@@ -143,13 +152,14 @@ class Choices:
             if served is not None:
                 times = stores.setdefault(id(served.answers.store), {})
                 times[key] = mean_of(floats_of(served.record.run_secs))
-        return stores.get(id(handle.store)) or max(stores.values(), key=len, default={})
+        own = stores.pop(id(handle.store), {})
+        return [own, *sorted(stores.values(), key=len, reverse=True)]
 
     def in_networks(self, handle: Handle) -> dict[int, float]:
         """Return the latest times in networks that runs on machines like this one measured."""
-        own, seconds = session_class(handle.session()), dict[str, float]()
+        own, seconds = _machine_of(handle.session()), dict[str, float]()
         for session, run in handle.store.runs.networks():
-            if session_class(session) == own:
+            if run.target == str(self.target) and _machine_of(session) == own:
                 for each in (*run.others, *run.operators):
                     if each.workload is not None and each.calls:
                         seconds[each.workload] = each.seconds / each.calls
@@ -161,11 +171,17 @@ class Choices:
         return {key for several in self.options for option in several for key in option}
 
 
+def _machine_of(session: Session) -> bytes:
+    """Return the class of a session without the settings of its runner, which no network has."""
+    fingerprint = {k: v for k, v in fingerprint_of(session).items() if k != "evaluator"}
+    return session_class(replace(session, fingerprint=canonical_json(fingerprint)))
+
+
 def lower_fastest(mod: Any, target: Any, lowering: Lowering, handle: Handle) -> Lowered:
     """Lower a Relax program with the fastest algorithm of each operator.
 
-    Times that tuning runs of networks have measured in their networks decide, where there are none
-    those of the best records.
+    The times of the best records decide; among algorithms whose records are close, those that
+    tuning runs have measured in networks.
 
     Parameters
     ----------
@@ -189,5 +205,5 @@ def lower_fastest(mod: Any, target: Any, lowering: Lowering, handle: Handle) -> 
     if not lowered.convolutions:
         return lowered
     choices = Choices.of(lowered, target)
-    seconds = (choices.in_networks(handle), choices.recorded(handle))
-    return choices.lower(choices.fastest(*seconds))
+    fastest = choices.fastest(choices.recorded(handle), choices.in_networks(handle))
+    return choices.lower(fastest)

@@ -162,7 +162,8 @@ def tasks_of(mod: Any, target: Any, lowering: Lowering = DEFAULT) -> dict[str, A
             for tile, other in algorithms:
                 for task in ms.relax_integration.extract_tasks(other.mod, target):
                     function = task.dispatched[0]
-                    if key_of(function) not in known:
+                    if (key := key_of(function)) not in known:
+                        known.add(key)
                         tasks[f"{task.task_name}_{convolution.label(tile)}"] = function
         return tasks
 
@@ -209,8 +210,8 @@ def better_lowering(
     Returns
     -------
     Lowering or None
-        Another layout, packing or choice of algorithms; None where none lacks fewer records than
-        `lowering`.
+        Another layout, packing or choice of algorithms, with which more functions have a record
+        and fewer lack one; None for none.
 
     Raises
     ------
@@ -219,14 +220,15 @@ def better_lowering(
     """
     target, handle = _target_of(database, target), database._handle
 
-    def missing(way: Lowering) -> int:
+    def lacking(way: Lowering) -> tuple[int, int]:
         with _converted_errors("TVM cannot extract the functions of this program"):
             lowered = lower_fastest(mod, target, way, handle)
             tasks = ms.relax_integration.extract_tasks(lowered.mod, target)
         forms = [(task.dispatched[0], without_packing(task.dispatched[0])) for task in tasks]
-        return sum(
-            not any(form and find_record(handle, form, target) for form in each) for each in forms
+        answered = sum(
+            any(form and find_record(handle, form, target) for form in each) for each in forms
         )
+        return len(forms) - answered, -answered
 
     others = [
         replace(lowering, layout=layout, prepack=prepack)
@@ -235,8 +237,10 @@ def better_lowering(
     ]
     others += [replace(lowering, algorithms=word) for word in ("exact", "winograd")]
     # The first of equals wins: the user's choice.
-    best = min([lowering, *(way for way in others if way != lowering)], key=missing)
-    return None if best is lowering else best
+    ways = [(way, lacking(way)) for way in [lowering, *others]]
+    best, (_, most) = min(ways, key=lambda way: way[1])
+    _, (_, own) = ways[0]
+    return best if most < own else None
 
 
 class _UseDatabase(_PyDatabase):
@@ -310,8 +314,8 @@ class Compiled:
     uses : tuple of Use
         Record of each function, by name.
     notes : tuple of str
-        Notes for the user, in one line each: a layout that TVM rejected, a function that packs
-        weights, a database that knows nothing.
+        Notes for the user, in one line each: a layout that TVM rejected, algorithms without an
+        operator, a function that packs weights, a database that knows nothing.
     """
 
     executable: Any
@@ -362,6 +366,7 @@ def schedule(
         TVM cannot lower the program.
     """
     target, predicts = _target_of(database, target), _predicts(trials)
+    use_threads()
     with _converted_errors("TVM cannot lower it"):
         lowering = Lowering(layout, prepack, bind, algorithms)
         if is_relax(mod):
@@ -468,7 +473,8 @@ def compile(
         Number of each symbolic size of a Relax program, e.g. ``{"batch": 1, "length": 128}``.
     algorithms : {"exact", "winograd"}
         ``winograd``: a 3x3 convolution of stride 1 on CPUs is computed by Winograd's algorithm
-        where its measured parts are faster together. Its outputs deviate more
+        where its parts are faster together, by the times of the records or of a tuning run in the
+        network. Its outputs deviate more
         (:attr:`tunedb.storage.network_runs.NetworkRun.deviation`).
 
     Returns
@@ -479,8 +485,8 @@ def compile(
     Raises
     ------
     UsageError
-        There is no target, the layout is unknown, a symbolic size has no number, or `trials` is
-        another number than 0: ``tune`` measures.
+        There is no target, the layout or the algorithms are unknown, a symbolic size has no
+        number, or `trials` is another number than 0: ``tune`` measures.
     PluginError
         TVM cannot compile the module.
 

@@ -132,10 +132,10 @@ class Lowered:
     mod : tvm.IRModule
         The program: fused functions, and Relax functions that call them.
     notes : tuple of str
-        Layouts that TVM rejected, in one line each.
+        Layouts that TVM rejected, and algorithms without an operator, in one line each.
     lowering : Lowering
         Options of the lowering.
-    operators : tvm.IRModule
+    unfused : tvm.IRModule
         The program before its operators become PrimFuncs.
     convolutions : tuple of Convolution
         Convolutions for which Winograd's algorithm is a choice.
@@ -144,7 +144,7 @@ class Lowered:
     mod: Any
     notes: tuple[str, ...]
     lowering: Lowering
-    operators: Any
+    unfused: Any
     convolutions: tuple[Convolution, ...] = ()
 
 
@@ -269,7 +269,7 @@ def lower_winograd(lowered: Lowered, target: Any, tiles: Mapping[Convolution, in
     tiles : mapping of Convolution to int
         Size of the tiles of each convolution that changes.
     """
-    mod = with_winograd(lowered.operators, tiles)
+    mod = with_winograd(lowered.unfused, tiles)
     return replace(lowered, mod=_fused(mod, target, lowered.lowering))
 
 

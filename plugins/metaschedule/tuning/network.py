@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -151,19 +151,26 @@ class MeasuredNetwork:
         records = choices.recorded(database._handle)
         found: dict[tuple[int, ...], tuple[Lowered, Times]] = {}
         seconds: dict[int, float] = {}
-        for rank in range(1 + len(choices.tiles)):
-            chosen = choices.ranked(records, rank)
-            if chosen not in found:
-                lowered, times = found[chosen] = measured(choices.lower(chosen))
-                keys = _keys(lowered)
-                for name, time in times.functions.items():
-                    key, each = _key(name, keys), time.seconds / time.calls
-                    if isinstance(key, int):
-                        seconds[key] = min(each, seconds.get(key, each))
-        fastest = choices.fastest(seconds, records)
+
+        def add(chosen: tuple[int, ...]) -> None:
+            lowered, times = found[chosen] = measured(choices.lower(chosen))
+            keys = _keys(lowered)
+            for name, time in times.functions.items():
+                key, each = _key(name, keys), time.seconds / time.calls
+                if isinstance(key, int):
+                    seconds[key] = min(each, seconds.get(key, each))
+
+        first = choices.ranked(records, 0)
+        add(first)
+        for rank in range(1, 1 + len(choices.tiles)):
+            if (chosen := choices.ranked(records, rank)) not in found:
+                with suppress(TuneDBError):  # a network that fails is not the fastest
+                    add(chosen)
+        fastest = choices.fastest(records, seconds)
         if fastest not in found:
-            found[fastest] = measured(choices.lower(fastest))
-        best = found.pop(fastest)
+            with suppress(TuneDBError):
+                add(fastest)
+        best = found.pop(fastest if fastest in found else first)
         return *best, list(found.values())
 
     def keep_untuned(self, database: Database, run: NetworkRun, tasks: Sequence[Task]) -> set[int]:

@@ -134,7 +134,7 @@ class NetworkProgress:
         """Return the progress of the network of a number after the trials of all tasks."""
         calls = [task.calls[number] for task in tasks]
         own = {n for n, count in enumerate(calls) if count}
-        own.update(n for each in self.goal.operators for algorithm in each for n in algorithm)
+        own.update(n for each in self.goal.choices for algorithm in each for n in algorithm)
         return replace(
             self,
             latency=self.goal.estimate(calls, [task.seconds for task in tasks]),

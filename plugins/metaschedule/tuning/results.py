@@ -31,7 +31,8 @@ class TaskResult:
         Best record that the database serves for the task, of this run or an earlier one; None
         where it has none.
     calls : int or None
-        Number of calls in one run of all networks; None outside of a Relax program.
+        Number of calls in one run of all networks, with the algorithms that are fastest by the best
+        programs: 0 for a part of another one; None outside of a Relax program.
     problem : str or None
         Error of TVM that ended the search of this task, in one line.
     """

@@ -6,19 +6,21 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, Self
 
 from tvm.s_tir import meta_schedule as ms
 
 from ....errors import PluginError, TuneDBError
 from ....exchange.outbox import Outbox
-from ....search.scheduling import total_seconds
+from ....search.scheduling import costs_of, total_seconds
 from ....system.host import session_class, threads_of
 from ....system.roofline import Roofline
 from ....system.temporary import TemporaryFolder
 from ..cost_model.cost_model import CostModel
 from ..database.database import Database
 from ..database.handle import Handle
+from ..deploy.algorithms import REACH
 from ..intrinsics import load_cpu_intrinsics, load_intrinsics, without_intrinsics
 from ..measure.measured import Known
 from ..measure.racing import Race
@@ -241,15 +243,25 @@ class Run:
                 self.notes.append(f"{task.name}: no final decides its best program: {error}")
 
     def _weights(self) -> list[float]:
-        """Return the weight of each task with the fastest algorithms of its networks."""
+        """Return the weight of each task in the algorithms that the networks may use.
+
+        They use the fastest ones or those that come close (:class:`~..deploy.algorithms.Choices`).
+        """
         networks = self.monitor.networks
         if not networks:
             return [task.weight for task in self.tasks]
-        calls = [
-            [each.goal.weight * count for count in counts]
-            for each, counts in zip(networks, self.monitor.calls(), strict=True)
-        ]
-        return [sum(counts) for counts in zip(*calls, strict=True)]
+        weights = [0.0] * len(self.tasks)
+        seconds = {n: task.seconds for n, task in enumerate(self.monitor.tasks) if task.seconds}
+        for each, counts in zip(networks, self.monitor.calls(), strict=True):
+            for algorithms in each.goal.choices:
+                costs = costs_of(algorithms, seconds)
+                for algorithm, cost in zip(algorithms, costs, strict=True):
+                    if cost <= REACH * min(costs) < inf:
+                        for n, count in algorithm.items():
+                            counts[n] = max(counts[n], count)
+            for n, count in enumerate(counts):
+                weights[n] += each.goal.weight * count
+        return weights
 
     def _load_intrinsics(self, stack: ExitStack) -> None:
         """Import the tensor intrinsics that TVM's first context needs."""

@@ -346,7 +346,12 @@ def _tune(
         tasks,
         limits,
         trials_per_task,
-        batch_size(trials, len(tasks), int(batch), limits.seconds),
+        batch_size(
+            trials,
+            sum(any(task.state.calls) for task in tasks) or len(tasks),
+            int(batch),
+            limits.seconds,
+        ),
         time.monotonic(),
     )
     rng = random.Random(limits.seed)  # noqa: S311  not for security

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +25,7 @@ from ..deploy.network import (
     symbolic_sizes,
 )
 from ..module_source import as_module, is_relax, prim_funcs
-from ..modules import modules_equal
+from ..modules import modules_equal, structural_hash
 from ..targets import first_line
 from .options import TuneOptions
 
@@ -177,6 +177,8 @@ def _function_tasks(mod: Any, options: TuneOptions) -> list[Task]:
     """Return the tasks of a module of PrimFuncs."""
     if options.weights or options.latency_target is not None:
         raise UsageError("weights and latency targets are for Relax programs")
+    if Lowering(algorithms=options.algorithms).algorithms != "exact":
+        raise UsageError("algorithms are for convolutions of Relax programs")
     for sizes in bindings(options.bind):
         bind_sizes(mod, sizes)
     special = options.special_space or {}
@@ -275,6 +277,7 @@ class _Operators:
 
     def __init__(self, networks: int, module_equality: str) -> None:
         self.all: list[_Operator] = []
+        self._by_hash: dict[int, list[_Operator]] = defaultdict(list)
         self._networks = networks
         self._equality = module_equality
 
@@ -282,17 +285,20 @@ class _Operators:
         self, network: Network, extracted: Iterable[Any], label: str = ""
     ) -> list[tuple[_Operator, int]]:
         """Return the functions of a network, each once, and their numbers of calls."""
-        before, found = list(self.all), []
+        found = []
         for task in extracted:
             if task.mod.attrs.get("tirx.is_scheduled", False):
                 continue
-            for operator in before:
-                if modules_equal(operator.mod, task.dispatched[0], self._equality):
+            mod = task.dispatched[0]
+            same = self._by_hash[structural_hash(mod, self._equality)]
+            for operator in same:
+                if modules_equal(operator.mod, mod, self._equality):
                     break
             else:
                 name = str(task.task_name) + (f"_{label}" if label else "")
                 none = [0] * self._networks
                 self.all.append(operator := _Operator(network, task, name, none, none.copy()))
+                same.append(operator)
             found.append((operator, int(task.weight)))
         return found
 
@@ -302,7 +308,8 @@ def _network_tasks(
 ) -> tuple[list[Task], list[Network]]:
     """Return the tasks of networks, and the networks with the algorithms of their operators.
 
-    :func:`compile` looks up the same functions. Words select tasks with one of them in the name.
+    :func:`compile` looks up the same functions. Words select tasks with one of them in the name,
+    and with a part of an algorithm all algorithms of its operator.
     """
     operators = _Operators(len(networks), module_equality)
     algorithms = []
@@ -320,43 +327,55 @@ def _network_tasks(
                     operator.most[number] = max(operator.most[number], calls)
             own.append([exact - options[0], *(option - exact for option in options)])
         algorithms.append(own)
-    names = Counter(operator.name for operator in operators.all)
-    several_given = len({network.given for network in networks}) > 1
-    weights = [network.goal.weight for network in networks]
-    tasks: dict[_Operator, Task] = {}
-    for operator in operators.all:
-        network, extracted, name = operator.network, operator.extracted, operator.name
-        if names[name] > 1:
-            name += f"_{network.given}" if several_given else ""
-            name += "".join(f"_{key}{size}" for key, size in network.sizes.items())
-        name = re.sub(r"\W", "_", name)  # TVM names a log file after it
-        if words and not any(word in name for word in words):
-            continue
-        renamed = ms.ExtractedTask(
-            name, extracted.mod, extracted.target, [operator.mod], sum(operator.most)
-        )
-        weight = sum(w * n for w, n in zip(weights, operator.most, strict=True))
-        tasks[operator] = Task(name, operator.mod, renamed, tuple(operator.calls), weight)
-    if words and not tasks:
-        known = ", ".join(sorted(names))
+    names = _names(operators.all, networks)
+    selected = {
+        operator
+        for operator, name in names.items()
+        if not words or any(word in name for word in words)
+    }
+    for choice in (choice for own in algorithms for choice in own):
+        parts = {operator for option in choice for operator in option}
+        selected |= parts if parts & selected else set()
+    if words and not selected:
+        known = ", ".join(sorted(names.values()))
         raise UsageError(f"no operator has {' or '.join(words)} in its name: {known}")
-    index = {operator: n for n, operator in enumerate(tasks)}
+    weights = [network.goal.weight for network in networks]
+    tasks: list[Task] = []
+    index: dict[_Operator, int] = {}
+    for operator, name in names.items():
+        if operator in selected:
+            index[operator] = len(tasks)
+            given, calls = operator.extracted, sum(operator.most)
+            renamed = ms.ExtractedTask(name, given.mod, given.target, [operator.mod], calls)
+            weight = sum(w * n for w, n in zip(weights, operator.most, strict=True))
+            tasks.append(Task(name, operator.mod, renamed, tuple(operator.calls), weight))
     chosen = [
-        replace(network, goal=replace(network.goal, operators=_numbered(own, index)))
+        replace(network, goal=replace(network.goal, choices=_numbered(own, index)))
         for network, own in zip(networks, algorithms, strict=True)
     ]
-    return list(tasks.values()), chosen
+    return tasks, chosen
+
+
+def _names(operators: Sequence[_Operator], networks: Sequence[Network]) -> dict[_Operator, str]:
+    """Return the names of tasks: of the functions, with network and sizes where these are equal."""
+    counts = Counter(operator.name for operator in operators)
+    several = len({network.given for network in networks}) > 1
+    names = {}
+    for operator in operators:
+        name, network = operator.name, operator.network
+        if counts[name] > 1:
+            name += f"_{network.given}" if several else ""
+            name += "".join(f"_{key}{size}" for key, size in network.sizes.items())
+        names[operator] = re.sub(r"\W", "_", name)  # TVM names a log file after it
+    return names
 
 
 def _numbered(
     algorithms: Sequence[Sequence[Mapping[_Operator, int]]], index: Mapping[_Operator, int]
 ) -> tuple[tuple[Mapping[int, float], ...], ...]:
-    """Return algorithms by the numbers of tasks, those whose functions are all tuned."""
-    found = []
-    for several in algorithms:
-        tuned = [option for option in several if all(each in index for each in option)]
-        if len(tuned) > 1 and tuned[0] is several[0]:
-            found.append(
-                tuple({index[each]: float(n) for each, n in option.items()} for option in tuned)
-            )
-    return tuple(found)
+    """Return the algorithms of operators that are tuned, by the numbers of tasks."""
+    return tuple(
+        tuple({index[each]: float(calls) for each, calls in option.items()} for option in several)
+        for several in algorithms
+        if all(each in index for option in several for each in option)
+    )
