@@ -416,7 +416,8 @@ def _report(
     runs = [network.run for network in result.networks if network.run is not None]
 
     def show() -> None:
-        print_table(COLUMNS, rows)
+        # Parts of algorithms that got no trial have nothing to show.
+        print_table(COLUMNS, [row for row in rows if row["trials"] or row["calls"] != 0])
         print_networks(runs)
 
     columns = (*COLUMNS, *_NETWORK)
