@@ -81,7 +81,7 @@ def tune(
     work_dir : str or Path, optional
         Directory for TVM's logs; by default they are deleted after the run.
     max_trials_global : int, optional
-        Maximum number of trials of all tasks; by default 64 for each task.
+        Maximum number of trials of all tasks; by default 64 for each task of exact operators.
     max_trials_per_task : int, optional
         Maximum number of trials of one task.
     minutes : float, optional
