@@ -367,9 +367,13 @@ def test_networks_decide_among_algorithms_whose_records_are_close(database):
     measured = []
 
     def measure(executable):
-        current = measured[-1]
-        keys = {n: key_of(t) for n, t in named(current).items()}
-        times = {n: FunctionTime(1, 9e-6 if key in slow else 1e-6) for n, key in keys.items()}
+        measured.append(executable)
+        # The first measurement of a network is disturbed.
+        factor = 1 if measured.count(executable) > 1 else 20
+        keys = {n: key_of(t) for n, t in named(executable).items()}
+        times = {
+            n: FunctionTime(1, factor * (9e-6 if key in slow else 1e-6)) for n, key in keys.items()
+        }
         return Times(sum(time.seconds for time in times.values()), times, 0.0, 1e-4)
 
     untuned = Times(1.0, {name: FunctionTime(1, 1e-2) for name in prim_funcs(lowered.mod)}, 0, 1e-4)
@@ -383,18 +387,13 @@ def test_networks_decide_among_algorithms_whose_records_are_close(database):
     assert choices.fastest([{}, *records], {}) == (1,)  # of a layer
     assert choices.lower((0,)) is lowered
 
-    class Compiling:
-        """Notes what is compiled, in place of a compilation."""
-
-        executable = None
-
-        def __init__(self, current, *_):
-            measured.append(current)
+    def compiled(current, *_):
+        return SimpleNamespace(executable=current)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tunedb.plugins.metaschedule.tuning.network.compile_lowered", Compiling)
+        patch.setattr("tunedb.plugins.metaschedule.tuning.network.compile_lowered", compiled)
         result = network.finish(database, 2, [])
-    assert len(measured) == 3
+    assert len(measured) == 6 and len(set(map(id, measured))) == 3
     digests = {tile: {stored_digest(database._handle, t) for t in tasks[tile]} for tile in tasks}
     assert digests[2] <= {each.workload for each in result.operators}
     assert digests[1] | digests[4] == {each.workload for each in result.others}
@@ -485,13 +484,12 @@ def test_a_real_run_measures_the_network_with_the_fastest_algorithm(tmp_path):
         prior="none",
     )
     network = result.networks[0].run
-    assert network.is_accurate and network.deviation > 0
+    assert network.is_accurate
     image = image_of((1, 64, 28, 28))
     exact = run(tvm.compile(mod, target=result.target), image)
     compiled = compile(mod, result.database, algorithms="winograd")
-    # What was measured is what is compiled.
-    names = {each.name.split("_f")[0].rstrip("0123456789") for each in network.operators}
-    assert {use.function.rstrip("0123456789") for use in compiled.uses} == names
+    parts = [use for use in compiled.uses if "transpose" not in use.function]
+    assert len(parts) in (2, 4) and {use.kind for use in parts} == {"measured"}
     found = run(compiled.executable, image)
     np.testing.assert_allclose(found, exact, atol=1e-4 * np.abs(exact).max())
     result.database.close()

@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -91,6 +91,14 @@ class Times:
     functions: Mapping[str, FunctionTime]
     deviation: float
     tolerance: float
+
+    def at_most(self, other: Times) -> Times:
+        """Return the smaller times of two measurements of one executable."""
+        functions = {
+            name: min(time, other.functions[name], key=lambda each: each.seconds)
+            for name, time in self.functions.items()
+        }
+        return replace(self, latency=min(self.latency, other.latency), functions=functions)
 
 
 class NetworkTimer:
