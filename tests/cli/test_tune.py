@@ -11,7 +11,7 @@ import onnx
 import pytest
 import workdirs
 from exchanges import away
-from fake_measuring import FakeBuilder, FakeRunner
+from fake_measuring import FakeBuilder, FakeRunner, let_batches_take_equal_time
 
 from tunedb.errors import PluginError
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
@@ -265,6 +265,25 @@ def test_a_network_from_a_file(fakes, run, run_json, tmp_path):
     done = run("apply", "net.onnx", "-o", tmp_path / "net.so", code=3)
     assert "no record for " in done.stderr
     assert "; more functions have a record with --layout keep; for the reason" in done.stderr
+
+
+def test_a_network_with_other_algorithms(fakes, run, run_json, tmp_path, monkeypatch):
+    let_batches_take_equal_time(monkeypatch)
+    b = networks.Builder()
+    data = b.node("Relu", [b.bare_convolution("image", 8, 8, 3)])
+    onnx.save(b.model(data, {"image": [1, 8, 8, 8]}, [1, 8, 8, 8]), "net.onnx")
+    winograd = ("--algorithms", "winograd")
+    done = run("tune", "net.onnx", "--trials", 24, "--no-latency", *SHORT, *winograd)
+    assert (
+        "Compile the module: tunedb apply net.onnx --algorithms winograd -o lib.so" in done.stderr
+    )
+    rows = [line.split() for line in done.stdout.splitlines()]
+    # A part of an algorithm that got no trial is not shown.
+    shown = [row for row in rows if "_f" in row[0]]
+    assert shown and all(row[1].isdecimal() for row in shown)
+    rows = run_json("apply", "net.onnx", "-o", tmp_path / "net.so", *winograd)
+    functions = [row for row in rows if "transpose" not in row["function"]]
+    assert len(functions) in (1, 3) and all(row["record"] is not None for row in functions)
 
 
 def test_a_network_with_symbolic_sizes(fakes, run, run_json, tmp_path):

@@ -25,7 +25,7 @@ from tunedb.plugins.metaschedule.deploy.algorithms import (
     lower_fastest,
     stored_digest,
 )
-from tunedb.plugins.metaschedule.deploy.apply import compile_lowered, tasks_of
+from tunedb.plugins.metaschedule.deploy.apply import better_lowering, compile_lowered, tasks_of
 from tunedb.plugins.metaschedule.deploy.network import Lowering, lower, lower_winograd
 from tunedb.plugins.metaschedule.deploy.network_times import FunctionTime, Times
 from tunedb.plugins.metaschedule.module_source import prim_funcs
@@ -332,6 +332,17 @@ def test_measured_times_choose_the_algorithm(database):
     assert measured(executable) == ["fused_winograd_output_add_relu", "matmul", "winograd_input"]
     (name,) = measured(compile(mod, database))
     assert "conv2d" in name
+
+
+def test_records_of_another_algorithm_are_a_hint(database):
+    mod = single()[0]
+    tasks = parts(mod)
+    exact = Lowering(bind={})
+    assert better_lowering(mod, database, TARGET, exact) is None
+    commit(database, tasks[4], 1e-6)
+    assert better_lowering(mod, database, TARGET, exact) == Lowering(bind={}, algorithms="winograd")
+    commit(database, tasks[1], 1e-5)  # slower, but a record
+    assert better_lowering(mod, database, TARGET, exact) is None
 
 
 def test_times_in_a_network_count_more_than_those_of_the_records(database):

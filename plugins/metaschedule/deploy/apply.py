@@ -228,7 +228,7 @@ def better_lowering(
         answered = sum(
             any(form and find_record(handle, form, target) for form in each) for each in forms
         )
-        return len(forms) - answered, -answered
+        return len(forms) - answered, answered
 
     others = [
         replace(lowering, layout=layout, prepack=prepack)
@@ -237,10 +237,13 @@ def better_lowering(
     ]
     others += [replace(lowering, algorithms=word) for word in ("exact", "winograd")]
     # The first of equals wins: the user's choice.
-    ways = [(way, lacking(way)) for way in [lowering, *others]]
-    best, (_, most) = min(ways, key=lambda way: way[1])
-    _, (_, own) = ways[0]
-    return best if most < own else None
+    missing, answered = lacking(lowering)
+    better = [
+        (way, found[0])
+        for way in others
+        if (found := lacking(way))[0] < missing and found[1] > answered
+    ]
+    return min(better, key=lambda way: way[1])[0] if better else None
 
 
 class _UseDatabase(_PyDatabase):
