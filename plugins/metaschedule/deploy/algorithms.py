@@ -19,7 +19,7 @@ from ....system.host import fingerprint_of, session_class
 from .. import modules
 from ..database.handle import Handle
 from ..trace_codec import floats_of
-from ..winograd import Convolution
+from ..winograd import TILES, Convolution
 from .network import (
     Lowered,
     Lowering,
@@ -60,17 +60,14 @@ class Choices:
         Its target.
     tasks : mapping of int to tvm.IRModule
         Functions by :func:`key_of`, normalised for the search.
-    tiles : sequence of int
-        Size of Winograd's tiles of each option but the first.
     options : sequence of sequence of mapping of int to int
-        For each convolution of `lowered`, the calls of the functions of each algorithm, the exact
-        one first.
+        For each convolution of `lowered`, the calls of the functions of each algorithm: the exact
+        one, then Winograd's with each of :data:`~..winograd.TILES`.
     """
 
     lowered: Lowered
     target: Any
     tasks: Mapping[int, Any]
-    tiles: Sequence[int]
     options: Sequence[Sequence[Mapping[int, int]]]
 
     @classmethod
@@ -89,12 +86,10 @@ class Choices:
         others = lower_algorithms(lowered, target)
         exact = calls(lowered.mod) if others else Counter[int]()
         options = []
-        for several in others:
-            found = [calls(other.mod) for _, other in several]
+        for several in others.values():
+            found = [calls(other.mod) for other in several.values()]
             options.append([exact - found[0], *(each - exact for each in found)])
-        return cls(
-            lowered, target, tasks, [tile for tile, _ in others[0]] if others else [], options
-        )
+        return cls(lowered, target, tasks, options)
 
     def fastest(
         self, recorded: Sequence[Mapping[int, float]], in_network: Mapping[int, float]
@@ -133,7 +128,7 @@ class Choices:
     def lower(self, chosen: Sequence[int]) -> Lowered:
         """Return the network with an algorithm for each convolution."""
         tiles: dict[Convolution, int] = {
-            convolution: self.tiles[number - 1]
+            convolution: TILES[number - 1]
             for convolution, number in zip(self.lowered.convolutions, chosen, strict=True)
             if number
         }

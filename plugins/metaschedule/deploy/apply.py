@@ -156,10 +156,8 @@ def tasks_of(mod: Any, target: Any, lowering: Lowering = DEFAULT) -> dict[str, A
             for task in ms.relax_integration.extract_tasks(lowered.mod, target)
         }
         known = {key_of(task) for task in tasks.values()}
-        for convolution, algorithms in zip(
-            lowered.convolutions, lower_algorithms(lowered, target), strict=True
-        ):
-            for tile, other in algorithms:
+        for convolution, algorithms in lower_algorithms(lowered, target).items():
+            for tile, other in algorithms.items():
                 for task in ms.relax_integration.extract_tasks(other.mod, target):
                     function = task.dispatched[0]
                     if (key := key_of(function)) not in known:
@@ -241,7 +239,7 @@ def better_lowering(
     better = [
         (way, found[0])
         for way in others
-        if (found := lacking(way))[0] < missing and found[1] > answered
+        if way != lowering and (found := lacking(way))[0] < missing and found[1] > answered
     ]
     return min(better, key=lambda way: way[1])[0] if better else None
 

@@ -273,7 +273,7 @@ def lower_winograd(lowered: Lowered, target: Any, tiles: Mapping[Convolution, in
     return replace(lowered, mod=_fused(mod, target, lowered.lowering))
 
 
-def lower_algorithms(lowered: Lowered, target: Any) -> list[list[tuple[int, Lowered]]]:
+def lower_algorithms(lowered: Lowered, target: Any) -> dict[Convolution, dict[int, Lowered]]:
     """Lower a program once more for each algorithm of each convolution that has several.
 
     Parameters
@@ -285,14 +285,14 @@ def lower_algorithms(lowered: Lowered, target: Any) -> list[list[tuple[int, Lowe
 
     Returns
     -------
-    list of list of (int, Lowered)
-        For each convolution of `lowered`, the sizes of Winograd's tiles, and the program in which
+    dict of Convolution to dict of int to Lowered
+        For each convolution of `lowered` and each size of Winograd's tiles, the program in which
         this convolution alone is computed with them.
     """
-    return [
-        [(tile, lower_winograd(lowered, target, {each: tile})) for tile in TILES]
+    return {
+        each: {tile: lower_winograd(lowered, target, {each: tile}) for tile in TILES}
         for each in lowered.convolutions
-    ]
+    }
 
 
 def _fused(mod: Any, target: Any, lowering: Lowering) -> Any:

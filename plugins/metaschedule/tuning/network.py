@@ -24,6 +24,7 @@ from ..deploy.network import Lowered, bind_sizes
 from ..deploy.network_times import FunctionTime, NetworkTimer, Times, inputs_of
 from ..module_source import prim_funcs
 from ..targets import first_line, is_cpu
+from ..winograd import TILES
 from .scheduler import sizes_of
 from .tasks import Network, Task
 
@@ -163,7 +164,7 @@ class MeasuredNetwork:
 
         first = choices.ranked(records, 0)
         measure(first)
-        others = {choices.ranked(records, rank) for rank in range(1, 1 + len(choices.tiles))}
+        others = {choices.ranked(records, rank) for rank in range(1, 1 + len(TILES))}
         others.discard(first)
         # Twice and in turn, so that one disturbance does not decide.
         for chosen in [*sorted(others), *([first, *sorted(others)] if others else ())]:

@@ -211,12 +211,8 @@ def _networks(
             )
             operators = tuple(extract(lowered.mod))
             algorithms = [
-                [(each.label(tile), tuple(extract(other.mod))) for tile, other in several]
-                for each, several in zip(
-                    lowered.convolutions,
-                    lower_algorithms(lowered, target),
-                    strict=True,
-                )
+                [(each.label(tile), tuple(extract(other.mod))) for tile, other in several.items()]
+                for each, several in lower_algorithms(lowered, target).items()
             ]
         except TuneDBError:
             raise
