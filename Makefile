@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Without stored bytecode each process of a run rewrites 9,700 assertions and compiles tunedb anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-tvm test-tvm-all stress fuzz lint bench bench-ranking bench-models bench-search bench-advisor prior prior-check docs pictures links clean
+.PHONY: setup demo test test-tvm stress fuzz lint bench bench-ranking bench-models bench-search bench-advisor prior prior-check docs pictures links clean
 
 # The stamp names the extras, so that `make demo` (tvm,train) on a fresh machine stays small and
 # `make test` later adds what it needs.
@@ -39,7 +39,7 @@ test: setup
 	$(BIN)/python -m pytest -m 'not stress and not fuzz' $(PARALLEL)
 
 # The tests of the plugin with another release of TVM, in an environment of its own; what a release
-# cannot pass is skipped with the reason (tests/plugins/conftest.py).
+# cannot pass is skipped with the reason (tests/plugins/conftest.py). Part of `make stress`.
 test-tvm:
 	test -n "$(TVM)"
 	test -x .venv-tvm-$(TVM)/bin/python || $(PYTHON) -m venv .venv-tvm-$(TVM)
@@ -51,12 +51,11 @@ test-tvm:
 
 FFI_0.25 := 'apache-tvm-ffi<0.1.13'
 
-test-tvm-all:
-	$(MAKE) --no-print-directory test-tvm TVM=0.25.0.post1
-	$(MAKE) --no-print-directory test-tvm TVM=0.26.0
-
+# The long runs in full; then each earlier release of TVM, unless RELEASES is empty.
+RELEASES ?= 0.25.0.post1 0.26.0
 stress: setup
 	TUNEDB_TESTS=all $(BIN)/python -m pytest -m 'stress or examples' $(PARALLEL)
+	$(foreach release,$(RELEASES),$(MAKE) --no-print-directory test-tvm TVM=$(release) &&) true
 
 # Strangers' bundles, databases and logs for an hour (SECONDS=600 is another time), and new examples
 # for every property.

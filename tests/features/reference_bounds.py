@@ -99,13 +99,16 @@ class Reference:
         ``Nest.dump()``.
     exact : bool
         Whether modular sets follow the ranges.
+    follows_025 : bool
+        Whether modular sets alone bound remainders.
     """
 
-    def __init__(self, dump, exact=False):
+    def __init__(self, dump, exact=False, follows_025=False):
         self.nodes = dump["nodes"]
         self.vars = dump["vars"]
         self.loops = dump["loops"]
         self.exact = exact
+        self.follows_025 = follows_025
         self.bounds = {}
         self.sets = {}
         self.minima = {}  # bounds where all loops are at their minimum
@@ -221,6 +224,8 @@ class Reference:
             return found
         base, top = base % step, b[0] - step
         low, high = base, top + base
+        if self.follows_025:
+            return ends(low, high)
         if not floors and a[0] < 0:
             low = -(top + -base % step)
             if a[1] < 0:

@@ -51,7 +51,7 @@ class Access:
 class PerStore:
     """One program's rows, in one of the two flavours."""
 
-    def __init__(self, dump, flavour, gpu, buffers=5, samples=10, cache_line=64):
+    def __init__(self, dump, flavour, gpu, buffers=5, samples=10, cache_line=64, follows_025=False):
         self.nodes, self.loops = dump["nodes"], dump["loops"]
         self.stmts, self.buffers = dump["stmts"], dump["buffers"]
         self.functions = dump["functions"]
@@ -59,7 +59,8 @@ class PerStore:
         self.floats = _FLOAT_CODES[flavour]
         self.gpu, self.room, self.samples = gpu, buffers, samples
         self.cache_line = cache_line
-        self.state = Reference(dump, exact=not self.tvm)
+        self.state = Reference(dump, exact=not self.tvm, follows_025=follows_025)
+        self.follows_025 = follows_025
         self.touches = {}  # loop → buffer → elements of each store
         self.counts = {}  # buffer → name → number
         self.found = {}  # buffer → columns
@@ -75,7 +76,7 @@ class PerStore:
 
     def element(self, buffer):
         one = self.buffers[buffer]
-        return (one["bits"] * one["lanes"] + 7) // 8
+        return (one["bits"] * (1 if self.follows_025 else one["lanes"]) + 7) // 8
 
     def upper(self, node):
         if self.nodes[node]["op"] == Op.OP_INT:

@@ -48,6 +48,15 @@ class TestByHand:
         assert bounds(build.nest, rest, [0, 1], exact=True) == (1, 13, 4, 1)
         assert bounds(build.nest, j, [1], exact=True) == (0, 3, 1, 0)
 
+    def test_a_remainder_as_in_an_earlier_release(self):
+        """TVM 0.25 forgets the range of a sum whose multiples it knows."""
+        build, (i,) = _loops(200)
+        rest = build.node(Op.OP_FLOORMOD, [i, build.int_(14)])
+        rest = build.node(Op.OP_FLOORMOD, [rest, build.int_(4)])
+        assert bounds(build.nest, rest)[:2] == (0, 0)
+        build.nest.follows_025 = True
+        assert bounds(build.nest, rest)[:2] == (0, 2)
+
     def test_types_bound_what_is_not_known(self):
         build = NestBuilder()
         assert bounds(build.nest, build.free_var("n"))[:2] == (-(2**31), 2**31 - 1)

@@ -29,6 +29,7 @@ _THEIRS = {"buffers_per_store": "buffers", "curve_samples": "samples", "cache_li
 
 
 def _ours(nest, flavour, gpu, options):
+    options = {name: value for name, value in options.items() if name != "follows_025"}
     try:
         return per_store(nest, flavour=flavour, gpu=gpu, **options)
     except FormatError:
@@ -37,7 +38,7 @@ def _ours(nest, flavour, gpu, options):
 
 def _reference(nest, flavour, gpu, options):
     try:
-        options = {_THEIRS[name]: value for name, value in options.items()}
+        options = {_THEIRS.get(name, name): value for name, value in options.items()}
         return reference(nest.dump(), flavour, gpu, **options)
     except Refused:
         return None
@@ -56,6 +57,13 @@ def _compare(nest, *flavours, gpu=False, **options):
 @given(nests(), st.booleans(), _OPTIONS)
 def test_both_flavours_agree_with_the_reference(nest, gpu, options):
     _compare(nest, gpu=gpu, **options)
+
+
+@settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
+@given(nests())
+def test_the_values_of_an_earlier_release(nest):
+    nest.follows_025 = True
+    _compare(nest, "tvm", follows_025=True)
 
 
 @settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))

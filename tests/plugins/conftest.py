@@ -22,7 +22,6 @@ NEWER = [
     ((0, 27), "test_trace_codec.py::test_real_records*", "modules of the records are of 0.27"),
     ((0, 27), "test_ir.py::test_unknown_types*", "the unknown type is of 0.27"),
     ((0, 26), "test_ir.py::*", "its script is of 0.26 and 0.27"),
-    ((0, 27), "test_bounds_equality.py::*", "operations on bits are calls"),
     ((0, 27), "test_trace_kinds.py::*merged]", "TVM cannot merge these loops"),
     ((0, 27), "test_allowed.py::*merged]", "TVM cannot merge these loops"),
     ((0, 27), "test_trace_kinds.py::test_all_kinds*", "TVM cannot merge these loops"),
@@ -31,7 +30,6 @@ NEWER = [
     ((0, 26), "test_flat.py::test_unit_loops*", "tvm-ffi cannot walk a module"),
     ((0, 26), "test_lowering.py::test_settled*", "TVM lowers in Python alone"),
     ((0, 26), "test_lowering.py::test_lowering_reports*", "TVM lowers in Python alone"),
-    ((0, 26), "test_feature_extractor.py::*winograd*", "four columns differ"),
 ]
 #: Of whole files even the import may fail.
 collect_ignore = [

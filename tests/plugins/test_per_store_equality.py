@@ -56,12 +56,8 @@ def check_workloads(names, kind, count, seed):
 @pytest.mark.parametrize(("kind", "first"), [("llvm", 0), ("tensorcore", 1)])
 def test_random_candidates(kind, first):
     """Every second workload for one kind of device, and the others for another."""
-    names, least = list(WORKLOADS)[first::2], 30
-    if tvm.__version__.startswith("0.25.") and kind == "tensorcore":
-        # Four columns differ (docs/design.md, "Releases of TVM").
-        names.remove("winograd")
-        least -= 1
-    assert check_workloads(names, kind, 1, seed=11) >= least
+    names = list(WORKLOADS)[first::2]
+    assert check_workloads(names, kind, 1, seed=11) >= 30
 
 
 @pytest.mark.stress

@@ -24,7 +24,7 @@ from tunedb.features._work cimport (
 
 cdef int64_t element_bytes(Nest nest, int32_t buffer) noexcept nogil:
     cdef const Buffer* one = &nest.buffers[buffer]
-    return (<int64_t>one.bits * one.lanes + 7) // 8
+    return (<int64_t>one.bits * (1 if nest.follows_025 else one.lanes) + 7) // 8
 
 
 cdef int64_t shape_of(Work* self, Nest nest, int32_t place) noexcept nogil:

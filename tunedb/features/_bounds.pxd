@@ -50,6 +50,7 @@ cdef struct Analyzer:
     int32_t room_args
     uint32_t stamp
     uint8_t exact  # modular sets follow the ranges of loops; TVM's stay those of their minimum
+    uint8_t follows_025  # as the nest
     uint8_t has_mod  # among the chosen nodes
     uint8_t status  # a Status; the first error
 

@@ -232,6 +232,7 @@ cdef int analyzer_start(Analyzer* self, Nest nest, bint exact) noexcept nogil:
         self.of_var[i] = everything(nest.vars[i].code, nest.vars[i].bits)
         self.modular_of_var[i] = modular(1, 0)
     self.exact = exact
+    self.follows_025 = nest.follows_025
     self.status = DONE
     self.n_chosen = 0
     return DONE

@@ -218,6 +218,8 @@ cdef Bound remainder(Analyzer* self, const Node* node, bint floors) noexcept nog
     if base < 0:
         base += step
     tight = finite_ends(base, b.low - step + base)
+    if self.follows_025:
+        return tight
     if not floors and a.low < 0:
         tight.low = -(b.low - step + (step - base) % step)
         if a.high < 0:

@@ -223,6 +223,8 @@ cdef class Nest:
     cdef int32_t loop, block, condition, function
     cdef uint8_t init
     cdef int failed  # a malloc failed
+    # Kernels follow TVM 0.25: modular sets alone bound remainders, and of a vector one lane counts.
+    cdef public bint follows_025
 
     cdef void reset(self) noexcept nogil
     # Each returns the number of the added item, or NO and sets `failed`.

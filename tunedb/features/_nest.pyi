@@ -105,6 +105,7 @@ class Nest:
     n_iters: int
     n_functions: int
     n_text: int
+    follows_025: bool
     def dump(self) -> dict[str, list[dict[str, Any]]]: ...
 
 class NestBuilder:

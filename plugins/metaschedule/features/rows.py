@@ -12,6 +12,7 @@ from ....features._batch import Batch
 from ....features._nest import Nest
 from ....features.base import Needs
 from ....features.scheduled import SCHEDULED
+from .. import compat
 from ..targets import first_line
 from . import ir
 from .lowering import lower
@@ -61,10 +62,13 @@ def rows_of(
     """
     prepare = _preparation(feature_set.needs)
     gpu = is_gpu(target)
+    flavour = getattr(feature_set, "flavour", None)
+    follows_025 = flavour == "tvm" and compat.number() == (0, 25)
     ir.reader()  # raises here if it does not fit this TVM, which is no fault of a program
 
     def work(part: Sequence[Any]) -> list[NDArray[np.float64] | Exception]:
         nest = Nest()  # its arrays serve all programs of the part
+        nest.follows_025 = follows_025
         quick = _quick_rows(part, gpu) if feature_set is SCHEDULED else [None] * len(part)
         return [
             _rows(mod, prepare, feature_set, nest, gpu) if rows is None else rows
