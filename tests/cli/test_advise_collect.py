@@ -142,6 +142,7 @@ def wait_for(path, count):
     raise AssertionError("it does not run")
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_was_stopped_goes_on(start, collect, sqlite_file, tmp_path, number):
     path = toy_gpu.configuration(tmp_path, rest="slow")

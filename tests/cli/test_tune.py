@@ -324,6 +324,7 @@ def two(tmp_path):
     return "long.onnx", "short.onnx"
 
 
+@pytest.mark.stress
 def test_several_networks(two, fakes, run, run_json):
     """Each is measured, stored and printed; equal operators are one task."""
     tuned = run_json("tune", *two, "--weight", "long=2", "--per-task", 1, *SHORT)
@@ -347,6 +348,7 @@ def test_several_networks(two, fakes, run, run_json):
     assert re.search(r"^long on 2 threads: .*\nLimit .*\n(.*\n)?short on 2 threads: ", shown.stderr)
 
 
+@pytest.mark.stress
 def test_networks_within_their_targets_end_the_run(two, fakes, run, run_json):
     targets = ("--latency-target", "long=1000s", "--latency-target", "short=2000 ms")
     done = run("tune", *two, *targets, "--trials", 64, *SHORT)

@@ -78,6 +78,7 @@ def accuracy(model, examples=UNSEEN):
     return pairs.accuracy(model.score_examples(examples))
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(
     "choices",
     [
@@ -383,6 +384,7 @@ def test_a_worker_that_is_not_there(here):
         fit_on_cluster(here, EXAMPLES, quick(), workers=["tcp://nowhere:1"])
 
 
+@pytest.mark.stress
 def test_the_scheduler_does_not_answer():
     """It went away after the client had found it."""
     timeouts = {"distributed.comm.timeouts.connect": "1s"}

@@ -532,6 +532,7 @@ def test_a_stage_that_is_attached_alone_is_one_that_a_step_is_about():
     assert [stage.is_touched for stage in plan.stages] == [False, True, True]
 
 
+@pytest.mark.stress
 def test_a_kind_for_which_the_network_cannot_be_lowered_costs_one_line(stored, functions):
     matching = hashed(programs.matmul_add(), 32, 24, 24, 64, 32, 64, 32, 64)
     gpu = hashed(programs.cuda_matmul(), 64, 32, 32, 64, 64, 64)
@@ -547,6 +548,7 @@ def test_a_kind_for_which_the_network_cannot_be_lowered_costs_one_line(stored, f
     assert (report.total("replayed"), report.total("undefined")) == (1, 1)
 
 
+@pytest.mark.stress
 def test_a_hash_that_is_no_function_of_the_user_stays(stored, functions):
     """Nothing is stored for it, and its log is no error."""
     matching = hashed(programs.matmul_add(), 32, 24, 24, 64, 32, 64, 32, 64)
@@ -616,6 +618,7 @@ def converted_resnet50(database, commit):
         return convert(store, functions=lambda kind: tasks_of(mod, {"kind": kind}), workers=1)
 
 
+@pytest.mark.stress
 @needs_logs
 def test_a_padding_that_is_attached_and_nothing_else(sqlite_file):
     """TVM's log of March 2021 has 3x3 convolutions with such a stage."""
@@ -624,6 +627,7 @@ def test_a_padding_that_is_attached_and_nothing_else(sqlite_file):
     assert attached and all(each.replayed == each.read for each in attached)
 
 
+@pytest.mark.stress
 @needs_logs
 def test_a_log_of_hashes_is_that_of_the_network_that_was_tuned(sqlite_file):
     """TVM's log of ResNet-50 (NHWC), and the network as of today."""

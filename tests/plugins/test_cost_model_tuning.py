@@ -151,6 +151,7 @@ def test_no_schedule_is_extracted_twice(tools, tmp_path, extracted, opened):
     assert stored.programs >= ROUNDS * TRIALS - failed_to_build - 2
 
 
+@pytest.mark.stress
 def test_two_runs_with_equal_seeds_are_equal(tools, tmp_path, watched):
     found = []
     for name in ("a", "b"):

@@ -104,6 +104,7 @@ def test_a_server_that_cannot_be_used_is_reported_before_anything_is_measured(
     assert ran == []
 
 
+@pytest.mark.stress
 def test_a_server_that_restarts_while_it_is_tuned_into(
     quick, tools, postgres_server, postgres_url, tmp_path, monkeypatch
 ):

@@ -112,6 +112,7 @@ def test_equal_seeds_give_equal_candidates(threads, tools, opened):
     assert digests(1) == digests(threads)
 
 
+@pytest.mark.stress
 def test_a_search_on_a_gpu_replays_few_drafts_that_tvm_rejects(tools, opened):
     target = tvm.target.Target(GPU)
     shares = []

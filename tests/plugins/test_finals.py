@@ -252,6 +252,7 @@ def test_a_task_without_records_has_no_final(tuned, tools):
     assert finals.decide(tools.matmul(16)) is None
 
 
+@pytest.mark.stress
 def test_a_run_holds_finals_and_notes_those_that_fail(tools, tmp_path, monkeypatch):
     held = []
 
@@ -292,6 +293,7 @@ def test_own_runners_have_no_finals(monkeypatch):
     assert seen == [True, False, False]
 
 
+@pytest.mark.stress
 def test_finals_take_a_share_of_the_time(tools, tmp_path, monkeypatch):
     """Here it has none."""
     held = []

@@ -76,6 +76,7 @@ def test_a_trace_that_tensorizes_needs_them():
     assert needs_intrinsics(Trace(plain, tail=tensorizes, decisions=b"[]"))
 
 
+@pytest.mark.stress
 def test_all_intrinsics_load_while_only_those_of_cpus_are_there():
     """In a process of its own: TVM registers an intrinsic once."""
     program = """

@@ -122,6 +122,7 @@ def test_all_workloads(kind):
             check(one.sch.mod, kind)
 
 
+@pytest.mark.stress
 def test_settled_programs_stay_as_they_are():
     """Where we simplify once, TVM's second time changes nothing; elsewhere it may."""
     settled, _ = _count_changed(SMALL, 3, seed=2)

@@ -149,6 +149,7 @@ def test_a_remote_device_must_be_described(tools):
         tune(tools.matmul(16), runner=RPCConfig("127.0.0.1", 9190, "board"))
 
 
+@pytest.mark.stress
 def test_tuning_on_a_remote_device(tracker, tools, tmp_path):
     """Built here, measured there, and stored under the session of the device."""
     config = remote.rpc_config(tracker, "board", timeout_sec=60)

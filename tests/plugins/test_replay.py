@@ -167,6 +167,7 @@ def test_a_crash_and_a_hang_cost_one_program_each(make, loops, sqlite_file):
             assert pool.pids() == ()
 
 
+@pytest.mark.stress
 def test_a_pool_that_cannot_work_is_reported(make, loops, sqlite_file, monkeypatch):
     with Store(":memory:") as store, pytest.raises(UsageError, match="in memory"):
         ReplayPool(store, "other.loops")
@@ -222,6 +223,7 @@ def tunedb(*args, **kwargs):
     )
 
 
+@pytest.mark.stress
 def test_the_command_end_to_end(many, loops):
     done = tunedb("--db", many, "extract", "--set", "other.loops", "--workers", 1, "--json")
     assert done.returncode == 0, done.stderr

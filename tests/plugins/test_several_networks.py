@@ -129,6 +129,7 @@ def test_a_network_within_its_target_gets_no_more_trials(run, mods):
     assert result.trials == 64 and result.notes == ()
 
 
+@pytest.mark.stress
 def test_a_run_ends_when_all_networks_are_within_their_targets(run, mods):
     result, history = run(mods, latency_target=10.0, max_trials_global=256)
     assert result.trials < 256
@@ -141,6 +142,7 @@ def test_a_run_ends_when_all_networks_are_within_their_targets(run, mods):
     assert missed.trials == 8 and missed.notes == ()
 
 
+@pytest.mark.stress
 def test_a_killed_run_goes_on_with_equal_weights_and_targets(run, mods):
     def stop(_progress):
         raise KeyboardInterrupt

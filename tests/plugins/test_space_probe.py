@@ -79,6 +79,7 @@ def run(path, builder, mod, space):
         )
 
 
+@pytest.mark.stress
 def test_a_function_that_kills_or_hangs_costs_itself(tmp_path, builder, tools):
     sizes = {"good": 16, "hanging": 48, "killing": 32}
     mod = tvm.IRModule({name: tools.matmul(n)["main"] for name, n in sizes.items()})

@@ -140,6 +140,7 @@ def test_other_evaluators_measure_again(quick, tools):
     assert closed(quick(mod, seed=2)).served > 0
 
 
+@pytest.mark.stress
 def test_a_run_that_was_killed_goes_on(quick, tools):
     mod, progress = tools.matmul(32), []
     killed(quick, mod, seed=3)

@@ -14,6 +14,7 @@ WORKER = Path(__file__).parents[1] / "stress" / "tuning_worker.py"
 TRIALS, BATCH = 24, 4
 
 
+@pytest.mark.stress
 def test_the_second_run_takes_what_the_first_one_measures(sqlite_file):
     tune_both(str(sqlite_file))
 

@@ -148,6 +148,7 @@ CRASHES = {
 }
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("crashes", [list(CRASHES)[:2], long(list(CRASHES))], ids=len)
 def test_crashes_cost_one_candidate_each(ready, crashes):
     results = ready.build(candidates("ok", *crashes, "ok", "raise", "ok"))
@@ -164,6 +165,7 @@ def test_crashes_cost_one_candidate_each(ready, crashes):
     assert "no such loop" in raised.error_msg
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("more", [[], long(["sleep", "ok"])], ids=len)
 def test_timeouts_cost_one_candidate_each_and_its_files(ready, more):
     directory = Path(ready.build(candidates("ok"))[0].artifact_path).parents[2]
@@ -195,6 +197,7 @@ def test_exceptions_keep_the_worker(ready):
     assert ready.worker_pids() == before
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("number", [long(signal.SIGKILL), signal.SIGSTOP])
 def test_no_candidate_is_blamed_for_what_befell_an_idle_worker(ready, number):
     before = ready.worker_pids()
@@ -285,6 +288,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.stress
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a busy worker ends after its build")
 def test_no_worker_outlives_a_killed_parent(tmp_path):
     with subprocess.Popen(

@@ -446,6 +446,7 @@ def test_equal_shapes_with_other_padding_are_other_tasks():
     assert labels == {"f4_1x6x6x8x8", "f4_1x6x6x8x8_p0000"}
 
 
+@pytest.mark.stress
 def test_a_run_tunes_all_algorithms_and_counts_the_fastest(tmp_path):
     mod = residual()
     builder = FakeBuilder()

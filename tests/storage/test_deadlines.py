@@ -154,6 +154,7 @@ def test_a_writer_who_holds_a_table(own, postgres_server, postgres_url, hurried,
     assert "another process is writing; try again" in line
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_server_that_takes_connections_and_never_answers(own, silent, hurried, words):
     code, line = end(own, *[word.replace("URL", silent) for word in words])
@@ -172,6 +173,7 @@ def test_a_layer_is_left_out(own, silent, postgres_server, postgres_url, hurried
     assert "this layer is left out: another process is writing" in line
 
 
+@pytest.mark.stress
 def test_a_server_that_falls_silent(own, proxy, hurried):
     """The handshake is answered, and then nothing any more, whoever asks."""
     with Store(own) as here, Store(proxy.url) as there:

@@ -17,6 +17,7 @@ from tunedb.storage.retry import retry
 from tunedb.storage.store import Store
 
 
+@pytest.mark.stress
 def test_a_store_that_waits(postgres_server, postgres_url):
     with Store(postgres_url) as store:
         fill(store, 0)

@@ -347,6 +347,7 @@ def test_a_disk_too_small_for_a_new_database(mount):
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("there", ["nothing", long("an empty file")])
 def test_eight_processes_make_one_file(tmp_path, there):
     folder = tmp_path / "made"
@@ -366,6 +367,7 @@ def test_eight_processes_make_one_file(tmp_path, there):
             path.touch()
 
 
+@pytest.mark.stress
 def test_eight_processes_make_one_schema_on_a_server(bare_postgres_url):
     ids = printed(WORKERS, "create", bare_postgres_url, 8, 0)
     assert len(set(ids.split())) == 1
@@ -373,6 +375,7 @@ def test_eight_processes_make_one_schema_on_a_server(bare_postgres_url):
         assert store.records.count() == 8
 
 
+@pytest.mark.stress
 def test_kill_while_a_file_is_made(tmp_path):
     """There is no file or a whole one, at whatever moment the process dies."""
     start = time.perf_counter()

@@ -60,6 +60,7 @@ def test_a_missing_command(tmp_path):
         start(tmp_path, "no-such-command")
 
 
+@pytest.mark.stress
 def test_a_hung_command_is_killed_with_its_children(tmp_path):
     """The command ignores being asked, and its child too."""
     text = (

@@ -176,6 +176,7 @@ def test_names_that_do_not_exist(given):
         evaluate(three(), slice_best(three()), **given)
 
 
+@pytest.mark.stress
 def test_ten_random_splits():
     pytest.importorskip("sklearn")
     rng = np.random.default_rng(0)
@@ -193,6 +194,7 @@ def test_ten_random_splits():
     assert not np.array_equal(again.advice, found.advice)
 
 
+@pytest.mark.stress
 def test_random_splits_stand_beside_the_rest():
     pytest.importorskip("sklearn")
     rows = three(noise=0.02, tiles=4)
