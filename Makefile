@@ -8,7 +8,8 @@ PARALLEL ?= -n 2 --dist loadfile
 # A quarter of the suite's time is the disk's: temporary files lie in memory where 4 GB are free there.
 FREE_GB := $(shell df --output=avail -B1G /dev/shm 2>/dev/null | tail -1 || echo 0)
 TEMPORARY := $(if $(filter-out 0 1 2 3,$(FREE_GB)),/dev/shm,$(or $(TMPDIR),/tmp))
-IN_MEMORY = folder=$$(mktemp -d $(TEMPORARY)/tunedb-make-XXXXXX); trap "rm -rf $$folder" EXIT; TMPDIR=$$folder
+IN_MEMORY = folder=$$(mktemp -d $(TEMPORARY)/tunedb-make-XXXXXX); trap "rm -rf $$folder" EXIT; \
+	trap "exit 130" INT TERM; TMPDIR=$$folder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Without stored bytecode each process of a run rewrites 9,700 assertions and compiles tunedb anew.
 unexport PYTHONDONTWRITEBYTECODE

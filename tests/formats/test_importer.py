@@ -158,6 +158,7 @@ def test_a_log_that_grows(name, sqlite_file, expected, tmp_path):
 # ------------------------------------------------------------------ batches and interruptions
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("size", [1, 2, 7])
 @pytest.mark.parametrize("name", ALL)
 def test_small_batches_store_the_same(name, size, sqlite_file, expected, tmp_path, monkeypatch):

@@ -33,6 +33,7 @@ print(os.environ.get("OMP_WAIT_POLICY"), threads == threads_to_use(), threads)
 """
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(
     ("before", "environment", "expected"),
     [
@@ -85,6 +86,7 @@ def test_modules_inside():
     assert import_xgboost("xgboost.collective").__name__ == "xgboost.collective"
 
 
+@pytest.mark.stress
 def test_ctrl_c_waits_while_xgboost_calls_back():
     """Sent from inside of a callback, it reaches us after the block, and nothing is printed."""
     code = """

@@ -145,6 +145,7 @@ def test_runs_whose_parts_do_not_know_of_it_have_no_race(changes, monkeypatch):
     assert seen[1] is None
 
 
+@pytest.mark.stress
 def test_what_was_cut_short_is_stored_as_what_it_is(tools, tmp_path, monkeypatch):
     """Half of the programs of a real run lose."""
 
