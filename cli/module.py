@@ -135,9 +135,10 @@ def one_target(
     if words is None:
         if workload_ids is None:
             workload_ids = [w.id for w in store.workloads.find() if w.format in MODULES]
+        workload_ids = list(workload_ids)
         ids = (store.programs.targets if foreign else store.answers.targets)(workload_ids)
         if not ids:
-            raise NotFoundError("no record to serve; measure some: tunedb tune MODULE")
+            raise NotFoundError(f"no record to serve{_how_to_serve(store, workload_ids)}")
     else:
         target = _unstored_target(store, words)
         if target is not None:
@@ -147,6 +148,20 @@ def one_target(
         listed = ", ".join(f"{id_} ({target_label(store.targets.get(id_))})" for id_ in ids)
         raise UsageError(f"several targets; choose one with --target: {listed}")
     return store.targets.get(ids[0])
+
+
+def _how_to_serve(store: Store, workload_ids: Iterable[int]) -> str:
+    """Return the end of the message that these workloads have no record to serve."""
+    from ..records import Trust
+
+    foreign = any(source.trust is Trust.FOREIGN for _, _, source in store.sources.numbered())
+    if foreign and store.programs.targets(workload_ids):
+        return (
+            ", only records of sources that you do not trust (tunedb sources); measure them: "
+            "tunedb revalidate --foreign --module MODULE; or trust one: tunedb trust SOURCE "
+            "verified"
+        )
+    return "; measure some: tunedb tune MODULE"
 
 
 def _unstored_target(store: Store, words: str) -> Target | None:

@@ -77,7 +77,14 @@ def test_foreign_programs(run, run_json, sqlite_file, kernels, runs, tmp_path):
     with tunedb.open(theirs) as other, tunedb.open(sqlite_file) as store:
         source = Source("theirs", SourceKind.FILE, Trust.FOREIGN)
         store.records.add([record.measurement for record in other.records.iterate()], source)
-    run("--db", sqlite_file, "revalidate", code=3)
+    done = run("--db", sqlite_file, "revalidate", code=3)
+    assert (
+        "no record to serve, only records of sources that you do not trust (tunedb sources); "
+        "measure them: tunedb revalidate --foreign --module MODULE; "
+        "or trust one: tunedb trust SOURCE verified" in done.stderr
+    )
+    done = run("--db", sqlite_file, "apply", kernels, "-o", tmp_path / "kernels.so", code=3)
+    assert "tunedb trust SOURCE verified" in done.stderr
     done = run("--db", sqlite_file, "revalidate", "--foreign", code=3)
     assert "tunedb revalidate --module MODULE" in done.stderr
     run("--db", sqlite_file, "revalidate", "--module", kernels, code=3)
