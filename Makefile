@@ -115,10 +115,10 @@ bench-search: setup
 	$(BIN)/python benchmarks/networks.py --json build/bench-networks.json
 
 # Add this machine's measurements to the prior of the package (docs/prior.md). MINUTES=60 limits the
-# time; a run continues where it stopped.
+# time; a run continues where it stopped. MCPU=znver3 compiles for a processor with AVX2 alone.
 prior: setup
 	$(BIN)/python tools/make_prior.py build/prior --add tunedb/prior/cpu.bundle \
-		--minutes $(or $(MINUTES),600)
+		--minutes $(or $(MINUTES),600) $(if $(MCPU),--mcpu $(MCPU))
 
 prior-check: setup
 	$(BIN)/python tools/check_prior.py

@@ -46,19 +46,22 @@ def network(name: str) -> Any:
 def tune_networks(folder: Path, options: argparse.Namespace) -> None:
     """Tune networks until all are done, or the minutes are over after one.
 
-    The file `done` in the folder names the networks of earlier runs, with trials and seed.
+    The file `done` in the folder names the networks of earlier runs, with trials, seed and
+    processor.
     """
     from tunedb.plugins.metaschedule import Database, tune
-    from tunedb.plugins.metaschedule.tuning.defaults import host_target
+    from tunedb.plugins.metaschedule.tuning.defaults import target_of
 
     end = time.monotonic() + 60 * options.minutes
     notes = folder / "done"
     done = set(notes.read_text().splitlines()) if notes.exists() else set()
-    target = host_target()
+    words = "llvm" if options.mcpu is None else {"kind": "llvm", "mcpu": options.mcpu}
+    target = target_of(words, is_remote=False)
+    mcpu = "" if options.mcpu is None else f" {options.mcpu}"
     with Database(folder / DATABASE, target=target) as database, Progress() as progress:
         bar = progress.add_task("", total=None)
         for name in options.networks:
-            note = f"{name} {options.trials} {options.seed}"
+            note = f"{name} {options.trials} {options.seed}{mcpu}"
             if note in done:
                 continue
             if time.monotonic() >= end:
@@ -114,6 +117,11 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), metavar="NAME")
     parser.add_argument("--trials", type=int, default=32, metavar="N", help="of each task")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--mcpu",
+        metavar="NAME",
+        help="compile for another processor, whose instructions this machine has (znver3: AVX2)",
+    )
     options = parser.parse_args()
 
     unknown = sorted(set(options.networks) - set(NETWORKS))

@@ -398,7 +398,7 @@ def test_networks_decide_among_algorithms_whose_records_are_close(database):
     assert choices.fastest([{}, *records], {}) == (1,)  # of a layer
     assert choices.lower((0,)) is lowered
 
-    def compiled(current, *_):
+    def compiled(current, *_, **__):
         return SimpleNamespace(executable=current)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -139,7 +139,7 @@ class NetworkTimer:
         Parameters
         ----------
         executable : tvm.relax.VMExecutable
-            The network, as :func:`.apply.compile` returns it.
+            The network, compiled by :func:`.apply.compile_lowered` with `is_timed`.
         inputs : Inputs
             Its inputs (:func:`inputs_of`), which get equal random values each time.
         name : str

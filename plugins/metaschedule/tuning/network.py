@@ -75,7 +75,7 @@ class MeasuredNetwork:
         inputs = inputs_of(bind_sizes(network.mod, network.sizes))
         if inputs is None:
             raise TuneDBError("an argument is not a tensor of known size")
-        untuned = compile_lowered(network.lowered, None, target)
+        untuned = compile_lowered(network.lowered, None, target, is_timed=True)
         return cls(
             network,
             target,
@@ -144,7 +144,7 @@ class MeasuredNetwork:
         """
 
         def compiled(lowered: Lowered) -> Any:
-            return compile_lowered(lowered, database, self.target).executable
+            return compile_lowered(lowered, database, self.target, is_timed=True).executable
 
         if not self.network.lowered.convolutions:
             lowered = self.network.lowered
