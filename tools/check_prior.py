@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from make_prior import DATABASE, MAX_BYTES, add, network
+from make_prior import DATABASE, MAX_BYTES, add, network, target
 from prior_networks import NETWORKS
 from rich.console import Console
 from rich.table import Table
@@ -26,17 +26,17 @@ from tunedb.exchange.prior import IN_WHEEL, read_card
 _PER_NETWORK = 4
 
 
-def verdicts(store: Any, number: int, repeat: int, seed: int) -> Iterator[Any]:
+def verdicts(store: Any, here: Any, number: int, repeat: int, seed: int) -> Iterator[Any]:
     """Measure the best programs of some workloads again, in networks that chance chooses.
 
-    The modules are those of the networks: TVM reads none of a bundle.
+    They are those for processors with vectors as wide as the target's. The modules are those of the
+    networks: TVM reads none of a bundle.
     """
     from tunedb.plugins.metaschedule.deploy.revalidation import Revalidation
     from tunedb.plugins.metaschedule.modules import to_target
     from tunedb.plugins.metaschedule.targets import class_of
-    from tunedb.plugins.metaschedule.tuning.defaults import host_target
 
-    here, rng = host_target(), random.Random(seed)
+    rng = random.Random(seed)
     mine = class_of(to_target(here))
     targets = [each.id for each in store.targets.find() if class_of(each.target) == mine]
     with Revalidation(store, repeat=repeat) as revalidation:
@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=10, metavar="N", help="workloads to measure")
     parser.add_argument("--repeat", type=int, default=3, metavar="N")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--mcpu", metavar="NAME", help="as for make_prior.py")
     options = parser.parse_args()
 
     console = Console()
@@ -80,7 +81,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         add(options.bundle, Path(folder) / DATABASE)
         with tunedb.open(Path(folder) / DATABASE) as store:
-            for verdict in verdicts(store, options.sample, options.repeat, options.seed):
+            here = target(options.mcpu)
+            for verdict in verdicts(store, here, options.sample, options.repeat, options.seed):
                 stored, now = verdict.record.mean, verdict.mean
                 passed &= verdict.outcome == "passed"
                 table.add_row(
@@ -95,7 +97,7 @@ def main() -> None:
     if table.row_count:
         console.print(table)
     else:
-        console.print("no program is for this machine's instruction set: none was measured")
+        console.print("no program is for this instruction set: none was measured")
     raise SystemExit(not passed)
 
 

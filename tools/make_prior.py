@@ -43,6 +43,14 @@ def network(name: str) -> Any:
     return from_onnx(NETWORKS[name]())
 
 
+def target(mcpu: str | None) -> Any:
+    """Return this machine's processor as a target, or another one."""
+    from tunedb.plugins.metaschedule.tuning.defaults import target_of
+
+    config = None if mcpu is None else {"kind": "llvm", "mcpu": mcpu}
+    return target_of(config, is_remote=False)
+
+
 def tune_networks(folder: Path, options: argparse.Namespace) -> None:
     """Tune networks until all are done, or the minutes are over after one.
 
@@ -50,15 +58,13 @@ def tune_networks(folder: Path, options: argparse.Namespace) -> None:
     processor.
     """
     from tunedb.plugins.metaschedule import Database, tune
-    from tunedb.plugins.metaschedule.tuning.defaults import target_of
 
     end = time.monotonic() + 60 * options.minutes
     notes = folder / "done"
     done = set(notes.read_text().splitlines()) if notes.exists() else set()
-    words = "llvm" if options.mcpu is None else {"kind": "llvm", "mcpu": options.mcpu}
-    target = target_of(words, is_remote=False)
     mcpu = "" if options.mcpu is None else f" {options.mcpu}"
-    with Database(folder / DATABASE, target=target) as database, Progress() as progress:
+    here = target(options.mcpu)
+    with Database(folder / DATABASE, target=here) as database, Progress() as progress:
         bar = progress.add_task("", total=None)
         for name in options.networks:
             note = f"{name} {options.trials} {options.seed}{mcpu}"
@@ -74,7 +80,7 @@ def tune_networks(folder: Path, options: argparse.Namespace) -> None:
 
             tune(
                 network(name),
-                target,
+                here,
                 database=database,
                 max_trials_per_task=options.trials,
                 measure_network=False,

@@ -1,6 +1,7 @@
 """``tunedb revalidate``, with what builds and runs replaced; the real thing is a plugin's test."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from test_apply import OTHER, tune
@@ -8,7 +9,7 @@ from test_apply import OTHER, tune
 import tunedb
 from tunedb.plugins.metaschedule.deploy import revalidation
 from tunedb.plugins.metaschedule.deploy.build_and_run import RunOutcome
-from tunedb.records import Failure, FailureKind, Phase, Source, SourceKind, Trust
+from tunedb.records import Failure, FailureKind, Phase, Source, SourceKind, Status, Trust
 
 
 @pytest.fixture
@@ -91,6 +92,17 @@ def test_foreign_programs(run, run_json, sqlite_file, kernels, runs, tmp_path):
     (row,) = run_json("--db", sqlite_file, "revalidate", "--module", kernels, "--foreign")
     assert (row["source"], row["outcome"]) == ("theirs", "passed")
     assert run_json("--db", sqlite_file, "top", "twice")[0]["trust"] == "verified"
+
+
+def test_foreign_failures_are_no_answer(run, sqlite_file, kernels, tmp_path):
+    theirs = tmp_path / "theirs.db"
+    tune(theirs, kernels, "twice")
+    with tunedb.open(theirs) as other, tunedb.open(sqlite_file) as store:
+        (record,) = other.records.iterate()
+        failed = replace(record.measurement, status=Status.FAILED, run_secs=None)
+        store.records.add([failed], Source("theirs", SourceKind.FILE, Trust.FOREIGN))
+    done = run("--db", sqlite_file, "revalidate", code=3)
+    assert "no record to serve; measure some: tunedb tune MODULE" in done.stderr
 
 
 def test_a_workload_without_foreign_programs_keeps_no_other_one_from_it(

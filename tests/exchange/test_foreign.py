@@ -409,7 +409,6 @@ print(rows, peak_bytes() - before)
 """
 
 
-@pytest.mark.stress
 @pytest.mark.parametrize("where", ["extra", *map(long, ("run_secs", "body", "message"))])
 def test_huge_values_take_little_memory(filled, where):
     """CHUNK_BYTES: many rows of 12 MB each; the bodies would unpack to a gigabyte each."""

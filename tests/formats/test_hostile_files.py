@@ -90,7 +90,6 @@ HOSTILE = {
 FEW = ["gzip_bomb.json.gz", "zstd_bomb.json.zst", "many_values.json"]
 
 
-@pytest.mark.stress
 @pytest.mark.parametrize("name", [*FEW, *(long(name) for name in HOSTILE if name not in FEW)])
 def test_peak_memory_of_importing_a_hostile_file(name, sqlite_file, tmp_path):
     make, suffix = HOSTILE[name]

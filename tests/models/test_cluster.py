@@ -78,7 +78,6 @@ def accuracy(model, examples=UNSEEN):
     return pairs.accuracy(model.score_examples(examples))
 
 
-@pytest.mark.stress
 @pytest.mark.parametrize(
     "choices",
     [

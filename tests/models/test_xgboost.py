@@ -33,7 +33,6 @@ print(os.environ.get("OMP_WAIT_POLICY"), threads == threads_to_use(), threads)
 """
 
 
-@pytest.mark.stress
 @pytest.mark.parametrize(
     ("before", "environment", "expected"),
     [

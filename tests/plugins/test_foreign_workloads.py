@@ -315,7 +315,6 @@ def test_features_of_their_programs_come_from_own_modules(path, live, tools, mon
         assert "T.parallel" in Replayer(store).module(program).script()
 
 
-@pytest.mark.stress
 @pytest.mark.parametrize("source", [long(THEIRS), FOREIGN], ids=["trusted", "foreign"])
 def test_measuring_again_does_not_vouch_for_a_body(path, live, tools, source, opened):
     """A program that passes is verified; whose workload it is stays as it was."""

@@ -4,8 +4,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 from tunedb.system.temporary import TemporaryFolder
 
 #: Makes all that a run makes there: as many folders as kinds.
@@ -28,7 +26,6 @@ sys.stdin.read()
 KINDS = ["builder", "known", "revalidation", "tuning"]
 
 
-@pytest.mark.stress
 def test_attack_8_folders_of_a_killed_run_are_swept(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", CHILD],

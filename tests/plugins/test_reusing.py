@@ -226,7 +226,6 @@ def test_callbacks_see_served_results_as_ordinary_ones(sqlite_file, tools, tmp_p
             assert (error is not None) == bool(failed)
 
 
-@pytest.mark.stress
 @pytest.mark.parametrize(("behaviour", "kind"), [long("hang", "timeout"), ("die", "crash")])
 def test_programs_that_hang_or_die_are_not_tried_again(
     sqlite_file, tools, tmp_path, behaviour, kind

@@ -74,7 +74,6 @@ def test_bounds_of_thread_counts():
         )
 
 
-@pytest.mark.stress
 @pytest.mark.parametrize("cpus", [CPUS, long([CPUS[-1]])], ids=["all CPUs", "one CPU"])
 def test_nothing_of_ours_runs_on_the_cpu_that_tvm_pins_a_thread_to(cpus):
     (found,) = printed_lines("pinned", cpus=cpus)

@@ -148,7 +148,6 @@ CRASHES = {
 }
 
 
-@pytest.mark.stress
 @pytest.mark.parametrize("crashes", [list(CRASHES)[:2], long(list(CRASHES))], ids=len)
 def test_crashes_cost_one_candidate_each(ready, crashes):
     results = ready.build(candidates("ok", *crashes, "ok", "raise", "ok"))
@@ -165,7 +164,6 @@ def test_crashes_cost_one_candidate_each(ready, crashes):
     assert "no such loop" in raised.error_msg
 
 
-@pytest.mark.stress
 @pytest.mark.parametrize("more", [[], long(["sleep", "ok"])], ids=len)
 def test_timeouts_cost_one_candidate_each_and_its_files(ready, more):
     directory = Path(ready.build(candidates("ok"))[0].artifact_path).parents[2]
@@ -197,7 +195,6 @@ def test_exceptions_keep_the_worker(ready):
     assert ready.worker_pids() == before
 
 
-@pytest.mark.stress
 @pytest.mark.parametrize("number", [long(signal.SIGKILL), signal.SIGSTOP])
 def test_no_candidate_is_blamed_for_what_befell_an_idle_worker(ready, number):
     before = ready.worker_pids()

@@ -173,7 +173,6 @@ def test_a_layer_is_left_out(own, silent, postgres_server, postgres_url, hurried
     assert "this layer is left out: another process is writing" in line
 
 
-@pytest.mark.stress
 def test_a_server_that_falls_silent(own, proxy, hurried):
     """The handshake is answered, and then nothing any more, whoever asks."""
     with Store(own) as here, Store(proxy.url) as there:

@@ -347,7 +347,6 @@ def test_a_disk_too_small_for_a_new_database(mount):
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.stress
 @pytest.mark.parametrize("there", ["nothing", long("an empty file")])
 def test_eight_processes_make_one_file(tmp_path, there):
     folder = tmp_path / "made"

@@ -169,7 +169,6 @@ def check_store(store, folder):
         assert check(store.url).problems == []
 
 
-@pytest.mark.stress
 @amounts
 @pytest.mark.parametrize("name", small_logs.LOGS)
 def test_mutated_logs(name, amount, tmp_path):

@@ -223,7 +223,8 @@ cdef class Nest:
     cdef int32_t loop, block, condition, function
     cdef uint8_t init
     cdef int failed  # a malloc failed
-    # Kernels follow TVM 0.25: modular sets alone bound remainders, and of a vector one lane counts.
+    # Kernels follow TVM 0.25: modular sets alone bound remainders, and of a vector one lane counts;
+    # `reset` keeps it.
     cdef public bint follows_025
 
     cdef void reset(self) noexcept nogil

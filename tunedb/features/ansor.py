@@ -218,7 +218,7 @@ class PerStoreSet:
 
     #: Kind of program from which the rows are computed.
     needs = Needs.LOWERED
-    #: Changes whenever a value may change.
+    #: Changes whenever a value may change, other than by the release of TVM (docs/features.md).
     version = 1
 
     @property

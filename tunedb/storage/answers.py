@@ -9,7 +9,7 @@ from itertools import islice
 from math import inf
 from typing import Any
 
-from sqlalchemy import and_, case, func, literal_column, or_, select
+from sqlalchemy import and_, case, func, literal_column, not_, or_, select
 
 from .. import identity
 from ..errors import FormatError, LimitError, NotFoundError
@@ -230,6 +230,24 @@ class Answers:
         return sorted(
             {row[0] for w in workload_ids for row in self._db.fetch(st.served_targets, workload=w)}
         )
+
+    def foreign(self, workload_ids: Iterable[int]) -> bool:
+        """Tell whether foreign sources have measured these workloads; such times are not served."""
+        found = (
+            self._db.select(
+                select(_m.id)
+                .join_from(schema.measurement, schema.source, schema.source.c.id == _m.source_id)
+                .where(
+                    _m.workload_id == id_,
+                    _m.status == int(Status.OK),
+                    schema.source.c.trust == int(Trust.FOREIGN),
+                    not_(is_retracted(_m)),
+                )
+                .limit(1)
+            )
+            for id_ in workload_ids
+        )
+        return any(row for rows in found for row in rows)
 
     def count(
         self,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ....errors import PluginError, TuneDBError
 from ....features._batch import Batch
 from ....features._nest import Nest
+from ....features.ansor import PerStoreSet
 from ....features.base import Needs
 from ....features.scheduled import SCHEDULED
 from .. import compat
@@ -62,8 +63,8 @@ def rows_of(
     """
     prepare = _preparation(feature_set.needs)
     gpu = is_gpu(target)
-    flavour = getattr(feature_set, "flavour", None)
-    follows_025 = flavour == "tvm" and compat.number() == (0, 25)
+    is_tvms = isinstance(feature_set, PerStoreSet) and feature_set.flavour == "tvm"
+    follows_025 = is_tvms and compat.number() == (0, 25)
     ir.reader()  # raises here if it does not fit this TVM, which is no fault of a program
 
     def work(part: Sequence[Any]) -> list[NDArray[np.float64] | Exception]:

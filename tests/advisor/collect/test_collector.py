@@ -197,7 +197,6 @@ def test_a_command_that_does_not_exist(tmp_path, command):
     assert "./none: No such file" in found["32x2"].failure.message
 
 
-@pytest.mark.stress
 @pytest.mark.parametrize("tool", ["ncu", "nvprof"])
 def test_counters_of_all_groups_are_joined(tmp_path, tool):
     found, _ = collect(toy_gpu.configuration(tmp_path, tool=tool))
