@@ -403,7 +403,7 @@ def test_scores_that_are_no_numbers_do_no_harm(tools, opened):
     assert len(search.generate()) == 8
 
 
-@pytest.mark.parametrize("rank_drafts", [False, True])
+@pytest.mark.parametrize("rank_drafts", [long(False), True])
 @pytest.mark.parametrize("operator", [operator.name for operator in OPERATORS])
 def test_each_operator_makes_candidates(operator, rank_drafts, tools, opened):
     options = {"operators": Operators({operator: 1.0}), "rank_drafts": rank_drafts}
