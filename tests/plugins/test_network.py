@@ -10,7 +10,12 @@ from tvm.relax.frontend.onnx import from_onnx
 
 from tunedb.errors import UsageError
 from tunedb.plugins.metaschedule import Database, compile, modules
-from tunedb.plugins.metaschedule.deploy.apply import schedule, tasks_of
+from tunedb.plugins.metaschedule.deploy.apply import (
+    compile_lowered,
+    schedule,
+    tasks_of,
+    write_library,
+)
 from tunedb.plugins.metaschedule.deploy.explain import explain
 from tunedb.plugins.metaschedule.deploy.network import Lowering, fold_constants, lower
 from tunedb.plugins.metaschedule.module_source import prim_funcs
@@ -211,6 +216,14 @@ def test_unpacked_records_are_applied_unpacked(mod, expected, database):
     np.testing.assert_allclose(run(made.executable), expected, rtol=1e-5, atol=1e-5)
     (finding,) = [one for one in explain(database.store, mod, TARGET) if one.use is not None]
     assert finding.function == used
+
+
+def test_a_network_as_c_becomes_a_library(mod, expected, tmp_path):
+    target = tvm.target.Target({"kind": "c"})
+    made = compile_lowered(lower(mod, target, Lowering()), None, target)
+    write_library(made.executable, tmp_path / "net.so")
+    library = tvm.runtime.load_module(str(tmp_path / "net.so"))
+    np.testing.assert_allclose(run(library), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_functions_with_and_without_free_layouts_are_no_distance_apart(mod):

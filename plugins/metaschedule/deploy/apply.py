@@ -33,7 +33,7 @@ from ..database.database import Database
 from ..database.handle import Handle
 from ..database.layers import ServedRecord
 from ..module_source import is_relax, prim_funcs
-from ..targets import as_target, first_line, is_cpu, lacks_limits, with_limits
+from ..targets import as_target, first_line, lacks_limits, with_limits
 from ..threads import use_threads
 from ..trace_codec import floats_of
 from .algorithms import key_of, lower_fastest
@@ -563,7 +563,7 @@ def compile_lowered(
         Whether programs of functions without a record are predicted.
     is_timed : bool
         Whether the time of each function is to be measured: TVM's virtual machine then interprets
-        the calls. Else they are compiled for CPUs, where small networks gain some per cent.
+        the calls. Else LLVM compiles them for CPUs, where small networks gain some per cent.
 
     Raises
     ------
@@ -582,7 +582,8 @@ def compile_lowered(
             )
             with target, tvm.transform.PassContext(opt_level=3):
                 mod = pack_weights(mod)
-        mode = "compiled" if is_cpu(target) and not is_timed else "bytecode"
+        # Compiled calls that TVM writes as C do not link.
+        mode = "compiled" if target.kind.name == "llvm" and not is_timed else "bytecode"
         executable = relax.build(_with_defaults(mod, target), target, exec_mode=mode)
     return Compiled(executable, tuple(uses), notes)
 
