@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -150,7 +150,7 @@ def one_target(
     return store.targets.get(ids[0])
 
 
-def _how_to_serve(store: Store, workload_ids: Iterable[int]) -> str:
+def _how_to_serve(store: Store, workload_ids: Sequence[int]) -> str:
     """Return the end of the message that these workloads have no record to serve."""
     if store.answers.foreign(workload_ids):
         return (

@@ -49,7 +49,7 @@ class TestByHand:
         assert bounds(build.nest, j, [1], exact=True) == (0, 3, 1, 0)
 
     def test_a_remainder_as_in_an_earlier_release(self):
-        """TVM 0.25 forgets the range of a sum whose multiples it knows."""
+        """With TVM 0.25 a known divisor of the dividend alone bounds the remainder."""
         build, (i,) = _loops(200)
         rest = build.node(Op.OP_FLOORMOD, [i, build.int_(14)])
         rest = build.node(Op.OP_FLOORMOD, [rest, build.int_(4)])

@@ -29,7 +29,6 @@ _THEIRS = {"buffers_per_store": "buffers", "curve_samples": "samples", "cache_li
 
 
 def _ours(nest, flavour, gpu, options):
-    options = {name: value for name, value in options.items() if name != "follows_025"}
     try:
         return per_store(nest, flavour=flavour, gpu=gpu, **options)
     except FormatError:
@@ -38,8 +37,8 @@ def _ours(nest, flavour, gpu, options):
 
 def _reference(nest, flavour, gpu, options):
     try:
-        options = {_THEIRS.get(name, name): value for name, value in options.items()}
-        return reference(nest.dump(), flavour, gpu, **options)
+        options = {_THEIRS[name]: value for name, value in options.items()}
+        return reference(nest.dump(), flavour, gpu, follows_025=nest.follows_025, **options)
     except Refused:
         return None
 
@@ -63,7 +62,7 @@ def test_both_flavours_agree_with_the_reference(nest, gpu, options):
 @given(nests())
 def test_the_values_of_an_earlier_release(nest):
     nest.follows_025 = True
-    _compare(nest, "tvm", follows_025=True)
+    _compare(nest, "tvm")
 
 
 @settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))

@@ -22,6 +22,7 @@ from . import read_statements as st
 from .database import Database
 from .loader import Loader
 from .names import Names
+from .programs import among
 from .retractions import is_retracted
 from .superseded import is_of_final, is_ranked
 from .workloads import Neighbour
@@ -231,23 +232,20 @@ class Answers:
             {row[0] for w in workload_ids for row in self._db.fetch(st.served_targets, workload=w)}
         )
 
-    def foreign(self, workload_ids: Iterable[int]) -> bool:
+    def foreign(self, workload_ids: Sequence[int]) -> bool:
         """Tell whether foreign sources have measured these workloads; such times are not served."""
-        found = (
-            self._db.select(
-                select(_m.id)
-                .join_from(schema.measurement, schema.source, schema.source.c.id == _m.source_id)
-                .where(
-                    _m.workload_id == id_,
-                    _m.status == int(Status.OK),
-                    schema.source.c.trust == int(Trust.FOREIGN),
-                    not_(is_retracted(_m)),
-                )
-                .limit(1)
+        rows = self._db.select(
+            select(_m.id)
+            .join_from(schema.measurement, schema.source, schema.source.c.id == _m.source_id)
+            .where(
+                among(_m.workload_id, workload_ids),
+                _m.status == int(Status.OK),
+                schema.source.c.trust == int(Trust.FOREIGN),
+                not_(is_retracted(_m)),
             )
-            for id_ in workload_ids
+            .limit(literal_column("1"))
         )
-        return any(row for rows in found for row in rows)
+        return any(rows)
 
     def count(
         self,
