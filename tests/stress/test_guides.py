@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import sys
+import tomllib
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from tvm import relax, te
 from tvm.s_tir import meta_schedule as ms
 
 from tunedb.cli import main
+from tunedb.models.base import load_parts
 from tunedb.plugins.metaschedule.search import schedule_queries
 from tunedb.plugins.metaschedule.tuning.defaults import host_target
 from tunedb.records import Source
@@ -43,7 +45,7 @@ COMMAND = re.compile(r"(    |\$ )?(tunedb [a-z].*)")
 
 #: Pages of docs/ whose shell commands run; README.md is one of them.
 PAGES = ("README", "start", "search", "using", "prior", "logs", "report", "tables", "sharing")
-PAGES += ("advisor",)
+PAGES += ("advisor", "plugins")
 #: Pages whose Python runs; that of the others is part of a package, a cluster or a migration.
 PYTHON = ("start", "search", "using", "features", "tables")
 
@@ -55,6 +57,8 @@ LEFT_OUT = {
     "tunedb simulate": "it needs pools of random programs; tests/cli/test_simulate.py",
     "tunedb advise configure": "it asks, and checks CUDA; tests/cli/test_advise_configure.py",
 }
+#: Modules of the reader.
+READERS = ("my", "model", "my_package")
 #: What commands print on the page about public logs, and here about small ones.
 NUMBERS = {"70259": "40", "141": "1", "42": "1", "64": "2"}
 
@@ -143,12 +147,15 @@ def folder(tuned, tmp_path, monkeypatch):
     monkeypatch.setenv("TUNEDB_URL", "tune.db")
     monkeypatch.syspath_prepend(str(made))
     yield made
-    for name in [name for name in sys.modules if name.split(".")[0] in ("my", "model")]:
+    for name in [name for name in sys.modules if name.split(".")[0] in READERS]:
         del sys.modules[name]
+    load_parts.cache_clear()
 
 
 def prepare(page, folder):
     """Write what a page takes for granted."""
+    if page == "plugins":
+        install(folder)
     if page in ("logs", "advisor"):
         for path in folder.glob("tune.db*"):
             path.unlink()
@@ -189,6 +196,24 @@ def prepare(page, folder):
             profiles.metrics(profiles.metric("ipc", "1.3"))
         )
         (folder / "profiles" / "trace.csv").write_text(profiles.trace(profiles.launch()))
+
+
+def install(folder):
+    """Put the package of the page on plugins on the path, as an installed one lies there."""
+    fenced = dict(FENCED.findall(text_of("plugins")))
+    (folder / "my_package.py").write_text(fenced["python"])
+    info = folder / "my_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    with (info / "entry_points.txt").open("w") as file:
+        for group, points in tomllib.loads(fenced["toml"])["project"]["entry-points"].items():
+            print(
+                f"[{group}]",
+                *(f"{name} = {value}" for name, value in points.items()),
+                sep="\n",
+                file=file,
+            )
+    load_parts.cache_clear()
 
 
 def team_databases(folder):
