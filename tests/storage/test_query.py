@@ -544,3 +544,29 @@ def test_many_workloads_pass_through_the_caches(store):
         assert measurement == batch[id_ - 1]
         assert measurement.status is Status.OK
     assert make_program(0).trace.tail is not None
+
+
+def test_statistics_of_a_server_follow_large_transactions(postgres_url):
+    def analyses():
+        counts = store._db.plain("SELECT analyze_count FROM pg_stat_user_tables")
+        return sum(row[0] for row in counts)
+
+    with Store(postgres_url) as store:
+        before = analyses()
+        add(store, *(make_measurement(i) for i in range(999)))
+        assert analyses() == before
+        add(store, make_measurement(999))
+        after = analyses()
+        assert after > before
+        rows = store._db.plain("SELECT reltuples FROM pg_class WHERE relname = 'measurement'")
+        assert [row[0] for row in rows] == [1_000]
+        add(store, *(make_measurement(i) for i in range(1_000, 1_500)))
+        assert analyses() == after
+
+
+def test_locked_statistics_do_not_harm_a_transaction(postgres_url, monkeypatch):
+    monkeypatch.setenv("TUNEDB_TIMEOUT", "0.4")
+    with Store(postgres_url) as other, Store(postgres_url) as store:
+        for statement in ("BEGIN", "LOCK TABLE measurement IN SHARE UPDATE EXCLUSIVE MODE"):
+            other._db.reader().exec_driver_sql(statement)
+        assert len(add(store, *(make_measurement(i) for i in range(1_000)))) == 1_000

@@ -47,6 +47,7 @@ class Batches:
             after: Sequence[Any] = statements.measurements_after(connection, id=last).all()
             added = {digest: id_ for id_, digest in after}
             ids = [added.get(m.digest) or _measurement_id(connection, m) for m in batch]
+        self._db.analyze_if_grown(len(added))
         return ids, len(added.keys() & {m.digest for m in batch})
 
     def load(
@@ -80,9 +81,14 @@ class Batches:
             for workload in workloads:
                 self._rows.workload(connection, workload)
             self.insert_quarantined(connection, quarantined, source)
-            if new in (0, len(batch)):
-                return [new > 0] * len(batch)
-            after: Sequence[Any] = statements.measurements_after(connection, id=last).all()
+            after: Sequence[Any] = (
+                statements.measurements_after(connection, id=last).all()
+                if 0 < new < len(batch)
+                else ()
+            )
+        self._db.analyze_if_grown(new)
+        if not after:
+            return [new > 0] * len(batch)
         added = {digest for _, digest in after}
         return [m.digest in added for m in batch]
 

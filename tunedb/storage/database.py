@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Select, select
 
 from .. import limits
-from ..errors import NotFoundError, SchemaError, StorageError, UnreachableError, UsageError
+from ..errors import (
+    NotFoundError,
+    SchemaError,
+    StorageError,
+    TuneDBError,
+    UnreachableError,
+    UsageError,
+)
 from ..system.compression import decompress
 from . import read_statements as st
 from . import schema
 from .engine import Prepared, connect_reader, converted_errors
 from .retry import retry
 from .rows import IdCache
+
+#: Names our tables only: others may be in the same database.
+ALL_TABLES: Final = ", ".join(sorted(schema.metadata.tables))
+
+#: New measurements after which a server's statistics are updated for the first time.
+_FIRST_ANALYSIS = 1_000
 
 
 class Database:
@@ -67,6 +80,8 @@ class Database:
         self._reader: Connection | None = None
         self._writer: Connection | None = None
         self._closed = False
+        self._rows_added = 0
+        self._next_analysis = _FIRST_ANALYSIS
         meta = self.meta()
         if "store" not in meta:
             raise SchemaError(f"{location}: it has no store key; restore a copy")
@@ -109,6 +124,25 @@ class Database:
                     self._writer.close()
                     self._writer = None
                 raise
+
+    def analyze_if_grown(self, new: int) -> None:
+        """Update the statistics of a server whenever the new measurements have doubled.
+
+        PostgreSQL does it too, but up to a minute late, and it sees empty tables while a
+        transaction fills them. It then joins all rows where one would do.
+
+        Parameters
+        ----------
+        new : int
+            Number of measurements that a transaction has added.
+        """
+        self._rows_added += new
+        if self._rows_added < self._next_analysis or not self.is_owner or self.is_file:
+            return
+        self._next_analysis = 2 * self._rows_added
+        # Another process may hold the lock. The rows are committed whatever happens here.
+        with suppress(TuneDBError), self.lock, converted_errors(self.location):
+            self.reader().exec_driver_sql(f"ANALYZE {ALL_TABLES}")
 
     # ------------------------------------------------------------------ reading
 

@@ -294,6 +294,7 @@ class Exchange:
             merged = self._merge(connection, batch)
             if watermark is not None:
                 _store_watermark(connection, watermark)
+        self._db.analyze_if_grown(sum(merged.new.values()))
         if batch.retractions or batch.claims:
             self._loader.forget_sources()
         return merged

@@ -34,7 +34,7 @@ from .. import limits
 from ..errors import StorageError
 from ..results import Exchanged, FileSpace, TableSpace
 from . import schema
-from .database import Database
+from .database import ALL_TABLES, Database
 from .deadlines import long_statements
 from .engine import Prepared, connect_reader, converted_errors
 from .retractions import is_retracted
@@ -60,9 +60,6 @@ _ROW_BYTES = 60
 
 #: Time for which a vacuum waits for writers: a process that writes now will write again.
 _VACUUM_TIMEOUT = "PRAGMA busy_timeout=5000"
-
-#: Vacuums our tables only: others may be in the same database.
-_VACUUM_TABLES = "VACUUM (ANALYZE) " + ", ".join(sorted(schema.metadata.tables))
 
 _ONE: Any = literal_column("1")
 
@@ -414,7 +411,7 @@ def _vacuum_server(connection: Connection, where: str) -> None:
     driver.add_notice_handler(note)
     try:
         with long_statements(connection):
-            connection.exec_driver_sql(_VACUUM_TABLES)
+            connection.exec_driver_sql(f"VACUUM (ANALYZE) {ALL_TABLES}")
     finally:
         driver.remove_notice_handler(note)
     if warnings:

@@ -260,14 +260,18 @@ class Records:
         >>> [record.measurement.status.name for record in store.records.iterate("matmul")]
         ['OK', 'FAILED']
         """
-        statement = st.record_query().order_by(_m.id).limit(_PAGE)
+        ids = select(_m.id).order_by(_m.id).limit(_PAGE)
         if workload is not None:
-            statement = statement.where(_m.workload_id.in_(self._workload_ids(workload)))
+            ids = ids.where(_m.workload_id.in_(self._workload_ids(workload)))
         if target is not None:
-            statement = statement.where(_m.target_id.in_(self._target_ids(target)))
+            ids = ids.where(_m.target_id.in_(self._target_ids(target)))
         after = 0
         while True:
-            rows = self._db.select(statement.where(_m.id > after))
+            # The inner query bounds the work of the joins. PostgreSQL's statistics say "no rows"
+            # until they notice a large import, and then it would join all rows for each page.
+            page = ids.where(_m.id > after).subquery()
+            statement = st.record_query().where(_m.id.in_(select(page.c.id))).order_by(_m.id)
+            rows = self._db.select(statement)
             for row in rows:
                 yield self._loader.record(row)
             if len(rows) < _PAGE:
