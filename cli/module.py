@@ -158,7 +158,10 @@ def _how_to_serve(store: Store, workload_ids: Sequence[int]) -> str:
             "tunedb revalidate --foreign --module MODULE; or trust one: tunedb trust SOURCE "
             "verified"
         )
-    return "; measure some: tunedb tune MODULE"
+    return (
+        "; measure some: tunedb tune MODULE; or measure nothing: "
+        "tunedb apply MODULE -o FILE --predict"
+    )
 
 
 def _unstored_target(store: Store, words: str) -> Target | None:

@@ -91,7 +91,10 @@ def test_nothing_is_written_without_records(run, sqlite_file, kernels, tmp_path)
 def test_which_target(run, sqlite_file, kernels, tmp_path):
     out = ["-o", tmp_path / "scheduled.py"]
     done = run("--db", sqlite_file, "apply", kernels, *out, code=3)
-    assert "no record to serve; measure some: tunedb tune MODULE" in done.stderr
+    assert (
+        "no record to serve; measure some: tunedb tune MODULE; or measure nothing: "
+        "tunedb apply MODULE -o FILE --predict" in done.stderr
+    )
     tune(sqlite_file, kernels, "twice")
     tune(sqlite_file, kernels, "twice", OTHER)
     done = run("--db", sqlite_file, "apply", kernels, *out, code=2)

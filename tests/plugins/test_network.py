@@ -1,5 +1,7 @@
 """Networks: one path from a Relax program to what is tuned and to what is compiled."""
 
+import math
+
 import networks
 import numpy as np
 import pytest
@@ -224,6 +226,71 @@ def test_a_network_as_c_becomes_a_library(mod, expected, tmp_path):
     write_library(made.executable, tmp_path / "net.so")
     library = tvm.runtime.load_module(str(tmp_path / "net.so"))
     np.testing.assert_allclose(run(library), expected, rtol=1e-5, atol=1e-5)
+
+
+#: Arguments of activations: those of a network, and those where a polynomial might end.
+POINTS = np.concatenate([np.linspace(-12, 12, 2_001), [-88, 1e-30, -0.0]]).astype("float32")
+#: By operator of Relax.
+ACTIVATIONS = {
+    "exp": np.exp,
+    "tanh": np.tanh,
+    "erf": np.vectorize(math.erf),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "nn.silu": lambda x: x / (1 + np.exp(-x)),
+    "nn.gelu": lambda x: x * (1 + np.vectorize(math.erf)(x / 2**0.5)) / 2,
+    "nn.gelu_tanh": lambda x: x * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2,
+    "nn.softmax": lambda x: np.exp(x - x.max()) / np.exp(x - x.max()).sum(),
+}
+
+
+def activation(name, dtype="float32", size=POINTS.size):
+    """Return a program that applies an operator to a vector."""
+    return tvm.script.from_source(
+        f"""
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor(({size},), "{dtype}")):
+        with R.dataflow():
+            y = R.{name}(x)
+            R.output(y)
+        return y
+"""
+    )
+
+
+def calls_library(mod, target):
+    """Tell whether a function of a lowered activation calls one of the C library."""
+    code = lower(mod, target, Lowering()).mod.script()
+    return any(f"T.{name}(" in code for name in ("exp", "erf", "tanh", "sigmoid"))
+
+
+def applied(mod, points):
+    """Return what a program makes of a vector."""
+    executable = compile_lowered(lower(mod, TARGET, Lowering()), None, TARGET).executable
+    return relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(points)).numpy()
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_polynomials_for_llvm(name):
+    mod = activation(name)
+    assert not calls_library(mod, TARGET)
+    expected = ACTIVATIONS[name](POINTS.astype("float64"))
+    np.testing.assert_allclose(applied(mod, POINTS), expected, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "limits"), [("exp", (0, np.inf)), ("tanh", (-1, 1))])
+def test_activations_of_what_is_not_finite(name, limits):
+    points = np.array([-np.inf, np.inf, np.nan], "float32")
+    found = applied(activation(name, size=3), points)
+    np.testing.assert_array_equal(found, [*limits, np.nan])
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype"), [(tvm.target.Target({"kind": "c"}), "float32"), (TARGET, "float16")]
+)
+def test_activations_are_calls_where_no_polynomial_is(target, dtype):
+    assert calls_library(activation("nn.silu", dtype), target)
 
 
 def test_functions_with_and_without_free_layouts_are_no_distance_apart(mod):

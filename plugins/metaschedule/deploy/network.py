@@ -302,6 +302,8 @@ def _fused(mod: Any, target: Any, lowering: Lowering) -> Any:
         dispatch = pipeline.library_dispatch_passes(target)
     except (ValueError, AttributeError):  # a target without libraries
         dispatch = []
+    if str(target.kind.name) == "llvm":
+        dispatch += [vectorize_functions, transform.FastMathTransform()]
     with target, tvm.transform.PassContext(opt_level=3):
         mod = tvm.transform.Sequential(
             [
@@ -390,6 +392,65 @@ def _mark_weights(mod: Any) -> Any:
         if indices:
             marked[var] = marked[var].with_attr(_FREE, sorted(indices))
     return tvm.IRModule(marked, attrs=mod.attrs)
+
+
+@tvm.transform.module_pass(opt_level=0, name="tunedb.VectorizeFunctions")
+def vectorize_functions(mod: Any, _context: Any) -> Any:
+    """Express activations of float32 by ``exp`` and ``erf``, for TVM's ``FastMathTransform``.
+
+    LLVM calls the C library for each element of ``exp``, ``erf`` and ``tanh``. The transform
+    replaces them, and ``softmax``, by polynomials that are vectorised.
+    """
+    mutator = _ActivationRewriter(mod)
+    rewritten = {
+        var: mutator.visit_expr(func) if isinstance(func, relax.Function) else func
+        for var, func in mod.functions_items()
+    }
+    return relax.transform.CanonicalizeBindings()(tvm.IRModule(rewritten, attrs=mod.attrs))
+
+
+def _constant(value: float) -> Any:
+    return relax.const(value, "float32")
+
+
+def _sigmoid(x: Any) -> Any:
+    op, one = relax.op, _constant(1.0)
+    return op.divide(one, op.add(one, op.exp(op.negative(x))))
+
+
+def _gelu(x: Any) -> Any:
+    op = relax.op
+    erf = op.erf(op.multiply(x, _constant(0.5**0.5)))
+    return op.multiply(op.multiply(x, _constant(0.5)), op.add(erf, _constant(1.0)))
+
+
+def _gelu_tanh(x: Any) -> Any:
+    op = relax.op
+    cubic = op.add(_constant(1.0), op.multiply(_constant(0.044715), op.multiply(x, x)))
+    tanh = op.tanh(op.multiply(op.multiply(x, _constant((2 / np.pi) ** 0.5)), cubic))
+    return op.multiply(op.multiply(x, _constant(0.5)), op.add(tanh, _constant(1.0)))
+
+
+#: Activations in terms of functions that ``FastMathTransform`` replaces.
+_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "relax.sigmoid": _sigmoid,
+    "relax.nn.silu": lambda x: relax.op.multiply(x, _sigmoid(x)),
+    "relax.nn.gelu": _gelu,
+    "relax.nn.gelu_tanh": _gelu_tanh,
+}
+
+
+@relax.expr_functor.mutator
+class _ActivationRewriter(relax.PyExprMutator):
+    """Replaces activations of float32 by their definitions."""
+
+    def visit_call_(self, call: Any) -> Any:
+        """Return the definition of an activation, or the call itself."""
+        call = self.visit_expr_post_order(call)
+        define = _ACTIVATIONS.get(str(getattr(call.op, "name", None)))
+        if define is None or str(relax_type(call.args[0]).dtype) != "float32":
+            return call
+        return define(call.args[0])
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunedb.FoldConstants")
