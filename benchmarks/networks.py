@@ -17,13 +17,14 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -141,7 +142,9 @@ def with_others(options: argparse.Namespace, database: Path) -> None:
                         num_trials_per_iter=16,
                         seed=int(options.seed),
                     )
-    shutil.copy(made, database)
+    # A copy of the file would lack what is still in SQLite's log.
+    with closing(sqlite3.connect(made)) as source, closing(sqlite3.connect(database)) as copy:
+        source.backup(copy)
     if options.arm == "also_equal":
         return
     equal = _kinds(options)
