@@ -86,7 +86,7 @@ def test_each_combination_of_sizes_is_tuned_and_equal_operators_once(mod, databa
         **{f"fused_matmul_add_relu_batch1_length{length}": 1 for length in (8, 4)},
         **{f"mean_batch1_length{length}": 1 for length in (8, 4)},
         "fused_matmul1_add1": 2,
-        "fast_softmax": 2,
+        "softmax": 2,
     }
     for length in (8, 4):
         made = compile(mod, database, bind={"batch": 1, "length": length})

@@ -20,7 +20,7 @@ from tunedb.search.scheduling import NetworkGoal
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})
 
 #: Sequences of 8 and of 4: the classifiers of both networks are equal.
-SHARED = {"fused_matmul1_add1", "fast_softmax"}
+SHARED = {"fused_matmul1_add1", "softmax"}
 OF_LONG = {"fused_matmul_add_relu_long", "mean_long"}
 OF_SHORT = {"fused_matmul_add_relu_short", "mean_short"}
 
@@ -98,7 +98,7 @@ def test_each_network_has_its_own_latency(run, mods):
 def test_an_estimate_has_the_measured_time_of_what_is_not_tuned(run, mods, monkeypatch):
     def times(_timer, _executable, _inputs, name):
         latency = {"long": 2.0, "short": 1.0}[name]
-        return Times(latency, {"fast_softmax": FunctionTime(1, 0.25)}, 0.0, 1e-4)
+        return Times(latency, {"softmax": FunctionTime(1, 0.25)}, 0.0, 1e-4)
 
     runner = FakeRunner(scale=1e-4)
     monkeypatch.setattr("tunedb.plugins.metaschedule.tuning.defaults.runner_of", lambda *_: runner)
