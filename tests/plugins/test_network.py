@@ -279,11 +279,21 @@ def test_activations_are_polynomials_for_llvm(name):
     np.testing.assert_allclose(applied(mod, POINTS), expected, rtol=2e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "limits"), [("exp", (0, np.inf)), ("tanh", (-1, 1))])
-def test_activations_of_what_is_not_finite(name, limits):
-    points = np.array([-np.inf, np.inf, np.nan], "float32")
-    found = applied(activation(name, size=3), points)
-    np.testing.assert_array_equal(found, [*limits, np.nan])
+@pytest.mark.parametrize(
+    ("name", "points", "expected"),
+    [
+        ("exp", [-np.inf, np.inf, np.nan], [0, np.inf, np.nan]),
+        ("tanh", [-np.inf, np.inf, np.nan], [-1, 1, np.nan]),
+        ("nn.gelu", [-1e9, np.inf, np.nan], [0, np.inf, np.nan]),
+        # A masked row of attention, and rows without an answer.
+        ("nn.softmax", [-np.inf, 5, 5], [0, 0.5, 0.5]),
+        ("nn.softmax", [-np.inf, -np.inf, -np.inf], [np.nan] * 3),
+        ("nn.softmax", [np.nan, 1, 2], [np.nan] * 3),
+    ],
+)
+def test_activations_of_what_is_not_finite(name, points, expected):
+    found = applied(activation(name, size=3), np.array(points, "float32"))
+    np.testing.assert_array_equal(found, np.array(expected, "float32"))
 
 
 @pytest.mark.parametrize(

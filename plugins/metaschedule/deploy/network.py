@@ -14,10 +14,11 @@ from typing import Any, Literal
 
 import numpy as np
 import tvm
-from tvm import relax, te, tirx
+from tvm import relax
 from tvm.relax import pipeline
 
 from ....errors import UsageError
+from ..activations import define_activations
 from ..compat import constant_value, relax_type, symbols_of
 from ..targets import first_line, is_cpu
 from ..winograd import TILES, Convolution, convolutions_of, with_winograd
@@ -303,7 +304,7 @@ def _fused(mod: Any, target: Any, lowering: Lowering) -> Any:
     except (ValueError, AttributeError):  # a target without libraries
         dispatch = []
     if str(target.kind.name) == "llvm":
-        dispatch += [vectorize_functions, transform.FastMathTransform()]
+        dispatch += [define_activations, transform.FastMathTransform()]
     with target, tvm.transform.PassContext(opt_level=3):
         mod = tvm.transform.Sequential(
             [
@@ -392,116 +393,6 @@ def _mark_weights(mod: Any) -> Any:
         if indices:
             marked[var] = marked[var].with_attr(_FREE, sorted(indices))
     return tvm.IRModule(marked, attrs=mod.attrs)
-
-
-@tvm.transform.module_pass(opt_level=0, name="tunedb.VectorizeFunctions")
-def vectorize_functions(mod: Any, _context: Any) -> Any:
-    """Express activations of float32 by ``exp``, ``erf`` and ``tanh``.
-
-    LLVM calls the C library for each element of these three. TVM's ``FastMathTransform``, which
-    runs next, replaces them by polynomials that are vectorised. It would also give ``softmax``
-    another stage, so that no earlier schedule of one fits.
-    """
-    mutator = _ActivationRewriter(mod)
-    for var, func in mod.functions_items():
-        if isinstance(func, relax.Function):
-            mutator.builder_.update_func(var, mutator.visit_expr(func))
-    return relax.transform.CanonicalizeBindings()(mutator.builder_.get())
-
-
-def _constant(value: float) -> Any:
-    return relax.const(value, "float32")
-
-
-def _sigmoid(x: Any) -> Any:
-    op, one = relax.op, _constant(1.0)
-    return op.divide(one, op.add(one, op.exp(op.negative(x))))
-
-
-def _gelu(x: Any) -> Any:
-    op = relax.op
-    erf = op.erf(op.multiply(x, _constant(0.5**0.5)))
-    return op.multiply(op.multiply(x, _constant(0.5)), op.add(erf, _constant(1.0)))
-
-
-def _gelu_tanh(x: Any) -> Any:
-    op = relax.op
-    cubic = op.add(_constant(1.0), op.multiply(_constant(0.044715), op.multiply(x, x)))
-    tanh = op.tanh(op.multiply(op.multiply(x, _constant((2 / np.pi) ** 0.5)), cubic))
-    return op.multiply(op.multiply(x, _constant(0.5)), op.add(tanh, _constant(1.0)))
-
-
-def _softmax(x: Any, axis: int) -> Any:
-    """Return softmax in the stages of TVM's own, with the polynomial of ``topi.fast_exp``."""
-    extents = list(x.shape)
-    axis %= len(extents)
-    reduced = extents[:axis] + extents[axis + 1 :]
-
-    def without(indices: Sequence[Any]) -> list[Any]:
-        return [*indices[:axis], *indices[axis + 1 :]]
-
-    def over(tensor: Any, reduce: Callable[..., Any], name: str) -> Any:
-        k = te.reduce_axis((0, extents[axis]), name="k")
-        return te.compute(
-            reduced, lambda *i: reduce(tensor(*i[:axis], k, *i[axis:]), axis=k), name=name
-        )
-
-    largest = over(x, te.max, "T_softmax_maxelem")
-    exp = te.compute(
-        extents, lambda *i: _fast_exp(x(*i) - largest(*without(i))), name="T_softmax_exp"
-    )
-    total = over(exp, te.sum, "T_softmax_expsum")
-    return te.compute(
-        extents,
-        lambda *i: exp(*i) / total(*without(i)),
-        name="T_softmax_norm",
-        attrs={"axis": axis},
-    )
-
-
-def _fast_exp(x: Any) -> Any:
-    """Return ``exp`` of a float32 as ``topi.fast_exp`` computes it (``topi/elemwise.h``)."""
-
-    def number(value: float) -> Any:
-        return tirx.const(value, "float32")
-
-    x = tirx.max(tirx.min(x, number(88.3762626647950)), number(-88.3762626647949))
-    n = tirx.floor(x * number(1.44269504088896341) + number(0.5))
-    rest = x - n * number(0.6931471805599453)
-    y = number(1.9875691500e-4)
-    for factor in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5):
-        y = y * rest + number(factor)
-    power = tirx.reinterpret("float32", tirx.Cast("int32", n + number(127.0)) << 23)
-    return power * (y * rest * rest + rest + number(1.0))
-
-
-#: Activations in terms of functions that ``FastMathTransform`` replaces.
-_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
-    "relax.sigmoid": _sigmoid,
-    "relax.nn.silu": lambda x: relax.op.multiply(x, _sigmoid(x)),
-    "relax.nn.gelu": _gelu,
-    "relax.nn.gelu_tanh": _gelu_tanh,
-}
-
-
-@relax.expr_functor.mutator
-class _ActivationRewriter(relax.PyExprMutator):
-    """Replaces activations of float32 by their definitions."""
-
-    def visit_call_(self, call: Any) -> Any:
-        """Return the definition of an activation, or the call itself."""
-        call = self.visit_expr_post_order(call)
-        name = str(getattr(call.op, "name", None))
-        define = _ACTIVATIONS.get(name)
-        if name != "relax.nn.softmax" and define is None:
-            return call
-        (x,) = call.args
-        if str(relax_type(x).dtype) != "float32":
-            return call
-        if define is not None:
-            return define(x)
-        axis = int(call.attrs.axis)
-        return self.builder_.call_te(_softmax, x, axis, primfunc_name_hint="softmax")
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunedb.FoldConstants")
