@@ -113,13 +113,13 @@ class _ActivationRewriter(relax.PyExprMutator):
         """Return the definition of an activation, or the call itself."""
         call = self.visit_expr_post_order(call)
         name = str(getattr(call.op, "name", None))
-        define = _ACTIVATIONS.get(name)
-        if name != "relax.nn.softmax" and define is None:
+        is_softmax = name == "relax.nn.softmax"
+        if not (is_softmax or name in _ACTIVATIONS):
             return call
         (x,) = call.args
         if str(relax_type(x).dtype) != "float32":
             return call
-        if define is not None:
-            return define(x)
-        axis = int(call.attrs.axis)
-        return self.builder_.call_te(_softmax, x, axis, primfunc_name_hint="softmax")
+        if is_softmax:
+            axis = int(call.attrs.axis)
+            return self.builder_.call_te(_softmax, x, axis, primfunc_name_hint="softmax")
+        return _ACTIVATIONS[name](x)

@@ -81,13 +81,12 @@ class Batches:
             for workload in workloads:
                 self._rows.workload(connection, workload)
             self.insert_quarantined(connection, quarantined, source)
+            is_mixed = 0 < new < len(batch)
             after: Sequence[Any] = (
-                statements.measurements_after(connection, id=last).all()
-                if 0 < new < len(batch)
-                else ()
+                statements.measurements_after(connection, id=last).all() if is_mixed else ()
             )
         self._db.analyze_if_grown(new)
-        if not after:
+        if not is_mixed:
             return [new > 0] * len(batch)
         added = {digest for _, digest in after}
         return [m.digest in added for m in batch]

@@ -265,13 +265,11 @@ class Records:
             ids = ids.where(_m.workload_id.in_(self._workload_ids(workload)))
         if target is not None:
             ids = ids.where(_m.target_id.in_(self._target_ids(target)))
-        after = 0
+        query, after = st.record_query().order_by(_m.id), 0
         while True:
             # The inner query bounds the work of the joins. PostgreSQL's statistics say "no rows"
             # until they notice a large import, and then it would join all rows for each page.
-            page = ids.where(_m.id > after).subquery()
-            statement = st.record_query().where(_m.id.in_(select(page.c.id))).order_by(_m.id)
-            rows = self._db.select(statement)
+            rows = self._db.select(query.where(_m.id.in_(ids.where(_m.id > after))))
             for row in rows:
                 yield self._loader.record(row)
             if len(rows) < _PAGE:

@@ -303,7 +303,7 @@ def _fused(mod: Any, target: Any, lowering: Lowering) -> Any:
         dispatch = pipeline.library_dispatch_passes(target)
     except (ValueError, AttributeError):  # a target without libraries
         dispatch = []
-    if str(target.kind.name) == "llvm":
+    if target.kind.name == "llvm":
         dispatch += [define_activations, transform.FastMathTransform()]
     with target, tvm.transform.PassContext(opt_level=3):
         mod = tvm.transform.Sequential(
