@@ -568,6 +568,23 @@ def test_mutators_work_on_many_threads():
     assert counts.made + counts.unchanged + counts.illegal == 3 * len(population)
 
 
+def test_a_split_below_an_annotated_root_leaves_the_module_alone():
+    mod = IRModule({"main": te.create_prim_func(list(_softmax()))})
+    before = tvm_ffi.structural_hash(mod)
+    mutator = mutators.OperatorMutator("parallel")
+    mutator._initialize_with_tune_context(ms.TuneContext(mod, target=te_programs.KINDS["llvm"][0]))
+    schedule = Schedule(IRModule({"main": te.create_prim_func(list(_softmax()))}))
+    schedule.annotate(schedule.get_sblock("root"), "meta_schedule.parallel", 2)
+    schedule.split(schedule.get_loops(schedule.get_sblock("T_softmax_expsum"))[1], [4, 8])
+    assert mutator.apply(schedule.trace) is not None
+    assert tvm_ffi.structural_hash(mod) == before
+    del mutator
+    replayer = schedule_queries.DraftReplayer(mod, (), threads=1, seed=1)
+    (made,) = replayer.schedules([schedule_queries.from_tvm(schedule.trace)])
+    assert tvm_ffi.structural_equal(made.mod, schedule.mod)
+    assert tvm_ffi.structural_hash(mod) == before
+
+
 # ---- all of them ---------------------------------------------------------------------------------
 
 

@@ -77,7 +77,7 @@ def _conv(i=(4, 4), *, place=2, unroll=0):
     return made.draft()
 
 
-def _softmax(largest=None, total=None, *, unroll=0, places=(0, 0)):
+def _softmax(largest=None, total=None, *, unroll=0, parallel=64, places=(0, 0)):
     """Two reductions; each is factored by a tile, or not where it is None."""
     made = _Maker()
     blocks = [made.block("max"), made.block("sum")]
@@ -88,7 +88,7 @@ def _softmax(largest=None, total=None, *, unroll=0, places=(0, 0)):
             outer = made.tile(inner, tile)[0]
             made.add("RFactor", [outer], [1], "b")
             made.add("Annotate", [block, 1], ["meta_schedule.random_compute_producer"])
-    made.root(root, 64, unroll)
+    made.root(root, parallel, unroll)
     for block, tile, place in zip(blocks, (largest, total), places, strict=True):
         if tile is not None:
             factored = made.add("GetProducers", [block], (), "b")[0]

@@ -117,6 +117,17 @@ def test_all_assignments_of_blocks_are_reached(traces):
     assert len(children(first, second, 200)) == 2**3 - 2
 
 
+def test_annotations_of_the_root_stay_behind_the_steps_of_all_blocks(traces):
+    first = traces.softmax(None, None, parallel=1)
+    second = traces.softmax((4, 8), (2, 16), parallel=64)
+    made = children(first, second) | children(second, first)
+    orders = [[(one.kind, one.attrs) for one in child.instructions] for child in made]
+    assert any(step[0] == "RFactor" for order in orders for step in order)
+    for order in orders:
+        after_root = order[order.index(("Annotate", ("meta_schedule.parallel",))) :]
+        assert all(step[0] != "RFactor" for step in after_root)
+
+
 def test_one_differing_block_is_divided(traces):
     rows, columns = ((4, 4, 2, 2), (8, 2, 2, 2)), ((1, 8, 1, 8), (8, 1, 8, 1))
     first, second = (traces.matmul(i, j) for i, j in zip(rows, columns, strict=True))

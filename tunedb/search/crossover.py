@@ -153,6 +153,8 @@ class _KeyedStep(NamedTuple):
 
     #: Equal for instructions that do the same to the same variables.
     key: int
+    #: Equal also for instructions without outputs (annotations) that differ in their inputs.
+    place: int
     #: The block that the instruction belongs to.
     owner: Block
     instruction: Instruction
@@ -202,20 +204,35 @@ def _steps(form: StoredForm) -> list[_KeyedStep]:
     times: Counter[str] = Counter()
     steps = []
     for each, owner in zip(instructions_of(form), _owners(form), strict=True):
-        text = repr((each.kind, _renamed(each.inputs, definitions), each.attrs, owner))
-        times[text] += 1
-        key = hash((text, times[text]))
+        inputs = _renamed(each.inputs, definitions)
+        key = place = _numbered(times, each.kind, inputs, each.attrs, owner)
+        if not each.outputs:
+            place = _numbered(times, each.kind, each.attrs, owner)
         definitions |= {name: (key, position) for position, name in enumerate(each.outputs)}
         used = {name: definitions[name] for name in (*variables(each.inputs), *each.outputs)}
-        steps.append(_KeyedStep(key, owner, each, used))
+        steps.append(_KeyedStep(key, place, owner, each, used))
     return steps
+
+
+def _numbered(times: Counter[str], *parts: Any) -> int:
+    """Return a key for the next step with these parts."""
+    text = repr(parts)
+    times[text] += 1
+    return hash((text, times[text]))
 
 
 @lru_cache(maxsize=4096)
 def _order(first: StoredForm, second: StoredForm) -> list[tuple[int, int]]:
-    """Return all steps, as numbers of parent and step, in an order that both parents have."""
-    first_keys, second_keys = ([step.key for step in _steps(form)] for form in (first, second))
-    matcher = SequenceMatcher(None, first_keys, second_keys, autojunk=False)
+    """Return all steps, as numbers of parent and step, in an order that both parents have.
+
+    The annotations of the root block keep their place whatever their values: where they come
+    before a split that they follow in both parents, TVM changes the untuned module
+    (:func:`tunedb.plugins.metaschedule.modules.shield`).
+    """
+    first_places, second_places = (
+        [step.place for step in _steps(form)] for form in (first, second)
+    )
+    matcher = SequenceMatcher(None, first_places, second_places, autojunk=False)
     order: list[tuple[int, int]] = []
     for tag, start, end, second_start, second_end in matcher.get_opcodes():
         of_first = [(0, number) for number in range(start, end)]

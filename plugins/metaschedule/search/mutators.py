@@ -27,6 +27,7 @@ from ....search.prior import TilePrior
 from ..compat import register_errors
 from ..database.database import Database, handle_of
 from ..database.handle import Handle
+from ..modules import shield
 from ..targets import as_target
 from ..trace_codec import TraceBuilder
 from . import schedule_queries
@@ -184,6 +185,7 @@ class _MutatorCalls:
     def __init__(self, options: _MutatorOptions, counts: MutatorCounts) -> None:
         self.options = options
         self.mod: Any = None
+        self._shield: list[Any] = []
         self.most_parallel: int | None = None
         self._counts = counts
         self._builder = TraceBuilder()
@@ -195,6 +197,7 @@ class _MutatorCalls:
         """Take the module and the target of a tuning context."""
         options = self.options
         self.mod = context.mod
+        self._shield = shield(context.mod)
         self.most_parallel = schedule_queries.most_parallel(context.target, options.jobs_per_core)
         if options.operator.has_partner and options.database is not None:
             handle = handle_of(options.database)

@@ -16,6 +16,7 @@ from tvm.tirx.analysis import undefined_vars
 from ....search.draft import Draft
 from .. import trace_codec
 from ..compat import sblock_types
+from ..modules import shield
 from ..trace_codec import TraceBuilder, items_of
 
 _PARALLEL = "meta_schedule.parallel"
@@ -304,6 +305,7 @@ class DraftReplayer:
 
     def __init__(self, mod: Any, postprocs: Sequence[Any], *, threads: int, seed: int) -> None:
         self.mod = mod
+        self._shield = shield(mod)
         self._postprocs = list(postprocs)
         self._threads = threads
         self._random = random.Random(seed)  # noqa: S311  chance, not security
