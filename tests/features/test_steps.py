@@ -12,7 +12,7 @@ from tunedb.features.steps import STEPS, Steps
 from tunedb.features.steps.columns import COLUMNS
 from tunedb.programs.ansor import split_steps
 from tunedb.programs.autotvm import split_knobs
-from tunedb.programs.metaschedule.trace import split_trace
+from tunedb.programs.metaschedule.trace import join_trace, split_trace
 from tunedb.programs.workload_info import signature_of
 from tunedb.records import Target, Trace, Workload, WorkloadFormat
 from tunedb.results import StoredProgram
@@ -247,6 +247,49 @@ def test_a_cuda_trace_by_hand():
             "nest6.extent": 32,  # vthreads; the eighth group, the blocks, has no columns
         },
     )
+
+
+def test_a_software_pipeline_keeps_a_buffer_for_each_stage():
+    """TVM's rules fuse the loop of the fetches and give it stages afterwards."""
+    trace = cuda_trace()
+    instructions, decisions = join_trace(trace)
+    loop = next(one for one in instructions if one[0] == "ComputeAt")[1][1]
+    at = next(n for n, one in enumerate(instructions) if one[0] == "EnterPostproc")
+    for stages, buffers in (([0, 0, 2], 3), ([1, 1, 2], 2), ([0, 2, 2], (3 * 2048 + 64) / 2112)):
+        pipelined = [
+            *instructions[:at],
+            ["Fuse", ["l51", "l52", loop], [1], ["l90"]],
+            ["Annotate", ["l90", stages], ["software_pipeline_stage"], []],
+            *instructions[at:],
+        ]
+        found = row(matmul(1024, 1024, 1024), CUDA, split_trace(pipelined, decisions))
+        check(
+            found,
+            {
+                # Three loops became one; the fetches stay inside it.
+                **group("fetch", count=2, depth=2),
+                "fetch.bytes_ratio": buffers * 2112 * 4 / 49152,
+                "pipeline.buffers": max(stages[-1] - stage + 1 for stage in stages[:-1]),
+                "write.depth": 2,
+            },
+            logs={"fetch.elements": 2112, "pipeline.extent": 32 * 32 * 512},
+        )
+
+
+def test_a_pipeline_of_other_statements_has_no_known_buffers():
+    instructions, decisions = join_trace(cuda_trace())
+    loop = next(one for one in instructions if one[0] == "ComputeAt")[1][1]
+    at = next(n for n, one in enumerate(instructions) if one[0] == "EnterPostproc")
+    for stages in ([0, 2], [0, 0, 0, 2], 2, []):
+        annotation = ["Annotate", [loop, stages], ["software_pipeline_stage"], []]
+        changed = split_trace([*instructions[:at], annotation, *instructions[at:]], decisions)
+        if stages == 2:
+            with pytest.raises(FormatError, match="cannot read a sketch"):
+                row(matmul(1024, 1024, 1024), CUDA, changed)
+            continue
+        found = row(matmul(1024, 1024, 1024), CUDA, changed)
+        assert found["pipeline.buffers"] == 0
+        assert bool(found["fetch.bytes_ratio"]) == (stages == [])
 
 
 def test_where_a_producer_is_computed():

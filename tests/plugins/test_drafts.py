@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import tvm
+from tvm import te
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.runner import RunnerResult
+from tvm.s_tir.meta_schedule.testing import te_workload
 
 from tunedb.extraction.extract import extract
 from tunedb.features.steps import STEPS
@@ -28,6 +31,7 @@ from tunedb.plugins.metaschedule.search.schedule_queries import DraftReplayer, f
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
 from tunedb.records import Origin
 from tunedb.search.draft import Draft, Instruction
+from tunedb.search.sampling import decide
 
 pytestmark = pytest.mark.usefixtures("intrinsics")
 
@@ -328,18 +332,44 @@ def test_legality_is_learnt_from_rejected_drafts():
 def test_limits_of_a_gpu_are_checked_without_a_replay():
     columns = list(STEPS.columns)
 
-    def row(threads, shared_ratio, warp=32.0):
+    def row(threads, shared_ratio, warp=32.0, pipelined=0):
         values = np.zeros((1, len(columns)), np.float32)
         values[0, columns.index("grid.threads")] = np.log2(1 + threads)
         values[0, columns.index("device.threads")] = np.log2(1 + 1024)
         values[0, columns.index("device.warp")] = warp
         values[0, columns.index("fetch.bytes_ratio")] = shared_ratio
+        values[0, columns.index("pipeline.extent")] = np.log2(1 + pipelined)
         return values
 
     kept = [row(32, 1), row(1024, 0.5), row(256, 0), row(0, 2), row(16, 2, warp=0)]
-    broken = [row(16, 0.5), row(1056, 0.5), row(64, 1.1)]
+    kept.append(row(64, 0.5, pipelined=2))
+    broken = [row(16, 0.5), row(1056, 0.5), row(64, 1.1), row(64, 0.5, pipelined=1)]
     chances = Legality().chances(np.concatenate([*kept, *broken]))
-    assert chances.tolist() == [1] * 5 + [0] * 3
+    assert chances.tolist() == [1] * 6 + [0] * 4
+
+
+@pytest.mark.parametrize("arch", ["sm_60", "sm_86"])  # from sm_80 on the rules pipeline loops
+def test_the_limits_of_a_gpu_are_those_of_tvm(arch, opened):
+    target = tvm.target.Target(GPU | {"arch": arch})
+    mod = tvm.IRModule({"main": te.create_prim_func(te_workload.conv2d_nhwc(1, 14, 14, 32, 64, 3))})
+    context, templates = space_of(mod, target)
+    attributes = {one.attrs for template in templates for one in template.instructions}
+    assert (("software_pipeline_stage",) in attributes) == (arch == "sm_86")
+    replayer = DraftReplayer(context.mod, context.space_generator.postprocs, threads=1, seed=1)
+    rng = random.Random(1)
+    drafts = [
+        decide(template.with_decisions({}), template, rng, {})
+        for template in templates
+        for _ in range(300)
+    ]
+    task = task_of(opened(":memory:", target=target), context.mod, target)
+    rows = np.concatenate(task.rows(drafts))
+    within = Legality().chances(rows) > 0.5
+    chosen = [*np.flatnonzero(within), *np.flatnonzero(~within)[:20]]
+    replayed = replayer.schedules([drafts[number] for number in chosen])
+    assert within.sum() > 10
+    for number, schedule in zip(chosen, replayed, strict=True):
+        assert (schedule is not None) == within[number], drafts[number].decisions
 
 
 # ---- finalists -----------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ class Steps:
     """
 
     name = "steps"
-    version = 2
+    version = 3
     columns = COLUMNS
     needs = Needs.STEPS
 

@@ -198,6 +198,8 @@ COLUMNS = (
     "fetch.repeated",
     "fetch.run",
     "fetch.sectors_share",
+    "pipeline.extent",
+    "pipeline.buffers",
     "write.count",
     "write.depth",
     "write.elements",

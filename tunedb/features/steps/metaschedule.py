@@ -19,6 +19,7 @@ from .schedule import (
     Axis,
     Fetch,
     Loop,
+    Pipeline,
     Schedule,
     scope_of,
     split_loop,
@@ -53,6 +54,7 @@ class _ScheduledBlock:
     is_tiled: bool = False
     fetch: Fetch | None = None
     is_write: bool = False
+    place: Loop | None = None  # the innermost loop around a block that was moved
     reads: str = ""  # the block that a cache is for
 
 
@@ -204,6 +206,7 @@ class _InstructionReader:
                 members = [member for member, _, _ in loop.parts]
                 block.axes = [one for one in block.axes if one not in members] + [axis]
             self._replace(block, loop, loops)
+        self._move_places([loop], loops[-1])
         return loops
 
     def _Fuse(self, _: int, values: Any, __: Any, ___: Any) -> list[Loop]:
@@ -215,6 +218,7 @@ class _InstructionReader:
         for block in self._holders(loops[0]) if loops else ():
             rest = [loop for loop in block.loops or () if loop not in loops[1:]]
             block.loops = [fused if loop is loops[0] else loop for loop in rest]
+        self._move_places(loops, fused)
         return [fused]
 
     def _Reorder(self, _: int, values: Any, __: Any, ___: Any) -> tuple[()]:
@@ -226,6 +230,11 @@ class _InstructionReader:
 
     def _holders(self, loop: Loop) -> list[_ScheduledBlock]:
         return [block for block in self._order if block.loops and loop in block.loops]
+
+    def _move_places(self, loops: list[Loop], innermost: Loop) -> None:
+        for block in self._order:
+            if block.place in loops:
+                block.place = innermost
 
     def _replace(self, block: _ScheduledBlock, loop: Loop, loops: list[Loop]) -> None:
         if block.loops is None or len(block.loops) + len(loops) > MAX_LOOPS:
@@ -267,6 +276,8 @@ class _InstructionReader:
             self._schedule.bind(_LIMITS[key], value)
             if key == "meta_schedule.unroll_explicit":
                 self._schedule.bind("unroll_explicit", self._builder.const(1))
+        elif key == "software_pipeline_stage" and isinstance(target, Loop) and value:
+            self._schedule.pipeline = Pipeline(target.extent, list(value))
         return ()
 
     # ------------------------------------------------------------------ blocks
@@ -293,12 +304,7 @@ class _InstructionReader:
         block, loop = values[0], values[1]
         if not isinstance(block, _ScheduledBlock):
             return ()
-        hosts = [host for host in self._order if host is not block and loop in (host.loops or ())]
-        depth = hosts[0].loops.index(loop) + 1 if hosts and hosts[0].loops else 0
-        if block.fetch is not None:
-            block.fetch.depth = depth
-        if block.is_write:
-            self._schedule.writes.append(depth)
+        block.place = loop if isinstance(loop, Loop) else None
         if not block.tiles:
             block.loops = None
         return ()
@@ -325,6 +331,12 @@ class _InstructionReader:
             schedule.name = anchor.name
             schedule.axes = anchor.axes
             schedule.nest = anchor.loops or []
+            for block in self._order:
+                depth = _depth(schedule.nest, block.place)
+                if block.fetch is not None:
+                    block.fetch.depth = depth
+                if block.is_write and block.place is not None:
+                    schedule.writes.append(depth)
             own = set(map(id, anchor.axes))
             schedule.others = [
                 axis.parts
@@ -333,6 +345,11 @@ class _InstructionReader:
                 if axis.parts and id(axis) not in own
             ]
         return schedule
+
+
+def _depth(nest: list[Loop], place: Loop | None) -> int:
+    """Return the number of loops around a place; 0 if it is not in the nest."""
+    return nest.index(place) + 1 if place in nest else 0
 
 
 def _count_literals(value: Any) -> int:

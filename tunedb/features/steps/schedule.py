@@ -111,6 +111,22 @@ class Fetch:
     tensor: int | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Pipeline:
+    """A loop whose iterations overlap (TVM's ``InjectSoftwarePipeline``).
+
+    Parameters
+    ----------
+    extent : Value or None
+        Extent of the loop.
+    stages : sequence of Value
+        Stage of each statement in its body: the fetches in order, then the computation.
+    """
+
+    extent: Value | None
+    stages: Sequence[Value | None]
+
+
 @dataclass(slots=True, eq=False)
 class Schedule:
     """The schedule of a program.
@@ -133,6 +149,8 @@ class Schedule:
         Cache stages that read.
     writes : list of int
         For each cache stage that writes: loops of the tiled stage around it.
+    pipeline : Pipeline or None
+        The software pipeline.
     locations : list of Value
         Decided places of computation.
     factored : list of Loop
@@ -149,6 +167,7 @@ class Schedule:
     bound: dict[str, list[Value | None]] = field(default_factory=dict)
     fetches: list[Fetch] = field(default_factory=list)
     writes: list[int] = field(default_factory=list)
+    pipeline: Pipeline | None = None
     locations: list[Value | None] = field(default_factory=list)
     factored: list[Loop] = field(default_factory=list)
     others: list[Sequence[Value | None]] = field(default_factory=list)

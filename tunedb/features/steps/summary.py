@@ -157,6 +157,8 @@ class _Fetched:
         The loops inside the fetch, of all threads that share it.
     elements, bits : Value or None
         Size of the fetch.
+    buffers : Value or None
+        Buffers of that size: a software pipeline fetches for later iterations.
     is_shared : bool
         Whether it goes into the memory that the threads of a block share.
     """
@@ -165,6 +167,7 @@ class _Fetched:
     tiles: Tiles
     elements: Value | None
     bits: Value | None
+    buffers: Value | None
     is_shared: bool
 
 
@@ -199,13 +202,29 @@ class Fetches:
         builder.emit("fetch.vector", builder.greatest(vectors))
         builder.emit("fetch.vector_least", builder.least(vectors))
         builder.emit_number("fetch.depth", max((fetch.depth for fetch in fetches), default=0))
-        known = [one for fetch in fetches if (one := self._fetched(fetch)) is not None]
+        buffers = self._buffers()
+        pairs = zip(fetches, buffers, strict=True)
+        known = [one for pair in pairs if (one := self._fetched(*pair)) is not None]
+        pipeline = self._schedule.pipeline
+        builder.emit("pipeline.extent", None if pipeline is None else pipeline.extent, log=True)
+        builder.emit("pipeline.buffers", builder.greatest(buffers) if pipeline else None)
         if known:
             self._sizes(known, threads)
             self._traffic(known)
             self._pieces(known)
 
-    def _fetched(self, fetch: Fetch) -> _Fetched | None:
+    def _buffers(self) -> list[Value | None]:
+        """Return the buffers of each fetch: one for each stage from its own to the last one."""
+        builder, schedule = self._builder, self._schedule
+        one = builder.const(1)
+        if schedule.pipeline is None:
+            return [one] * len(schedule.fetches)
+        *stages, last = schedule.pipeline.stages
+        if len(stages) != len(schedule.fetches):
+            return [None] * len(schedule.fetches)
+        return [builder.add(builder.sub(last, stage), one) for stage in stages]
+
+    def _fetched(self, fetch: Fetch, buffers: Value | None) -> _Fetched | None:
         number, is_shared = fetch.tensor, fetch.scope == "shared"
         if number is None or not fetch.depth or not 0 <= number < len(self._reads):
             return None
@@ -213,12 +232,12 @@ class Fetches:
         tiles = (footprints.block_tiles if is_shared else footprints.tiles)(fetch.depth)
         elements = footprints.elements(access, tiles)
         bits = self._builder.mul(elements, self._builder.const(access.bits))
-        return _Fetched(access, tiles, elements, bits, is_shared)
+        return _Fetched(access, tiles, elements, bits, buffers, is_shared)
 
     def _sizes(self, known: Sequence[_Fetched], threads: Value | None) -> None:
         builder = self._builder
         elements = builder.total(one.elements for one in known)
-        shared = builder.total(one.bits for one in known if one.is_shared)
+        shared = builder.total(builder.mul(one.bits, one.buffers) for one in known if one.is_shared)
         limit = builder.mul(builder.device("shared_bytes"), builder.const(8))
         builder.emit("fetch.elements", elements, log=True)
         builder.emit("fetch.largest", builder.greatest(one.elements for one in known), log=True)

@@ -302,7 +302,10 @@ class _Indices:
 
 
 def _accesses(read: _Indices, body: int) -> tuple[Access, ...]:
-    """Return the accesses of a block's body, each tensor once for reading and once for writing."""
+    """Return the accesses of a block's body, each tensor once for reading and once for writing.
+
+    Tensors that it reads have the order of TVM's ``SBlock.reads``, to which cache stages refer.
+    """
     graph = read.graph
     found: dict[tuple[int, bool], Access] = {}
     for node in _walk(graph, body):
@@ -332,7 +335,7 @@ def _buffer_bits(graph: Graph, buffer: int) -> int:
 
 
 def _walk(graph: Graph, root: int) -> Iterator[int]:
-    """Yield the nodes of a statement or expression, each once."""
+    """Yield the nodes of a statement or expression from left to right, each once."""
     seen: set[int] = set()
     stack = [root]
     while stack and len(seen) < _MAX_NODES:
@@ -341,7 +344,7 @@ def _walk(graph: Graph, root: int) -> Iterator[int]:
             continue
         seen.add(node)
         yield node
-        stack += _children(graph, node)
+        stack += reversed(_children(graph, node))
 
 
 def _children(graph: Graph, node: int) -> list[int]:
