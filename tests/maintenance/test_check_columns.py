@@ -234,7 +234,7 @@ def test_attack_6_rows_of_features_that_no_steps_give(filled, file):
     assert [(one.check, one.table, one.id) for one in report.problems] == [
         ("derived", "feature", program) for program, _, _ in rows[1:]
     ]
-    assert "steps version 2: not the features of the program's steps" in report.problems[0].message
+    assert "steps version 3: not the features of the program's steps" in report.problems[0].message
 
 
 def test_a_sample_of_features_is_drawn(filled, monkeypatch):
