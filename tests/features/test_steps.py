@@ -277,19 +277,30 @@ def test_a_software_pipeline_keeps_a_buffer_for_each_stage():
 
 
 def test_a_pipeline_of_other_statements_has_no_known_buffers():
+    """Those of tensor cores have further statements; another loop has no fetches."""
     instructions, decisions = join_trace(cuda_trace())
     loop = next(one for one in instructions if one[0] == "ComputeAt")[1][1]
     at = next(n for n, one in enumerate(instructions) if one[0] == "EnterPostproc")
-    for stages in ([0, 2], [0, 0, 0, 2], 2, []):
+
+    def annotated(loop, stages):
         annotation = ["Annotate", [loop, stages], ["software_pipeline_stage"], []]
-        changed = split_trace([*instructions[:at], annotation, *instructions[at:]], decisions)
-        if stages == 2:
-            with pytest.raises(FormatError, match="cannot read a sketch"):
-                row(matmul(1024, 1024, 1024), CUDA, changed)
-            continue
-        found = row(matmul(1024, 1024, 1024), CUDA, changed)
-        assert found["pipeline.buffers"] == 0
-        assert bool(found["fetch.bytes_ratio"]) == (stages == [])
+        trace = split_trace([*instructions[:at], annotation, *instructions[at:]], decisions)
+        return row(matmul(1024, 1024, 1024), CUDA, trace)
+
+    for where, stages in (
+        (loop, [0, 2]),
+        (loop, [0, 0, 0, 2]),
+        (loop, []),
+        ("l52", [0, 0, 2]),
+        ("l52", [0]),
+    ):
+        found = annotated(where, stages)
+        check(
+            found,
+            {**group("pipeline", extent=0, buffers=0), "fetch.bytes_ratio": 2112 * 4 / 49152},
+        )
+    with pytest.raises(FormatError, match="cannot read a sketch"):
+        annotated(loop, 2)
 
 
 def test_where_a_producer_is_computed():

@@ -372,6 +372,26 @@ def test_the_limits_of_a_gpu_are_those_of_tvm(arch, opened):
         assert (schedule is not None) == within[number], drafts[number].decisions
 
 
+def test_a_tensorized_block_runs_on_whole_warps(opened):
+    target = tvm.target.Target(GPU | {"arch": "sm_80"})
+    product = te_workload.matmul(256, 256, 256, in_dtype="float16", out_dtype="float32")
+    mod = tvm.IRModule({"main": te.create_prim_func(product)})
+    context, templates = space_of(mod, target)
+    assert all("warp_execution" in repr(template.instructions) for template in templates)
+    replayer = DraftReplayer(context.mod, context.space_generator.postprocs, threads=1, seed=1)
+    rng = random.Random(1)
+    drafts = [
+        decide(template.with_decisions({}), template, rng, {})
+        for template in templates
+        for _ in range(15)
+    ]
+    task = task_of(opened(":memory:", target=target), context.mod, target)
+    within = Legality().chances(np.concatenate(task.rows(drafts))) > 0.5
+    legal = np.array([schedule is not None for schedule in replayer.schedules(drafts)])
+    assert legal.sum() > 3
+    assert within[legal].all()
+
+
 # ---- finalists -----------------------------------------------------------------------------------
 
 

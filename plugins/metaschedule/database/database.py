@@ -69,8 +69,9 @@ class Database(_PyDatabase):
     Notes
     -----
     ``get_top_k`` never replays a trace; ``query_schedule`` quarantines a record that does not
-    replay and takes the next. An empty database is false (``len`` is 0): never write
-    ``database or default``.
+    replay and takes the next. ``with database:`` makes it TVM's current database and leaves it
+    open: call :meth:`close` before you copy its file. An empty database is false (``len`` is 0):
+    never write ``database or default``.
 
     Records that the owner of a layer trusts are served, because the user names the layer. Its
     programs must pass the allow-list (``tunedb.programs.allowlist``) and are put on the user's own

@@ -276,8 +276,10 @@ class _InstructionReader:
             self._schedule.bind(_LIMITS[key], value)
             if key == "meta_schedule.unroll_explicit":
                 self._schedule.bind("unroll_explicit", self._builder.const(1))
+        elif key == "warp_execution":  # a tensorized block runs on all threads of a warp
+            self._schedule.bind("threadIdx.x", self._builder.device("warp"))
         elif key == "software_pipeline_stage" and isinstance(target, Loop) and value:
-            self._schedule.pipeline = Pipeline(target.extent, list(value))
+            self._schedule.pipelines.append(Pipeline(target, list(value)))
         return ()
 
     # ------------------------------------------------------------------ blocks

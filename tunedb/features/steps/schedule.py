@@ -117,13 +117,13 @@ class Pipeline:
 
     Parameters
     ----------
-    extent : Value or None
-        Extent of the loop.
+    loop : Loop
+        The loop.
     stages : sequence of Value
         Stage of each statement in its body: the fetches in order, then the computation.
     """
 
-    extent: Value | None
+    loop: Loop
     stages: Sequence[Value | None]
 
 
@@ -149,8 +149,8 @@ class Schedule:
         Cache stages that read.
     writes : list of int
         For each cache stage that writes: loops of the tiled stage around it.
-    pipeline : Pipeline or None
-        The software pipeline.
+    pipelines : list of Pipeline
+        Software pipelines.
     locations : list of Value
         Decided places of computation.
     factored : list of Loop
@@ -167,7 +167,7 @@ class Schedule:
     bound: dict[str, list[Value | None]] = field(default_factory=dict)
     fetches: list[Fetch] = field(default_factory=list)
     writes: list[int] = field(default_factory=list)
-    pipeline: Pipeline | None = None
+    pipelines: list[Pipeline] = field(default_factory=list)
     locations: list[Value | None] = field(default_factory=list)
     factored: list[Loop] = field(default_factory=list)
     others: list[Sequence[Value | None]] = field(default_factory=list)

@@ -202,27 +202,40 @@ class Fetches:
         builder.emit("fetch.vector", builder.greatest(vectors))
         builder.emit("fetch.vector_least", builder.least(vectors))
         builder.emit_number("fetch.depth", max((fetch.depth for fetch in fetches), default=0))
-        buffers = self._buffers()
+        buffers = self._pipelines()
         pairs = zip(fetches, buffers, strict=True)
         known = [one for pair in pairs if (one := self._fetched(*pair)) is not None]
-        pipeline = self._schedule.pipeline
-        builder.emit("pipeline.extent", None if pipeline is None else pipeline.extent, log=True)
-        builder.emit("pipeline.buffers", builder.greatest(buffers) if pipeline else None)
         if known:
             self._sizes(known, threads)
             self._traffic(known)
             self._pieces(known)
 
-    def _buffers(self) -> list[Value | None]:
-        """Return the buffers of each fetch: one for each stage from its own to the last one."""
-        builder, schedule = self._builder, self._schedule
-        one = builder.const(1)
-        if schedule.pipeline is None:
-            return [one] * len(schedule.fetches)
-        *stages, last = schedule.pipeline.stages
-        if len(stages) != len(schedule.fetches):
-            return [None] * len(schedule.fetches)
-        return [builder.add(builder.sub(last, stage), one) for stage in stages]
+    def _pipelines(self) -> list[Value | None]:
+        """Write the columns of software pipelines; return the buffers of each fetch.
+
+        A fetch has a buffer for each stage from its own to that of the computation. The pipelines
+        of tensor cores have further statements; their buffers are unknown, and at least one.
+        """
+        builder, nest, fetches = self._builder, self._schedule.nest, self._schedule.fetches
+        buffers: list[Value | None] = [builder.const(1)] * len(fetches)
+        extents: list[Value | None] = []
+        most: list[Value | None] = []
+        for pipeline in self._schedule.pipelines:
+            *stages, last = pipeline.stages
+            inside = [
+                number
+                for number, fetch in enumerate(fetches)
+                if fetch.depth and nest[fetch.depth - 1] is pipeline.loop
+            ]
+            if not inside or len(inside) != len(stages):
+                continue
+            extents.append(pipeline.loop.extent)
+            for number, stage in zip(inside, stages, strict=True):
+                buffers[number] = builder.add(builder.sub(last, stage), builder.const(1))
+                most.append(buffers[number])
+        builder.emit("pipeline.extent", builder.least(extents), log=True)
+        builder.emit("pipeline.buffers", builder.greatest(most))
+        return buffers
 
     def _fetched(self, fetch: Fetch, buffers: Value | None) -> _Fetched | None:
         number, is_shared = fetch.tensor, fetch.scope == "shared"
