@@ -249,6 +249,22 @@ def test_a_cuda_trace_by_hand():
     )
 
 
+def test_a_tensorized_block_runs_on_warps():
+    instructions, decisions = join_trace(cuda_trace())
+    at = next(n for n, one in enumerate(instructions) if one[0] == "EnterPostproc")
+    changed = [
+        [kind, inputs, ["threadIdx.y"] if attrs == ["threadIdx.x"] else attrs, outputs]
+        for kind, inputs, attrs, outputs in instructions
+    ]
+    changed[at:at] = [
+        ["Annotate", ["b0", 1], ["warp_execution"], []],
+        ["Annotate", ["b0", 64], ["meta_schedule.thread_extent_low_inclusive"], []],
+    ]
+    found = row(matmul(1024, 1024, 1024), CUDA, split_trace(changed, decisions))
+    logs = {**group("bound", **{"threadIdx.x": 32, "threadIdx.y": 32})}
+    check(found, {}, logs={**logs, **group("grid", threads=32 * 32, least_threads=64)})
+
+
 def test_a_software_pipeline_keeps_a_buffer_for_each_stage():
     """TVM's rules fuse the loop of the fetches and give it stages afterwards."""
     trace = cuda_trace()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
-from tvm import te
+from tvm import te, topi
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.runner import RunnerResult
 from tvm.s_tir.meta_schedule.testing import te_workload
@@ -27,7 +27,11 @@ from tunedb.plugins.metaschedule.search.draft_model import (
 )
 from tunedb.plugins.metaschedule.search.drafts import Drafts, finalists
 from tunedb.plugins.metaschedule.search.population import Individual
-from tunedb.plugins.metaschedule.search.schedule_queries import DraftReplayer, from_tvm
+from tunedb.plugins.metaschedule.search.schedule_queries import (
+    DraftReplayer,
+    from_tvm,
+    locations,
+)
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
 from tunedb.records import Origin
 from tunedb.search.draft import Draft, Instruction
@@ -158,8 +162,6 @@ def test_every_program_is_replayed_on_request_and_without_xgboost(
 
 
 def test_locations_are_asked_once_for_a_sketch(tools, opened, monkeypatch):
-    from tvm import te
-
     x = te.placeholder((8, 64), name="x")
     exponent = te.compute((8, 64), lambda i, j: te.exp(x[i, j]), name="exponent")
     k = te.reduce_axis((0, 64), name="k")
@@ -332,40 +334,52 @@ def test_legality_is_learnt_from_rejected_drafts():
 def test_limits_of_a_gpu_are_checked_without_a_replay():
     columns = list(STEPS.columns)
 
-    def row(threads, shared_ratio, warp=32.0, pipelined=0):
+    def row(threads, shared_ratio, least=32, pipelined=0):
         values = np.zeros((1, len(columns)), np.float32)
         values[0, columns.index("grid.threads")] = np.log2(1 + threads)
+        values[0, columns.index("grid.least_threads")] = np.log2(1 + least)
         values[0, columns.index("device.threads")] = np.log2(1 + 1024)
-        values[0, columns.index("device.warp")] = warp
         values[0, columns.index("fetch.bytes_ratio")] = shared_ratio
         values[0, columns.index("pipeline.extent")] = np.log2(1 + pipelined)
         return values
 
-    kept = [row(32, 1), row(1024, 0.5), row(256, 0), row(0, 2), row(16, 2, warp=0)]
+    kept = [row(32, 1), row(1024, 0.5), row(256, 0), row(0, 2), row(16, 0.5, least=0)]
     kept.append(row(64, 0.5, pipelined=2))
     broken = [row(16, 0.5), row(1056, 0.5), row(64, 1.1), row(64, 0.5, pipelined=1)]
     chances = Legality().chances(np.concatenate([*kept, *broken]))
     assert chances.tolist() == [1] * 6 + [0] * 4
 
 
-@pytest.mark.parametrize("arch", ["sm_60", "sm_86"])  # from sm_80 on the rules pipeline loops
-def test_the_limits_of_a_gpu_are_those_of_tvm(arch, opened):
+def softmax():
+    data = te.placeholder((16, 200), name="A")
+    return [data, topi.nn.softmax(data, axis=1)]
+
+
+@pytest.mark.parametrize(
+    ("operator", "arch"),
+    [
+        (lambda: te_workload.conv2d_nhwc(1, 14, 14, 32, 64, 3), "sm_60"),
+        (lambda: te_workload.conv2d_nhwc(1, 14, 14, 32, 64, 3), "sm_86"),  # pipelines its loops
+        (lambda: te_workload.matmul(7, 9, 5), "sm_86"),  # no warp of threads is demanded
+        (softmax, "sm_86"),
+    ],
+    ids=["conv", "pipelined", "small", "softmax"],
+)
+def test_the_limits_of_a_gpu_are_those_of_tvm(operator, arch, opened):
     target = tvm.target.Target(GPU | {"arch": arch})
-    mod = tvm.IRModule({"main": te.create_prim_func(te_workload.conv2d_nhwc(1, 14, 14, 32, 64, 3))})
+    mod = tvm.IRModule({"main": te.create_prim_func(operator())})
     context, templates = space_of(mod, target)
-    attributes = {one.attrs for template in templates for one in template.instructions}
-    assert (("software_pipeline_stage",) in attributes) == (arch == "sm_86")
     replayer = DraftReplayer(context.mod, context.space_generator.postprocs, threads=1, seed=1)
+    places = [replayer.ask(locations, template) for template in templates]
     rng = random.Random(1)
     drafts = [
-        decide(template.with_decisions({}), template, rng, {})
-        for template in templates
+        decide(template.with_decisions({}), template, rng, legal)
         for _ in range(300)
+        for template, legal in zip(templates, places, strict=True)
     ]
     task = task_of(opened(":memory:", target=target), context.mod, target)
-    rows = np.concatenate(task.rows(drafts))
-    within = Legality().chances(rows) > 0.5
-    chosen = [*np.flatnonzero(within), *np.flatnonzero(~within)[:20]]
+    within = Legality().chances(np.concatenate(task.rows(drafts))) > 0.5
+    chosen = [*np.flatnonzero(within)[:25], *np.flatnonzero(~within)[:15]]
     replayed = replayer.schedules([drafts[number] for number in chosen])
     assert within.sum() > 10
     for number, schedule in zip(chosen, replayed, strict=True):

@@ -75,8 +75,8 @@ _LIMITS = [
     _FEATURES.columns.index(name)
     for name in (
         "grid.threads",
+        "grid.least_threads",
         "device.threads",
-        "device.warp",
         "fetch.bytes_ratio",
         "pipeline.extent",
     )
@@ -308,18 +308,17 @@ class Legality:
 def _breaks_limits(rows: Rows) -> NDArray[np.bool_]:
     """Tell which rows break a limit of a GPU that ``VerifyGPUCode`` checks.
 
-    MetaSchedule's rules bind a warp of threads at least; the threads of a block and the bytes of
-    its shared memory have limits of the target. A pipelined loop has two iterations at least:
-    where it has one, TVM puts the initialization of the reduction into it, for which the pipeline
-    has no stage.
+    MetaSchedule's rules demand a warp of threads for most tiled blocks; the threads of a block and
+    the bytes of its shared memory have limits of the target. A pipelined loop has two iterations at
+    least: where it has one, TVM puts the initialization of the reduction into it, for which the
+    pipeline has no stage.
     """
-    threads, most, warp, shared, pipelined = (rows[:, column] for column in _LIMITS)
-    has_threads = (threads > 0) & (warp > 0)
+    threads, least, most, shared, pipelined = (rows[:, column] for column in _LIMITS)
     # Numbers of threads and iterations are log2(1 + x).
-    is_few = threads < np.log2(1 + warp) - _ROUNDING
-    is_one = (pipelined > 0) & (pipelined < 1 + _ROUNDING)
+    is_few = threads < least - _ROUNDING
     is_many = (threads > most + _ROUNDING) | (shared > 1 + _ROUNDING)
-    return has_threads & (is_few | is_many | is_one)
+    is_one = (pipelined > 0) & (pipelined < 1 + _ROUNDING)
+    return (threads > 0) & (is_few | is_many | is_one)
 
 
 def can_describe(task: DraftTask, templates: Sequence[Draft]) -> bool:

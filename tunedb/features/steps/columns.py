@@ -166,6 +166,7 @@ COLUMNS = (
     *(f"bound.{name}_count" for name in ("vthread", "parallel", "vectorize", "unroll")),
     "grid.blocks",
     "grid.threads",
+    "grid.least_threads",
     "grid.vthreads",
     "grid.threads_ratio",
     "grid.warps",

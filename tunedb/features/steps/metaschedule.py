@@ -40,6 +40,7 @@ _LIMITS = {
     "meta_schedule.unroll_explicit": "unroll_steps",
     "meta_schedule.unroll_implicit": "unroll_steps",
     "meta_schedule.vthread_extent": "vthread_extent",
+    "meta_schedule.thread_extent_low_inclusive": "least_threads",
 }
 
 

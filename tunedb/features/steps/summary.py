@@ -565,6 +565,7 @@ class Summary:
         n_blocks, n_threads = self._product_of(_BLOCKS), self._product_of(THREADS)
         builder.emit("grid.blocks", n_blocks, log=True)
         builder.emit("grid.threads", n_threads, log=True)
+        builder.emit("grid.least_threads", self._bound("least_threads"), log=True)
         builder.emit("grid.vthreads", self._bound("vthread"), log=True)
         most, warp = builder.device("threads"), builder.device("warp")
         builder.emit("grid.threads_ratio", builder.div(n_threads, most))
