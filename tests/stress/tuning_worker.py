@@ -56,7 +56,9 @@ def run(url, strategy, seed, on_run=lambda _: None, *, trials=TRIALS):
     )
     with result.database.store:
         told = {"resumed": result.resumed, "trials": result.trials, "ran": runner.ran}
-        print(json.dumps(told), flush=True)
+        # One write: a kill between a line and its end would join it to the next process's line.
+        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.flush()
 
 
 def forked(function, *arguments):
