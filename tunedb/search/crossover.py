@@ -153,7 +153,7 @@ class _KeyedStep(NamedTuple):
 
     #: Equal for instructions that do the same to the same variables.
     key: int
-    #: Equal also for instructions without outputs (annotations) that differ in their inputs.
+    #: Equal also for instructions without outputs (annotations, moves) that differ in inputs.
     place: int
     #: The block that the instruction belongs to.
     owner: Block

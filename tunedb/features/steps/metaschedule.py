@@ -233,6 +233,7 @@ class _InstructionReader:
         return [block for block in self._order if block.loops and loop in block.loops]
 
     def _move_places(self, loops: list[Loop], innermost: Loop) -> None:
+        """Let blocks that were computed in a replaced loop follow it."""
         for block in self._order:
             if block.place in loops:
                 block.place = innermost
