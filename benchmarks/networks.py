@@ -4,7 +4,8 @@ With `--arms prior,predicted` tunedb also tunes with a prior, and predicts with 
 the prior then lacks all workloads with the family and shapes of one of the network's. With
 `--arms winograd` it also tunes with Winograd's algorithm as a choice, in as many trials. With
 `--arms others,also_equal` it tunes in a database that holds the records of `--others` networks,
-without and with those of workloads that equal one of the network's.
+without and with those of workloads that equal one of the network's. With `--arms warm` it also
+tunes with weights that stay in the caches, as networks are tuned that fit there.
 
 Each arm tunes a network in a process of its own, with the same trials and threads. The compiled
 networks are then timed in turn, in processes of their own, and their outputs compared with those of
@@ -52,7 +53,7 @@ ROUNDS, BLOCKS, BLOCK_S = 3, 5, 0.2
 #: Arms that tune in a database with the records of other networks.
 _OTHERS = ("others", "also_equal")
 #: tunedb is measured against each; all but the first three are tunedb, too.
-_ARMS = ("tvm", "gradient", "onnxruntime", "prior", "predicted", "winograd", *_OTHERS)
+_ARMS = ("tvm", "gradient", "onnxruntime", "prior", "predicted", "winograd", "warm", *_OTHERS)
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -196,6 +197,10 @@ def tune_arm(options: argparse.Namespace) -> None:
     from tunedb.plugins.metaschedule import Database, tune
     from tunedb.plugins.metaschedule.tuning.defaults import host_target
 
+    if options.arm == "warm":
+        from tunedb.plugins.metaschedule.tuning import run as tuning_run
+
+        tuning_run.last_cache = lambda: None
     prior = held_out(options) if options.arm == "prior" else "none"
     mod, target, curve = load(options), host_target(), []
     folder = options.folder / options.arm
@@ -492,7 +497,8 @@ def rows_of(name: str, found: list[dict[str, Any]]) -> list[Row]:
         Row(f"{name}: largest error", "", error, None, f"≤ {ERROR:.0e}", error <= ERROR),
     ]
     onnx = ONNX_OF.get(name, ONNX)
-    for arm, bar in (("tvm", LATENCY), ("gradient", None), ("onnxruntime", onnx)):
+    bars = {"tvm": LATENCY, "gradient": None, "warm": None, "onnxruntime": onnx}
+    for arm, bar in bars.items():
         if arm not in found[0]["times"]:
             continue
         ratio = times("tunedb") / times(arm)

@@ -18,6 +18,9 @@ from . import compat
 #: TVM's module equalities (``src/s_tir/meta_schedule/module_equality.cc``).
 EQUALITIES = ("structural", "ignore-tensor", "anchor-block")
 
+#: Attribute with the indices of a function's parameters whose layout the tuner may choose.
+FREE_LAYOUTS = "layout_free_buffers"
+
 #: Scheme of the name that modules with equal TVMScript share in every release.
 SCRIPT = "script"
 

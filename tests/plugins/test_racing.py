@@ -102,15 +102,18 @@ def test_the_fastest_program_is_hardly_ever_cut_short(noise):
     assert saved > total / 4
 
 
-def test_nothing_is_cut_short_before_the_first_batch_and_after_the_last():
+def test_nothing_is_cut_short_before_the_first_batch_and_in_finals():
     race = Race()
     race.add((1.0,))
     race.begin(0)
     assert race.bound() == math.inf
     race.add((1.0,))
     assert race.bound() == 2.0
-    race.end()
+    race.begin(0, is_whole=True)
+    race.add((0.1,))
     assert race.bound() == math.inf
+    race.begin(0)
+    assert race.bound() == 2.0
 
 
 def test_a_time_of_zero_beats_nobody():

@@ -48,3 +48,15 @@ def test_gpu_model_reads_the_drivers_files(monkeypatch, tmp_path):
         (folder / "information").write_text(text)
     monkeypatch.setattr(host, "Path", lambda _: tmp_path)
     assert host.gpu_model() == "NVIDIA H200"
+
+
+def test_the_last_cache_is_that_of_the_highest_level(monkeypatch, tmp_path):
+    caches = {"index0": ("1", "48K"), "index2": ("2", "1024K"), "index3": ("3", "32768K")}
+    for name, (level, size) in {**caches, "index4": ("4", "much")}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "level").write_text(f"{level}\n")
+        (tmp_path / name / "size").write_text(f"{size}\n")
+    monkeypatch.setattr(host, "Path", lambda _: tmp_path)
+    assert host.last_cache() == 32 << 20
+    monkeypatch.setattr(host, "Path", lambda _: tmp_path / "missing")
+    assert host.last_cache() is None

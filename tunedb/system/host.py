@@ -101,6 +101,18 @@ def cpu_model() -> str | None:
     return platform.processor() or platform.machine() or None
 
 
+def last_cache() -> int | None:
+    """Return the bytes of the processor's last cache, or None where the system does not tell."""
+    caches = {}
+    for folder in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        try:
+            level, size = ((folder / name).read_text().strip() for name in ("level", "size"))
+            caches[int(level)] = int(size.removesuffix("K")) * 1024
+        except (OSError, ValueError):
+            continue
+    return caches[max(caches)] if caches else None
+
+
 def gpu_model() -> str | None:
     """Return the name of the first NVIDIA GPU, or None.
 

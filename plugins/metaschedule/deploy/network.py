@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +21,7 @@ from tvm.relax import pipeline
 from ....errors import UsageError
 from ..activations import define_activations
 from ..compat import constant_value, relax_type, symbols_of
+from ..modules import FREE_LAYOUTS
 from ..targets import first_line, is_cpu
 from ..winograd import TILES, Convolution, convolutions_of, with_winograd
 
@@ -38,6 +40,7 @@ __all__ = [
     "pack_weights",
     "packing_functions",
     "symbolic_sizes",
+    "weight_bytes",
     "without_free_layouts",
     "without_packing",
 ]
@@ -59,9 +62,6 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "relax.divide": np.divide,
     "relax.sqrt": np.sqrt,
 }
-
-#: Attribute with the indices of a function's parameters whose layout the tuner may choose.
-_FREE = "layout_free_buffers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,14 +352,39 @@ def packing_functions(mod: Any) -> list[str]:
 def without_packing(mod: Any) -> Any | None:
     """Return a module of one function without free layouts; None if all its layouts are fixed."""
     var, func = next(iter(mod.functions_items()))
-    if not (func.attrs and _FREE in func.attrs):
+    if not (func.attrs and FREE_LAYOUTS in func.attrs):
         return None
     return tvm.IRModule({var: without_free_layouts(func)})
 
 
 def without_free_layouts(func: Any) -> Any:
     """Return a PrimFunc whose weights keep their layout."""
-    return func.without_attr(_FREE)
+    return func.without_attr(FREE_LAYOUTS)
+
+
+def weight_bytes(mod: Any) -> int:
+    """Return the bytes of a Relax program's constants and of its weight parameters."""
+    weights: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if constant_value(node) is not None:
+            weights.append(relax_type(node))
+
+    for func in mod.functions.values():
+        if isinstance(func, relax.Function):
+            weights += map(relax_type, _weight_parameters(func))
+            relax.analysis.post_order_visit(func.body, visit)
+    return sum(
+        prod(map(int, type_.shape.values)) * tvm.DataType(str(type_.dtype)).bits // 8
+        for type_ in weights
+        if isinstance(getattr(type_, "shape", None), relax.ShapeExpr)
+    )
+
+
+def _weight_parameters(func: Any) -> list[Any]:
+    """Return the parameters of a Relax function that are weights."""
+    inputs = func.attrs.get("num_input", len(func.params)) if func.attrs else len(func.params)
+    return list(func.params)[int(inputs) :]
 
 
 def _mark_weights(mod: Any) -> Any:
@@ -373,8 +398,7 @@ def _mark_weights(mod: Any) -> Any:
     for func in mod.functions.values():
         if not isinstance(func, relax.Function):
             continue
-        inputs = func.attrs.get("num_input", len(func.params)) if func.attrs else len(func.params)
-        weights = list(func.params)[int(inputs) :]
+        weights = _weight_parameters(func)
 
         def visit(node: Any, weights: list[Any] = weights) -> None:
             if isinstance(node, relax.Call) and node.op.same_as(call_tir):
@@ -391,7 +415,7 @@ def _mark_weights(mod: Any) -> Any:
     marked = dict(mod.functions_items())
     for var, indices in free.items():
         if indices:
-            marked[var] = marked[var].with_attr(_FREE, sorted(indices))
+            marked[var] = marked[var].with_attr(FREE_LAYOUTS, sorted(indices))
     return tvm.IRModule(marked, attrs=mod.attrs)
 
 

@@ -12,6 +12,7 @@ from tvm.s_tir.meta_schedule.runner.runner import _PyRunner
 from tvm.s_tir.meta_schedule.runner.utils import run_evaluator_common
 
 from ....run_times import NO_TIME, is_cut_short, mean_of
+from .cold_weights import cold_repeats
 from .measure_callback import run_secs_of
 
 __all__ = ["LEAST_REPEATS", "Race", "RacingRunner"]
@@ -55,39 +56,50 @@ class Race:
 
     Q is that of the task's last 200 measurements, or of all tasks' while the task has fewer than
     19. Without 19 in all, the ratio is 2; it is never below 1.25.
+
+    Attributes
+    ----------
+    task : int or None
+        Number of the task that is measured.
     """
 
     def __init__(self) -> None:
-        self._task = -1
+        self.task: int | None = None
+        self._is_whole = False
         self._best: dict[int, float] = {}
         self._ranges: dict[int, list[float]] = {}
 
-    def begin(self, task: int) -> None:
-        """Begin a batch of a task, to which all candidates belong until the next call."""
-        self._task = task
+    def begin(self, task: int, *, is_whole: bool = False) -> None:
+        """Begin measurements of a task, to which all candidates belong until the next call.
 
-    def end(self) -> None:
-        """End the race: all later measurements are whole."""
-        self._task = -1
+        Parameters
+        ----------
+        task : int
+            Number of the task.
+        is_whole : bool
+            Whether no candidate is stopped.
+        """
+        self.task, self._is_whole = task, is_whole
 
     def add(self, run_secs: Sequence[float]) -> None:
         """Add the repeats of a candidate that was not cut short."""
-        if self._task < 0 or min(run_secs) <= 0:  # every other candidate would lose against 0 s
+        # Against a candidate of 0 s every other one would lose.
+        if self.task is None or self._is_whole or min(run_secs) <= 0:
             return
-        best = self._best.get(self._task, math.inf)
-        self._best[self._task] = min(best, mean_of(run_secs))
-        ranges = self._ranges.setdefault(self._task, [])
+        best = self._best.get(self.task, math.inf)
+        self._best[self.task] = min(best, mean_of(run_secs))
+        ranges = self._ranges.setdefault(self.task, [])
         ranges.append(max(run_secs) / min(run_secs))
         del ranges[:-_MOST_RANGES]
 
     def ratio(self) -> float:
         """Return the ratio to the best mean above which a repeat means a slower program."""
-        spread = self.spread(self._task)
+        spread = self.spread(self.task)
         return _UNKNOWN if spread is None else max(spread, _LEAST)
 
-    def spread(self, task: int) -> float | None:
+    def spread(self, task: int | None) -> float | None:
         """Return Q² of a task, or of all while it has few measurements; None without enough."""
-        ranges = self._ranges.get(task, [])
+        ranges = [] if task is None else self._ranges.get(task, [])
         if len(ranges) < _LEAST_RANGES:
             ranges = [value for values in self._ranges.values() for value in values]
         if len(ranges) < _LEAST_RANGES:
@@ -98,9 +110,12 @@ class Race:
     def bound(self) -> float:
         """Return the seconds above which a repeat loses.
 
-        They are infinite without a task, and until it has a whole measurement.
+        They are infinite without a task, until it has a whole measurement, and where no candidate
+        is stopped.
         """
-        return self._best.get(self._task, math.inf) * self.ratio()
+        if self.task is None or self._is_whole:
+            return math.inf
+        return self._best.get(self.task, math.inf) * self.ratio()
 
 
 class RacingRunner(_PyRunner):
@@ -116,26 +131,32 @@ class RacingRunner(_PyRunner):
         Settings of a whole measurement, of at least three repeats.
     race : Race
         Race of the run; the task scheduler begins its batches.
+    cold : sequence of sequence of int
+        Numbers of the parameters of each task that are not in the caches when a program runs
+        (:mod:`.cold_weights`).
     """
 
     # Objects of tvm-ffi lack an instance dictionary.
     __slots__ = ("__dict__", "__weakref__")
 
-    def __init__(self, evaluator_config: EvaluatorConfig, race: Race) -> None:
+    def __init__(
+        self, evaluator_config: EvaluatorConfig, race: Race, cold: Sequence[Sequence[int]] = ()
+    ) -> None:
         inner = LocalRunner(evaluator_config=evaluator_config)
 
         # TVM keeps this function: a reference to `self` would be a cycle through C++.
         def run(runner_inputs: Sequence[Any]) -> list[Any]:
-            return [_run(inner, race, item) for item in runner_inputs]
+            weights = cold[race.task] if cold and race.task is not None else ()
+            return [_run(inner, race, weights, item) for item in runner_inputs]
 
         super().__init__(run)
         self.run = run
         self.evaluator_config = evaluator_config
 
 
-def _run(inner: Any, race: Race, runner_input: Any) -> RunnerFuture:
+def _run(inner: Any, race: Race, weights: Sequence[int], runner_input: Any) -> RunnerFuture:
     """Run one candidate in the worker, and add its times to the race."""
-    inner.f_run_evaluator = partial(run_race, bound=race.bound())
+    inner.f_run_evaluator = partial(run_race, bound=race.bound(), weights=tuple(weights))
     (future,) = inner.run([runner_input])
     result = future.result()
     if result.error_msg is None:
@@ -146,7 +167,13 @@ def _run(inner: Any, race: Race, runner_input: Any) -> RunnerFuture:
 
 
 def run_race(
-    module: Any, device: Any, config: EvaluatorConfig, arguments: list[Any], *, bound: float
+    module: Any,
+    device: Any,
+    config: EvaluatorConfig,
+    arguments: list[Any],
+    *,
+    bound: float,
+    weights: Sequence[int] = (),
 ) -> list[float]:
     """Evaluate a program in the worker; stop it after its first repeat if that is above the bound.
 
@@ -156,6 +183,8 @@ def run_race(
         As TVM's evaluator gets them.
     bound : float
         Seconds above which a repeat loses.
+    weights : sequence of int
+        Numbers of the arguments that are not in the caches when the program runs.
 
     Returns
     -------
@@ -168,6 +197,8 @@ def run_race(
         settings = config._replace(
             number=max(number, config.number), repeat=repeat, min_repeat_ms=milliseconds
         )
+        if weights:
+            return cold_repeats(module, device, settings, arguments[0], weights)
         seconds: list[float] = run_evaluator_common(module, device, settings, arguments)
         return seconds
 

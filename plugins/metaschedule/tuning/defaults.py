@@ -148,8 +148,13 @@ def database_of(
     return opened
 
 
-def runner_of(runner: Any, evaluator: EvaluatorConfig, race: Race | None = None) -> Any:
-    """Return the runner of a run; with a race it is local.
+def runner_of(
+    runner: Any,
+    evaluator: EvaluatorConfig,
+    race: Race | None = None,
+    cold: Sequence[Sequence[int]] = (),
+) -> Any:
+    """Return the runner of a run; with a race it is local, and `cold` is as for it.
 
     Raises
     ------
@@ -157,7 +162,7 @@ def runner_of(runner: Any, evaluator: EvaluatorConfig, race: Race | None = None)
         As :func:`.remote.rpc_runner`, or TVM does not know the word.
     """
     if race is not None:
-        return RacingRunner(evaluator, race)
+        return RacingRunner(evaluator, race, cold)
     if isinstance(runner, RPCConfig):
         return rpc_runner(runner, evaluator)
     if runner == "rpc":

@@ -14,14 +14,16 @@ from tvm.s_tir import meta_schedule as ms
 from ....errors import PluginError, TuneDBError
 from ....exchange.outbox import Outbox
 from ....search.scheduling import costs_of, total_seconds
-from ....system.host import session_class, threads_of
+from ....system.host import last_cache, session_class, threads_of
 from ....system.roofline import Roofline
 from ....system.temporary import TemporaryFolder
 from ..cost_model.cost_model import CostModel
 from ..database.database import Database
 from ..database.handle import Handle
 from ..deploy.algorithms import REACH
+from ..deploy.network import weight_bytes
 from ..intrinsics import load_cpu_intrinsics, load_intrinsics, without_intrinsics
+from ..measure.cold_weights import cold_weights
 from ..measure.measured import Known
 from ..measure.racing import Race
 from ..measure.reuse import ReusingBuilder, ReusingRunner
@@ -78,6 +80,9 @@ class Run:
         Pushes new records to a server.
     measured : list of MeasuredNetwork
         Networks that are measured as a whole.
+    cold : list of tuple of int
+        Numbers of the parameters of each task that are cold when it is measured; empty where the
+        weights of the networks fit into the caches.
     problems : dict of int to str
         Number of each task that TVM cannot tune → the reason.
     """
@@ -95,6 +100,7 @@ class Run:
     monitor: Monitor
     outbox: Outbox | None
     measured: list[MeasuredNetwork]
+    cold: list[tuple[int, ...]]
     problems: dict[int, str] = field(default_factory=dict)
 
     @classmethod
@@ -132,8 +138,9 @@ class Run:
         notes = list(dict.fromkeys(note for each in networks for note in each.lowered.notes))
         # The parts of an operator's other algorithms get no trials of their own by default.
         max_trials = options.trials(sum(any(task.calls) for task in tasks) or len(tasks))
+        cold = _cold(tasks, networks, options)
         trials_done = _join_run(
-            handle, tasks, networks, target, options, max_trials, threads, stack
+            handle, tasks, networks, target, options, max_trials, threads, cold, stack
         )
         measured: list[MeasuredNetwork] = []
         if networks and options.measures_network():
@@ -156,6 +163,7 @@ class Run:
             monitor=Monitor(monitors, before, trials_done, max_trials, on_progress, began),
             outbox=outbox,
             measured=measured,
+            cold=cold,
         )
 
     def tune(self, stack: ExitStack) -> None:
@@ -188,7 +196,7 @@ class Run:
             try_space,
             race,
         )
-        runner = defaults.runner_of(self.options.runner, self.options.evaluator, race)
+        runner = defaults.runner_of(self.options.runner, self.options.evaluator, race, self.cold)
         arguments = self._arguments(model, scheduler, builder, runner, stack)
         self.monitor.start()
         try:
@@ -207,8 +215,6 @@ class Run:
             raise PluginError(f"TVM ended the tuning run: {self.problems[0]}")
         handle = self.database._handle
         end_run(handle)
-        if race is not None:
-            race.end()
         # Modules with equal anchor blocks may differ, and so do their times.
         if self.options.has_finals() and handle.workloads.equality != "anchor-block":
             self._hold_finals(builder, runner, race)
@@ -237,6 +243,8 @@ class Run:
                 )
                 break
             task, spread = self.tasks[number], None if race is None else race.spread(number)
+            if race is not None:
+                race.begin(number, is_whole=True)
             try:
                 finals.decide(task.mod, spread)
             except TuneDBError as error:
@@ -419,6 +427,21 @@ def _roofline(handle: Handle) -> Roofline | None:
     return limits[-1] if limits else None
 
 
+def _cold(
+    tasks: Sequence[Task], networks: Sequence[Network], options: TuneOptions
+) -> list[tuple[int, ...]]:
+    """Return the cold parameters of each task, or nothing where no network exceeds the caches.
+
+    Only the runner of a race removes them from the caches.
+    """
+    cache = last_cache()
+    if cache is None or options.race() is None:
+        return []
+    if all(weight_bytes(network.lowered.mod) <= cache for network in networks):
+        return []
+    return [cold_weights(task.mod) for task in tasks]
+
+
 def _join_run(
     handle: Handle,
     tasks: Sequence[Task],
@@ -427,6 +450,7 @@ def _join_run(
     options: TuneOptions,
     max_trials: int,
     threads: RuntimeThreads,
+    cold: Sequence[Sequence[int]],
     stack: ExitStack,
 ) -> int:
     """Give the handle a session of this run; return the number of trials of an unfinished run."""
@@ -437,6 +461,8 @@ def _join_run(
         session = describe(remote, defaults.device_of(target), before)
     config = defaults.evaluator_of(options.runner, options.evaluator)
     evaluator = None if config is None else config._asdict()
+    if evaluator is not None and any(cold):
+        evaluator["cold_weights"] = True
     goals = [[each.name, each.goal.weight, each.goal.latency] for each in networks]
     key = run_key(
         [(task.mod, target) for task in tasks],

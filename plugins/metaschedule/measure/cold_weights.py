@@ -1,0 +1,87 @@
+"""Measurement with weights that are not in the caches, as in networks that do not fit there.
+
+A network whose weights exceed the last cache reads all of them from memory in each run. Repeats of
+one operator would keep its weights in the cache, and prefer programs that read them several times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from math import prod
+from statistics import fmean
+from typing import Any
+
+import tvm
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
+
+from ..compat import arguments_of
+from ..modules import FREE_LAYOUTS
+
+__all__ = ["cold_repeats", "cold_weights"]
+
+#: Least bytes of weights that are removed from the caches; smaller ones are read in no time.
+_LEAST_BYTES = 1 << 18
+#: Name of the function that removes weights from the caches, in the runner's process.
+_FLUSH = "tunedb.flush_weights"
+
+
+def cold_weights(mod: Any) -> tuple[int, ...]:
+    """Return the numbers of the large parameters of a task that are weights.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Module of one function. Only weights whose layout the tuner chooses are known.
+    """
+    (function,) = mod.functions.values()
+    free = function.attrs.get(FREE_LAYOUTS, ()) if function.attrs else ()
+    buffers = arguments_of(function)
+    return tuple(int(i) for i in free if _bytes(buffers[int(i)]) >= _LEAST_BYTES)
+
+
+def _bytes(buffer: Any) -> int:
+    bits: int = tvm.DataType(str(buffer.dtype)).bits
+    return prod(map(int, buffer.shape)) * bits // 8
+
+
+def cold_repeats(
+    module: Any,
+    device: Any,
+    config: EvaluatorConfig,
+    arguments: Sequence[Any],
+    weights: Sequence[int],
+) -> list[float]:
+    """Measure a program in the runner's process; its weights are cold in each run.
+
+    Parameters
+    ----------
+    module, device, config
+        As TVM's evaluator gets them. The runs of a repeat take at least ``min_repeat_ms``.
+    arguments : sequence
+        One list of arguments.
+    weights : sequence of int
+        Numbers of the arguments that are removed from all caches before each run.
+
+    Returns
+    -------
+    list of float
+        Mean seconds of the runs of each repeat.
+    """
+    flush = tvm.get_global_func("cache_flush_cpu_non_first_arg")
+
+    def flush_weights(*given: Any) -> None:
+        flush(given[0], *(given[i] for i in weights))
+
+    def runs(number: int) -> list[float]:
+        evaluator = module.time_evaluator(
+            module.entry_name, device, number=1, repeat=number, f_preproc=_FLUSH
+        )
+        return list(evaluator(*arguments).results)
+
+    tvm.register_global_func(_FLUSH, flush_weights, override=True)
+    number = config.number
+    if config.min_repeat_ms:
+        number = max(number, math.ceil(config.min_repeat_ms / 1000 / max(runs(1)[0], 1e-9)))
+    seconds = runs(number * config.repeat)
+    return [fmean(seconds[i : i + number]) for i in range(0, len(seconds), number)]
