@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import prod
 from typing import Any
 
 import orjson
@@ -28,6 +30,11 @@ SCRIPT = "script"
 _PARTS = ("body", "block", "init", "then_case", "else_case")
 
 _find_anchor = tvm_ffi.get_global_func("s_tir.analysis.find_anchor_sblock")
+
+
+def bytes_of(shape: Iterable[int], dtype: Any) -> int:
+    """Return the bytes of a tensor."""
+    return prod(shape) * ((int(tvm.DataType(str(dtype)).bits) + 7) // 8)
 
 
 def tvm_version() -> str:

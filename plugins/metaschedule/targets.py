@@ -223,6 +223,11 @@ def is_cpu(target: Any) -> bool:
     return str(target.kind.name) in CPU_KINDS
 
 
+def device_of(target: Any) -> Any:
+    """Return the first device of this machine for a target; it may not exist."""
+    return tvm.runtime.device(target.get_target_device_type())
+
+
 def first_line(error: Exception) -> str:
     """Return the line of TVM's message that names the error, at most 300 characters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import networks
 import numpy as np
 import pytest
 import tvm
+from fake_measuring import FakeRunner
 from tvm.relax.frontend.onnx import from_onnx
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
-from tunedb.plugins.metaschedule.deploy.network import Lowering, lower, weight_bytes
 from tunedb.plugins.metaschedule.measure import cold_weights as cold
 from tunedb.plugins.metaschedule.measure import racing
 from tunedb.plugins.metaschedule.measure.racing import Race, RacingRunner
@@ -21,6 +22,7 @@ from tunedb.system.host import fingerprint_of
 
 CONFIG = EvaluatorConfig(number=1, repeat=3, min_repeat_ms=30)
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})
+GPU = tvm.target.Target("nvidia/nvidia-a100")
 
 
 class FakeProgram:
@@ -66,11 +68,17 @@ def flushed(monkeypatch):
 def test_each_run_begins_with_cold_weights(flushed):
     program = FakeProgram()
     seconds = cold.cold_repeats(program, None, CONFIG, ["x", "w", "bias", "v", "out"], (1, 3))
-    # The first run takes 1 ms, so 30 of them are a repeat.
-    assert program.calls == [1, 90]
-    assert flushed == [("w", "v")] * 91
-    # Runs 2 to 31, 32 to 61 and 62 to 91.
-    assert seconds == pytest.approx([16.5e-3, 46.5e-3, 76.5e-3])
+    # The first three runs take 2 ms in the median, so 15 runs are a repeat.
+    assert program.calls == [3, 45]
+    assert flushed == [("w", "v")] * 48
+    # Runs 4 to 18, 19 to 33 and 34 to 48.
+    assert seconds == pytest.approx([11e-3, 26e-3, 41e-3])
+
+
+def test_a_users_evaluator_flushes_more(flushed):
+    config = CONFIG._replace(enable_cpu_cache_flush=True, repeat=1, min_repeat_ms=0)
+    cold.cold_repeats(FakeProgram(), None, config, ["x", "w", "bias", "out"], (1,))
+    assert flushed == [("w", "bias", "out")]
 
 
 @pytest.mark.parametrize(("number", "calls"), [(1, [2]), (7, [14])])
@@ -103,18 +111,10 @@ def test_weights_are_large_parameters_of_free_layout(free):
     function = tvm.te.create_prim_func([*tensors, total])
     if free is not None:
         function = function.with_attr("layout_free_buffers", free)
-    assert cold.cold_weights(tvm.IRModule({"main": function})) == (() if free is None else (1,))
-
-
-def test_bytes_of_weights_are_those_of_constants_and_of_weight_parameters():
-    lowered = lower(from_onnx(networks.mobile()), TARGET, Lowering())
-    expected = sum(
-        np.prod(tensor.dims, dtype=int) * 4 for tensor in networks.mobile().graph.initializer
-    )
-    # Batch norms are folded into weights and biases.
-    assert 0 < weight_bytes(lowered.mod) <= expected
-    kept = from_onnx(networks.mobile(), keep_params_in_input=True)
-    assert weight_bytes(lower(kept, TARGET, Lowering()).mod) == pytest.approx(expected, rel=0.2)
+    mod = tvm.IRModule({"main": function})
+    assert cold.cold_weights(mod) == (() if free is None else (1,))
+    sizes = {"w": 4 * 512 * 512, "bias": 4 * 512}
+    assert cold.weight_bytes(mod) == sum(list(sizes.values())[: len(free or ())])
 
 
 def test_the_runner_takes_the_weights_of_the_task(monkeypatch):
@@ -151,7 +151,8 @@ def test_a_race_measures_cold_weights_in_all_its_parts(monkeypatch):
     monkeypatch.setattr(racing, "cold_repeats", measure)
     lists = [["x", "w"]]
     assert racing.run_race(None, None, CONFIG, lists, bound=1.0, weights=(1,)) == [1e-3] * 3
-    assert calls == [(1, 1, 30, ["x", "w"], (1,)), (30, 2, 30, ["x", "w"], (1,))]
+    # The first repeat says how many runs are as long.
+    assert calls == [(1, 1, 30, ["x", "w"], (1,)), (30, 2, 0, ["x", "w"], (1,))]
 
 
 @pytest.mark.parametrize(
@@ -160,26 +161,70 @@ def test_a_race_measures_cold_weights_in_all_its_parts(monkeypatch):
         (0, {}, True),
         (1 << 40, {}, False),
         (None, {}, False),  # unknown
-        (0, {"racing": False}, False),  # another runner
+        (0, {"racing": False}, True),
+        (0, {"runner": FakeRunner()}, False),
+        (0, {"task_scheduler": "gradient"}, False),
         (0, {"prepack": False}, False),  # weights are not told apart
+        (0, {"target": GPU, "prepack": True}, False),
     ],
 )
 def test_networks_that_exceed_the_caches_are_measured_so(
     cache, changes, is_cold, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(tuning_run, "last_cache", lambda: cache)
     monkeypatch.setattr(cold, "_LEAST_BYTES", 1024)
+    monkeypatch.setattr(tuning_run, "last_cache", lambda: cache)
+    run, fingerprint = begun(from_onnx(networks.mobile()), tmp_path, monkeypatch, **changes)
+    assert any(run.cold) is is_cold
+    assert (fingerprint.get("evaluator") or {}).get("cold_weights", False) is is_cold
+
+
+def test_only_the_network_that_exceeds_the_caches_is_measured_so(tmp_path, monkeypatch):
+    mods = {"small": from_onnx(networks.mobile()), "large": from_onnx(networks.mobile())}
+    run, _ = begun(mods, tmp_path, monkeypatch)
+    sizes = iter([1, 1 << 40])
+    monkeypatch.setattr(tuning_run, "_weight_bytes", lambda _: next(sizes))
+    monkeypatch.setattr(tuning_run, "last_cache", lambda: 1 << 20)
+    tasks = [replace(task, calls=(1, 0) if n else (0, 1)) for n, task in enumerate(run.tasks)]
+    monkeypatch.setattr(tuning_run, "cold_weights", lambda _: (1,))
+    networks_ = [SimpleNamespace(goal=SimpleNamespace(choices=()))] * 2
+    found = tuning_run._cold(tasks, networks_, TARGET, run.options)
+    assert found == [(1,), *[()] * (len(tasks) - 1)]
+    sizes = iter([1, 1 << 40])
+    networks_[1:] = [SimpleNamespace(goal=SimpleNamespace(choices=(({0: 1.0}, {2: 1.0}),)))]
+    found = tuning_run._cold(tasks, networks_, TARGET, run.options)
+    assert [n for n, each in enumerate(found) if each] == [0, 2]
+
+
+def test_weights_of_the_largest_algorithm_count():
+    def operator(size, weight=1):
+        x = tvm.te.placeholder((size,), "float32", "x")
+        function = tvm.te.create_prim_func([x, tvm.te.compute((size,), lambda i: x[i] + 1)])
+        mod = tvm.IRModule({"main": function.with_attr("layout_free_buffers", [0])})
+        return SimpleNamespace(dispatched=[mod], weight=weight)
+
+    network = SimpleNamespace(
+        operators=[operator(10, weight=3), operator(100)],
+        algorithms=[
+            [("F2", [operator(10, weight=3), operator(178)]), ("F4", [operator(400)])],
+            [("F2", [operator(5)])],
+        ],
+    )
+    # 130 numbers, and 270 more for F4 in place of both.
+    assert tuning_run._weight_bytes(network) == 4 * (130 + 270)
+
+
+def begun(mod, tmp_path, monkeypatch, **changes):
+    """Return a run that has begun, and the fingerprint of its session."""
     seen = []
 
     def keep(options, stack):
         run = begin(options, stack)
-        fingerprint = fingerprint_of(run.database._handle.session())
-        seen.append((any(run.cold), fingerprint["evaluator"].get("cold_weights", False)))
+        seen.extend([run, fingerprint_of(run.database._handle.session())])
         raise StopIteration
 
     begin = tuning_run.Run.begin
-    monkeypatch.setattr(tuning_run.Run, "begin", keep)
-    arguments = {"measure_network": False, "database": tmp_path / "tune.db", **changes}
-    with pytest.raises(StopIteration):
-        tuning.tune(from_onnx(networks.mobile()), TARGET, **arguments)
-    assert seen == [(is_cold, is_cold)]
+    with monkeypatch.context() as context, pytest.raises(StopIteration):
+        context.setattr(tuning_run.Run, "begin", keep)
+        arguments = {"target": TARGET, "measure_network": False, **changes}
+        tuning.tune(mod, database=tmp_path / "tune.db", **arguments)
+    return seen

@@ -17,6 +17,7 @@ from tunedb.errors import SchemaError, StorageError, UsageError
 from tunedb.exchange.sync import push
 from tunedb.plugins.metaschedule import Database
 from tunedb.plugins.metaschedule.database.handle import Candidate
+from tunedb.plugins.metaschedule.tuning import run as tuning_run
 from tunedb.plugins.metaschedule.tuning.tune import tune
 from tunedb.storage.store import Store
 
@@ -65,6 +66,23 @@ def test_a_run_pulls_and_delivers(quick, tools, postgres_url):
     assert result.delivery.delivered == 8
     assert result.delivery.is_complete
     assert result.delivery.error is None
+
+
+def test_what_a_run_stores_after_its_last_batch_is_delivered(
+    quick, tools, postgres_url, monkeypatch
+):
+    """As finals and the times of networks are."""
+
+    def store_more(handle):
+        (measurement,) = [r.measurement for r in handle.store.records.iterate()][:1]
+        handle.record_final([(measurement, (0.5, 0.5))])
+
+    monkeypatch.setattr(tuning_run, "end_run", store_more)
+    result = quick(tools.matmul(32), server=postgres_url)
+    with result.database.store as store:
+        assert store.records.count() == 9
+        assert digests(store) == digests(postgres_url)
+    assert result.delivery.is_complete
 
 
 def test_a_writer_tunes_into_a_server(quick, tools, team):

@@ -253,14 +253,15 @@ def test_a_task_without_records_has_no_final(tuned, tools):
 
 
 @pytest.mark.stress
-def test_a_run_holds_finals_and_notes_those_that_fail(tools, tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [TuneDBError, ValueError])
+def test_a_run_holds_finals_and_notes_those_that_fail(error, tools, tmp_path, monkeypatch):
     held = []
 
     def decide(finals, mod, spread):
         assert spread is None
         assert finals.runner.evaluator_config.repeat == 3
         held.append(mod)
-        raise TuneDBError("the disk is full")
+        raise error("the disk is full")
 
     monkeypatch.setattr(tuning_run.Finals, "decide", decide)
     arguments = {

@@ -223,8 +223,6 @@ def test_extents_without_an_annotation():
 
 def test_most_parallel_iterations():
     assert schedule_queries.most_parallel(tvm.target.Target({"kind": "llvm", "num-cores": 3})) == 48
-    target = tvm.target.Target({"kind": "llvm", "num-cores": 3})
-    assert schedule_queries.most_parallel(target, jobs_per_core=2) == 6
     assert (
         schedule_queries.most_parallel(tvm.target.Target({"kind": "cuda", "arch": "sm_60"})) is None
     )

@@ -43,6 +43,12 @@ def compiled(mod):
     return compile_lowered(lowered, None, TARGET, is_timed=True).executable
 
 
+def test_a_program_without_main_is_not_measured():
+    mod = from_onnx(networks.mobile())
+    main = mod["main"].with_attr("global_symbol", "forward")
+    assert inputs_of(tvm.IRModule({"forward": main})) is None
+
+
 def test_a_network_and_its_operators(timer):
     mod = from_onnx(networks.mobile(), keep_params_in_input=True)
     mod, params = relax.frontend.detach_params(mod)

@@ -116,6 +116,15 @@ def test_nothing_is_cut_short_before_the_first_batch_and_in_finals():
     assert race.bound() == 2.0
 
 
+def test_a_race_may_stop_nothing():
+    race = Race(stops=False)
+    race.begin(0)
+    for _ in range(19):
+        race.add((1.0, 2.0))
+    assert race.bound() == math.inf
+    assert race.spread(0) == 4.0  # finals ask for it
+
+
 def test_a_time_of_zero_beats_nobody():
     race = Race()
     race.begin(0)
@@ -126,7 +135,6 @@ def test_a_time_of_zero_beats_nobody():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"racing": False},
         {"task_scheduler": "gradient"},
         {"measure_callbacks": [ms.measure_callback.AddToDatabase()]},
         {"evaluator": EvaluatorConfig(number=1, repeat=2, min_repeat_ms=1)},

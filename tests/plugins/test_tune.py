@@ -10,6 +10,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections import Counter
 from contextlib import closing, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -210,6 +211,17 @@ def test_trials_are_bounded_for_all_tasks_and_for_each(quick, tools):
     assert closed(quick(two(tools), max_trials_global=6, max_trials_per_task=2)).trials == 4
     per_task = closed(quick(two(tools), max_trials_global=None, max_trials_per_task=3, seed=9))
     assert [task.progress.trials for task in per_task.tasks] == [3, 3]
+
+
+def test_trials_of_a_task_before_a_kill_count_for_its_limit(quick, tools):
+    options = {"max_trials_global": None, "max_trials_per_task": 4, "seed": 9}
+    killed(quick, two(tools), **options)
+    result = closed(quick(two(tools), **options))
+    assert 0 < result.resumed < 8
+    with Store(quick.path, read_only=True) as store:
+        counts = Counter(record.workload_id for record in store.records.iterate())
+    assert result.trials == 8
+    assert max(counts.values()) == 4
 
 
 def test_functions_without_a_space_are_left_out(quick, tools):

@@ -1,6 +1,8 @@
 import orjson
 
 from tunedb import __version__
+from tunedb.identity import canonical_json
+from tunedb.records import Session
 from tunedb.system import host
 
 
@@ -48,6 +50,17 @@ def test_gpu_model_reads_the_drivers_files(monkeypatch, tmp_path):
         (folder / "information").write_text(text)
     monkeypatch.setattr(host, "Path", lambda _: tmp_path)
     assert host.gpu_model() == "NVIDIA H200"
+
+
+def test_a_machine_measures_with_several_evaluators():
+    def session(**fingerprint):
+        content = {"cpu": "Test CPU", "threads": {"count": 2}, **fingerprint}
+        return Session("a", 1, canonical_json(content))
+
+    one, other = session(evaluator={"repeat": 3}), session(evaluator={"repeat": 1})
+    assert host.session_class(one) != host.session_class(other)
+    assert host.machine_class(one) == host.machine_class(other) == host.session_class(session())
+    assert host.machine_class(session(threads={"count": 1})) != host.machine_class(one)
 
 
 def test_the_last_cache_is_that_of_the_highest_level(monkeypatch, tmp_path):

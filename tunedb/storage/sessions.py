@@ -461,6 +461,20 @@ class Runs:
         )
         return (rows[0].n, rows[0].last) if rows else (0, -1)
 
+    def trials_of(self, workload_ids: Sequence[int], session_ids: Sequence[int]) -> int:
+        """Return the number of own measurements of workloads in sessions."""
+        p = schema.program.c
+        rows = self._db.select(
+            select(func.count().label("n"))
+            .select_from(schema.measurement.join(schema.program, _m.program_id == p.id))
+            .where(
+                p.workload_id.in_(workload_ids),
+                _m.session_id.in_(session_ids),
+                _m.source_id.in_(self._own_sources()),
+            )
+        )
+        return int(rows[0].n)
+
     def records(self, session: Session) -> list[Record]:
         """Return the own records of a session, in order of insertion."""
         s = schema.session.c

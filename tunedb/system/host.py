@@ -6,6 +6,7 @@ import os
 import platform
 import time
 import uuid
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,16 @@ def session_class(session: Session) -> bytes:
     if not fingerprint.keys() & DEVICES:
         return session.digest
     return identity.canonical_json({k: v for k, v in fingerprint.items() if k not in NOT_TIMED})
+
+
+def machine_class(session: Session) -> bytes:
+    """Return the class of a session without the settings of its evaluator.
+
+    Sessions of equal classes are of one machine with the same threads; their times of single
+    functions may not be comparable.
+    """
+    fingerprint = {k: v for k, v in fingerprint_of(session).items() if k != "evaluator"}
+    return session_class(replace(session, fingerprint=identity.canonical_json(fingerprint)))
 
 
 def cpu_model() -> str | None:

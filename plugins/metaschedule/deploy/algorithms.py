@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from typing import Any, Self
 
 import numpy as np
 from tvm.s_tir import meta_schedule as ms
 
-from ....identity import canonical_json
-from ....records import Session
 from ....run_times import mean_of
 from ....search.scheduling import costs_of
-from ....system.host import fingerprint_of, session_class
+from ....system.host import machine_class
 from .. import modules
 from ..database.handle import Handle
 from ..trace_codec import floats_of
@@ -152,9 +150,9 @@ class Choices:
 
     def in_networks(self, handle: Handle) -> dict[int, float]:
         """Return the latest times in networks that runs on machines like this one measured."""
-        own, seconds = _machine_of(handle.session()), dict[str, float]()
+        own, seconds = machine_class(handle.session()), dict[str, float]()
         for session, run in handle.store.runs.networks():
-            if run.target == str(self.target) and _machine_of(session) == own:
+            if run.target == str(self.target) and machine_class(session) == own:
                 for each in (*run.others, *run.operators):
                     if each.workload is not None and each.calls:
                         seconds[each.workload] = each.seconds / each.calls
@@ -164,12 +162,6 @@ class Choices:
 
     def _keys(self) -> set[int]:
         return {key for several in self.options for option in several for key in option}
-
-
-def _machine_of(session: Session) -> bytes:
-    """Return the class of a session without the settings of its runner, which no network has."""
-    fingerprint = {k: v for k, v in fingerprint_of(session).items() if k != "evaluator"}
-    return session_class(replace(session, fingerprint=canonical_json(fingerprint)))
 
 
 def lower_fastest(mod: Any, target: Any, lowering: Lowering, handle: Handle) -> Lowered:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil  # noqa: F401  TVM imports it first inside of the garbage collector
-import tvm
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.builder import BuilderInput
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RunnerInput
@@ -18,6 +17,7 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RunnerInput
 from ....records import Failure, Phase
 from ..failures import classify
 from ..measure.measure_callback import failure_of, run_secs_of
+from ..targets import device_of
 from ..threads import use_threads
 from ..workers.warm_builder import WarmBuilder
 from . import numerics
@@ -120,7 +120,7 @@ class BuildAndRun:
             [BuilderInput(job.mod.with_attr(numerics.ORDER, job.order), target) for job in jobs]
         )
         options = {} if run is None else {"f_run_evaluator": run, **self._arguments}
-        device = str(tvm.runtime.device(target.get_target_device_type()).type)
+        device = str(device_of(target).type)
         runner = ms.runner.LocalRunner(self._timeout, self._config, **options)
         return [
             self._outcome(runner, job, result, device)

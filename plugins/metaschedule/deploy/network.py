@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -40,7 +39,6 @@ __all__ = [
     "pack_weights",
     "packing_functions",
     "symbolic_sizes",
-    "weight_bytes",
     "without_free_layouts",
     "without_packing",
 ]
@@ -340,13 +338,11 @@ def pack_weights(mod: Any) -> Any:
 
 def packing_functions(mod: Any) -> list[str]:
     """Return the names of the functions that pack a program's weight parameters."""
-    names = []
-    for var, func in mod.functions_items():
-        inputs = func.attrs.get("num_input") if func.attrs else None
-        is_relax = isinstance(func, relax.Function)
-        if is_relax and inputs is not None and len(func.params) > int(inputs):
-            names.append(f"{var.name_hint}_transform_params")
-    return names
+    return [
+        f"{var.name_hint}_transform_params"
+        for var, func in mod.functions_items()
+        if isinstance(func, relax.Function) and _weight_parameters(func)
+    ]
 
 
 def without_packing(mod: Any) -> Any | None:
@@ -360,25 +356,6 @@ def without_packing(mod: Any) -> Any | None:
 def without_free_layouts(func: Any) -> Any:
     """Return a PrimFunc whose weights keep their layout."""
     return func.without_attr(FREE_LAYOUTS)
-
-
-def weight_bytes(mod: Any) -> int:
-    """Return the bytes of a Relax program's constants and of its weight parameters."""
-    weights: list[Any] = []
-
-    def visit(node: Any) -> None:
-        if constant_value(node) is not None:
-            weights.append(relax_type(node))
-
-    for func in mod.functions.values():
-        if isinstance(func, relax.Function):
-            weights += map(relax_type, _weight_parameters(func))
-            relax.analysis.post_order_visit(func.body, visit)
-    return sum(
-        prod(map(int, type_.shape.values)) * tvm.DataType(str(type_.dtype)).bits // 8
-        for type_ in weights
-        if isinstance(getattr(type_, "shape", None), relax.ShapeExpr)
-    )
 
 
 def _weight_parameters(func: Any) -> list[Any]:

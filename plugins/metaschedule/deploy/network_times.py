@@ -182,7 +182,12 @@ class NetworkTimer:
 
 
 def inputs_of(mod: Any) -> Inputs | None:
-    """Return the inputs of a program's ``main``; None unless all are tensors of known sizes."""
+    """Return the inputs of a program's ``main``; None without one, or with other than tensors.
+
+    All sizes must be known.
+    """
+    if "main" not in mod:
+        return None
     main, tensors = mod["main"], []
     for parameter in main.params:
         type_ = relax_type(parameter)

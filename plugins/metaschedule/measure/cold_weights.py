@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from math import prod
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import tvm
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from ..compat import arguments_of
-from ..modules import FREE_LAYOUTS
+from ..modules import FREE_LAYOUTS, bytes_of
 
-__all__ = ["cold_repeats", "cold_weights"]
+__all__ = ["cold_repeats", "cold_weights", "weight_bytes"]
 
 #: Least bytes of weights that are removed from the caches; smaller ones are read in no time.
 _LEAST_BYTES = 1 << 18
@@ -27,22 +26,30 @@ _FLUSH = "tunedb.flush_weights"
 
 
 def cold_weights(mod: Any) -> tuple[int, ...]:
-    """Return the numbers of the large parameters of a task that are weights.
+    """Return the numbers of the large weights among the parameters of a task.
 
     Parameters
     ----------
     mod : tvm.IRModule
         Module of one function. Only weights whose layout the tuner chooses are known.
     """
+    return tuple(number for number, size in _weights(mod).items() if size >= _LEAST_BYTES)
+
+
+def weight_bytes(mod: Any) -> int:
+    """Return the bytes of all weights of a task."""
+    return sum(_weights(mod).values())
+
+
+def _weights(mod: Any) -> dict[int, int]:
+    """Return the bytes of each weight, by its number among the parameters."""
     (function,) = mod.functions.values()
     free = function.attrs.get(FREE_LAYOUTS, ()) if function.attrs else ()
     buffers = arguments_of(function)
-    return tuple(int(i) for i in free if _bytes(buffers[int(i)]) >= _LEAST_BYTES)
-
-
-def _bytes(buffer: Any) -> int:
-    bits: int = tvm.DataType(str(buffer.dtype)).bits
-    return prod(map(int, buffer.shape)) * bits // 8
+    return {
+        int(number): bytes_of(map(int, buffers[int(number)].shape), buffers[int(number)].dtype)
+        for number in free
+    }
 
 
 def cold_repeats(
@@ -57,11 +64,12 @@ def cold_repeats(
     Parameters
     ----------
     module, device, config
-        As TVM's evaluator gets them. The runs of a repeat take at least ``min_repeat_ms``.
+        As TVM's evaluator gets them. The runs of a repeat take about ``min_repeat_ms`` or more.
     arguments : sequence
         One list of arguments.
     weights : sequence of int
-        Numbers of the arguments that are removed from all caches before each run.
+        Numbers of the arguments that are removed from all caches before each run. With
+        ``enable_cpu_cache_flush`` all but the first are, as by TVM's evaluator.
 
     Returns
     -------
@@ -71,7 +79,8 @@ def cold_repeats(
     flush = tvm.get_global_func("cache_flush_cpu_non_first_arg")
 
     def flush_weights(*given: Any) -> None:
-        flush(given[0], *(given[i] for i in weights))
+        cold = given[1:] if config.enable_cpu_cache_flush else [given[i] for i in weights]
+        flush(given[0], *cold)
 
     def runs(number: int) -> list[float]:
         evaluator = module.time_evaluator(
@@ -82,6 +91,7 @@ def cold_repeats(
     tvm.register_global_func(_FLUSH, flush_weights, override=True)
     number = config.number
     if config.min_repeat_ms:
-        number = max(number, math.ceil(config.min_repeat_ms / 1000 / max(runs(1)[0], 1e-9)))
+        # One disturbed run would make all repeats too short.
+        number = max(number, math.ceil(config.min_repeat_ms / 1000 / max(median(runs(3)), 1e-9)))
     seconds = runs(number * config.repeat)
     return [fmean(seconds[i : i + number]) for i in range(0, len(seconds), number)]

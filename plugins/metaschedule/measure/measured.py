@@ -55,21 +55,23 @@ class KnownProgram:
         Digest of the program (:class:`tunedb.records.Program`).
     run_secs : tuple of float or None
         All repeats in seconds of the record by which the database ranks it; None if it failed.
-    failed : bool
-        Whether it failed.
     failure : Failure or None
         The cause of the failure, if known.
     """
 
     digest: bytes
     run_secs: tuple[float, ...] | None
-    failed: bool = False
     failure: Failure | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it failed."""
+        return self.run_secs is None
 
     @property
     def mean(self) -> float:
         """Mean of the run times in seconds; infinite for a failure."""
-        return math.inf if not self.run_secs or self.failed else mean_of(self.run_secs)
+        return mean_of(self.run_secs) if self.run_secs else math.inf
 
 
 @dataclass(slots=True, eq=False)
@@ -274,7 +276,7 @@ def _outcomes(rows: Iterable[MeasuredProgram]) -> dict[int, KnownProgram]:
     for row in rows:
         if row.failure is not None and row.failure.kind in _TRY_AGAIN:
             continue
-        known = KnownProgram(row.digest, row.run_secs, row.run_secs is None, row.failure)
+        known = KnownProgram(row.digest, row.run_secs, row.failure)
         if row.program_id not in programs or known.mean < programs[row.program_id].mean:
             programs[row.program_id] = known
     return programs

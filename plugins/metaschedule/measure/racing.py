@@ -44,6 +44,16 @@ class Race:
 
     Only measurements of this run count, because other sessions may have had a faster machine.
 
+    Parameters
+    ----------
+    stops : bool
+        Whether candidates that lose are stopped.
+
+    Attributes
+    ----------
+    task : int or None
+        Number of the task that is measured.
+
     Notes
     -----
     The range of a measurement is its longest repeat divided by its shortest. Let Q be the quantile
@@ -56,15 +66,11 @@ class Race:
 
     Q is that of the task's last 200 measurements, or of all tasks' while the task has fewer than
     19. Without 19 in all, the ratio is 2; it is never below 1.25.
-
-    Attributes
-    ----------
-    task : int or None
-        Number of the task that is measured.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, stops: bool = True) -> None:
         self.task: int | None = None
+        self._stops = stops
         self._is_whole = False
         self._best: dict[int, float] = {}
         self._ranges: dict[int, list[float]] = {}
@@ -113,7 +119,7 @@ class Race:
         They are infinite without a task, until it has a whole measurement, and where no candidate
         is stopped.
         """
-        if self.task is None or self._is_whole:
+        if self.task is None or self._is_whole or not self._stops:
             return math.inf
         return self._best.get(self.task, math.inf) * self.ratio()
 
@@ -209,4 +215,6 @@ def run_race(
         if all(seconds > bound for seconds in looked):
             times += looked
             return times + [NO_TIME] * (config.repeat - len(times))
-    return times + repeats(math.ceil(runs), config.repeat - 1, config.min_repeat_ms)
+    # The first repeat knows the number of cold runs.
+    milliseconds = 0 if weights else config.min_repeat_ms
+    return times + repeats(math.ceil(runs), config.repeat - 1, milliseconds)

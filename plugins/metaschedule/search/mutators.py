@@ -31,7 +31,7 @@ from ..modules import shield
 from ..targets import as_target
 from ..trace_codec import TraceBuilder
 from . import schedule_queries
-from .schedule_queries import JOBS_PER_CORE, MOST_SEED
+from .schedule_queries import MOST_SEED
 
 __all__ = ["OperatorMutator", "mutators"]
 
@@ -85,8 +85,6 @@ class OperatorMutator(_PyMutator):
         the latest programs that TVM passed to the mutator.
     prior : TilePrior, optional
         Distribution of good tiles.
-    jobs_per_core : int
-        Most parallel iterations per core of the target.
 
     Attributes
     ----------
@@ -112,14 +110,13 @@ class OperatorMutator(_PyMutator):
         *,
         database: Any = None,
         prior: TilePrior | None = None,
-        jobs_per_core: int = JOBS_PER_CORE,
     ) -> None:
         if database is not None and handle_of(database) is None:
             raise PluginError(
                 f"OperatorMutator needs a tunedb database, not {type(database).__name__}; "
                 "leave it out to cross programs of the population only"
             )
-        options = _MutatorOptions(operator_named(name), database, prior, jobs_per_core)
+        options = _MutatorOptions(operator_named(name), database, prior)
         self._start(options, MutatorCounts())
 
     def _start(self, options: _MutatorOptions, counts: MutatorCounts) -> None:
@@ -170,7 +167,6 @@ class _MutatorOptions:
     operator: Operator
     database: Any
     prior: TilePrior | None
-    jobs_per_core: int
 
 
 def _clone(options: _MutatorOptions, counts: MutatorCounts) -> OperatorMutator:
@@ -198,7 +194,7 @@ class _MutatorCalls:
         options = self.options
         self.mod = context.mod
         self._shield = shield(context.mod)
-        self.most_parallel = schedule_queries.most_parallel(context.target, options.jobs_per_core)
+        self.most_parallel = schedule_queries.most_parallel(context.target)
         if options.operator.has_partner and options.database is not None:
             handle = handle_of(options.database)
             self._stored = [] if handle is None else _best_drafts(handle, context.mod)

@@ -34,7 +34,7 @@ _NO_CHECKS = 0
 _SILENT = 2
 
 #: Parallel iterations per core that MetaSchedule's rules for CPUs allow.
-JOBS_PER_CORE = 16
+_JOBS_PER_CORE = 16
 
 
 def from_tvm(trace: Any) -> Draft:
@@ -217,18 +217,16 @@ def extents(trace: Any, mod: IRModule) -> dict[str, list[list[int]]]:
     }
 
 
-def most_parallel(target: Any, jobs_per_core: int = JOBS_PER_CORE) -> int | None:
+def most_parallel(target: Any) -> int | None:
     """Return the most parallel iterations for a target; None if its cores are unknown.
 
     Parameters
     ----------
     target : tvm Target
         Target of the tuning run.
-    jobs_per_core : int
-        Most iterations per core.
     """
     cores = target.attrs.get("num-cores")
-    return None if cores is None else int(cores) * jobs_per_core
+    return None if cores is None else int(cores) * _JOBS_PER_CORE
 
 
 def parallel_blocks(draft: Draft) -> dict[str, tuple[str, str]]:

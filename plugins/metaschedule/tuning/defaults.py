@@ -190,8 +190,8 @@ def evaluator_of(runner: Any, evaluator: EvaluatorConfig) -> EvaluatorConfig | N
     return config if isinstance(config, EvaluatorConfig) else None
 
 
-def device_of(target: Any) -> str:
-    """Return the kind of device that runs programs for a target."""
+def kind_of_device(target: Any) -> str:
+    """Return the kind of a remote device that runs programs for a target, as RPC names it."""
     return "cpu" if is_cpu(target) else str(target.kind.name)
 
 
@@ -223,6 +223,7 @@ def scheduler_of(
     database: Database,
     goal: TuningGoal,
     calls: Sequence[Sequence[float]] | None,
+    earlier: Sequence[int] | None,
     curves: Sequence[Sequence[Curve]],
     untuned: Sequence[float | None] | None,
     roofline: Roofline | None,
@@ -244,6 +245,7 @@ def scheduler_of(
             goal=goal,
             seed=options.seed,
             calls=calls,
+            earlier=earlier,
             curves=curves,
             untuned=untuned,
             roofline=roofline,

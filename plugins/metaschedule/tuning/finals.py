@@ -16,7 +16,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import tvm
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.builder import BuilderInput
@@ -28,7 +27,7 @@ from ....search.paired import standing
 from ....system.host import session_class
 from ..database.handle import Handle
 from ..measure.measure_callback import run_secs_of
-from ..targets import first_line
+from ..targets import device_of, first_line
 
 __all__ = ["Finals"]
 
@@ -201,7 +200,7 @@ class Finals:
 
     def _run(self, finalist: _Finalist) -> tuple[float, ...] | None:
         """Return the repeats of one run of a program; None if it fails."""
-        device = str(tvm.runtime.device(self.target.get_target_device_type()).type)
+        device = str(device_of(self.target).type)
         item = RunnerInput(finalist.artifact, device, finalist.tuning_record.args_info)
         with ms.Profiler.timeit("SendToRunner"):
             (future,) = self.runner.run([item])

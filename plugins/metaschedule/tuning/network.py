@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Self
 
-import tvm
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
@@ -23,7 +22,7 @@ from ..deploy.apply import compile_lowered
 from ..deploy.network import Lowered, bind_sizes
 from ..deploy.network_times import FunctionTime, NetworkTimer, Times, inputs_of
 from ..module_source import prim_funcs
-from ..targets import first_line, is_cpu
+from ..targets import device_of, first_line, is_cpu
 from ..winograd import TILES
 from .scheduler import sizes_of
 from .tasks import Network, Task
@@ -74,7 +73,7 @@ class MeasuredNetwork:
         """
         inputs = inputs_of(bind_sizes(network.mod, network.sizes))
         if inputs is None:
-            raise TuneDBError("an argument is not a tensor of known size")
+            raise TuneDBError("it has no function main whose arguments are tensors of known sizes")
         untuned = compile_lowered(network.lowered, None, target, is_timed=True)
         return cls(
             network,
@@ -292,7 +291,7 @@ def untuned_networks(
     stack : ExitStack
         Ends the process that measures.
     """
-    device = tvm.runtime.device(target.get_target_device_type())
+    device = device_of(target)
     if not device.exist:
         notes.append(
             "the network's latency is not measured: this machine has no device for "

@@ -87,10 +87,10 @@ class TuneOptions:
         return replace(goal, networks=tuple(networks)) if networks else goal
 
     def race(self) -> Race | None:
-        """Return the race of the run, or None where whole measurements are needed.
+        """Return the race of the run; None where the parts of the run do not know of it.
 
-        Racing needs a task scheduler that tells the task of a batch, and callbacks that know what
-        was cut short.
+        It needs a task scheduler that tells the task of a batch, and callbacks that know what was
+        cut short.
         """
         is_possible = (
             self.runner == "local"
@@ -98,7 +98,7 @@ class TuneOptions:
             and self.measure_callbacks == "default"
             and self.evaluator.repeat >= LEAST_REPEATS
         )
-        return Race() if self.racing and is_possible else None
+        return Race(stops=self.racing) if is_possible else None
 
     def has_finals(self) -> bool:
         """Return whether the best programs are measured again: with runners of this package."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
@@ -22,7 +22,14 @@ from .. import modules
 from ..database.handle import Handle
 from ..threads import RuntimeThreads
 
-__all__ = ["end_run", "run_key", "session_of_run", "store_network", "trials_done"]
+__all__ = [
+    "end_run",
+    "run_key",
+    "session_of_run",
+    "store_network",
+    "trials_done",
+    "trials_of_task",
+]
 
 
 def run_key(
@@ -116,20 +123,39 @@ def trials_done(handle: Handle, key: str) -> int:
     int
         0 where the database has no unfinished run of this key.
     """
+    return sum(stored for _, stored in _unfinished(handle, key))
+
+
+def trials_of_task(handle: Handle, key: str, workload_ids: Sequence[int]) -> int:
+    """Return the number of stored trials of one task of an unfinished run.
+
+    Parameters
+    ----------
+    handle : Handle
+        Handle of the database.
+    key : str
+        Key of the run (:func:`run_key`).
+    workload_ids : sequence of int
+        Local numbers of the task's workload and of its equals.
+    """
+    sessions = [id_ for id_, stored in _unfinished(handle, key) if stored]
+    return handle.store.runs.trials_of(workload_ids, sessions)
+
+
+def _unfinished(handle: Handle, key: str) -> list[tuple[int, int]]:
+    """Return the sessions of an unfinished run, and the number of stored trials of each."""
     runs = handle.store.runs
-    done = passed = 0
+    sessions: list[tuple[int, int]] = []
+    passed = 0
     for id_, session in runs.sessions_of_run(key):
         run = fingerprint_of(session)["run"]
-        if run.get("ended"):
-            done = passed = 0
-            continue
         stored, last = runs.trials(id_)
-        done += stored
         # Known candidates, which are not stored again, have numbers too.
         passed += max(last + 1, stored)
-        if passed >= run["trials"]:
-            done = passed = 0
-    return done
+        sessions.append((id_, stored))
+        if run.get("ended") or passed >= run["trials"]:
+            sessions, passed = [], 0
+    return sessions
 
 
 def end_run(handle: Handle) -> None:

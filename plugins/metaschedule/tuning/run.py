@@ -11,19 +11,18 @@ from typing import Any, Self
 
 from tvm.s_tir import meta_schedule as ms
 
-from ....errors import PluginError, TuneDBError
-from ....exchange.outbox import Outbox
+from ....errors import PluginError
+from ....exchange.outbox import Delivery, Outbox
 from ....search.scheduling import costs_of, total_seconds
-from ....system.host import last_cache, session_class, threads_of
+from ....system.host import last_cache, machine_class, threads_of
 from ....system.roofline import Roofline
 from ....system.temporary import TemporaryFolder
 from ..cost_model.cost_model import CostModel
 from ..database.database import Database
 from ..database.handle import Handle
 from ..deploy.algorithms import REACH
-from ..deploy.network import weight_bytes
 from ..intrinsics import load_cpu_intrinsics, load_intrinsics, without_intrinsics
-from ..measure.cold_weights import cold_weights
+from ..measure.cold_weights import cold_weights, weight_bytes
 from ..measure.measured import Known
 from ..measure.racing import Race
 from ..measure.reuse import ReusingBuilder, ReusingRunner
@@ -36,7 +35,14 @@ from .options import TuneOptions
 from .progress import Monitor, NetworkProgress, ProgressCallback, TaskMonitor, TaskProgress
 from .remote import describe
 from .results import NetworkResult, TaskResult, TuningResult
-from .resume import end_run, run_key, session_of_run, store_network, trials_done
+from .resume import (
+    end_run,
+    run_key,
+    session_of_run,
+    store_network,
+    trials_done,
+    trials_of_task,
+)
 from .scheduler import TaskScheduler, task_curves
 from .server_sync import notify_outbox, start_outbox
 from .tasks import Network, Task, modules_of, tasks_of
@@ -72,6 +78,8 @@ class Run:
         Maximum number of trials, including those of an earlier, unfinished run.
     trials_done : int
         Number of trials of that earlier run.
+    earlier : list of int
+        Those of each task.
     known : Known
         Programs that are not measured again.
     monitor : Monitor
@@ -81,8 +89,7 @@ class Run:
     measured : list of MeasuredNetwork
         Networks that are measured as a whole.
     cold : list of tuple of int
-        Numbers of the parameters of each task that are cold when it is measured; empty where the
-        weights of the networks fit into the caches.
+        Numbers of the parameters of each task that are cold when it is measured (:func:`_cold`).
     problems : dict of int to str
         Number of each task that TVM cannot tune → the reason.
     """
@@ -96,6 +103,7 @@ class Run:
     notes: list[str]
     max_trials: int
     trials_done: int
+    earlier: list[int]
     known: Known
     monitor: Monitor
     outbox: Outbox | None
@@ -138,10 +146,13 @@ class Run:
         notes = list(dict.fromkeys(note for each in networks for note in each.lowered.notes))
         # The parts of an operator's other algorithms get no trials of their own by default.
         max_trials = options.trials(sum(any(task.calls) for task in tasks) or len(tasks))
-        cold = _cold(tasks, networks, options)
-        trials_done = _join_run(
-            handle, tasks, networks, target, options, max_trials, threads, cold, stack
-        )
+        cold = _cold(tasks, networks, target, options)
+        key = _key(tasks, networks, target, options, max_trials, threads, cold)
+        done, earlier = trials_done(handle, key), [0] * len(tasks)
+        _use_session(handle, key, target, options, max_trials, threads, cold, stack)
+        if done:
+            stored = [handle.stored_task(task.mod, target).equal_ids for task in tasks]
+            earlier = [trials_of_task(handle, key, ids) for ids in stored]
         measured: list[MeasuredNetwork] = []
         if networks and options.measures_network():
             measured = untuned_networks(networks, target, _roofline(handle), notes, stack)
@@ -158,9 +169,10 @@ class Run:
             tasks=tasks,
             notes=notes,
             max_trials=max_trials,
-            trials_done=trials_done,
+            trials_done=done,
+            earlier=earlier,
             known=Known(handle, remeasure=options.remeasure),
-            monitor=Monitor(monitors, before, trials_done, max_trials, on_progress, began),
+            monitor=Monitor(monitors, before, done, max_trials, on_progress, began),
             outbox=outbox,
             measured=measured,
             cold=cold,
@@ -174,8 +186,6 @@ class Run:
         TuneDBError
             As :func:`.tuning.tune`.
         """
-        if self.trials_done >= self.max_trials:
-            return
         builder = self._builder(stack)
         try_space = defaults.space_trial(self.options, builder, self.tasks, self.target)
         self._load_intrinsics(stack)
@@ -190,6 +200,8 @@ class Run:
             self.database,
             self.options.goal([each.goal for each in networks]),
             [task.calls for task in self.tasks] if networks else None,
+            # Without a limit of each task the trials of the whole run are the limit.
+            None if self.options.max_trials_per_task is None else self.earlier,
             [task.curves for task in self.monitor.tasks],
             [task.untuned for task in self.monitor.tasks],
             self.measured[0].roofline if self.measured else None,
@@ -230,7 +242,7 @@ class Run:
         tuned = [
             n
             for n, monitor in enumerate(monitors)
-            if monitor.trials > monitor.served and weights[n]
+            if self.earlier[n] + monitor.trials > monitor.served and weights[n]
         ]
         tuned.sort(key=lambda n: -weights[n] * (monitors[n].seconds or 0.0))
         began = time.perf_counter()
@@ -247,8 +259,9 @@ class Run:
                 race.begin(number, is_whole=True)
             try:
                 finals.decide(task.mod, spread)
-            except TuneDBError as error:
-                self.notes.append(f"{task.name}: no final decides its best program: {error}")
+            except Exception as error:  # a builder of the user raises any class
+                reason = first_line(error)
+                self.notes.append(f"{task.name}: no final decides its best program: {reason}")
 
     def _weights(self) -> list[float]:
         """Return the weight of each task in the algorithms that the networks may use.
@@ -366,7 +379,7 @@ class Run:
                 NetworkResult(network, runs.get(network.name)) for network in progress.networks
             ),
             notes=tuple(self.notes),
-            delivery=None if self.outbox is None else self.outbox.close(),
+            delivery=None if self.outbox is None else _close(self.outbox),
         )
 
     def _threads(self) -> int | None:
@@ -381,6 +394,12 @@ class Run:
         return TaskResult(
             progress, stored.workload_id, stored.best, calls, self.problems.get(number)
         )
+
+
+def _close(outbox: Outbox) -> Delivery:
+    """Push the times of finals and networks, and stop."""
+    outbox.notify()
+    return outbox.close()
 
 
 def _task_monitor(
@@ -418,32 +437,53 @@ def _before(
 
 def _roofline(handle: Handle) -> Roofline | None:
     """Return the limits of this machine that its last run stored, or None."""
-    own_class = session_class(handle.session())
+    own = machine_class(handle.session())
     limits = [
         network.roofline
         for session, network in handle.store.runs.networks()
-        if session_class(session) == own_class
+        if machine_class(session) == own
     ]
     return limits[-1] if limits else None
 
 
 def _cold(
-    tasks: Sequence[Task], networks: Sequence[Network], options: TuneOptions
+    tasks: Sequence[Task], networks: Sequence[Network], target: Any, options: TuneOptions
 ) -> list[tuple[int, ...]]:
-    """Return the cold parameters of each task, or nothing where no network exceeds the caches.
+    """Return the parameters of each task that are cold: weights of networks beyond the caches.
 
-    Only the runner of a race removes them from the caches.
+    Only the runner of a race removes them from the caches of a processor.
     """
     cache = last_cache()
-    if cache is None or options.race() is None:
+    if cache is None or not is_cpu(target) or options.race() is None:
         return []
-    if all(weight_bytes(network.lowered.mod) <= cache for network in networks):
-        return []
-    return [cold_weights(task.mod) for task in tasks]
+    used: set[int] = set()
+    for number, network in enumerate(networks):
+        if _weight_bytes(network) > cache:
+            used |= {n for n, task in enumerate(tasks) if task.calls[number]}
+            used |= {n for several in network.goal.choices for option in several for n in option}
+    return [cold_weights(task.mod) if n in used else () for n, task in enumerate(tasks)]
 
 
-def _join_run(
-    handle: Handle,
+def _weight_bytes(network: Network) -> int:
+    """Return the bytes of a network's weights, with the largest algorithm of each operator."""
+
+    def total(operators: Sequence[Any]) -> int:
+        return sum(int(each.weight) * weight_bytes(each.dispatched[0]) for each in operators)
+
+    exact = total(network.operators)
+    more = (max(total(each) for _, each in several) - exact for several in network.algorithms)
+    return exact + sum(max(each, 0) for each in more)
+
+
+def _evaluator(options: TuneOptions, cold: Sequence[Sequence[int]]) -> dict[str, Any] | None:
+    """Return the settings of the evaluator, as values of JSON; None where they are unknown."""
+    config = defaults.evaluator_of(options.runner, options.evaluator)
+    if config is None:
+        return None
+    return {**config._asdict(), **({"cold_weights": True} if any(cold) else {})}
+
+
+def _key(
     tasks: Sequence[Task],
     networks: Sequence[Network],
     target: Any,
@@ -451,25 +491,16 @@ def _join_run(
     max_trials: int,
     threads: RuntimeThreads,
     cold: Sequence[Sequence[int]],
-    stack: ExitStack,
-) -> int:
-    """Give the handle a session of this run; return the number of trials of an unfinished run."""
-    before = handle.session()
+) -> str:
+    """Return the key of a run."""
     remote = defaults.remote_of(options.runner)
-    session = before
-    if remote is not None:
-        session = describe(remote, defaults.device_of(target), before)
-    config = defaults.evaluator_of(options.runner, options.evaluator)
-    evaluator = None if config is None else config._asdict()
-    if evaluator is not None and any(cold):
-        evaluator["cold_weights"] = True
     goals = [[each.name, each.goal.weight, each.goal.latency] for each in networks]
-    key = run_key(
+    return run_key(
         [(task.mod, target) for task in tasks],
         max_trials=max_trials,
         seed=options.seed,
         settings={
-            "evaluator": evaluator,
+            "evaluator": _evaluator(options, cold),
             "remote": None if remote is None else remote.tracker_key,
             "remeasure": options.remeasure,
             "threads": None if remote is not None else threads.as_json(),
@@ -477,15 +508,31 @@ def _join_run(
             **({"goals": goals} if any(goal != [1.0, None] for _, *goal in goals) else {}),
         },
     )
-    done = trials_done(handle, key)
+
+
+def _use_session(
+    handle: Handle,
+    key: str,
+    target: Any,
+    options: TuneOptions,
+    max_trials: int,
+    threads: RuntimeThreads,
+    cold: Sequence[Sequence[int]],
+    stack: ExitStack,
+) -> None:
+    """Give the handle a session of the run, until the stack closes."""
+    before = handle.session()
+    remote = defaults.remote_of(options.runner)
+    session = before
+    if remote is not None:
+        session = describe(remote, defaults.kind_of_device(target), before)
     handle.use_session(
         session_of_run(
             session,
             key,
             max_trials=max_trials,
-            evaluator=evaluator,
+            evaluator=_evaluator(options, cold),
             threads=threads if remote is None else None,
         )
     )
     stack.callback(handle.use_session, before)
-    return done

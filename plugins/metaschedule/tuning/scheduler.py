@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import prod
 from typing import Any
 
 from tvm.s_tir import meta_schedule as ms
@@ -37,8 +36,6 @@ __all__ = ["TaskScheduler", "sizes_of", "task_curves"]
 
 register_errors()
 
-#: Bytes of an element; dtypes of other widths are rare enough to be taken for four bytes.
-_BYTES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "bool": 1}
 #: Empty batches after which a task is done; MetaSchedule's search ends with its fifth.
 _EMPTY_BATCHES = 5
 
@@ -89,6 +86,8 @@ class TaskScheduler(_PyTaskScheduler):
     calls : sequence of sequence of float, optional
         Calls of each task in one run of each network of the goal; by default TVM's weights, as
         calls of one network.
+    earlier : sequence of int, optional
+        Trials of each task before an interruption of the run, which count for its limit.
     curves : sequence of sequence of Curve, optional
         Searches for workloads that are similar to each task; by default those of the database.
     untuned : sequence of float or None, optional
@@ -132,6 +131,7 @@ class TaskScheduler(_PyTaskScheduler):
         epsilon: float = 0.05,
         seed: int | None = None,
         calls: Sequence[Sequence[float]] | None = None,
+        earlier: Sequence[int] | None = None,
         curves: Sequence[Sequence[Curve]] | None = None,
         untuned: Sequence[float | None] | None = None,
         roofline: Roofline | None = None,
@@ -159,17 +159,21 @@ class TaskScheduler(_PyTaskScheduler):
             similar = curves or [task_curves(handle, each.mod, each.target) for each in contexts]
             times = untuned or [None] * len(similar)
             counts = calls or [(float(weight),) for weight in weights]
+            done = earlier or [0] * len(similar)
             budget = _Budget(int(trials))
             tasks: list[_TunedTask] = []
-            for context, count, searches, seconds in zip(
-                contexts, counts, similar, times, strict=True
+            for context, count, searches, seconds, before in zip(
+                contexts, counts, similar, times, done, strict=True
             ):
                 state = _task_state(handle, context, count, searches)
                 state.untuned = seconds
                 state.roofline = roofline or state.roofline
                 number = len(tasks)
                 begin = None if race is None else partial(race.begin, number)
-                tasks.append(_TunedTask(state, context, budget, partial(try_space, number), begin))
+                left = int(per_task) - before
+                tasks.append(
+                    _TunedTask(state, context, budget, left, partial(try_space, number), begin)
+                )
             _tune(tasks, weights, limits, problems, int(trials), int(per_task), *rest)
 
         super().__init__(lambda: -1, None, tune)
@@ -193,6 +197,8 @@ class _TunedTask:
     state: TaskState
     context: Any
     budget: _Budget
+    #: Most trials.
+    limit: int
     try_space: Callable[[], str | None]
     #: Called before each batch, which TVM builds and runs at once.
     begin_batch: Callable[[], None] | None = None
@@ -308,7 +314,6 @@ class _Loop:
 
     tasks: list[_TunedTask]
     limits: RunLimits
-    trials_per_task: int
     batch: int
     began: float
 
@@ -317,7 +322,7 @@ class _Loop:
         for number, task in enumerate(self.tasks):
             if task.is_running:
                 scheduler.touch_task(number)
-            if task.state.trials >= self.trials_per_task:
+            if task.state.trials >= task.limit:
                 task.state.is_finished = True
         seconds = self.limits.seconds
         if seconds is not None and time.monotonic() - self.began >= seconds:
@@ -345,7 +350,6 @@ def _tune(
     loop = _Loop(
         tasks,
         limits,
-        trials_per_task,
         batch_size(
             trials,
             sum(any(task.state.calls) for task in tasks) or len(tasks),
@@ -404,7 +408,5 @@ def _task_state(
 
 
 def _sizes(signature: Signature) -> tuple[float, float]:
-    size = sum(
-        prod(shape) * _BYTES.get(str(dtype), 4) for dtype, shape in signature.arguments or ()
-    )
+    size = sum(modules.bytes_of(shape, dtype) for dtype, shape in signature.arguments or ())
     return float(signature.flops or 0), float(size)

@@ -52,7 +52,7 @@ def start_outbox(store: Store, server: str | Path, stack: ExitStack) -> Outbox:
 def notify_outbox(
     outbox: Outbox, on_progress: Callable[[Progress], object] | None
 ) -> Callable[[Progress], object]:
-    """Return a progress callback that starts the outbox after each batch."""
+    """Return a progress callback that announces the records of each batch to the outbox."""
 
     def notify(progress: Progress) -> None:
         outbox.notify()

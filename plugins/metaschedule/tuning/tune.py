@@ -111,7 +111,7 @@ def tune(
         Threads of the search. The words count the CPUs that this process may use, by affinity and
         container quota.
     strategy : {"tunedb", "evolutionary", "replay-trace", "replay-func"} or SearchStrategy
-        ``tunedb`` is :class:`~.search_strategy.EvolutionarySearch`.
+        ``tunedb`` is :class:`~..search.strategy.EvolutionarySearch`.
     params, op_names
         As for ``tune_relax``; where `mod` is a mapping, `params` has those of each name.
     evaluator : EvaluatorConfig
@@ -193,7 +193,7 @@ def tune(
     Programs run on one thread for each whole core that this process may use, or on
     ``TVM_NUM_THREADS``, or else ``OMP_NUM_THREADS`` threads. If the environment has no
     ``TVM_NUM_THREADS``, this call sets it for this process and its children
-    (:func:`~.threads.use_threads`).
+    (:func:`~..threads.use_threads`).
 
     Examples
     --------

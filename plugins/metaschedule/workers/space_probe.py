@@ -40,6 +40,7 @@ def try_spaces(
         or None.
     """
     pool = builder.pool
+    # All trials come before the first build, so none runs while a program is measured.
     trials = pool.submit(_Trial((*task, seed), builder.timeout_sec) for task in tasks)
 
     def problem(number: int) -> str | None:
