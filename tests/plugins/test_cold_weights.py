@@ -69,10 +69,17 @@ def test_each_run_begins_with_cold_weights(flushed):
     program = FakeProgram()
     seconds = cold.cold_repeats(program, None, CONFIG, ["x", "w", "bias", "v", "out"], (1, 3))
     # The first three runs take 2 ms in the median, so 15 runs are a repeat.
-    assert program.calls == [3, 45]
+    assert program.calls == [1, 2, 45]
     assert flushed == [("w", "v")] * 48
     # Runs 4 to 18, 19 to 33 and 34 to 48.
     assert seconds == pytest.approx([11e-3, 26e-3, 41e-3])
+
+
+def test_a_slow_program_runs_once_before_its_repeats(flushed):
+    program = FakeProgram()
+    program.ran = 299
+    assert cold.cold_repeats(program, None, CONFIG, ["x", "w"], (1,)) == [0.301, 0.302, 0.303]
+    assert program.calls == [1, 3]
 
 
 def test_a_users_evaluator_flushes_more(flushed):

@@ -21,6 +21,8 @@ __all__ = ["cold_repeats", "cold_weights", "weight_bytes"]
 
 #: Least bytes of weights that are removed from the caches; smaller ones are read in no time.
 _LEAST_BYTES = 1 << 18
+#: Ratio of a run to the least duration of a repeat from which the program is slow.
+_SLOW = 10
 #: Name of the function that removes weights from the caches, in the runner's process.
 _FLUSH = "tunedb.flush_weights"
 
@@ -89,9 +91,11 @@ def cold_repeats(
         return list(evaluator(*arguments).results)
 
     tvm.register_global_func(_FLUSH, flush_weights, override=True)
-    number = config.number
-    if config.min_repeat_ms:
-        # One disturbed run would make all repeats too short.
-        number = max(number, math.ceil(config.min_repeat_ms / 1000 / max(median(runs(3)), 1e-9)))
+    number, least = config.number, config.min_repeat_ms / 1000
+    if least:
+        probe = runs(1)
+        # One disturbed run would make all repeats too short; slow programs need no more.
+        probe += runs(2) if probe[0] < _SLOW * least else []
+        number = max(number, math.ceil(least / max(median(probe), 1e-9)))
     seconds = runs(number * config.repeat)
     return [fmean(seconds[i : i + number]) for i in range(0, len(seconds), number)]
