@@ -2,7 +2,7 @@
 
 The records are made up: 24 workloads, two in three programs of MetaSchedule with six decisions and
 one in three of auto_scheduler, three repeats, one in twenty failed, in sessions of 10,000. Each
-figure comes from a process of its own, on one core.
+figure is that of the fastest of three processes, each on one core.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tunedb.records import (
 )
 from tunedb.storage.store import Store
 
-RECORDS, NAIVE = 1_000_000, 50_000
+RECORDS, NAIVE, RUNS = 1_000_000, 50_000, 3
 WORKLOADS, FAILED, PER_SESSION = 24, 20, 10_000
 START = 1_700_000_000_000_000
 FAILURE = Failure(FailureKind.TIMEOUT, Phase.RUN, "timed out after 30 s", 30.0)
@@ -192,6 +192,11 @@ def in_process(*arguments: Any) -> Figures:
     return figures
 
 
+def fastest(*arguments: Any) -> Figures:
+    """Return the figures of the fastest of several processes."""
+    return min((in_process(*arguments) for _ in range(RUNS)), key=lambda figures: figures["s"])
+
+
 def measure(options: argparse.Namespace) -> list[Any]:
     """Return the rows of the table."""
     from common import Row
@@ -201,8 +206,8 @@ def measure(options: argparse.Namespace) -> list[Any]:
         in_process("fill", path, options.records)
         some = min(options.records, NAIVE)
         in_process("fill", small, some)
-        ours, pandas = in_process("table", path), in_process("frame", path)
-        ours_some, theirs = in_process("table", small), in_process("naive", small)
+        ours, pandas = fastest("table", path), fastest("frame", path)
+        ours_some, theirs = fastest("table", small), fastest("naive", small)
     assert abs(theirs["sum"] - ours_some["sum"]) <= 1e-9 * ours_some["sum"]
     assert abs(pandas["sum"] - ours["sum"]) <= 1e-9 * ours["sum"]
     title, us = f"{options.records:,} records", 1e6 / options.records
@@ -232,11 +237,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--records", type=int, default=RECORDS, help="records of the database")
 
 
-RUNS = {one.__name__: one for one in (fill, table, frame, naive)}
+COMMANDS = {one.__name__: one for one in (fill, table, frame, naive)}
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and sys.argv[1] in RUNS:
-        print(json.dumps(RUNS[sys.argv[1]](*sys.argv[2:])))
+    if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:
+        print(json.dumps(COMMANDS[sys.argv[1]](*sys.argv[2:])))
     else:
         from common import run
 

@@ -21,7 +21,17 @@ from tunedb.errors import NotFoundError, StorageError, UsageError
 from tunedb.launches import CounterSet, Launch
 from tunedb.records import Measurement, Program, Trace, Trust
 from tunedb.storage import tables
-from tunedb.storage._lists import FIRST, LIST, PACKED, name_texts, pack_numbers, split_lists
+from tunedb.storage._lists import (
+    FIRST,
+    LIST,
+    PACKED,
+    hex_texts,
+    join_bytes,
+    name_texts,
+    pack_numbers,
+    split_lists,
+    transpose,
+)
 from tunedb.storage.store import Store
 
 #: The public contract (docs/tables.md): type of Arrow by type of a column.
@@ -358,6 +368,42 @@ def test_floats_are_packed_with_their_bits(values):
     numbers, bits = pack_numbers(values, is_float=True)
     assert numbers == np.array([0 if value is None else value for value in values], float).tobytes()
     assert valid(bits, len(values)) == [value is not None for value in values]
+
+
+@given(st.integers(0, 4), st.data())
+def test_rows_become_columns(columns, data):
+    row = st.lists(st.none() | st.integers() | st.binary(), min_size=columns, max_size=columns)
+    rows = data.draw(st.lists(row.map(tuple) | row))
+    expected = [*zip(*rows, strict=True)] if rows else [()] * columns
+    assert transpose(rows, columns) == expected
+    before = sys.getrefcount(expected)
+    for _ in range(3):
+        transpose([(expected,)], 1)
+    assert sys.getrefcount(expected) == before
+
+
+@pytest.mark.parametrize("row", [(), (1,), (1, 2, 3)])
+def test_rows_of_another_length_are_refused(row):
+    with pytest.raises(ValueError, match=rf"row 1 has {len(row)} values, not 2"):
+        transpose([(1, 2), row], 2)
+
+
+@given(st.lists(st.none() | st.binary()))
+def test_bytes_are_joined_with_their_bits(values):
+    lengths, bits, data = join_bytes(values)
+    assert np.frombuffer(lengths, np.int64).tolist() == [len(value or b"") for value in values]
+    assert valid(bits, len(values)) == [value is not None for value in values]
+    assert data == b"".join(value or b"" for value in values)
+    with pytest.raises(TypeError):
+        join_bytes(["text"])
+
+
+@given(st.lists(st.binary(min_size=3, max_size=3)), st.binary().filter(lambda b: len(b) != 3))
+def test_digests_become_digits(digests, other):
+    assert hex_texts(digests, 3) == b"".join(digests).hex().encode()
+    assert hex_texts([*digests, other], 3) is None
+    with pytest.raises(TypeError):
+        hex_texts([*digests, None], 3)
 
 
 def valid(bits, number):

@@ -1,16 +1,21 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Columns of a table from the values of many rows, compiled: a table has millions of rows."""
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
+
+cimport cython
 
 #: Kinds of rows: numbers as LEB128, a JSON list, a JSON list whose first element is the list.
 PACKED, LIST, FIRST = 0, 1, 2
 
 
+@cython.final
 cdef class _Buffer:
     """Bytes that grow."""
 
@@ -36,6 +41,13 @@ cdef class _Buffer:
 
     cdef bytes bytes(self):
         return self.data[: self.size] if self.size else b""
+
+
+cdef bytes _zeros(Py_ssize_t size):
+    """Return zeros, which the caller alone changes before anybody else has them."""
+    cdef bytes found = PyBytes_FromStringAndSize(NULL, size)
+    memset(PyBytes_AS_STRING(found), 0, size)
+    return found
 
 
 cdef int _put_length(_Buffer lengths, Py_ssize_t length) except -1:
@@ -170,45 +182,107 @@ def split_lists(rows, const unsigned char[::1] kinds):
     return counts.bytes(), lengths.bytes(), texts.bytes()
 
 
+def transpose(rows, Py_ssize_t columns):
+    """Return each column of rows of that many values as a tuple.
+
+    Raises
+    ------
+    ValueError
+        A row has another number of values.
+    """
+    cdef Py_ssize_t at = 0, column
+    cdef list found = [PyTuple_New(len(rows)) for column in range(columns)]
+    cdef tuple values, target
+    cdef object value
+    for row in rows:
+        values = row if type(row) is tuple else tuple(row)
+        if len(values) != columns:
+            raise ValueError(f"row {at} has {len(values)} values, not {columns}")
+        for column in range(columns):
+            value, target = values[column], <tuple>found[column]
+            Py_INCREF(value)
+            PyTuple_SET_ITEM(target, at, value)
+        at += 1
+    return found
+
+
+def join_bytes(values):
+    """Return the length of each value as int64, a bit of each that is not None, and all bytes.
+
+    The bits are None if all values are bytes; None has no bytes.
+    """
+    cdef _Buffer data = _Buffer()
+    cdef Py_ssize_t at = 0, count = len(values)
+    cdef bytes lengths = _zeros(8 * count), bits = _zeros(count // 8 + 1), text
+    cdef long long* length = <long long*>PyBytes_AS_STRING(lengths)
+    cdef char* byte = PyBytes_AS_STRING(bits)
+    cdef bint has_none = False
+    for value in values:
+        if value is None:
+            has_none = True
+        else:
+            text = value
+            length[at] = PyBytes_GET_SIZE(text)
+            data.put(PyBytes_AS_STRING(text), length[at])
+            byte[at >> 3] |= 1 << (at & 7)
+        at += 1
+    return lengths, bits if has_none else None, data.bytes()
+
+
+def hex_texts(values, Py_ssize_t size):
+    """Return all values as hexadecimal digits, one after another; None if one has another size."""
+    cdef const char* digits = b"0123456789abcdef"
+    cdef Py_ssize_t place
+    cdef bytes value, found = PyBytes_FromStringAndSize(NULL, 2 * size * len(values))
+    cdef char* to = PyBytes_AS_STRING(found)
+    cdef unsigned char byte
+    for value in values:
+        if value is None:
+            raise TypeError("None has no digits")
+        if PyBytes_GET_SIZE(value) != size:
+            return None
+        for place in range(size):
+            byte = <unsigned char>PyBytes_AS_STRING(value)[place]
+            to[0], to[1] = digits[byte >> 4], digits[byte & 15]
+            to += 2
+    return found
+
+
 def name_texts(ids, dict names not None):
     """Return the lengths, as int64, and the bytes of the texts that ids name, one after another.
 
     The text of an id without a name is ``unknown``.
     """
-    cdef _Buffer lengths = _Buffer(), texts = _Buffer()
+    cdef _Buffer texts = _Buffer()
+    cdef Py_ssize_t at = 0
+    cdef bytes lengths = _zeros(8 * len(ids)), text, unknown = b"unknown"
+    cdef long long* length = <long long*>PyBytes_AS_STRING(lengths)
     cdef PyObject* entry
-    cdef bytes text, unknown = b"unknown"
     for id_ in ids:
         entry = PyDict_GetItem(names, id_)
         text = unknown if entry == NULL else <object>entry
-        texts.put(PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
-        _put_length(lengths, PyBytes_GET_SIZE(text))
-    return lengths.bytes(), texts.bytes()
+        length[at] = PyBytes_GET_SIZE(text)
+        texts.put(PyBytes_AS_STRING(text), length[at])
+        at += 1
+    return lengths, texts.bytes()
 
 
 def pack_numbers(values, bint is_float):
     """Return values as int64 or float64, and a bit of each that is not None; None if all are."""
-    cdef _Buffer numbers = _Buffer(), bits = _Buffer()
-    cdef long long integer
-    cdef double real
-    cdef char byte = 0
-    cdef int place = 0
+    cdef Py_ssize_t at = 0, count = len(values)
+    cdef bytes numbers = _zeros(8 * count), bits = _zeros(count // 8 + 1)
+    cdef long long* integer = <long long*>PyBytes_AS_STRING(numbers)
+    cdef double* real = <double*>PyBytes_AS_STRING(numbers)
+    cdef char* byte = PyBytes_AS_STRING(bits)
     cdef bint has_none = False
     for value in values:
         if value is None:
-            has_none, integer = True, 0
-            numbers.put(<const char*>&integer, sizeof(integer))
+            has_none = True
         else:
-            byte |= 1 << place
             if is_float:
-                real = value
-                numbers.put(<const char*>&real, sizeof(real))
+                real[at] = value
             else:
-                integer = value
-                numbers.put(<const char*>&integer, sizeof(integer))
-        place += 1
-        if place == 8:
-            bits.put(&byte, 1)
-            byte, place = 0, 0
-    bits.put(&byte, 1)
-    return numbers.bytes(), bits.bytes() if has_none else None
+                integer[at] = value
+            byte[at >> 3] |= 1 << (at & 7)
+        at += 1
+    return numbers, bits if has_none else None

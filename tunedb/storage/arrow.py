@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from .. import identity
 from ..errors import LimitError, UsageError
 from ..system.notebook import rows_html
-from ._lists import LIST, name_texts, pack_numbers, split_lists
+from ._lists import LIST, hex_texts, join_bytes, name_texts, pack_numbers, split_lists
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -155,13 +155,6 @@ class _Buffers:
         self.children = children
 
 
-def _validity(values: Sequence[Any]) -> Any:
-    """Return the bits of the values that are not None; None if all are."""
-    if None not in values:
-        return None
-    return np.packbits([value is not None for value in values], bitorder="little")
-
-
 def _integers(arrow_type: Any, values: Sequence[int | None]) -> Any:
     numbers, valid = pack_numbers(values, is_float=False)
     return na.c_array_from_buffers(arrow_type, len(values), [valid, numbers])
@@ -177,7 +170,7 @@ def _floats32(arrow_type: Any, values: NDArray[np.float32]) -> Any:
 
 
 def _bools(arrow_type: Any, values: Sequence[Any]) -> Any:
-    bits = np.packbits(np.array(values, bool), bitorder="little")
+    bits = np.packbits(np.fromiter(values, bool, len(values)), bitorder="little")
     return na.c_array_from_buffers(arrow_type, len(values), [None, bits])
 
 
@@ -191,24 +184,23 @@ def _offsets(lengths: Any, count: int) -> NDArray[np.int32]:
 
 
 def _texts(arrow_type: Any, values: Sequence[str | None]) -> Any:
-    encoded = [b"" if v is None else str(v).encode(errors="replace") for v in values]
-    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-    buffers = [_validity(values), _offsets(lengths, len(encoded)), b"".join(encoded)]
-    return na.c_array_from_buffers(arrow_type, len(values), buffers)
+    encoded = [None if v is None else str(v).encode(errors="replace") for v in values]
+    lengths, valid, data = join_bytes(encoded)
+    offsets = _offsets(np.frombuffer(lengths, np.int64), len(encoded))
+    return na.c_array_from_buffers(arrow_type, len(values), [valid, offsets, data])
 
 
 def _float_lists(arrow_type: Any, values: Sequence[bytes | None]) -> Any:
     """Return an array of lists, given as packed float64; damaged ones are missing."""
-    packed = [value or b"" for value in values]
-    sizes = np.fromiter(map(len, packed), np.int64, len(packed))
+    lengths, valid, data = join_bytes(values)
+    sizes = np.frombuffer(lengths, np.int64)
     if (sizes % 8).any():
         values = [None if value is None or len(value) % 8 else value for value in values]
         return _float_lists(arrow_type, values)
-    valid, counts = _validity(values), sizes // 8
-    floats = np.frombuffer(b"".join(packed), "<f8")
+    floats = np.frombuffer(data, "<f8")
     child = na.c_array_from_buffers(na.float64(), len(floats), [None, floats])
-    offsets = _offsets(counts, len(packed))
-    return na.c_array_from_buffers(arrow_type, len(packed), [valid, offsets], children=[child])
+    offsets = _offsets(sizes // 8, len(values))
+    return na.c_array_from_buffers(arrow_type, len(values), [valid, offsets], children=[child])
 
 
 def _json_lists(arrow_type: Any, values: Sequence[str | None]) -> Any:
@@ -234,11 +226,12 @@ _MAKERS: dict[str, Callable[[Any, Any], Any]] = {
 
 def hexadecimal(digests: Sequence[bytes]) -> Any:
     """Return a column of digests as hexadecimal text."""
-    if set(map(len, digests)) - {identity.DIGEST_BYTES}:
+    texts = hex_texts(digests, identity.DIGEST_BYTES)
+    if texts is None:
         return [digest.hex() for digest in digests]
     size = 2 * identity.DIGEST_BYTES
     offsets = np.arange(0, (len(digests) + 1) * size, size, dtype=np.int32)
-    return _Buffers([None, offsets, b"".join(digests).hex().encode()])
+    return _Buffers([None, offsets, texts])
 
 
 def named(ids: Sequence[Any], names: dict[Any, bytes]) -> Any:

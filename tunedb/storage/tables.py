@@ -13,6 +13,7 @@ from ..json_checks import parse_json
 from ..records import Origin, Status, Trust, WorkloadFormat
 from ..system.gc_pause import paused_gc
 from . import schema
+from ._lists import transpose
 from .database import Database
 from .engine import Prepared
 from .lookup import Lookup
@@ -335,7 +336,7 @@ class Tables:
             columns["retracted"] = case((is_any, literal_column("1")), else_=literal_column("0"))
         table = arrow.Table("records", COLUMNS["records"])
         for rows in self._pages(columns, chosen):
-            row = dict(zip(columns, zip(*rows, strict=True), strict=True))
+            row = dict(zip(columns, transpose(rows, len(columns)), strict=True))
             workloads, targets, sources = row["workload"], row["target"], row["source"]
             names = names.with_rows(workloads, targets, sources)
             table.append(
@@ -360,7 +361,7 @@ class Tables:
                     arrow.named(row["origin"], _ORIGINS),
                     row["program"],
                     arrow.hexadecimal(row["program_digest"]),
-                    [None if donor is None else donor.hex() for donor in row["donor"]],
+                    [donor and donor.hex() for donor in row["donor"]],
                     arrow.lists(bytes(map(names.kinds.__getitem__, workloads)), row["decisions"]),
                 ),
             )
