@@ -194,11 +194,11 @@ def test_only_the_network_that_exceeds_the_caches_is_measured_so(tmp_path, monke
     tasks = [replace(task, calls=(1, 0) if n else (0, 1)) for n, task in enumerate(run.tasks)]
     monkeypatch.setattr(tuning_run, "cold_weights", lambda _: (1,))
     networks_ = [SimpleNamespace(goal=SimpleNamespace(choices=()))] * 2
-    found = tuning_run._cold(tasks, networks_, TARGET, run.options)
+    found = tuning_run._cold(tasks, networks_, TARGET)
     assert found == [(1,), *[()] * (len(tasks) - 1)]
     sizes = iter([1, 1 << 40])
     networks_[1:] = [SimpleNamespace(goal=SimpleNamespace(choices=(({0: 1.0}, {2: 1.0}),)))]
-    found = tuning_run._cold(tasks, networks_, TARGET, run.options)
+    found = tuning_run._cold(tasks, networks_, TARGET)
     assert [n for n, each in enumerate(found) if each] == [0, 2]
 
 

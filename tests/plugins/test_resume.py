@@ -16,8 +16,8 @@ from tunedb.plugins.metaschedule.tuning.resume import (
     end_run,
     run_key,
     session_of_run,
+    trials_by_workload,
     trials_done,
-    trials_of_task,
 )
 from tunedb.storage.store import Store
 from tunedb.system.host import fingerprint_of, new_session, session_class
@@ -93,18 +93,20 @@ def test_a_run_that_stopped_goes_on(runs):
 
 def test_trials_of_a_task_are_those_of_the_unfinished_run(runs):
     def of_tasks():
-        return [trials_of_task(runs.handle, "run", ids) for ids in ([first], [first, 99], [99])]
+        counts = trials_by_workload(runs.handle, "run")
+        assert counts.total() == runs.done()
+        return [counts[first], counts[99]]
 
     runs.run("mmm")
     (found,) = runs.store.workloads.find()
     first = found.id
     runs.run("smm")
     runs.run("mm", key="another")
-    assert of_tasks() == [5, 5, 0]
+    assert of_tasks() == [5, 0]
     runs.run("mmm")
-    assert of_tasks() == [0, 0, 0]
+    assert of_tasks() == [0, 0]
     runs.run("m")
-    assert of_tasks() == [1, 1, 0]
+    assert of_tasks() == [1, 0]
 
 
 def test_a_run_that_is_done_begins_anew(runs):

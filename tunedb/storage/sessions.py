@@ -461,19 +461,17 @@ class Runs:
         )
         return (rows[0].n, rows[0].last) if rows else (0, -1)
 
-    def trials_of(self, workload_ids: Sequence[int], session_ids: Sequence[int]) -> int:
-        """Return the number of own measurements of workloads in sessions."""
-        p = schema.program.c
+    def trials_by_workload(self, session_ids: Sequence[int]) -> Counter[int]:
+        """Return the number of measurements of each workload in sessions, by its local number.
+
+        Only records of own sources count.
+        """
         rows = self._db.select(
-            select(func.count().label("n"))
-            .select_from(schema.measurement.join(schema.program, _m.program_id == p.id))
-            .where(
-                p.workload_id.in_(workload_ids),
-                _m.session_id.in_(session_ids),
-                _m.source_id.in_(self._own_sources()),
-            )
+            select(_m.workload_id, func.count().label("n"))
+            .where(_m.session_id.in_(session_ids), _m.source_id.in_(self._own_sources()))
+            .group_by(_m.workload_id)
         )
-        return int(rows[0].n)
+        return Counter({row.workload_id: row.n for row in rows})
 
     def records(self, session: Session) -> list[Record]:
         """Return the own records of a session, in order of insertion."""

@@ -318,7 +318,7 @@ class Tables:
             query = f"SELECT {', '.join(values)} FROM {source}"  # noqa: S608 - names of ours
             rows = self._db.plain(f"{query} WHERE {met}{order}" if met else query + order)
             for batch in _cut(rows):
-                table.append(len(batch), [*zip(*batch, strict=True)])
+                table.append(len(batch), transpose(batch, len(columns)))
             if key is None or len(rows) < _ROWS:
                 return table
             after = rows[-1][position]
@@ -434,7 +434,7 @@ class Tables:
         after = 0
         while rows := self._db.tuples(page, after=after):
             after = rows[-1][0]
-            programs, workloads, targets, counts, widths, data, trusts = zip(*rows, strict=True)
+            programs, workloads, targets, counts, widths, data, trusts = transpose(rows, 7)
             if set(widths) != {width}:
                 raise StorageError(
                     f"{self._db.location}: features that do not have {width} columns; "

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
@@ -27,8 +28,8 @@ __all__ = [
     "run_key",
     "session_of_run",
     "store_network",
+    "trials_by_workload",
     "trials_done",
-    "trials_of_task",
 ]
 
 
@@ -123,39 +124,26 @@ def trials_done(handle: Handle, key: str) -> int:
     int
         0 where the database has no unfinished run of this key.
     """
-    return sum(stored for _, stored in _unfinished(handle, key))
+    return trials_by_workload(handle, key).total()
 
 
-def trials_of_task(handle: Handle, key: str, workload_ids: Sequence[int]) -> int:
-    """Return the number of stored trials of one task of an unfinished run.
+def trials_by_workload(handle: Handle, key: str) -> Counter[int]:
+    """Return the number of stored trials of an unfinished run for each workload.
 
-    Parameters
-    ----------
-    handle : Handle
-        Handle of the database.
-    key : str
-        Key of the run (:func:`run_key`).
-    workload_ids : sequence of int
-        Local numbers of the task's workload and of its equals.
+    The parameters are those of :func:`trials_done`; workloads have their local numbers.
     """
-    sessions = [id_ for id_, stored in _unfinished(handle, key) if stored]
-    return handle.store.runs.trials_of(workload_ids, sessions)
-
-
-def _unfinished(handle: Handle, key: str) -> list[tuple[int, int]]:
-    """Return the sessions of an unfinished run, and the number of stored trials of each."""
     runs = handle.store.runs
-    sessions: list[tuple[int, int]] = []
+    sessions: list[int] = []
     passed = 0
     for id_, session in runs.sessions_of_run(key):
         run = fingerprint_of(session)["run"]
         stored, last = runs.trials(id_)
         # Known candidates, which are not stored again, have numbers too.
         passed += max(last + 1, stored)
-        sessions.append((id_, stored))
+        sessions.append(id_)
         if run.get("ended") or passed >= run["trials"]:
             sessions, passed = [], 0
-    return sessions
+    return runs.trials_by_workload(sessions)
 
 
 def end_run(handle: Handle) -> None:

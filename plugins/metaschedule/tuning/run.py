@@ -40,8 +40,7 @@ from .resume import (
     run_key,
     session_of_run,
     store_network,
-    trials_done,
-    trials_of_task,
+    trials_by_workload,
 )
 from .scheduler import TaskScheduler, task_curves
 from .server_sync import notify_outbox, start_outbox
@@ -88,6 +87,8 @@ class Run:
         Pushes new records to a server.
     measured : list of MeasuredNetwork
         Networks that are measured as a whole.
+    race : Race or None
+        Race of its candidates.
     cold : list of tuple of int
         Numbers of the parameters of each task that are cold when it is measured (:func:`_cold`).
     problems : dict of int to str
@@ -108,6 +109,7 @@ class Run:
     monitor: Monitor
     outbox: Outbox | None
     measured: list[MeasuredNetwork]
+    race: Race | None
     cold: list[tuple[int, ...]]
     problems: dict[int, str] = field(default_factory=dict)
 
@@ -146,13 +148,15 @@ class Run:
         notes = list(dict.fromkeys(note for each in networks for note in each.lowered.notes))
         # The parts of an operator's other algorithms get no trials of their own by default.
         max_trials = options.trials(sum(any(task.calls) for task in tasks) or len(tasks))
-        cold = _cold(tasks, networks, target, options)
-        key = _key(tasks, networks, target, options, max_trials, threads, cold)
-        done, earlier = trials_done(handle, key), [0] * len(tasks)
-        _use_session(handle, key, target, options, max_trials, threads, cold, stack)
-        if done:
+        race = options.race()
+        cold = [] if race is None else _cold(tasks, networks, target)
+        evaluator = _evaluator(options, cold)
+        key = _key(tasks, networks, target, options, max_trials, threads, evaluator)
+        counts, earlier = trials_by_workload(handle, key), [0] * len(tasks)
+        _use_session(handle, key, target, options, max_trials, threads, evaluator, stack)
+        if counts:
             stored = [handle.stored_task(task.mod, target).equal_ids for task in tasks]
-            earlier = [trials_of_task(handle, key, ids) for ids in stored]
+            earlier = [sum(counts[id_] for id_ in ids) for ids in stored]
         measured: list[MeasuredNetwork] = []
         if networks and options.measures_network():
             measured = untuned_networks(networks, target, _roofline(handle), notes, stack)
@@ -169,12 +173,13 @@ class Run:
             tasks=tasks,
             notes=notes,
             max_trials=max_trials,
-            trials_done=done,
+            trials_done=counts.total(),
             earlier=earlier,
             known=Known(handle, remeasure=options.remeasure),
-            monitor=Monitor(monitors, before, done, max_trials, on_progress, began),
+            monitor=Monitor(monitors, before, counts.total(), max_trials, on_progress, began),
             outbox=outbox,
             measured=measured,
+            race=race,
             cold=cold,
         )
 
@@ -193,7 +198,6 @@ class Run:
         for task in self.tasks:
             self.known.prepare(task.mod, self.target)
         model = defaults.cost_model_of(self.options.cost_model, self.database)
-        race = self.options.race()
         networks = self.monitor.networks
         scheduler = defaults.scheduler_of(
             self.options,
@@ -206,9 +210,11 @@ class Run:
             [task.untuned for task in self.monitor.tasks],
             self.measured[0].roofline if self.measured else None,
             try_space,
-            race,
+            self.race,
         )
-        runner = defaults.runner_of(self.options.runner, self.options.evaluator, race, self.cold)
+        runner = defaults.runner_of(
+            self.options.runner, self.options.evaluator, self.race, self.cold
+        )
         arguments = self._arguments(model, scheduler, builder, runner, stack)
         self.monitor.start()
         try:
@@ -229,9 +235,9 @@ class Run:
         end_run(handle)
         # Modules with equal anchor blocks may differ, and so do their times.
         if self.options.has_finals() and handle.workloads.equality != "anchor-block":
-            self._hold_finals(builder, runner, race)
+            self._hold_finals(builder, runner)
 
-    def _hold_finals(self, builder: Any, runner: Any, race: Race | None) -> None:
+    def _hold_finals(self, builder: Any, runner: Any) -> None:
         """Measure the best programs of each task again, in turn, for a share of the run's time.
 
         The tasks that take most of a network's time come first.
@@ -254,9 +260,10 @@ class Run:
                     "program of the others is that of the fastest measurement"
                 )
                 break
-            task, spread = self.tasks[number], None if race is None else race.spread(number)
-            if race is not None:
-                race.begin(number, is_whole=True)
+            task, spread = self.tasks[number], None
+            if self.race is not None:
+                spread = self.race.spread(number)
+                self.race.begin(number, is_whole=True)
             try:
                 finals.decide(task.mod, spread)
             except Exception as error:  # a builder of the user raises any class
@@ -446,15 +453,13 @@ def _roofline(handle: Handle) -> Roofline | None:
     return limits[-1] if limits else None
 
 
-def _cold(
-    tasks: Sequence[Task], networks: Sequence[Network], target: Any, options: TuneOptions
-) -> list[tuple[int, ...]]:
+def _cold(tasks: Sequence[Task], networks: Sequence[Network], target: Any) -> list[tuple[int, ...]]:
     """Return the parameters of each task that are cold: weights of networks beyond the caches.
 
-    Only the runner of a race removes them from the caches of a processor.
+    Only the runner of a race removes them from the caches, and only those of a processor.
     """
     cache = last_cache()
-    if cache is None or not is_cpu(target) or options.race() is None:
+    if cache is None or not is_cpu(target):
         return []
     used: set[int] = set()
     for number, network in enumerate(networks):
@@ -490,7 +495,7 @@ def _key(
     options: TuneOptions,
     max_trials: int,
     threads: RuntimeThreads,
-    cold: Sequence[Sequence[int]],
+    evaluator: Mapping[str, Any] | None,
 ) -> str:
     """Return the key of a run."""
     remote = defaults.remote_of(options.runner)
@@ -500,7 +505,7 @@ def _key(
         max_trials=max_trials,
         seed=options.seed,
         settings={
-            "evaluator": _evaluator(options, cold),
+            "evaluator": evaluator,
             "remote": None if remote is None else remote.tracker_key,
             "remeasure": options.remeasure,
             "threads": None if remote is not None else threads.as_json(),
@@ -517,7 +522,7 @@ def _use_session(
     options: TuneOptions,
     max_trials: int,
     threads: RuntimeThreads,
-    cold: Sequence[Sequence[int]],
+    evaluator: Mapping[str, Any] | None,
     stack: ExitStack,
 ) -> None:
     """Give the handle a session of the run, until the stack closes."""
@@ -531,7 +536,7 @@ def _use_session(
             session,
             key,
             max_trials=max_trials,
-            evaluator=_evaluator(options, cold),
+            evaluator=evaluator,
             threads=threads if remote is None else None,
         )
     )

@@ -115,7 +115,9 @@ def tune(
     params, op_names
         As for ``tune_relax``; where `mod` is a mapping, `params` has those of each name.
     evaluator : EvaluatorConfig
-        Settings of each measurement by a ``local`` or ``rpc`` runner.
+        Settings of each measurement by a ``local`` or ``rpc`` runner. Where racing applies, and
+        whether it is on or off, operators of a network whose weights exceed the last cache are
+        measured with cold weights (:mod:`~..measure.cold_weights`).
     warm : bool
         Whether the search may begin with programs of similar workloads.
     remeasure : bool
