@@ -1,4 +1,4 @@
-"""Views while a revision changes the tables to which they refer."""
+"""Views that a revision replaces, or whose tables it changes."""
 
 from __future__ import annotations
 
@@ -27,3 +27,16 @@ def views_dropped() -> Iterator[None]:
     yield
     for _, text in views:
         connection.exec_driver_sql(text)
+
+
+def replace_views(statements: dict[str, str]) -> None:
+    """Replace views by what statements create; on PostgreSQL they keep their grants."""
+    connection = op.get_bind()
+    is_file = connection.dialect.name == "sqlite"
+    for name, statement in statements.items():
+        if is_file:
+            op.execute(f"DROP VIEW {name}")
+        # Without parameters neither driver reads a percent sign as one.
+        connection.exec_driver_sql(
+            statement if is_file else statement.replace("CREATE", "CREATE OR REPLACE", 1)
+        )

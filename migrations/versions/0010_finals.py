@@ -15,6 +15,8 @@ from importlib import import_module
 import sqlalchemy as sa
 from alembic import op
 
+from tunedb.migrations.views import replace_views
+
 revision = "0010"
 down_revision = "0009"
 branch_labels = None
@@ -69,19 +71,6 @@ def views(dialect: str) -> dict[str, str]:
     }
 
 
-def _replace(statements: dict[str, str]) -> None:
-    """Replace views; on PostgreSQL they keep their grants."""
-    connection = op.get_bind()
-    is_file = connection.dialect.name == "sqlite"
-    for name, statement in statements.items():
-        if is_file:
-            op.execute(f"DROP VIEW {name}")
-        # Without parameters neither driver reads a percent sign as one.
-        connection.exec_driver_sql(
-            statement if is_file else statement.replace("CREATE", "CREATE OR REPLACE", 1)
-        )
-
-
 def upgrade() -> None:
     condition = sa.text(_LOST)
     op.create_index(
@@ -89,10 +78,10 @@ def upgrade() -> None:
         sqlite_where=condition,
         postgresql_where=condition,
     )
-    _replace(views(op.get_bind().dialect.name))
+    replace_views(views(op.get_bind().dialect.name))
 
 
 def downgrade() -> None:
     before = _views(op.get_bind().dialect.name)
-    _replace({name: before[name] for name in ("v_best", "v_tasks")})
+    replace_views({name: before[name] for name in ("v_best", "v_tasks")})
     op.drop_index("ix_measurement_lost", "measurement")

@@ -467,7 +467,7 @@ v_best:  SELECT w.id AS workload_id,
                      JOIN session e ON ((e.id = r.session_id)))
                   WHERE ((substr(f.extra, 1, 15) = '{"final":"lost"'::text) AND (f.served = 1) AND (r.measured_at < f.measured_at) AND ((f.source_id = r.source_id) OR (f.source_id IN ( SELECT source.id
                            FROM source
-                          WHERE (source.trust >= 2)))) AND ((d.id = e.id) OR (jsonb_exists_any((tunedb_json(convert_to(d.fingerprint, 'UTF8'::name)))::jsonb, ARRAY['cpu'::text, 'gpu'::text, 'remote'::text]) AND (((tunedb_json(convert_to(d.fingerprint, 'UTF8'::name)))::jsonb - ARRAY['os'::text, 'python'::text, 'run'::text, 'tunedb'::text, 'tvm_ffi'::text]) = ((tunedb_json(convert_to(e.fingerprint, 'UTF8'::name)))::jsonb - ARRAY['os'::text, 'python'::text, 'run'::text, 'tunedb'::text, 'tvm_ffi'::text]))))))))))
+                          WHERE (source.trust >= 2)))) AND ((d.id = e.id) OR (jsonb_exists_any((tunedb_json(convert_to(d.fingerprint, 'UTF8'::name)))::jsonb, ARRAY['cpu'::text, 'gpu'::text, 'remote'::text]) AND (((tunedb_json(convert_to(d.fingerprint, 'UTF8'::name)))::jsonb - ARRAY['evaluator'::text, 'os'::text, 'python'::text, 'run'::text, 'tunedb'::text, 'tvm_ffi'::text]) = ((tunedb_json(convert_to(e.fingerprint, 'UTF8'::name)))::jsonb - ARRAY['evaluator'::text, 'os'::text, 'python'::text, 'run'::text, 'tunedb'::text, 'tvm_ffi'::text]))))))))))
           ORDER BY b.mean, b.id
          LIMIT 1))))
      JOIN program p ON ((p.id = m.program_id)))
@@ -701,7 +701,7 @@ v_tasks:  SELECT w.id AS workload_id,
                          JOIN session e ON ((e.id = r.session_id)))
                       WHERE ((substr(f.extra, 1, 15) = '{"final":"lost"'::text) AND (f.served = 1) AND (r.measured_at < f.measured_at) AND ((f.source_id = r.source_id) OR (f.source_id IN ( SELECT source.id
                                FROM source
-                              WHERE (source.trust >= 2)))) AND ((d.id = e.id) OR (jsonb_exists_any((tunedb_json(convert_to(d.fingerprint, 'UTF8'::name)))::jsonb, ARRAY['cpu'::text, 'gpu'::text, 'remote'::text]) AND (((tunedb_json(convert_to(d.fingerprint, 'UTF8'::name)))::jsonb - ARRAY['os'::text, 'python'::text, 'run'::text, 'tunedb'::text, 'tvm_ffi'::text]) = ((tunedb_json(convert_to(e.fingerprint, 'UTF8'::name)))::jsonb - ARRAY['os'::text, 'python'::text, 'run'::text, 'tunedb'::text, 'tvm_ffi'::text])))))))))) THEN m.mean
+                              WHERE (source.trust >= 2)))) AND ((d.id = e.id) OR (jsonb_exists_any((tunedb_json(convert_to(d.fingerprint, 'UTF8'::name)))::jsonb, ARRAY['cpu'::text, 'gpu'::text, 'remote'::text]) AND (((tunedb_json(convert_to(d.fingerprint, 'UTF8'::name)))::jsonb - ARRAY['evaluator'::text, 'os'::text, 'python'::text, 'run'::text, 'tunedb'::text, 'tvm_ffi'::text]) = ((tunedb_json(convert_to(e.fingerprint, 'UTF8'::name)))::jsonb - ARRAY['evaluator'::text, 'os'::text, 'python'::text, 'run'::text, 'tunedb'::text, 'tvm_ffi'::text])))))))))) THEN m.mean
                     ELSE NULL::double precision
                 END) AS best,
             min(

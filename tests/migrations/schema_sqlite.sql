@@ -45,8 +45,8 @@ JOIN measurement AS m ON m.id = (
             AND (f.source_id = r.source_id
                 OR f.source_id IN (SELECT id FROM source WHERE trust >= 2))
             AND (d.id = e.id OR EXISTS (SELECT 1 FROM json_each(d.fingerprint) WHERE key IN ('cpu', 'gpu', 'remote'))
-                AND NOT EXISTS (SELECT key, type, value FROM json_each(d.fingerprint) WHERE key NOT IN ('os', 'python', 'run', 'tunedb', 'tvm_ffi') EXCEPT SELECT key, type, value FROM json_each(e.fingerprint) WHERE key NOT IN ('os', 'python', 'run', 'tunedb', 'tvm_ffi'))
-                AND NOT EXISTS (SELECT key, type, value FROM json_each(e.fingerprint) WHERE key NOT IN ('os', 'python', 'run', 'tunedb', 'tvm_ffi') EXCEPT SELECT key, type, value FROM json_each(d.fingerprint) WHERE key NOT IN ('os', 'python', 'run', 'tunedb', 'tvm_ffi')))
+                AND NOT EXISTS (SELECT key, type, value FROM json_each(d.fingerprint) WHERE key NOT IN ('evaluator', 'os', 'python', 'run', 'tunedb', 'tvm_ffi') EXCEPT SELECT key, type, value FROM json_each(e.fingerprint) WHERE key NOT IN ('evaluator', 'os', 'python', 'run', 'tunedb', 'tvm_ffi'))
+                AND NOT EXISTS (SELECT key, type, value FROM json_each(e.fingerprint) WHERE key NOT IN ('evaluator', 'os', 'python', 'run', 'tunedb', 'tvm_ffi') EXCEPT SELECT key, type, value FROM json_each(d.fingerprint) WHERE key NOT IN ('evaluator', 'os', 'python', 'run', 'tunedb', 'tvm_ffi')))
     ))
     ORDER BY b.mean, b.id LIMIT 1
 )
@@ -256,8 +256,8 @@ FROM (
             AND (f.source_id = r.source_id
                 OR f.source_id IN (SELECT id FROM source WHERE trust >= 2))
             AND (d.id = e.id OR EXISTS (SELECT 1 FROM json_each(d.fingerprint) WHERE key IN ('cpu', 'gpu', 'remote'))
-                AND NOT EXISTS (SELECT key, type, value FROM json_each(d.fingerprint) WHERE key NOT IN ('os', 'python', 'run', 'tunedb', 'tvm_ffi') EXCEPT SELECT key, type, value FROM json_each(e.fingerprint) WHERE key NOT IN ('os', 'python', 'run', 'tunedb', 'tvm_ffi'))
-                AND NOT EXISTS (SELECT key, type, value FROM json_each(e.fingerprint) WHERE key NOT IN ('os', 'python', 'run', 'tunedb', 'tvm_ffi') EXCEPT SELECT key, type, value FROM json_each(d.fingerprint) WHERE key NOT IN ('os', 'python', 'run', 'tunedb', 'tvm_ffi')))
+                AND NOT EXISTS (SELECT key, type, value FROM json_each(d.fingerprint) WHERE key NOT IN ('evaluator', 'os', 'python', 'run', 'tunedb', 'tvm_ffi') EXCEPT SELECT key, type, value FROM json_each(e.fingerprint) WHERE key NOT IN ('evaluator', 'os', 'python', 'run', 'tunedb', 'tvm_ffi'))
+                AND NOT EXISTS (SELECT key, type, value FROM json_each(e.fingerprint) WHERE key NOT IN ('evaluator', 'os', 'python', 'run', 'tunedb', 'tvm_ffi') EXCEPT SELECT key, type, value FROM json_each(d.fingerprint) WHERE key NOT IN ('evaluator', 'os', 'python', 'run', 'tunedb', 'tvm_ffi')))
     )) THEN m.mean END) AS best,
         min(CASE WHEN m.measured_at > 0 THEN m.measured_at END) AS first_at,
         max(m.measured_at) AS last_at

@@ -11,10 +11,12 @@ from fake_measuring import FakeBuilder, FakeRunner, tune
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
+from tunedb import identity
 from tunedb.errors import TuneDBError
 from tunedb.formats.export import export_metaschedule
 from tunedb.plugins.metaschedule import compat
 from tunedb.plugins.metaschedule.database.database import handle_of
+from tunedb.plugins.metaschedule.tuning import finals as finals_module
 from tunedb.plugins.metaschedule.tuning import run as tuning_run
 from tunedb.plugins.metaschedule.tuning.finals import Finals
 from tunedb.plugins.metaschedule.tuning.tune import tune as tune_all
@@ -245,6 +247,66 @@ def test_times_of_other_machines_are_not_compared(tuned):
     handle.use_session(Session("other", 1, b'{"cpu":"another"}'))
     assert tuned.decide(lambda *_: (1.0,)) is None
     assert tuned.ran == []
+
+
+def with_cold_weights(tuned, seconds_of):
+    """Let a run of another evaluator measure some programs that have no other valid record.
+
+    Return the programs of the first run.
+    """
+    records = tuned.top()
+    session = records[0].measurement.session
+    fingerprint = {**json.loads(session.fingerprint), "evaluator": {"cold_weights": True}}
+    cold = Session("cold", session.started_at + 1, identity.canonical_json(fingerprint))
+    handle_of(tuned.database).use_session(cold)
+    measured = [
+        replace(records[n].measurement, session=cold, run_secs=(seconds,) * 3, occurrence=100)
+        for n, seconds in seconds_of.items()
+    ]
+    store = tuned.database.store
+    store.trust.retract([records[n].id for n in seconds_of], "warm")
+    store.batches.add(measured, TUNING)
+    return [record.measurement.program for record in records]
+
+
+@pytest.mark.parametrize(
+    ("fastest", "finals"),
+    [
+        (0, [[0, 1, 2, 3, 4, 10]]),
+        (8, [[0, 1, 2, 3, 4, 10], [5, 6, 7, 8, 9, 10]]),
+        (10, [[0, 1, 2, 3, 4, 10], [5, 6, 7, 8, 9, 10], [11, 13, 14, 15, 10]]),
+    ],
+)
+def test_finals_go_on_while_times_of_another_evaluator_rank_first(fastest, finals, tuned):
+    """The best program of this evaluator is in each final."""
+    programs = with_cold_weights(tuned, {10: 1.5e-3, 12: 1.6e-3})
+    best = tuned.decide(
+        lambda number, _: (1.2e-3 if number == fastest else 1.5e-3 + abs(10 - number) * 1e-4,) * 3
+    )
+    assert best.measurement.program == programs[fastest]
+    assert tuned.top()[0].measurement.program == programs[fastest]
+    assert tuned.ran == [n for one in finals for n in [*one, *one[::-1], *one]]
+
+
+def test_a_program_that_fails_in_one_final_is_in_no_other(tuned):
+    programs = with_cold_weights(tuned, {10: 1.5e-3})
+    failed = tuned.programs[1]
+    best = tuned.decide(
+        lambda number, _: (1.5e-3 + abs(10 - number) * 1e-4,) * 3,
+        lambda hash_: "gone" if hash_ == failed else None,
+    )
+    assert tuned.ran.count(1) == 1
+    assert set(tuned.ran) == set(range(16))
+    ranked = [record.measurement.program for record in tuned.top()]
+    assert ranked[:2] == [programs[1], programs[10]]
+    assert best.measurement.program == programs[10]
+
+
+def test_finals_of_many_records_of_another_evaluator_end(tuned, monkeypatch):
+    monkeypatch.setattr(finals_module, "_FINALS", 2)
+    with_cold_weights(tuned, {15: 1.5e-3})
+    tuned.decide(lambda number, _: (1.5e-3 + abs(15 - number) * 1e-4,) * 3)
+    assert set(tuned.ran) == {*range(10), 15}
 
 
 def test_a_task_without_records_has_no_final(tuned, tools):

@@ -12,7 +12,7 @@ from tunedb.records import Session, Source, Status, Trust
 from tunedb.run_times import mean_of
 from tunedb.storage.superseded import extra_of_final
 from tunedb.storage.workloads import Neighbour
-from tunedb.system.host import session_class
+from tunedb.system.host import machine_class
 
 LOST, WON = extra_of_final(None, won=False), extra_of_final(None, won=True)
 
@@ -23,10 +23,11 @@ SOURCES = {
     "foreign": FOREIGN,
 }
 
-#: Fingerprints of sessions; the first three and the next two are of one class each.
+#: Fingerprints of sessions; the first four and the next two are of one machine each.
 FINGERPRINTS = (
     *({"cpu": "x", "cores": 2, "os": "a"}, {"cpu": "x", "cores": 2, "run": {"key": "k"}}),
     {"cores": 2, "cpu": "x", "tunedb": "2", "python": "3.13"},
+    {"cores": 2, "cpu": "x", "evaluator": {"cold_weights": True, "repeat": 3}},
     *({"gpu": "g", "threads": {"count": 4, "pinned": False}}, {"os": 1, "gpu": "g"}),
     {"gpu": "g", "threads": {"count": 4, "pinned": False}, "tvm_ffi": "1"},
     *({"cpu": "x", "cores": 4}, {"cpu": None, "cores": 2}, {"cpu": "x", "cores": "2"}),
@@ -62,7 +63,7 @@ def supersedes(final, earlier):
         and one.measured_at > other.measured_at
         and (its_source == other_source or SOURCES[its_source].trust == Trust.OWN)
         and None not in (one.session, other.session)
-        and session_class(one.session) == session_class(other.session)
+        and machine_class(one.session) == machine_class(other.session)
     )
 
 

@@ -87,6 +87,7 @@ DEFINITIONS: dict[str, tuple[tuple[str, str | None], ...]] = {
     "v_best": (
         ("0009", "ce66eb197b57c79232805da325d81d80"),
         ("0010", "4ea6c8e128032a199b96b0d39873d244"),
+        ("0011", "5d4432367c0efe86eb4db9b44db1779a"),
     ),
     "v_failures": (("0009", "ab96ea818ca27508916adaeeabbe5bd2"),),
     "v_launches": (("0009", "a0ca66c8557fb26db671e5eeea4f8a4a"),),
@@ -95,6 +96,7 @@ DEFINITIONS: dict[str, tuple[tuple[str, str | None], ...]] = {
     "v_tasks": (
         ("0009", "abb038f723d582e065a4c46abdb611fb"),
         ("0010", "7d518b37288423bfa49a9377ed7d8568"),
+        ("0011", "cb58bf93314825dabd8e4840b67db530"),
     ),
     "watermark": (
         ("0004", "8bfbe3ed08db0489c78d54e4abeb83c3"),

@@ -31,7 +31,7 @@ from sqlalchemy.types import REAL, TypeEngine
 
 #: Revisions of ``migrations/versions`` in order, so that a database can be checked without
 #: importing Alembic (0.2 s). A test compares them with the scripts.
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011")
 HEAD = REVISIONS[-1]
 
 #: ``PRAGMA application_id`` of a tunedb file: "tndb".

@@ -10,7 +10,8 @@ A record of a lost final supersedes a record of the same program if
 
 - it is served, and of the same source or an own one: nobody demotes the records of others;
 - it was measured later;
-- both have sessions, of one class (:func:`tunedb.system.host.session_class`).
+- both have sessions, of one machine (:func:`tunedb.system.host.machine_class`): the last final
+  decides with its evaluator, e.g. that of a network whose weights are cold.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from .. import identity
 from ..json_checks import parse_json
 from ..records import Trust
-from ..system.host import DEVICES, NOT_TIMED
+from ..system.host import DEVICES, NOT_OF_MACHINE
 from . import schema
 
 
@@ -96,7 +97,7 @@ def superseded_ids(
             earlier.c.measured_at < final.c.measured_at,
             or_(
                 session.c.id == other.c.id,
-                _IsSameClass(session.c.fingerprint, other.c.fingerprint),
+                _IsSameMachine(session.c.fingerprint, other.c.fingerprint),
             ),
         )
     )
@@ -115,8 +116,8 @@ def _starts_with(column: Any, start: str) -> Any:
     return func.substr(column, literal_column("1"), size) == literal_column(f"'{start}'")
 
 
-class _IsSameClass(FunctionElement[bool]):
-    """The condition that two fingerprints are of one class of sessions."""
+class _IsSameMachine(FunctionElement[bool]):
+    """The condition that two fingerprints are of one machine."""
 
     type = Boolean()
     inherit_cache = True
@@ -126,24 +127,24 @@ def _names(keys: frozenset[str]) -> str:
     return ", ".join(f"'{key}'" for key in sorted(keys))
 
 
-@compiles(_IsSameClass, "sqlite")
+@compiles(_IsSameMachine, "sqlite")
 def _on_sqlite(element: Any, compiler: Any, **options: Any) -> str:
     # Views may call no other function of JSON (revision 0009).
     members = "SELECT key, type, value FROM json_each({0}) WHERE key NOT IN ({1})"
     devices = "SELECT 1 FROM json_each({0}) WHERE key IN ({1})"
     one, other = (compiler.process(clause, **options) for clause in element.clauses)
-    first, second = (members.format(text, _names(NOT_TIMED)) for text in (one, other))
+    first, second = (members.format(text, _names(NOT_OF_MACHINE)) for text in (one, other))
     return (
         f"(EXISTS ({devices.format(one, _names(DEVICES))})"
         f" AND NOT EXISTS ({first} EXCEPT {second}) AND NOT EXISTS ({second} EXCEPT {first}))"
     )
 
 
-@compiles(_IsSameClass, "postgresql")
+@compiles(_IsSameMachine, "postgresql")
 def _on_postgresql(element: Any, compiler: Any, **options: Any) -> str:
     one, other = (
         f"CAST(tunedb_json(convert_to({compiler.process(clause, **options)}, 'UTF8')) AS jsonb)"
         for clause in element.clauses
     )
-    names, devices = (f"ARRAY[{_names(keys)}]" for keys in (NOT_TIMED, DEVICES))
+    names, devices = (f"ARRAY[{_names(keys)}]" for keys in (NOT_OF_MACHINE, DEVICES))
     return f"(jsonb_exists_any({one}, {devices}) AND {one} - {names} = {other} - {names})"

@@ -6,7 +6,6 @@ import os
 import platform
 import time
 import uuid
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,9 @@ from ..records import Session
 #: nor measures, and the tuning run. The OS kernel rarely changes the times of programs without
 #: system calls.
 NOT_TIMED = frozenset({"os", "python", "tunedb", "tvm_ffi", "run"})
+
+#: Keys of a fingerprint that say nothing about the machine, its compiler and its threads.
+NOT_OF_MACHINE = NOT_TIMED | {"evaluator"}
 
 #: Keys of a fingerprint that name a device.
 DEVICES = frozenset({"cpu", "gpu", "remote"})
@@ -83,10 +85,7 @@ def session_class(session: Session) -> bytes:
     bytes
         Canonical JSON.
     """
-    fingerprint = fingerprint_of(session)
-    if not fingerprint.keys() & DEVICES:
-        return session.digest
-    return identity.canonical_json({k: v for k, v in fingerprint.items() if k not in NOT_TIMED})
+    return _class(session, NOT_TIMED)
 
 
 def machine_class(session: Session) -> bytes:
@@ -95,8 +94,14 @@ def machine_class(session: Session) -> bytes:
     Sessions of equal classes are of one machine with the same threads; their times of single
     functions may not be comparable.
     """
-    fingerprint = {k: v for k, v in fingerprint_of(session).items() if k != "evaluator"}
-    return session_class(replace(session, fingerprint=identity.canonical_json(fingerprint)))
+    return _class(session, NOT_OF_MACHINE)
+
+
+def _class(session: Session, left_out: frozenset[str]) -> bytes:
+    fingerprint = fingerprint_of(session)
+    if not fingerprint.keys() & DEVICES:
+        return session.digest
+    return identity.canonical_json({k: v for k, v in fingerprint.items() if k not in left_out})
 
 
 def cpu_model() -> str | None:

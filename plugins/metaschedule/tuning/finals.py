@@ -2,7 +2,8 @@
 
 The fastest of many noisy times is often a lucky one. The times of a final are stored as further
 measurements of its programs. Those of the programs that lost supersede their earlier records
-(:mod:`tunedb.storage.superseded`), so that the winner ranks first.
+(:mod:`tunedb.storage.superseded`), so that the winner ranks first. Earlier times may be of another
+evaluator (:mod:`~..measure.cold_weights`): then finals go on until no such record ranks first.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -24,7 +25,7 @@ from tvm.s_tir.meta_schedule.runner import RunnerInput
 from ....results import Record
 from ....run_times import mean_of
 from ....search.paired import standing
-from ....system.host import session_class
+from ....system.host import machine_class, session_class
 from ..database.handle import Handle
 from ..measure.measure_callback import run_secs_of
 from ..targets import device_of, first_line
@@ -35,8 +36,8 @@ _log = logging.getLogger("tunedb")
 
 #: Records of a task that are read at a time; a program has one of each final that it was in.
 _PAGE = 16
-#: Most programs of a final.
-_FINALISTS = 6
+#: Most programs of a final, and most finals of a task.
+_FINALISTS, _FINALS = 6, 8
 #: Ratio to the best time within which a program may be the fastest: while the spread of repeats is
 #: unknown, at least, and at most.
 _REACH, _LEAST_REACH, _MOST_REACH = 1.1, 1.05, 1.5
@@ -53,6 +54,10 @@ class _Finalist:
     artifact: str = ""
     #: All repeats of each round.
     rounds: list[tuple[float, ...]] = field(default_factory=list)
+
+    @property
+    def digest(self) -> bytes:
+        return self.record.measurement.program.digest
 
     @property
     def times(self) -> tuple[float, ...]:
@@ -87,10 +92,12 @@ class Finals:
     def decide(self, mod: Any, spread: float | None = None) -> Record | None:
         """Measure the best programs of a task in turn, and let the fastest one rank first.
 
-        Only programs take part that sessions like this one measured, and whose times are within
-        reach of the best. At most six are measured in at most twelve rounds, until the fastest one
-        is decided (:func:`tunedb.search.paired.standing`). A program that fails leaves the final
-        and keeps its rank.
+        Only programs take part that sessions of this machine measured. Their times are within
+        reach of the best one of this evaluator, or rank before it. At most six are measured in at
+        most twelve rounds, until the fastest one is decided
+        (:func:`tunedb.search.paired.standing`). A program that fails leaves the final and keeps its
+        rank. While times of another evaluator rank before the winner, it meets their programs in
+        further finals, eight in all.
 
         Parameters
         ----------
@@ -103,7 +110,7 @@ class Finals:
         Returns
         -------
         Record or None
-            The record that brought the fastest program into the final; None if fewer than two
+            The record that brought the fastest program into the last final; None if fewer than two
             programs can be built and run.
 
         Raises
@@ -111,18 +118,31 @@ class Finals:
         StorageError
             The measurements cannot be stored.
         """
-        finalists = self._built(self._finalists(mod, spread))
+        winner, failed = None, set[bytes]()
+        for _ in range(_FINALS):
+            finalists = self._finalists(mod, spread, failed)
+            if winner and winner.digest in {each.digest for each in finalists[:1]}:
+                break
+            raced = self._held(finalists)
+            if not raced:
+                break
+            winner = raced[0]
+            failed |= {each.digest for each in finalists} - {each.digest for each in raced}
+        return winner.record if winner else None
+
+    def _held(self, given: Sequence[_Finalist]) -> list[_Finalist]:
+        """Hold a final and store it; return those that ran, the winner first, or none."""
+        finalists = self._built(given)
         try:
             raced = self._race(finalists) if len(finalists) > 1 else []
         finally:
             for finalist in finalists:
                 shutil.rmtree(Path(finalist.artifact).parent, ignore_errors=True)
-        if not raced:
-            return None
-        self.handle.record_final(
-            [(finalist.record.measurement, finalist.times) for finalist in raced]
-        )
-        return raced[0].record
+        if raced:
+            self.handle.record_final(
+                [(finalist.record.measurement, finalist.times) for finalist in raced]
+            )
+        return raced
 
     def _ranked(self, mod: Any) -> Iterator[Record]:
         """Yield the records of a task, best first."""
@@ -135,23 +155,37 @@ class Finals:
                 return
             done, most = most, 4 * most
 
-    def _finalists(self, mod: Any, spread: float | None) -> list[_Finalist]:
-        """Return the best programs, as long as their times are comparable."""
+    def _finalists(
+        self, mod: Any, spread: float | None, failed: Collection[bytes]
+    ) -> list[_Finalist]:
+        """Return the programs of a final, in the order of their ranks.
+
+        The last one is the best of this evaluator if the others rank before it.
+        """
         reach = min(max(spread or _REACH, _LEAST_REACH), _MOST_REACH)
-        own = session_class(self.handle.session())
+        running = self.handle.session()
         finalists: dict[bytes, _Finalist] = {}
         farthest = None
         for record in self._ranked(mod):
             session, mean = record.measurement.session, record.mean or 0.0
-            farthest = farthest or reach * mean
-            is_comparable = session is not None and session_class(session) == own
-            if not is_comparable or mean > farthest or len(finalists) == _FINALISTS:
+            if session is None or machine_class(session) != machine_class(running):
                 break
+            is_best = farthest is None and session_class(session) == session_class(running)
+            if is_best:
+                farthest = reach * mean
+            is_full = len(finalists) == _FINALISTS
+            if farthest is not None and not is_best and (mean > farthest or is_full):
+                break
+            digest = record.measurement.program.digest
+            if digest in failed or digest in finalists or (is_full and not is_best):
+                continue
             with self.handle.lock:
                 tuning_record = self.handle.records.get(record.id)
-            if tuning_record is not None:
-                digest = record.measurement.program.digest
-                finalists.setdefault(digest, _Finalist(record, tuning_record))
+            if tuning_record is None:
+                continue
+            if is_full:
+                finalists.popitem()
+            finalists[digest] = _Finalist(record, tuning_record)
         return list(finalists.values())
 
     def _built(self, finalists: Sequence[_Finalist]) -> list[_Finalist]:
