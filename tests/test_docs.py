@@ -1,4 +1,4 @@
-"""README.md is short; what it and the pages of docs/ link to, quote and tell to run exists."""
+"""README.md is short; links, figures and commands of it and of the pages of docs/ exist."""
 
 import os
 import re
@@ -33,7 +33,7 @@ OF_THE_SITE = ("changelog", "commands", "index", "python")
 
 @cache
 def prose(path):
-    """Return a page without what is fenced."""
+    """Return a page without its fenced blocks."""
     return FENCED.sub("", path.read_text(encoding="utf-8"))
 
 
@@ -82,12 +82,12 @@ def require_command(line):
     assert {word for word in words if re.match(r"--?[a-z]", word)} <= known, line
 
 
-def test_the_readme_is_short():
+def test_readme_has_at_most_9000_bytes():
     assert len(README.read_bytes()) <= 9_000
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_links_lead_somewhere(path):
+def test_links_lead_to_existing_files_and_headings(path):
     for link in LINK.findall(prose(path)):
         if "://" in link:
             continue
@@ -105,7 +105,7 @@ def test_the_readme_links_every_page():
 
 
 @pytest.mark.stress
-def test_the_site_has_all_pages_and_no_warning(tmp_path):
+def test_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_path):
     """MkDocs warns about a page outside the navigation, and a link or anchor that leads nowhere."""
     command = (sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path)
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
@@ -114,12 +114,12 @@ def test_the_site_has_all_pages_and_no_warning(tmp_path):
     assert "tunedb tune [OPTIONS]" in (tmp_path / "commands.html").read_text()
     python = (tmp_path / "python.html").read_text()
     assert "top_k" in python and ":meth:" not in python
-    # Nothing is loaded from elsewhere.
+    # No page loads anything from elsewhere.
     for path in tmp_path.glob("*.html"):
         assert not re.search(r"<(script|link|img)[^>]+(src|href)=\"https?:", path.read_text()), path
 
 
-def test_pictures_are_shown_and_load_nothing():
+def test_pictures_are_shown_and_load_nothing_from_elsewhere():
     pages = "".join(path.read_text(encoding="utf-8") for path in PAGES)
     pictures = sorted((ROOT / "docs" / "pictures").iterdir())
     assert [path.name for path in pictures] == ["network.svg", "report.png", "session.svg"]
@@ -129,7 +129,7 @@ def test_pictures_are_shown_and_load_nothing():
             assert not re.search(r'@import|@font-face|url\(h|href="[^#]', path.read_text("utf-8"))
 
 
-def test_code_of_the_readme_is_python():
+def test_code_of_the_readme_compiles():
     blocks = [code for language, code in FENCED.findall(README.read_text("utf-8")) if language]
     assert blocks
     for code in blocks:
@@ -137,14 +137,14 @@ def test_code_of_the_readme_is_python():
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_commands_exist(path):
+def test_commands_shown_in_pages_exist(path):
     for line in commands_of(path):
         require_command(line)
 
 
 @pytest.mark.parametrize("section", sections())
-def test_figures_have_a_command_and_a_machine(section):
-    """Scripts, targets of make and commands that a section names exist, and there is one."""
+def test_sections_of_benchmarks_name_a_command_and_a_machine(section):
+    """Each section names at least one script, make target or command, and all of them exist."""
     text = sections()[section]
     assert re.search(r"^Machine: |\| machine \|", text, re.MULTILINE)
     named = "\n".join(code for _, code in FENCED.findall(text)) + "\n".join(
@@ -163,7 +163,7 @@ def test_figures_have_a_command_and_a_machine(section):
         require_command(command)
 
 
-def test_every_section_is_listed():
+def test_page_of_benchmarks_lists_all_its_sections():
     head = BENCHMARKS.partition("\n## ")[0]
     assert re.findall(r"^\| \[([^\]]+)\]", head, re.MULTILINE) == list(sections())
 
@@ -175,15 +175,15 @@ def digits(number):
 
 
 def is_rounded(short, exact):
-    """Tell whether a number is another one rounded, in whatever power of ten."""
+    """Return whether a number is another one rounded, except for a power of ten."""
     value, count = digits(short)
     return (
         f"{value:.{count - 1}e}".split("e")[0] == f"{digits(exact)[0]:.{count - 1}e}".split("e")[0]
     )
 
 
-def test_figures_of_the_readme_are_those_of_the_benchmarks():
-    """Both figures of a line stand in one line of docs/benchmarks.md, there with all digits."""
+def test_figures_of_the_readme_match_the_page_of_benchmarks():
+    """All figures of a row are in one row of docs/benchmarks.md, there with all digits."""
     text = README.read_text("utf-8").partition("\n## Figures\n")[2].partition("\n## ")[0]
     figures = [row for row in rows(text) if any(map(NUMBER.search, row[1:]))]
     assert 1 <= len(figures) <= 10
@@ -197,7 +197,7 @@ def test_figures_of_the_readme_are_those_of_the_benchmarks():
 
 
 @pytest.mark.stress
-def test_the_notebook_runs(tmp_path, monkeypatch):
+def test_tour_notebook_runs(tmp_path, monkeypatch):
     import nbformat
     from nbclient import NotebookClient
 
@@ -214,7 +214,7 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
     assert "cold: " in shown[9] and "warm: " in shown[9]
 
 
-def test_workflows_run_targets_that_exist():
+def test_workflows_run_existing_make_targets():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
     commands = [
@@ -236,7 +236,7 @@ def test_a_citation_has_the_version_of_the_package():
     assert citation["version"] == project["version"]
 
 
-def test_the_counts_of_the_prior_are_those_of_its_card():
+def test_pages_state_the_numbers_on_the_card_of_the_prior():
     card = read_card(ROOT / "tunedb" / "prior" / "cpu.bundle")
     told = f"{card['records']:,} measurements of {card['workloads']} operators"
     for page in (README, ROOT / "docs" / "prior.md"):
@@ -245,7 +245,7 @@ def test_the_counts_of_the_prior_are_those_of_its_card():
 
 @pytest.mark.stress
 def test_the_readme_runs_from_top_to_bottom(tmp_path):
-    """As printed, in one folder, with a quarter of the trials."""
+    """Its code and commands run unchanged in one folder, but with a quarter of the trials."""
     blocks = FENCED.findall(README.read_text("utf-8"))
     model, tuning = (code for language, code in blocks if language == "python")
     (commands,) = (code for _, code in blocks if code.startswith("export TUNEDB_URL="))

@@ -8,7 +8,7 @@ CLASSES = [
 ]
 
 
-def test_every_error_is_exported_and_has_one_base():
+def test_every_error_is_exported_and_derives_from_tunedb_error():
     assert errors.TuneDBError in CLASSES
     for kind in CLASSES:
         assert issubclass(kind, errors.TuneDBError)
@@ -23,5 +23,5 @@ EXIT_CODES = {
 }
 
 
-def test_exit_codes_are_a_promise():
+def test_exit_codes_of_errors_do_not_change():
     assert {kind.__name__: kind.exit_code for kind in CLASSES} == EXIT_CODES

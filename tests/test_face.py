@@ -159,12 +159,12 @@ PARTS = (
     *("features", "models", "launches", "quarantine"),
 )
 
-#: Names of a store that users are told of, methods of its parts and its own.
+#: Maximum number of public names of a store: its own and those of its parts.
 MOST = 60
 
 FAILURE = Failure(FailureKind.TIMEOUT, Phase.RUN, "too slow", 1.0)
 
-#: What the examples name.
+#: Names that the examples use.
 WORDS = {
     "np": np,
     "OWN": OWN,
@@ -186,7 +186,7 @@ def public(thing):
     return {name for name in dir(thing) if not name.startswith("_")}
 
 
-def test_examples():
+def test_examples_of_this_module_give_the_shown_output():
     example = doctest.DocTestParser().get_doctest(__doc__, WORDS, "face", __file__, 0)
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     told = []
@@ -194,8 +194,8 @@ def test_examples():
     assert runner.failures == 0, "".join(told)
 
 
-def test_examples_of_help():
-    """Each method starts with the same two records of one workload."""
+def test_examples_in_docstrings_of_the_store_give_the_shown_output():
+    """All examples share one store, which starts with two records of one workload."""
     with Store(":memory:") as store:
         store.records.add([WORDS["measurement"], WORDS["failed"]], OWN)
         words = {"store": store, "tunedb": tunedb}
@@ -214,7 +214,7 @@ def test_examples_of_help():
     assert runner.failures == 0, "".join(told)
 
 
-def test_every_name_has_an_example():
+def test_every_public_name_of_the_store_has_an_example():
     with Store(":memory:") as store:
         names = {f"{part}.{name}" for part in PARTS for name in public(getattr(store, part))}
         internal = {
@@ -231,7 +231,7 @@ def test_every_name_has_an_example():
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_part_is_one_line(part):
+def test_repr_of_each_part_of_a_store_is_one_short_line(part):
     with Store(":memory:") as store:
         text = repr(getattr(store, part))
     assert len(text) <= 100
@@ -239,15 +239,15 @@ def test_a_part_is_one_line(part):
 
 
 def objects(thing):
-    """Yield a dataclass and those in it."""
+    """Yield a dataclass and the dataclasses in its fields."""
     if dataclasses.is_dataclass(thing):
         yield thing
         for one in dataclasses.fields(thing):
             yield from objects(getattr(thing, one.name))
 
 
-def test_an_object_is_one_line():
-    """Also one whose texts and bytes are long."""
+def test_repr_of_each_object_is_one_short_line():
+    """It is so even if its texts and bytes are long."""
     long = "x\n" * 10_000
     measurement = make_measurement(
         0, session=make_session(), context=b'{"c":1}', extra=b'{"e":"' + b"y" * 9_000 + b'"}'

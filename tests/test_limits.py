@@ -1,4 +1,4 @@
-"""Every bound has a test that names it; some have theirs here."""
+"""A test names every limit; some limits are tested here."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ from tunedb.storage.store import Store
 HERE = Path(__file__).parent
 
 
-def test_every_limit_is_tested():
+def test_every_limit_is_named_by_a_test():
     tests = "".join(path.read_text(encoding="utf-8") for path in HERE.rglob("*.py"))
     names = {name for name in vars(limits) if name.isupper()}
     assert names - set(re.findall(r"\b[A-Z_]+\b", tests)) == set()
@@ -27,7 +27,7 @@ def parse(key, version="v0.6"):
     return AnsorFormat().reader(LogFile(None, "log")).parse(line, Line(1, b"{", 0))
 
 
-def test_names_are_cut():
+def test_long_workload_names_are_truncated():
     """MAX_NAME_CHARS"""
     name = "f" * (limits.MAX_NAME_CHARS + 1)
     workload = parse(f'["{name}"]').program.workload
@@ -35,14 +35,14 @@ def test_names_are_cut():
     assert workload.body == f'["{name}"]'.encode()
 
 
-def test_versions_are_short():
+def test_reader_rejects_long_versions():
     parse('["f"]', "v" * limits.MAX_VERSION_CHARS)
     with pytest.raises(FormatError, match="a version of 65 characters"):
         parse('["f"]', "v" * (limits.MAX_VERSION_CHARS + 1))
 
 
-def test_few_values_in_a_text():
-    """A megabyte of empty lists would take 30 as objects."""
+def test_parse_json_rejects_too_many_values():
+    """A megabyte of empty lists would take 30 megabytes as objects."""
     fits = b"[" + b"0," * (limits.MAX_VALUES - 1) + b"0]"
     assert len(parse_json(fits)) == limits.MAX_VALUES
     for more in (b"[0," + fits[1:], b"[" + fits + b"]", b"[" * 2**21, b'{"a":' * 2**18 * 4):
@@ -51,7 +51,7 @@ def test_few_values_in_a_text():
     assert parse_json(b'"' + b" " * 2**21 + b'"') == " " * 2**21
 
 
-def test_long_bodies_are_not_remembered():
+def test_digests_of_long_bodies_are_not_cached():
     """MAX_REMEMBERED_BYTES"""
     before = identity._remembered_digest.cache_info().currsize
     body = b"x" * (limits.MAX_REMEMBERED_BYTES + 1)
@@ -59,7 +59,7 @@ def test_long_bodies_are_not_remembered():
     assert identity._remembered_digest.cache_info().currsize == before
 
 
-def test_much_junk_ends_a_file(tmp_path, monkeypatch):
+def test_import_stops_after_too_many_quarantined_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "MAX_QUARANTINED_LINES", 5)
     good = b'{"i": [["[\\"f\\"]", "llvm"], [[], []]], "r": [[0.5], 0, 1, 2], "v": "v0.2"}\n'
     path = tmp_path / "log"
@@ -71,7 +71,7 @@ def test_much_junk_ends_a_file(tmp_path, monkeypatch):
         assert store.counts().quarantined == 5
 
 
-def test_targets_that_are_counted_apart(tmp_path, monkeypatch):
+def test_import_report_counts_excess_targets_together(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "MAX_GROUPS", 2)
     task = '["[\\"f\\"]", "llvm -mcpu=c{}"]'
     rest = ', [[], []]], "r": [[0.5], 0, 1, 2], "v": "v0.2"}'

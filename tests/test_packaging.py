@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that it works in a fresh environment, away from the tree."""
+"""The wheel: its contents, and its use in a fresh environment without the source tree."""
 
 from __future__ import annotations
 
@@ -63,17 +63,17 @@ def _modules(names):
             if parts[-1] == "__init__":
                 parts.pop()
             found.add(".".join(parts))
-    # These two are Alembic's to run, not to import.
+    # Alembic runs the migrations; nobody imports them.
     return sorted(m for m in found if not m.startswith("tunedb.migrations.versions.0"))
 
 
-def test_top_level_is_tunedb_alone(names):
+def test_wheel_contains_only_the_package_tunedb(names):
     assert {name.split("/")[0].split("-")[0] for name in names} == {"tunedb"}
     assert len(names) == len(set(names))
 
 
-def test_wheel_holds_the_tree(names):
-    """Every source file of the mapped directories is in the wheel, under its mapped name."""
+def test_wheel_contains_all_source_files(names):
+    """Each file of the mapped directories is in it under its mapped name."""
     expected = set()
     for package, folder in MAPPED.items():
         for path in (ROOT / folder).rglob("*"):
@@ -92,14 +92,14 @@ def test_the_wheel_is_small_and_has_the_prior(wheel, names):
     assert (ROOT / "tunedb" / "prior" / "cpu.bundle").stat().st_size <= 3_000_000
 
 
-def test_auditwheel_finds_a_platform_of_the_wheel(wheel):
-    """Nothing outside of manylinux's libraries is linked."""
+def test_auditwheel_accepts_the_wheel_as_manylinux(wheel):
+    """The wheel links only to libraries that manylinux allows."""
     shown = _run(sys.executable, "-m", "auditwheel", "show", wheel, cwd=ROOT)
     assert '"manylinux_2_' in shown
 
 
-def test_types_are_complete(fresh, tmp_path):
-    """Type checkers of users know the types of nearly all names of the installed package."""
+def test_pyright_knows_98_percent_of_public_types(fresh, tmp_path):
+    """Type checkers of users know the types of the names in the installed package."""
     options = ("--verifytypes", "tunedb", "--ignoreexternal", "--outputjson")
     environment = os.environ | {"VIRTUAL_ENV": str(fresh)}
     environment["PATH"] = f"{fresh / 'bin'}:{environment['PATH']}"
@@ -123,7 +123,7 @@ def fresh(wheel, tmp_path_factory):
     return folder
 
 
-def test_command_from_another_directory(fresh, tmp_path):
+def test_installed_command_works_in_another_directory(fresh, tmp_path):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     program = fresh / "bin" / "tunedb"
     assert "Usage: tunedb" in _run(program, "--help", cwd=tmp_path, env=environment)
@@ -146,14 +146,14 @@ def test_the_doctor_and_the_demo_need_no_checkout(fresh, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"demo"}
 
 
-def test_every_module_imports(fresh, names, tmp_path):
+def test_every_module_can_be_imported(fresh, names, tmp_path):
     modules = [m for m in _modules(names) if m != "tunedb.migrations.env"]
     assert len(modules) > 30
     code = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
     _run(fresh / "bin" / "python", "-c", code, *modules, cwd=tmp_path)
 
 
-def test_exactly_one_xgboost():
+def test_exactly_one_xgboost_package_is_installed_and_required():
     """xgboost and xgboost-cpu own the same module; `train` takes the small one."""
     installed = {d.metadata["Name"] for d in metadata.distributions()}
     assert len({"xgboost", "xgboost-cpu"} & installed) == 1

@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
 
 
-def test_every_test_that_is_named_exists():
+def test_every_test_named_in_security_md_exists():
     tests = {
         (str(path.relative_to(ROOT)), name)
         for path in (ROOT / "tests").rglob("test_*.py")

@@ -28,11 +28,11 @@ def loaded_after(statement):
     return {name.partition(".")[0] for name in names}
 
 
-def test_importing_tunedb_is_cheap():
+def test_importing_tunedb_loads_no_heavy_package():
     assert not loaded_after("import tunedb") & {*LAZY, "sqlalchemy", "numpy", "orjson"}
 
 
-def test_the_library_imports_nothing_heavy():
+def test_importing_all_modules_loads_no_heavy_package():
     loaded = loaded_after(EVERY_MODULE)
     assert loaded >= {"tunedb", "sqlalchemy", "numpy"}
     assert not loaded & LAZY

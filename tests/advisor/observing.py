@@ -1,4 +1,4 @@
-"""Observations and databases to test the advisor on."""
+"""Observations and measurements for the tests of the advisor."""
 
 import math
 
@@ -9,9 +9,7 @@ from tunedb.programs.kernel import split_parameters
 from tunedb.programs.metaschedule.trace import split_trace
 from tunedb.records import Measurement, Program, Status
 
-#: Real files of profilers and tuners (``SOURCES.md`` says which); not part of the project.
-
-#: All runs of KTT with counters on one RTX 2080 Ti.
+#: Real files with all runs of KTT with counters on one RTX 2080 Ti; not part of the project.
 PROFILED = ("coulomb_2080_full_search_space", "KTConvolutionOutput_2080Ti", "KTPnpolyOutput_2080Ti")
 
 NCU = CounterSet("ncu", None, "7.5", (("smsp__inst_executed.sum", "inst"),))
@@ -74,7 +72,7 @@ def blocks_of_kernels(*kernels, **fields):
 
 
 def counted(value=1.0):
-    """Return what a launch with one counter has."""
+    """Return the fields of a launch with one counter."""
     return {"counter_set": NCU, "values": (value,)}
 
 

@@ -23,12 +23,12 @@ from tunedb.programs.thread_blocks import axes, block_of, block_parameters, dime
         ({"BLOCK_SIZE": 96, "WORK_PER_THREAD": 2}, (96, 1, 1)),
         ({"threads_per_block": 96}, (96, 1, 1)),
         ({"block_size_x": 32.0}, (32, 1, 1)),
-        # Names that say nothing, or not enough.
+        # Names that do not determine a block.
         ({"multiply_block_size": 32}, None),
         ({"block_size_y": 32}, None),
         ({"MDIMC": 16}, None),
         ({}, None),
-        # Two ways to say it, of which one must be wrong.
+        # Contradictory names, of which one must be wrong.
         ({"block_size_x": 32, "BLOCK_SIZE_X": 64}, None),
         ({"BLOCK_SIZE": 32, "WORK_GROUP_SIZE": 64}, None),
         ({"BLOCK_SIZE": 32, "BLOCK_SIZE_Y": 64}, None),
@@ -46,18 +46,18 @@ from tunedb.programs.thread_blocks import axes, block_of, block_parameters, dime
         ({"block_size_x": 2**15, "block_size_y": 4}, None),
     ],
 )
-def test_blocks_by_conventional_names(parameters, block):
+def test_block_of_recognises_conventional_names(parameters, block):
     assert block_of(parameters) == block
 
 
-def test_the_largest_block():
+def test_block_of_returns_none_above_the_largest_block():
     """MAX_BLOCK_THREADS"""
     assert block_of({"block_size": limits.MAX_BLOCK_THREADS})
     assert block_of({"block_size": limits.MAX_BLOCK_THREADS + 1}) is None
 
 
 @given(st.permutations(["block_size_x", "block_size_y", "tile_size_x", "unroll"]))
-def test_the_order_of_parameters_does_not_count(names):
+def test_axes_do_not_depend_on_the_order_of_parameters(names):
     assert axes(names) == ("block_size_x", "block_size_y", None)
 
 
@@ -68,7 +68,7 @@ ROWS = [
 ]
 
 
-def test_the_input_of_the_kernel_says_it_first():
+def test_block_parameters_come_from_the_input_of_the_kernel_first():
     rows = [({"block_size_x": 1, "n": 2}, 2, (2, 1, 1))]
     assert block_parameters(rows, ["n"]) == {"n"}
     # CLBlast's T1 input names parameters that its space does not have.
@@ -76,31 +76,31 @@ def test_the_input_of_the_kernel_says_it_first():
     assert block_parameters(rows, []) == {"block_size_x"}
 
 
-def test_then_conventional_names():
+def test_block_parameters_come_from_conventional_names_second():
     rows = [({"block_size_x": 2, "block_size_y": 1, "other": 2}, 2, (2, 1, 1))] * 2
     assert block_parameters(rows) == {"block_size_x", "block_size_y"}
     assert block_parameters([({"num_warps": 4, "BLOCK_SIZE": 128}, 128, None)]) == {"num_warps"}
 
 
-def test_then_parameters_that_equal_what_was_launched():
+def test_block_parameters_come_from_equality_with_launches_last():
     # b and the extents along y agree, and z never varies, so no condition names it.
     assert block_parameters(ROWS) == {"a", "b"}
-    # One row in which a differs, and it is another parameter that happens to be near.
+    # One row in which a differs shows that it is another parameter.
     assert block_parameters([*ROWS, ({"a": 32, "b": 2, "c": 1, "w": 1}, 32, (16, 2, 1))]) == {"b"}
 
 
-def test_threads_alone_are_enough():
+def test_block_parameters_are_found_by_number_of_threads():
     rows = [({"size": 32, "t": 3}, 32, None), ({"size": 64, "t": 3}, 64, None)]
     assert block_parameters(rows) == {"size"}
 
 
-def test_nothing_is_known_of_a_single_row():
+def test_block_parameters_of_a_single_row_are_unknown():
     assert block_parameters(ROWS[:1]) == frozenset()
     assert block_parameters([]) == frozenset()
 
 
 @given(st.tuples(*[st.integers(1, 4)] * 3))
-def test_dimensions(block):
+def test_dimensions_counts_up_to_the_last_extent_above_1(block):
     used = dimensions(block)
     assert used in (1, 2, 3)
     assert math.prod(block[used:]) == 1

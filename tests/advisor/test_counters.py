@@ -1,4 +1,4 @@
-"""Neutral names of counters."""
+"""Neutral names of the counters of profilers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TABLE_ONE = """
 """
 TABLE_ONE = _TABLE_ONE.split()
 
-#: Those that are events of several slices, or made of two.
+#: Names that are events of several memory slices, or sums of two events.
 PARTS = {
     "fb_read_sectors": "fb_subp0_read_sectors fb_subp1_read_sectors",
     "fb_write_sectors": "fb_subp0_write_sectors fb_subp1_write_sectors",
@@ -53,7 +53,7 @@ def named(tool, values, capability=None):
 
 
 def ktt_names():
-    """KTT's counters of Nsight Compute, with what they are paired with."""
+    """Return KTT's counters of Nsight Compute, with their neutral names."""
     return [a for a in aliases() if a.origin == "ktt" and a.checked == "data"]
 
 
@@ -67,7 +67,7 @@ def test_table_one_has_26_events_and_all_are_known():
     assert len(TABLE_ONE) == len(named("nvprof", all_events, "3.5")) == 26
 
 
-def test_slices_are_summed():
+def test_counters_of_memory_slices_are_summed():
     values = {"l2_subp0_read_sector_misses": 1.0, "l2_subp1_read_sector_misses": 2.0}
     assert named("nvprof", values, "3.5") == {"l2_read_sector_misses": 3.0}
     values |= {"l2_subp2_read_sector_misses": 4.0, "l2_subp3_read_sector_misses": 8.0}
@@ -76,16 +76,16 @@ def test_slices_are_summed():
     assert named("nvprof", reads, "3.5") == {"dram_read_transactions": 7.0}
 
 
-def test_instructions_issued_are_made_of_single_and_dual_issues():
+def test_inst_issued_is_single_plus_twice_dual_issues():
     both = {"inst_issued1": 10.0, "inst_issued2": 3.0}
     assert named("nvprof", both, "3.5") == {"inst_issued": 16.0}
-    # One of them says nothing about all.
+    # One of the two does not determine the sum.
     assert named("nvprof", {"inst_issued1": 10.0}, "3.5") == {"inst_issued1": 10.0}
-    # A metric of that name is the thing itself.
+    # A metric of that name needs no sum.
     assert named("nvprof", both | {"inst_issued": 17.0}) == both | {"inst_issued": 17.0}
 
 
-def test_a_slice_that_was_not_measured_makes_no_sum():
+def test_sum_with_unmeasured_slice_is_left_out():
     values = {"fb_subp0_read_sectors": 3.0, "fb_subp1_read_sectors": math.nan, "inst_executed": 1.0}
     assert named("nvprof", values) == {"inst_executed": 1.0}
 
@@ -100,21 +100,21 @@ def test_a_slice_that_was_not_measured_makes_no_sum():
         ("Occupancy: Achieved Occupancy", 25.0, {"achieved_occupancy": 0.25}),
     ],
 )
-def test_scales_are_those_of_nvprof(name, value, expected):
+def test_ncu_values_are_scaled_to_those_of_nvprof(name, value, expected):
     assert named("ncu", {name: value}, "8.6") == pytest.approx(expected)
 
 
-def test_names_depend_on_the_compute_capability():
+def test_neutral_names_depend_on_compute_capability():
     requests = {"l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": 5.0}
     assert named("ncu", requests, "8.6") == {"tex_cache_transactions": 5.0}
     assert named("ncu", requests, "12.0") == {"gld_request": 5.0}
     read = {"dram__bytes_op_read.sum": 64.0}
     assert named("ncu", read, "12.0") == {"dram_read_transactions": 2.0}
-    # Before Blackwell there is no such name, so nothing is claimed of it.
+    # Before Blackwell there is no such counter, so its name stays.
     assert named("ncu", read, "8.6") == read
 
 
-def test_a_counter_is_used_once():
+def test_33_counters_of_ktt_have_different_neutral_names():
     values = {a.name: float(n) for n, a in enumerate(ktt_names(), 1)}
     assert len(values) == 33
     found = named("ncu", values, "7.5")
@@ -127,7 +127,7 @@ def test_unknown_counters_keep_their_names_and_order():
     assert list(named("ncu", values)) == ["inst_executed", "zz__own.sum", "aa__own.sum"]
 
 
-def test_other_tools_are_known_by_the_names():
+def test_counters_of_kernel_tuner_are_recognised_by_ncu_names():
     assert named("kernel_tuner", {"smsp__inst_executed.sum": 3.0}) == {"inst_executed": 3.0}
     assert named("nvprof", {"smsp__inst_executed.sum": 3.0}) == {"smsp__inst_executed.sum": 3.0}
 
@@ -137,7 +137,7 @@ def test_unmeasured_counters_are_left_out():
     assert named("nvprof", values) == {"gld_transactions": 0.0}
 
 
-def test_as_many_values_as_counters():
+def test_neutral_rejects_wrong_number_of_values():
     with pytest.raises(ValueError, match="1 values of 2"):
         neutral(CounterSet("ncu", None, None, (("a", ""), ("b", ""))), (1.0,))
 
@@ -147,19 +147,19 @@ def test_as_many_values_as_counters():
     st.sampled_from(["ncu", "nvprof", "kernel_tuner"]),
     st.sampled_from([None, "3.5", "5.2", "8.6", "12.0"]),
 )
-def test_no_counter_gets_lost(values, tool, capability):
-    """Each measured counter is in one neutral one, so their number never grows."""
+def test_neutral_keeps_unknown_counters_and_adds_none(values, tool, capability):
+    """Each measured counter belongs to one neutral counter, so their number never grows."""
     found = named(tool, values, capability)
     assert len(found) <= len(values)
     assert bool(found) == bool(values)
     assert all(math.isfinite(value) for value in found.values())
     for name in values:
-        # What no row of the table takes is there under its own name.
+        # A counter that no row of the table has keeps its own name.
         rows = [a for a in aliases() if a.name == name]
         assert rows or found[name] == values[name]
 
 
-def test_the_table_is_sound():
+def test_alias_table_is_consistent():
     for alias in aliases():
         assert alias.tool in ("ncu", "nvprof")
         assert alias.aggregation in ("one", "parts", "all")
@@ -169,7 +169,7 @@ def test_the_table_is_sound():
         assert alias.cc_min is None or alias.cc_max is None or alias.cc_min <= alias.cc_max
         assert alias.name or alias.exactness == "none"
         assert describe(alias.canonical).text != alias.canonical
-        # Only what is of Table I was taken from memory there.
+        # Neutral names are those of nvprof, which have no double underscore.
         assert "__" not in alias.canonical
     keys = Counter((a.canonical, a.tool, a.name) for a in aliases())
     assert max(keys.values()) == 1
@@ -197,7 +197,7 @@ def test_unverified_names_are_marked():
         ("nothing", "unknown", ""),
     ],
 )
-def test_counters_are_described(name, kind, unit):
+def test_describe_returns_kind_and_unit(name, kind, unit):
     found = describe(name)
     assert (found.name, found.kind, found.unit) == (name, kind, unit)
 
@@ -206,13 +206,13 @@ def test_counters_are_described(name, kind, unit):
     ("text", "parsed"),
     [("7.5", (7, 5)), ("10.0", (10, 0)), ("9", (9, 0)), ("", None), (None, None), ("x.y", None)],
 )
-def test_compute_capabilities(text, parsed):
+def test_parse_capability_returns_numbers_or_none(text, parsed):
     assert parse_capability(text) == parsed
 
 
 @needs_gpu_logs
-def test_counters_of_ktt_before_and_after_7_0_meet():
-    """Each of the 33 finds its partner among the metrics of nvprof's time."""
+def test_ktt_counters_before_and_after_7_0_have_equal_neutral_names():
+    """Of the new sums only inst_fp16_pipe has no partner among the old counters."""
     names = (GPU / "ktt" / "1070_profile_counters.pc.txt").read_text().split("\n")[1:]
     sizes = {"Global size", "Local size", "Maximum work-group size", "Registers count"}
     sizes |= {f"{space} memory size" for space in ("Local", "Private", "Constant")}
@@ -226,7 +226,7 @@ def test_counters_of_ktt_before_and_after_7_0_meet():
 
 
 @needs_gpu_logs
-def test_the_table_has_the_33_names_of_the_real_files():
+def test_alias_table_has_the_33_names_of_real_files():
     document = json.loads((GPU / "ktt" / "2080-vectorAdd_output_DT.sav.metadata.json").read_text())
     names = [name for name in document["pc"] if "__" in name]
     assert set(names) == {a.name for a in ktt_names()}

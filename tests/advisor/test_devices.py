@@ -39,13 +39,13 @@ from tunedb.advisor.occupancy import LIMITS
         ("NVIDIA GeForce RTX 3080 10GB", "8.6", 68),
     ],
 )
-def test_devices_by_name(name, capability, multiprocessors):
+def test_lookup_recognises_devices_by_name(name, capability, multiprocessors):
     device = lookup(name)
     assert (device.compute_capability, device.multiprocessors) == (capability, multiprocessors)
 
 
 @pytest.mark.parametrize("name", ["", "NVIDIA", "Testing", "cuda", "RTX", "GeForce GTX 95", "PRO"])
-def test_unknown_devices(name):
+def test_lookup_returns_none_for_unknown_names(name):
     assert lookup(name) is None
 
 

@@ -13,7 +13,7 @@ def row(inputs: Inputs, number=0):
     return dict(zip(inputs.names, inputs.values[number].tolist(), strict=True))
 
 
-def test_raw_counters():
+def test_raw_returns_nan_for_missing_counters():
     first = observe(counters={"b": 2.0, "a": 1.0})
     found = raw([first, observe(counters={"c": 3.0}), observe()])
     assert found.names == ("a", "b", "c")
@@ -24,13 +24,13 @@ def test_raw_counters():
 
 
 @pytest.mark.parametrize("make", [raw, ratios])
-def test_no_observations(make):
+def test_inputs_of_no_observations_are_empty(make):
     found = make([])
     assert found.names == ()
     assert found.values.shape == (0, 0)
 
 
-def test_observations_without_counters():
+def test_ratios_without_counters_have_geometry_and_raw_has_no_columns():
     assert raw([observe(), observe()]).values.shape == (2, 0)
     assert "log2_threads" in ratios([observe()]).names
 
@@ -46,7 +46,7 @@ COUNTERS = {
 }
 
 
-def test_ratios():
+def test_ratios_divide_counts_by_instructions_and_omit_unknown_counters():
     run = observe(256, counters=COUNTERS, grid=(10, 1, 1), registers=64)
     found = row(ratios([run]))
     assert found["gld_transactions_per_inst"] == 0.5
@@ -54,19 +54,19 @@ def test_ratios():
     assert found["dram_utilization"] == 3.5
     assert found["occupancy_reached"] == 0.375 / found["theoretical_occupancy"]
     assert found["log2_inst_per_warp"] == math.log2(1000 / 80)
-    # Neither what grows with the problem, nor rates, nor what nobody knows.
+    # Neither counts, which grow with the problem, nor rates, nor unknown counters.
     assert not {"inst_executed", "gld_transactions", "gld_throughput", "nobody_knows"} & set(found)
     assert "inst_executed_per_inst" not in found
 
 
 @pytest.mark.parametrize("instructions", [{}, {"inst_executed": 0.0}])
-def test_ratios_without_instructions(instructions):
+def test_ratios_are_nan_without_instructions(instructions):
     found = row(ratios([observe(counters={"gld_transactions": 5.0, **instructions})]))
     assert math.isnan(found["gld_transactions_per_inst"])
 
 
 def test_ratios_do_not_grow_with_the_problem():
-    """Twice the work is the same kernel; only what says so may differ."""
+    """Twice the work changes only the number of waves."""
     known = {"registers": 32, "static_shared": 0}
     small = observe(256, counters=COUNTERS, grid=(640, 1, 1), **known)
     doubled = {
@@ -79,8 +79,8 @@ def test_ratios_do_not_grow_with_the_problem():
     assert differing == {"log2_waves", "last_wave"}
 
 
-def test_the_launch_beside_its_device():
-    """Turing, 64 registers, blocks of 256: four blocks of eight warps on each of 68."""
+def test_geometry_compares_launch_with_limits_of_its_device():
+    """Turing, 64 registers, 256 threads: each of 68 multiprocessors holds four blocks."""
     run = observe(
         block=(64, 4, 1), grid=(68, 6, 1), registers=64, static_shared=8192, dynamic_shared=1024
     )
@@ -106,17 +106,17 @@ def test_the_launch_beside_its_device():
 @pytest.mark.parametrize(
     ("threads", "unused"), [(1, 31 / 32), (32, 0), (33, 31 / 64), (48, 16 / 64), (1024, 0)]
 )
-def test_partial_warps(threads, unused):
+def test_partial_warp_is_the_share_of_unused_lanes(threads, unused):
     assert geometry(observe(threads))["partial_warp"] == pytest.approx(unused)
 
 
-def test_full_waves():
+def test_last_wave_is_1_if_all_waves_are_full():
     run = observe(1024, grid=(68 * 3, 1, 1), registers=32)
     assert geometry(run)["last_wave"] == 1
     assert geometry(run)["log2_waves"] == pytest.approx(math.log2(3))
 
 
-def test_devices_that_are_unknown():
+def test_geometry_of_unknown_device_is_nan_where_it_needs_limits():
     found = geometry(observe(64, device="Testing", compute_capability=None, grid=(4, 1, 1)))
     unknown = {name for name, value in found.items() if math.isnan(value)}
     assert unknown == {
@@ -130,7 +130,7 @@ def test_devices_that_are_unknown():
     assert geometry(amd)["registers"] == 32
 
 
-def test_only_threads_are_known():
+def test_geometry_takes_unknown_block_as_one_dimensional():
     found = geometry(observe(128, block=None))
     assert (found["log2_block_x"], found["block_dimensions"]) == (7, 1)
 
@@ -138,7 +138,7 @@ def test_only_threads_are_known():
 @pytest.mark.parametrize(
     ("static", "dynamic", "both"), [(None, None, None), (0, None, 0), (None, 5, 5), (3, 4, 7)]
 )
-def test_shared_memory(static, dynamic, both):
+def test_shared_bytes_adds_static_and_dynamic_memory(static, dynamic, both):
     run = observe(static_shared=static, dynamic_shared=dynamic)
     assert shared_bytes(run) == both
     assert resident(run, 256).blocks == 4

@@ -1,4 +1,4 @@
-"""Algorithm 1 to the letter, what is wrong with it, and the labels that are not."""
+"""Labels by Algorithm 1 of the paper, its defects, and labels without these defects."""
 
 import itertools
 from collections import Counter
@@ -41,7 +41,7 @@ UP, STAY, DOWN = Label.INCREASE, Label.NO_CHANGE, Label.DECREASE
         (256, 1.0, None),
     ],
 )
-def test_the_truth_table_of_algorithm_1(new_threads, new_seconds, labels):
+def test_algorithm_1_follows_its_truth_table(new_threads, new_seconds, labels):
     original = observe(256, 1.0, block=(256, 1, 1))
     new = observe(new_threads, new_seconds, block=(new_threads // 8, 8, 1))
     assert algorithm_1(original, new) == labels
@@ -49,7 +49,7 @@ def test_the_truth_table_of_algorithm_1(new_threads, new_seconds, labels):
     assert paper([original, new]) == expected
 
 
-def test_the_last_variant_writes_the_label_of_the_baseline():
+def test_last_variant_overwrites_the_label_of_the_baseline():
     base, small, large = observe(256, 1.0), observe(128, 0.5), observe(512, 2.0)
     for order in itertools.permutations([base, small, large]):
         # Ascending: 128 says decrease, 512 overwrites it, whatever the order of the rows.
@@ -61,17 +61,17 @@ def test_the_last_variant_writes_the_label_of_the_baseline():
     assert run_paper([base, small, large], order="given").labels == [STAY, STAY, DOWN]
 
 
-def test_the_same_label_again_is_no_overwrite():
+def test_equal_label_does_not_count_as_overwrite():
     assert run_paper([observe(256, 1.0), observe(512, 2.0), observe(1024, 3.0)]).overwrites == 0
 
 
-def test_only_the_slice_of_a_baseline_gets_its_labels():
+def test_paper_labels_compare_only_within_a_slice():
     rows = [observe(256, 1.0), observe(128, 0.1, slice=b"b"), observe(512, 0.5)]
     assert paper(rows) == [UP, None, STAY]
     assert run_paper(rows).bases == (0, 1)
 
 
-def test_the_baseline():
+def test_baseline_has_the_number_of_threads_nearest_to_the_given_one():
     rows = [observe(320, 1), observe(192, 1, block=(96, 2, 1)), observe(192, 1, block=(48, 4, 1))]
     assert baseline(rows, range(3), 256) == 2
     assert baseline(rows, [0, 1], 256) == 1
@@ -80,12 +80,12 @@ def test_the_baseline():
     assert baseline(same, range(2), 256) == 1
 
 
-def test_an_unknown_order_is_refused():
+def test_paper_rejects_unknown_order():
     with pytest.raises(ValueError, match="order is 'random'; expected ascending or given"):
         paper([], order="random")
 
 
-def test_the_best_of_a_slice_is_what_the_others_are_compared_with():
+def test_slice_best_compares_observations_with_best_of_slice():
     rows = [observe(64, 2.0), observe(128, 1.0), observe(256, 1.049), observe(512, 1.06)]
     assert slice_best(rows) == [UP, STAY, STAY, DOWN]
     assert slice_best(rows, tolerance=0) == [UP, STAY, DOWN, DOWN]
@@ -96,11 +96,11 @@ def test_the_best_of_a_slice_is_what_the_others_are_compared_with():
     assert not any(verdict.shape for verdict in found)
 
 
-def test_another_shape_is_no_other_size():
+def test_better_shape_of_equal_size_is_labelled_no_change():
     rows = [observe(block=(8, 32, 1), seconds=2.0), observe(block=(32, 8, 1), seconds=1.0)]
     assert slice_best(rows) == [STAY, STAY]
     assert [verdict.shape for verdict in verdicts(rows)] == [True, False]
-    # Within the tolerance the shape is right too.
+    # Within the tolerance the shape is not worse.
     assert not verdicts(rows, tolerance=1.0)[0].shape
 
 
@@ -111,7 +111,7 @@ def test_a_slice_of_one_block_has_no_label():
     assert paper([]) == []
 
 
-def test_the_tolerance_may_come_from_the_repeats():
+def test_tolerance_of_none_is_twice_the_median_spread():
     rows = [
         observe(128, 1.0, spread=0.10),
         observe(256, 1.19, spread=0.20),
@@ -124,7 +124,7 @@ def test_the_tolerance_may_come_from_the_repeats():
 
 
 @pytest.mark.parametrize("tolerance", [-0.1, float("nan"), float("inf")])
-def test_bad_tolerances_are_refused(tolerance):
+def test_slice_best_rejects_invalid_tolerances(tolerance):
     with pytest.raises(ValueError, match="expected a number from 0 on"):
         slice_best([], tolerance=tolerance)
 
@@ -141,8 +141,8 @@ ROWS = st.lists(
 
 
 @given(ROWS, st.floats(0, 1))
-def test_labels_point_at_the_best(rows, tolerance):
-    """Against the definition, written down plainly."""
+def test_verdicts_point_at_the_best_of_the_slice(rows, tolerance):
+    """The test compares them with a plain version of the definition."""
     for row, verdict in zip(rows, verdicts(rows, tolerance=tolerance), strict=True):
         others = [other for other in rows if other.slice == row.slice]
         fastest = min(other.seconds for other in others)
@@ -161,7 +161,7 @@ def test_labels_point_at_the_best(rows, tolerance):
 
 
 @given(ROWS, st.randoms(use_true_random=False))
-def test_ascending_labels_do_not_depend_on_the_order_of_rows(rows, random):
+def test_paper_labels_do_not_depend_on_the_order_of_rows(rows, random):
     numbered = [
         observe(row.threads, row.seconds, slice=row.slice, record=i) for i, row in enumerate(rows)
     ]
@@ -179,7 +179,7 @@ def test_methods_give_a_label_per_observation(name):
 
 @needs_gpu_logs
 @pytest.mark.stress
-def test_defects_of_algorithm_1_on_real_runs(profiled_runs):
+def test_defects_of_algorithm_1_have_measured_counts_on_real_runs(profiled_runs):
     """What ``specs/block-size.md`` 1.5 measured: 9,305 runs in 362 slices."""
     as_stored = run_paper(profiled_runs, order="given")
     assert len(profiled_runs) == 9305

@@ -30,7 +30,7 @@ def make_t1(values="[32, 64, 96, 128]", conditions=(), size=None, **more):
     )
 
 
-def test_powers_of_two_along_the_originals_dimensions():
+def test_legal_blocks_are_powers_of_two_in_dimensions_of_the_original():
     assert legal_blocks(observe(256)) == [(2**i, 1, 1) for i in range(11)]
     plane = legal_blocks(observe(block=(16, 16, 1)))
     assert (1024, 1, 1) not in plane
@@ -39,7 +39,7 @@ def test_powers_of_two_along_the_originals_dimensions():
     assert {dimensions(block) for block in legal_blocks(observe(block=(4, 4, 4)))} == {3}
 
 
-def test_the_original_itself_is_legal():
+def test_legal_blocks_include_the_original():
     assert (96, 1, 1) in legal_blocks(observe(96))
     assert (1, 1, 1) in legal_blocks(observe(1))
 
@@ -62,7 +62,7 @@ def test_legal_blocks_fit_the_device(block, registers):
         assert other == block or dimensions(other) == dimensions(block)
 
 
-def test_registers_and_shared_memory_have_to_do():
+def test_registers_and_shared_memory_limit_legal_blocks():
     # 65,536 registers: 128 of each of 512 threads.
     assert legal_blocks(observe(64, registers=128))[-1] == (512, 1, 1)
     assert not fits(observe(64, static_shared=65 * 1024), (32, 1, 1))
@@ -82,30 +82,30 @@ def test_registers_and_shared_memory_have_to_do():
         ((1, 1, 1), DOWN, None),
         ((96, 1, 1), UP, (128, 1, 1)),
         ((96, 1, 1), DOWN, (64, 1, 1)),
-        # A shape as near as can be; the wider of two.
+        # The nearest shape; of two the wider one.
         ((16, 16, 1), UP, (32, 16, 1)),
         ((16, 16, 1), DOWN, (16, 8, 1)),
         ((8, 8, 4), UP, (16, 8, 4)),
     ],
 )
-def test_the_next_block(block, label, following):
+def test_next_block_is_nearest_in_the_direction_of_the_label(block, label, following):
     assert next_block(observe(block=block), label) == following
 
 
-def test_only_the_threads_are_known():
+def test_next_block_takes_unknown_block_as_one_dimensional():
     assert next_block(observe(64, block=None), UP) == (128, 1, 1)
 
 
-def test_measured_blocks_come_first():
+def test_next_block_prefers_measured_blocks():
     run = observe(64)
     assert next_block(run, UP, seen=[(256, 1, 1), (512, 1, 1)]) == (256, 1, 1)
     assert next_block(run, UP, seen=[(16, 1, 1)]) == (128, 1, 1)
     assert next_block(run, DOWN, seen=[(16, 1, 1)]) == (16, 1, 1)
-    # It ran, whatever its shape and what the tables say.
+    # A measured block counts whatever its shape and the tables of limits.
     assert next_block(observe(64, registers=255), UP, seen=[(64, 16, 1)]) == (64, 16, 1)
 
 
-def test_multiples_of_the_warp_are_preferred_where_they_are_near():
+def test_next_block_prefers_near_multiples_of_the_warp():
     seen = [(72, 1, 1), (128, 1, 1)]
     assert next_block(observe(64), UP, seen=seen) == (128, 1, 1)
     assert next_block(observe(64), UP, seen=[(72, 1, 1), (256, 1, 1)]) == (72, 1, 1)
@@ -114,7 +114,7 @@ def test_multiples_of_the_warp_are_preferred_where_they_are_near():
     assert next_block(observe(64), UP, seen=[(96, 1, 1), (128, 1, 1)]) == (96, 1, 1)
 
 
-def test_the_input_of_the_kernel_says_what_is_legal():
+def test_t1_input_determines_legal_blocks():
     run = observe(64, parameters={"x": 64, "tile": 2})
     t1 = make_t1()
     assert legal_blocks(run, t1=t1) == [(32, 1, 1), (64, 1, 1), (96, 1, 1), (128, 1, 1)]
@@ -122,34 +122,34 @@ def test_the_input_of_the_kernel_says_what_is_legal():
     odd = make_t1(conditions=["x % 64 == 0 or tile == 1"])
     assert next_block(run, UP, t1=odd) == (128, 1, 1)
     assert next_block(run, DOWN, t1=odd) is None
-    # What was seen is legal too.
+    # A measured block is legal too.
     assert next_block(run, DOWN, t1=odd, seen=[(32, 1, 1)]) == (32, 1, 1)
 
 
-def test_the_device_limits_what_the_input_allows():
+def test_device_limits_blocks_of_t1_input():
     run = observe(512, parameters={"x": 512, "tile": 1})
     assert legal_blocks(run, t1=make_t1("[512, 1024, 2048]")) == [(512, 1, 1), (1024, 1, 1)]
 
 
-def test_blocks_are_made_of_expressions():
+def test_blocks_of_t1_input_are_computed_from_expressions():
     run = observe(block=(32, 4, 1), parameters={"x": 2, "tile": 1, "y": 4})
     t1 = make_t1("[1, 2]", size={"X": "16 * x", "Y": "y"}, y="[2, 4]")
     found = legal_blocks(run, t1=t1)
     assert found == [(16, 2, 1), (16, 4, 1), (32, 2, 1), (32, 4, 1)]
 
 
-def test_inputs_that_say_nothing_of_the_observation():
+def test_t1_input_with_other_parameters_is_ignored():
     run = observe(64, parameters={"other": 64})
     assert legal_blocks(run, t1=make_t1()) == legal_blocks(run)
 
 
-def test_a_condition_that_cannot_be_computed_does_not_hold():
+def test_condition_that_divides_by_zero_does_not_hold():
     run = observe(64, parameters={"x": 64, "tile": 1})
     t1 = make_t1("[32, 64, 128]", ["128 // (x - 128) < 0"])
     assert legal_blocks(run, t1=t1) == [(32, 1, 1), (64, 1, 1)]
 
 
-def test_too_many_stated_blocks():
+def test_t1_input_with_too_many_blocks_is_ignored():
     """MAX_STATED_BLOCKS"""
     run = observe(64, parameters={"x": 64, "tile": 1, "y": 1})
     size = {"X": "x", "Y": "y"}
@@ -161,7 +161,7 @@ def test_too_many_stated_blocks():
 
 
 @given(BLOCKS, st.sampled_from([UP, DOWN]), st.lists(BLOCKS, max_size=4))
-def test_the_next_block_lies_in_its_direction(block, label, seen):
+def test_next_block_is_legal_and_lies_in_its_direction(block, label, seen):
     run = observe(block=block)
     found = next_block(run, label, seen=seen)
     if found is None:

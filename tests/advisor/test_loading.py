@@ -1,4 +1,4 @@
-"""What becomes an observation, and which of them may be compared."""
+"""Loading of observations, and the slices in which they are compared."""
 
 import math
 from dataclasses import replace
@@ -38,7 +38,7 @@ def scale(x, tile=1, secs=(1.0,), **fields):
     return measure({"block_size_x": x, "tile": tile}, secs, (x, 1, 1), **fields)
 
 
-def test_an_observation(store):
+def test_load_returns_observation_of_a_launch(store):
     launch = {
         "kernel": "void scale<float, int=64>(float*)",
         "grid": (16, 2, 1),
@@ -60,7 +60,7 @@ def test_an_observation(store):
     assert found.parameters == {"block_size_x": 64, "tile": 1}
 
 
-def test_slices_differ_in_the_block_alone(store):
+def test_observations_of_a_slice_differ_only_in_the_block(store):
     add(
         store,
         scale(32),
@@ -74,7 +74,7 @@ def test_slices_differ_in_the_block_alone(store):
     assert [observation.threads for observation in found] == [32, 64, 64, 64, 64]
 
 
-def test_records_without_a_time_are_left_out(store):
+def test_load_skips_retracted_records_and_those_without_time_or_launch(store):
     failure = Failure(FailureKind.WRONG_RESULT, Phase.RUN, "wrong")
     ids = add(
         store,
@@ -88,7 +88,7 @@ def test_records_without_a_time_are_left_out(store):
     assert [observation.record for observation in load(store)] == [ids[0]]
 
 
-def test_foreign_sources_count(store):
+def test_load_includes_foreign_sources(store):
     add(store, scale(32), source=FOREIGN)
     assert len(load(store)) == 1
 
@@ -103,8 +103,8 @@ def test_measurements_of_one_configuration_are_one_observation(store):
     assert (alone.record, alone.spread) == (id_, None)
 
 
-def test_times_under_a_profiler_are_kept_apart(store):
-    """Three blocks without a profiler, two with: those without are compared."""
+def test_load_does_not_mix_profiled_and_plain_times(store):
+    """Three blocks ran without a profiler, two with it: times without it are compared."""
     add(store, *(scale(x, secs=(1.0,)) for x in (32, 64, 128)))
     profiled = add(store, *(scale(x, secs=(2.0,), launch=counted(x)) for x in (32, 64)))
     found = {observation.threads: observation for observation in load(store)}
@@ -114,7 +114,7 @@ def test_times_under_a_profiler_are_kept_apart(store):
         {"inst_executed": 64.0},
         {},
     ]
-    # The counters' measurement is the one that is named.
+    # `record` is the measurement with counters.
     assert [found[x].record for x in (32, 64)] == profiled
     assert [o.seconds for o in load(store, profiled=True)] == [2.0] * 2
     assert [o.seconds for o in load(store, profiled=False)] == [1.0] * 3
@@ -122,7 +122,7 @@ def test_times_under_a_profiler_are_kept_apart(store):
     assert [observation.seconds for observation in load(store)] == [2.0] * 3
 
 
-def test_other_tools_time_apart_from_profiling(store):
+def test_times_of_kernel_tuner_are_plain_despite_counters(store):
     add(
         store,
         measure({"block_size_x": 32}, (1.0,), (32, 1, 1), log="kernel-tuner", launch=counted()),
@@ -131,7 +131,7 @@ def test_other_tools_time_apart_from_profiling(store):
     assert [observation.seconds for observation in load(store)] == [1.0, 2.0]
 
 
-def test_a_kernel_of_several_has_its_own_time(store):
+def test_each_kernel_of_a_record_has_its_own_time(store):
     launches = (
         Launch("first", 32, (32, 1, 1), seconds=0.25),
         Launch("second", 64, (64, 1, 1), number=1, seconds=0.75),
@@ -140,7 +140,7 @@ def test_a_kernel_of_several_has_its_own_time(store):
     add(store, scale(32, launches=launches))
     found = load(store)
     assert [(o.kernel, o.seconds) for o in found] == [("first", 0.25), ("second", 0.75)]
-    # Also where only one of them is asked for.
+    # The same if only one kernel is requested.
     assert [o.seconds for o in load(store, kernels=["second"])] == [0.75]
     assert load(store, kernels=["third"]) == []
 
@@ -159,7 +159,7 @@ def test_metrics_computed_by_kernel_tuner_are_no_counters(store):
     assert [o.threads for o in load(store, profiled=True)] == [32]
 
 
-def test_kernels_and_devices_are_chosen_by_their_names(store):
+def test_load_selects_kernels_and_devices_by_name(store):
     add(
         store,
         scale(32, launch={"kernel": "void scale<int=1>(int)"}),
@@ -173,14 +173,14 @@ def test_kernels_and_devices_are_chosen_by_their_names(store):
     assert load(store, devices=["RTX 4090"]) == []
 
 
-def test_blocks_are_found_by_what_was_launched(store):
+def test_block_parameters_are_recognised_by_the_launches(store):
     rows = [({"multiply": 32, "n": 1}, 32), ({"multiply": 64, "n": 1}, 64)]
     add(store, *(measure(parameters, (1.0,), (x, 1, 1)) for parameters, x in rows))
     first, second = load(store)
     assert first.slice == second.slice
 
 
-def test_blocks_are_found_by_the_input_of_the_kernel(store):
+def test_block_parameters_are_recognised_by_the_t1_input(store):
     body = (
         b'{"ConfigurationSpace":{"TuningParameters":[{"Name":"w","Values":"[1, 2]"},'
         b'{"Name":"block_size_x","Values":"[7]"}]},'
@@ -201,7 +201,7 @@ def test_blocks_are_found_by_the_input_of_the_kernel(store):
     assert len(by_slice(load(store))) == 2
 
 
-def test_problems_of_a_profilers_kernel_are_kept_apart(store):
+def test_slices_of_nvprof_kernel_separate_its_problems(store):
     def seen(x, blocks):
         return measure(
             {"block_x": x, "block_y": 1, "block_z": 1},
@@ -216,8 +216,8 @@ def test_problems_of_a_profilers_kernel_are_kept_apart(store):
     assert slices == [[64, 128], [256]]
 
 
-def test_programs_of_metaschedule(store):
-    """Threads apart they are one slice; the tile makes another one."""
+def test_slice_of_metaschedule_programs_differs_only_in_threads(store):
+    """Another tile makes another slice."""
     workload = Workload(WorkloadFormat.GRAPH, b"{}", "main", "0.27.0")
     target = Target.from_config({"kind": "cuda", "arch": "sm_80"})
     for threads, tile in ((32, 4), (64, 4), (128, 4), (32, 8)):
@@ -231,7 +231,7 @@ def test_programs_of_metaschedule(store):
     assert found[0].parameters == {}
 
 
-def test_programs_of_other_tools_are_compared_with_nothing(store):
+def test_each_ansor_program_is_a_slice_of_its_own(store):
     workload = Workload(WorkloadFormat.ANSOR, b'["w"]', "w")
     for number in range(2):
         program = replace(make_program(number), workload=workload)
@@ -250,7 +250,7 @@ def test_programs_of_other_tools_are_compared_with_nothing(store):
         (Target.from_config({"kind": "cuda", "arch": "sm_x"}), "cuda", None),
     ],
 )
-def test_devices(store, target, device, capability):
+def test_load_takes_device_and_capability_from_target(store, target, device, capability):
     assert device_of(target) == device
     measurement = scale(32)
     add(store, replace(measurement, program=replace(measurement.program, target=target)))
@@ -260,8 +260,8 @@ def test_devices(store, target, device, capability):
 
 @needs_gpu_logs
 @pytest.mark.stress
-def test_profiled_runs_of_one_device(profiled_runs):
-    """``specs/block-size.md`` 1.5: 9,305 runs in 362 slices; failed ones are none of them."""
+def test_profiled_runs_have_known_slices_counters_and_kernels(profiled_runs):
+    """``specs/block-size.md`` 1.5: 9,305 runs in 362 slices, without failed ones."""
     assert len(profiled_runs) == 9305
     assert len(by_slice(profiled_runs)) == 362
     assert {len(run.counters) for run in profiled_runs} == {33}
@@ -280,8 +280,8 @@ def loaded(path, *names):
 
 
 @needs_gpu_logs
-def test_a_conversion_has_the_slices_of_its_original(tmp_path):
-    """``specs/block-size.md``, check 8: KTT's JSON and what FAIR T4 made of it."""
+def test_t4_conversion_has_the_slices_of_its_ktt_file(tmp_path):
+    """``specs/block-size.md``, check 8: KTT's JSON and its conversion to FAIR T4."""
 
     def slices(rows):
         return {
@@ -300,7 +300,7 @@ def test_a_conversion_has_the_slices_of_its_original(tmp_path):
 
 
 @needs_gpu_logs
-def test_profiled_and_plain_runs_of_one_file(tmp_path):
+def test_ktt_file_gives_one_observation_per_configuration(tmp_path):
     """475 results of 210 configurations, 67 of them with counters."""
     found = loaded(tmp_path / "ktt.db", "ktt/TuningOutput.json.gz")
     assert len(found) == 210
@@ -308,7 +308,7 @@ def test_profiled_and_plain_runs_of_one_file(tmp_path):
 
 
 @needs_gpu_logs
-def test_slices_that_a_profiler_saw(tmp_path):
+def test_nvprof_files_of_one_kernel_make_one_slice(tmp_path):
     """nvprof on a GTX 950: vectorAdd in blocks of 32 to 1,024 threads, each from its own file."""
     sizes = ["", "32", "64", "128", "256", "512", "1024"]
     names = [f"nvprof/vector_add/metrics{size}.csv" for size in sizes]

@@ -1,4 +1,4 @@
-"""Against values of NVIDIA's documents and calculator, and against what was measured."""
+"""Occupancy, compared with NVIDIA's documents and calculator, and with measurements."""
 
 import math
 
@@ -53,7 +53,9 @@ CAPABILITIES = st.sampled_from(sorted(LIMITS))
         ("3.7", 800, 80, 0, 0, 0.0),
     ],
 )
-def test_known_values(capability, threads, registers, shared, blocks, fraction):
+def test_occupancy_equals_documented_values(
+    capability, threads, registers, shared, blocks, fraction
+):
     found = occupancy(capability, threads, registers, shared)
     assert (found.blocks, found.fraction) == (blocks, fraction)
     assert found.warps == blocks * math.ceil(threads / 32)
@@ -71,22 +73,22 @@ def test_known_values(capability, threads, registers, shared, blocks, fraction):
         (("7.0", 1024, 32, 48 * 1024), "warps"),
     ],
 )
-def test_limits_of_resident_blocks(arguments, limit):
+def test_occupancy_names_its_limiting_resource(arguments, limit):
     assert occupancy(*arguments).limit == limit
 
 
 @pytest.mark.parametrize("capability", [None, "", "1.3", "99.0", "gfx90a"])
-def test_unknown_devices(capability):
+def test_occupancy_of_unknown_capability_is_none(capability):
     assert occupancy(capability, 256) is None
 
 
 @pytest.mark.parametrize("arguments", [(0,), (-1,), (32, -1), (32, 8, -1)])
-def test_invalid_blocks_are_refused(arguments):
+def test_occupancy_rejects_invalid_arguments(arguments):
     with pytest.raises(ValueError, match="a block of"):
         occupancy("7.5", *arguments)
 
 
-def test_a_block_larger_than_any():
+def test_block_of_more_than_max_threads_is_never_resident():
     assert occupancy("7.5", MAX_THREADS + 1).blocks == 0
     assert occupancy("7.5", MAX_THREADS).blocks == 1
 
@@ -114,7 +116,9 @@ def test_resident_blocks_fit_the_device(capability, threads, registers, shared):
 
 
 @given(**SIZES, more=st.integers(1, 64))
-def test_more_resources_never_fit_more_often(capability, threads, registers, shared, more):
+def test_more_resources_never_increase_resident_blocks(
+    capability, threads, registers, shared, more
+):
     found = occupancy(capability, threads, registers, shared).blocks
     assert occupancy(capability, threads, registers + more, shared).blocks <= found
     assert occupancy(capability, threads, registers, shared + 100 * more).blocks <= found
@@ -123,10 +127,10 @@ def test_more_resources_never_fit_more_often(capability, threads, registers, sha
 
 @needs_gpu_logs
 @pytest.mark.stress
-def test_measured_occupancy_stays_below(profiled_runs):
+def test_measured_occupancy_stays_below_the_computed_one(profiled_runs):
     """A profiler's count of active warps is an average over time, so it cannot be above.
 
-    But for the time that it is measured in: 9,305 runs, the largest is 3.3 % above.
+    Errors of measurement may exceed it: of 9,305 runs, the largest is 3.3 % above.
     """
     theory = [resident(run, run.threads).fraction for run in profiled_runs]
     shares = sorted(

@@ -22,7 +22,7 @@ def inputs(**columns):
     return Inputs(tuple(columns), np.column_stack(list(columns.values())).astype(float))
 
 
-def test_dropped_inputs_have_a_reason():
+def test_select_reports_why_it_drops_inputs():
     found = select(inputs(d=NOISE, zero=0 * X, b=2 * X + 1, flat=0 * X + 7, a=X, none=math.nan * X))
     assert found.kept == ("a", "d")
     assert found.zero == ("zero",)
@@ -32,14 +32,14 @@ def test_dropped_inputs_have_a_reason():
     assert r == pytest.approx(1.0)
 
 
-def test_the_sign_counts_only_when_asked_for():
+def test_select_ignores_sign_of_correlation_unless_signed():
     table = inputs(a=X, b=-X)
     assert select(table).kept == ("a",)
     assert select(table).correlated == (("b", "a", pytest.approx(-1.0)),)
     assert select(table, signed=True).kept == ("a", "b")
 
 
-def test_only_what_was_kept_drops_others():
+def test_only_kept_inputs_drop_correlated_ones():
     """c follows b, b follows a, but c does not follow a: b is gone, so c stays."""
     b = X + 0.9 * NOISE
     c = X + 1.8 * NOISE
@@ -51,7 +51,7 @@ def test_only_what_was_kept_drops_others():
     assert found.kept == ("a", "c")
 
 
-def test_the_threshold_itself_is_kept():
+def test_select_keeps_correlation_equal_to_the_threshold():
     table = inputs(a=X, b=X + NOISE)
     r = float(correlations(table.values)[0, 1])
     assert select(table, threshold=r).kept == ("a", "b")
@@ -59,18 +59,18 @@ def test_the_threshold_itself_is_kept():
 
 
 @pytest.mark.parametrize("threshold", [-0.1, 1.1, math.nan])
-def test_bad_thresholds(threshold):
+def test_select_rejects_invalid_thresholds(threshold):
     with pytest.raises(ValueError, match="expected a number from 0 to 1"):
         select(inputs(a=X), threshold=threshold)
 
 
-def test_nothing_to_select_from():
+def test_select_keeps_nothing_without_columns_or_with_one_row():
     assert select(Inputs((), np.empty((3, 0)))).kept == ()
     assert select(Inputs(("a",), np.empty((0, 1)))).constant == ("a",)
     assert select(inputs(a=np.array([3.0]))).constant == ("a",)
 
 
-def test_correlations_are_of_the_rows_that_both_have():
+def test_correlations_use_only_rows_with_both_values():
     partial = np.array([1.0, 2, math.nan, 4, 100])
     other = np.array([1.0, 2, 3, 4, math.inf])
     table = select(inputs(a=partial, b=other))
@@ -79,13 +79,13 @@ def test_correlations_are_of_the_rows_that_both_have():
     assert math.isnan(apart[0, 1])
 
 
-def test_rounding_is_no_variation():
-    """Sums of counters that are equal up to the last bits say nothing."""
+def test_select_takes_rounding_errors_for_constant():
+    """Sums of counters may differ in their last bits only."""
     assert select(inputs(a=np.array([1e12, 1e12 + 1e-4, 1e12, 1e12, 1e12]))).constant == ("a",)
 
 
 @given(arrays(np.float64, (6, 3), elements=st.floats(-1e6, 1e6)))
-def test_correlations_are_pearsons(values):
+def test_correlations_equal_those_of_numpy(values):
     found = correlations(values)
     spread = np.ptp(values, axis=0) > 1e-3
     with np.errstate(all="ignore"):
@@ -97,14 +97,14 @@ def test_correlations_are_pearsons(values):
 
 
 @given(st.permutations(["a", "b", "c", "d"]))
-def test_the_order_of_columns_does_not_count(order):
+def test_select_does_not_depend_on_the_order_of_columns(order):
     columns = {"a": X, "b": X**2, "c": NOISE, "d": -X}
     assert select(inputs(**{name: columns[name] for name in order})) == select(inputs(**columns))
 
 
 @needs_gpu_logs
 @pytest.mark.stress
-def test_counters_of_real_runs_by_the_tools_names():
+def test_select_keeps_21_of_33_counters_of_real_runs():
     """``specs/block-size.md`` 1.7: of 33 counters 5 are zero, and 21 are kept."""
     rows = []
     for name in PROFILED:
@@ -121,8 +121,8 @@ def test_counters_of_real_runs_by_the_tools_names():
 
 @needs_gpu_logs
 @pytest.mark.stress
-def test_counters_of_real_runs_by_neutral_names(profiled_runs):
-    """Another alphabetical order keeps another one of a pair, and so another number."""
+def test_select_keeps_22_neutral_counters_of_real_runs(profiled_runs):
+    """With neutral names the alphabetical order keeps other counters of correlated pairs."""
     found = select(raw(profiled_runs))
     assert (len(found.zero), len(found.constant), len(found.kept)) == (5, 0, 22)
     assert "achieved_occupancy" in found.kept

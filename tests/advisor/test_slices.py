@@ -38,12 +38,12 @@ WORKLOAD = kernel_workload("scale", [4096])
         ("<<>", "<<>"),
     ],
 )
-def test_plain_names(kernel, name):
+def test_plain_name_strips_arguments_and_templates(kernel, name):
     assert plain_name(kernel) == name
 
 
 @given(st.text(max_size=30))
-def test_any_name_has_a_plain_one(kernel):
+def test_plain_name_accepts_any_text(kernel):
     assert isinstance(plain_name(kernel), str)
 
 
@@ -51,7 +51,7 @@ def key(parameters, block=("x",), workload=WORKLOAD, kernel="scale"):
     return parameter_key(workload, kernel, parameters, set(block))
 
 
-def test_configurations_that_differ_in_the_block_alone():
+def test_parameter_key_ignores_block_parameters_and_order():
     assert key({"x": 32, "tile": 2}) == key({"tile": 2, "x": 64})
     assert key({"x": 32, "tile": 2}, ()) != key({"x": 64, "tile": 2}, ())
     assert key({"x": 32, "tile": 2, "unroll": 1}) == key({"unroll": 1, "tile": 2, "x": 1})
@@ -68,11 +68,11 @@ def test_configurations_that_differ_in_the_block_alone():
         key({"x": 32, "tile": 2}, workload=kernel_workload("scale", [2048])),
     ],
 )
-def test_all_else_must_be_equal(other):
+def test_parameter_key_depends_on_everything_but_the_block(other):
     assert other != key({"x": 32, "tile": 2})
 
 
-def test_kinds_of_slices_do_not_meet():
+def test_keys_of_different_kinds_differ():
     trace = Trace(b"[]", None, b"[[],[],[]]")
     keys = {
         key({}),
@@ -84,7 +84,7 @@ def test_kinds_of_slices_do_not_meet():
     assert len(keys) == 5
 
 
-def test_programs_of_other_tools_are_slices_of_their_own():
+def test_program_key_of_ansor_depends_on_all_decisions():
     ansor = Workload(WorkloadFormat.ANSOR, b'["w"]', "w")
     first = Trace(b'[["SP"]]', None, b"[[1]]")
     assert program_key(ansor, "k", first) != program_key(
@@ -103,11 +103,11 @@ def test_programs_of_other_tools_are_slices_of_their_own():
         ([], set(), False),
     ],
 )
-def test_parameters_that_are_launch_geometry(names, block, says):
+def test_is_geometry_requires_only_block_and_grid_parameters(names, block, says):
     assert is_geometry(names, block) is says
 
 
-def test_one_problem_in_blocks_of_many_sizes():
+def test_problems_are_equal_for_blocks_of_many_sizes():
     """vectorAdd of the CUDA samples, 50,000 elements, as nvprof saw it."""
     launches = [
         ((threads, 1, 1), (-(-50_000 // threads), 1, 1))
@@ -116,7 +116,7 @@ def test_one_problem_in_blocks_of_many_sizes():
     assert len(set(problems(launches))) == 1
 
 
-def test_two_problems_of_one_kernel():
+def test_problems_differ_for_two_sizes_of_one_kernel():
     """modulateAndNormalize of convolutionFFT2D is launched for two sizes of a picture."""
     launches = [((256, 1, 1), (8200, 1, 1)), ((256, 1, 1), (8320, 1, 1))]
     found = problems([*launches, ((128, 1, 1), (16400, 1, 1))])
@@ -130,20 +130,20 @@ def test_two_problems_of_one_kernel():
     st.integers(1, 100_000),
     st.lists(st.tuples(st.integers(1, 64), st.integers(1, 8)), min_size=1, max_size=6),
 )
-def test_launches_for_one_size_are_one_problem(side, blocks):
-    """Along both axes as many blocks as the problem needs."""
+def test_problems_are_equal_for_any_blocks_that_cover_one_size(side, blocks):
+    """Along both axes there are as many blocks as the problem needs."""
     launches = [((x, y, 1), (-(-side // x), -(-side // y), 1)) for x, y in blocks]
     assert len(set(problems(launches))) == 1
 
 
 @given(st.integers(1, 1024), st.lists(st.integers(1, 1000), min_size=1, max_size=8, unique=True))
-def test_one_block_solves_as_many_problems_as_it_has_grids(threads, grids):
+def test_problems_differ_for_different_grids_of_one_block(threads, grids):
     launches = [((threads, 1, 1), (grid, 1, 1)) for grid in grids]
     assert len(set(problems(launches))) == len(grids)
 
 
 @given(st.permutations(range(5)))
-def test_the_order_of_launches_does_not_count(order):
+def test_problems_do_not_depend_on_the_order_of_launches(order):
     launches = [((2**i, 1, 1), (-(-1000 * (1 + i % 2) // 2**i), 1, 1)) for i in range(5)]
     found = problems([launches[i] for i in order])
     assert [found[order.index(i)] for i in range(5)] == problems(launches)
@@ -152,25 +152,25 @@ def test_the_order_of_launches_does_not_count(order):
 MODULE = Workload(WorkloadFormat.GRAPH, b"{}", "main", "0.27.0")
 
 
-def test_traces_that_differ_in_their_threads_alone():
+def test_program_key_ignores_thread_extents_of_trace():
     keys = {program_key(MODULE, "main", elementwise(n)) for n in (32, 64, 128)}
     assert len(keys) == 1
-    # The tile outside the bound loop, and what is not bound.
+    # The unbound part of the tile, and the unroll step, change the key.
     assert program_key(MODULE, "main", elementwise(32, tile=8)) not in keys
     assert program_key(MODULE, "main", elementwise(32, unroll=0)) not in keys
 
 
-def test_masked_parts_of_a_trace():
+def test_masked_trace_masks_only_bound_extents():
     instructions, decisions = masked_trace(elementwise(64))
-    # Of the tile the part that is bound to blocks; the thread extent; not vthread, nor the unroll.
+    # Masked: the bound part of the tile, and the thread extent; not vthread or the unroll step.
     assert decisions == [[2, [None, 1, 4]], [6, None], [10, 1]]
     splits = [inputs for kind, inputs, _, _ in instructions if kind == "Split"]
     assert splits == [["l2", None, "v4", "v5"], ["l7", None, None, 2]]
     assert [kind for kind, *_ in instructions][-1] == "Annotate"
 
 
-def test_numbers_that_are_bound_are_masked():
-    """Early releases split by a number."""
+def test_masked_trace_masks_bound_literals():
+    """Early releases of TVM split by a literal."""
 
     def bound(threads):
         return split_trace(
@@ -187,7 +187,7 @@ def test_numbers_that_are_bound_are_masked():
     assert masked_trace(bound(32))[0][2][1] == ["l1", None, None, 4]
 
 
-def test_damaged_traces_are_refused():
+def test_masked_trace_rejects_damaged_traces():
     for decisions in (b"no json", b"[[],[1],[]]", b"[]"):
         with pytest.raises(FormatError):
             masked_trace(Trace(b"[]", None, decisions))

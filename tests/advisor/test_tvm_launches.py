@@ -1,4 +1,4 @@
-"""Filling in the launches of TVM's own GPU programs."""
+"""Launches that are computed for GPU programs of TVM."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ CUDA = Target.from_config({"kind": "cuda", "arch": "sm_80"})
 
 
 def trace(threads):
-    """A trace that binds two loops; the extent of the outer one follows from the workload."""
+    """Return a trace that binds two loops; the extent of the outer one depends on the workload."""
     factor = threads if threads else "None"
     return split_trace(
         [
@@ -57,7 +57,7 @@ def blocks_and_grids(store):
     ]
 
 
-def test_records_of_each_kind(store):
+def test_fill_launches_adds_launches_of_tvm_gpu_programs(store):
     kernel = Workload(WorkloadFormat.KERNEL, b'{"kernel":"k","problem":null}', "k")
     tuner = Program(kernel, CUDA, split_parameters({"block_size_x": 32}))
     records = [
@@ -81,7 +81,7 @@ def test_records_of_each_kind(store):
     assert names == ["matmul_1_kernel"]
 
 
-def test_features_know_more(memory):
+def test_fill_launches_takes_grids_from_stored_features(memory):
     for threads in (64, 0, 32):
         memory.records.add([measured(threads)], OWN)
     rows = np.zeros((2, len(NAMES)), np.float32)
@@ -101,13 +101,13 @@ def test_features_know_more(memory):
     assert blocks_and_grids(memory) == [[((64, 1, 1), (9, 1, 1))], [((64, 1, 1), (9, 1, 1))], []]
 
 
-def test_equal_programs_are_several_records(memory):
+def test_fill_launches_fills_each_record_of_a_program(memory):
     for number in range(3):
         memory.records.add([measured(64, secs=(0.5 + number,))], OWN if number else FOREIGN)
     assert fill_launches(memory).launches == 3
 
 
-def test_batches_and_progress(memory, monkeypatch):
+def test_fill_launches_stores_batches_and_resumes_after_interrupt(memory, monkeypatch):
     monkeypatch.setattr(limits, "FEATURE_PROGRAMS", 4)
     for number in range(10):
         memory.records.add([measured(2 + number)], OWN)
@@ -127,7 +127,7 @@ def test_batches_and_progress(memory, monkeypatch):
     assert seen[2:] == [4, 8, 10]
 
 
-def test_only_what_is_asked_for(memory):
+def test_fill_launches_follows_workloads_and_targets(memory):
     other = Target.from_config({"kind": "rocm"})
     memory.records.add([measured(64)], OWN)
     memory.records.add([measured(32, workload=make_workload(2))], OWN)
@@ -143,13 +143,13 @@ def test_only_what_is_asked_for(memory):
     assert blocks_and_grids(memory) == [[], [((32, 1, 1), None)], [((16, 1, 1), None)], []]
 
 
-def test_retracted_records_are_left_out(memory):
+def test_fill_launches_skips_retracted_records(memory):
     memory.records.add([measured(64)], OWN)
     memory.trust.retract([1], reason="wrong")
     assert fill_launches(memory) == FillReport()
 
 
-def test_damaged_programs_have_no_launches(memory):
+def test_fill_launches_counts_damaged_programs_as_unknown(memory):
     bad = split_trace([["Bind", ["l9"], ["threadIdx.x"], []]], [])
     memory.records.add([Measurement(Program(make_workload(1), CUDA, bad), (0.5,))], OWN)
     memory.records.add([measured(64)], OWN)

@@ -79,24 +79,24 @@ TILED = [
 TILES = [(2, [4, 2, 8]), (4, [3, 1, 8])]
 
 
-def test_a_tiled_block():
+def test_tiled_block_is_one_launch_with_block_and_grid():
     (launch,) = read(TILED, TILES)
     assert (launch.kernel, launch.number) == ("main_kernel", 0)
     assert (launch.threads, launch.block, launch.grid) == (64, (64, 1, 1), (12, 1, 1))
     assert (launch.seconds, launch.counter_set) == (None, None)
 
 
-def test_other_decisions_are_other_blocks():
+def test_other_decisions_give_another_block_and_grid():
     (launch,) = read(TILED[:13], [(2, [2, 1, 16]), (4, [1, 1, 4])])
     assert blocks_and_grids([launch]) == [((64, 1, 1), (2, 1, 1))]
 
 
-def test_loops_of_one_axis_have_one_extent():
-    """The fetch is bound to 64 threads, so a kernel of 128 is not understood."""
+def test_different_extents_of_one_thread_axis_give_no_launch():
+    """The fetch is bound to 64 threads, and the block to 128."""
     assert read(TILED, [(2, [4, 2, 16]), (4, [3, 1, 8])]) == ()
 
 
-def test_sampled_categories_and_three_axes():
+def test_thread_extents_of_three_axes_come_from_literals_and_categories():
     made = [
         block("C", "b0"),
         loops("b0", "l1"),
@@ -109,12 +109,12 @@ def test_sampled_categories_and_three_axes():
     ]
     for decision, extent in enumerate((32, 64, 128)):
         (launch,) = read(made, [(2, decision)])
-        # How many blocks that makes follows from the workload alone.
+        # The number of thread blocks depends on the workload.
         assert blocks_and_grids([launch]) == [((extent, 4, 2), None)]
         assert launch.threads == extent * 8
 
 
-def test_inferred_extents_of_known_loops_are_known():
+def test_inferred_extent_of_a_known_loop_is_computed():
     made = [
         block("C", "b0"),
         loops("b0", "l1"),
@@ -130,7 +130,7 @@ def test_inferred_extents_of_known_loops_are_known():
 @pytest.mark.parametrize(
     "decisions", [[], [(2, [4, 2])], [(2, [4, 2, 8])]], ids=["none", "short", "one"]
 )
-def test_an_unknown_thread_is_no_launch(decisions):
+def test_unknown_thread_extent_gives_no_launch(decisions):
     assert read(TILED[:13], decisions) == ()
 
 
@@ -146,7 +146,7 @@ def bound(name, number, threads, blocks=True):
     return [*made, bind(f"l{at + 2}", "blockIdx.x")] if blocks else made
 
 
-def test_blocks_of_their_own_are_kernels():
+def test_separate_blocks_are_kernels_in_the_given_order():
     made = [*bound("norm", 1, 256), *bound("max", 2, 32), *bound("sum", 3, 64)]
     assert [one.threads for one in read(made)] == [256, 32, 64]
     sorted_ = read(made, order=["max", "exp", "sum", "norm"])
@@ -162,7 +162,7 @@ def test_rfactor_blocks_come_before_their_reduction():
     assert [one.threads for one in read(made, order=["max", "sum"])] == [16, 32, 64]
 
 
-def test_a_block_that_was_moved_is_of_its_host():
+def test_moved_block_belongs_to_the_kernel_of_its_host():
     made = [
         *bound("a", 1, 32, blocks=False),
         *bound("b", 2, 32),
@@ -171,11 +171,11 @@ def test_a_block_that_was_moved_is_of_its_host():
     assert blocks_and_grids(read(made)) == [((32, 1, 1), None)]
     made[-1][0] = "ReverseComputeAt"
     assert blocks_and_grids(read(made)) == [((32, 1, 1), None)]
-    # Without being moved it is a kernel of one block.
+    # If it is not moved, it is a kernel of one thread block.
     assert blocks_and_grids(read(made[:-1])) == [((32, 1, 1), (1, 1, 1)), ((32, 1, 1), None)]
 
 
-def test_the_same_block_by_its_name_again():
+def test_block_that_is_fetched_twice_is_one_kernel():
     made = [*bound("a", 1, 32, blocks=False), block("a", "b50"), loops("b50", "l51")]
     made += [split("l51", [9], "l52"), bind("l52", "blockIdx.x")]
     assert blocks_and_grids(read(made)) == [((32, 1, 1), (9, 1, 1))]
@@ -187,22 +187,22 @@ CONSUMER = [
 ]
 
 
-def test_a_consumer_is_the_only_kernel_there_is():
+def test_unnamed_consumer_is_taken_for_the_only_other_block():
     made = [*CONSUMER, block("b", "b6"), loops("b6", "l7"), bind("l7", "blockIdx.x")]
     assert blocks_and_grids(read(made)) == [((128, 1, 1), None)]
 
 
-def test_a_consumer_may_be_one_of_several_kernels():
+def test_ambiguous_or_contradictory_consumer_gives_no_launch():
     assert read([*CONSUMER, *bound("b", 2, 32), *bound("c", 3, 32)]) == ()
     assert read([*CONSUMER, *bound("b", 2, 32, blocks=False)]) == ()
 
 
-def test_programs_without_threads():
+def test_programs_without_threads_have_no_launch():
     assert read([block("a", "b0"), loops("b0", "l1"), ["Parallel", ["l1"], [], []]]) == ()
     assert read([]) == ()
 
 
-def test_blocks_beyond_the_limit():
+def test_thread_blocks_beyond_the_limit_give_no_launch():
     fits = limits.MAX_BLOCK_THREADS
     assert read(bound("a", 1, fits))[0].threads == fits
     assert read(bound("a", 1, fits + 1)) == ()
@@ -218,12 +218,12 @@ def test_blocks_beyond_the_limit():
         [["Bind", [], [], []]],
     ],
 )
-def test_damaged_traces(instructions):
+def test_damaged_traces_are_rejected(instructions):
     with pytest.raises(FormatError, match="cannot read"):
         read(instructions)
 
 
-def test_no_trace_at_all():
+def test_trace_that_is_not_json_is_rejected():
     with pytest.raises(FormatError):
         launches_of_trace(Trace(b"{", None, b"[]"), "main")
 
@@ -232,7 +232,7 @@ def of_steps(*steps):
     return launches_of_steps(split_steps(list(steps), 1), "main")
 
 
-def test_a_stage_that_is_split():
+def test_split_stage_of_ansor_is_one_launch_with_block_and_grid():
     (launch,) = of_steps(
         ["FU", 2, [0, 1, 2, 3]],
         ["SP", 2, 0, 1000, [64], 1],
@@ -243,7 +243,7 @@ def test_a_stage_that_is_split():
     assert blocks_and_grids([launch]) == [((64, 1, 1), (16, 1, 1))]
 
 
-def test_stages_of_their_own_are_kernels():
+def test_separate_stages_of_ansor_are_kernels():
     """Steps name the last stage first."""
     made = of_steps(
         *(["SP", 3, 0, 512, [32], 1], ["AN", 3, 0, 5], ["AN", 3, 1, 6]),
@@ -272,11 +272,11 @@ FETCHING = (
 )
 
 
-def test_a_stage_that_fetches_for_another_one():
+def test_fetching_stage_belongs_to_the_kernel_of_its_consumer():
     assert blocks_and_grids(of_steps(*FETCHING)) == [((128, 1, 1), (8, 1, 1))]
 
 
-def test_three_axes():
+def test_steps_of_ansor_bind_three_axes():
     numbers = {"blockIdx.x": 5, "threadIdx.x": 6, "blockIdx.y": 7, "threadIdx.y": 8}
     numbers |= {"blockIdx.z": 9, "threadIdx.z": 10}
     lengths = [2, 3, 4, 5, 6]
@@ -298,7 +298,7 @@ def test_three_axes():
     ],
     ids=["no extent", "no length", "a processor", "too many", "two extents", "in each other"],
 )
-def test_steps_that_do_not_say_it(steps):
+def test_steps_without_definite_thread_extents_give_no_launch(steps):
     assert of_steps(*steps) == ()
 
 
@@ -318,7 +318,7 @@ grids = st.tuples(st.integers(1, 2**18), st.integers(1, 2**16), st.integers(1, 6
 
 
 @given(st.lists(st.tuples(extents, grids, st.integers(1, 3)), max_size=4))
-def test_extents_come_back_from_their_logarithms(kernels):
+def test_launches_of_rows_restores_extents_from_logarithms(kernels):
     stores = [(threads, blocks) for threads, blocks, times in kernels for _ in range(times)]
     runs = [one for at, one in enumerate(stores) if at == 0 or stores[at - 1] != one]
     launches = launches_of_rows(rows(*stores), NAMES, "main")
@@ -326,14 +326,14 @@ def test_extents_come_back_from_their_logarithms(kernels):
     assert [one.number for one in launches] == list(range(len(runs)))
 
 
-def test_the_columns_are_those_of_the_set():
+def test_launches_of_rows_reads_columns_that_tvm_0_26_computed():
     """Block size 32 x 8 as TVM 0.26 gave it: 5.044 and 3.170."""
     made = rows(((1, 1, 1), (1, 1, 1)))
     made[0, 49:57] = [1.0, 4.0875, 1.0, 1.0, 5.044394, 3.169925, 1.0, 1.0]
     assert blocks_and_grids(launches_of_rows(made, NAMES, "main")) == [((32, 8, 1), (16, 1, 1))]
 
 
-def test_rows_of_a_processor_and_large_grids():
+def test_launches_of_rows_ignores_cpu_rows_and_too_large_extents():
     assert launches_of_rows(rows(((1, 1, 1), (1, 1, 1)), gpu=0.0), NAMES, "main") == ()
     assert blocks_and_grids(launches_of_rows(rows(((32, 1, 1), (2**20, 1, 1))), NAMES, "m")) == [
         ((32, 1, 1), None)
@@ -364,5 +364,5 @@ GRID = (4, 1, 1)
         (launches(32), [(), launches(32, grid=GRID)], launches(32, grid=GRID)),
     ],
 )
-def test_steps_and_features_agree(steps, told_by_rows, expected):
+def test_agreed_combines_launches_of_steps_and_features(steps, told_by_rows, expected):
     assert agreed(steps, told_by_rows) == expected

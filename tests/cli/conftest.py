@@ -18,7 +18,7 @@ from tunedb.storage.store import Store
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path, monkeypatch):
-    """No setting of the machine reaches a test."""
+    """Hide the settings of the machine, and work in an empty folder."""
     monkeypatch.delenv("TUNEDB_URL", raising=False)
     monkeypatch.delenv("TUNEDB_PLUGINS", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
@@ -76,7 +76,7 @@ def start():
 
 @pytest.fixture
 def small(sqlite_file):
-    """A database with two targets, whose programs have rows of ``small.steps``."""
+    """A database with two targets, whose programs have features ``small.steps``."""
     with Store(sqlite_file) as store:
         fill(store)
     return sqlite_file
@@ -120,6 +120,7 @@ def log(tmp_path):
 
 @pytest.fixture(scope="session")
 def filled_template(tmp_path_factory, sqlite_template):
+    """The database that :func:`filled` copies."""
     folder = tmp_path_factory.mktemp("filled")
     path = copied(sqlite_template, folder / "filled.db")
     log = workdirs.write(folder / "log", [*RECORDS, '[0, "cut'], GRAPHS, end="")

@@ -20,7 +20,7 @@ def launches(sqlite_file):
     return sqlite_file
 
 
-def test_train_show_and_evaluate(launches, run, run_json):
+def test_train_show_and_evaluate_find_the_best_block(launches, run, run_json):
     trained = run_json("--db", launches, "advise", "train", "--learner", "gain")
     assert trained["learner"] == "gain" and trained["launches"] == 72
     assert trained["kernels"] == ["saxpy", "stencil", "reduce"]
@@ -66,7 +66,7 @@ def test_models_lists_an_advisor(launches, run, run_json):
     run("--db", launches, "db", "check")
 
 
-def test_a_report_of_an_evaluation(launches, run, tmp_path):
+def test_evaluate_writes_json_report_and_rejects_missing_folder(launches, run, tmp_path):
     path = tmp_path / "all.json"
     options = ("--learner", "gain", "--split", "slice", "--report", path)
     run("--db", launches, "advise", "evaluate", *options)
@@ -85,12 +85,12 @@ def test_a_report_of_an_evaluation(launches, run, tmp_path):
         (("evaluate", "--split", "row"), 2, "row"),
     ],
 )
-def test_bad_input_is_one_line(launches, run, args, code, message):
+def test_advise_rejects_bad_input(launches, run, args, code, message):
     result = run("--db", launches, "advise", *args, code=code)
     assert message in result.stderr.splitlines()[-1]
 
 
-def test_unknown_kernels_are_refused(launches, run):
+def test_show_rejects_unknown_kernel_device_and_model(launches, run):
     run("--db", launches, "advise", "train", "--learner", "gain")
     result = run("--db", launches, "advise", "show", "fft", code=3)
     assert "there are: reduce, saxpy, stencil" in result.stderr
@@ -99,13 +99,13 @@ def test_unknown_kernels_are_refused(launches, run):
     assert "model 9" in run("--db", launches, "advise", "show", "a", "--model", 9, code=3).stderr
 
 
-def test_an_empty_database(sqlite_file, run):
+def test_train_and_evaluate_reject_empty_database(sqlite_file, run):
     for command in ("train", "evaluate"):
         result = run("--db", sqlite_file, "advise", command, "--learner", "gain", code=2)
         assert "tunedb import logs" in result.stderr
 
 
-def test_without_scikit_learn(launches, run, monkeypatch):
+def test_train_and_evaluate_need_scikit_learn_but_show_does_not(launches, run, monkeypatch):
     run("--db", launches, "advise", "train", "--learner", "gain")
     monkeypatch.setitem(sys.modules, "sklearn", None)
     for args in (("train",), ("evaluate",)):

@@ -29,7 +29,7 @@ def collect(run, sqlite_file):
     return collect
 
 
-def test_from_configure_to_observations(run, collect, sqlite_file, tmp_path):
+def test_collect_stores_observations_of_configured_program(run, collect, sqlite_file, tmp_path):
     toy_gpu.program(tmp_path / "toy")
     toy_gpu.install(tmp_path / "bin")
     path = tmp_path / "advise.toml"
@@ -78,7 +78,7 @@ def test_the_plan_needs_no_gpu_and_runs_nothing(run, tmp_path):
     assert not (tmp_path / "advise.toml.work").exists()
 
 
-def test_a_device_for_the_plan(run, tmp_path):
+def test_device_option_selects_profiler_and_rejects_unknown_devices(run, tmp_path):
     path = toy_gpu.configuration(tmp_path, tool="auto")
     for device, tool in (("NVIDIA H100", "ncu"), ("Tesla K40c", "nvprof"), ("X:9.0", "ncu")):
         done = run("advise", "collect", path, "--dry-run", "--device", device)
@@ -94,7 +94,7 @@ def test_illegal_blocks_are_reported(run, tmp_path):
     assert "toy: 64x64x1 is left out: 4096 threads; the device takes 1024" in done.stderr
 
 
-def test_the_second_time_nothing_is_run(collect, sqlite_file, tmp_path):
+def test_second_collect_runs_nothing_again(collect, sqlite_file, tmp_path):
     path = toy_gpu.configuration(tmp_path)
     first, _ = collect(path)
     runs = toy_gpu.lines(tmp_path / "runs")
@@ -108,7 +108,7 @@ def test_the_second_time_nothing_is_run(collect, sqlite_file, tmp_path):
 
 
 def test_finished_variants_are_stored_in_another_database(run, collect, tmp_path):
-    """A run that was killed between its state and the database lacks nothing either."""
+    """So a run that was killed before it stored its variants loses none of them."""
     path = toy_gpu.configuration(tmp_path)
     collect(path)
     other = tmp_path / "other.db"
@@ -117,7 +117,7 @@ def test_finished_variants_are_stored_in_another_database(run, collect, tmp_path
         assert store.counts().measurements == 4
 
 
-def test_errors_of_the_original_are_reported(collect, tmp_path):
+def test_collect_reports_original_program_that_fails_or_varies_in_output(collect, tmp_path):
     path = toy_gpu.configuration(tmp_path, rest="random")
     rows, messages = collect(path)
     assert (
@@ -135,6 +135,7 @@ def test_errors_of_the_original_are_reported(collect, tmp_path):
 
 
 def wait_for(path, count):
+    """Wait until a file has so many lines."""
     for _ in range(6000):
         if len(toy_gpu.lines(path)) >= count:
             return
@@ -144,10 +145,10 @@ def wait_for(path, count):
 
 @pytest.mark.stress
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_run_that_was_stopped_goes_on(start, collect, sqlite_file, tmp_path, number):
+def test_collect_continues_a_stopped_run(start, collect, sqlite_file, tmp_path, number):
     path = toy_gpu.configuration(tmp_path, rest="slow")
     process = start("--db", sqlite_file, "advise", "collect", path)
-    # The original's four, three of the next, and into the third variant.
+    # Four runs of the original program, three of the next variant, one of the third.
     wait_for(tmp_path / "runs", 8)
     os.kill(process.pid, number)
     _, stderr = process.communicate(timeout=300)
@@ -170,7 +171,7 @@ def test_a_run_that_was_stopped_goes_on(start, collect, sqlite_file, tmp_path, n
         (("FILE", "--dry-run", "--plan", "no/x"), 1, "no/x: cannot be written (No such file"),
     ],
 )
-def test_bad_input_is_one_line(run, tmp_path, arguments, code, message):
+def test_collect_rejects_bad_input_in_one_line(run, tmp_path, arguments, code, message):
     path = toy_gpu.configuration(tmp_path)
     arguments = [path if word == "FILE" else word for word in arguments]
     done = run("advise", "collect", *arguments, code=code)
@@ -179,7 +180,7 @@ def test_bad_input_is_one_line(run, tmp_path, arguments, code, message):
     assert done.stderr.count("\n") == 1
 
 
-def test_foreign_words_do_not_reach_the_terminal(run, sqlite_file, tmp_path):
+def test_collect_escapes_output_of_failed_program(run, sqlite_file, tmp_path):
     """The message of a failed program quotes its output."""
     path = toy_gpu.configuration(tmp_path)
     build = tmp_path / "toy" / "build.py"

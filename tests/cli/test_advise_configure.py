@@ -1,4 +1,4 @@
-"""``tunedb advise configure``: by options, by answers, step by step."""
+"""``tunedb advise configure``: options, questions, single steps and the check."""
 
 import json
 import tomllib
@@ -18,17 +18,18 @@ DEVICE = ("--device", "Tesla K40c", "--profiler", "none")
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch, tmp_path):
-    """Nothing of CUDA is found, whatever the machine has."""
+    """Hide the folders, programs and devices of CUDA that the machine has."""
     monkeypatch.setattr(cuda_detection, "_FOLDERS", ())
     monkeypatch.setattr(cuda_detection, "_PROGRAMS", ())
     monkeypatch.setattr(cuda_detection, "detect_devices", lambda path: ())
 
 
 def content():
+    """Return the configuration in ``advise.toml``."""
     return tomllib.loads(Path("advise.toml").read_text())
 
 
-def test_by_options_alone(run):
+def test_configure_writes_all_options_to_the_file(run):
     done = run(
         "advise", "configure", *DEVICE, *PROGRAM,
         *("--build", "nvcc {register_flag} 'my file.cu'", "--registers", "64,32", "--kernel", "k"),
@@ -56,7 +57,7 @@ def test_by_options_alone(run):
     assert (program["timeout"], program["kernel"]) == (5, "k")
 
 
-def test_a_change_leaves_the_rest(run):
+def test_configure_keeps_other_settings_and_writes_a_backup(run):
     run("advise", "configure", *DEVICE, *PROGRAM)
     before = content()
     run("advise", "configure", "--program", "mm", "--blocks", "8x8,16x16")
@@ -70,7 +71,7 @@ def test_a_change_leaves_the_rest(run):
     assert "blocks" not in content()["programs"][0]
 
 
-def test_one_step_at_a_time(run):
+def test_configure_runs_single_steps(run):
     run("advise", "configure", "--step", "devices", *DEVICE)
     assert content().keys() == {"environment", "profiler", "devices"}
     assert content()["profiler"] == {"tool": "auto"}
@@ -84,7 +85,7 @@ def test_one_step_at_a_time(run):
     assert found[1]["message"].startswith("78 variants, ")
 
 
-def test_the_check_finds_what_is_missing(run):
+def test_check_reports_missing_folders_programs_and_profiler(run):
     run(
         "advise", "configure", *DEVICE, *PROGRAM, "--run", "./mm {block_x} {block_y}{input}", code=1
     )
@@ -101,7 +102,7 @@ def test_the_check_finds_what_is_missing(run):
     assert any("ncu is not on the PATH" in row["message"] for row in found)
 
 
-def test_without_a_device_or_a_program(run):
+def test_configure_reports_missing_device_and_program(run):
     done = run("advise", "configure", "--step", "devices")
     assert "Warning: no device found; name one with --device" in done.stderr
     done = run("advise", "configure", "--no-interactive", code=1)
@@ -111,7 +112,7 @@ def test_without_a_device_or_a_program(run):
     assert "none; add one with --program" in done.stdout
 
 
-def test_programs_are_removed(run):
+def test_remove_deletes_program_and_rejects_unknown_one(run):
     run("advise", "configure", *DEVICE, *PROGRAM)
     done = run("advise", "configure", "--remove", "nn", code=3)
     assert "program 'nn' is not configured" in done.stderr
@@ -119,7 +120,7 @@ def test_programs_are_removed(run):
     assert "programs" not in content()
 
 
-def test_interactively(run):
+def test_configure_asks_for_settings_and_offers_stored_ones(run):
     answers = [
         "none",  # profiler
         "Tesla K40c",  # no device is found
@@ -136,13 +137,13 @@ def test_interactively(run):
     assert program["timing"]["from"] == "output"
     assert "build" not in program
     assert content()["devices"][0]["compute_capability"] == "3.5"
-    # A program that is there is asked about with what it has.
+    # The questions about a stored program offer its values.
     kept = ["none", "y", "mm", *[""] * 4, *[""] * 6, "n"]
     run("advise", "configure", "--interactive", input="\n".join(kept) + "\n")
     assert content()["programs"] == [program]
 
 
-def test_a_line_for_the_shell_stays_one(run):
+def test_shell_option_keeps_run_command_as_one_string(run):
     line = "cd . && python3 app.py {block_x}"
     run(
         "advise", "configure", *DEVICE, "--program", "mm", "--block", "32", "--run", line, "--shell"
@@ -166,7 +167,7 @@ def test_a_line_for_the_shell_stays_one(run):
         (("--device", "My GPU"), "'My GPU' is not a device that tunedb knows"),
     ],
 )
-def test_bad_options_are_one_line(run, arguments, message):
+def test_configure_rejects_bad_options_in_one_line(run, arguments, message):
     done = run("advise", "configure", "--no-interactive", *arguments, code=2)
     assert message in done.stderr
     assert done.stderr.startswith("Error: ")
@@ -182,12 +183,12 @@ def test_invalid_configuration_is_not_written(run):
     assert not Path("advise.toml").exists()
 
 
-def test_names_do_not_reach_the_terminal(run):
+def test_configure_escapes_names_of_devices(run):
     run("advise", "configure", "--step", "devices", "--device", "a\x1b[31mb:7.5")
     done = run("advise", "configure", "--step", "check", code=1)
     assert "\x1b" not in done.output
 
 
-def test_the_toy_of_the_other_tests_passes_the_check(run, tmp_path):
+def test_check_accepts_configuration_of_toy_gpu(run, tmp_path):
     path = toy_gpu.configuration(tmp_path, tool="ncu")
     assert "4 variants" in run("advise", "configure", path, "--step", "check").stdout

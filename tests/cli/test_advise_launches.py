@@ -32,7 +32,7 @@ def database(tmp_path, run, target=workdirs.CUDA):
     return path
 
 
-def test_it_fills_in_what_is_missing(tmp_path, run):
+def test_launches_fills_in_missing_launches_once(tmp_path, run):
     path = database(tmp_path, run)
     for filled, known in ((1, 0), (0, 1)):
         result = run("advise", "launches", "--db", path, "--json")
@@ -48,7 +48,7 @@ def test_it_fills_in_what_is_missing(tmp_path, run):
     assert (launch.block, launch.threads) == ((64, 1, 1), 64)
 
 
-def test_printed_summary(tmp_path, run):
+def test_launches_prints_a_summary(tmp_path, run):
     path = database(tmp_path, run)
     result = run("advise", "launches", "--db", path)
     assert result.stdout.splitlines() == [
@@ -57,7 +57,7 @@ def test_printed_summary(tmp_path, run):
     ]
 
 
-def test_workloads_and_targets(tmp_path, run):
+def test_launches_selects_records_by_workload_and_target(tmp_path, run):
     path = database(tmp_path, run)
     result = run("advise", "launches", "--target", "llvm", "--db", path, "--json")
     assert json.loads(result.stdout)["records"] == 0
@@ -67,7 +67,7 @@ def test_workloads_and_targets(tmp_path, run):
     assert "metal" in result.stderr
 
 
-def test_an_interrupted_run(tmp_path, run, monkeypatch):
+def test_interrupted_run_reports_launches_filled_so_far(tmp_path, run, monkeypatch):
     path = database(tmp_path, run)
 
     def interrupt(*_, report, **__):

@@ -18,7 +18,7 @@ OTHER = {**TARGET, "num-cores": 8}
 
 
 def tune(path, kernels, function, target=None, run_secs=(1e-3,)):
-    """Store a record for a function of the module, as tuning it would."""
+    """Store a record for a function of a module, as tuning would do."""
     target = target or TARGET
     (task,) = tasks_of(load_module(kernels, function=function), target).values()
     sch = Schedule(task)
@@ -27,7 +27,7 @@ def tune(path, kernels, function, target=None, run_secs=(1e-3,)):
 
 
 def commit(path, target, task, sch, run_secs):
-    """Store a schedule of a module."""
+    """Store a record of a schedule."""
     with closing(Database(path, target=target)) as database:
         info = ms.arg_info.ArgInfo.from_entry_func(task)
         workload = database.commit_workload(task)
@@ -36,7 +36,7 @@ def commit(path, target, task, sch, run_secs):
         )
 
 
-def test_a_library(run, run_json, sqlite_file, kernels, tmp_path):
+def test_apply_compiles_library_from_stored_records(run, run_json, sqlite_file, kernels, tmp_path):
     tune(sqlite_file, kernels, "twice")
     library = tmp_path / "kernels.so"
     rows = run_json("--db", sqlite_file, "apply", kernels, "-o", library)
@@ -67,7 +67,7 @@ def test_apply_prints_records_and_advice(run, sqlite_file, kernels, tmp_path):
     assert "The records were measured with TVM_NUM_THREADS=2; set it where" in done.stderr
 
 
-def test_the_scheduled_module_as_script(run, sqlite_file, kernels, tmp_path):
+def test_apply_writes_scheduled_module_as_script(run, sqlite_file, kernels, tmp_path):
     tune(sqlite_file, kernels, "twice")
     script = tmp_path / "scheduled.py"
     run("--db", sqlite_file, "apply", kernels, "-o", script, "--function", "twice")
@@ -78,7 +78,9 @@ def test_the_scheduled_module_as_script(run, sqlite_file, kernels, tmp_path):
     assert "T.parallel(32)" in other.read_text()
 
 
-def test_nothing_is_written_without_records(run, sqlite_file, kernels, tmp_path):
+def test_apply_writes_nothing_if_a_required_function_has_no_record(
+    run, sqlite_file, kernels, tmp_path
+):
     tune(sqlite_file, kernels, "twice")
     library = tmp_path / "kernels.so"
     for options in (["--function", "thrice"], ["--all"]):
@@ -88,7 +90,9 @@ def test_nothing_is_written_without_records(run, sqlite_file, kernels, tmp_path)
     assert not library.exists()
 
 
-def test_which_target(run, sqlite_file, kernels, tmp_path):
+def test_apply_selects_target_and_rejects_missing_or_ambiguous_one(
+    run, sqlite_file, kernels, tmp_path
+):
     out = ["-o", tmp_path / "scheduled.py"]
     done = run("--db", sqlite_file, "apply", kernels, *out, code=3)
     assert (
@@ -104,7 +108,7 @@ def test_which_target(run, sqlite_file, kernels, tmp_path):
     )
     done = run("--db", sqlite_file, "apply", kernels, *out, "--target", "2")
     assert "for llvm x86-64-v2 8 cores" in done.stderr
-    # A target that is not stored, and the same with what is compatible.
+    # A target that is not stored, without and with compatible ones.
     other = ["--target", json.dumps({**TARGET, "num-cores": 4})]
     run("--db", sqlite_file, "apply", kernels, *out, *other, code=3)
     assert run("--db", sqlite_file, "apply", kernels, *out, *other, "--compatible").exit_code == 0
@@ -130,7 +134,7 @@ def test_apply_refuses_invalid_outputs(run, sqlite_file, kernels, tmp_path):
     run("--db", sqlite_file, "apply", kernels, code=2)
 
 
-def test_explain_a_module(run, run_json, sqlite_file, kernels):
+def test_explain_reports_record_or_reason_for_each_function(run, run_json, sqlite_file, kernels):
     tune(sqlite_file, kernels, "twice")
     thrice, twice = run_json("--db", sqlite_file, "explain", "module", kernels)
     assert (twice["record"], twice["mean"], twice["reasons"]) == (1, 1e-3, [])
@@ -138,7 +142,7 @@ def test_explain_a_module(run, run_json, sqlite_file, kernels):
     assert [reason["code"] for reason in thrice["reasons"]] == ["unknown"]
     (near,) = thrice["nearest"]
     assert near["workload_id"] == 1
-    # Not its name, by which it differs too.
+    # The name differs too, but is not reported.
     assert near["difference"]["where"] == "argument 1 (A), shape[0]"
     text = run("--db", sqlite_file, "explain", "module", kernels).stdout
     assert "twice: record 1 of workload 1, 1.000 ms" in text
@@ -160,14 +164,14 @@ def test_explain_names_the_layer_that_answers(run, run_json, sqlite_file, kernel
     assert (twice["record"], twice["layer"]) == (None, None)
 
 
-def test_explain_a_package(run_json, sqlite_file, kernels, monkeypatch):
+def test_explain_accepts_importable_module(run_json, sqlite_file, kernels, monkeypatch):
     monkeypatch.chdir(kernels.parent)
     tune(sqlite_file, kernels, "twice")
     rows = run_json("--db", sqlite_file, "explain", "module", "kernels:Kernels")
     assert [row["function"] for row in rows] == ["thrice", "twice"]
 
 
-def test_explain_another_target(run, run_json, sqlite_file, kernels):
+def test_explain_reports_differing_target_unless_compatible(run, run_json, sqlite_file, kernels):
     tune(sqlite_file, kernels, "twice")
     other = ["--target", json.dumps(OTHER)]
     _, twice = run_json("--db", sqlite_file, "explain", "module", kernels, *other)
@@ -177,7 +181,7 @@ def test_explain_another_target(run, run_json, sqlite_file, kernels):
     assert twice["record"] == 1
 
 
-def test_a_prediction_without_a_database_compiles_the_default(run, tmp_path, kernels):
+def test_predict_without_database_compiles_default_schedules(run, tmp_path, kernels):
     library = tmp_path / "kernels.tar"
     done = run("--db", tmp_path / "none.db", "apply", kernels, "-o", library, "--predict", "--json")
     rows = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""``tunedb bundle``, and two teams that exchange what they have."""
+"""``tunedb bundle``: selections, files, pipes and priors."""
 
 import json
 import lzma
@@ -17,10 +17,11 @@ KEYS = [
 
 
 def best(run_json, path):
+    """Return the best mean by workload and target."""
     return {(row["workload"], row["target"]): row["mean"] for row in run_json("--db", path, "top")}
 
 
-def test_a_bundle_and_what_is_in_it(run_json, run, filled, tmp_path):
+def test_bundle_reports_its_contents_and_info_returns_the_same(run_json, run, filled, tmp_path):
     path = tmp_path / "all.tunedb"
     made = run_json("--db", filled, "bundle", "-o", path)
     assert list(made) == KEYS
@@ -28,7 +29,7 @@ def test_a_bundle_and_what_is_in_it(run_json, run, filled, tmp_path):
     assert made["bytes"] == path.stat().st_size
     assert made["counts"]["target"] == 3
     assert made["digest"] == path.read_bytes()[-32:].hex()
-    # It needs no database to be looked at.
+    # --info needs no database.
     assert run_json("--db", tmp_path / "none.db", "bundle", "--info", path) == made
     shown = run("bundle", "--info", path).stdout
     assert "7 records of 2 workloads in " in shown
@@ -36,7 +37,7 @@ def test_a_bundle_and_what_is_in_it(run_json, run, filled, tmp_path):
     assert "selection  everything" in shown
 
 
-def test_options_choose(run_json, run, filled, tmp_path):
+def test_bundle_options_select_records(run_json, run, filled, tmp_path):
     def bundle(*options):
         path = tmp_path / "x.tunedb"
         return run_json("--db", filled, "bundle", "-o", path, "--force", *options)
@@ -55,7 +56,7 @@ def test_options_choose(run_json, run, filled, tmp_path):
         assert run(
             *("--db", filled, "bundle", "-o", tmp_path / "x.tunedb", "--force", *options), code=3
         ).stderr
-    # A log without times of day: nothing is as young as that.
+    # The log has no times of day, so no record is that new.
     run("--db", filled, "bundle", "-o", tmp_path / "new.tunedb", "--since", "2020-01-01", code=3)
     assert not (tmp_path / "new.tunedb").exists()
 
@@ -77,19 +78,19 @@ def test_options_choose(run_json, run, filled, tmp_path):
     ],
     ids=" ".join,
 )
-def test_options_that_go_nowhere(options, message, run, filled):
+def test_bundle_rejects_invalid_options(options, message, run, filled):
     result = run("--db", filled, "bundle", *options, code=2)
     assert message in result.stderr
     assert result.stdout == ""
 
 
-def test_since_knows_zones():
+def test_moment_converts_dates_and_time_zones_to_microseconds():
     assert moment("1970-01-01") == 0
     assert moment("1970-01-01T00:00:01") == moment("1970-01-01T02:00:01+02:00") == 1_000_000
     assert moment("2026-11-22T08:30:00.000001Z") == 1_795_336_200_000_001
 
 
-def test_force(run, filled, tmp_path):
+def test_bundle_replaces_a_file_only_by_force(run, filled, tmp_path):
     path = tmp_path / "x.tunedb"
     path.write_bytes(b"mine")
     assert "--force" in run("--db", filled, "bundle", "-o", path, code=2).stderr
@@ -98,7 +99,7 @@ def test_force(run, filled, tmp_path):
     run("bundle", "--info", path)
 
 
-def test_nothing_to_bundle(run, sqlite_file, tmp_path):
+def test_bundle_rejects_missing_records_databases_and_files(run, sqlite_file, tmp_path):
     result = run("--db", sqlite_file, "bundle", "-o", tmp_path / "x.tunedb", code=3)
     assert "no record to bundle; nothing was written" in result.stderr
     assert not (tmp_path / "x.tunedb").exists()
@@ -106,8 +107,8 @@ def test_nothing_to_bundle(run, sqlite_file, tmp_path):
     run("bundle", "--info", tmp_path / "none.tunedb", code=3)
 
 
-def test_through_a_pipe(run, filled, tmp_path, start):
-    """Standard output gets the same bytes as a file, but for the time."""
+def test_bundle_writes_to_stdout_and_info_reads_from_stdin(run, filled, tmp_path, start):
+    """The bytes of standard output are a complete bundle."""
     path = tmp_path / "x.tunedb"
     with path.open("wb") as out:
         process = start("--db", filled, "bundle", "-o", "-", stdout=out)
@@ -123,7 +124,7 @@ def test_through_a_pipe(run, filled, tmp_path, start):
         assert peer.total == 7
 
 
-def test_names_are_escaped(run, tmp_path):
+def test_info_escapes_names_of_files_and_sources(run, tmp_path):
     folder = workdirs.write(tmp_path / "log", [workdirs.record()], [workdirs.graph()])
     db = tmp_path / "x.db"
     run("--db", db, "import", "logs", folder, "--source", "\x1b[31mred")
@@ -134,7 +135,7 @@ def test_names_are_escaped(run, tmp_path):
 
 
 def test_real_records_take_a_tenth_of_their_json(run, run_json, tmp_path):
-    """Less than 100 bytes each, and less than xz -9 makes of the export."""
+    """They take less than 100 bytes each, and less than the export compressed by xz -9."""
     folder = DATA / "metaschedule" / "mlc-learning_matmul"
     if not folder.is_dir():
         pytest.skip("the public logs are not here")
@@ -151,7 +152,9 @@ def test_real_records_take_a_tenth_of_their_json(run, run_json, tmp_path):
     assert workdirs.contents(tmp_path / "copy.db") == workdirs.contents(db)
 
 
-def test_a_prior_of_ones_own_and_its_card(run, run_json, filled, tmp_path, monkeypatch):
+def test_bundle_writes_prior_and_sources_shows_its_card(
+    run, run_json, filled, tmp_path, monkeypatch
+):
     path = tmp_path / "team.prior"
     made = run_json("--db", filled, "bundle", "-o", path, "--as-prior", "--licence", "MIT")
     assert made["card"]["licence"] == "MIT" and made["card"]["workloads"] == 2

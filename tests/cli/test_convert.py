@@ -7,12 +7,13 @@ STEPS = [["FU", 2, [0, 1]], ["AN", 2, 0, 3], ["SP", 2, 1, 4, [2], 1]]
 
 
 def line(key, steps):
+    """Return a line of auto_scheduler."""
     hardware = [4, 64, 64, 0, 0, 0, 0, 0]
     task = [key, "llvm -keys=cpu", hardware, "", 0, []]
     return {"i": [task, [[], steps]], "r": [[0.25], 0, 1.0, 1_700_000_000], "v": "v0.6"}
 
 
-def test_convert_counts_records_by_workload_and_explains_what_stays(run, tmp_path):
+def test_convert_counts_records_by_workload_and_explains_refused_ones(run, tmp_path):
     log, database = tmp_path / "log.json", tmp_path / "tune.db"
     lines = [line(KEY, STEPS), line(KEY, [["CI", 9]]), line('["mystery"]', [])]
     log.write_text("".join(json.dumps(each) + "\n" for each in lines))
@@ -38,7 +39,7 @@ def test_convert_counts_records_by_workload_and_explains_what_stays(run, tmp_pat
     assert "4" in run("--db", database, "top", "3").stdout
 
 
-def test_a_statement_without_a_function_is_an_error(run, tmp_path):
+def test_define_option_without_function_is_an_error(run, tmp_path):
     run("--db", tmp_path / "tune.db", "db", "init")
     result = run("--db", tmp_path / "tune.db", "convert", "--define", "matmul", code=2)
     assert "expected NAME=package.module:function, not 'matmul'" in result.stderr

@@ -7,7 +7,7 @@ import tunedb
 from tunedb.storage import schema
 
 
-def test_init(run, run_json, tmp_path):
+def test_init_creates_a_database_once(run, run_json, tmp_path):
     path = tmp_path / "new.db"
     assert run_json("db", "init", path) == {
         "location": str(path),
@@ -27,7 +27,7 @@ def test_init_makes_the_default_database(run, tmp_path):
     run("workloads")
 
 
-def test_init_of_an_empty_file(run_json, tmp_path):
+def test_init_creates_database_in_empty_file(run_json, tmp_path):
     path = tmp_path / "empty.db"
     path.touch()
     assert run_json("db", "info", path)["state"] == "empty"
@@ -35,7 +35,7 @@ def test_init_of_an_empty_file(run_json, tmp_path):
     assert run_json("db", "info", path)["state"] == "current"
 
 
-def test_upgrade_of_a_current_database(run, run_json, filled, tmp_path):
+def test_upgrade_leaves_current_schema_as_it_is(run, run_json, filled, tmp_path):
     shown = run_json("--db", filled, "db", "upgrade")
     assert (shown["before"], shown["after"], shown["backup"]) == (schema.HEAD, schema.HEAD, None)
     assert "up to date" in run("db", "upgrade", filled, "--dry-run").stdout
@@ -55,7 +55,7 @@ def older(filled, monkeypatch):
     return filled
 
 
-def test_upgrade(run, run_json, older):
+def test_upgrade_migrates_older_database_and_writes_backup(run, run_json, older):
     first = schema.REVISIONS[-2]
     assert "tunedb db upgrade" in run("--db", older, "top", code=4).stderr
     before = older.read_bytes()
@@ -77,7 +77,7 @@ def test_upgrade(run, run_json, older):
     run("--db", older, "top")
 
 
-def test_info_of_other_schemas(run, run_json, older):
+def test_info_recognises_older_and_newer_schemas(run, run_json, older):
     shown = run_json("db", "info", older)
     assert (shown["state"], shown["counts"]) == ("older", None)
     assert "tunedb db upgrade" in shown["advice"]
@@ -88,7 +88,7 @@ def test_info_of_other_schemas(run, run_json, older):
     assert "pip install --upgrade tunedb" in run("db", "info", older).stdout
 
 
-def test_info_of_another_programs_database(run, run_json, tmp_path):
+def test_info_recognises_database_of_another_program(run, run_json, tmp_path):
     path = tmp_path / "bookmarks.db"
     sql(path, "CREATE TABLE bookmark (url TEXT)")
     before = path.read_bytes()
@@ -98,7 +98,7 @@ def test_info_of_another_programs_database(run, run_json, tmp_path):
     assert path.read_bytes() == before
 
 
-def test_info(run, run_json, filled):
+def test_info_shows_state_counts_and_sources(run, run_json, filled):
     shown = run_json("--db", filled, "db", "info")
     assert shown["location"] == str(filled)
     assert (shown["state"], shown["revision"]) == ("current", schema.HEAD)
@@ -113,14 +113,14 @@ def test_info(run, run_json, filled):
     run("db", "info", ":memory:", code=3)
 
 
-def test_check(run, run_json, filled):
+def test_check_finds_no_problem_in_valid_database(run, run_json, filled):
     shown = run_json("--db", filled, "db", "check")
     assert (shown["ok"], shown["measurements"], shown["problems"]) == (True, 7, [])
     assert "no problem" in run("--db", filled, "db", "check").stdout
     assert run_json("--db", filled, "db", "check", "--sample", 2)["measurements"] == 2
 
 
-def test_check_finds_what_is_wrong(run, run_json, filled):
+def test_check_reports_changed_mean(run, run_json, filled):
     sql(filled, "UPDATE measurement SET mean = 1e-9 WHERE id = 3")
     shown = run_json("--db", filled, "db", "check", code=1)
     (problem,) = shown["problems"]

@@ -1,4 +1,4 @@
-"""``tunedb db trust``, and what is refused before it."""
+"""``tunedb db trust``, and commands that reject a database without approval."""
 
 import shutil
 from pathlib import Path
@@ -12,6 +12,7 @@ from tunedb.storage import approval
 
 @pytest.fixture(autouse=True)
 def configuration(tmp_path, monkeypatch):
+    """Keep approvals in a folder of the test."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
 
 
@@ -22,10 +23,11 @@ def theirs(filled_template, tmp_path):
 
 
 def is_approved(path):
+    """Return whether a database is the only approved one."""
     return [one.location for one in approval.approvals()[0]] == [str(path)]
 
 
-def test_approve(run, run_json, theirs):
+def test_trust_approves_a_database(run, run_json, theirs):
     shown = run("db", "trust", theirs, "--yes")
     assert shown.stdout == f"{theirs}: approved\n"
     assert is_approved(theirs)
@@ -33,7 +35,7 @@ def test_approve(run, run_json, theirs):
     assert (again["location"], again["store"]) == (str(theirs), key_of(theirs))
 
 
-def test_trust_shows_the_database_first(run, theirs):
+def test_dry_run_shows_the_database_without_approval(run, theirs):
     shown = run("db", "trust", theirs, "--dry-run")
     assert shown.stdout == ""
     assert shown.stderr.splitlines() == [
@@ -44,7 +46,7 @@ def test_trust_shows_the_database_first(run, theirs):
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("", 1)])
-def test_a_terminal_is_asked(run, theirs, answer, code, monkeypatch):
+def test_trust_asks_for_confirmation_on_a_terminal(run, theirs, answer, code, monkeypatch):
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr("tunedb.cli.confirm.sys", terminal)
     shown = run("-q", "db", "trust", theirs, code=code, input=answer)
@@ -58,7 +60,7 @@ def test_without_a_terminal_approval_needs_yes(run, theirs):
     assert approval.approvals() == ([], [])
 
 
-def test_list_and_forget(run, run_json, theirs, tmp_path):
+def test_list_shows_approved_databases_and_forget_removes_them(run, run_json, theirs, tmp_path):
     run("db", "init", tmp_path / "mine.db")
     run("db", "trust", theirs, "--yes")
     listed = run_json("db", "trust", "--list")
@@ -71,7 +73,7 @@ def test_list_and_forget(run, run_json, theirs, tmp_path):
     assert "is not approved; see: tunedb db trust --list" in shown.stderr
 
 
-def test_a_file_that_is_gone_can_be_forgotten(run, theirs):
+def test_forget_accepts_a_deleted_file(run, theirs):
     run("db", "trust", theirs, "--yes")
     theirs.unlink()
     run("db", "trust", "--forget", theirs)
@@ -109,7 +111,7 @@ def test_missing_and_invalid_databases_are_not_approved(run, tmp_path):
     assert approval.approvals() == ([], [])
 
 
-def test_a_server(run, run_json, postgres_url):
+def test_trust_approves_a_server(run, run_json, postgres_url):
     shown = run_json("db", "trust", postgres_url, "--yes")
     assert shown["location"].startswith("postgresql://")
     assert shown in run_json("db", "trust", "--list")
@@ -117,21 +119,21 @@ def test_a_server(run, run_json, postgres_url):
 
 @pytest.fixture
 def project(theirs):
-    """A configuration above the working directory that names somebody's database."""
+    """A configuration above the working directory that names the database of somebody else."""
     file = Path.cwd().parent / "tunedb.toml"
     file.write_text("".join(f'{key} = "theirs.db"\n' for key in ("url", "server")))
     return file
 
 
 @pytest.mark.parametrize("words", [["top"], ["workloads"], ["push"], ["pull"], ["db", "info"]])
-def test_a_configuration_that_names_a_foreign_database(run, project, theirs, words):
+def test_commands_reject_unapproved_database_of_configuration(run, project, theirs, words):
     shown = run(*words, code=2)
     (line,) = shown.stderr.splitlines()
     assert line.startswith(f"Error: {project} names {theirs}: you have not approved it; ")
     assert line.endswith(f"run: tunedb db trust {theirs}")
 
 
-def test_layers_of_a_configuration(run, project, theirs, filled):
+def test_layers_of_configuration_need_approval(run, project, theirs, filled):
     project.write_text('layers = ["theirs.db"]')
     (line,) = run("top", "--db", filled, code=2).stderr.splitlines()
     assert line.endswith(f"run: tunedb db trust {theirs}")
@@ -139,7 +141,7 @@ def test_layers_of_a_configuration(run, project, theirs, filled):
     run("top", "--db", filled)
 
 
-def test_a_configuration_that_is_not_the_users(run, project, theirs, filled):
+def test_configuration_that_others_may_write_is_ignored(run, project, theirs, filled):
     run("db", "trust", theirs, "--yes")
     run("top")
     project.chmod(0o666)

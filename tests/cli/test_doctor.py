@@ -1,4 +1,4 @@
-"""``tunedb doctor`` finds what would fail, and names the command that mends it."""
+"""``tunedb doctor`` reports what would fail, and the command that repairs it."""
 
 import shutil
 from importlib import metadata
@@ -15,13 +15,13 @@ FROZEN = Path(__file__).parents[1] / "migrations" / "frozen"
 
 @pytest.fixture
 def without_tvm(monkeypatch):
-    """TVM takes two seconds to look at itself."""
+    """Skip the check of TVM, which takes two seconds."""
     monkeypatch.setattr(doctor, "_tvm", lambda: ())
 
 
 @pytest.fixture
 def examine(run_json):
-    """A function that returns the findings of a database by their check."""
+    """A function that runs the command and returns the findings of one check."""
 
     def examine(*words, code=0, check):
         rows = run_json("doctor", *words, code=code)
@@ -32,7 +32,7 @@ def examine(run_json):
 
 @pytest.fixture
 def versions(monkeypatch):
-    """A function that sets installed versions of distributions; None is not installed."""
+    """A function that sets the installed versions of distributions; None removes one."""
     installed = metadata.version
 
     def use(**chosen):
@@ -76,13 +76,13 @@ def test_a_tvm_that_crashes_does_not_end_the_doctor(examine, monkeypatch, tmp_pa
     assert row["command"] == "pip install --force-reinstall 'tunedb[tvm]'"
 
 
-def test_a_folder_named_tvm_is_not_taken_for_tvm(examine):
+def test_doctor_ignores_file_named_tvm_in_working_directory(examine):
     Path("tvm.py").write_text("raise SystemExit('another tvm')")
     (row,) = examine(check="TVM")
     assert row["status"] == "ok"
 
 
-def test_a_pair_that_does_not_fit_is_never_loaded(examine, versions, monkeypatch):
+def test_doctor_does_not_load_tvm_with_mismatched_ffi(examine, versions, monkeypatch):
     versions(apache_tvm_ffi="0.1.99")
     monkeypatch.setattr(doctor, "_self_check", None)
     (row,) = examine(code=1, check="TVM")
@@ -91,7 +91,7 @@ def test_a_pair_that_does_not_fit_is_never_loaded(examine, versions, monkeypatch
 
 
 @pytest.mark.usefixtures("without_tvm")
-def test_two_xgboosts_are_a_problem(examine, versions):
+def test_two_xgboost_packages_are_a_problem(examine, versions):
     versions(xgboost="3.1.0", xgboost_cpu="3.1.0")
     (row,) = examine(code=1, check="XGBoost")
     assert row["status"] == "problem"
@@ -99,7 +99,7 @@ def test_two_xgboosts_are_a_problem(examine, versions):
 
 
 @pytest.mark.usefixtures("without_tvm")
-def test_what_is_not_installed_is_a_warning(run_json, versions):
+def test_missing_optional_packages_are_warnings(run_json, versions):
     versions(xgboost=None, xgboost_cpu=None, onnx=None, jinja2=None, scikit_learn=None)
     rows = run_json("doctor")
     commands = {row["check"]: row["command"] for row in rows if row["status"] == "warning"}
@@ -125,7 +125,7 @@ def test_the_prior_is_verified(run, examine, filled, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("without_tvm")
-def test_every_state_of_a_database_has_its_command(examine, filled, tmp_path):
+def test_doctor_reports_old_empty_other_and_newer_databases(examine, filled, tmp_path):
     old = Path(shutil.copy(FROZEN / "0009.db", tmp_path / "old.db"))
     empty, other, newer = (tmp_path / f"{name}.db" for name in ("empty", "other", "newer"))
     empty.touch()
@@ -167,7 +167,7 @@ def test_a_damaged_database_is_a_problem(examine, filled):
 
 
 @pytest.mark.usefixtures("without_tvm")
-def test_a_database_of_others_is_a_warning(examine, filled):
+def test_unapproved_database_is_a_warning(examine, filled):
     assert examine("--db", filled, check="approval") == []
     approval.forget(filled)
     (row,) = examine("--db", filled, check="approval")
@@ -187,7 +187,7 @@ def test_a_server_that_does_not_answer_is_a_problem(examine, monkeypatch):
 
 @pytest.mark.usefixtures("without_tvm")
 @pytest.mark.parametrize(("free", "status"), [(1 << 20, "problem"), (1 << 30, "warning")])
-def test_little_space_is_told(examine, monkeypatch, free, status):
+def test_little_disk_space_is_reported(examine, monkeypatch, free, status):
     usage = shutil.disk_usage("/")._replace(free=free)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
     rows = examine(code=int(status == "problem"), check="disk")

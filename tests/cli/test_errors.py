@@ -21,6 +21,7 @@ READS = [
 
 
 def one_line(result):
+    """Assert that a command printed one line of error and nothing else; return the line."""
     assert result.stdout == ""
     assert result.stderr.startswith("Error: ")
     assert result.stderr.count("\n") == 1
@@ -28,7 +29,7 @@ def one_line(result):
 
 
 @pytest.mark.parametrize("command", READS, ids=" ".join)
-def test_a_missing_database(command, run, tmp_path):
+def test_commands_reject_missing_database(command, run, tmp_path):
     message = one_line(run("--db", tmp_path / "missing.db", *command, code=3))
     assert "tunedb db init" in message
     assert not (tmp_path / "missing.db").exists()
@@ -36,7 +37,7 @@ def test_a_missing_database(command, run, tmp_path):
 
 
 @pytest.mark.parametrize("command", READS[:-2], ids=" ".join)
-def test_a_newer_schema(command, run, filled):
+def test_commands_reject_newer_schema(command, run, filled):
     sql(filled, "UPDATE alembic_version SET version_num = '9999'")
     assert "newer tunedb" in one_line(run("--db", filled, *command, code=4))
 
@@ -50,13 +51,13 @@ def foreign(tmp_path):
 
 
 @pytest.mark.parametrize("command", [*READS[:-2], ["db", "check"], ["db", "upgrade"]], ids=" ".join)
-def test_a_database_of_another_program(command, run, foreign):
+def test_commands_reject_database_of_another_program(command, run, foreign):
     before = foreign.read_bytes()
     assert "another program" in one_line(run("--db", foreign, *command, code=4))
     assert foreign.read_bytes() == before
 
 
-def test_nothing_is_imported_into_a_foreign_database(run, foreign, log):
+def test_import_and_init_do_not_change_database_of_another_program(run, foreign, log):
     before = foreign.read_bytes()
     run("--db", foreign, "import", "logs", log, code=4)
     run("--db", foreign, "db", "init", code=4)
@@ -64,13 +65,13 @@ def test_nothing_is_imported_into_a_foreign_database(run, foreign, log):
 
 
 @pytest.mark.parametrize("command", READS, ids=" ".join)
-def test_a_file_that_is_no_database(command, run, tmp_path):
+def test_commands_reject_file_that_is_not_a_database(command, run, tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("not a database at all, but long enough to look at " * 40)
     one_line(run("--db", path, *command, code=4))
 
 
-def test_a_busy_database(run, filled, log, monkeypatch):
+def test_import_reports_a_busy_database(run, filled, log, monkeypatch):
     monkeypatch.setattr(tunedb.storage.engine, "BUSY_TIMEOUT_S", 0.1)
     with closing(sqlite3.connect(filled, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
@@ -81,7 +82,7 @@ def test_a_busy_database(run, filled, log, monkeypatch):
     run("--db", filled, "import", "logs", other)
 
 
-def test_wrong_urls(run, log):
+def test_commands_reject_invalid_urls_without_showing_passwords(run, log):
     for url in ("", "mysql://host/x", "postgresql://user:hunter2@host:port/x"):
         for command in (["top"], ["import", "logs", log]):
             message = run("--db", url, *command, code=2).stderr
@@ -101,7 +102,7 @@ def test_passwords_are_never_printed(start, run):
 @pytest.mark.parametrize(
     "words", ["x'; DROP TABLE program;--", 'x"; --', "%", "_", "\\", "' OR 1=1"]
 )
-def test_no_words_become_sql(words, run, filled, log):
+def test_arguments_are_never_executed_as_sql(words, run, filled, log):
     with closing(sqlite3.connect(filled)) as connection:
         before = list(connection.iterdump())
     run("--db", filled, "top", words, code=3)
@@ -117,7 +118,7 @@ def test_no_words_become_sql(words, run, filled, log):
     run("--db", filled, "db", "check")
 
 
-def test_a_terminal_that_knows_ascii_only(start, filled):
+def test_history_prints_to_an_ascii_stream(start, filled):
     process = start("--db", filled, "history", "matmul", env={"PYTHONIOENCODING": "ascii"})
     output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
@@ -131,7 +132,7 @@ def test_debug_shows_the_traceback(run, tmp_path):
         assert result.stderr.splitlines()[-1].startswith("Error: ")
 
 
-def test_an_unexpected_error(run, filled, monkeypatch):
+def test_unexpected_error_is_one_escaped_line(run, filled, monkeypatch):
     def fail(*_):
         raise ZeroDivisionError("one\ntwo\x1b[2J")
 
@@ -159,7 +160,7 @@ def test_imported_records_are_reported_before_an_error(run, filled, tmp_path, mo
     assert result.stderr.splitlines()[-1] == "Error: disk full"
 
 
-def test_interrupted(run, filled, monkeypatch):
+def test_interrupt_is_reported_with_its_own_exit_code(run, filled, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -167,7 +168,7 @@ def test_interrupted(run, filled, monkeypatch):
     assert "Interrupted" in run("--db", filled, "workloads", code=app.INTERRUPTED).stderr
 
 
-def test_a_read_only_medium(run, filled, log, mount):
+def test_read_only_file_system_allows_reads_and_rejects_writes(run, filled, log, mount):
     folder = mount()
     path = folder / "shared.db"
     path.write_bytes(filled.read_bytes())

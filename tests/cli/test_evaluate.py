@@ -27,7 +27,7 @@ def sets(monkeypatch):
 
 
 def made_of(path, batch):
-    """Put records with their features into a database."""
+    """Store records and their features in a database; return its path."""
     with Store(path) as store:
         store.records.add(batch, OWN)
         programs = store.programs.without_features(SMALL_STEPS)
@@ -36,13 +36,13 @@ def made_of(path, batch):
     return path
 
 
-def test_names_are_those_of_the_library():
+def test_option_choices_match_the_library():
     assert list(splits.REGIMES) == list(module.REGIMES)
     assert list(splits.POOLS) == list(module.POOLS)
     assert list(baselines.BASELINES) == list(module.BASELINES)
 
 
-def test_printed_evaluation(small, run):
+def test_evaluate_prints_figures_differences_and_warnings(small, run):
     found = run("--db", small, "evaluate", *QUICK, "--regime", "new-family", "--pool", "search")
     lines = found.stdout.splitlines()
     assert lines[0].split()[:4] == ["held", "out", "pool", "model"]
@@ -55,7 +55,7 @@ def test_printed_evaluation(small, run):
     assert f"{LOSS} - random" not in found.stdout
     features, sessions, few = found.stderr.splitlines()
     assert features == "Features: small.steps (choose another set with --features SET)"
-    # One record is a foreign source's.
+    # One record is of a foreign source.
     assert sessions.startswith("Warning: target 1: 2 sessions count as one machine until they")
     warning = "Warning: new-family, search pools: with 6 workloads the means are uncertain by ±"
     assert few.startswith(warning)
@@ -64,7 +64,7 @@ def test_printed_evaluation(small, run):
 def test_json_has_every_figure_with_interval_random_and_skill(small, run, run_json):
     options = ("--db", small, "evaluate", *QUICK, "--baseline", "random")
     rows = run_json(*options)
-    # A fifth of 24 programs is no pool of 10, nor are the eight of random origin.
+    # Neither a fifth of 24 programs nor the eight of random origin make a pool of 10.
     assert {row["pool"] for row in rows} == {"search"}
     assert {row["regime"] for row in rows} == set(module.REGIMES[1:])
     assert "new-family, random pools was left out: none has 10 held-out" in run(*options).stderr
@@ -98,7 +98,7 @@ def test_losses_and_training_sets_are_compared(small, run, run_json):
     assert [row["model"] for row in none] == [LOSS, "(measured once)"]
 
 
-def test_report_and_plot(small, run, tmp_path):
+def test_evaluate_writes_report_and_plot(small, run, tmp_path):
     report, plot = tmp_path / "all.json", tmp_path / "all.svg"
     found = run(
         *("--db", small, "evaluate", *QUICK, "--leave-one-out", "--regime", "new-workload"),
@@ -115,17 +115,17 @@ def test_report_and_plot(small, run, tmp_path):
     assert plot.read_text().startswith("<?xml")
 
 
-def test_a_plot_that_cannot_be_drawn_is_refused_first(small, run, monkeypatch):
+def test_evaluate_rejects_unknown_plot_type_before_it_starts(small, run, monkeypatch):
     monkeypatch.setattr(module, "_evaluate", lambda *_: pytest.fail("too late"))
     found = run("--db", small, "evaluate", "--plot", "figure.txt", code=2)
     assert "figure.txt: a plot's file ends in .png" in found.output
 
 
-def test_a_report_that_cannot_be_written(small, run, tmp_path):
+def test_evaluate_rejects_report_or_plot_that_cannot_be_written(small, run, tmp_path):
     path = tmp_path / "nowhere" / "all.json"
     for option in ("--report", "--plot"):
         named = path.with_suffix(".svg") if option == "--plot" else path
-        # Before anything is read: a database that is not there is not missed.
+        # The folder is checked before the database, which does not exist either.
         found = run("--db", "nowhere.db", "evaluate", *QUICK, option, named, code=3)
         assert f"{named}: folder {path.parent} does not exist; create it" in found.output
     found = run(
@@ -143,7 +143,7 @@ def test_few_workloads_get_a_warning(sqlite_file, run):
     assert "uncertain by" not in message
 
 
-def test_impossible_regimes_are_reported_and_the_others_judged(sqlite_file, run, run_json):
+def test_impossible_regimes_are_left_out_and_reported(sqlite_file, run, run_json):
     batch = [m for i, one in enumerate(WORKLOADS[:3]) for m in trials(one, size=1 + i)]
     path = made_of(sqlite_file, batch)
     found = run("--db", path, "evaluate", *QUICK)
@@ -157,7 +157,7 @@ def test_impossible_regimes_are_reported_and_the_others_judged(sqlite_file, run,
     assert "Error: nothing can be evaluated (new-family: workloads of two families" in error.output
 
 
-def test_machines_are_distinguished_by_sessions(sqlite_file, run, run_json):
+def test_evaluate_warns_until_sessions_are_compared(sqlite_file, run, run_json):
     path = made_of(sqlite_file, [m for one in WORKLOADS[:3] for m in sessions_of(one, 1.3)])
     found = run("--db", path, "evaluate", *QUICK, "--regime", "new-workload")
     assert "Warning: target 1: 2 sessions count as one machine until they are compared" in (
@@ -169,7 +169,7 @@ def test_machines_are_distinguished_by_sessions(sqlite_file, run, run_json):
 
 
 @pytest.mark.parametrize("records", ["none", "one", "failures"])
-def test_too_little_to_judge_is_one_line(sqlite_file, run, records):
+def test_evaluate_rejects_too_few_records_in_one_line(sqlite_file, run, records):
     program = tiled(matmul(0), 1)
     batch = {
         "none": [],
@@ -204,7 +204,7 @@ def test_invalid_options_are_refused(small, run, options, code, why):
     assert why in found.output
 
 
-def test_interrupted(small, run, monkeypatch):
+def test_interrupted_evaluation_is_discarded(small, run, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
@@ -215,7 +215,7 @@ def test_interrupted(small, run, monkeypatch):
     )
 
 
-def test_a_database_of_others_is_ranked_by_what_ours_taught(small, run, run_json, tmp_path):
+def test_evaluate_ranks_one_database_by_models_of_another(small, run, run_json, tmp_path):
     theirs = tmp_path / "theirs.db"
     with Store(theirs) as store:
         store.records.add([m for i in (7, 20) for m in trials(matmul(i))], OWN)
@@ -225,7 +225,7 @@ def test_a_database_of_others_is_ranked_by_what_ours_taught(small, run, run_json
     assert "new-hardware was left out: the training database has all targets" in found.stderr
     rows = run_json("evaluate", *between, *options)
     assert {(row["regime"], row["model"], row["workloads"]) for row in rows} == {
-        # matmul(7) has nearly the shapes of matmul(9), which ours tried in vain.
+        # matmul(7) has nearly the shapes of matmul(9), whose programs failed in ours.
         (regime, model, workloads)
         for regime, workloads in (("new-workload", 1), ("new-family", 2))
         for model in (LOSS, "tvm", "(measured once)")
@@ -233,7 +233,7 @@ def test_a_database_of_others_is_ranked_by_what_ours_taught(small, run, run_json
     assert run_json("--db", small, "evaluate", "--test-db", theirs, *options) == rows
 
 
-def test_a_database_to_train_on_alone_is_refused(small, run):
+def test_train_db_option_needs_test_db(small, run):
     found = run("--db", small, "evaluate", "--train-db", small, code=2)
     assert "give the database to rank too: --test-db OTHER" in found.output
     found = run("--db", small, "evaluate", "--test-db", "nowhere.db", code=3)

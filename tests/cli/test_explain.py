@@ -34,17 +34,18 @@ def small(sqlite_file):
 
 
 def program_id(path, number):
+    """Return the id of a program of the first workload."""
     with Store(path) as store:
         (found,) = store.programs.ids([tiled(WORKLOADS[0], number).digest])
     return found
 
 
-def test_columns_by_importance(small, run, run_json):
+def test_explain_lists_columns_by_importance(small, run, run_json):
     rows = run_json("--db", small, "explain", "model")
     assert {row["name"] for row in rows} <= set(SMALL_STEPS.columns)
     assert [row["shap"] for row in rows] == sorted((row["shap"] for row in rows), reverse=True)
     assert sum(row["gain"] for row in rows) == pytest.approx(1)
-    # The time is made of tile and vector.
+    # The times depend on tile and vector.
     assert {rows[0]["name"], rows[1]["name"]} == {"tile", "vector"}
     assert run_json("--db", small, "explain", "model", 1) == rows
     text = run("--db", small, "explain", "model", "--top", 2).stdout
@@ -52,7 +53,7 @@ def test_columns_by_importance(small, run, run_json):
     assert f"{len(rows) - 2} more are used (--top)" in text
 
 
-def test_one_program(small, run, run_json):
+def test_explain_splits_score_of_a_program_into_contributions(small, run, run_json):
     report = run_json("--db", small, "explain", "model", "--record", 1)
     total = sum(one["contribution"] for one in report["columns"])
     assert total + report["bias"] == pytest.approx(report["score"], abs=1e-5)
@@ -61,7 +62,7 @@ def test_one_program(small, run, run_json):
     assert sizes == sorted(sizes, reverse=True)
     assert (report["model"], report["record"]) == (1, 1)
     ((machine, throughput),) = [(one["machine"], one["throughput"]) for one in report["measured"]]
-    # The times of the foreign source stand on a machine of their own.
+    # The times of the foreign source count for another machine.
     assert machine == "0" and 0 < throughput <= 1
     same = run_json("--db", small, "explain", "model", "--program", report["program"])
     assert (same["score"], same["record"], same["mean"]) == (report["score"], None, None)
@@ -71,7 +72,7 @@ def test_one_program(small, run, run_json):
     assert f"{report['score']:.4f} = {report['bias']:.4f} (bias)" in text
 
 
-def test_a_program_is_compared_on_its_own_machine(small, run, run_json):
+def test_program_is_compared_with_the_best_of_each_machine(small, run, run_json):
     rng = np.random.default_rng(0)
     slow = [
         measure(tiled(WORKLOADS[0], n), 200 + n, (seconds_of(n) * 10 * float(rng.uniform(1, 3)),))
@@ -90,13 +91,13 @@ def test_a_program_is_compared_on_its_own_machine(small, run, run_json):
     assert "of the best throughput on machine 1" in text
 
 
-def test_the_newest_model_with_boosters_is_taken(small, run):
+def test_explain_uses_newest_model_with_stored_boosters(small, run):
     with Store(small) as store:
         train(store, replace(RECIPE, seed=1), threads=1, evaluate=False, keep_body=False)
     assert run("--db", small, "explain", "model").stdout.startswith("Model 1,")
 
 
-def test_statements_of_a_program(small, run, run_json):
+def test_explain_reports_each_statement_of_a_program(small, run, run_json):
     number = program_id(small, 5 - 3)  # tile 2: three rows
     report = run_json("--db", small, "explain", "model", "--program", number)
     assert len(report["rows"]) == 3
@@ -122,6 +123,6 @@ def test_invalid_requests_are_refused(small, run, sets):
     assert "features small.steps version 1, not on" in fails("--program", 1, code=2)
 
 
-def test_no_model(sqlite_file, run):
+def test_explain_needs_a_model(sqlite_file, run):
     message = run("--db", sqlite_file, "explain", "model", code=3).stderr
     assert message == "Error: no model yet; train one: tunedb train\n"

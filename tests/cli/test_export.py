@@ -1,4 +1,4 @@
-"""``tunedb export``, and that nothing is lost on the way through it."""
+"""``tunedb export`` in all formats; exported records are imported again without loss."""
 
 import csv
 import errno
@@ -23,7 +23,7 @@ def lines(folder, name="database_tuning_record.json"):
     return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
-def test_import_top_show_export_import(run, run_json, log, tmp_path):
+def test_export_and_import_preserve_all_records(run, run_json, log, tmp_path):
     first, second, out = tmp_path / "first.db", tmp_path / "second.db", tmp_path / "out"
     run("--db", first, "import", "logs", log)
     best = run_json("--db", first, "top", "matmul", "--target", "llvm")[0]
@@ -36,7 +36,7 @@ def test_import_top_show_export_import(run, run_json, log, tmp_path):
     assert workdirs.contents(second) == workdirs.contents(first)
     assert len(workdirs.contents(first)) == 7
     assert lines(out) == lines(log)
-    # And once more: the export of the copy is the export.
+    # The export of the copy equals the first export.
     again = tmp_path / "again"
     run("--db", second, "export", again)
     for file in out.iterdir():
@@ -58,7 +58,7 @@ def test_omitted_records_are_reported(run, run_json, sqlite_file, tmp_path):
     assert "left out: retracted" in text
 
 
-def test_force(run, filled, tmp_path):
+def test_export_replaces_a_work_directory_only_by_force(run, filled, tmp_path):
     out = tmp_path / "out"
     run("--db", filled, "export", out)
     before = (out / "database_tuning_record.json").read_bytes()
@@ -73,14 +73,14 @@ def test_force(run, filled, tmp_path):
     ]
 
 
-def test_nothing_to_export(run, filled, sqlite_file, tmp_path):
+def test_export_without_records_writes_nothing(run, filled, sqlite_file, tmp_path):
     run("--db", sqlite_file, "export", tmp_path / "out", code=3)
     run("--db", filled, "export", tmp_path / "out", "--target", "hexagon", code=3)
     run("--db", filled, "export", tmp_path / "out", "--workload", "conv", code=3)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_place_that_cannot_be_written(run, filled, tmp_path):
+def test_export_rejects_outputs_that_cannot_be_written(run, filled, tmp_path):
     (tmp_path / "file").write_text("")
     result = run("--db", filled, "export", tmp_path / "file" / "out", code=1)
     assert result.stderr.startswith("Error: ")
@@ -89,7 +89,7 @@ def test_a_place_that_cannot_be_written(run, filled, tmp_path):
 
 
 def t4(folder, name, value=2.0):
-    """Write results of FAIR T4, one of them with a time that may not be its run times'."""
+    """Write two results of FAIR T4; `value` is the stated time of the first one."""
     rows = [
         {
             "configuration": {"block_size_x": size},
@@ -106,7 +106,7 @@ def t4(folder, name, value=2.0):
     return path
 
 
-def test_results_of_one_kernel_on_one_device(run, run_json, sqlite_file, tmp_path):
+def test_t4_export_needs_one_kernel_on_one_device(run, run_json, sqlite_file, tmp_path):
     a100, v100 = t4(tmp_path, "gemm__A100_T4.json"), t4(tmp_path, "gemm__V100_T4.json")
     run("--db", sqlite_file, "import", "logs", a100, v100)
     result = run("--db", sqlite_file, "export", "--format", "t4", code=2)
@@ -126,7 +126,7 @@ def test_results_of_one_kernel_on_one_device(run, run_json, sqlite_file, tmp_pat
     assert [file["new"] for file in again] == [2]
 
 
-def test_nothing_to_write_as_results(run, filled, tmp_path):
+def test_t4_export_without_results_writes_no_file(run, filled, tmp_path):
     out = tmp_path / "out.json"
     run("--db", filled, "export", "--format", "t4", "-o", out, code=3)
     assert not out.exists()
@@ -143,7 +143,7 @@ def read_table(path, format_):
 
 
 @pytest.mark.parametrize("format_", ["parquet", "arrow", "csv"])
-def test_tables(run, run_json, filled, tmp_path, format_):
+def test_export_writes_tables_in_each_format(run, run_json, filled, tmp_path, format_):
     out = tmp_path / f"records.{format_}"
     report = run_json("--db", filled, "export", "--format", format_, "-o", out)
     with tunedb.open(filled) as store:
@@ -168,7 +168,9 @@ def test_tables(run, run_json, filled, tmp_path, format_):
     assert len(read_table(out, format_)) == 1
 
 
-def test_tables_that_cannot_be_written(run, filled, sqlite_file, tmp_path, monkeypatch):
+def test_export_rejects_empty_and_unknown_tables_and_missing_pyarrow(
+    run, filled, sqlite_file, tmp_path, monkeypatch
+):
     out = tmp_path / "out.csv"
     for database, arguments, code, message in (
         (sqlite_file, ("--format", "csv"), 3, "no row of records to export"),
@@ -186,7 +188,7 @@ def test_tables_that_cannot_be_written(run, filled, sqlite_file, tmp_path, monke
 
 
 class Full(io.RawIOBase):
-    """A full disk."""
+    """A file on a full disk."""
 
     def writable(self):
         return True
@@ -196,13 +198,13 @@ class Full(io.RawIOBase):
 
 
 @pytest.mark.parametrize("format_", TABLE_FORMATS)
-def test_a_full_disk_is_an_error_of_the_system(filled, format_):
+def test_write_table_raises_os_error_on_a_full_disk(filled, format_):
     with tunedb.open(filled) as store, pytest.raises(OSError, match="No space left") as caught:
         write_table(store.table("records"), format_, Full())
     assert caught.value.errno == errno.ENOSPC
 
 
-def test_csv_has_no_control_characters(run, sqlite_file):
+def test_csv_export_escapes_control_characters(run, sqlite_file):
     with tunedb.open(sqlite_file) as store:
         store.records.add([make_measurement(workload=make_workload(name="\x1b[31m\nred"))], OWN)
     text = run("--db", sqlite_file, "export", "--format", "csv", "--table", "best").stdout
@@ -210,6 +212,6 @@ def test_csv_has_no_control_characters(run, sqlite_file):
     assert "\\x1b[31m\\nred" in text
 
 
-def test_the_choice_of_tables_is_complete():
+def test_table_choices_match_the_library():
     assert set(export.TABLES) == set(COLUMNS)
     assert export.TABLE_FORMATS == TABLE_FORMATS

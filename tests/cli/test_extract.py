@@ -23,7 +23,7 @@ def sets(monkeypatch):
 
 @pytest.fixture
 def replay(monkeypatch):
-    """A stand-in for the replay in worker processes."""
+    """A fake of the replay in worker processes."""
     rebuilder = Rebuilder()
 
     @contextmanager
@@ -35,7 +35,7 @@ def replay(monkeypatch):
 
 
 def written_by(path, version):
-    """Let all workloads of a database be of a version of TVM."""
+    """Set the version of TVM of all workloads of a database; return its path."""
     with Store(path) as store, store._db.transaction() as connection:
         connection.exec_driver_sql("UPDATE workload SET tvm_version = ?", (version,))
     return path
@@ -64,7 +64,7 @@ def test_extract_fills_in_missing_rows(modules, run_json, run, sets, replay):
     assert table.split()[:4] == ["set", "version", "programs", "known"]
 
 
-def test_choosing_programs_and_sets(modules, run_json, run, sets, replay):
+def test_extract_selects_programs_and_sets(modules, run_json, run, sets, replay):
     (row,) = run_json("--db", modules, "extract", "--set", "steps", "--workload", "softmax")
     assert (row["programs"], row["done"]) == (1, 1)
     (row,) = run_json("--db", modules, "extract", "--set", "steps", "--target", "cuda")
@@ -79,7 +79,7 @@ def test_choosing_programs_and_sets(modules, run_json, run, sets, replay):
     run("--db", modules, "extract", "--workers", 0, code=2)
 
 
-def test_failures_are_reported_and_remembered(modules, run_json, run, sets, replay):
+def test_failures_are_quarantined_and_retried_on_request(modules, run_json, run, sets, replay):
     replay.fails = {2, 3}
     done = run("--db", modules, "extract")
     assert "tunedb.scheduled: 2 programs: RuntimeError: TVM said no" in done.stderr
@@ -96,8 +96,8 @@ def test_failures_are_reported_and_remembered(modules, run_json, run, sets, repl
     assert len(run_json("--db", modules, "quarantine")) == 1
 
 
-def test_programs_without_module(filled, run_json, sets, replay):
-    """Of another TVM: the steps are there, the module is not."""
+def test_extract_skips_scheduled_features_of_other_tvm_versions(filled, run_json, sets, replay):
+    """Features of steps need no module, so they are computed."""
     written_by(filled, "0.26.0")
     rows = by_set(run_json("--db", filled, "extract"))
     assert (rows["steps"]["done"], rows["steps"]["unable"]) == (6, 0)
@@ -105,13 +105,15 @@ def test_programs_without_module(filled, run_json, sets, replay):
     assert replay.asked == []
 
 
-def test_without_tvm(modules, run, run_json, sets, monkeypatch):
+def test_extract_leaves_out_scheduled_features_without_tvm(
+    modules, run, run_json, sets, monkeypatch
+):
     monkeypatch.setattr("tunedb.cli.models.extract.find_spec", lambda name: None)
     assert [row["set"] for row in run_json("--db", modules, "extract")] == ["steps"]
     assert "tunedb.scheduled is left out" in run("--db", modules, "extract").stderr
 
 
-def test_an_interrupted_run(modules, run, run_json, sets, replay):
+def test_interrupted_extract_keeps_stored_rows(modules, run, run_json, sets, replay):
     def rows(programs):
         raise KeyboardInterrupt
         yield
@@ -124,7 +126,7 @@ def test_an_interrupted_run(modules, run, run_json, sets, replay):
     assert (row["known"], row["done"]) == (6, 0)
 
 
-def test_sets_and_their_coverage(modules, run_json, run, sets, replay):
+def test_features_shows_sets_and_their_coverage(modules, run_json, run, sets, replay):
     run("--db", modules, "extract", "--set", "tunedb.scheduled", "--limit", 4)
     with Store(modules) as store:
         store.features.add(Steps("gone", version=3), [(1, [[1.0, 2.0]])])
@@ -148,7 +150,7 @@ def test_sets_and_their_coverage(modules, run_json, run, sets, replay):
     assert "no feature set 'x'" in run("--db", modules, "features", "x", code=3).stderr
 
 
-def test_columns(modules, run_json, run, sets):
+def test_features_lists_columns_of_a_set(modules, run_json, run, sets):
     rows = run_json("--db", modules, "features", "steps", "--columns")
     assert rows == [{"index": 0, "name": "id"}, {"index": 1, "name": "decisions"}]
     varying = run("--db", modules, "features", "varying", "--columns")
@@ -156,7 +158,7 @@ def test_columns(modules, run_json, run, sets):
     assert "--columns needs a set" in run("features", "--columns", code=2).stderr
 
 
-def test_sets_without_a_database(run_json, run, sets, tmp_path):
+def test_features_lists_sets_without_a_database(run_json, run, sets, tmp_path):
     rows = run_json("features")
     assert (rows[0]["name"], rows[0]["with"]) == ("steps", None)
     run("--db", tmp_path / "none.db", "features", code=3)

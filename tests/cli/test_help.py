@@ -1,4 +1,4 @@
-"""Help that teaches, and a start that is quick."""
+"""The help of all commands, and a start that imports no heavy module."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ from tunedb.cli.app import EXIT_CODES
 from tunedb.cli.lazy import LazyGroup
 from tunedb.errors import TuneDBError
 
-#: What would double the time of a start (benchmarks/start.py), or worse.
+#: Packages that would at least double the time of a start (benchmarks/start.py).
 HEAVY = {
     *("tvm", "xgboost", "sqlalchemy", "alembic", "rich", "orjson", "numpy", "platformdirs"),
     *("jinja2", "msgspec", "sklearn"),
@@ -85,7 +85,7 @@ def test_every_command_has_help_with_an_example(run):
 
 
 def check_line(line):
-    """Check that a line of an example names commands and options that exist."""
+    """Assert that the command and the options in a line of an example exist."""
     words = line.split("#")[0].split("|")[0].split(">")[0].replace('eval "$(', "").split()
     if "tunedb" not in words:
         return
@@ -134,7 +134,7 @@ def test_unknown_command_suggests_one(run):
     assert "tunedb --help" in run("zzz", code=2, prog_name="tunedb").stderr
 
 
-def test_version(run):
+def test_version_is_that_of_the_installed_package(run):
     installed = metadata.version("tunedb")
     assert run("--version").stdout == f"tunedb {installed}\n"
     assert tunedb.__version__ == installed

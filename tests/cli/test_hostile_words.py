@@ -1,4 +1,4 @@
-"""Words that are SQL, HTML or codes of a terminal, in every place of every command."""
+"""SQL, HTML and terminal codes as an argument, for every parameter of every command."""
 
 import click
 from builders import sql
@@ -8,7 +8,7 @@ from test_help import COMMANDS
 from tunedb.cli import main
 from tunedb.cli.lazy import LazyGroup
 
-#: SQL, a code of a terminal and markup.
+#: SQL, a terminal code and markup.
 WORDS = "x'; DROP TABLE program;--\x1b]0;owned\x07<script>"
 NUMBERS = (
     click.types.IntParamType,
@@ -23,12 +23,13 @@ LEFT_OUT = {"db", "help", "quiet", "verbose", "debug"}
 
 
 def takes_words(parameter):
+    """Return whether a parameter takes any text."""
     is_flag = isinstance(parameter, click.Option) and (parameter.is_flag or parameter.count)
     return not is_flag and not isinstance(parameter.type, NUMBERS)
 
 
 def filling(parameter):
-    """Return what a command line has for a parameter."""
+    """Return the words of a parameter on a command line."""
     if isinstance(parameter.type, click.Choice):
         value = [str(next(iter(parameter.type.choices)))]
     else:
@@ -54,7 +55,7 @@ def state(path):
     ]
 
 
-def test_words_in_every_place(filled):
+def test_no_hostile_argument_harms_database_or_terminal(filled):
     before = state(filled)
     assert len(PLACES) > 60
     for path, name in PLACES:

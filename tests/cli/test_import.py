@@ -1,4 +1,4 @@
-"""``tunedb import logs``: what comes in, what does not, and what stays when it is stopped."""
+"""``tunedb import logs``: stored records, bad lines, bad paths and interruptions."""
 
 import hashlib
 import os
@@ -38,7 +38,7 @@ def test_import_makes_the_default_database(run, log, tmp_path):
     assert len(workdirs.contents(tmp_path / "elsewhere" / "tunedb" / "tune.db")) == 7
 
 
-def test_a_named_database_needs_its_folder(run, log, tmp_path):
+def test_import_does_not_create_folder_of_named_database(run, log, tmp_path):
     run("--db", tmp_path / "mistyped" / "x.db", "import", "logs", log, code=3)
     assert not (tmp_path / "mistyped").exists()
 
@@ -51,13 +51,15 @@ def test_second_import_adds_nothing(run, run_json, log, sqlite_file):
     assert workdirs.contents(sqlite_file) == before
 
 
-def test_directories_are_searched_to_the_bottom(run, run_json, sqlite_file, tmp_path):
+def test_import_searches_nested_directories_and_reports_other_files(
+    run, run_json, sqlite_file, tmp_path
+):
     for i, name in enumerate(("runs/a", "runs/b/c/d", "runs/b")):
         workdirs.write(tmp_path / name, [workdirs.record([1e-3 * (i + 1)])])
     (tmp_path / "runs" / "notes.txt").write_text("nothing")
     rows = run_json("--db", sqlite_file, "import", "logs", tmp_path / "runs")
     assert [row["new"] for row in rows if row["refused"] is None] == [1, 1, 1]
-    # Files that are no logs are reported and stop nothing.
+    # Files that are no logs are reported, and the others are imported.
     (refused,) = [row for row in rows if row["refused"] is not None]
     assert refused["path"] == str(tmp_path / "runs" / "notes.txt")
     result = run("--db", sqlite_file, "import", "logs", tmp_path / "runs")
@@ -66,7 +68,7 @@ def test_directories_are_searched_to_the_bottom(run, run_json, sqlite_file, tmp_
     run("--db", sqlite_file, "import", "logs", tmp_path / "runs", "--strict", code=1)
 
 
-def test_patterns_and_files(run_json, sqlite_file, tmp_path):
+def test_import_accepts_patterns_and_files(run_json, sqlite_file, tmp_path):
     for name in ("run-1", "run-2"):
         workdirs.write(tmp_path / name, [workdirs.record()])
     pattern = str(tmp_path / "run-*")
@@ -107,7 +109,7 @@ BAD_LINES = [
 
 
 @pytest.mark.parametrize(("line", "reason"), BAD_LINES, ids=range(len(BAD_LINES)))
-def test_a_bad_line_costs_only_itself(line, reason, run, run_json, sqlite_file, tmp_path):
+def test_import_quarantines_only_the_bad_line(line, reason, run, run_json, sqlite_file, tmp_path):
     good = [workdirs.record([1e-3]), workdirs.record([2e-3])]
     folder = workdirs.write(tmp_path / "log", [good[0], line, good[1]])
     result = run("--db", sqlite_file, "import", "logs", folder)
@@ -123,7 +125,7 @@ def test_a_bad_line_costs_only_itself(line, reason, run, run_json, sqlite_file, 
     assert run_json("--db", sqlite_file, "quarantine") == [kept]
 
 
-def test_many_bad_lines_are_counted(run, sqlite_file, tmp_path):
+def test_import_counts_bad_lines_by_reason(run, sqlite_file, tmp_path):
     folder = workdirs.write(tmp_path / "log", [workdirs.record(), *["{"] * 9, *["[0]"] * 3])
     result = run("--db", sqlite_file, "import", "logs", folder)
     assert "12 lines not understood" in result.stderr
@@ -149,14 +151,16 @@ def test_dry_run_writes_nothing(run, run_json, log, sqlite_file, tmp_path):
     assert (row["new"], row["known"]) == (0, 7)
 
 
-def test_trust(run, run_json, log, sqlite_file, tmp_path):
+def test_source_keeps_its_trust_and_foreign_records_are_not_served(
+    run, run_json, log, sqlite_file, tmp_path
+):
     run("--db", sqlite_file, "import", "logs", log, "--source", "them", "--trust", "foreign")
     assert run_json("--db", sqlite_file, "top", "matmul") == []
     with tunedb.open(sqlite_file) as store:
         assert [(s.name, s.trust, s.records) for s in store.sources.summaries()] == [
             ("them", Trust.FOREIGN, 7)
         ]
-    # A source keeps its trust: asking for another one must not end in silence.
+    # A source keeps its trust, and a request for another one is an error.
     before = workdirs.contents(sqlite_file)
     other = workdirs.write(tmp_path / "other", [workdirs.record([7e-3])])
     again = ["--db", sqlite_file, "import", "logs", other, "--source", "them"]
@@ -169,7 +173,7 @@ def test_trust(run, run_json, log, sqlite_file, tmp_path):
     assert len(run_json("--db", sqlite_file, "top", "matmul")) == 1
 
 
-def test_quiet_and_verbose(run, log, sqlite_file):
+def test_quiet_import_prints_no_messages(run, log, sqlite_file):
     assert run("--db", sqlite_file, "-q", "import", "logs", log).stderr == ""
     run("--db", sqlite_file, "import", "logs", log, "-vv", "--strict")
 
@@ -203,7 +207,7 @@ def test_ctrl_c_keeps_finished_batches(start, sqlite_file, large_log, run):
     run("--db", sqlite_file, "db", "check", "--sample", 100)
 
 
-def test_a_file_name_that_is_no_text(start, sqlite_file, tmp_path):
+def test_import_accepts_file_names_that_are_not_utf8(start, sqlite_file, tmp_path):
     folder = os.fsencode(tmp_path) + b"/caf\xe9"
     workdirs.write(os.fsdecode(folder), [workdirs.record(), "bad"])
     command = [b"--db", os.fsencode(sqlite_file), b"import", b"logs", folder]

@@ -1,4 +1,4 @@
-"""``--layer``: databases of others behind one's own."""
+"""``--layer``: databases of others below the own one."""
 
 import pytest
 import tvm
@@ -11,7 +11,7 @@ from tunedb.storage.store import Store
 
 @pytest.fixture
 def team(tmp_path):
-    """Another database: workload 0 for both targets, 1 for target 0."""
+    """A database of others with workload 0 for both targets, and workload 1 for target 0."""
     path = tmp_path / "team.db"
     with Store(path) as store:
         found = [
@@ -27,13 +27,14 @@ def team(tmp_path):
 
 @pytest.fixture
 def mine(sqlite_file):
-    """Workload 0 for target 0."""
+    """The own database, with workload 0 for target 0."""
     with Store(sqlite_file) as store:
         store.records.add([make_measurement(9, (1.0,))], OWN)
     return sqlite_file
 
 
 def shown(rows):
+    """Return workload, mean and layer of each row."""
     return [(row["workload"], row["mean"], row["layer"]) for row in rows]
 
 
@@ -52,18 +53,18 @@ def test_layers_add_missing_targets_and_workloads(run, run_json, mine, team):
     assert "layer" not in run("--db", mine, "top").stdout
 
 
-def test_one_workload(run, run_json, mine, team):
+def test_top_of_one_workload_includes_layers(run, run_json, mine, team):
     assert shown(run_json("--db", mine, "top", "matmul_1", "--layer", team)) == [
         ("matmul_1", 2.0, str(team))
     ]
     rows = run_json("--db", mine, "top", "matmul_0", "--layer", team, "-k", 5)
     assert shown(rows) == [("matmul_0", 1.0, None), ("matmul_0", 0.125, str(team))]
-    # A number is one of the own database.
+    # A number selects a workload of the own database.
     assert shown(run_json("--db", mine, "top", 1, "--layer", team)) == shown(rows)
     assert "no workload '2'" in run("--db", mine, "top", 2, "--layer", team, code=3).stderr
 
 
-def test_targets(run, run_json, mine, team):
+def test_top_selects_targets_of_own_database_and_layers(run, run_json, mine, team):
     assert shown(run_json("--db", mine, "top", "--layer", team, "--target", 1)) == [
         ("matmul_0", 1.0, None),
         ("matmul_1", 2.0, str(team)),
@@ -75,7 +76,7 @@ def test_targets(run, run_json, mine, team):
     assert "cuda" in run("--db", mine, "top", "--layer", team, "--target", "cuda", code=3).stderr
 
 
-def test_the_first_layer_that_can(run_json, mine, team, tmp_path):
+def test_first_layer_with_a_workload_answers(run_json, mine, team, tmp_path):
     other = tmp_path / "other.db"
     with Store(other) as store:
         store.records.add([make_measurement(0, (3.0,), workload=1)], OWN)
@@ -83,7 +84,7 @@ def test_the_first_layer_that_can(run_json, mine, team, tmp_path):
     assert shown(rows) == [("matmul_1", 3.0, str(other))]
 
 
-def test_workloads_that_are_known_to_be_equal(run_json, mine, team):
+def test_own_record_hides_layer_workload_with_equal_alias(run_json, mine, team):
     with Store(mine) as store:
         store.workloads.add(make_measurement().program.workload, [Alias("link", "one")])
     with Store(team) as store:
@@ -93,10 +94,10 @@ def test_workloads_that_are_known_to_be_equal(run_json, mine, team):
     assert shown(rows) == [("matmul_0", 1.0, None)]
 
 
-def test_layers_of_a_file(run, run_json, mine, team, tmp_path):
+def test_top_reads_layers_of_configuration_file(run, run_json, mine, team, tmp_path):
     (tmp_path / "work" / "tunedb.toml").write_text('layers = ["../team.db"]')
     assert len(run_json("--db", mine, "top")) == 3
-    # The sessions of others are not known here.
+    # Sessions of layers are unknown, so their records are left out.
     assert len(run_json("--db", mine, "top", "--session-corrected")) == 1
     message = run("--db", mine, "top", "--session-corrected", "--layer", team, code=2).stderr
     assert "without --layer" in message
@@ -122,7 +123,9 @@ def test_names_of_a_layer_are_escaped(run, mine, tmp_path):
     assert "\x07" not in done.output
 
 
-def test_apply(run, run_json, sqlite_file, kernels, tmp_path):
+def test_apply_compiles_missing_functions_from_a_layer(
+    run, run_json, sqlite_file, kernels, tmp_path
+):
     team = tmp_path / "team.db"
     tune(sqlite_file, kernels, "twice")
     tune(team, kernels, "twice", run_secs=(1e-6,))
@@ -138,7 +141,9 @@ def test_apply(run, run_json, sqlite_file, kernels, tmp_path):
     assert "team.db" in table
 
 
-def test_apply_for_a_target_that_the_layer_has(run, run_json, sqlite_file, kernels, tmp_path):
+def test_apply_uses_target_of_layer_if_own_database_has_none(
+    run, run_json, sqlite_file, kernels, tmp_path
+):
     team = tmp_path / "team.db"
     tune(team, kernels, "twice", target=OTHER)
     library = tmp_path / "kernels.so"

@@ -1,4 +1,4 @@
-"""Records of auto_scheduler and AutoTVM in every command."""
+"""Records of auto_scheduler and AutoTVM: import, show, top, workloads and export."""
 
 import gzip
 import json
@@ -13,7 +13,7 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_one_file_of_two_tools(run, run_json, sqlite_file, tmp_path):
+def test_import_reads_lines_of_two_tools_in_one_file(run, run_json, sqlite_file, tmp_path):
     log = tmp_path / "log"
     log.write_text("# a comment\n" + "\n".join(map(json.dumps, [*ANSOR, *AUTOTVM, {"v": 1}])))
     command = ["--db", sqlite_file, "import", "logs", log]
@@ -29,13 +29,13 @@ def test_one_file_of_two_tools(run, run_json, sqlite_file, tmp_path):
     ]
 
 
-def test_standard_input(run_json, sqlite_file):
+def test_import_reads_gzip_from_standard_input(run_json, sqlite_file):
     data = gzip.compress("\n".join(map(json.dumps, ANSOR)).encode())
     (row,) = run_json("--db", sqlite_file, "import", "logs", "-", input=data)
     assert (row["path"], row["source"], row["new"]) == ("<stdin>", "stdin", 2)
 
 
-def test_many_files_are_summed_up(run, sqlite_file, tmp_path):
+def test_import_sums_up_many_files(run, sqlite_file, tmp_path):
     (tmp_path / "logs").mkdir()
     for number in range(30):
         line = {**ANSOR[0], "r": [[0.001 + number], 0, 1.0, 1700000000]}
@@ -51,19 +51,19 @@ def test_many_files_are_summed_up(run, sqlite_file, tmp_path):
     assert "2.txt: no tuning log" in result.stderr
 
 
-def test_nothing_but_other_files(run, sqlite_file, tmp_path):
+def test_import_rejects_files_without_any_log(run, sqlite_file, tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).write_text("no log")
     command = ["--db", sqlite_file, "import", "logs", tmp_path / "a", tmp_path / "b"]
     result = run(*command, code=1)
     assert result.stdout == ""
     assert result.stderr.splitlines()[-1] == "Error: nothing to import in 2 files"
-    # With a log beside them they stop nothing.
+    # With a log among them the import succeeds.
     (tmp_path / "c").write_text(json.dumps(ANSOR[0]))
     run(*command, tmp_path / "c")
 
 
-def test_show_ansor(run, run_json, legacy_file):
+def test_show_prints_steps_of_ansor_record(run, run_json, legacy_file):
     shown = run_json("--db", legacy_file, "show", 1)
     keys = ("number", "code", "name", "stage", "loop", "arguments")
     split = {"extent": 128, "lengths": [4, 8], "inner_to_outer": True}
@@ -93,7 +93,7 @@ def test_show_ansor(run, run_json, legacy_file):
         assert part in text
 
 
-def test_show_autotvm(run, run_json, legacy_file):
+def test_show_prints_knobs_of_autotvm_record(run, run_json, legacy_file):
     shown = run_json("--db", legacy_file, "show", 3)
     assert [(step["name"], step["arguments"]) for step in shown["steps"]] == [
         ("split", {"knob": "tile_k", "size": [-1, 64]}),
@@ -111,7 +111,7 @@ def test_show_autotvm(run, run_json, legacy_file):
 @pytest.mark.parametrize(
     ("id_", "kind", "name"), [(2, "compile_error", "COMPILE_HOST"), (4, "", "")]
 )
-def test_failed_records_have_no_time(id_, kind, name, run, run_json, legacy_file):
+def test_show_prints_no_mean_for_failed_records(id_, kind, name, run, run_json, legacy_file):
     shown = run_json("--db", legacy_file, "show", id_)
     assert (shown["status"], shown["mean"], shown["median"], shown["minimum"]) == (
         *("failed", None, None, None),
@@ -125,11 +125,11 @@ def test_failed_records_have_no_time(id_, kind, name, run, run_json, legacy_file
 
 
 @pytest.mark.parametrize("word", ["rfactor", "RF", "rf"])
-def test_top_with_a_step(word, run_json, legacy_file):
+def test_top_selects_programs_by_step(word, run_json, legacy_file):
     assert [row["id"] for row in run_json("--db", legacy_file, "top", "--step", word)] == [1]
 
 
-def test_steps_of_every_tool(run_json, run, filled):
+def test_top_finds_metaschedule_steps_and_reports_unknown_ones(run_json, run, filled):
     rows = run_json("--db", filled, "top", "matmul", "--step", "SamplePerfectTile", "-k", 1)
     assert [row["id"] for row in rows] == [2, 6, 7]
     result = run("--db", filled, "top", "--step", "splt")
@@ -137,7 +137,7 @@ def test_steps_of_every_tool(run_json, run, filled):
     assert "no program with the step 'splt'; there are: annotate, " in result.stderr
 
 
-def test_workloads_side_by_side(run, run_json, legacy_file, log):
+def test_workloads_lists_workloads_of_all_tools(run, run_json, legacy_file, log):
     run("--db", legacy_file, "import", "logs", log)
     rows = run_json("--db", legacy_file, "workloads")
     assert [row["format"] for row in rows] == [
@@ -154,7 +154,7 @@ def test_workloads_side_by_side(run, run_json, legacy_file, log):
     ]
 
 
-def test_families(run, run_json, legacy_file):
+def test_workloads_selects_family_and_computes_flops(run, run_json, legacy_file):
     family = run_json("--db", legacy_file, "workloads", "--format", "autotvm")[0]["family"]
     (row,) = run_json("--db", legacy_file, "workloads", "--family", family, "--format", "autotvm")
     # 2 * 1 * 1000 * 512 operations in 15 us.
@@ -164,7 +164,7 @@ def test_families(run, run_json, legacy_file):
     assert f"there are: {family}" in result.stderr
 
 
-def test_export_of_lines(run, run_json, legacy_file, tmp_path):
+def test_export_writes_lines_of_one_tool(run, run_json, legacy_file, tmp_path):
     report = run_json("--db", legacy_file, "export", "--format", "ansor", "-o", tmp_path / "a")
     assert (report["records"], report["file"]) == (2, str(tmp_path / "a"))
     assert lines(tmp_path / "a") == ANSOR
@@ -177,7 +177,7 @@ def test_export_of_lines(run, run_json, legacy_file, tmp_path):
     assert result.stderr == ""
 
 
-def test_an_export_into_a_closed_pipe_is_quiet(start, run, sqlite_file, tmp_path):
+def test_export_into_closed_pipe_prints_no_error(start, run, sqlite_file, tmp_path):
     log = tmp_path / "log"
     with log.open("w") as file:
         for number in range(2000):
@@ -191,7 +191,7 @@ def test_an_export_into_a_closed_pipe_is_quiet(start, run, sqlite_file, tmp_path
     assert process.wait() == 1
 
 
-def test_an_export_replaces_nothing_unless_told_to(run, legacy_file, tmp_path):
+def test_export_replaces_a_file_only_by_force(run, legacy_file, tmp_path):
     file = tmp_path / "log"
     file.write_text("mine")
     command = ["--db", legacy_file, "export", "--format", "ansor", "-o", file]
@@ -199,7 +199,7 @@ def test_an_export_replaces_nothing_unless_told_to(run, legacy_file, tmp_path):
     assert file.read_text() == "mine"
     run(*command, "--force")
     assert lines(file) == ANSOR
-    # Nothing to write: what is there stays, and nothing is left beside it.
+    # Without records the old file stays, and no temporary file is left.
     run(*command, "--force", "--workload", "dense_small_batch.gpu", code=3)
     assert lines(file) == ANSOR
     assert not list(tmp_path.glob(".log*"))
@@ -217,5 +217,5 @@ def test_an_export_replaces_nothing_unless_told_to(run, legacy_file, tmp_path):
         (["--format", "csv", "x"], "tunedb export --format csv -o x"),
     ],
 )
-def test_impossible_exports_are_refused(arguments, advice, run, legacy_file):
+def test_export_rejects_invalid_options(arguments, advice, run, legacy_file):
     assert advice in run("--db", legacy_file, "export", *arguments, code=2).stderr

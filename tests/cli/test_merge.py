@@ -30,13 +30,14 @@ def theirs(sqlite_template, tmp_path):
 
 @pytest.fixture
 def bundle(theirs, tmp_path):
+    """A bundle of that database."""
     path = tmp_path / "theirs.tunedb"
     with closing(DatabasePeer(theirs, own=True)) as peer:
         write_bundle(path, peer.chunks(EVERYTHING), new_manifest(peer.store_key, EVERYTHING))
     return path
 
 
-def test_a_database_is_merged_and_reported(run, theirs, store_url):
+def test_merge_reports_new_records_by_source(run, theirs, store_url):
     done = run("--db", store_url, "merge", theirs)
     lines = [line.split() for line in done.stdout.splitlines()]
     assert lines[0] == ["source", "database", "new", "known", "rejected"]
@@ -51,7 +52,7 @@ def test_a_database_is_merged_and_reported(run, theirs, store_url):
     assert check(store_url).problems == []
 
 
-def test_json_has_all_of_it(run_json, theirs, bundle, sqlite_file):
+def test_json_reports_each_file_and_its_sources(run_json, theirs, bundle, sqlite_file):
     first, second = run_json("--db", sqlite_file, "merge", theirs, bundle)
     assert (first["new"], first["known"], first["rejected"]) == (5, 0, 0)
     assert (second["new"], second["known"]) == (0, 5)
@@ -63,14 +64,14 @@ def test_json_has_all_of_it(run_json, theirs, bundle, sqlite_file):
     assert (first["workloads"], first["programs"], first["reasons"]) == (2, 5, [])
 
 
-def test_a_bundle_and_a_part_of_it(run_json, bundle, sqlite_file):
+def test_merge_selects_records_of_a_bundle(run_json, bundle, sqlite_file):
     (row,) = run_json("--db", sqlite_file, "merge", bundle, "--source", "board")
     assert (row["new"], [source["name"] for source in row["sources"]]) == (1, ["board"])
     (row,) = run_json("--db", sqlite_file, "merge", bundle, "--workload", "matmul_0")
     assert row["new"] == 4
 
 
-def test_a_bundle_from_standard_input(run_json, bundle, sqlite_file):
+def test_merge_reads_bundle_from_standard_input(run_json, bundle, sqlite_file):
     (row,) = run_json("--db", sqlite_file, "merge", "-", input=bundle.read_bytes())
     assert row["new"] == 5
 
@@ -88,7 +89,7 @@ def test_a_dry_run_writes_nothing(run_json, run, theirs, sqlite_file, tmp_path):
 
 
 def test_rejected_records_are_reported(run, theirs, store_url):
-    """A record that somebody has made faster by hand, and a name that paints the terminal."""
+    """The time of a record is forged, and the name of a source has terminal codes."""
     sql(theirs, "UPDATE measurement SET run_secs = ? WHERE id = 2", bytes(8))
     sql(theirs, "UPDATE source SET name = ? WHERE name = 'board'", "\x1b[31mevil")
     done = run("--db", store_url, "merge", theirs, code=1)
@@ -101,7 +102,7 @@ def test_rejected_records_are_reported(run, theirs, store_url):
         assert [row.name for row in store.sources.summaries()] == ["nightly"]
 
 
-def test_a_source_that_is_trusted_here(run, run_json, theirs, store_url):
+def test_merge_rejects_names_of_trusted_sources_unless_accepted(run, run_json, theirs, store_url):
     run("--db", store_url, "merge", theirs)
     run("--db", store_url, "trust", "nightly", "verified")
     with Store(theirs) as store:
@@ -112,8 +113,8 @@ def test_a_source_that_is_trusted_here(run, run_json, theirs, store_url):
     assert (row["new"], row["rejected"]) == (1, 0)
 
 
-def test_merge_refuses_invalid_sources(run, sqlite_file, bundle, theirs, tmp_path):
-    """One line each, and nothing is changed; what came of the others before stays."""
+def test_merge_rejects_invalid_files(run, sqlite_file, bundle, theirs, tmp_path):
+    """Each error is one line and changes nothing; records of files merged before stay."""
     before = sqlite_file.read_bytes()
     cut = tmp_path / "cut.tunedb"
     cut.write_bytes(bundle.read_bytes()[:-1])
@@ -129,6 +130,6 @@ def test_merge_refuses_invalid_sources(run, sqlite_file, bundle, theirs, tmp_pat
     assert [row["new"] for row in json.loads(done.stdout)] == [5]
 
 
-def test_an_unknown_name_is_refused(run, sqlite_file, theirs):
+def test_merge_rejects_unknown_workload(run, sqlite_file, theirs):
     done = run("--db", sqlite_file, "merge", theirs, "--workload", "conv2d", code=3)
     assert "conv2d" in done.stderr

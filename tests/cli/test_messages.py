@@ -1,4 +1,4 @@
-"""One example of each class of error in full: real bad input, the message and the exit code."""
+"""An example of each error class: bad input, the whole message and the exit code."""
 
 import hashlib
 import inspect
@@ -90,7 +90,7 @@ EXAMPLES = {
 }
 
 
-def test_every_class_has_an_example():
+def test_every_error_class_has_an_example():
     classes = {kind for _, kind in inspect.getmembers(errors, inspect.isclass)}
     assert {kind for kind in classes if issubclass(kind, errors.TuneDBError)} == {
         *EXAMPLES,
@@ -116,7 +116,7 @@ def inputs(run, filled, tmp_path):
 
 
 @pytest.mark.parametrize("kind", EXAMPLES, ids=lambda kind: kind.__name__)
-def test_the_whole_message(kind, inputs, run, filled, monkeypatch):
+def test_command_prints_whole_message_and_returns_exit_code(kind, inputs, run, filled, monkeypatch):
     arguments, code, text = EXAMPLES[kind]
     words = ["--db", filled, *(word.format(folder=inputs) for word in arguments)]
     monkeypatch.setattr(tunedb.storage.engine, "BUSY_TIMEOUT_S", 0.1)

@@ -29,11 +29,12 @@ def small(sqlite_file):
 
 
 def add_model(path, recipe, **options):
+    """Train a model of a database; return what was stored."""
     with Store(path) as store:
         return train(store, recipe, threads=1, evaluate=False, **options).stored
 
 
-def test_the_list(small, run, run_json):
+def test_models_lists_models_with_their_figures(small, run, run_json):
     add_model(small, Recipe(features="small.steps", rounds=3, loss="log"), keep_body=False)
     one, two = run_json("--db", small, "models")
     assert (one["id"], one["kind"], one["features"], one["version"]) == (
@@ -52,7 +53,7 @@ def test_the_list(small, run, run_json):
     assert len(table) == 3
 
 
-def test_a_model_of_other_data_is_not_current(small, run, run_json):
+def test_model_is_not_current_after_new_records(small, run, run_json):
     with Store(small) as store:
         store.records.add([measure(tiled(WORKLOADS[0], 0), 50, (1e-4,))], OWN)
     (row,) = run_json("--db", small, "models")
@@ -61,14 +62,14 @@ def test_a_model_of_other_data_is_not_current(small, run, run_json):
     assert "The records changed since the training" in shown.stderr
 
 
-def test_a_model_is_not_current_where_features_are_to_be_computed(small, run_json):
+def test_model_is_not_current_while_features_are_missing(small, run_json):
     with Store(small) as store:
         store.batches.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
     (row,) = run_json("--db", small, "models")
     assert row["current"] is False
 
 
-def test_a_card_of_another_layout(small, run, run_json):
+def test_model_with_card_of_another_layout_is_only_listed(small, run, run_json):
     with Store(small) as store, store._db.transaction() as connection:
         connection.exec_driver_sql("UPDATE model SET card = '{}'")
     (row,) = run_json("--db", small, "models")
@@ -79,7 +80,7 @@ def test_a_card_of_another_layout(small, run, run_json):
         assert run("--db", small, *command, code=2).stderr.startswith(message)
 
 
-def test_a_card_that_is_not_json(small, run):
+def test_card_that_is_not_json_is_reported_as_damaged(small, run):
     with Store(small) as store, store._db.transaction() as connection:
         connection.exec_driver_sql("UPDATE model SET card = '{'")
     for command in (("models",), ("models", "show", 1), ("explain", "model")):
@@ -89,13 +90,13 @@ def test_a_card_that_is_not_json(small, run):
         )
 
 
-def test_no_model(sqlite_file, run):
+def test_empty_list_of_models_suggests_training(sqlite_file, run):
     assert "no model yet; train one: tunedb train" in run("--db", sqlite_file, "models").stderr
     message = run("--db", sqlite_file, "models", "show", 1, code=3).stderr
     assert message == "Error: no model '1'; no model yet; train one: tunedb train\n"
 
 
-def test_the_card(small, run, run_json):
+def test_models_show_prints_the_card(small, run, run_json):
     row = run_json("--db", small, "models", "show", 1)
     assert row["card"]["recipe"]["rounds"] == 8
     digest = row["digest"]
@@ -116,7 +117,7 @@ def test_the_card(small, run, run_json):
     assert "no model '7'; there are: 1; see: tunedb models" in message
 
 
-def test_a_digest_that_fits_several(small, run):
+def test_models_show_rejects_ambiguous_digest(small, run):
     other = add_model(small, Recipe(features="small.steps", rounds=2))
     with Store(small) as store, store._db.transaction() as connection:
         for id_ in (1, 2):
@@ -127,7 +128,7 @@ def test_a_digest_that_fits_several(small, run):
     assert "matches 2 models" in run("--db", small, "models", "show", "abcdef", code=2).stderr
 
 
-def test_a_row_of_another_database_is_shown_and_never_used(small, run, run_json):
+def test_model_of_another_database_is_shown_but_not_used(small, run, run_json):
     with Store(small) as store, store._db.transaction() as connection:
         connection.exec_driver_sql(
             "UPDATE model SET card = replace(card, ?, ?)", (store.key, "0" * 32)
@@ -138,8 +139,8 @@ def test_a_row_of_another_database_is_shown_and_never_used(small, run, run_json)
     assert "was trained in another database" in message
 
 
-def test_a_model_of_a_database_that_is_not_approved(small, run, run_json):
-    """XGBoost believes the bytes that it gets."""
+def test_model_of_unapproved_database_is_not_loaded(small, run, run_json):
+    """XGBoost does not check the bytes of a model."""
     approval.forget(small)
     assert len(run_json("--db", small, "models")) == 1
     assert (
@@ -149,7 +150,7 @@ def test_a_model_of_a_database_that_is_not_approved(small, run, run_json):
     run("--db", small, "explain", "model", 1)
 
 
-def test_names_are_escaped(small, run):
+def test_models_escapes_names(small, run):
     evil = "\x1b]0;owned\x07"
     with Store(small) as store, store._db.transaction() as connection:
         connection.exec_driver_sql(
@@ -162,7 +163,7 @@ def test_names_are_escaped(small, run):
 
 @pytest.fixture
 def predicted(small):
-    """Programs of two workloads; the model is right about the first, wrong about the other."""
+    """A database with predictions: right for the first workload, wrong for the second."""
     with Store(small) as store:
         for sign, workload in ((-1, WORKLOADS[1]), (1, WORKLOADS[4])):
             batch = trials(workload, size=3.0, failing=0)
@@ -173,7 +174,7 @@ def predicted(small):
     return small
 
 
-def test_predictions_against_measurements(predicted, run, run_json):
+def test_drift_compares_predictions_with_measurements(predicted, run, run_json):
     right, wrong = run_json("--db", predicted, "models", "drift")
     assert (right["model"], right["trials"], right["failed"]) == (1, 24, 3)
     assert right["pairwise"] > 0.8 > 0.3 > wrong["pairwise"]
@@ -186,7 +187,7 @@ def test_predictions_against_measurements(predicted, run, run_json):
     assert run_json("--db", predicted, "models")[0]["predictions"] == 48
 
 
-def test_every_trial(predicted, run, run_json):
+def test_drift_lists_ranks_of_every_trial(predicted, run, run_json):
     rows = run_json("--db", predicted, "models", "drift", "--trials")
     assert len(rows) == 48
     first = [row for row in rows if row["workload_id"] == rows[0]["workload_id"]]
@@ -196,7 +197,7 @@ def test_every_trial(predicted, run, run_json):
     assert {"score", "record", "program", "predicted_at"} <= rows[0].keys()
 
 
-def test_no_prediction(small, run):
+def test_drift_without_predictions_says_what_stores_them(small, run):
     message = run("--db", small, "models", "drift").stderr
     assert (
         "no prediction yet; tuning with tunedb.plugins.metaschedule.CostModel stores them"

@@ -1,4 +1,4 @@
-"""Attack 1 as its victim would meet it: merge, top, apply, explain and a layer."""
+"""Attack 1 from the victim's side: merge, top, apply and a layer."""
 
 import shutil
 from contextlib import closing
@@ -19,7 +19,7 @@ LLVM = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
 
 @pytest.fixture
 def victim(tmp_path, run):
-    """An own record of a matmul of 256, and a faster one of 64 by a team that is verified."""
+    """A database with an own record of a matmul of 256, and a verified faster one of 64."""
     with closing(Database(tmp_path / "team.db", target=LLVM)) as database:
         commit(database, matmul(64), [1e-6], tile=(16, 4))
     path = tmp_path / "tune.db"
@@ -34,7 +34,7 @@ def victim(tmp_path, run):
 
 @pytest.fixture
 def bundle(tmp_path):
-    """The team's known records, with the names of the victim's matmul for the small one."""
+    """A bundle of the team's records that gives the names of the large matmul to the small one."""
     evil = shutil.copyfile(tmp_path / "team.db", tmp_path / "evil.db")
     large = matmul(256)
     insertion = "INSERT INTO workload_alias SELECT ?, ?, id, 1 FROM workload"
@@ -54,7 +54,9 @@ def model(tmp_path):
 
 
 @pytest.mark.parametrize("believe", [False, True])
-def test_attack_1_the_own_record_stays_the_answer(victim, bundle, tmp_path, run, run_json, believe):
+def test_attack_1_top_and_apply_keep_using_the_own_record(
+    victim, bundle, tmp_path, run, run_json, believe
+):
     before = run_json("--db", victim, "top")
     assert len(before) == 2
     words, code = (["--accept-trusted-names"], 0) if believe else ([], 1)
@@ -69,8 +71,8 @@ def test_attack_1_the_own_record_stays_the_answer(victim, bundle, tmp_path, run,
     assert "T.grid(64, 256, 4)" in out.read_text()
 
 
-def test_attack_1_through_a_layer(victim, bundle, tmp_path, run, run_json):
-    """A layer whose own names lie answers for no other shape."""
+def test_attack_1_layer_with_false_names_serves_no_record(victim, bundle, tmp_path, run, run_json):
+    """The names of the layer belong to a matmul of another shape."""
     empty = tmp_path / "empty.db"
     tunedb.open(empty).close()
     out = tmp_path / "scheduled.py"

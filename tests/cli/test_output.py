@@ -1,4 +1,4 @@
-"""Formats: keys are API, values are raw, names cannot harm the terminal."""
+"""Output formats: fixed keys, raw values, and names that are escaped."""
 
 import csv
 import io
@@ -66,7 +66,7 @@ def words(filled, log, tmp_path):
 
 
 @pytest.mark.parametrize("command", KEYS)
-def test_keys_of_lists(command, run, words):
+def test_lists_have_the_same_keys_in_json_jsonl_and_csv(command, run, words):
     keys = KEYS[command].split()
     rows = json.loads(run(*words(command, "--json")).stdout)
     assert rows
@@ -79,7 +79,7 @@ def test_keys_of_lists(command, run, words):
 
 
 @pytest.mark.parametrize("command", OBJECT_KEYS)
-def test_keys_of_objects(command, run, words):
+def test_objects_have_the_same_keys_in_json_jsonl_and_csv(command, run, words):
     keys = OBJECT_KEYS[command].split()
     assert list(json.loads(run(*words(command, "--json")).stdout)) == keys
     force = ["--force"] if command.startswith("export") else []
@@ -89,7 +89,7 @@ def test_keys_of_objects(command, run, words):
     assert len(table) == 2
 
 
-def test_nested_keys(run_json, filled):
+def test_nested_objects_have_fixed_keys(run_json, filled):
     shown = run_json("--db", filled, "show", 1)
     assert list(shown["workload"]) == [
         *("id", "name", "digest", "format", "tvm_version", "arguments"),
@@ -107,7 +107,7 @@ def test_nested_keys(run_json, filled):
     assert list(info["sources"][0]) == ["name", "kind", "trust", "records"]
 
 
-def test_times_are_seconds_for_programs_and_human_for_people(run, run_json, filled):
+def test_times_are_seconds_in_json_and_csv_and_have_units_in_tables(run, run_json, filled):
     assert run_json("--db", filled, "top", "matmul")[0]["mean"] == (1e-3 + 1.1e-3) / 2
     rows = csv.DictReader(io.StringIO(run("--db", filled, "top", "matmul", "--csv").stdout))
     assert float(next(rows)["mean"]) == (1e-3 + 1.1e-3) / 2
@@ -116,7 +116,7 @@ def test_times_are_seconds_for_programs_and_human_for_people(run, run_json, fill
     assert "5.000 µs" in table
 
 
-def test_lists_without_rows(run, sqlite_file):
+def test_empty_list_prints_valid_output_in_each_format(run, sqlite_file):
     for command in ("top", "workloads", "targets", "quarantine"):
         assert json.loads(run("--db", sqlite_file, command, "--json").stdout) == []
         assert run("--db", sqlite_file, command, "--jsonl").stdout == ""
@@ -166,7 +166,7 @@ def test_control_characters_of_bad_lines_are_escaped(run, sqlite_file, tmp_path)
     assert "\x1b" not in run("--db", sqlite_file, "top", "\x1b[2J", code=3).output
 
 
-def test_quarantine_counts_what_it_leaves_out(run, sqlite_file, tmp_path):
+def test_quarantine_counts_omitted_lines(run, sqlite_file, tmp_path):
     folder = workdirs.write(tmp_path / "log", [workdirs.record(), "[]", "[1]", "[2]"])
     run("--db", sqlite_file, "import", "logs", folder)
     result = run("--db", sqlite_file, "quarantine", "--limit", 2)
@@ -185,7 +185,7 @@ def on_terminal(arguments, columns=100, **environment):
     try:
         while part := os.read(master, 65536):
             parts.append(part)
-    except OSError:  # Linux's way to say that the other side is closed
+    except OSError:  # Linux reports so that the other side is closed
         pass
     os.close(master)
     assert process.wait() == 0
@@ -207,7 +207,7 @@ def test_narrow_terminals_keep_the_main_columns(filled):
         shown = on_terminal(["--db", filled, "workloads"], columns, NO_COLOR="1", TERM="dumb")
         assert "\x1b" not in shown and "────" in shown
         lines = shown.splitlines()
-        # What all rows share stands above the table.
+        # A column with one value in all rows is printed above the table.
         assert lines[0].split() == ["format", "MetaSchedule"]
         assert max(map(len, lines)) <= columns
         widths[columns] = next(line for line in lines if line.lstrip().startswith("id"))
@@ -215,13 +215,13 @@ def test_narrow_terminals_keep_the_main_columns(filled):
     assert {"flop", "failed"} <= set(widths[120].split())
 
 
-def test_no_color(filled):
+def test_no_color_variable_disables_colors_and_bold(filled):
     shown = on_terminal(["--db", filled, "show", 1], NO_COLOR="1")
     assert "\x1b[3" not in shown
     assert "\x1b[1m" not in shown
 
 
-def test_a_closed_pipe_is_quiet(start, run, sqlite_file, tmp_path):
+def test_closed_pipe_ends_command_without_message(start, run, sqlite_file, tmp_path):
     lines = [workdirs.record([1e-3 + i * 1e-6]) for i in range(1500)]
     folder = workdirs.write(tmp_path / "log", lines)
     run("--db", sqlite_file, "import", "logs", folder)
@@ -251,7 +251,7 @@ def test_a_closed_pipe_is_quiet(start, run, sqlite_file, tmp_path):
         (1e-12, "0.001 ns"),
     ],
 )
-def test_seconds(value, shown):
+def test_seconds_formats_times_with_units(value, shown):
     assert text.seconds(value) == shown
 
 
@@ -262,17 +262,17 @@ def test_seconds(value, shown):
         *((1.25e9, "1.2 G"), (231_211_008, "231 M"), (6.4e12, "6.4 T"), (3e16, "30,000 T")),
     ],
 )
-def test_operations(value, shown):
+def test_operations_formats_numbers_with_prefixes(value, shown):
     assert text.operations(value) == shown
 
 
-def test_spans():
+def test_span_formats_durations():
     assert [text.span(seconds) for seconds in (0.04, 9.94, 12.4, 200, 3599.7, 93_900)] == [
         *("0.0 s", "9.9 s", "12 s", "3 min 20 s", "1 h 00 min", "26 h 05 min"),
     ]
 
 
-def test_clean():
+def test_clean_escapes_unsafe_characters():
     assert text.clean("plain") == "plain"
     assert text.clean("größe 矩阵") == "größe 矩阵"
     assert text.clean("a\nb\tc\x1b\x7f\x9b\u202e\u2028\ud800") == (
@@ -280,7 +280,7 @@ def test_clean():
     )
 
 
-def test_arguments_and_sparklines():
+def test_text_formats_arguments_sparklines_cuts_and_sizes():
     assert text.arguments([["TENSOR", "float32", [1, 2]], ["TENSOR", "int8", []]]) == (
         "f32 1x2, i8 scalar"
     )

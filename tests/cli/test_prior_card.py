@@ -14,13 +14,13 @@ from tunedb.storage.store import Store
 def sets(monkeypatch, sqlite_file):
     monkeypatch.setattr(base, "load_feature_sets", lambda: ({"small.steps": SMALL_STEPS}, {}))
     monkeypatch.setattr(prior_card, "STEPS", SMALL_STEPS)
-    # No bundle is unpacked that has programs of no tool, as these.
+    # These programs are of no tool, so their bundle cannot be unpacked.
     monkeypatch.setattr(exchange, "unpacked", lambda path: sqlite_file)
 
 
 @pytest.fixture
 def prior(sqlite_file, tmp_path, run):
-    """Return a function that makes a prior of records."""
+    """A function that makes a prior of records and returns its path."""
 
     def make(records):
         with Store(sqlite_file) as store:
@@ -33,10 +33,11 @@ def prior(sqlite_file, tmp_path, run):
 
 
 def card(run, file, *words, code=0):
+    """Run the command for a prior; return the result."""
     return run("models", "card", "--prior", file, "--threads", 1, *words, code=code)
 
 
-def test_what_a_prior_is_worth_for_what_it_lacks(prior, run, run_json):
+def test_card_reports_held_out_workloads_families_and_hardware(prior, run, run_json):
     records = [
         one
         for target in (0, 1)
@@ -52,7 +53,7 @@ def test_what_a_prior_is_worth_for_what_it_lacks(prior, run, run_json):
         assert row["pairwise"]["random"] == 0.5
         assert 0 <= row["worst_share"] <= row["top1"]["mean"] <= row["top5"]["mean"] <= 1
         assert "matmul" in row["worst"] or "x86" in row["worst"]
-    # The columns say how fast the programs are, whatever the machine.
+    # The features determine the speed of the programs on any machine.
     assert rows["new-hardware"]["pairwise"]["mean"] > 0.9
     assert rows["new-hardware"]["workloads"] == 6
     assert found["right"] + found["wrong"] + found["unsure"] == 12
@@ -64,7 +65,7 @@ def test_what_a_prior_is_worth_for_what_it_lacks(prior, run, run_json):
     assert printed.count("in random order") == 3
 
 
-def test_what_cannot_be_held_out_is_told(prior, run):
+def test_card_reports_regimes_that_cannot_be_held_out(prior, run):
     file = prior([one for workload in WORKLOADS[:3] for one in trials(workload)])
     printed = card(run, file).stdout
     assert "new-family was left out: " in printed
@@ -72,14 +73,14 @@ def test_what_cannot_be_held_out_is_told(prior, run):
     assert "new-workload" in printed
 
 
-def test_a_prior_of_one_function_ends_in_one_line(prior, run):
+def test_card_rejects_prior_of_one_workload_in_one_line(prior, run):
     file = prior(trials(WORKLOADS[0]))
     error = card(run, file, code=2).stderr
     assert error.count("\n") == 1
     assert "nothing can be evaluated" in error
 
 
-def test_without_a_prior(run, monkeypatch):
+def test_card_needs_a_prior(run, monkeypatch):
     monkeypatch.setenv("TUNEDB_PRIOR", "none")
     error = run("models", "card", code=3).stderr
     assert error == "Error: there is no prior; name one: tunedb models card --prior FILE\n"

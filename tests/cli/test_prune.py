@@ -20,7 +20,7 @@ COUNT = 12
 
 @pytest.fixture
 def pruned(sqlite_file):
-    """A database with twelve records of two workloads, two taken back, some foreign."""
+    """A database with twelve records of two workloads, two retracted, and two foreign ones."""
     with tunedb.open(sqlite_file) as store:
         batch = [make_measurement(i, (1e-3 * (i + 1),), workload=i % 2) for i in range(COUNT)]
         ids, _ = store.batches.add(batch, OWN)
@@ -33,6 +33,7 @@ def pruned(sqlite_file):
 
 
 def size(file):
+    """Return the number of records."""
     with tunedb.open(file, read_only=True) as store:
         return store.records.count()
 
@@ -123,7 +124,7 @@ def test_invalid_options_are_refused(run, pruned):
     assert size(pruned) == COUNT + 2
 
 
-def test_names_of_sources_are_shown_clean(run, sqlite_file):
+def test_prune_escapes_names_of_sources(run, sqlite_file):
     with tunedb.open(sqlite_file) as store:
         batch = [make_measurement(i, (1e-3 * (i + 1),)) for i in range(4)]
         store.batches.add(batch, Source("x\x1b[2J"))
@@ -132,7 +133,7 @@ def test_names_of_sources_are_shown_clean(run, sqlite_file):
     assert "x\\x1b[2J" in shown.stdout
 
 
-def test_vacuum(run, run_json, sqlite_file):
+def test_vacuum_shrinks_the_file_as_the_dry_run_predicts(run, run_json, sqlite_file):
     with tunedb.open(sqlite_file) as store:
         batch = [make_measurement(i, (1e-3 * (i + 1),)) for i in range(2000)]
         ids, _ = store.batches.add(batch, OWN)
@@ -144,7 +145,7 @@ def test_vacuum(run, run_json, sqlite_file):
     assert all(room["bytes"] > 0 and room["free"] > 0 for room in planned["needs"])
     assert "expected time" in run("--db", sqlite_file, "vacuum", "--dry-run").stdout
     done = run_json("--db", sqlite_file, "vacuum")
-    # Pages that are filled in order may be one more than those that were in use.
+    # The pages may be one more than those that were in use.
     assert done["after"] <= planned["before"] - planned["free"] + 4096
     assert "new size" in run("--db", sqlite_file, "vacuum").stdout
     assert json.dumps(done)

@@ -12,19 +12,20 @@ from tunedb.storage.store import Store
 
 @pytest.fixture
 def server(store_url):
-    """The other side: a file and a server."""
+    """The other database: a file or a server."""
     if "://" not in store_url:
         rename(store_url, "f" * 32)
     return store_url
 
 
 def with_password(url):
+    """Return the URL of a server with a password; a path stays as it is."""
     if "://" not in url:
         return url
     return make_url(url).set(password="hush").render_as_string(hide_password=False)
 
 
-def test_there_and_back(run, run_json, filled, server, tmp_path):
+def test_push_and_pull_copy_records_once(run, run_json, filled, server, tmp_path):
     assert run_json("--db", filled, "push", server, "--dry-run")["new"] == 7
     report = run_json("--db", filled, "push", server)
     assert (report["new"], report["known"], report["rejected"], report["dry_run"]) == (
@@ -45,14 +46,16 @@ def test_there_and_back(run, run_json, filled, server, tmp_path):
     assert run_json("--db", other, "pull", server, "--full")["known"] == 7
 
 
-def test_printed_summary(run, filled, server):
+def test_push_prints_a_summary_without_password(run, filled, server):
     result = run("--db", filled, "push", with_password(server))
     assert re.search(r"nightly\s+ours\s+7\s+0\s+0", result.stdout)
     assert "7 new records" in result.stderr
     assert "hush" not in result.output
 
 
-def test_the_server_of_the_environment_and_of_the_file(run, run_json, filled, server, monkeypatch):
+def test_push_and_pull_take_server_from_configuration_or_environment(
+    run, run_json, filled, server, monkeypatch
+):
     message = run("--db", filled, "push", code=2).stderr
     assert "TUNEDB_SERVER" in message
     assert "tunedb.toml" in message
@@ -63,7 +66,7 @@ def test_the_server_of_the_environment_and_of_the_file(run, run_json, filled, se
     assert run_json("--db", "other.db", "pull")["new"] == 7
 
 
-def test_rejected_records_are_reported(run, run_json, filled, server, tmp_path):
+def test_pull_reports_rejected_records_of_trusted_source(run, run_json, filled, server, tmp_path):
     run("--db", filled, "push", server)
     other = tmp_path / "other.db"
     run("--db", other, "pull", server, "--workload", "softmax")

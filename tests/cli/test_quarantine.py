@@ -13,7 +13,7 @@ BAD = b'{"junk\x1b[2J": "\xff"'
 
 @pytest.fixture
 def kept(sqlite_file):
-    """A database with a bad line of ``a.log``, and a good line of ``b.log`` of a newer format."""
+    """A database with a bad line of ``a.log``, and a line of ``b.log`` that is understood now."""
     good = json.dumps(ANSOR[0]).encode()
     with tunedb.open(sqlite_file) as store:
         source = Source("old", SourceKind.FILE)
@@ -22,7 +22,7 @@ def kept(sqlite_file):
     return sqlite_file
 
 
-def test_the_group_alone_is_the_list(run, run_json, kept):
+def test_quarantine_without_subcommand_lists_lines(run, run_json, kept):
     rows = run_json("--db", kept, "quarantine")
     assert [(row["id"], row["line"], row["size"], row["source"]) for row in rows] == [
         *((2, 8, len(json.dumps(ANSOR[0])), "old"), (1, 3, len(BAD), "old")),
@@ -32,12 +32,12 @@ def test_the_group_alone_is_the_list(run, run_json, kept):
     assert run_json("--db", kept, "quarantine", "--file", "/logs/a.log") == rows[1:]
     missing = run("--db", kept, "quarantine", "list", "--file", "c.log", code=3)
     assert "tunedb quarantine list" in missing.stderr
-    # A selection must not be lost in silence.
+    # A selection before another subcommand is an error.
     result = run("--db", kept, "quarantine", "--file", "/logs/a.log", "retry", code=2)
     assert "tunedb quarantine retry" in result.stderr
 
 
-def test_show(run, run_json, kept):
+def test_show_prints_bad_line_escaped_or_raw(run, run_json, kept):
     text = run("--db", kept, "quarantine", "show", 1).stdout
     assert '{"junk\\x1b[2J": "\\xff"' in text
     assert "/logs/a.log" in text
@@ -58,7 +58,7 @@ def test_long_lines_are_shown_whole(run, sqlite_file):
     assert shown.replace("\n", "").encode() == data
 
 
-def test_retry(run, run_json, kept):
+def test_retry_imports_lines_that_are_understood_now(run, run_json, kept):
     assert run_json("--db", kept, "quarantine", "retry", 1)["left"] == 1
     report = run_json("--db", kept, "quarantine", "retry")
     assert (report["tried"], report["recovered"], report["known"], report["left"]) == (2, 1, 0, 1)
@@ -69,12 +69,12 @@ def test_retry(run, run_json, kept):
     assert text.splitlines()[1].startswith("left: not JSON")
 
 
-def test_retry_refuses_unknown_lines(run, kept, sqlite_file):
+def test_retry_rejects_unknown_lines_and_conflicting_options(run, kept, sqlite_file):
     run("--db", kept, "quarantine", "retry", 1, 7, code=3)
     run("--db", kept, "quarantine", "retry", 1, "--file", "/logs/a.log", code=2)
 
 
-def test_nothing_in_quarantine(run, sqlite_file):
+def test_empty_quarantine_is_reported(run, sqlite_file):
     for words in (["quarantine"], ["quarantine", "retry"]):
         result = run("--db", sqlite_file, *words)
         assert (result.stdout, result.stderr) == ("", "nothing is quarantined\n")

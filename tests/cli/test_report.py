@@ -1,4 +1,4 @@
-"""``tunedb report``: the page of a database, of a bundle, and of a run that goes on."""
+"""``tunedb report``: the page of a database, of a bundle, and of a tuning run in progress."""
 
 import re
 from types import SimpleNamespace
@@ -13,12 +13,13 @@ from tunedb.storage.store import Store
 
 @pytest.fixture
 def database(sqlite_file):
+    """A database with nine records of a workload."""
     with Store(sqlite_file) as store:
         add(store, *(make_measurement(n, (1e-3 * (n + 1),)) for n in range(9)), source=OWN)
     return sqlite_file
 
 
-def test_a_page_of_the_database(database, run, tmp_path):
+def test_report_writes_page_of_the_database(database, run, tmp_path):
     page = tmp_path / "report.html"
     assert "Wrote" in run("--db", database, "report", "-o", page).stderr
     text = page.read_text()
@@ -26,7 +27,7 @@ def test_a_page_of_the_database(database, run, tmp_path):
     assert str(tmp_path) not in text.split("</h1>")[0]
 
 
-def test_a_bundle_and_a_comparison(database, run, tmp_path):
+def test_report_compares_bundle_and_database(database, run, tmp_path):
     bundle, page = tmp_path / "b.tunedb", tmp_path / "report.html"
     run("--db", database, "bundle", "-o", bundle)
     run("--db", database, "report", "-o", page, "--bundle", bundle, "--against", database)
@@ -50,13 +51,13 @@ def test_a_bundle_and_a_comparison(database, run, tmp_path):
         (["--network", "net", "advisor", "-o", "r.html"], 2, "give the options to advisor"),
     ],
 )
-def test_mistakes_are_one_line(database, run, tmp_path, arguments, code, says):
+def test_report_rejects_invalid_options(database, run, tmp_path, arguments, code, says):
     result = run("--db", database, "report", *arguments, code=code)
     assert says in result.stderr.splitlines()[-1]
     assert not (tmp_path / "work" / "r.html").exists()
 
 
-def test_the_old_page_stays_where_a_new_one_cannot_be_written(database, run, mount):
+def test_old_page_stays_if_a_new_one_cannot_be_written(database, run, mount):
     folder = mount("64k")
     page = folder / "report.html"
     page.write_text("old")
@@ -67,6 +68,7 @@ def test_the_old_page_stays_where_a_new_one_cannot_be_written(database, run, mou
 
 
 def progress(trials, seconds, latency):
+    """Return the progress of a run."""
     networks = [SimpleNamespace(name="net", latency=latency)] if latency else []
     task = SimpleNamespace(name="matmul", best_seconds=1e-3)
     return SimpleNamespace(
@@ -82,7 +84,7 @@ def live(database, monkeypatch):
     return lambda path: LivePage(Settings(), path, lambda progress: states)
 
 
-def test_a_page_of_a_run(live, tmp_path):
+def test_live_page_refreshes_until_the_run_ends(live, tmp_path):
     path = tmp_path / "live.html"
     page = live(path)
     page.update(progress(8, 6.0, 3e-3))
@@ -92,7 +94,7 @@ def test_a_page_of_a_run(live, tmp_path):
         and "8 of 64 trials." in first
         and "net: about 2 ms" in first
     )
-    # The next one is due seconds later: a page must not slow the run.
+    # The next page is due seconds later, so that pages do not slow the run.
     page.update(progress(16, 12.0, 2e-3))
     assert path.read_text() == first
     page.close()

@@ -1,4 +1,4 @@
-"""``tunedb revalidate``, with what builds and runs replaced; the real thing is a plugin's test."""
+"""``tunedb revalidate`` with a fake builder and runner; tests of the plugin use real ones."""
 
 import json
 from dataclasses import replace
@@ -14,7 +14,7 @@ from tunedb.records import Failure, FailureKind, Phase, Source, SourceKind, Stat
 
 @pytest.fixture
 def runs(monkeypatch):
-    """What programs give when they are compared, and how the runs were set up."""
+    """The fake builder and runner; `compared` is the outcome of a comparison."""
 
     class Runs:
         compared = RunOutcome((1e-7, 1e-4), None)
@@ -33,7 +33,7 @@ def runs(monkeypatch):
     return Runs
 
 
-def test_all_workloads(run, run_json, sqlite_file, kernels, runs):
+def test_revalidate_checks_records_of_all_workloads(run, run_json, sqlite_file, kernels, runs):
     tune(sqlite_file, kernels, "twice")
     tune(sqlite_file, kernels, "thrice")
     rows = run_json("--db", sqlite_file, "revalidate", "--repeat", 2, "--seed", 3)
@@ -48,13 +48,13 @@ def test_all_workloads(run, run_json, sqlite_file, kernels, runs):
     assert "2.00" in text and "1.0e-07" in text and "passed" in text
 
 
-def test_functions_of_a_module(run, run_json, sqlite_file, kernels, runs):
+def test_revalidate_selects_workloads_of_a_module(run, run_json, sqlite_file, kernels, runs):
     tune(sqlite_file, kernels, "twice")
     (row,) = run_json("--db", sqlite_file, "revalidate", "--module", kernels)
     assert row["workload"] == "twice"
 
 
-def test_wrong_results(run, run_json, sqlite_file, kernels, runs):
+def test_revalidate_retracts_record_with_wrong_result(run, run_json, sqlite_file, kernels, runs):
     runs.compared = RunOutcome((0.5, 1e-4), None)
     tune(sqlite_file, kernels, "twice")
     done = run("--db", sqlite_file, "revalidate", code=1)
@@ -65,14 +65,18 @@ def test_wrong_results(run, run_json, sqlite_file, kernels, runs):
     assert "no record to serve" in done.stderr
 
 
-def test_failures(run, sqlite_file, kernels, runs):
+def test_revalidate_leaves_record_unchecked_if_untuned_program_fails(
+    run, sqlite_file, kernels, runs
+):
     runs.compared = RunOutcome((), Failure(FailureKind.TIMEOUT, Phase.RUN, "TimeoutError: 3 s"))
     tune(sqlite_file, kernels, "twice")
     done = run("--db", sqlite_file, "revalidate", code=1)
     assert "record 1 unchecked: timeout: the untuned program does not run" in done.stderr
 
 
-def test_foreign_programs(run, run_json, sqlite_file, kernels, runs, tmp_path):
+def test_revalidate_verifies_foreign_records_with_the_users_module(
+    run, run_json, sqlite_file, kernels, runs, tmp_path
+):
     theirs = tmp_path / "theirs.db"
     tune(theirs, kernels, "twice")
     with tunedb.open(theirs) as other, tunedb.open(sqlite_file) as store:
@@ -94,7 +98,7 @@ def test_foreign_programs(run, run_json, sqlite_file, kernels, runs, tmp_path):
     assert run_json("--db", sqlite_file, "top", "twice")[0]["trust"] == "verified"
 
 
-def test_foreign_failures_are_no_answer(run, sqlite_file, kernels, tmp_path):
+def test_foreign_failures_do_not_count_as_records_to_trust(run, sqlite_file, kernels, tmp_path):
     theirs = tmp_path / "theirs.db"
     tune(theirs, kernels, "twice")
     with tunedb.open(theirs) as other, tunedb.open(sqlite_file) as store:
@@ -105,7 +109,7 @@ def test_foreign_failures_are_no_answer(run, sqlite_file, kernels, tmp_path):
     assert "no record to serve; measure some: tunedb tune MODULE" in done.stderr
 
 
-def test_a_workload_without_foreign_programs_keeps_no_other_one_from_it(
+def test_workload_without_foreign_programs_does_not_stop_the_others(
     run, sqlite_file, kernels, runs, tmp_path
 ):
     tune(sqlite_file, kernels, "twice")
@@ -131,7 +135,7 @@ def test_missing_records_are_reported(run, sqlite_file, kernels, runs):
     assert "no workload 'thrice'" in done.stderr
 
 
-def test_an_interrupted_run_tells_what_was_done(run, sqlite_file, kernels, runs, monkeypatch):
+def test_interrupted_run_reports_finished_records(run, sqlite_file, kernels, runs, monkeypatch):
     tune(sqlite_file, kernels, "twice")
     tune(sqlite_file, kernels, "thrice")
     once = revalidation.Revalidation.run

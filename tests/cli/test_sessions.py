@@ -18,7 +18,7 @@ def make_session(number, cpu="Xeon", **named):
 
 
 def add(path, session, factor=1.0, numbers=range(8), source=builders.OWN, scatter=None):
-    """Measure programs `factor` times as long, with a ratio of its own for each."""
+    """Store records that take `factor` times as long, times `scatter` for each program."""
     with tunedb.open(path) as store:
         store.records.add(
             [
@@ -35,7 +35,7 @@ def add(path, session, factor=1.0, numbers=range(8), source=builders.OWN, scatte
 
 @pytest.fixture
 def drifted(sqlite_file):
-    """A database of two days on one machine; on the second one all took 1.32 times as long."""
+    """A database of two days on one machine; on the second, programs take 1.32 times as long."""
     add(sqlite_file, make_session(0))
     add(sqlite_file, make_session(9, gpu="T4"), 1.32)
     return sqlite_file
@@ -70,13 +70,13 @@ def test_an_update_stores_factors(run, run_json, drifted):
     assert [row["stored"] is None for row in rows] == [False, False, True]
 
 
-def test_looking_changes_nothing(run, drifted):
+def test_sessions_without_update_changes_nothing(run, drifted):
     before = drifted.read_bytes()
     run("--db", drifted, "sessions")
     assert drifted.read_bytes() == before
 
 
-def test_two_machines_under_one_target(run, run_json, sqlite_file):
+def test_sessions_reports_two_machines_under_one_target(run, run_json, sqlite_file):
     scatter = np.exp(np.random.default_rng(0).normal(1.0, 0.3, 40))
     add(sqlite_file, None, numbers=range(40), source=Source("logs/gpus/v100"))
     add(sqlite_file, None, numbers=range(40), source=Source("logs/gpus/k80"), scatter=scatter)
@@ -98,7 +98,7 @@ def test_sessions_that_share_nothing_are_reported(run, sqlite_file):
     assert "3 sessions of 3 share too few programs with others for a comparison" in message
 
 
-def test_an_update_makes_no_database(run, tmp_path):
+def test_update_does_not_create_a_database(run, tmp_path):
     run("--db", tmp_path / "typo.db", "sessions", "--update", code=3)
     assert not (tmp_path / "typo.db").exists()
 
@@ -112,7 +112,7 @@ def test_one_session_has_nothing_to_compare(run, run_json, sqlite_file):
     run("--db", sqlite_file, "sessions", "--update")
 
 
-def test_one_target_of_several(run, run_json, drifted):
+def test_sessions_selects_one_target(run, run_json, drifted):
     with tunedb.open(drifted) as store:
         store.records.add([builders.make_measurement(0, (1.0,), target=1)], builders.OWN)
     assert {row["target_id"] for row in run_json("--db", drifted, "sessions")} == {1, 2}

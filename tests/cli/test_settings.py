@@ -1,4 +1,4 @@
-"""Options before and after the command, the environment, ``tunedb.toml``; plugins; completion."""
+"""Options, environment and ``tunedb.toml``; ``tunedb plugins``; completion."""
 
 import importlib.metadata
 import json
@@ -10,10 +10,11 @@ from tunedb.plugins.metaschedule import compat
 
 
 def first(run_json, *arguments, **kwargs):
+    """Return the name of the first workload."""
     return run_json(*arguments, "workloads", **kwargs)[0]["name"]
 
 
-def test_options_before_and_after_the_command(run, run_json, filled, tmp_path):
+def test_db_option_after_the_command_overrides_the_one_before(run, run_json, filled, tmp_path):
     other = tmp_path / "other.db"
     run("db", "init", other)
     assert first(run_json, "--db", filled) == "matmul"
@@ -23,7 +24,9 @@ def test_options_before_and_after_the_command(run, run_json, filled, tmp_path):
     assert run_json("--db", other, "db", "info", filled)["location"] == str(filled)
 
 
-def test_environment_and_file(run_json, filled, tmp_path, monkeypatch):
+def test_environment_overrides_file_and_db_option_overrides_both(
+    run_json, filled, tmp_path, monkeypatch
+):
     (tmp_path / "tunedb.toml").write_text('url = "filled.db"\n')
     assert first(run_json) == "matmul"
     other = tmp_path / "missing.db"
@@ -34,7 +37,7 @@ def test_environment_and_file(run_json, filled, tmp_path, monkeypatch):
     assert first(run_json) == "matmul"
 
 
-def test_a_wrong_file(run, tmp_path):
+def test_invalid_configuration_file_is_rejected(run, tmp_path):
     (tmp_path / "tunedb.toml").write_text("uri = 'x'\n")
     assert "unknown key 'uri'" in run("top", code=2).stderr
     (tmp_path / "tunedb.toml").write_text("url =\n")
@@ -60,7 +63,7 @@ class Entry:
 
 @pytest.fixture
 def entries(monkeypatch):
-    """A list that stands for the entry points besides tunedb's own."""
+    """A list of entry points of other packages, beside those of tunedb."""
     own = importlib.metadata.entry_points()
     added = []
 
@@ -74,7 +77,7 @@ def entries(monkeypatch):
     base.load_formats.cache_clear()
 
 
-def test_plugins(run, run_json):
+def test_plugins_lists_formats_feature_sets_and_tvm(run, run_json):
     everything = run_json("plugins")
     rows = {row["name"]: row for row in everything if row["kind"] == "log format"}
     of_tvm = ["ansor", "autotvm", "metaschedule"]
@@ -92,11 +95,11 @@ def test_plugins(run, run_json):
     sets = {row["name"]: row for row in everything if row["kind"] == "feature set"}
     assert list(sets) == sorted(sets) and {"steps", "tunedb.scheduled"} <= set(sets)
     assert (sets["steps"]["needs"], sets["steps"]["reads"]) == ("steps", None)
-    # Nothing to explain, so no column for it.
+    # No row has a reason, so the table has no column for it.
     assert "reason" not in run("plugins").stdout
 
 
-def test_what_an_older_tvm_lacks_is_said(run_json, monkeypatch):
+def test_plugins_reports_what_an_older_tvm_lacks(run_json, monkeypatch):
     monkeypatch.setattr(compat, "release", lambda: compat.RELEASES[0, 25])
     (row,) = [row for row in run_json("plugins") if row["kind"] == "TVM"]
     assert row["loads"] and "graphs of other releases" in row["reason"]
@@ -120,7 +123,7 @@ def test_a_plugin_that_fails_is_reported_and_stops_nothing(run, entries, log, sq
     assert "\x1b" not in result.stderr
 
 
-def test_plugins_of_others_can_be_left_out(run_json, entries, monkeypatch):
+def test_environment_disables_plugins_of_other_packages(run_json, entries, monkeypatch):
     entries.append(Entry("broken", "broken:Format", ImportError("x")))
     monkeypatch.setenv("TUNEDB_PLUGINS", "")
     rows = run_json("plugins")
@@ -130,15 +133,16 @@ def test_plugins_of_others_can_be_left_out(run_json, entries, monkeypatch):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts(shell, run):
+def test_completion_prints_script_of_each_shell(shell, run):
     assert "_TUNEDB_COMPLETE" in run("completion", shell).stdout
 
 
-def test_completion_of_an_unknown_shell(run):
+def test_completion_rejects_unknown_shell(run):
     run("completion", "tcsh", code=2)
 
 
 def complete(run, words, number):
+    """Return the completions of the word with a number."""
     environment = {
         "_TUNEDB_COMPLETE": "bash_complete",
         "COMP_WORDS": words,
@@ -148,7 +152,7 @@ def complete(run, words, number):
     return [line.partition(",")[2] for line in result.stdout.splitlines() if line]
 
 
-def test_completion(run, filled, monkeypatch, tmp_path):
+def test_completion_suggests_commands_options_and_names(run, filled, monkeypatch, tmp_path):
     assert complete(run, "tunedb work", 1) == ["workloads"]
     assert "--target" in complete(run, "tunedb top --", 2)
     monkeypatch.setenv("TUNEDB_URL", str(filled))

@@ -1,4 +1,4 @@
-"""docs/sharing.md: its commands exist, and its roles have the rights that it says."""
+"""docs/sharing.md: its commands exist, and its roles have the rights that it states."""
 
 import re
 import shutil
@@ -15,7 +15,7 @@ LINES = re.findall(r"^ +(tunedb .*)$", PAGE, re.MULTILINE) + re.findall(r"`(tune
 RETRACT = ("retract", "1", "--reason", "x", "--yes")
 
 
-def test_there_is_something_to_look_at():
+def test_page_has_commands_and_sql_blocks():
     assert len(LINES) > 15
     assert [len(block) for block in SQL] == [4, 14, 2]
 
@@ -32,7 +32,9 @@ def test_commands_and_options_exist(line):
     assert {word.strip(",") for word in words if word.startswith("-")} <= known
 
 
-def test_the_roles_of_the_page(team, run, run_json, filled, tmp_path, sqlite_template):
+def test_roles_of_the_page_have_the_stated_rights(
+    team, run, run_json, filled, tmp_path, sqlite_template
+):
     """Writers push and tune, readers pull and read; nobody else gets in."""
     alice, bob = team("alice"), team("bob")
     assert run_json("--db", filled, "push", alice)["new"] == 7
@@ -46,7 +48,7 @@ def test_the_roles_of_the_page(team, run, run_json, filled, tmp_path, sqlite_tem
     assert "INSERT and UPDATE" in refused
     assert refused.count("\n") == 1
     assert run_json("--db", other, "push", alice)["new"] == 3
-    # A server may pull, too.
+    # A server can pull, too.
     assert run_json("--db", alice, "pull", other)["known"] == 4
     assert digests(other) <= digests(bob)
     assert "permission denied" in run("--db", bob, "trust", "1", "own", code=1).stderr

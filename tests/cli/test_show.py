@@ -32,7 +32,7 @@ from tunedb.records import (
 from tunedb.storage.store import Store
 
 
-def test_a_record_by_id_and_by_digest(run, run_json, filled):
+def test_show_finds_record_by_id_and_by_digest(run, run_json, filled):
     shown = run_json("--db", filled, "show", 2)
     assert shown["id"] == 2
     assert shown["run_secs"] == [1e-3, 1.1e-3]
@@ -49,7 +49,7 @@ def test_a_record_by_id_and_by_digest(run, run_json, filled):
     assert "nightly (file, own)" in text
 
 
-def test_what_was_cut_short_has_repeats_and_no_mean(run, run_json, filled):
+def test_record_cut_short_has_repeats_and_no_mean(run, run_json, filled):
     with Store(filled) as store:
         measured = store.records.get(2).measurement
         (id_,), _ = store.batches.add([replace(measured, status=Status.CUT_SHORT)], OWN)
@@ -61,13 +61,13 @@ def test_what_was_cut_short_has_repeats_and_no_mean(run, run_json, filled):
     assert "repeats    1.000 ms, 1.100 ms" in text
 
 
-def test_unknown_records(run, filled):
+def test_show_rejects_unknown_records(run, filled):
     for words in ("99", "ffffffff", "zz", "1e", "9" * 40, "-", "½"):
         assert "no record" in run("--db", filled, "show", words, code=3).stderr
     run("--db", filled, "show", code=2)
 
 
-def test_steps_stop_at_post_processing(run, filled):
+def test_show_omits_post_processing_without_trace_option(run, filled):
     text = run("--db", filled, "show", 2).stdout
     assert (
         "2  v3, v4 = sample_perfect_tile(l1, n=2, max_innermost_factor=64, decision=[2, 32])"
@@ -82,7 +82,7 @@ def test_steps_stop_at_post_processing(run, filled):
 
 @pytest.fixture
 def rich_file(filled):
-    """A database with a failed live record that has everything."""
+    """A database with a failed live record that has a session, an origin and a failure."""
     with tunedb.open(filled) as store:
         known = store.records.get(1).measurement.program
         workload = Workload(
@@ -110,7 +110,7 @@ def rich_file(filled):
 
 
 def test_foreign_statements_about_a_record_are_marked(run, run_json, rich_file, tmp_path):
-    """It stood there as the record's own failure and kernel."""
+    """An earlier release showed them as the record's own failure and launch."""
     theirs = tmp_path / "theirs.db"
     with Store(rich_file) as store, Store(theirs) as other:
         record = store.records.get(8)
@@ -159,7 +159,7 @@ def test_a_failed_record_shows_its_failure(run, run_json, rich_file):
     assert run_json("--db", rich_file, "db", "info")["failures"] == {"timeout": 1}
 
 
-def test_scripts_are_cut_unless_asked_for(run, run_json, rich_file):
+def test_show_cuts_long_scripts_without_script_option(run, run_json, rich_file):
     text = run("--db", rich_file, "show", 8).stdout
     assert "line 19" in text
     assert "line 20" not in text
@@ -168,7 +168,7 @@ def test_scripts_are_cut_unless_asked_for(run, run_json, rich_file):
     assert run_json("--db", rich_file, "show", 8)["script"].endswith("line 29")
 
 
-def test_retracted_records_are_reported(run, run_json, filled):
+def test_retracted_record_is_marked_and_not_served(run, run_json, filled):
     with tunedb.open(filled) as store:
         store.trust.retract([2], "measured under load")
     assert run_json("--db", filled, "show", 2)["retracted"] is True
@@ -194,7 +194,7 @@ def descend(path, number, origin, donor=None, *, workload=0, operators=(), other
     return program.digest
 
 
-def test_where_a_program_came_from(run, run_json, sqlite_file):
+def test_show_prints_lineage_of_a_program(run, run_json, sqlite_file):
     best = descend(sqlite_file, 1, Origin.RANDOM, workload=3)
     warm = descend(sqlite_file, 2, Origin.WARM, best)
     near = descend(sqlite_file, 3, Origin.MUTATED, warm, operators=["tile_size", "unroll"])
@@ -218,13 +218,13 @@ def test_where_a_program_came_from(run, run_json, sqlite_file):
 
 
 def test_a_donor_of_the_prior_is_named(run, run_json, sqlite_file, tmp_path, monkeypatch):
-    """The search began with a program that the user's own database does not have."""
+    """The search began with a program that the own database does not have."""
     other = tmp_path / "team.db"
     with tunedb.open(other) as store:
         store.records.add([Measurement(made(1), (1e-3,)), Measurement(made(7), (1e-3,))], OWN)
     gone = made(7).digest
     descend(sqlite_file, 1, Origin.WARM, gone)
-    # As an unpacked bundle, without one.
+    # The database of the team stands for an unpacked bundle.
     monkeypatch.setattr(prior, "prior_path", lambda _: tmp_path / "team.prior")
     monkeypatch.setattr(prior, "unpacked", lambda _: other)
     assert "warm-started from record 2 of the prior\n" in run("--db", sqlite_file, "show", 1).stdout
@@ -240,8 +240,8 @@ def test_a_donor_of_the_prior_is_named(run, run_json, sqlite_file, tmp_path, mon
     assert f"program {gone.hex()}, which is not in this database" in text
 
 
-def test_lineages_end(run, sqlite_file):
-    """At a program that is not stored, one that tells nothing, and one that was there before."""
+def test_lineage_ends_at_missing_unknown_or_repeated_program(run, sqlite_file):
+    """A program may be missing, have no origin, or be its own ancestor."""
     gone = b"\x07" * 16
     descend(sqlite_file, 1, Origin.MUTATED, gone, operators=["unroll"])
     text = run("--db", sqlite_file, "show", 1).stdout
@@ -257,8 +257,8 @@ def test_lineages_end(run, sqlite_file):
     assert "mutated from record 6,\n" in run("--db", sqlite_file, "show", 5).stdout
 
 
-def test_a_donor_is_reported_by_the_record_that_names_its_origin(run_json, sqlite_file):
-    """Measuring a program again says nothing of its origin."""
+def test_lineage_takes_the_record_of_a_donor_that_names_an_origin(run_json, sqlite_file):
+    """A record of another measurement of a program does not tell its origin."""
     for origin, at in ((Origin.UNKNOWN, 1), (Origin.MEASURED, 2), (Origin.RANDOM, 3)):
         donor = descend(sqlite_file, 1, origin, measured_at=at)
     descend(sqlite_file, 2, Origin.MUTATED, donor, operators=["unroll"])
@@ -271,7 +271,7 @@ def test_a_donor_is_reported_by_the_record_that_names_its_origin(run_json, sqlit
 @pytest.mark.parametrize(
     "extra", [b"[1]", b'{"search":3}', b'{"search":{"operators":"x","other":"zz"}}', b'{"a":1}']
 )
-def test_what_a_log_said_is_no_lineage(run_json, sqlite_file, extra):
+def test_lineage_ignores_invalid_search_data_of_logs(run_json, sqlite_file, extra):
     with tunedb.open(sqlite_file) as store:
         store.records.add([Measurement(made(1), (1e-3,), extra=extra)], OWN)
     (step,) = run_json("--db", sqlite_file, "show", 1)["lineage"]
@@ -303,6 +303,6 @@ STEPS = {
 
 
 @pytest.mark.parametrize("line", STEPS)
-def test_steps(line):
+def test_line_of_formats_each_instruction(line):
     decisions = [[0, 1]] if "decision=1" in line else []
     assert [line_of(step) for step in steps_of(split_trace([STEPS[line]], decisions))] == [line]

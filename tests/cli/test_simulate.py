@@ -20,7 +20,7 @@ def sets(monkeypatch):
 
 @pytest.fixture
 def pools(sqlite_file):
-    """Return a database with 60 random programs of each of two workloads, without features."""
+    """A database with 60 random programs of each of two workloads, without features."""
     with Store(sqlite_file) as store:
         for workload in WORKLOADS[:2]:
             store.records.add(trials(workload, count=60, origin=Origin.RANDOM), OWN)
@@ -28,6 +28,7 @@ def pools(sqlite_file):
 
 
 def simulate(run, path, *arguments, code=0):
+    """Run the command; return the result."""
     return run("--db", path, "simulate", *QUICK, *arguments, code=code)
 
 
@@ -41,7 +42,7 @@ def test_settings_are_compared_with_the_first(pools, run):
     assert "(" in lines[2]
 
 
-def test_json_has_every_number(pools, run_json):
+def test_json_has_every_column(pools, run_json):
     row, other = run_json(
         *("--db", pools, "simulate", *QUICK, "--trials", 40),
         *("--learn-from", "trials", "--learn-from", "all"),
@@ -56,12 +57,12 @@ def test_json_has_every_number(pools, run_json):
         assert 1 <= one["found"] <= 41
 
 
-def test_one_setting_has_no_name(pools, run_json):
+def test_single_setting_is_named_as_given(pools, run_json):
     (row,) = run_json("--db", pools, "simulate", *QUICK, "--workload", 1, "--trials", 8)
     assert (row["settings"], row["workloads"]) == ("as given", 1)
 
 
-def test_two_models(pools, run_json):
+def test_simulate_accepts_two_feature_sets(pools, run_json):
     features = ("--features", "small.steps+small.steps", "--weight", 0.0)
     rows = run_json("--db", pools, "simulate", *QUICK, *features)
     assert [row["settings"] for row in rows] == [
@@ -75,7 +76,7 @@ def test_small_pools_are_refused(small, run):
     assert f"no workload has {simulation.FEWEST} random programs to search" in found.stderr
 
 
-def test_nothing_is_stored_when_interrupted(pools, run, monkeypatch):
+def test_interrupted_simulation_is_discarded(pools, run, monkeypatch):
     def interrupt(*args, **options):
         raise KeyboardInterrupt
 
@@ -93,5 +94,5 @@ def test_nothing_is_stored_when_interrupted(pools, run, monkeypatch):
         (("--batch", 0), "0 is not in the range", 2),
     ],
 )
-def test_wrong_arguments(pools, run, arguments, words, code):
+def test_simulate_rejects_invalid_arguments(pools, run, arguments, words, code):
     assert words in simulate(run, pools, *arguments, code=code).stderr

@@ -1,6 +1,6 @@
-"""Paths that hang whoever opens them: each command ends with one line that says how to go on.
+"""Pipes, devices and sockets as paths: each command ends with one line of advice.
 
-Before, these commands waited for a writer that never came, or read ``/dev/zero`` for ever.
+An earlier release waited for a writer that never came, or read ``/dev/zero`` for ever.
 """
 
 import json
@@ -17,7 +17,7 @@ import workdirs
 
 from tunedb.storage.store import Store
 
-#: What a command that hangs is given; the others take a second.
+#: Time after which commands count as hanging; each takes about a second.
 GUARD_S = 120
 
 
@@ -65,7 +65,7 @@ KINDS = {
 PIPE_IN = "give - and pipe the bundle into standard input"
 COPY = "copy its data to a file first"
 
-#: Arguments of each command, with how its message goes on.
+#: Arguments of each command, and the advice in its message.
 COMMANDS = {
     "import logs": (["import", "logs", "PATH"], "pipe its data into: tunedb import logs -"),
     "import logs --trace": (["import", "logs", "METRICS", "--trace", "PATH"], "pipe its data into"),
@@ -81,7 +81,7 @@ COMMANDS = {
     "advise configure": (["advise", "configure", "PATH"], COPY),
 }
 
-#: Runs commands and prints what each came to at once, so that one that hangs is known.
+#: Runs commands and prints each result at once, so that a hanging command is known.
 CHILD = """\
 import json, sys
 from click.testing import CliRunner
@@ -94,7 +94,7 @@ for name, words in json.loads(sys.argv[1]):
 
 
 def ends(commands):
-    """Return exit status and lines of commands by name; each of them must end."""
+    """Return exit status and lines of commands by name; fail if one of them hangs."""
     script = [sys.executable, "-c", CHILD, json.dumps(commands)]
     options = {"capture_output": True, "text": True, "check": False}
     try:
@@ -105,8 +105,8 @@ def ends(commands):
     return {name: (code, lines) for name, code, lines in map(json.loads, done.stdout.splitlines())}
 
 
-def test_attack_7_paths_that_hang_their_reader(own, tmp_path):
-    """/dev/zero behind a link, pipes and sockets, for every command that reads a file."""
+def test_attack_7_commands_reject_pipes_devices_and_sockets(own, tmp_path):
+    """This holds for every command that reads a file; a layer is left out."""
     metrics = tmp_path / "metrics.csv"
     metrics.write_text(profiles.metrics(profiles.metric("ipc", "1.3")))
     commands, paths = [], {}
@@ -131,8 +131,8 @@ def test_attack_7_paths_that_hang_their_reader(own, tmp_path):
         assert f"{path}: this layer is left out: {named}, but tunedb reads only" in lines[0]
 
 
-def test_attack_7_a_pipe_in_the_place_of_a_log(own, tmp_path):
-    """SQLite opens what is called so, and waits for a writer."""
+def test_attack_7_commands_reject_pipe_in_place_of_sqlite_log(own, tmp_path):
+    """SQLite would open a file of that name, and wait for a writer."""
     commands, pipes = [], {}
     for suffix in ("-journal", "-wal", "-shm"):
         theirs = shutil.copyfile(own, tmp_path / f"theirs{suffix}.db")
@@ -155,7 +155,7 @@ def test_attack_7_a_pipe_in_the_place_of_a_log(own, tmp_path):
         assert "this layer is left out" in found[f"{suffix} top --layer"][1][0]
 
 
-def test_special_files_in_a_directory_are_skipped_and_told(own, tmp_path):
+def test_special_files_in_a_directory_are_skipped_and_reported(own, tmp_path):
     folder = tmp_path / "logs"
     workdirs.write(folder, [workdirs.record([1e-3])], [workdirs.graph("matmul")])
     pipe(folder)
@@ -170,8 +170,8 @@ def test_special_files_in_a_directory_are_skipped_and_told(own, tmp_path):
         assert store.records.count() == 1
 
 
-def test_a_stream_is_read_where_it_is_asked_for(own, tmp_path):
-    """``-`` is the way for pipes: a log, and a bundle."""
+def test_dash_reads_logs_and_bundles_from_standard_input(own, tmp_path):
+    """The message for a pipe advises this."""
     folder = workdirs.write(tmp_path / "w", [workdirs.record([1e-3])], [workdirs.graph("matmul")])
     lines = b"".join(path.read_bytes() for path in sorted(folder.glob("*workload*")))
     lines += b"".join(path.read_bytes() for path in sorted(folder.glob("*record*")))

@@ -10,7 +10,7 @@ import tunedb
 from tunedb.records import Session
 
 
-def test_the_best_of_a_workload(run, run_json, filled):
+def test_top_lists_fastest_records_of_a_workload(run, run_json, filled):
     rows = run_json("--db", filled, "top", "matmul", "--target", "llvm")
     assert [row["rank"] for row in rows] == [1, 2, 3]
     assert [row["mean"] for row in rows] == sorted(row["mean"] for row in rows)
@@ -26,7 +26,7 @@ def test_the_best_of_a_workload(run, run_json, filled):
     assert [r["id"] for r in run_json("--db", filled, "top", "matmul", "-k", 1)] == [2, 6, 7]
 
 
-def test_targets_are_ranked_apart(run, run_json, filled):
+def test_top_ranks_each_target_separately(run, run_json, filled):
     rows = run_json("--db", filled, "top", "matmul")
     assert [(row["target_id"], row["rank"]) for row in rows] == [
         *((1, 1), (1, 2), (1, 3), (2, 1), (3, 1)),
@@ -37,7 +37,7 @@ def test_targets_are_ranked_apart(run, run_json, filled):
     assert "within" not in run("--db", filled, "top", "matmul", "-q").stderr
 
 
-def test_the_best_of_each_workload(run_json, filled):
+def test_top_lists_best_record_of_each_workload_and_target(run_json, filled):
     rows = run_json("--db", filled, "top")
     assert [(row["workload"], row["target_id"], row["id"]) for row in rows] == [
         *(("matmul", 1, 2), ("matmul", 2, 6), ("matmul", 3, 7), ("softmax", 1, 5)),
@@ -48,7 +48,7 @@ def test_the_best_of_each_workload(run_json, filled):
 
 
 @pytest.mark.parametrize("words", ["matmul", "mat", "1"])
-def test_names_of_workloads(words, run_json, filled):
+def test_top_finds_workload_by_name_prefix_and_id(words, run_json, filled):
     assert run_json("--db", filled, "top", words)[0]["workload_id"] == 1
 
 
@@ -73,7 +73,7 @@ def test_several_workloads_of_a_name_need_an_id(run, run_json, sqlite_file, tmp_
     assert run_json("--db", sqlite_file, "top", "3")[0]["mean"] == 3e-3
 
 
-def test_workloads_and_targets(run_json, filled):
+def test_workloads_and_targets_count_their_records(run_json, filled):
     first, second = run_json("--db", filled, "workloads")
     assert (first["records"], first["failed"], first["targets"]) == (6, 1, 3)
     assert first["best"] == 5e-6
@@ -85,7 +85,7 @@ def test_workloads_and_targets(run_json, filled):
     assert (none["kind"], none["config"], none["architecture"]) == ("none", None, None)
 
 
-def test_history(run, run_json, filled):
+def test_history_lists_best_time_after_each_record(run, run_json, filled):
     rows = run_json("--db", filled, "history", "matmul", "--target", "llvm")
     assert [(row["step"], row["id"]) for row in rows] == [(1, 1), (2, 2), (3, 3)]
     assert [row["best"] for row in rows] == pytest.approx([3.15e-3, 1.05e-3, 1.05e-3])
@@ -105,7 +105,7 @@ def import_day(run, path, folder, times):
 
 @pytest.fixture
 def two_days(run, sqlite_file, tmp_path):
-    """Six programs on two days, the second 1.5 times slower; number 9 was measured then alone."""
+    """Six programs on two days, the second 1.5 times slower; program 9 on the second only."""
     first = {n: 10 - n for n in range(6)}
     second = {n: 1.5 * ms for n, ms in first.items()} | {9: 6}
     for name, times in (("monday", first), ("tuesday", second)):
@@ -113,9 +113,9 @@ def two_days(run, sqlite_file, tmp_path):
     return sqlite_file
 
 
-def test_the_best_by_corrected_time(run, run_json, two_days):
+def test_top_ranks_by_session_corrected_time(run, run_json, two_days):
     run("--db", two_days, "sessions", "--update")
-    # By raw time number 9 is behind number 5 of the first day; without the factor it is first.
+    # By raw time program 9 is behind program 5 of the first day; by corrected time it is first.
     plain = run_json("--db", two_days, "top", "matmul", "-k", 3)
     assert [row["mean"] for row in plain] == pytest.approx([5e-3, 6e-3, 6e-3])
     assert "session_corrected" not in plain[0]
@@ -129,7 +129,7 @@ def test_the_best_by_corrected_time(run, run_json, two_days):
     result = run("--db", two_days, "top", "matmul", "--session-corrected")
     assert result.stderr == ""
     assert "4.000 ms" in result.stdout
-    # TVM's order stays.
+    # TVM gets the order of raw times.
     with tunedb.open(two_days) as store:
         assert store.answers.best_ids([1], [1], 3) == [6, 5, 13]
 
@@ -148,8 +148,8 @@ def test_one_session_has_nothing_to_correct(run, filled):
     assert "corrected" in result.stdout
 
 
-def test_machines_are_ranked_apart(run, run_json, two_days, tmp_path):
-    """Where ratios scatter there was another machine: ranks count on each."""
+def test_top_ranks_each_machine_separately(run, run_json, two_days, tmp_path):
+    """Ratios of times that scatter mean another machine."""
     scatter = [1.1, 3, 1.6, 0.5, 4, 0.2]
     other = {n: (10 - n) * scatter[n] for n in range(6)}
     import_day(run, two_days, tmp_path / "elsewhere", other)
@@ -162,10 +162,11 @@ def test_machines_are_ranked_apart(run, run_json, two_days, tmp_path):
 
 
 def session(key, **threads):
+    """Return a session that may state its threads."""
     return Session(key, 0, json.dumps({"cpu": "x", **threads}).encode())
 
 
-def test_numbers_of_threads_are_shown_where_they_differ(run, run_json, tmp_path):
+def test_top_shows_numbers_of_threads_only_if_they_differ(run, run_json, tmp_path):
     path = tmp_path / "threads.db"
     pair = session("pair", threads={"count": 2, "pinned": False})
     with tunedb.open(path) as store:
@@ -181,7 +182,7 @@ def test_numbers_of_threads_are_shown_where_they_differ(run, run_json, tmp_path)
     assert "Different" not in run("--db", path, "top", "-k", 1).stderr
 
 
-def test_networks_without_a_run(run, filled):
+def test_top_rejects_network_without_a_tuning_run(run, filled):
     result = run("--db", filled, "top", "--network", code=3)
     assert "no network was tuned yet; tune one: tunedb tune network.onnx" in result.stderr
     result = run("--db", filled, "top", "matmul", "--network", "net", code=2)

@@ -19,12 +19,13 @@ STEPS = SmallSteps("steps")
 
 @pytest.fixture(autouse=True)
 def sets(monkeypatch):
+    """Install two feature sets only."""
     known = {"steps": STEPS, "small.steps": SMALL_STEPS}
     monkeypatch.setattr(base, "load_feature_sets", lambda: (known, {}))
     return known
 
 
-def test_a_model_is_made_and_found_again(small, run, run_json):
+def test_train_stores_a_model_and_reuses_it(small, run, run_json):
     made = run("--db", small, "train", *QUICK)
     assert made.stderr.splitlines() == [
         "Features: small.steps (choose another set with --features SET)",
@@ -48,7 +49,7 @@ def test_a_model_is_made_and_found_again(small, run, run_json):
     assert "existed already; trained again" in forced.stderr
 
 
-def test_features_that_are_missing_are_reported(sqlite_file, run, run_json):
+def test_train_reports_computation_of_missing_features(sqlite_file, run, run_json):
     with Store(sqlite_file) as store:
         fill(store, features=SmallSteps("other"))
     result = run("--db", sqlite_file, "train", *QUICK, "--no-evaluate")
@@ -58,7 +59,7 @@ def test_features_that_are_missing_are_reported(sqlite_file, run, run_json):
     assert quiet.stderr == ""
 
 
-def test_every_choice_reaches_the_recipe(small, run_json):
+def test_every_option_reaches_the_recipe(small, run_json):
     row = run_json(
         *("--db", small, "train", "--features", "steps", "--rows", "aggregated"),
         *("--loss", "rank:16", "--label", "minimum", "--session-corrected"),
@@ -77,7 +78,7 @@ def test_every_choice_reaches_the_recipe(small, run_json):
     assert row["card"]["evaluation"] is None
 
 
-def test_defaults_are_the_recipes(small, run_json, run):
+def test_default_options_equal_those_of_the_recipe(small, run_json, run):
     row = run_json("--db", small, "train", "--no-evaluate", "--threads", 1)
     assert row["card"]["recipe"] == dataclasses.asdict(Recipe(features="small.steps"))
     text = " ".join(run("train", "--help").stdout.split())
@@ -86,7 +87,7 @@ def test_defaults_are_the_recipes(small, run_json, run):
             assert f"Default: {value}." in text, field
 
 
-def test_some_of_the_records(small, run_json, run):
+def test_train_selects_records_by_workload_source_and_target(small, run_json, run):
     common = ("--db", small, "train", *QUICK, "--no-evaluate")
     scope = run_json(*common, "--workload", 1, "--workload", 2, "--source", "own")["card"]["scope"]
     assert [one["name"] for one in scope["sources"]] == ["own"]
@@ -99,7 +100,7 @@ def test_some_of_the_records(small, run_json, run):
     assert "no workload" in run(*common, "--workload", "zzz", code=3).stderr
 
 
-def test_a_card_alone(small, run_json):
+def test_card_only_stores_no_boosters_until_the_next_training(small, run_json):
     row = run_json("--db", small, "train", *QUICK, "--card-only", "--no-evaluate")
     assert row["size"] is None
     again = run_json("--db", small, "train", *QUICK)
@@ -153,7 +154,9 @@ def test_invalid_options_are_refused(small, run, arguments, code, words):
     ],
     ids=["no data", "one record", "only failures"],
 )
-def test_nothing_to_learn_from(sqlite_file, run, records, code, words):
+def test_train_rejects_data_from_which_nothing_can_be_learnt(
+    sqlite_file, run, records, code, words
+):
     with Store(sqlite_file) as store:
         store.records.add(records, OWN)
     lines = run("--db", sqlite_file, "train", code=code).stderr.splitlines()
@@ -187,7 +190,7 @@ def test_without_xgboost_nothing_is_computed(small, run, monkeypatch):
     ],
 )
 @pytest.mark.parametrize("options", [QUICK, ("--failures", "-p", "rounds=5")], ids=("r", "f"))
-def test_a_row_that_cannot_be_used_is_made_again(small, run, run_json, damage, options):
+def test_train_replaces_stored_model_that_cannot_be_used(small, run, run_json, damage, options):
     first = run_json("--db", small, "train", *options)
     with Store(small) as store, store._db.transaction() as connection:
         connection.exec_driver_sql(damage)
@@ -198,7 +201,7 @@ def test_a_row_that_cannot_be_used_is_made_again(small, run, run_json, damage, o
     assert again["card"]["body"] == first["card"]["body"]
 
 
-def test_a_classifier_of_failures(small, run, run_json):
+def test_train_stores_classifier_of_failures(small, run, run_json):
     made = run("--db", small, "train", "--failures", "--threads", 1, "-p", "max_depth=2")
     assert made.stdout.startswith("Model 1: failures on small.steps version 1")
     assert "AUROC" in made.stdout
@@ -209,7 +212,7 @@ def test_a_classifier_of_failures(small, run, run_json):
     assert "--failures takes no" in message
 
 
-def test_a_classifier_that_cannot_be_judged(sqlite_file, run):
+def test_classifier_of_one_workload_is_not_evaluated(sqlite_file, run):
     with Store(sqlite_file) as store:
         store.records.add(trials(WORKLOADS[0]), OWN)
     output = run("--db", sqlite_file, "train", "--failures", "-p", "rounds=5").stdout

@@ -20,7 +20,7 @@ HOSTILE = "x\x1b[31m\u202e'; DROP TABLE source;--"
 
 @pytest.fixture
 def file(sqlite_file):
-    """Three own records, 1 to 3, the last two of a session; a stranger's two, 4 and 5."""
+    """A database with own records 1 to 3, the last two of a session; 4 and 5 are a stranger's."""
     session = builders.make_session()
     with tunedb.open(sqlite_file) as store:
         store.records.add([builders.make_measurement(0)], builders.OWN)
@@ -32,6 +32,7 @@ def file(sqlite_file):
 
 
 def evil(path, number=50, source=STRANGER):
+    """Store a record whose trace imports LLVM code."""
     measurement = builders.make_measurement(number)
     trace = measurement.program.trace
     trace = Trace(b'[["Annotate",["l1",{}],["pragma_import_llvm"],[]]]', trace.tail, b"[[],[],[]]")
@@ -41,11 +42,12 @@ def evil(path, number=50, source=STRANGER):
 
 
 def served(path):
+    """Return the ids of the records that are served."""
     with tunedb.open(path, read_only=True) as store:
         return sorted(record.id for record in store.records.top_k([1], None, 100))
 
 
-def test_sources(run, run_json, file):
+def test_sources_lists_each_source_with_its_counts(run, run_json, file):
     own, stranger = run_json("--db", file, "sources")
     assert own == {
         "id": 1,
@@ -75,7 +77,7 @@ def test_sources(run, run_json, file):
     assert [row["name"] for row in rows] == ["own", "stranger"]
 
 
-def test_sources_of_others_are_distinguished(run, file):
+def test_sources_shows_key_of_other_databases_and_escapes_names(run, file):
     with tunedb.open(file) as store, store._db.transaction() as connection:
         change = schema.source.update().where(schema.source.c.id == 2)
         connection.execute(change.values(store="deadbeef" * 4, name=HOSTILE))
@@ -86,12 +88,12 @@ def test_sources_of_others_are_distinguished(run, file):
     assert "\\x1b[31m" in table
 
 
-def test_no_source_yet(run, run_json, sqlite_file):
+def test_sources_of_empty_database_is_empty(run, run_json, sqlite_file):
     assert "no source yet" in run("--db", sqlite_file, "sources").stderr
     assert run_json("--db", sqlite_file, "sources") == []
 
 
-def test_aliases_of_a_source_are_taken_back(run, run_json, file):
+def test_retract_aliases_undoes_equivalence_of_workloads(run, run_json, file):
     name = Alias("script", "ab" * 16)
     with tunedb.open(file) as store:
         same = [builders.make_graph((8, 8), salt=n) for n in range(2)]
@@ -108,14 +110,14 @@ def test_aliases_of_a_source_are_taken_back(run, run_json, file):
         assert store.workloads.equivalent(own) == [own]
 
 
-def test_a_source_that_was_taken_back_is_named(run, run_json, file):
+def test_sources_reports_retracted_source_with_reason(run, run_json, file):
     run("--db", file, "retract", "--source", "own", "--reason", "busy", "--yes")
     assert "Retracted sources: 1" in run("--db", file, "sources").stderr
     assert run_json("--db", file, "sources")[0]["reason"] == "busy"
 
 
 @pytest.mark.parametrize("by", ["id", "name", "digest", "DIGEST"])
-def test_trust(run, run_json, file, by):
+def test_trust_changes_a_source_and_its_served_records(run, run_json, file, by):
     digest = run_json("--db", file, "sources")[1]["digest"]
     words = {"id": "2", "name": "stranger", "digest": digest[:6], "DIGEST": digest.upper()}[by]
     before = file.read_bytes()
@@ -141,7 +143,7 @@ def test_trust(run, run_json, file, by):
     assert served(file) == [1, 2, 3]
 
 
-def test_a_source_by_the_end_of_its_path(run, file):
+def test_trust_finds_source_by_end_of_its_path(run, file):
     with tunedb.open(file) as store:
         for name in ("/logs/a/tuning.json", "/logs/b/tuning.json"):
             store.records.add(
@@ -157,7 +159,7 @@ def test_a_source_by_the_end_of_its_path(run, file):
 
 
 @pytest.mark.parametrize("words", ["nobody", "9", "abc", HOSTILE, ""])
-def test_no_such_source(run, file, words):
+def test_trust_and_retract_reject_unknown_sources(run, file, words):
     for command in (
         ("trust", words, "own"),
         ("retract", "--source", words, "--reason", "x", "--yes"),
@@ -168,13 +170,13 @@ def test_no_such_source(run, file, words):
     assert served(file) == [1, 2, 3]
 
 
-def test_trust_makes_no_database(run, tmp_path):
+def test_trust_retract_and_sources_create_no_database(run, tmp_path):
     for command in (["trust", "x", "own"], ["retract", "1", "--reason", "x"], ["sources"]):
         run("--db", tmp_path / "typo.db", *command, code=3)
     assert not (tmp_path / "typo.db").exists()
 
 
-def test_a_source_with_an_evil_trace_is_not_promoted(run, run_json, file):
+def test_trust_rejects_source_with_forbidden_trace_until_retracted(run, run_json, file):
     evil(file)
     for more in ([], ["--dry-run"]):
         line = run("--db", file, "trust", "stranger", "own", *more, code=1).stderr
@@ -193,7 +195,7 @@ def test_a_source_with_an_evil_trace_is_not_promoted(run, run_json, file):
     assert served(file) == [1, 2, 3, 4, 5]
 
 
-def test_sources_complete(run, file):
+def test_completion_suggests_sources(run, file):
     words = {"COMP_WORDS": "tunedb --db {} trust st", "COMP_CWORD": "4"}
     words["COMP_WORDS"] = words["COMP_WORDS"].format(file)
     environment = {"_TUNEDB_COMPLETE": "bash_complete", **words}
@@ -201,7 +203,7 @@ def test_sources_complete(run, file):
     assert shown.splitlines() == ["plain,stranger"]
 
 
-def test_retracting_records(run, run_json, file):
+def test_retracted_records_are_no_longer_served(run, run_json, file):
     with tunedb.open(file, read_only=True) as store:
         digest = store.records.get(3).measurement.digest.hex()
     row = run_json("--db", file, "retract", 1, digest[:10], 4, "--reason", "busy", "--dry-run")
@@ -222,7 +224,7 @@ def test_retracting_records(run, run_json, file):
     assert again == "Would retract 1 record; 0 records would stop being served\n"
 
 
-def test_retracting_a_session_and_a_source(run, run_json, file):
+def test_records_of_retracted_session_and_source_are_no_longer_served(run, run_json, file):
     key = builders.make_session().key
     output = run("--db", file, "retract", "--session", key, "--reason", "hot", "--yes").stdout
     assert output == "Retracted 1 session; 2 records stopped being served\n"
@@ -235,7 +237,7 @@ def test_retracting_a_session_and_a_source(run, run_json, file):
     assert served(file) == []
 
 
-def test_it_asks_on_a_terminal_and_needs_yes_elsewhere(run, file, monkeypatch):
+def test_retract_asks_on_a_terminal_and_needs_yes_elsewhere(run, file, monkeypatch):
     line = run("--db", file, "retract", 1, "--reason", "x", code=2).stderr
     assert "give --yes, or preview with --dry-run" in line
     assert served(file) == [1, 2, 3]

@@ -51,7 +51,7 @@ def module(tmp_path):
 
 @pytest.fixture
 def fakes(monkeypatch, tmp_path):
-    """Builder and runner that stand in, without finals; ``failing`` makes the runner fail."""
+    """The fake runner of tuning runs, which have a fake builder and no finals."""
     builder, runner = FakeBuilder(), FakeRunner()
     monkeypatch.setattr(tuning_parts, "builder_of", lambda *_: builder)
     monkeypatch.setattr(tuning_parts, "runner_of", lambda *_: runner)
@@ -82,7 +82,7 @@ def test_each_function_of_a_file_is_tuned(module, fakes, run, tmp_path):
         assert store.records.count() == 8
 
 
-def test_keys_are_documented_data(module, fakes, run_json):
+def test_json_has_fixed_keys_for_each_task(module, fakes, run_json):
     first = run_json("tune", f"{module}:matmul", "--trials", 8, *SHORT)
     assert [sorted(row) for row in first] == [
         sorted(
@@ -111,7 +111,7 @@ def test_a_second_run_measures_nothing_twice(module, fakes, run):
     assert "not measured again" not in forced.stderr
 
 
-def test_every_choice_arrives(module, run, monkeypatch, tmp_path):
+def test_every_option_reaches_tune(module, run, monkeypatch, tmp_path):
     from tunedb.plugins.metaschedule.tuning import tune as tuning
 
     given = {}
@@ -170,7 +170,7 @@ def test_every_choice_arrives(module, run, monkeypatch, tmp_path):
     assert (given["remeasure"], given["evaluator"]) == (False, EVALUATOR)
 
 
-def test_progress_is_reported_when_it_is_wanted(module, fakes, run):
+def test_verbose_reports_progress_and_quiet_prints_no_messages(module, fakes, run):
     quiet = run("tune", f"{module}:matmul", "--trials", 4, *SHORT, "-q")
     assert quiet.stderr == ""
     lines = run("tune", f"{module}:small", "--trials", 8, *SHORT, "-v").stderr.splitlines()
@@ -227,8 +227,8 @@ def test_a_failed_run_is_reported_and_keeps_its_records(module, fakes, run, monk
     assert not set(runner.ran[:4]) & set(fakes.ran)
 
 
-def test_a_network_from_a_file(fakes, run, run_json, tmp_path):
-    """What is tuned is what apply and explain find, with the same options and not with others."""
+def test_apply_and_explain_find_records_of_tuned_network(fakes, run, run_json, tmp_path):
+    """They find them only with the same options of lowering; ``top --network`` shows the run."""
     onnx.save(networks.mobile(size=8), "net.onnx")
     keep = ("--layout", "keep", "--no-prepack")
     tuned = run_json("tune", "net.onnx", "--per-task", 1, "--op", "conv2d", *SHORT, *keep)
@@ -243,7 +243,7 @@ def test_a_network_from_a_file(fakes, run, run_json, tmp_path):
         operator = by_name[row["task"]]
         assert row["record"] is not None and row["calls"] == operator["calls"] == 1
         assert operator["flops"] > 0 and operator["limit"] > 0
-    # The operators, the runtime and the network follow.
+    # Rows of the operators, the runtime and the network follow.
     times = [
         {key: row[key] for key in ("network", "kind", "seconds", "untuned", "share", "flops")}
         for row in (*operators, runtime, network)
@@ -267,7 +267,9 @@ def test_a_network_from_a_file(fakes, run, run_json, tmp_path):
     assert "; more functions have a record with --layout keep; for the reason" in done.stderr
 
 
-def test_a_network_with_other_algorithms(fakes, run, run_json, tmp_path, monkeypatch):
+def test_tune_and_apply_use_other_algorithms_of_a_network(
+    fakes, run, run_json, tmp_path, monkeypatch
+):
     let_batches_take_equal_time(monkeypatch)
     b = networks.Builder()
     data = b.node("Relu", [b.bare_convolution("image", 8, 8, 3)])
@@ -286,7 +288,7 @@ def test_a_network_with_other_algorithms(fakes, run, run_json, tmp_path, monkeyp
     assert len(functions) in (1, 3) and all(row["record"] is not None for row in functions)
 
 
-def test_a_network_with_symbolic_sizes(fakes, run, run_json, tmp_path):
+def test_network_with_symbolic_sizes_needs_bind_option(fakes, run, run_json, tmp_path):
     onnx.save(networks.symbolic("batch", "length"), "net.onnx")
     asked = run("tune", "net.onnx", *SHORT, code=2).stderr.splitlines()[-1]
     assert asked == (
@@ -325,8 +327,8 @@ def two(tmp_path):
 
 
 @pytest.mark.stress
-def test_several_networks(two, fakes, run, run_json):
-    """Each is measured, stored and printed; equal operators are one task."""
+def test_tune_shares_equal_operators_of_several_networks(two, fakes, run, run_json):
+    """Each network is measured, stored and printed; equal operators are one task."""
     tuned = run_json("tune", *two, "--weight", "long=2", "--per-task", 1, *SHORT)
     tasks = {row["task"]: row["calls"] for row in tuned if row["kind"] == "task"}
     assert len(tasks) == 6 and tasks["softmax"] == tasks["fused_matmul1_add1"] == 2
@@ -349,7 +351,7 @@ def test_several_networks(two, fakes, run, run_json):
 
 
 @pytest.mark.stress
-def test_networks_within_their_targets_end_the_run(two, fakes, run, run_json):
+def test_run_ends_when_networks_are_within_latency_targets(two, fakes, run, run_json):
     targets = ("--latency-target", "long=1000s", "--latency-target", "short=2000 ms")
     done = run("tune", *two, *targets, "--trials", 64, *SHORT)
     assert re.search(r"^0 trials on 2 threads", done.stderr)
@@ -410,7 +412,9 @@ def test_invalid_networks_are_refused_in_one_line(two, module, fakes, run, optio
     assert result.stdout == ""
 
 
-def test_a_function_that_kills_the_process_costs_itself(module, fakes, run, run_json, monkeypatch):
+def test_function_that_kills_the_process_is_skipped_and_reported(
+    module, fakes, run, run_json, monkeypatch
+):
     reason = "its design space kills the process (signal 11, SIGSEGV)"
     monkeypatch.setattr(tuning_parts, "space_trial", lambda *_: {0: reason, 1: None}.get)
     message = run("tune", module, "--trials", 4, *SHORT, code=1).stderr
@@ -420,7 +424,7 @@ def test_a_function_that_kills_the_process_costs_itself(module, fakes, run, run_
     assert small["problem"] is None and small["record"] is not None
 
 
-def test_a_network_without_anything_to_tune_is_one_line(run):
+def test_tune_rejects_network_without_anything_to_tune(run):
     builder = networks.Builder()
     model = builder.model(builder.node("Identity", ["x"]), {"x": [1, 4]}, [1, 4])
     onnx.save(model, "net.onnx")
@@ -428,7 +432,7 @@ def test_a_network_without_anything_to_tune_is_one_line(run):
     assert lines[-1] == "Error: nothing to tune: the module has no unscheduled function"
 
 
-def test_a_budget_smaller_than_the_number_of_operators(fakes, run):
+def test_tune_reports_operators_without_a_trial(fakes, run):
     onnx.save(networks.symbolic(1, 8), "net.onnx")
     lines = run("tune", "net.onnx", "--trials", 2, *SHORT).stderr.splitlines()
     assert (
@@ -439,7 +443,7 @@ def test_a_budget_smaller_than_the_number_of_operators(fakes, run):
 
 @pytest.mark.stress
 def test_ctrl_c_keeps_stored_records(tmp_path, module):
-    """A real run in a terminal's way: the whole process group gets the signal."""
+    """As in a terminal, the whole process group gets the signal."""
     path = tmp_path / "tune.db"
     arguments = ("tune", f"{module}:matmul", "--trials", "400", "--seed", "1", "-v")
     process = subprocess.Popen(
@@ -483,7 +487,9 @@ def test_the_next_run_removes_files_of_a_killed_run(tmp_path, module):
     assert list(temporary.glob("tunedb-*")) == []
 
 
-def test_a_server_beside_the_database(module, fakes, run, tmp_path, postgres_server, postgres_url):
+def test_tune_pushes_to_server_and_continues_without_it(
+    module, fakes, run, tmp_path, postgres_server, postgres_url
+):
     tune = ("tune", f"{module}:small", "--trials", 4, *SHORT, "--server", postgres_url)
     assert "4 records pushed to postgresql+psycopg://" in run(*tune).stderr
     with Store(postgres_url) as store:

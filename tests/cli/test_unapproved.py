@@ -1,4 +1,4 @@
-"""A record that hands a text to LLVM's parser, in a database that the user has not approved."""
+"""A record that passes text to LLVM's parser, in a database that the user has not approved."""
 
 import shutil
 from pathlib import Path
@@ -22,6 +22,7 @@ EVIL = "this reached the parser"
 
 @pytest.fixture(autouse=True)
 def configuration(tmp_path, monkeypatch):
+    """Keep approvals in a folder of the test."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
 
 
@@ -34,7 +35,7 @@ def kernel(tmp_path):
 
 @pytest.fixture
 def theirs(sqlite_template, kernel):
-    """Somebody's file above the working directory, whose own source has the record."""
+    """A database of somebody else above the working directory, with the record as its own."""
     path = Path.cwd().parent / "theirs.db"
     shutil.copyfile(sqlite_template, path)
     approval.approve(path, key_of(sqlite_template))
@@ -55,7 +56,7 @@ def mine(tmp_path, run):
 
 @pytest.fixture
 def no_tvm(monkeypatch):
-    """Fail where TVM gets a program or a module of a database."""
+    """Fail if TVM gets a program or a module of a database."""
 
     def refuse(*_, **__):
         pytest.fail("TVM must not get this")
@@ -68,6 +69,7 @@ def no_tvm(monkeypatch):
 
 
 def commands(kernel, tmp_path):
+    """Return commands that give records to TVM, by name."""
     return {
         "apply": ["apply", kernel, "-o", tmp_path / "kernel.so"],
         "script": ["apply", kernel, "-o", tmp_path / "scheduled.py"],
@@ -82,8 +84,8 @@ def commands(kernel, tmp_path):
 NAMES = list(commands(Path(), Path()))
 
 
-def test_an_approved_one_reaches_the_parser(run, theirs, kernel, tmp_path):
-    """The attack is one: own sources are not looked at."""
+def test_record_of_approved_database_reaches_the_parser_of_llvm(run, theirs, kernel, tmp_path):
+    """So the attack works without the check: records of own sources are not verified."""
     run("db", "trust", theirs, "--yes")
     shown = run("--debug", "--db", theirs, "apply", kernel, "-o", tmp_path / "kernel.so", code=1)
     assert EVIL in shown.stderr
@@ -91,7 +93,7 @@ def test_an_approved_one_reaches_the_parser(run, theirs, kernel, tmp_path):
 
 @pytest.mark.usefixtures("no_tvm")
 @pytest.mark.parametrize("name", NAMES)
-def test_a_configuration_above_the_working_directory(run, theirs, kernel, tmp_path, name):
+def test_commands_reject_unapproved_database_of_configuration(run, theirs, kernel, tmp_path, name):
     file = theirs.with_name("tunedb.toml")
     file.write_text('url = "theirs.db"')
     (line,) = run(*commands(kernel, tmp_path)[name], code=2).stderr.splitlines()
@@ -101,7 +103,7 @@ def test_a_configuration_above_the_working_directory(run, theirs, kernel, tmp_pa
 
 @pytest.mark.usefixtures("no_tvm")
 @pytest.mark.parametrize("name", NAMES)
-def test_a_database_of_the_command_line(run, theirs, kernel, tmp_path, name):
+def test_commands_reject_unapproved_database_of_db_option(run, theirs, kernel, tmp_path, name):
     words = commands(kernel, tmp_path)[name]
     shown = run("-q", "--db", theirs, *words, code=2)
     line = shown.stderr.splitlines()[-1]
@@ -113,25 +115,27 @@ def test_a_database_of_the_command_line(run, theirs, kernel, tmp_path, name):
 
 @pytest.mark.usefixtures("no_tvm")
 @pytest.mark.parametrize("name", ["apply", "script", "tune"])
-def test_layers_of_a_configuration(run, theirs, mine, kernel, tmp_path, name):
+def test_commands_reject_unapproved_layer_of_configuration(
+    run, theirs, mine, kernel, tmp_path, name
+):
     theirs.with_name("tunedb.toml").write_text('layers = ["theirs.db"]')
     (line,) = run("--db", mine, *commands(kernel, tmp_path)[name], code=2).stderr.splitlines()
     assert line.endswith(f"run: tunedb db trust {theirs}")
 
 
-def test_layers_of_the_command_line_are_served_by_the_lists(run, theirs, mine, kernel, tmp_path):
-    """As before: the user names them, and what no foreign program may hold is left out."""
+def test_layer_of_command_line_does_not_serve_forbidden_trace(run, theirs, mine, kernel, tmp_path):
+    """The user names the layer, and its programs outside the lists are left out."""
     words = ["--layer", theirs, "-o", tmp_path / "kernel.so"]
     shown = run("--db", mine, "apply", kernel, *words, "--target", "llvm", code=3)
     assert "pragma_import_llvm" in shown.stderr
     assert EVIL not in shown.stderr
 
 
-def test_a_server_of_a_configuration(run, run_json, theirs, mine):
+def test_push_and_pull_reject_unapproved_server_of_configuration(run, run_json, theirs, mine):
     file = theirs.with_name("tunedb.toml")
     file.write_text('server = "theirs.db"')
     for command in ("pull", "push"):
         (line,) = run("--db", mine, command, code=2).stderr.splitlines()
         assert line.endswith(f"run: tunedb db trust {theirs}")
     assert run_json("--db", mine, "workloads") == []
-    run("--db", mine, "pull", theirs, code=1)  # the user's own word; the record is refused
+    run("--db", mine, "pull", theirs, code=1)  # the user names it; the record is rejected

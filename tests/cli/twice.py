@@ -1,7 +1,8 @@
-"""Modules of the user's, as commands take them: files of TVMScript."""
+"""TVMScript of modules that commands read from a file of the user."""
 
 
 def function(name, extent, factor):
+    """Return TVMScript of a function that multiplies a vector by a factor."""
     return f"""
 @T.prim_func(s_tir=True)
 def {name}(A: T.Buffer(({extent},), "float32"), B: T.Buffer(({extent},), "float32")):

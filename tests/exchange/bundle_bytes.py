@@ -25,7 +25,7 @@ def bundle_of(chunks, manifest=MANIFEST):
 
 
 def take_apart(data):
-    """Return the manifest, and what the frame holds."""
+    """Return the manifest and the unpacked frame."""
     at = len(bundle.MAGIC) + 6
     _, length = struct.unpack("<HI", data[len(bundle.MAGIC) : at])
     return data[at : at + length], zstd.decompress(data[at + length : -bundle.DIGEST_BYTES])
@@ -39,7 +39,7 @@ def seal(head, frame, *, version=BUNDLE_VERSION, length=None):
 
 
 def put_together(head, unpacked):
-    """Return the bundle of a manifest and what its frame holds."""
+    """Return the bundle of a manifest and an unpacked frame."""
     return seal(head, zstd.compress(unpacked))
 
 

@@ -18,7 +18,7 @@ THEIRS = "b" * 32
 
 
 class Given:
-    """A peer that gives these chunks."""
+    """A peer that gives fixed chunks."""
 
     location = "given"
 
@@ -49,7 +49,7 @@ def changed(chunks, table, *, row=0, **values):
 
 
 def rename(path, key):
-    """Give a file the key of another database: copies of a template are all the same one."""
+    """Give a file a key of its own, as copies of a template have equal keys; return its path."""
     sql(path, "UPDATE meta SET value = ? WHERE key = 'store'", key)
     sql(path, f"PRAGMA user_version = {versions.store_mark(key)}")
     approval.approve(path, key)
@@ -57,14 +57,14 @@ def rename(path, key):
 
 
 def fill(store, *numbers, source=OWN, **fields):
-    """Add measurements with those numbers."""
+    """Store and return measurements with those numbers."""
     made = [make_measurement(n, (1e-3 * (n + 1),), **fields) for n in numbers]
     store.records.add(made, source)
     return made
 
 
 def digests(store):
-    """Return what identifies the records of a database."""
+    """Return the digests of program and measurement of each record of a database."""
     if not isinstance(store, Store):
         with Store(store, read_only=True) as opened:
             return digests(opened)
@@ -74,7 +74,7 @@ def digests(store):
 
 
 def forget(url, above):
-    """Let a database lose the records above a number, as where an older state came back."""
+    """Remove the records above a number, as if an older backup had been restored."""
     with Store(url) as store, store._db.transaction() as connection:
         for table, column in (
             (schema.failure, schema.failure.c.measurement_id),
@@ -86,7 +86,7 @@ def forget(url, above):
 
 @contextmanager
 def away(server, url, seconds=None):
-    """Let nobody into a database of a server, all of the block or so many seconds of it."""
+    """Close a database of a server to all, for the whole block or for some seconds."""
     name = make_url(url).database
 
     def allow(yes):

@@ -1,4 +1,4 @@
-"""What a peer gives, put together again."""
+"""Rows that a peer gives, and the measurements that they make."""
 
 from tunedb import identity
 from tunedb.records import Measurement, Origin, Program, Session, Status, Target, Trace, Workload
@@ -19,7 +19,7 @@ REFERENCES = {
 
 
 def gather(peer, selection=EVERYTHING, **positions):
-    """Return table → rows as dictionaries, after checking their order."""
+    """Return table → rows as dictionaries; assert that each follows the rows it refers to."""
     found = {table: [] for table in COLUMNS}
     given = {table: set() for table in COLUMNS}
     for chunk in peer.chunks(selection, **positions):

@@ -1,7 +1,7 @@
-"""Databases and bundles that mean harm: what a hostile team could send.
+"""Hostile databases and bundles of another team.
 
-Each begins as a good database of another team. What an attacker can compute, such as digests of
-his own programs, is right; so each attack meets the check that is meant for it.
+Each begins as a good database. Everything that an attacker can compute, such as digests of his
+own programs, is right; so each attack reaches the check that is meant for it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CALL = orjson.dumps(
 
 @dataclass(frozen=True)
 class Ours:
-    """What an attacker may know of the database that he attacks."""
+    """Facts that an attacker may know of the database that he attacks."""
 
     key: str
     source: bytes
@@ -55,10 +55,10 @@ class Ours:
 
 @dataclass(frozen=True)
 class Attack:
-    """One way to do harm.
+    """A hostile database.
 
-    `sketch` is that of the records in the database; `change` is done to its file. `message` is what
-    the command must say, as a regular expression.
+    `sketch` makes the sketch of its records, `change` changes its file. `message` is a regular
+    expression for the message of the command.
     """
 
     message: str
@@ -88,13 +88,13 @@ def sql(*statements):
 
 
 def forge_source(connection, ours):
-    """Say that the records are of a source of the attacked database."""
+    """State that the records are of a source of the attacked database."""
     digest = identity.digest("source", ours.key.encode(), b"nightly")
     connection.execute("UPDATE source SET store = ?, digest = ?", (ours.key, digest))
 
 
 def forge_retractions(connection, ours):
-    """Take back, in the name of the attacked database, what it holds."""
+    """Retract the records of the attacked database in its own name."""
     connection.execute("DELETE FROM failure")
     connection.execute("DELETE FROM measurement")
     connection.executemany(
@@ -229,7 +229,7 @@ ATTACKS = {
 
 
 def records(sketch):
-    """Return measurements with a sketch, and labels that harm whoever prints them."""
+    """Return measurements with a sketch, whose labels have terminal codes and markup."""
     workload = make_workload(7, name=EVIL)
     made = []
     for number in range(3):
@@ -255,11 +255,11 @@ def database(template, path: Path, attack: Attack, ours: Ours) -> Path:
     template : Path
         An empty database.
     path : Path
-        Where to.
+        Path of the new database.
     attack : Attack
-        Which.
+        The attack.
     ours : Ours
-        The database that it is meant for.
+        Facts of the attacked database.
     """
     rename(shutil.copyfile(template, path), THEIR_KEY)
     with Store(path) as store:
@@ -275,7 +275,7 @@ def database(template, path: Path, attack: Attack, ours: Ours) -> Path:
 def bundle(template, path: Path, attack: Attack, ours: Ours) -> Path:
     """Make the bundle of an attack; parameters are those of :func:`database`."""
     source = database(template, path.with_suffix(".db"), attack, ours)
-    # As its owner reads it: the attacker's own tools take what is too large.
+    # Read as by its owner: the attacker's own tools have no limits.
     with closing(DatabasePeer(source, own=True)) as peer:
         path.write_bytes(bundle_of(peer.chunks(EVERYTHING)))
     return path
@@ -291,7 +291,7 @@ def flipped(data):
 
 
 def exploding(data):
-    """A frame of half a gigabyte of zeros behind the manifest of a good bundle."""
+    """Return the manifest of a good bundle with a frame of half a gigabyte of zeros."""
     head, _ = take_apart(data)
     return put_together(head, bytes(500 * 2**20))
 
@@ -311,7 +311,7 @@ def no_manifest(data):
     return put_together(b"[" * 1000, frame)
 
 
-#: What is done to the bytes of a good bundle.
+#: Changes of the bytes of a good bundle.
 BYTES = {
     one.__name__: one
     for one in (cut, flipped, exploding, billions_of_rows, unknown_table, no_manifest)

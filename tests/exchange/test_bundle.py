@@ -1,4 +1,4 @@
-"""Bundles: what goes in comes out, and nothing comes out of one that is not whole."""
+"""Bundles: the reader returns the written rows, and rejects damaged and hostile bundles."""
 
 import io
 import json
@@ -45,7 +45,7 @@ WITH_FEATURES = Selection(features=True)
 
 
 def without_digests(chunks):
-    """Return the rows of chunks in order, each with its table, without what bundles leave out."""
+    """Return the rows of chunks in order, each with its table, without digests."""
     return [
         (chunk.table, tuple(v if kind else None for v, kind in zip(row, kinds, strict=True)))
         for chunk in chunks
@@ -55,7 +55,7 @@ def without_digests(chunks):
 
 
 class Slate:
-    """A file that is written anew thousands of times: truncating one by name waits for the disk."""
+    """A file to rewrite thousands of times; truncating one by its name waits for the disk."""
 
     def __init__(self, path):
         self._file = path.open("wb")
@@ -85,7 +85,7 @@ def read(path, selection=WITH_FEATURES):
 
 @pytest.fixture(scope="module")
 def filled(sqlite_template, tmp_path_factory):
-    """A database with some of everything, and its URL."""
+    """The path of a database with failures, sessions, contexts and a retraction."""
     path = tmp_path_factory.mktemp("filled") / "filled.db"
     path.write_bytes(sqlite_template.read_bytes())
     failure = Failure(FailureKind.TIMEOUT, Phase.RUN, "took too long \x1b[31m", 1.5)
@@ -129,7 +129,7 @@ def own(path):
     return closing(DatabasePeer(str(path), own=True))
 
 
-def test_a_bundle_gives_what_the_database_gives(filled, tmp_path):
+def test_bundle_gives_the_same_rows_as_its_database(filled, tmp_path):
     path = tmp_path / "all.tunedb"
     seen = []
     with own(filled) as peer:
@@ -144,14 +144,14 @@ def test_a_bundle_gives_what_the_database_gives(filled, tmp_path):
         assert peer.manifest == manifest
         assert peer.info == info
         assert info.size == path.stat().st_size
-        # It can be read as often as one likes, in several places at once.
+        # A bundle can be read several times, also at once.
         first, second = peer.chunks(EVERYTHING), peer.chunks(EVERYTHING)
         assert [*without_digests(first)] == [*without_digests(second)] == expected
     assert [file.name for file in tmp_path.iterdir()] == ["all.tunedb"]
 
 
-def test_rows_of_all_tables_come_back(tmp_path):
-    """Any rows of any tables, in any order: what they mean is not the bundle's business."""
+def test_bundle_preserves_any_rows_of_all_tables(tmp_path):
+    """Bundles check neither the order of tables nor the meaning of rows."""
 
     @settings(max_examples=examples(40))
     @given(
@@ -173,7 +173,7 @@ def test_rows_of_all_tables_come_back(tmp_path):
     run()
 
 
-def test_two_bundles_differ_in_their_time_alone(filled, tmp_path):
+def test_bundles_of_one_database_differ_only_in_their_time(filled, tmp_path):
     def make(created_at):
         with own(filled) as peer:
             manifest = replace(new_manifest(peer.store_key, EVERYTHING), created_at=created_at)
@@ -186,7 +186,7 @@ def test_two_bundles_differ_in_their_time_alone(filled, tmp_path):
     ]
 
 
-def test_large_chunks_are_cut(tmp_path, monkeypatch):
+def test_writer_splits_large_chunks_into_blocks(tmp_path, monkeypatch):
     rows = [(i, None, bytes(100)) for i in range(2 * limits.BATCH_ROWS + 1)]
     monkeypatch.setattr(limits, "BLOCK_BYTES", 100_000)
     path = written(tmp_path / "x.tunedb", [Chunk("sketch", rows)])
@@ -196,7 +196,7 @@ def test_large_chunks_are_cut(tmp_path, monkeypatch):
     assert max(len(encode("sketch", chunk.rows)) for chunk in found) <= 100_000
 
 
-def test_a_row_that_is_too_large(tmp_path, monkeypatch):
+def test_writer_gives_large_rows_own_blocks_and_rejects_too_large_ones(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "BLOCK_BYTES", 1_000)
     monkeypatch.setattr(limits, "MAX_BLOCK_BYTES", 2_000)
     rows = [(i, None, bytes(1_500)) for i in range(3)]
@@ -208,7 +208,7 @@ def test_a_row_that_is_too_large(tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.iterdir()] == ["x.tunedb"]
 
 
-def test_cut_at_any_byte(small, tmp_path):
+def test_reader_rejects_bundle_truncated_at_any_byte(small, tmp_path):
     path = tmp_path / "cut.tunedb"
     with Slate(path) as slate:
         for size in range(len(small)):
@@ -219,7 +219,7 @@ def test_cut_at_any_byte(small, tmp_path):
 
 
 @pytest.mark.parametrize("bits", [1, long(8)])
-def test_any_flipped_bit(small, tmp_path, bits):
+def test_reader_rejects_bundle_with_any_flipped_bit(small, tmp_path, bits):
     path = tmp_path / "flipped.tunedb"
     with Slate(path) as slate:
         for at in range(len(small)):
@@ -231,7 +231,7 @@ def test_any_flipped_bit(small, tmp_path, bits):
                     BundlePeer(path)
 
 
-def test_bytes_after_the_end(small, whole):
+def test_reader_rejects_bytes_after_the_end(small, whole):
     whole.write_bytes(small + b"\n")
     with pytest.raises(IntegrityError, match="get it again"):
         BundlePeer(whole)
@@ -302,7 +302,7 @@ def test_unknown_keys_of_a_manifest_are_ignored(whole):
         assert peer.manifest == MANIFEST
 
 
-def test_a_window_that_takes_gigabytes(whole):
+def test_reader_rejects_large_compression_window(whole):
     options = {int(zstd.CompressionParameter.window_log): 27}
     compressor = zstd.ZstdCompressor(options=options)
     # In two steps: a frame whose size is known asks for no more than that.
@@ -313,7 +313,7 @@ def test_a_window_that_takes_gigabytes(whole):
 
 
 def bomb(frame):
-    """Return the most memory that refusing a bundle takes, and the message."""
+    """Return the error of reading a bundle, and the peak memory that it takes."""
     code = (
         "import sys\n"
         f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
@@ -327,8 +327,8 @@ def bomb(frame):
     return message, int(peak)
 
 
-def test_a_block_that_unpacks_to_gigabytes(tmp_path):
-    """100 KB of zeros by the gigabyte, in a block that says it is longer."""
+def test_reader_rejects_decompression_bomb_in_little_memory(tmp_path):
+    """A small frame unpacks to 640 MiB of zeros."""
     compressor = zstd.ZstdCompressor(level=1)
     parts = [compressor.compress(struct.pack("<BIQ", 5, 1, limits.MAX_BLOCK_BYTES))]
     parts += [compressor.compress(bytes(2**24)) for _ in range(40)]
@@ -355,8 +355,8 @@ def test_endless_blocks_are_refused(tmp_path, monkeypatch):
         BundlePeer(path)
 
 
-def test_a_manifest_is_short(tmp_path):
-    """A selection may name hundreds of workloads, and no more."""
+def test_reader_and_writer_reject_long_manifests(tmp_path):
+    """A selection of hundreds of workloads fits, and a longer one does not."""
     path = tmp_path / "x.tunedb"
     words = ["x" * 100] * (limits.MAX_MANIFEST_BYTES // 100)
     path.write_bytes(put_together(manifest(selection={"workloads": words}), UNPACKED))
@@ -375,14 +375,14 @@ def test_unreadable_bundles_are_not_written(monkeypatch):
 
 
 @pytest.mark.parametrize("amount", [2_000, pytest.param(100_000, marks=pytest.mark.stress)])
-def test_mutations(small, amount, tmp_path):
-    """Changed, and sealed again with the digest that fits: nothing but errors of tunedb."""
+def test_reader_reads_or_rejects_mutated_bundles(small, amount, tmp_path):
+    """The digest fits the changed bytes; the reader raises errors of tunedb only."""
     rng = random.Random(f"bundle {amount}")
     path, kept = tmp_path / "changed.tunedb", 0
     path.write_bytes(small)
     with BundlePeer(path) as peer:
         chunks = list(peer.chunks(WITH_FEATURES))
-    # A reader stops at the first thing that is wrong, so most have one block alone.
+    # The reader stops at the first error, so most seeds have one block.
     seeds = [take_apart(small), *(take_apart(bundle_of([chunk])) for chunk in chunks)]
     with Slate(path) as slate:
         for number in range(amount):
@@ -403,7 +403,7 @@ def test_mutations(small, amount, tmp_path):
 
 
 def change(rng, data):
-    """Change, remove, double or exchange a few bytes."""
+    """Change, remove, repeat or replace a few bytes."""
     at, kind = rng.randrange(len(data)), rng.randrange(4)
     if kind == 0:
         data[at] = rng.choice([0, 1, 127, 128, 255, rng.randrange(256)])
@@ -467,7 +467,7 @@ def test_a_file_that_appears_during_the_write_is_kept(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["x.tunedb"]
 
 
-def test_a_database_is_no_bundle_and_no_place_for_one(filled):
+def test_reader_and_writer_reject_path_of_a_database(filled):
     with pytest.raises(FormatError, match="a database, not a bundle"):
         BundlePeer(filled)
     before = filled.read_bytes()
@@ -476,7 +476,7 @@ def test_a_database_is_no_bundle_and_no_place_for_one(filled):
     assert filled.read_bytes() == before
 
 
-def test_an_empty_export_keeps_the_file(tmp_path):
+def test_writer_without_rows_keeps_existing_file(tmp_path):
     path = tmp_path / "x.tunedb"
     path.write_bytes(b"mine")
     with pytest.raises(NotFoundError, match="nothing was written"):
@@ -485,7 +485,7 @@ def test_an_empty_export_keeps_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("error", [StorageError("the connection was lost"), KeyboardInterrupt()])
-def test_a_failed_read_keeps_the_file(error, tmp_path):
+def test_writer_keeps_existing_file_if_reading_fails(error, tmp_path):
     path = tmp_path / "x.tunedb"
     path.write_bytes(b"mine")
 
@@ -499,7 +499,7 @@ def test_a_failed_read_keeps_the_file(error, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["x.tunedb"]
 
 
-def test_a_full_disk(mount):
+def test_writer_leaves_no_file_on_a_full_disk(mount):
     folder = mount("64k")
     rows = [(i, None, os.urandom(1_000)) for i in range(200)]
     with pytest.raises(StorageError, match="No space left") as caught:
@@ -508,13 +508,13 @@ def test_a_full_disk(mount):
     assert list(folder.iterdir()) == []
 
 
-def test_a_pipe_on_standard_input_is_copied_first(small, monkeypatch):
+def test_reader_accepts_bundle_from_standard_input(small, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(small)))
     with BundlePeer("-") as peer:
         assert peer.total == 16
 
 
-def test_a_pipe_that_the_disk_has_no_room_for(mount, monkeypatch, tmp_path):
+def test_reader_rejects_standard_input_that_does_not_fit_on_the_disk(mount, monkeypatch, tmp_path):
     folder = mount("64k")
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     path = tmp_path / "large"
@@ -526,19 +526,19 @@ def test_a_pipe_that_the_disk_has_no_room_for(mount, monkeypatch, tmp_path):
     assert list(folder.iterdir()) == []
 
 
-def test_a_bundle_that_was_closed(whole):
+def test_closed_bundle_raises_storage_error(whole):
     with BundlePeer(whole) as peer:
         chunks = peer.chunks(EVERYTHING)
     with pytest.raises(StorageError, match="it was closed"):
         next(chunks)
 
 
-def test_a_bundle_has_no_positions(whole):
+def test_chunks_of_a_bundle_rejects_positions(whole):
     with BundlePeer(whole) as peer, pytest.raises(UsageError, match="no positions"):
         peer.chunks(EVERYTHING, exchange_types.Position(3))
 
 
-def test_writing_needs_no_place_to_go_back_to():
+def test_writer_accepts_stream_that_cannot_seek():
     class Pipe(io.RawIOBase):
         def __init__(self):
             self.data = b""

@@ -1,4 +1,4 @@
-"""Rows as columns: nothing changes on the way, and no bytes make anything but an error."""
+"""Rows encoded as columns: decoding returns equal rows, or raises FormatError."""
 
 import math
 import struct
@@ -42,21 +42,21 @@ def rows_of(table, most=12):
 
 
 @pytest.mark.parametrize("table", exchange_types.COLUMNS)
-def test_every_column_has_a_kind(table):
+def test_layout_covers_every_column_and_omits_only_digests(table):
     assert len(LAYOUT[table]) == len(exchange_types.COLUMNS[table])
     left_out = {
         name
         for name, kind in zip(exchange_types.COLUMNS[table], LAYOUT[table], strict=True)
         if not kind
     }
-    # What others refer to by its digest alone is kept.
+    # The digest of a retraction is kept, as it alone names the retracted row.
     expected = {"digest"} & set(exchange_types.COLUMNS[table]) if table != "retraction" else set()
     assert left_out == expected | ({"program_digest"} if table == "measurement" else set())
     assert LAYOUT.keys() == exchange_types.COLUMNS.keys()
 
 
 @pytest.mark.parametrize("table", exchange_types.COLUMNS)
-def test_rows_come_back(table):
+def test_decode_returns_encoded_rows(table):
     @settings(max_examples=examples(60))
     @given(rows_of(table))
     def run(rows):
@@ -71,14 +71,14 @@ def test_rows_come_back(table):
 @example([0, 2**63 - 1, -(2**63)])
 @example([-(2**63), 2**63 - 1, -(2**63), 0])
 @example([7])
-def test_integers_of_every_size(values):
+def test_integers_of_every_size_survive_round_trip(values):
     rows = [(value, "scheme", "key", None) for value in values]
     assert decode("workload_alias", len(rows), encode("workload_alias", rows)) == rows
     rows = [(0, value, 1, 1, FRAME) for value in values]
     assert decode("feature", len(rows), encode("feature", rows)) == rows
 
 
-def test_bytes_that_end_in_zero_beside_missing_ones():
+def test_trailing_zeros_and_missing_values_survive_round_trip():
     rows = [(b"a\0", "", "", ""), (b"", "\0", "ä\u202e", "")]
     assert decode("retraction", 2, encode("retraction", rows)) == rows
     failures = [
@@ -93,7 +93,7 @@ def test_bytes_that_end_in_zero_beside_missing_ones():
 REST = (None,) * (len(MEASUREMENT) - 14)
 
 
-def test_times_keep_every_bit():
+def test_run_times_keep_every_bit():
     odd = struct.pack("<4d", math.nan, -0.0, 5e-324, math.inf)
     row = [1, None, None, 1, 1, 1, None, b"[]", 0, odd, 0, 0, None, 1, *REST]
     rows = [tuple(row), (*row[:9], None, *row[10:]), (*row[:9], b"", *row[10:])]
@@ -112,12 +112,12 @@ def test_times_keep_every_bit():
         ("feature", (1, 1, 1, 1, b"x"), "data: a compressed body is damaged"),
     ],
 )
-def test_values_that_no_column_holds(table, row, message):
+def test_encode_rejects_invalid_values(table, row, message):
     with pytest.raises(FormatError, match=message):
         encode(table, [row])
 
 
-def test_run_times_are_whole_numbers_of_bytes():
+def test_encode_rejects_run_times_that_are_not_float64():
     row = (1, None, None, 1, 1, 1, None, b"[]", 0, b"1234567", 0, 0, None, 1, *REST)
     with pytest.raises(FormatError, match="run_secs: run times that are not float64"):
         encode("measurement", [row])
@@ -147,21 +147,21 @@ ID = b"\0" + struct.pack("<q", 1) + integers(0, 0)
         (ID + b"\0" + integers(1, 0) + b"\xff", "body: a text that is not UTF-8"),
     ],
 )
-def test_bytes_that_are_no_columns(data, message):
+def test_decode_rejects_malformed_bytes(data, message):
     with pytest.raises(FormatError, match=message):
         decode("context", 1, data)
 
 
-def test_texts_that_share_a_character_are_refused():
-    """The run of all texts is UTF-8, each of them is not."""
+def test_decode_rejects_texts_that_share_a_character():
+    """The bytes of both texts together are UTF-8, and those of each are not."""
     data = b"\0" + struct.pack("<q", 1) + integers(1, 0)
     data += b"\0" + integers(1, 0) + "ä".encode()
     with pytest.raises(FormatError, match="a text that is not UTF-8"):
         decode("context", 2, data)
 
 
-def test_missing_values_must_be_some():
-    """Bits that say that all are missing have a shorter form."""
+def test_decode_rejects_bitmap_in_which_all_values_are_missing():
+    """If all values are missing, a single byte says so instead of a bitmap."""
     failure = (1, None, None, b"m", b"p", "kind", "phase", "message", None, None)
     data = encode("failure", [failure] * 3)
     assert data.endswith(b"\1\1")
@@ -171,7 +171,7 @@ def test_missing_values_must_be_some():
 
 @settings(max_examples=examples(300))
 @given(st.data())
-def test_changed_bytes_make_rows_or_a_format_error(data):
+def test_decode_of_changed_bytes_returns_rows_or_raises_format_error(data):
     table = data.draw(st.sampled_from(sorted(exchange_types.COLUMNS)))
     rows = data.draw(rows_of(table, 5))
     changed = bytearray(encode(table, rows))

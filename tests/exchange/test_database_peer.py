@@ -1,4 +1,4 @@
-"""A database as the giving side: all of it, page by page, from a position on."""
+"""Peers of databases: all rows, page by page, or those after a position."""
 
 import shutil
 from contextlib import closing
@@ -54,7 +54,7 @@ def add_features(store, program_id=1):
 
 @pytest.fixture
 def filled(store_url):
-    """The URL of a database with some of everything."""
+    """The URL of a database with rows in all exchanged tables."""
     with Store(store_url) as store:
         store.batches.add(some_of_everything(), OWN)
         store.batches.add([make_measurement(0, (2.0,), workload=0, target=0)], Source("other"))
@@ -74,7 +74,7 @@ def stored(url):
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_all_that_is_exchanged_is_given(filled, own):
+def test_peer_gives_all_exchanged_rows(filled, own):
     with DatabasePeer(filled, own=own) as peer:
         found = gather(peer, Selection(features=True))
         assert peer.total == 15
@@ -101,7 +101,7 @@ def test_all_that_is_exchanged_is_given(filled, own):
     (retraction,) = found["retraction"]
     assert retraction["digest"] == found["measurement"][2]["digest"]
     assert retraction["store"] == peer.store_key
-    # The third one gave the aliases and the launch.
+    # The source "tuning" has the aliases and the launch.
     assert {s["name"] for s in found["source"]} == {"own", "other", "tuning"}
     assert not any("script" in row for row in found["workload"])
 
@@ -120,7 +120,7 @@ def test_features_are_given_once_for_each_program(filled):
     ("name", "value"), [("BATCH_ROWS", 1), ("BATCH_ROWS", 4), ("CHUNK_BYTES", 300)]
 )
 @pytest.mark.parametrize("selection", [Selection(features=True), Selection((), ("llvm",))])
-def test_pages_of_every_size_give_the_same(filled, monkeypatch, name, value, selection):
+def test_pages_of_every_size_give_the_same_rows(filled, monkeypatch, name, value, selection):
     with DatabasePeer(filled) as peer:
         whole = gather(peer, selection)
         monkeypatch.setattr(limits, name, value)
@@ -134,7 +134,7 @@ def test_pages_of_every_size_give_the_same(filled, monkeypatch, name, value, sel
 
 
 @pytest.mark.parametrize("path", FROZEN, ids=lambda path: path.stem)
-def test_every_revision(path, tmp_path):
+def test_peer_reads_databases_of_every_revision(path, tmp_path):
     frozen = Path(shutil.copyfile(path, tmp_path / "frozen.db"))
     with DatabasePeer(frozen) as peer:
         assert peer.revision == path.stem
@@ -155,7 +155,7 @@ def test_every_revision(path, tmp_path):
         assert found["context"] == []
 
 
-def test_an_empty_database(store_url):
+def test_peer_of_empty_database_gives_nothing(store_url):
     with DatabasePeer(store_url) as peer:
         assert list(peer.chunks(EVERYTHING)) == []
         assert list(peer.chunks(Selection(best=3))) == []
@@ -163,7 +163,7 @@ def test_an_empty_database(store_url):
         assert peer.digest_at(1) is None
 
 
-def test_only_what_was_added(filled):
+def test_since_gives_only_rows_added_later(filled):
     with DatabasePeer(filled) as peer, Store(filled) as store:
         before = peer.position()
         assert before.measurement_id == 15
@@ -175,14 +175,14 @@ def test_only_what_was_added(filled):
         store.records.add([new], OWN)
         found = gather(peer, since=before)
         assert digests(found) == {new.digest}
-        # The workload comes again, with its aliases.
+        # The workload is given again, with its aliases.
         assert len(found["workload"]) == 1
         assert len(found["workload_alias"]) == 2
         assert found["retraction"] == found["failure"] == []
         assert list(peer.chunks(EVERYTHING, since=before, until=before)) == []
 
 
-def test_failures_that_were_added_later(filled):
+def test_since_gives_later_failures_of_known_records(filled):
     with DatabasePeer(filled) as peer, Store(filled) as store:
         before = peer.position()
         late = some_of_everything()[9]
@@ -197,16 +197,16 @@ def test_failures_that_were_added_later(filled):
         assert outside["measurement_digest"] == late.digest
         assert outside["program_digest"] == late.program.digest
 
-        # From the beginning it is one of a measurement that was given.
+        # Without `since`, each failure belongs to a measurement that is given.
         assert all(row["measurement"] for row in gather(peer)["failure"])
-        # A selection to which it does not belong leaves it out.
+        # A selection of other workloads leaves it out.
         others = gather(peer, Selection(workloads=("matmul_1",)), since=before)
         assert others["failure"] == []
         same = gather(peer, Selection(workloads=("matmul_0",)), since=before)
         assert len(same["failure"]) == 2
 
 
-def test_the_first_failure_of_all_may_be_a_late_one(store_url):
+def test_since_gives_late_failure_if_there_was_none_before(store_url):
     measurement = make_measurement(0, None)
     with Store(store_url) as store, DatabasePeer(store_url) as peer:
         store.records.add([measurement], OWN)
@@ -217,7 +217,7 @@ def test_the_first_failure_of_all_may_be_a_late_one(store_url):
         assert row["measurement_digest"] == measurement.digest
 
 
-def test_retractions_come_when_there_are_more(filled):
+def test_since_gives_all_retractions_if_there_are_more(filled):
     with DatabasePeer(filled) as peer, Store(filled) as store:
         before = peer.position()
         store.trust.retract([4], "x")
@@ -238,7 +238,7 @@ def test_records_added_during_reading_are_left_for_later(filled, monkeypatch):
         assert peer.position().measurement_id == 20
 
 
-def test_the_best_are_given_again_when_there_are_others(filled):
+def test_since_gives_all_best_records_again_if_there_are_new_records(filled):
     best = Selection(best=1, rest=0.0)
     with DatabasePeer(filled) as peer, Store(filled) as store:
         before = peer.position()
@@ -249,7 +249,7 @@ def test_the_best_are_given_again_when_there_are_others(filled):
         assert peer.total == len(found["measurement"])
 
 
-def test_a_server_with_an_old_schema(postgres_url):
+def test_peer_rejects_server_with_old_schema(postgres_url):
     engine = make_engine(parse_url(postgres_url))
     with engine.begin() as connection:
         tunedb.migrations.downgrade(connection, "0003")
@@ -258,12 +258,14 @@ def test_a_server_with_an_old_schema(postgres_url):
         DatabasePeer(postgres_url)
 
 
-def test_a_server_without_tables(bare_postgres_url):
+def test_peer_rejects_server_without_tables(bare_postgres_url):
     with pytest.raises(SchemaError, match="an empty database"):
         DatabasePeer(bare_postgres_url)
 
 
-def test_a_connection_that_is_cut(postgres_url, postgres_server, monkeypatch):
+def test_cut_connection_raises_storage_error_in_one_line(
+    postgres_url, postgres_server, monkeypatch
+):
     with Store(postgres_url) as store:
         store.records.add([make_measurement(n, (1.0,)) for n in range(40)], OWN)
     monkeypatch.setattr(limits, "BATCH_ROWS", 10)
@@ -282,7 +284,7 @@ def test_an_old_own_file_must_be_upgraded(tmp_path):
         DatabasePeer(old, own=True)
 
 
-def test_closing_early_and_twice(filled):
+def test_peer_can_be_closed_early_and_twice(filled):
     peer = DatabasePeer(filled)
     next(iter(peer.chunks(EVERYTHING)))
     peer.close()
@@ -306,7 +308,7 @@ def test_open_peer_recognises_databases(filled, tmp_path):
         open_peer(tmp_path)
 
 
-def test_a_bundle_is_known_by_its_bytes(sqlite_file, tmp_path):
+def test_open_peer_recognises_bundle_by_its_bytes(sqlite_file, tmp_path):
     with Store(sqlite_file) as store:
         store.records.add([make_measurement(0)], OWN)
     path = tmp_path / "named.db"

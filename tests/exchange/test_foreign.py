@@ -1,4 +1,4 @@
-"""Somebody else's SQLite file: what is read, what is refused and why, and that nothing changes.
+"""Foreign SQLite files: the peer reads known ones, rejects others, and changes none.
 
     python tests/exchange/test_foreign.py
 
@@ -65,7 +65,7 @@ def sql(path, *statements):
 
 
 def definitions(path):
-    """Return what a file defines, as tunedb.exchange.foreign_file sees it."""
+    """Return the definitions of a file by name, as tunedb.exchange.foreign_file hashes them."""
     with closing(sqlite3.connect(path)) as connection:
         rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchall()
     return {row[1]: definition(*row) for row in rows if row[3] is not None}
@@ -107,7 +107,7 @@ def filled(sqlite_file):
 
 
 def refused(kind, match, path, **options):
-    """Check that opening ends in one clean line of the right class, and changes nothing."""
+    """Assert that opening raises an error of one printable line, and changes nothing."""
     before = sha256(path)
     with pytest.raises(kind, match=match) as caught:
         DatabasePeer(path, **options)
@@ -117,38 +117,38 @@ def refused(kind, match, path, **options):
 
 
 def read(path, **options):
-    """Return all rows that a file gives."""
+    """Return all rows that a file gives, each with its table."""
     with DatabasePeer(path, **options) as peer:
         return [(c.table, row) for c in peer.chunks(Selection(features=True)) for row in c.rows]
 
 
 @pytest.mark.parametrize("path", FROZEN, ids=lambda path: path.stem)
-def test_the_definitions_are_those_of_frozen_databases(path):
+def test_definitions_match_frozen_databases(path):
     assert objects_of(path.stem) == definitions(path)
 
 
-def test_the_definitions_are_those_of_new_databases(sqlite_file):
+def test_definitions_match_new_databases(sqlite_file):
     assert objects_of(schema.HEAD) == definitions(sqlite_file)
 
 
 @pytest.mark.parametrize("revision", schema.REVISIONS[:-1])
-def test_the_definitions_are_those_of_migrations_back(revisions, revision):
+def test_definitions_match_downgraded_databases(revisions, revision):
     assert objects_of(revision) == definitions(revisions[revision])
 
 
-def test_the_definitions_are_those_of_migrated_databases(frozen):
+def test_definitions_match_upgraded_databases(frozen):
     versions.upgrade(parse_url(frozen))
     assert objects_of(schema.HEAD) == definitions(frozen)
 
 
-def test_space_between_words_does_not_count():
+def test_definition_ignores_white_space_between_words():
     one = definition("table", "t", "t", "CREATE TABLE t (\n\ta INTEGER, \n\tb TEXT\n)\n STRICT\n\n")
     assert one == definition("table", "t", "t", "CREATE TABLE t(a INTEGER,b TEXT)STRICT")
     assert one != definition("table", "t", "t", "CREATE TABLE t(a INTEGER,b\u00a0TEXT)STRICT")
     assert one != definition("table", "t", "t", "CREATE TABLE t(aINTEGER,b TEXT)STRICT")
 
 
-def test_a_known_file_is_read_and_not_changed(frozen, request):
+def test_file_of_each_revision_is_read_and_not_changed(frozen, request):
     before = sha256(frozen)
     file = open_file(frozen)
     file.connection.close()
@@ -167,8 +167,8 @@ def test_missing_files_are_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_to_which_its_owner_writes(sqlite_file):
-    """What is committed is in the log alone; reading must neither miss nor move it."""
+def test_peer_reads_file_while_its_owner_writes(sqlite_file):
+    """Committed rows are in the write-ahead log alone; the peer reads and leaves them there."""
     with Store(sqlite_file) as store:
         store.records.add([make_measurement(0)], OWN)
         before = sha256(sqlite_file)
@@ -180,7 +180,7 @@ def test_a_file_to_which_its_owner_writes(sqlite_file):
         assert sha256(sqlite_file) == before
 
 
-def test_a_read_only_medium(filled, mount):
+def test_peer_reads_from_read_only_file_system(filled, mount):
     folder = mount()
     path = Path(shutil.copyfile(filled, folder / "store.db"))
     subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
@@ -188,13 +188,13 @@ def test_a_read_only_medium(filled, mount):
     assert [p.name for p in folder.iterdir()] == ["store.db"]
 
 
-def test_statistics_do_no_harm(filled):
+def test_peer_accepts_statistics_of_analyze(filled):
     sql(filled, "ANALYZE", "PRAGMA wal_checkpoint(TRUNCATE)")
     assert ("sqlite_stat1" in definitions(filled)) and read(filled)
     sql(filled, "DELETE FROM sqlite_stat1", "PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-def test_another_program(tmp_path):
+def test_peer_rejects_database_of_another_program(tmp_path):
     path = tmp_path / "other.db"
     sql(path, "CREATE TABLE meta (key, value)", "CREATE TABLE alembic_version (version_num)")
     refused(SchemaError, "a database of another program; give one of tunedb", path)
@@ -202,7 +202,7 @@ def test_another_program(tmp_path):
     refused(SchemaError, "a database of another program; give one of tunedb", path)
 
 
-def test_no_database(tmp_path):
+def test_peer_rejects_files_that_are_not_sqlite(tmp_path):
     path = tmp_path / "text.db"
     path.write_text("x" * 5000)
     refused(SchemaError, "it is not a SQLite file", path)
@@ -227,7 +227,7 @@ def test_sqlite_files_are_recognised(filled, tmp_path):
         ("char(27) || '[2J' || char(10) || 'x'", r"schema \\x1b\[2J\\nx"),
     ],
 )
-def test_a_newer_one(filled, revision, match):
+def test_peer_rejects_newer_schema(filled, revision, match):
     sql(filled, f"UPDATE alembic_version SET version_num = {revision}", "PRAGMA wal_checkpoint")
     refused(SchemaError, match, filled)
 
@@ -241,7 +241,7 @@ def test_a_newer_one(filled, revision, match):
         ("UPDATE meta SET value = char(27) || '[2J' WHERE key = 'store'", "it has no store key"),
     ],
 )
-def test_no_revision_and_no_key(filled, change, match):
+def test_peer_rejects_file_without_revision_or_store_key(filled, change, match):
     sql(filled, change, "PRAGMA wal_checkpoint(TRUNCATE)")
     refused(SchemaError, match, filled)
 
@@ -273,7 +273,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_other_tables(filled, name):
+def test_peer_rejects_file_with_other_definitions(filled, name):
     statement, match = HOSTILE[name]
     sql(filled, statement, "PRAGMA wal_checkpoint(TRUNCATE)")
     refused(SchemaError, match, filled)
@@ -281,7 +281,7 @@ def test_other_tables(filled, name):
 
 
 @pytest.mark.parametrize("table", ["measurement", "alembic_version", "meta"])
-def test_an_endless_view_instead_of_a_table(filled, table):
+def test_peer_rejects_endless_view_in_place_of_a_table(filled, table):
     sql(
         filled,
         "PRAGMA foreign_keys=OFF",
@@ -304,8 +304,8 @@ def test_a_damaged_definition_is_reported(filled):
     refused(StorageError, "damaged; ask for another copy", filled)
 
 
-def test_a_definition_that_sqlite_quotes_and_that_is_no_text(filled):
-    """SQLite's message then is none of Python's texts either."""
+def test_peer_rejects_definition_whose_name_is_not_utf8(filled):
+    """SQLite quotes the name in its message, which then is not UTF-8 either."""
     sql(
         filled,
         "PRAGMA writable_schema=ON",
@@ -316,20 +316,20 @@ def test_a_definition_that_sqlite_quotes_and_that_is_no_text(filled):
     refused(FormatError, "text that is not UTF-8", filled)
 
 
-def test_more_tables_than_anybody_has(filled):
+def test_peer_rejects_file_with_too_many_tables(filled):
     """FOREIGN_OBJECTS"""
     sql(filled, "BEGIN", *(f"CREATE TABLE t{n} (x)" for n in range(limits.FOREIGN_OBJECTS)), "END")
     refused(SchemaError, f"more than {limits.FOREIGN_OBJECTS} tables, indexes and views", filled)
 
 
-def test_definitions_without_end(filled, monkeypatch):
-    """FOREIGN_OPEN_STEPS: SQLite reads all definitions before it answers anything."""
+def test_peer_rejects_definitions_that_take_too_long_to_read(filled, monkeypatch):
+    """FOREIGN_OPEN_STEPS: SQLite reads all definitions before the first statement."""
     sql(filled, "BEGIN", *(f"CREATE TABLE t{n} (x)" for n in range(400)), "END")
     monkeypatch.setattr(limits, "FOREIGN_OPEN_STEPS", 1)
     refused(LimitError, "reading it takes too long", filled)
 
 
-def test_statements_end_in_time(filled, monkeypatch):
+def test_statement_over_its_deadline_is_stopped(filled, monkeypatch):
     """FOREIGN_STATEMENT_S, FOREIGN_CHECK_RATE"""
     assert limits.FOREIGN_STATEMENT_S < 600
     assert limits.FOREIGN_CHECK_RATE > 2**20
@@ -353,10 +353,10 @@ def test_the_watch_is_restarted_for_each_statement(filled, monkeypatch):
         assert len(started) > before
 
 
-def test_cut_files(filled, tmp_path):
+def test_peer_rejects_truncated_files(filled, tmp_path):
     data = filled.read_bytes()
     path = tmp_path / "cut.db"
-    # Where one byte is missing, SQLite reads zeros.
+    # SQLite reads a missing byte as zero.
     for size in (512, 4096, 5000, 40_000, len(data) // 2, len(data) - 4096, len(data) - 1):
         path.write_bytes(data[:size])
         with pytest.raises(TuneDBError) as caught:
@@ -364,8 +364,8 @@ def test_cut_files(filled, tmp_path):
         assert str(caught.value).isprintable()
 
 
-def test_damaged_files(filled, tmp_path):
-    """Whatever bytes change, there is an answer, or one line."""
+def test_peer_reads_or_rejects_damaged_files(filled, tmp_path):
+    """Any changed bytes give rows, or an error of one line."""
     data = filled.read_bytes()
     path = tmp_path / "damaged.db"
     random_ = random.Random(7)
@@ -383,7 +383,7 @@ def test_damaged_files(filled, tmp_path):
     assert refused_ > 10
 
 
-def test_a_value_that_is_too_large(filled):
+def test_peer_rejects_value_over_the_limit(filled):
     """MAX_FOREIGN_BYTES"""
     size = limits.MAX_FOREIGN_BYTES + 1
     sql(filled, f"UPDATE measurement SET extra = hex(zeroblob({size // 2 + 1})) WHERE id = 3")
@@ -411,7 +411,7 @@ print(rows, peak_bytes() - before)
 
 @pytest.mark.parametrize("where", ["extra", *map(long, ("run_secs", "body", "message"))])
 def test_huge_values_take_little_memory(filled, where):
-    """CHUNK_BYTES: many rows of 12 MB each; the bodies would unpack to a gigabyte each."""
+    """CHUNK_BYTES: many rows of 12 MB each, or bodies that would unpack to a gigabyte each."""
     with closing(sqlite3.connect(filled, isolation_level=None)) as connection:
         if where == "body":
             bomb = zstd.compress(bytes(2**30))
@@ -446,24 +446,24 @@ def test_a_damaged_body_is_read_as_none(filled):
     assert bodies == {"sketch": None, "tail": None}
 
 
-def test_text_that_is_no_text(filled):
+def test_text_that_is_not_utf8_is_read_as_bytes(filled):
     sql(filled, "UPDATE source SET name = CAST(x'ff1b' AS TEXT)")
     assert [row[2] for table, row in read(filled) if table == "source"] == [b"\xff\x1b"]
 
 
-def test_rows_that_are_out_of_order():
-    """A tree with a loop in it would be read for ever."""
+def test_first_chunk_rejects_rows_out_of_order():
+    """A B-tree with a loop would be read for ever."""
     for numbers in ([1, 3, 2], [1, 1], [1, None], [0]):
         with pytest.raises(StorageError, match="x: damaged: its rows are out of order"):
             first_chunk(((number, b"") for number in numbers), 0, "x")
 
 
-def test_printable():
+def test_printable_escapes_and_cuts_text():
     assert printable("a\x1b[2J\n\u202eb\udcff") == r"a\x1b[2J\n\u202eb\udcff"
     assert len(printable("x" * 1000)) == 201
 
 
-def test_nothing_can_be_written(filled):
+def test_foreign_file_cannot_be_written(filled):
     file = open_file(filled)
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
         file.connection.execute("DELETE FROM measurement")
@@ -487,7 +487,7 @@ def generate():
     return "\n".join(["{", *lines, "}"])
 
 
-def test_bodies_of_a_layer_are_bounded_as_those_of_a_merge(filled):
+def test_layer_rejects_body_over_the_limit(filled):
     """MAX_FOREIGN_BYTES"""
     body = compress(bytes(limits.MAX_FOREIGN_BYTES + 1))
     with closing(sqlite3.connect(filled)) as connection, connection:

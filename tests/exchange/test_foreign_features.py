@@ -1,4 +1,4 @@
-"""Features of others: what a merge takes, marks and refuses, and what becomes of it."""
+"""Features of others: rows that a merge stores, marks or rejects, and rows that count."""
 
 import shutil
 from contextlib import closing
@@ -33,7 +33,7 @@ N = 40
 
 
 class Modules:
-    """A set of modules, which nobody computes without TVM."""
+    """A set that is computed from modules, so that it cannot be verified without TVM."""
 
     name, version, columns, needs = "their.modules", 1, ("a", "b"), Needs.SCHEDULED
 
@@ -43,7 +43,7 @@ def record(number, **fields):
 
 
 def fill(path, forged=(), count=N, value=1e30):
-    """Records of another database with features of steps; those of some programs are forged."""
+    """Store records with features; the rows of the programs `forged` are `value`."""
     with Store(path) as store:
         store.records.add([record(number) for number in range(1, count + 1)], BOARD)
         programs = store.programs.get(range(1, count + 1))
@@ -83,7 +83,7 @@ def rows_of(store, feature_set=STEPS, count=N):
 
 
 def marks(store):
-    """Sources of the rows that came with a merge, by program and set."""
+    """Return the sources of merged rows by program and set."""
     mark = schema.foreign_feature.c
     rows = store._db.select(schema.foreign_feature.select().order_by(*mark))
     return {(row.program_id, row.feature_set_id): row.source_id for row in rows}
@@ -107,8 +107,8 @@ def test_merged_features_name_the_source_of_their_record(store, their_path, way)
 
 
 @pytest.mark.parametrize("way", [take, take_bundle, take_by_pull])
-def test_attack_6_a_set_that_differs_is_refused_as_a_whole(store, their_path, way):
-    """±1e30 in one row; the merge took all and nothing found out."""
+def test_attack_6_merge_rejects_all_rows_of_a_set_with_a_forged_row(store, their_path, way):
+    """One row has -1e30; an earlier release stored it, and no check found it."""
     report = way(store, fill(their_path, forged=[7], value=-1e30))
     assert (report.new, report.features) == (N, N)
     ((reason, counted),) = report.reasons.items()
@@ -122,8 +122,8 @@ def test_attack_6_a_set_that_differs_is_refused_as_a_whole(store, their_path, wa
     assert rows_of(store) == right_rows(store)
 
 
-def test_attack_6_features_of_own_programs_are_not_taken(store, their_path):
-    """They were taken where own ones were missing, and stayed for good."""
+def test_attack_6_merge_rejects_features_of_own_programs(store, their_path):
+    """An earlier release stored them where own ones were missing, and kept them for good."""
     fill(their_path, forged=range(N))
     store.records.add([record(number) for number in range(1, N + 1)], OWN)
     report = take(store, their_path)
@@ -137,8 +137,8 @@ def test_attack_6_features_of_own_programs_are_not_taken(store, their_path):
     assert rows_of(store) == right_rows(store)
 
 
-def test_features_of_own_programs_with_explicit_acceptance(store, their_path):
-    """What is not right is refused even then."""
+def test_merge_stores_features_of_own_programs_once_if_accepted(store, their_path):
+    """A second database with the same features adds no rows."""
     store.records.add([record(number) for number in range(1, N + 1)], OWN)
     assert take(store, fill(their_path), accept_trusted_names={THEIRS}).features == 2 * N
     assert len(marks(store)) == 2 * N
@@ -146,7 +146,7 @@ def test_features_of_own_programs_with_explicit_acceptance(store, their_path):
     assert take(store, again, accept_trusted_names=True).features == 0
 
 
-def test_features_in_the_name_of_a_trusted_source_are_not_taken(store, their_path):
+def test_merge_rejects_features_of_trusted_source_unless_accepted(store, their_path):
     fill(their_path)
     take(store, their_path)
     (source,) = store.sources.summaries()
@@ -157,12 +157,12 @@ def test_features_in_the_name_of_a_trusted_source_are_not_taken(store, their_pat
     assert report.features == 0
     assert any("source 'board' is trusted here" in reason for reason in report.reasons)
     assert take(store, their_path, accept_trusted_names=True).features == 2 * N
-    # Whoever is trusted is believed.
+    # Rows of a trusted source count.
     assert rows_of(store) == right_rows(store)
 
 
 def test_attack_6_foreign_rows_do_not_count_once_the_program_is_measured_here(store, their_path):
-    """An own record of the same program comes later; what was taken before does not spoil it."""
+    """An own record of the same program comes later; rows merged before do not count for it."""
     fill(their_path)
     take(store, their_path)
     modules = Modules()
@@ -179,7 +179,7 @@ def test_attack_6_foreign_rows_do_not_count_once_the_program_is_measured_here(st
     assert rows_of(store) == right_rows(store)
 
 
-def test_own_rows_take_the_place_of_foreign_ones(store, their_path):
+def test_extract_replaces_merged_rows_with_own_ones(store, their_path):
     """A forged row that the sample misses is gone after the next extraction."""
     take(store, fill(their_path))
     before = store.programs.without_features(STEPS, limit=N + 1)
@@ -191,13 +191,13 @@ def test_own_rows_take_the_place_of_foreign_ones(store, their_path):
     assert store.features.add(STEPS, [(1, own), (N, own)]) == 1
     assert rows_of(store)[0] == right_rows(store)[0]
     assert rows_of(store)[-1] == own[0].tolist()
-    # What stands for this database's own word is not replaced by a merge.
+    # A merge does not replace own rows.
     assert take(store, their_path).features == 0
     assert (N, 1) not in marks(store)
 
 
-def test_rows_of_an_own_source_that_comes_back_are_own(store, their_path):
-    """A backup of this database, which the user says is one."""
+def test_merge_of_accepted_backup_stores_rows_as_own(store, their_path):
+    """The user confirms that the file is a backup of this database."""
     key = store.key
     fill(rename(their_path, key))
     report = take(store, their_path)
@@ -206,8 +206,8 @@ def test_rows_of_an_own_source_that_comes_back_are_own(store, their_path):
     assert marks(store) == {}
 
 
-def test_few_forged_rows_of_many_are_found_by_a_sample(store, their_path, monkeypatch):
-    """FEATURE_SAMPLE: some programs are computed again, and no more."""
+def test_merge_finds_forged_rows_by_computing_a_sample(store, their_path, monkeypatch):
+    """FEATURE_SAMPLE: so many programs are computed again, and no more."""
     computed = []
     differing = verify.differing
 
@@ -221,8 +221,8 @@ def test_few_forged_rows_of_many_are_found_by_a_sample(store, their_path, monkey
     assert computed == [16]
 
 
-def test_a_killed_exchange_leaves_no_rows_of_a_set_that_differs(store, their_path, monkeypatch):
-    """They wait in a temporary file until all came and the sample is right."""
+def test_interrupted_merge_leaves_no_unverified_features(store, their_path, monkeypatch):
+    """Rows wait in a temporary file until all have come and the sample is right."""
     fill(their_path, forged=[3])
     monkeypatch.setattr(limits, "IMPORT_ROWS", 5)
 
@@ -236,7 +236,7 @@ def test_a_killed_exchange_leaves_no_rows_of_a_set_that_differs(store, their_pat
     assert take(store, their_path).features == N
 
 
-def test_a_dry_run_computes_again_what_is_here(store, their_path):
+def test_dry_run_verifies_features_of_known_programs(store, their_path):
     fill(their_path, forged=[3])
     with closing(DatabasePeer(their_path)) as peer:
         merge(store, peer)
@@ -246,7 +246,7 @@ def test_a_dry_run_computes_again_what_is_here(store, their_path):
     assert store.features.sets() == []
 
 
-def test_a_full_temporary_folder_is_one_line(store, their_path, monkeypatch):
+def test_full_temporary_folder_raises_storage_error(store, their_path, monkeypatch):
     fill(their_path)
 
     class Full:
@@ -262,8 +262,8 @@ def test_a_full_temporary_folder_is_one_line(store, their_path, monkeypatch):
     assert store.features.sets() == []
 
 
-def test_rows_of_programs_that_did_not_come_are_not_computed(store, their_path):
-    """Records that are refused have no programs here; their rows neither count nor are written."""
+def test_merge_ignores_features_of_records_that_did_not_come(store, their_path):
+    """Programs without records are not stored; their rows are neither counted nor written."""
     fill(their_path)
     with closing(DatabasePeer(their_path, own=True)) as peer:
         chunks = list(peer.chunks(ASKED))

@@ -1,4 +1,4 @@
-"""What a hostile team sends leaves the database as it was, and the command says why."""
+"""A merge of a hostile database or bundle changes nothing, and the command says why."""
 
 import re
 import shutil
@@ -19,12 +19,13 @@ from tunedb.system.text import _is_unsafe
 
 OUR_KEY = "600d" * 8
 
-#: Where a merge may write although it takes nothing: what it looked at, and from whom.
+#: Tables to which a merge may write although it stores no record: sources and positions.
 BOOKKEEPING = ('INSERT INTO "source"', 'INSERT INTO "watermark"')
 
 
 @pytest.fixture(scope="module")
 def ours_template(tmp_path_factory, sqlite_template):
+    """The database that :func:`ours` copies."""
     path = tmp_path_factory.mktemp("ours") / "ours.db"
     rename(shutil.copyfile(sqlite_template, path), OUR_KEY)
     with Store(path) as store:
@@ -36,19 +37,20 @@ def ours_template(tmp_path_factory, sqlite_template):
 
 @pytest.fixture
 def ours(ours_template, tmp_path):
+    """The attacked database."""
     return Path(shutil.copyfile(ours_template, tmp_path / "ours.db"))
 
 
 @pytest.fixture
 def known(ours):
-    """What the attacker knows of it."""
+    """Facts that the attacker knows of that database."""
     (source,), *_ = sql(ours, "SELECT digest FROM source")
     ((record,),) = sql(ours, "SELECT digest FROM measurement LIMIT 1")
     return hostile.Ours(OUR_KEY, source, record)
 
 
 def content(path):
-    """Return all that a database says, but for its bookkeeping."""
+    """Return the dump of a database without its bookkeeping."""
     with closing(sqlite3.connect(path)) as connection:
         return [line for line in connection.iterdump() if not line.startswith(BOOKKEEPING)]
 
@@ -65,6 +67,7 @@ def merge(ours, other, *options):
 
 
 def assert_refused(ours, other, message):
+    """Assert that merges end with a message, and change no row and no served record."""
     before = content(ours)
     with Store(ours) as store:
         served = [record.measurement.digest for record in store.records.iterate()]
@@ -95,15 +98,15 @@ def test_a_hostile_bundle_changes_nothing(name, ours, known, sqlite_template, tm
 
 
 @pytest.mark.parametrize("name", hostile.BYTES)
-def test_bytes_of_a_bundle_that_were_changed(name, ours, known, sqlite_template, tmp_path):
+def test_damaged_bundle_changes_nothing(name, ours, known, sqlite_template, tmp_path):
     path = tmp_path / "theirs.tunedb"
     hostile.bundle(sqlite_template, path, hostile.Attack(""), known)
     path.write_bytes(hostile.BYTES[name](path.read_bytes()))
     assert_refused(ours, path, r"theirs\.tunedb: ")
 
 
-def test_good_records_beside_bad_ones_come_in(ours, known, sqlite_template, tmp_path):
-    """And once they are in, their labels are printed without harm."""
+def test_merge_stores_good_records_beside_hostile_ones(ours, known, sqlite_template, tmp_path):
+    """Their labels are printed escaped, and none of them is served."""
     attack = hostile.ATTACKS["an annotation that imports LLVM's code"]
     other = hostile.database(sqlite_template, tmp_path / "theirs.db", attack, known)
     with Store(other) as store:
@@ -113,7 +116,7 @@ def test_good_records_beside_bad_ones_come_in(ours, known, sqlite_template, tmp_
     with Store(ours) as store:
         assert store.records.count() == 5 + 3
         assert [record.source.name for record in store.records.iterate()][5:] == [hostile.EVIL] * 3
-        # Nothing of them is served.
+        # None of them is served.
         assert len(store.answers.best_ids(range(1, 9), [1], 100)) == 5
     for command in (["top"], ["sources"], ["workloads"], ["show", "8"], ["top", "--json"]):
         result = CliRunner().invoke(main, ["--db", str(ours), *command])
@@ -121,8 +124,8 @@ def test_good_records_beside_bad_ones_come_in(ours, known, sqlite_template, tmp_
         assert "\x1b" not in result.output and "\x07" not in result.output
 
 
-def test_the_attacks_are_what_they_should_be(known, sqlite_template, tmp_path):
-    """Without its harm, the same database is merged: no attack fails for another reason."""
+def test_merge_stores_records_of_the_same_database_without_attack(known, sqlite_template, tmp_path):
+    """So no attack is rejected for a reason that is not its own."""
     ours = rename(shutil.copyfile(sqlite_template, tmp_path / "new.db"), OUR_KEY)
     other = hostile.database(sqlite_template, tmp_path / "good.db", hostile.Attack(""), known)
     merge(ours, other)

@@ -28,7 +28,7 @@ KERNELS = pool()[-3:]
 
 @pytest.fixture
 def theirs(sqlite_template, tmp_path):
-    """A database with kernels that were profiled."""
+    """A database of others with launches of profiled kernels."""
     path = rename(shutil.copyfile(sqlite_template, tmp_path / "theirs.db"), "f" * 32)
     with Store(path) as store:
         store.records.add([*KERNELS, make_measurement(1)], OWN)
@@ -37,20 +37,20 @@ def theirs(sqlite_template, tmp_path):
 
 @pytest.fixture
 def chunks(theirs):
-    """What it gives, to be changed."""
+    """The chunks of that database, to be changed."""
     with closing(DatabasePeer(theirs, own=True)) as peer:
         return list(peer.chunks(Selection()))
 
 
 def launches(store):
-    """Return the launches of a database as sets of digests."""
+    """Return the digests of the launches of a database."""
     return {row.launch.digest(row.digest) for row in store.launches.iterate()}
 
 
 EXPECTED = {one.digest(record.digest) for record in KERNELS for one in record.launches}
 
 
-def test_a_merge_brings_launches(store, theirs):
+def test_merge_stores_launches_once(store, theirs):
     for new in (6, 0):
         with closing(DatabasePeer(theirs)) as peer:
             report = merge(store, peer)
@@ -60,14 +60,14 @@ def test_a_merge_brings_launches(store, theirs):
     assert check(store.url).problems == []
 
 
-def test_a_dry_run_says_what_would_come(store, theirs):
+def test_dry_run_counts_launches_without_storing_them(store, theirs):
     with closing(DatabasePeer(theirs)) as peer:
         assert merge(store, peer, dry_run=True).launches == 6
     assert store.counts().launches == 0
 
 
-def test_a_selection_brings_its_launches_alone(store, theirs, tmp_path):
-    """From a database by SQL, from a bundle by its numbers; the sets of others stay there."""
+def test_selection_gives_only_launches_of_its_records(store, theirs, tmp_path):
+    """A database selects by SQL, a bundle by numbers; both leave out other sets of counters."""
     with Store(theirs) as there:
         ncu = CounterSet("rocprof", None, None, (("other", ""),))
         there.launches.add([(make_measurement(1), Launch("x", 1, counter_set=ncu, values=(1.0,)))])
@@ -83,7 +83,7 @@ def test_a_selection_brings_its_launches_alone(store, theirs, tmp_path):
         assert (report.rejected, launches(store)) == (0, EXPECTED)
 
 
-def test_launches_that_were_added_later_come_later(store, theirs, sqlite_template, tmp_path):
+def test_later_launches_come_with_the_next_exchange(store, theirs, sqlite_template, tmp_path):
     here = Store(shutil.copyfile(sqlite_template, tmp_path / "here.db"))
     with here, Store(theirs) as there:
         pull(here, theirs)
@@ -94,14 +94,14 @@ def test_launches_that_were_added_later_come_later(store, theirs, sqlite_templat
         assert (report.launches, report.read, report.rejected) == (2, 0, 0)
         assert launches(here) == launches(there)
         assert pull(here, theirs).launches == 0
-        # And what was learnt here goes there.
+        # A push transfers launches that were added here.
         here.launches.add([(KERNELS[1], Launch("ours", 3))])
         assert push(here, theirs).launches == 1
         assert launches(here) == launches(there)
 
 
-def test_a_database_that_lost_launches_is_compared_anew(theirs, sqlite_template, tmp_path):
-    """Its numbers are given again: what was read under them says nothing."""
+def test_pull_compares_all_launches_if_some_were_lost(theirs, sqlite_template, tmp_path):
+    """New launches have the numbers of lost ones, so the position of the last pull is invalid."""
     with Store(shutil.copyfile(sqlite_template, tmp_path / "here.db")) as here:
         with Store(theirs) as there:
             there.launches.add([(KERNELS[0], launch(0, number=n)) for n in range(2, 9)])
@@ -115,7 +115,7 @@ def test_a_database_that_lost_launches_is_compared_anew(theirs, sqlite_template,
 
 
 def test_bundles_of_the_first_version_are_read(store, chunks, tmp_path):
-    """They number the tables up to retractions, and have counts of these alone."""
+    """They have numbers and counts only of the tables up to retractions."""
     old = [c for c in chunks if c.table not in ("launch", "counter_set")]
     head, unpacked = take_apart(bundle_of(old))
     path = tmp_path / "old.tunedb"
@@ -132,7 +132,7 @@ def test_bundles_of_the_first_version_are_read(store, chunks, tmp_path):
     assert (report.new, report.launches, report.rejected) == (4, 0, 0)
 
 
-def test_the_first_version_has_no_launches(chunks, tmp_path):
+def test_bundle_of_first_version_with_launches_is_rejected(chunks, tmp_path):
     head, unpacked = take_apart(bundle_of(chunks))
     path = tmp_path / "old.tunedb"
     path.write_bytes(seal(head, framing.zstd.compress(unpacked), version=1))
@@ -140,8 +140,8 @@ def test_the_first_version_has_no_launches(chunks, tmp_path):
         BundlePeer(path)
 
 
-def test_databases_before_launches_have_no_launches(store, theirs):
-    """A peer of schema 0004 is asked nothing of them."""
+def test_schema_0004_has_no_statement_for_launches(store, theirs):
+    """Schema 0005 added the table, so an older database is not asked for launches."""
     assert statements_of("0004").launches is None
     assert statements_of("0005").launches is not None
 
@@ -196,7 +196,7 @@ def test_hostile_rows_are_refused_and_counted(table, values, message, chunks, sq
         report = merge(store, Given(changed(chunks, table, **values)))
         assert report.new == 4
         assert report.launches < 6
-        # With a set that is not taken go the launches that have it.
+        # The launches of a rejected set of counters are rejected too.
         assert report.rejected == 6 - report.launches + (table == "counter_set")
         assert any(re.search(message, reason) for reason in report.reasons)
         assert store.counts().launches == report.launches
@@ -215,7 +215,7 @@ def test_rows_with_other_columns_are_refused(chunks, sqlite_file):
 
 
 def test_launches_of_a_measurement_that_is_not_here_are_left_out(chunks, sqlite_file):
-    """Those that were learnt later say by digests of which it is."""
+    """Launches that were added later name their measurement by digests."""
     (rows,) = (c.rows for c in chunks if c.table == "launch")
     row = dict(zip(COLUMNS["launch"], rows[0], strict=True))
     absent = {"measurement": None, "program_digest": b"p" * 16, "measurement_digest": b"m" * 16}
@@ -226,8 +226,8 @@ def test_launches_of_a_measurement_that_is_not_here_are_left_out(chunks, sqlite_
     assert check(sqlite_file).problems == []
 
 
-def test_a_nan_has_one_form(chunks, sqlite_file, tmp_path):
-    """Bundles say no digests: other bytes of the same launch would be another one."""
+def test_merge_normalises_nan_in_counters(chunks, sqlite_file, tmp_path):
+    """Bundles have no digests, so other bytes of a NaN would make another launch."""
     strange = b"\x01" + b"\0" * 5 + b"\xf8\xff"
     (rows,) = (c.rows for c in chunks if c.table == "launch")
     at = COLUMNS["launch"].index("counters")
@@ -239,8 +239,8 @@ def test_a_nan_has_one_form(chunks, sqlite_file, tmp_path):
         assert launches(store) == EXPECTED
 
 
-def test_a_source_that_is_refused_brings_no_launches(theirs, sqlite_file):
-    """Records in the name of this store are not taken, and so are their launches not."""
+def test_merge_rejects_launches_of_a_rejected_source(theirs, sqlite_file):
+    """Records in the name of this store are rejected, and their launches too."""
     with Store(sqlite_file) as store:
         ours = store.key
         digest = identity.digest("source", ours.encode(), b"nightly")

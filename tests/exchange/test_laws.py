@@ -1,4 +1,4 @@
-"""A merge is a union of sets: idempotent, commutative, associative, whatever comes."""
+"""A merge is a union of sets: idempotent, commutative and associative, for any records."""
 
 from contextlib import closing
 
@@ -23,7 +23,7 @@ EACH = settings(max_examples=3 if EFFORT == "few" else 40)
 
 RECORDS = st.lists(st.integers(0, len(pool()) - 1), max_size=12)
 
-#: What one team has done: records under two sources, failures learnt later, retractions.
+#: Data of one team: records under two sources, later failures, retractions.
 TEAMS = st.tuples(
     RECORDS,
     RECORDS,
@@ -37,7 +37,7 @@ EMPTY = "e" * 32
 
 
 def fill(path, team, trust):
-    """Do what a team has done; sources have equal names everywhere."""
+    """Store the data of a team; its sources have the same names as those of other teams."""
     first, second, later, taken_back, whole = team
     with Store(path) as store:
         ids = []
@@ -49,7 +49,7 @@ def fill(path, team, trust):
             return path
         failed = [pool()[number] for number in first]
         store.batches.add_failures([(failed[n % len(failed)], CRASH) for n in later if failed])
-        # Whatever a program is, a profiler may have looked at it later.
+        # Programs of any kind may have been profiled later.
         store.launches.add([(failed[n % len(failed)], launch(n % 3)) for n in later if failed])
         store.trust.retract(sorted({ids[n % len(ids)] for n in taken_back}), f"wrong ({path.name})")
         if whole == "source":
@@ -68,12 +68,12 @@ def teams(makes, known, trust=Trust.OWN):
 
 @EACH
 @given(known=st.tuples(TEAMS, TEAMS, TEAMS))
-def test_laws(known, sqlite_template, tmp_path_factory):
+def test_merge_is_idempotent_commutative_and_associative(known, sqlite_template, tmp_path_factory):
     laws(known, Makes(sqlite_template, tmp_path_factory.mktemp("laws")))
 
 
 def laws(known, makes):
-    """Compared are all tables but for whose a record is: that depends on who is trusted where."""
+    """Compare all tables except the owners of records, which depend on the trust of each side."""
     a, b, c = teams(makes, known)
 
     def same(one, other):
@@ -95,12 +95,14 @@ def a_copy(makes, path):
 
 @EACH
 @given(known=st.tuples(TEAMS, TEAMS, TEAMS), moved=st.booleans())
-def test_laws_with_owners(known, moved, sqlite_template, tmp_path_factory):
+def test_order_of_merges_does_not_change_owners_of_records(
+    known, moved, sqlite_template, tmp_path_factory
+):
     laws_with_owners(known, moved, Makes(sqlite_template, tmp_path_factory.mktemp("owners")))
 
 
 def laws_with_owners(known, moved, makes):
-    """Where all sources are trusted alike, also whose a record is, and whether it is served."""
+    """If all sources have equal trust, the owners and served records are equal too."""
     a, b, c = teams(makes, known, Trust.FOREIGN)
     empty = makes.empty(EMPTY)
     ways = [
@@ -126,7 +128,7 @@ def laws_with_owners(known, moved, makes):
 
 
 def best_is_that_of_a_recomputation(path):
-    """The fastest record that a database serves is found without any derived column."""
+    """Assert that the best record equals the one computed without derived columns."""
     with Store(path) as store:
         taken_back = {
             (row.digest, row.store) for row in store._db.select(select(schema.retraction))
@@ -173,7 +175,7 @@ def test_a_database_and_its_bundle_merge_equally(known, sqlite_template, tmp_pat
     assert contents(through) == contents(whole)
 
 
-def test_features_are_merged_where_they_are_asked_for(makes):
+def test_merge_stores_features_only_if_selected(makes):
     a, b, c = (makes.empty(key) for key in KEYS)
     record = pool()[0]
 
@@ -190,12 +192,12 @@ def test_features_are_merged_where_they_are_asked_for(makes):
     asked = Selection(features=True)
     ab = makes.merged(a, b, selection=asked)
     assert len(contents(ab)["feature"]) == 1
-    # What is there stays: rows of one version are one function of the program.
+    # Stored rows stay: a version of a set gives each program the same rows.
     assert contents(makes.merged(ab, c, selection=asked))["feature"] == contents(ab)["feature"]
     assert contents(makes.merged(b, a, selection=asked)) == contents(b)
 
 
-def test_the_comparison_sees_a_difference(makes):
+def test_contents_differ_for_databases_with_different_records(makes):
     known = ([0, 1, 2], [3], [], [0], None)
     a = fill(makes.empty("a" * 32), known, Trust.OWN)
     b = fill(makes.empty("b" * 32), ([0, 1], [3], [], [0], None), Trust.OWN)
@@ -204,7 +206,7 @@ def test_the_comparison_sees_a_difference(makes):
     assert (report.new, report.known, report.retractions) == (1, 3, 1)
 
 
-def test_known_records_belong_to_the_smallest_digest_of_equal_trust(makes):
+def test_record_of_equal_trust_belongs_to_source_with_smallest_digest(makes):
     paths = teams(makes, (([0], [], [], [], None),) * 3, Trust.FOREIGN)
     smallest = min(
         row.digest

@@ -1,4 +1,4 @@
-"""What a merge takes, what it leaves out and says, and what it never changes."""
+"""Merges: rows that are stored, rows that are rejected with a reason, rows that never change."""
 
 import struct
 import time
@@ -48,21 +48,23 @@ def theirs(makes):
 
 @pytest.fixture
 def chunks(theirs):
-    """What it gives, to be changed."""
+    """The chunks of that database, to be changed."""
     return given_by(theirs)
 
 
 def given_by(path, selection=WITH_FEATURES):
+    """Return the chunks that a database gives."""
     with closing(DatabasePeer(path, own=True)) as peer:
         return list(peer.chunks(selection))
 
 
 def value_of(chunks, table, column, row=0):
+    """Return a value in the row of that position in a table."""
     rows = [r for c in chunks if c.table == table for r in c.rows]
     return rows[row][COLUMNS[table].index(column)]
 
 
-def test_everything_is_taken_once(store, theirs, chunks):
+def test_merge_stores_all_rows_once(store, theirs, chunks):
     report = merge(store, Given(chunks))
     assert report.reasons == {}
     assert (report.new, report.known) == (len(pool()), 0)
@@ -77,11 +79,11 @@ def test_everything_is_taken_once(store, theirs, chunks):
     assert (again.workloads, again.programs, again.failures) == (0, 0, 0)
     assert (again.aliases, again.retractions, again.rejected) == (0, 0, 0)
     rows = {row.name: row for row in store.sources.summaries()}
-    # The other source gave names alone.
+    # The other source has aliases alone.
     assert rows.keys() == {"nightly", "tuning"}
     row = rows["nightly"]
     assert (row.trust, row.store, row.served) == (Trust.FOREIGN, THEIRS, 0)
-    # In the order in which the other side got them.
+    # The order is that of the other database.
     assert [r.measurement.digest for r in store.records.iterate()] == [r.digest for r in pool()]
 
 
@@ -91,7 +93,7 @@ def test_merge_copies_all_contents(store, store_url, theirs, chunks):
     assert check(store_url).problems == []
 
 
-def test_a_dry_run_says_the_same_and_writes_nothing(store, store_url, chunks):
+def test_dry_run_reports_the_same_and_writes_nothing(store, store_url, chunks):
     dry = merge(store, Given(chunks), dry_run=True)
     assert store.counts().measurements == store.counts().sources == 0
     wet = merge(store, Given(chunks))
@@ -110,7 +112,7 @@ def test_a_dry_run_in_many_batches_counts_a_program_once(store, chunks, monkeypa
     assert (dry.programs, dry.workloads, dry.new) == (wet.programs, wet.workloads, wet.new)
 
 
-def test_rows_of_two_sources_are_distinguished(makes, store):
+def test_report_counts_each_source_separately(makes, store):
     path = makes.empty(THEIRS)
     with Store(path) as other:
         other.records.add([make_measurement(1), make_measurement(2)], Source("a"))
@@ -196,10 +198,10 @@ REJECTED = {
 
 
 @pytest.mark.parametrize("name", REJECTED)
-def test_a_measurement_that_is_left_out(name, store, chunks):
-    """And the others are taken."""
+def test_merge_rejects_invalid_measurement_and_stores_the_others(name, store, chunks):
+    """The report has the reason and an example."""
     (table, values), words = REJECTED[name]
-    # Stated digests would already say that it was changed.
+    # Stated digests would already show the change.
     stated = {} if "digest" in words or "does not match" in words else {"digest": None}
     if stated:
         stated["program_digest"] = None
@@ -237,7 +239,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_a_shared_row_that_is_left_out_takes_its_records_with_it(name, store, chunks):
+def test_merge_rejects_records_of_a_rejected_shared_row(name, store, chunks):
     table, values, words = SHARED[name]
     number = value_of(chunks, table, "id")
     given = changed(chunks, table, **values)
@@ -250,8 +252,8 @@ def test_a_shared_row_that_is_left_out_takes_its_records_with_it(name, store, ch
     assert report.reasons[f"its {table} was rejected"].count == affected
 
 
-def test_programs_that_are_not_allowed_are_left_out(store, chunks):
-    """A pragma that TVM would hand to LLVM's parser."""
+def test_merge_rejects_programs_that_are_not_allowed(store, chunks):
+    """TVM would pass the value of the pragma to LLVM's parser."""
     evil = (
         b'[["GetBlock",[],["matmul","main"],["b0"]],["GetLoops",["b0"],[],["l1"]],'
         b'["Annotate",["l1","\\"evil.ll\\""],["pragma_import_llvm"],[]],'
@@ -272,7 +274,7 @@ def test_programs_that_are_not_allowed_are_left_out(store, chunks):
     )
 
 
-def test_rows_that_are_no_rows(store):
+def test_merge_rejects_malformed_rows(store):
     chunks = [
         Chunk("source", [(), (None,) * 5, (1, 2)]),
         Chunk("measurement", [(), (1, 2), (None,) * 20]),
@@ -288,14 +290,14 @@ def test_rows_that_are_no_rows(store):
     assert store.counts().measurements == store.counts().sources == 0
 
 
-def test_two_rows_of_one_number(store, chunks):
+def test_merge_rejects_two_rows_with_the_same_number(store, chunks):
     (first, *rest) = [c for c in chunks if c.table == "target"]
     report = merge(store, Given([first, *chunks]))
     assert any("two rows have the same number" in reason for reason in report.reasons)
     assert rest or report.new < len(pool())
 
 
-def test_failures_that_are_left_out(store, chunks):
+def test_merge_rejects_invalid_failures(store, chunks):
     for values, words in (
         ({"digest": bytes(16)}, "does not match"),
         ({"kind": "evil", "digest": None}, "unknown"),
@@ -310,15 +312,15 @@ def test_failures_that_are_left_out(store, chunks):
         assert words in reason
 
 
-def test_too_much_that_is_shared(store, chunks, monkeypatch):
+def test_merge_rejects_too_many_shared_rows(store, chunks, monkeypatch):
     monkeypatch.setattr(limits, "MAX_SHARED_ROWS", 3)
     with pytest.raises(LimitError, match="split it"):
         merge(store, Given(chunks))
 
 
 @pytest.mark.parametrize("table", ["workload_alias", "failure"])
-def test_many_short_rows_are_written_now_and_then(table, store, chunks, monkeypatch):
-    """Of one record there may be millions, however short they are: they do not wait for its end."""
+def test_merge_writes_many_short_rows_in_batches(table, store, chunks, monkeypatch):
+    """One record may have millions of them, so that they do not wait for its end."""
     if table == "failure":
         number = value_of(chunks, "failure", "measurement")
         of = {"measurement": number, "kind": "timeout", "phase": "run", "message": ""}
@@ -343,7 +345,7 @@ def test_many_short_rows_are_written_now_and_then(table, store, chunks, monkeypa
     assert sum(most) >= 1_000 and max(most) <= 200
 
 
-def test_aliases_of_workloads_that_nothing_needs(store, chunks, monkeypatch):
+def test_merge_rejects_too_many_long_aliases_of_unused_workloads(store, chunks, monkeypatch):
     monkeypatch.setattr(limits, "MAX_SHARED_BYTES", 5_000)
     number = value_of(chunks, "workload", "id")
     rows = [(number, "x", "y" * 1_000 + str(n), None) for n in range(6)]
@@ -352,7 +354,7 @@ def test_aliases_of_workloads_that_nothing_needs(store, chunks, monkeypatch):
         merge(store, Given([*shared, Chunk("workload_alias", rows)]))
 
 
-def test_names_of_workloads_are_counted(store, chunks, monkeypatch):
+def test_merge_rejects_too_many_long_workload_names(store, chunks, monkeypatch):
     monkeypatch.setattr(limits, "MAX_SHARED_BYTES", 1_000)
     rows = [(n, None, "tvm-graph", b"[%d]" % n, "x" * 100, None) for n in range(20)]
     report = merge(store, Given([Chunk("workload", rows)]))
@@ -360,7 +362,7 @@ def test_names_of_workloads_are_counted(store, chunks, monkeypatch):
     assert any("too many long targets" in reason for reason in report.reasons)
 
 
-def test_bounds_of_single_values(store, chunks, monkeypatch):
+def test_merge_rejects_values_over_the_limits(store, chunks, monkeypatch):
     for name, words in (
         ("MAX_FOREIGN_EXTRA_BYTES", "longer than 3 bytes"),
         ("MAX_FOREIGN_LABEL_CHARS", "longer than 3 characters"),
@@ -372,8 +374,8 @@ def test_bounds_of_single_values(store, chunks, monkeypatch):
             assert any(words in reason for reason in report.reasons), name
 
 
-def test_a_forged_source_of_our_own(store, makes):
-    """Somebody writes our key into a source: nothing of it is served, nothing is taken."""
+def test_merge_rejects_forged_own_source_unless_accepted(store, makes):
+    """A stranger writes our key into a source: none of its records is stored or served."""
     mine = make_measurement(1, (0.5,))
     store.records.add([mine], Source("nightly"))
     path = makes.holding(Source("nightly"), mine, make_measurement(2, (1e-9,)))
@@ -393,7 +395,7 @@ def test_a_forged_source_of_our_own(store, makes):
     assert [r.measurement.run_secs for r in store.records.top_k([1], [1], 9)] == [(1e-9,), (0.5,)]
 
 
-def test_a_source_that_is_trusted_here(store, makes):
+def test_merge_rejects_new_rows_of_trusted_source_unless_accepted(store, makes):
     path = makes.holding(Source("nightly"), make_measurement(1))
     merge_from(store, path)
     (row,) = store.sources.summaries()
@@ -412,8 +414,8 @@ def test_a_source_that_is_trusted_here(store, makes):
     assert store.sources.summaries()[0].served == 1
 
 
-def test_records_of_ours_stay_ours(store, makes):
-    """And known records of somebody trusted are not given to a stranger's claim."""
+def test_own_records_keep_their_source(store, makes):
+    """A source of a stranger that claims and retracts them changes nothing."""
     mine = make_measurement(1)
     store.records.add([mine], Source("zzz"))
     before = store.sources.summaries()
@@ -428,7 +430,7 @@ def test_records_of_ours_stay_ours(store, makes):
 
 @pytest.fixture
 def thief(theirs, makes):
-    """A database with the records of another, under a source that has a smaller digest."""
+    """A database with the records of `theirs`, under a source with a smaller digest."""
     path = makes.empty("c" * 32)
     with Store(theirs, read_only=True) as other:
         robbed = other.sources.numbered([1])[0][1]
@@ -445,8 +447,8 @@ def thief(theirs, makes):
 
 
 @pytest.mark.parametrize("first", ["theirs", "thief"])
-def test_a_thief_of_foreign_records(first, store, store_url, theirs, thief):
-    """Who trusts the real source and believes its database has back what he hid."""
+def test_accepted_source_gets_its_records_back_from_a_thief(first, store, store_url, theirs, thief):
+    """The user trusts the real source and accepts the names of its database."""
     for path in (theirs, thief) if first == "theirs" else (thief, theirs):
         merge_from(store, path)
     rows = {row.store: row for row in store.sources.summaries()}
@@ -457,10 +459,10 @@ def test_a_thief_of_foreign_records(first, store, store_url, theirs, thief):
         assert merge(store, peer).moved == 0, "anybody could say so"
         assert merge(store, peer, accept_trusted_names=True).moved == len(pool())
     rows = {row.store: row for row in store.sources.summaries()}
-    # Their own retraction counts.
+    # The retraction by their own database counts.
     assert (rows[THEIRS].records, rows[THEIRS].retracted) == (len(pool()), 1)
     assert rows[THEIRS].served == sum(one.is_valid for one in pool()[1:])
-    # And nobody claims or hides them again.
+    # The thief does not claim or hide them again.
     assert merge_from(store, thief).moved == 0
     assert {row.store: row for row in store.sources.summaries()} == rows
     assert check(store_url).problems == []
@@ -472,8 +474,8 @@ def nightly(store):
     return row.id
 
 
-def test_a_retraction_in_the_name_of_a_stranger(store, makes, theirs):
-    """It hides his records for good; a database that trusted him before does not take it."""
+def test_merge_rejects_retraction_in_the_name_of_a_trusted_source(store, makes, theirs):
+    """It would hide the records for good; a database that trusts their source rejects it."""
     forged = [(ForeignSource("nightly", SourceKind.FILE, THEIRS).digest, THEIRS, "source", "no")]
     old = makes.empty("d" * 32)
     with Store(old) as other, closing(DatabasePeer(theirs, own=True)) as peer:
@@ -490,8 +492,8 @@ def test_a_retraction_in_the_name_of_a_stranger(store, makes, theirs):
     assert sum(row.served for row in store.sources.summaries()) == served
 
 
-def test_a_known_trace_that_is_not_allowed_is_not_given_to_a_trusted_source(store, makes):
-    """An earlier tunedb stored whatever came; to be believed is no way around the list."""
+def test_merge_does_not_move_forbidden_trace_to_trusted_source(store, makes):
+    """An earlier release stored any trace; accepted names do not bypass the lists."""
     evil = b'[["Annotate",["b0","\\"x.ll\\""],["pragma_import_llvm"],[]]]'
     program = make_measurement(1).program
     one = replace(
@@ -511,8 +513,8 @@ def test_a_known_trace_that_is_not_allowed_is_not_given_to_a_trusted_source(stor
 
 
 @pytest.mark.parametrize("subject", ["source", "session", "aliases"])
-def test_a_retraction_with_another_subject_is_no_damage(store, store_url, subject):
-    """A stranger names an own record as what it is not: it stays served, the database whole."""
+def test_retraction_with_wrong_subject_does_not_hide_own_record(store, store_url, subject):
+    """A stranger's retraction calls the record a source, a session or aliases."""
     (own,), _ = store.batches.add([make_measurement()], Source("own"))
     row = (store.records.get(own).measurement.digest, "f" * 32, subject, "no")
     assert merge(store, Given([Chunk("retraction", [row])])).retractions == 1
@@ -520,7 +522,7 @@ def test_a_retraction_with_another_subject_is_no_damage(store, store_url, subjec
     assert check(store_url).problems == []
 
 
-def test_a_retraction_in_our_name(store):
+def test_merge_rejects_retraction_in_our_name(store):
     store.records.add([make_measurement(1)], Source("nightly"))
     digest = store.records.get(1).measurement.digest
     rows = [(digest, store.key, "measurement", "forged")]
@@ -530,7 +532,7 @@ def test_a_retraction_in_our_name(store):
     assert store.records.best([1]) is not None
 
 
-def test_known_rows_stay_as_they_are(store, store_url, makes):
+def test_merge_does_not_change_known_rows(store, store_url, makes):
     workload = make_workload(0, tvm_version="0.27.0", script="# mine")
     mine = make_measurement(1, workload=workload, target=make_target(0, text="mine"))
     store.records.add([mine], Source("nightly"))
@@ -547,7 +549,7 @@ def test_known_rows_stay_as_they_are(store, store_url, makes):
         assert (again.workloads.get(1), again.targets.get(1)) == labels
 
 
-def test_scripts_never_come(store, makes):
+def test_merge_never_stores_scripts(store, makes):
     theirs = make_measurement(1, workload=make_workload(0, script="evil()"))
     path = makes.holding(Source("a"), theirs)
     with Store(path) as other:
@@ -556,14 +558,14 @@ def test_scripts_never_come(store, makes):
     assert store.workloads.get(1).script is None
 
 
-def test_merging_a_database_with_itself(store, store_url):
+def test_merge_rejects_the_database_itself(store, store_url):
     with closing(DatabasePeer(store_url, own=True)) as peer, pytest.raises(UsageError) as caught:
         merge(store, peer)
     assert "is the database itself" in str(caught.value)
 
 
-def test_equal_names_for_different_targets(store, makes):
-    """Two targets that people call alike stay two."""
+def test_merge_keeps_different_targets_with_equal_labels(store, makes):
+    """A label does not identify a target."""
     path = makes.holding(Source("nightly"), make_measurement(1, target=make_target(1, text="llvm")))
     store.records.add([make_measurement(1, target=make_target(0, text="llvm"))], Source("nightly"))
     assert merge_from(store, path).new == 1
@@ -571,8 +573,8 @@ def test_equal_names_for_different_targets(store, makes):
     assert len(store.targets.find()) == len(store.sources.summaries()) == 2
 
 
-def test_a_clock_that_runs_backwards(store, makes, monkeypatch):
-    """Exchanges go by numbers: times of measurement and of entry may be any."""
+def test_merge_does_not_depend_on_the_clock(store, makes, monkeypatch):
+    """Positions are row numbers; times of measurement and of storing may run backwards."""
     path = makes.empty(THEIRS)
     start = time.time_ns()
     with Store(path) as other:
@@ -595,7 +597,7 @@ def test_a_clock_that_runs_backwards(store, makes, monkeypatch):
     assert [r.measurement.measured_at for r in store.records.iterate()] == [10, 9, 8]
 
 
-def test_a_disk_that_fills_up_in_the_middle(mount, makes, monkeypatch):
+def test_second_merge_completes_one_that_filled_the_disk(mount, makes, monkeypatch):
     monkeypatch.setattr(limits, "IMPORT_BYTES", 20_000)
     records = [make_measurement(n, (1e-3,), extra=b'"%s"' % (b"x" * 2_000)) for n in range(1_500)]
     path = makes.holding(Source("a"), *records)
@@ -612,7 +614,7 @@ def test_a_disk_that_fills_up_in_the_middle(mount, makes, monkeypatch):
     assert check(bigger).problems == []
 
 
-def test_many_batches_are_one_union(store, theirs, monkeypatch):
+def test_merge_in_many_batches_stores_all_records(store, theirs, monkeypatch):
     """Batches may end anywhere, also between a record and its failures."""
     monkeypatch.setattr(limits, "IMPORT_BYTES", 1)
     monkeypatch.setattr(receive, "_RECENT", 4)
@@ -630,8 +632,10 @@ class Features:
         self.columns = tuple(columns)
 
 
-def test_records_of_a_concurrent_process_are_known(store, store_url, chunks, monkeypatch):
-    """Between the look at what is known and the transaction."""
+def test_records_that_another_process_adds_meanwhile_are_known(
+    store, store_url, chunks, monkeypatch
+):
+    """They come after this process has read the known records, and before its transaction."""
     merge(store, Given(chunks))
     before = contents(store_url)
     monkeypatch.setattr(type(store.exchange), "known_measurements", lambda *_: ({}, set()))
@@ -640,16 +644,16 @@ def test_records_of_a_concurrent_process_are_known(store, store_url, chunks, mon
     assert contents(store_url) == before
 
 
-def test_a_source_that_another_process_adds_meanwhile(store, chunks, monkeypatch):
-    """Records are known of a source that the batch has not seen: the transaction decides."""
+def test_records_of_source_that_another_process_adds_are_known(store, chunks, monkeypatch):
+    """The batch has not seen the source of the known records; the transaction decides."""
     merge(store, Given(chunks))
     monkeypatch.setattr(type(store.exchange), "sources", lambda _: {})
     report = merge(store, Given(chunks))
     assert (report.new, report.known, report.rejected, report.moved) == (0, len(pool()), 0, 0)
 
 
-def test_a_record_that_comes_twice_from_two_sources(store, makes):
-    """As a hostile bundle may have it; the smaller digest has it, in any order."""
+def test_record_of_two_sources_belongs_to_the_smaller_digest(store, makes):
+    """A hostile bundle may give a record twice."""
     record = pool()[0]
     given, digests = [], []
     for name in ("one", "two"):
@@ -676,8 +680,8 @@ def with_features(makes, features, *rows):
     return path
 
 
-def test_features_of_another_shape(store, makes):
-    """Columns change with the version only, so one of both is wrong; ours stay."""
+def test_merge_rejects_features_with_other_columns(store, makes):
+    """Columns change with the version only, so one side is wrong; our rows stay."""
     path = with_features(makes, Features("ab"), np.ones((2, 2)), np.ones((1, 2)))
     store.records.add([make_measurement(1)], Source("nightly"))
     store.features.add(Features("abc"), [(1, np.ones((2, 3)))])
@@ -699,7 +703,7 @@ def test_features_of_another_shape(store, makes):
         ({"feature_set": 99}, "is missing"),
     ],
 )
-def test_features_that_are_left_out(store, makes, values, words):
+def test_merge_rejects_invalid_features(store, makes, values, words):
     given = given_by(with_features(makes, Features("ab"), np.ones((2, 2))))
     report = merge(store, Given(changed(given, "feature", **values)))
     (reason,) = report.reasons
@@ -710,8 +714,8 @@ def test_features_that_are_left_out(store, makes, values, words):
     assert merge(store, Given(given)).features == 0
 
 
-def test_features_of_an_installed_set_with_other_columns(store, makes):
-    """Stored first, they would keep the installed set from storing its own."""
+def test_merge_rejects_features_unlike_the_installed_set(store, makes):
+    """If they were stored first, the installed set could not store its own."""
     installed = next(s for s in load_feature_sets()[0].values() if s.columns)
     forged = Features("ab")
     forged.name, forged.version = installed.name, installed.version
@@ -722,8 +726,8 @@ def test_features_of_an_installed_set_with_other_columns(store, makes):
 
 
 @pytest.mark.stress
-def test_memory_of_bodies_that_nothing_needs():
-    """A quarter of a gigabyte of sketches lies in a file, not in memory."""
+def test_merge_keeps_unused_bodies_out_of_memory():
+    """A quarter of a gigabyte of sketches is kept in a file."""
     code = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -746,7 +750,7 @@ print(peak_bytes())
     assert int(printed("-c", code, Path(__file__).parents[1])) < 250 * 2**20
 
 
-def test_bodies_that_do_not_fit_into_memory():
+def test_bodies_returns_those_that_do_not_fit_into_memory():
     bodies = Bodies(max_bytes=10)
     kept = {number: bytes([number]) * (number + 1) for number in range(20)}
     for number, body in kept.items():
@@ -763,8 +767,8 @@ def test_bodies_that_do_not_fit_into_memory():
     bodies.close()
 
 
-def test_a_copy_of_ours_is_not_ourselves(sqlite_file, makes):
-    """A backup has our key; what it has beyond us is taken only where we say that it is ours."""
+def test_merge_stores_records_of_a_backup_only_if_accepted(sqlite_file, makes):
+    """A backup has our key; the user has to confirm that its additional records are ours."""
     backup = makes.copy(sqlite_file)
     with Store(backup) as other:
         other.records.add([make_measurement(1)], Source("nightly"))
@@ -774,7 +778,7 @@ def test_a_copy_of_ours_is_not_ourselves(sqlite_file, makes):
     assert take(sqlite_file, rename(backup, THEIRS)).known == 1
 
 
-def test_progress_and_position(store, theirs):
+def test_merge_reports_progress_time_and_bytes(store, theirs):
     seen = []
     with closing(DatabasePeer(theirs, own=True)) as peer:
         report = merge(store, peer, on_progress=lambda r: seen.append((r.read, r.total)))

@@ -1,4 +1,4 @@
-"""Names of workloads: whose word they are, what a merge takes of them, and what they can do."""
+"""Names (aliases) of workloads: their sources, those that a merge stores, and their effect."""
 
 from contextlib import closing
 
@@ -20,7 +20,7 @@ from tunedb.storage.store import Store
 SCRIPT, HASH = Alias("script", "ab" * 16), Alias("tvm:0.27.0:structural", "17")
 NIGHTLY = Source("nightly", SourceKind.FILE)
 
-#: The victim's workload, and the stranger's, which another shape makes faster.
+#: The victim's workload, and that of the stranger, which is faster because of its shape.
 LARGE, SMALL = make_graph((256, 256)), make_graph((64, 64))
 
 
@@ -31,18 +31,19 @@ def small(makes):
 
 
 def given(path):
-    """Return what a database gives."""
+    """Return the chunks that a database gives."""
     with closing(DatabasePeer(path, own=True)) as peer:
         return list(peer.chunks(EVERYTHING))
 
 
 def numbered(chunks, table):
+    """Return the number of the only row of a table."""
     (row,) = [row for chunk in chunks if chunk.table == table for row in chunk.rows]
     return row[0]
 
 
 def named(chunks, *names, source=None):
-    """Return chunks with names of their workload; their own source says them, or another one."""
+    """Return chunks with names of their workload, from `source` or from their own source."""
     workload, said_by = numbered(chunks, "workload"), numbered(chunks, "source")
     more = []
     if source is not None:
@@ -54,6 +55,7 @@ def named(chunks, *names, source=None):
 
 
 def trust(store, name, level=Trust.VERIFIED):
+    """Set the trust of a source; return its id."""
     (id_,) = [row.id for row in store.sources.summaries() if row.name == name]
     store.trust.set(id_, level)
     return id_
@@ -75,8 +77,10 @@ STRANGER = ForeignSource("stranger", SourceKind.FILE, "e" * 32)
 
 @pytest.mark.parametrize("believe", [False, True])
 @pytest.mark.parametrize("source", [STRANGER, None], ids=["stranger", "verified"])
-def test_attack_1_a_name_of_a_known_record_replaces_no_own_best_one(victim, small, source, believe):
-    """Known records and the victim's names for them, by a stranger or in the verified name."""
+def test_attack_1_names_of_known_records_do_not_replace_the_own_best_one(
+    victim, small, source, believe
+):
+    """A stranger, or a database in the name of the verified source, gives them the names."""
     large = victim.workloads.id_of(LARGE.digest)
     before = [one.id for one in victim.records.top_k(victim.workloads.equivalent(large))]
     report = merge(
@@ -95,8 +99,8 @@ def test_attack_1_a_name_of_a_known_record_replaces_no_own_best_one(victim, smal
 
 
 @pytest.mark.parametrize("believe", [False, True])
-def test_attack_1_a_name_for_the_victims_own_workload(victim, believe):
-    """The other way round: of known records alone, and the large one is called as the small one."""
+def test_attack_1_names_do_not_make_workloads_of_other_shapes_equal(victim, believe):
+    """The other way round: the large workload gets a name of the small one."""
     name = Alias("script", "cd" * 16)
     large, other = (victim.workloads.id_of(one.digest) for one in (LARGE, SMALL))
     victim.names.add(other, [name], Source("own"))
@@ -111,7 +115,7 @@ def test_attack_1_a_name_for_the_victims_own_workload(victim, believe):
     assert victim.workloads.equivalent(large) == [large]
 
 
-def test_a_dry_run_counts_and_shows_names(victim, small):
+def test_dry_run_counts_names_by_source(victim, small):
     chunks = named(given(small), SCRIPT, source=STRANGER)
     dry = merge(victim, Given(chunks), dry_run=True)
     assert (dry.new, dry.aliases) == (0, 1)
@@ -151,7 +155,7 @@ def test_retracting_a_source_takes_its_names_back(store, makes):
 
 
 @pytest.mark.parametrize("table", ["workload", "source"])
-def test_a_name_of_a_row_that_did_not_come(store, small, table):
+def test_merge_rejects_name_whose_workload_or_source_is_missing(store, small, table):
     chunks = given(small)
     numbers = {one: numbered(chunks, one) for one in ("workload", "source")} | {table: 77}
     rows = [(numbers["workload"], "script", "x", numbers["source"])]
@@ -161,7 +165,7 @@ def test_a_name_of_a_row_that_did_not_come(store, small, table):
     assert reason == f"workload_alias: its {table} was rejected or is missing"
 
 
-def test_names_of_an_old_database_are_those_of_its_records(store, small, store_url):
+def test_names_without_source_belong_to_the_source_of_the_records(store, small, store_url):
     chunks = named(given(small), SCRIPT)
     report = merge(store, Given(changed(chunks, "workload_alias", source=None)))
     assert report.aliases == 1
@@ -170,8 +174,8 @@ def test_names_of_an_old_database_are_those_of_its_records(store, small, store_u
     assert check(store_url).problems == []
 
 
-def test_names_travel_with_their_sources(store, makes, tmp_path):
-    """What a third database says of a workload is still its word after two merges."""
+def test_names_keep_their_source_across_two_merges(store, makes, tmp_path):
+    """A name of a third database still has its source after two merges."""
     first, second = makes.empty("c" * 32), makes.empty("d" * 32)
     with Store(first) as other:
         other.records.add([make_measurement(1, (1e-6,), workload=SMALL)], NIGHTLY)
@@ -185,7 +189,7 @@ def test_names_travel_with_their_sources(store, makes, tmp_path):
 
 
 def test_the_upgrade_keeps_old_names(tmp_path):
-    """Names that only this database can have given keep counting; the others are foreign."""
+    """Names of workloads with own records alone keep counting; the others become foreign."""
     path = tmp_path / "old.db"
     with Store(path) as store:
         store.records.add([make_measurement(0, (1e-3,), workload=LARGE)], Source("own"))

@@ -1,4 +1,4 @@
-"""The outbox: delivers in the background, waits for a server that is away, disturbs nothing."""
+"""The outbox delivers in the background, waits for an absent server, and raises no error."""
 
 import threading
 import time
@@ -28,14 +28,14 @@ def test_outbox_delivers_announced_records(here, postgres_url):
             fill(here, number)
             outbox.notify()
             wait_until(lambda: outbox.state.is_complete)
-        # What is given away is noted a moment before it is counted.
+        # The position is stored a moment before the records are counted.
         wait_until(lambda: outbox.state.delivered == 5)
         assert outbox.state.error is None
     assert digests(here) == digests(postgres_url)
 
 
-def test_closing_delivers_the_rest(here, postgres_url):
-    """Also what came while the last push went on."""
+def test_close_delivers_remaining_records(here, postgres_url):
+    """It also delivers records that came during the last push."""
     fill(here, *range(30))
     outbox = Outbox(here, postgres_url)
     outbox.start()
@@ -57,7 +57,7 @@ def test_outbox_first_delivers_records_of_an_earlier_run(here, postgres_url):
         assert outbox.state.is_complete
 
 
-def test_a_server_that_is_away_for_a_while(here, postgres_server, postgres_url, monkeypatch):
+def test_outbox_delivers_after_the_server_returns(here, postgres_server, postgres_url, monkeypatch):
     monkeypatch.setattr(limits, "OUTBOX_WAIT_S", 0.5)
     with Outbox(here, postgres_url) as outbox:
         fill(here, 1)
@@ -78,7 +78,7 @@ def test_a_server_that_is_away_for_a_while(here, postgres_server, postgres_url, 
 
 
 def test_the_outbox_keeps_records_while_the_server_is_away(here, postgres_server, postgres_url):
-    """The last try takes a moment, the state says why, and the file has everything."""
+    """Closing takes a moment, the state has the error, and the file has all records."""
     url = make_url(postgres_url).set(password="hush").render_as_string(hide_password=False)
     fill(here, 1, 2)
     with away(postgres_server, postgres_url):
@@ -95,7 +95,7 @@ def test_the_outbox_keeps_records_while_the_server_is_away(here, postgres_server
     assert push(here, postgres_url).new == 2
 
 
-def test_a_server_that_never_answers_does_not_block(here, monkeypatch):
+def test_server_that_never_answers_does_not_block_close(here, monkeypatch):
     stuck = threading.Event()
     monkeypatch.setattr(outbox_module, "push", lambda *_, **__: stuck.wait(30))
     outbox = Outbox(here, "postgresql://nowhere/x")
@@ -108,7 +108,7 @@ def test_a_server_that_never_answers_does_not_block(here, monkeypatch):
     assert state.waiting == 1
 
 
-def test_a_long_delivery_ends_between_two_batches(here, postgres_url, monkeypatch):
+def test_close_with_timeout_ends_delivery_between_two_batches(here, postgres_url, monkeypatch):
     monkeypatch.setattr(limits, "BATCH_ROWS", 5)
     monkeypatch.setattr(limits, "IMPORT_ROWS", 5)
     fill(here, *range(100))
@@ -133,7 +133,7 @@ def test_a_long_delivery_ends_between_two_batches(here, postgres_url, monkeypatc
     assert digests(here) == digests(postgres_url)
 
 
-def test_no_error_reaches_the_program(here, monkeypatch):
+def test_error_of_a_delivery_is_kept_in_the_state(here, monkeypatch):
     def fail(*_, **__):
         raise ZeroDivisionError("a bug")
 
@@ -160,6 +160,6 @@ def test_waits_grow_up_to_a_bound(here, monkeypatch):
     assert waits == sorted(waits)
 
 
-def test_there_is_no_outbox_in_memory():
+def test_outbox_rejects_database_in_memory():
     with Store(":memory:") as store, pytest.raises(UsageError, match="in memory"):
         Outbox(store, "postgresql://nowhere/x")

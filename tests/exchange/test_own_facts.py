@@ -1,4 +1,4 @@
-"""Own facts stay own: what strangers say of own records and sessions changes nothing of them."""
+"""Statements of strangers about own records and sessions do not change own facts."""
 
 import shutil
 from contextlib import closing
@@ -28,7 +28,7 @@ RUN = b'{"cpu":"mine","run":{"key":"run","trials":12}}'
 
 
 class NoFeatures:
-    """A feature set that nothing has rows of."""
+    """A feature set without rows."""
 
     name, version, columns = "none", 1, ("a",)
 
@@ -40,7 +40,7 @@ def take(store, path, **options):
 
 @pytest.fixture
 def stranger(sqlite_template, tmp_path):
-    """A database of somebody else, who has own records of ours and speaks of them."""
+    """A function that makes a stranger's database with our records and statements about them."""
 
     def make(store, *, failures=(), launches=(), records=()):
         path = rename(shutil.copyfile(sqlite_template, tmp_path / "theirs.db"), THEIRS)
@@ -65,8 +65,8 @@ def trust(store, name, trust):
     return source.id
 
 
-def test_attack_5_the_last_failure_of_an_own_record_is_its_own(store, stranger):
-    """The stranger's was shown, and counted for training and for known programs."""
+def test_attack_5_foreign_failures_do_not_replace_failure_of_own_record(store, stranger):
+    """An earlier release showed them, and used them for training and for known programs."""
     failed = make_measurement(1, None, failure=CRASH, session=make_session())
     store.records.add([failed], OWN)
     path = stranger(store, failures=[(failed, TIMEOUT), (failed, CABLE)])
@@ -77,26 +77,26 @@ def test_attack_5_the_last_failure_of_an_own_record_is_its_own(store, stranger):
         list(FailureKind).index(CRASH.kind) + 1
     ]
     assert store.records.failures() == {"crash": 1}
-    # It is kept, and shown as the word of whom it is.
+    # They are stored, and shown with their source.
     assert [(row.content, row.source.trust) for row in store.records.unaccepted(1)] == [
         (TIMEOUT, Trust.FOREIGN),
         (CABLE, Trust.FOREIGN),
     ]
 
 
-def test_attack_5_where_the_own_record_does_not_say_why_it_failed(store, stranger):
+def test_attack_5_foreign_failure_explains_own_record_only_if_trusted(store, stranger):
     failed = make_measurement(1, None, session=make_session())
     store.records.add([failed], OWN)
     take(store, stranger(store, failures=[(failed, TIMEOUT)]))
     assert store.records.get(1).measurement.failure is None
     assert store.programs.measured([1], 1, [1]) == []
     assert store.training.records(NoFeatures).failures.tolist() == [0]
-    # With explicit acceptance it counts.
+    # It counts once its source is trusted.
     source = trust(store, "tuning", Trust.VERIFIED)
     assert store.records.get(1).measurement.failure == TIMEOUT
     assert [row.failure for row in store.programs.measured([1], 1, [1])] == [TIMEOUT]
     assert store.records.unaccepted(1) == []
-    # And not any more after its source was taken back.
+    # It no longer counts after its source was retracted.
     store.trust.retract_source(source, "it lies")
     assert store.records.get(1).measurement.failure is None
     assert store.programs.measured([1], 1, [1]) == []
@@ -105,8 +105,8 @@ def test_attack_5_where_the_own_record_does_not_say_why_it_failed(store, strange
     assert [row.content for row in store.records.unaccepted(1)] == [TIMEOUT]
 
 
-def test_attack_5_a_failure_of_infrastructure_hides_no_own_trial(store, stranger):
-    """What a model predicted of a program that failed is judged, whatever a stranger calls it."""
+def test_attack_5_foreign_infrastructure_failure_does_not_hide_own_trial(store, stranger):
+    """A prediction for a failed program is evaluated, whatever a stranger calls the failure."""
     failed = make_measurement(1, None, failure=CRASH, measured_at=5)
     store.records.add([failed], OWN)
     model = store.models.add(NewModel(b"m" * 16, "ranker", b"{}", b"t" * 16, {}, None))
@@ -116,7 +116,7 @@ def test_attack_5_a_failure_of_infrastructure_hides_no_own_trial(store, stranger
     assert store.training.measured_before([1], 10) == {1}
 
 
-def test_words_of_foreign_sources_about_their_own_records_count(store, stranger):
+def test_foreign_failures_and_launches_of_their_own_records_count(store, stranger):
     theirs = make_measurement(2, None, failure=CRASH)
     ran = make_measurement(3)
     path = stranger(store, records=[theirs, ran], launches=[(ran, FAST)])
@@ -131,8 +131,8 @@ def test_words_of_foreign_sources_about_their_own_records_count(store, stranger)
     assert store.records.unaccepted(1) == store.records.unaccepted(2) == []
 
 
-def test_attack_5_a_kernel_of_a_stranger_on_an_own_record(store, stranger):
-    """A kernel of 1 ns was shown, exported and learnt from."""
+def test_attack_5_foreign_launch_does_not_count_for_own_record(store, stranger):
+    """An earlier release showed, exported and learnt from a kernel of 1 ns."""
     bare, launched = make_measurement(1), make_measurement(2)
     store.records.add([bare, launched], OWN)
     store.launches.add([(launched, SLOW)])
@@ -141,7 +141,7 @@ def test_attack_5_a_kernel_of_a_stranger_on_an_own_record(store, stranger):
     assert (store.launches.for_record(1), store.launches.for_record(2)) == ([], [SLOW])
     assert [(row.record_id, row.launch) for row in store.launches.iterate()] == [(2, SLOW)]
     assert [row.content for row in store.records.unaccepted(2)] == [FAST]
-    # One that is trusted here is believed where the record itself says nothing.
+    # That of a trusted source counts if the record has no own launch.
     source = trust(store, "tuning", Trust.VERIFIED)
     assert (store.launches.for_record(1), store.launches.for_record(2)) == ([FAST], [SLOW])
     assert [row.launch for row in store.launches.iterate()] == [FAST, SLOW]
@@ -150,7 +150,7 @@ def test_attack_5_a_kernel_of_a_stranger_on_an_own_record(store, stranger):
 
 
 def killed_run(store, trials=4):
-    """An own session of a run of 12 trials, some of which are stored."""
+    """Store some records of a run of 12 trials; return their session."""
     session = Session("mine", 1_700_000_000_000_000, RUN)
     batch = [
         make_measurement(number, session=session, occurrence=number) for number in range(trials)
@@ -159,7 +159,7 @@ def killed_run(store, trials=4):
     return session
 
 
-def test_attack_4_merged_records_are_no_trials_of_an_own_session(store, stranger):
+def test_attack_4_merged_records_do_not_count_as_trials_of_own_session(store, stranger):
     session = killed_run(store)
     forged = [
         make_measurement(number, (0.1,), session=session, occurrence=number)
@@ -171,15 +171,15 @@ def test_attack_4_merged_records_are_no_trials_of_an_own_session(store, stranger
     assert [id_ for id_, _ in store.runs.sessions_of_run("run")] == [1]
 
 
-def test_attack_4_a_session_of_strangers_belongs_to_no_own_run(store, stranger):
-    """A session of a stranger ended the run, or had fewer trials."""
+def test_attack_4_foreign_session_does_not_belong_to_own_run(store, stranger):
+    """Such a session could end the run, or state fewer trials."""
     session = killed_run(store)
     ended = Session("theirs", session.started_at + 1, RUN.replace(b'":12', b'":12,"ended":true'))
     assert ended.fingerprint != RUN
     take(store, stranger(store, records=[make_measurement(99, session=ended)]))
     assert store.counts().sessions == 2
     assert store.runs.sessions_of_run("run") == [(1, session)]
-    # A session without any record is this database's word.
+    # A session without any record is an own one.
     own = Session("own", session.started_at + 2, ended.fingerprint)
     store.sessions.add(own)
     assert store.runs.sessions_of_run("run") == [(1, session), (3, own)]
@@ -193,14 +193,14 @@ def measured(session, factor, numbers):
 
 
 def own_days():
-    """Two days of one machine."""
+    """Return sessions of two days on one machine."""
     return [
         Session(f"day {number}", 1_700_000_000_000_000 + number, b'{"cpu":"mine"}')
         for number in (0, 1)
     ]
 
 
-def test_attack_4_records_in_own_sessions_shift_no_factor(store, stranger):
+def test_attack_4_foreign_records_in_own_sessions_do_not_change_factors(store, stranger):
     days = own_days()
     store.records.add(measured(days[0], 1.0, range(8)), OWN)
     store.records.add(measured(days[1], 1.3, range(8)), OWN)
@@ -213,7 +213,7 @@ def test_attack_4_records_in_own_sessions_shift_no_factor(store, stranger):
     (after,) = sessions.update(store)
     assert after.factors[:2] == before.factors
     assert after.sessions[:2] == before.sessions
-    # They stand beside, as those of their source.
+    # They count separately, for their source.
     (other,) = after.sessions[2:]
     assert (other.subject, other.is_trusted, other.records) == ("source", False, 8)
     assert after.factors[2].machine < 0
@@ -222,8 +222,8 @@ def test_attack_4_records_in_own_sessions_shift_no_factor(store, stranger):
     assert set(subjects[16:]) == {-other.subject_id}
 
 
-def test_attack_4_sessions_of_strangers_tear_no_machine_apart(store, stranger):
-    """One that fits the first day and contradicts the second kept both from being one machine."""
+def test_attack_4_foreign_sessions_do_not_split_an_own_machine(store, stranger):
+    """One fits the first day and contradicts the second; it must not separate the days."""
     days = own_days()
     store.records.add(measured(days[0], 1.0, range(100)), OWN)
     store.records.add(measured(days[1], 1.3, range(8)), OWN)
@@ -243,8 +243,8 @@ def test_attack_4_sessions_of_strangers_tear_no_machine_apart(store, stranger):
     assert set(store.runs.comparable(running, 1)) >= {2}
 
 
-def test_predictions_of_strangers_never_come(store, stranger):
-    """They travel in no stream, and a row of a table that is not exchanged is refused."""
+def test_merge_never_stores_predictions_or_models(store, stranger):
+    """Peers do not give them, and a merge rejects rows of tables that are not exchanged."""
     theirs = make_measurement(1)
     path = stranger(store, records=[theirs])
     with Store(path) as other:

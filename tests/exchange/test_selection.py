@@ -1,4 +1,4 @@
-"""Which records a selection means: of a database, and of a stream of chunks."""
+"""Records that a selection chooses from a database, and from a stream of chunks."""
 
 import math
 import random
@@ -32,7 +32,7 @@ NAMES = ("own", "other")
 
 
 def chosen_by_reference(records, selection):
-    """Return the digests of the measurements that are meant; `records` are pairs with a source."""
+    """Return the digests of the chosen measurements; `records` are pairs with a source."""
     groups = {}
     for measurement, source in records:
         program = measurement.program
@@ -91,7 +91,7 @@ def fill(path, records):
     """Put records into a new store; return them as they are stored."""
     stored = {}
     with Store(path) as store:
-        # Every word of a selection means something.
+        # Every name in a selection exists.
         first = [(make_measurement(99, (9.0,), workload=w), "own") for w in range(3)]
         first.append((make_measurement(98, (8.0,), target=TARGETS[1]), "other"))
         for measurement, source in first + records:
@@ -115,14 +115,16 @@ def undigested(chunks):
 
 
 def of_stream(chunks, selection):
-    """Return what a selection leaves of chunks, gathered."""
+    """Return the rows that a selection leaves of chunks."""
     peer = SimpleNamespace(chunks=lambda given, **_: filtered(lambda: iter(chunks), given))
     return gather(peer, selection)
 
 
 @settings(max_examples=examples(60))
 @given(records=st.lists(record, max_size=25), selection=selection)
-def test_both_choose_as_the_reference(tmp_path_factory, sqlite_template, records, selection):
+def test_database_and_stream_choose_the_same_records_as_the_reference(
+    tmp_path_factory, sqlite_template, records, selection
+):
     path = tmp_path_factory.mktemp("choosing") / "store.db"
     path.write_bytes(sqlite_template.read_bytes())
     stored = fill(path, records)
@@ -141,7 +143,7 @@ def test_both_choose_as_the_reference(tmp_path_factory, sqlite_template, records
         assert sorted(ids) == ids.tolist()
 
 
-def test_a_server_chooses_the_same_records(store_url):
+def test_server_chooses_the_same_records_as_the_reference(store_url):
     random_ = random.Random(3)
     records = [
         (
@@ -168,7 +170,7 @@ def test_a_server_chooses_the_same_records(store_url):
 
 
 def test_superseded_records_are_not_among_the_best(sqlite_file):
-    """Without the record of the final the lucky one would rank first elsewhere."""
+    """Without the record of the final, the lucky one would rank first in another database."""
     lucky = make_measurement(0, (0.1,), session=make_session(), measured_at=1)
     lost = replace(lucky, run_secs=(0.5,), measured_at=2, extra=extra_of_final(None, won=False))
     with Store(sqlite_file) as store:
@@ -184,7 +186,7 @@ def test_superseded_records_are_not_among_the_best(sqlite_file):
         expected = digests(gather(peer, everything))
     assert digests(of_stream(chunks, everything)) == expected
     assert lucky.digest not in expected
-    # A session of a stranger may be anything.
+    # The fingerprint of a foreign session may be invalid.
     hidden = [
         Chunk(c.table, [(*row[:-1], "{") for row in c.rows]) if c.table == "session" else c
         for c in chunks
@@ -193,7 +195,7 @@ def test_superseded_records_are_not_among_the_best(sqlite_file):
     assert sum(len(c.rows) for c in kept if c.table == "measurement") == 4
 
 
-def test_failures_and_features_follow_their_measurements(sqlite_file):
+def test_stream_keeps_only_failures_of_selected_measurements(sqlite_file):
     failure = Failure(FailureKind.TIMEOUT, Phase.RUN, "x")
     with Store(sqlite_file) as store:
         for w in range(2):
@@ -263,7 +265,7 @@ def test_unknown_names_are_refused(named, selection, match):
         of_stream(chunks, selection)
 
 
-def test_many_names_are_not_listed(sqlite_file):
+def test_error_lists_at_most_8_names(sqlite_file):
     with Store(sqlite_file) as store:
         for n in range(12):
             workload = make_workload(n, name=f"w{n}\x1b[2J")
@@ -273,7 +275,7 @@ def test_many_names_are_not_listed(sqlite_file):
     assert str(caught.value).endswith(r"w7\x1b[2J and more")
 
 
-def test_labels_of_targets():
+def test_target_labels_ignores_invalid_configurations():
     config = '{"kind":"llvm","mcpu":"skylake","num-cores":4}'
     assert target_labels("llvm", config) == (
         ["llvm skylake 4 cores", "llvm skylake", "llvm"],
@@ -287,8 +289,8 @@ def test_labels_of_targets():
 
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1).flatmap(chunks_of))
-def test_a_stream_may_hold_anything(chunks):
-    """It is not the place to complain: whoever verifies says what is wrong with which row."""
+def test_filtered_accepts_any_rows(chunks):
+    """The verification follows, and reports what is wrong with which row."""
     for selection in (Selection(best=2), Selection(since=5), Selection(best=1, since=1)):
         kept = list(filtered(lambda: iter(chunks), selection))
         assert all(isinstance(chunk, Chunk) for chunk in kept)
@@ -297,7 +299,7 @@ def test_a_stream_may_hold_anything(chunks):
 
 
 def test_a_stream_of_long_texts_takes_little_memory():
-    """They belong to digests, which order equal times; anybody may send any number."""
+    """The texts are part of digests, which order equal times; a stream may have any number."""
 
     def chunks():
         for start in range(0, 2_000, 50):
@@ -314,14 +316,14 @@ def test_a_stream_of_long_texts_takes_little_memory():
     assert peak < 80 * 2**20, "of 124 MB"
 
 
-def test_a_stream_of_too_many_shared_rows(monkeypatch):
+def test_filtered_rejects_too_many_shared_rows(monkeypatch):
     monkeypatch.setattr(filtering, "_MAX_SHARED", 9)
     chunks = [Chunk("sketch", [(n, None, b"[]") for n in range(10)])]
     with pytest.raises(LimitError, match="more than 9 workloads, sketches and similar rows"):
         list(filtered(lambda: iter(chunks), Selection(best=1)))
 
 
-def test_measurements_that_cannot_be_compared(sqlite_file):
+def test_selection_of_best_rejects_invalid_digest(sqlite_file):
     with Store(sqlite_file) as store:
         store.records.add([make_measurement(0)], OWN)
     sql(sqlite_file, "UPDATE measurement SET digest = x'00'")
@@ -330,14 +332,14 @@ def test_measurements_that_cannot_be_compared(sqlite_file):
 
 
 @pytest.mark.parametrize(("best", "rest"), [(10**400, 1.0), (10**400, 0.0), (3, 1e308)])
-def test_numbers_beyond_all_records(best, rest):
+def test_ranks_accepts_best_and_rest_beyond_all_records(best, rest):
     ranks = Ranks()
     ranks.add([1, 2, 3], [(1, 1)] * 3, [0] * 3, [1.0, 2.0, 3.0], [bytes(16)] * 3)
     assert ranks.chosen(best, rest).tolist() == [1, 2, 3]
 
 
 def test_ranks_take_little_memory():
-    """Below 64 bytes for a record, sorting included."""
+    """They take less than 64 bytes for a record, sorting included."""
     count, page = 200_000, 20_000
     digests_ = [n.to_bytes(16, "big") for n in range(page)]
     tracemalloc.start()
@@ -353,7 +355,7 @@ def test_ranks_take_little_memory():
     assert max(before, peak) < 64 * count + 8 * 2**20
 
 
-def test_pages_of_a_database(sqlite_file, monkeypatch):
+def test_chosen_ids_do_not_depend_on_page_size(sqlite_file, monkeypatch):
     """A scan goes page by page, also where a page ends with the last row."""
     with Store(sqlite_file) as store:
         store.records.add([make_measurement(n, (1.0 + n,)) for n in range(12)], OWN)
@@ -364,8 +366,8 @@ def test_pages_of_a_database(sqlite_file, monkeypatch):
             assert chosen_ids(store, Selection(best=1, rest=0.0), until=0).tolist() == []
 
 
-def test_ties_do_not_depend_on_the_order(sqlite_template, tmp_path):
-    """Two machines with the same records in another order choose the same ones."""
+def test_choice_among_equal_times_does_not_depend_on_the_order(sqlite_template, tmp_path):
+    """Two databases with the same records in another order choose the same ones."""
     records = [make_measurement(n, (0.5,)) for n in range(20)]
     records += [make_measurement(n, None) for n in range(20, 40)]
     found = []

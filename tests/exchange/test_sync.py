@@ -1,4 +1,4 @@
-"""Pull and push: incremental, resumable, and right when the other side is another one."""
+"""Pull and push: incremental, resumable, and right if the other side was replaced or restored."""
 
 import shutil
 from pathlib import Path
@@ -23,7 +23,7 @@ FROZEN = Path(__file__).parents[1] / "migrations" / "frozen"
 
 @pytest.fixture
 def there_url(store_url):
-    """The other database: a file and a server."""
+    """The URL of the other database: a file or a server."""
     if "://" not in store_url:
         rename(store_url, "f" * 32)
     return store_url
@@ -36,7 +36,7 @@ def there(there_url):
 
 
 @pytest.mark.parametrize("exchange", [pull, push])
-def test_an_exchange_brings_what_is_new(here, there, there_url, exchange):
+def test_exchange_transfers_only_new_records(here, there, there_url, exchange):
     giver, taker = (there, here) if exchange is pull else (here, there)
     fill(giver, *range(5))
     for new in (5, 0, 2):
@@ -49,7 +49,7 @@ def test_an_exchange_brings_what_is_new(here, there, there_url, exchange):
     assert {s.trust for s in taker.sources.summaries()} == {Trust.FOREIGN}
 
 
-def test_both_ways_end_with_equal_sets(here, there, there_url):
+def test_push_and_pull_end_with_equal_records(here, there, there_url):
     fill(here, *range(4))
     fill(there, *range(2, 6), source=Source("theirs"))
     push(here, there_url)
@@ -66,7 +66,7 @@ def test_each_selection_has_a_watermark_of_its_own(here, there, there_url):
     assert pull(here, there_url, selection=Selection(workloads=("matmul_1",))).read == 0
 
 
-def test_the_best_are_chosen_anew(here, there, there_url):
+def test_pull_of_best_records_chooses_again_after_new_ones(here, there, there_url):
     best = Selection(best=1, rest=0)
     fill(there, 5, 6, 7)
     assert pull(here, there_url, selection=best).new == 1
@@ -85,14 +85,14 @@ def test_later_failures_come_with_the_next_exchange(here, there, there_url):
     there.batches.add_failures([(failed, Failure(FailureKind.TIMEOUT, Phase.RUN, "late"))])
     assert pull(here, there_url).failures == 1
     assert here.records.failures() == {"timeout": 1}
-    # What another database says of a record goes there too, and counts for nothing.
+    # A failure of another database is transferred too, but does not count.
     here.batches.add_failures([(failed, Failure(FailureKind.CRASH, Phase.RUN, "odd"))])
     assert push(here, there_url).failures == 1
     assert push(here, there_url).failures == 0
     assert there.records.failures() == {"timeout": 1}
 
 
-def test_retractions_travel(here, there, there_url):
+def test_push_transfers_retractions_once(here, there, there_url):
     fill(here, 1, 2)
     push(here, there_url)
     here.trust.retract([1], "the clock was wrong")
@@ -121,7 +121,7 @@ def test_a_server_that_was_restored_gets_again_what_it_lost(here, there, there_u
     assert digests(there) == digests(here)
 
 
-def test_a_server_with_fewer_rows_is_compared_anew(here, there, there_url):
+def test_pull_compares_all_records_if_rows_were_lost(here, there, there_url):
     fill(there, *range(6))
     pull(here, there_url)
     forget(there_url, above=2)
@@ -131,8 +131,8 @@ def test_a_server_with_fewer_rows_is_compared_anew(here, there, there_url):
     assert digests(there) <= digests(here)
 
 
-def test_other_rows_under_the_same_numbers(here, sqlite_file):
-    """As many rows as before, but others: only the digest at the watermark tells."""
+def test_pull_notices_other_rows_under_the_same_numbers(here, sqlite_file):
+    """The rows are as many as before; only the digest at the watermark differs."""
     with Store(rename(sqlite_file, "f" * 32)) as there:
         fill(there, *range(4))
         pull(here, sqlite_file)
@@ -145,11 +145,11 @@ def test_other_rows_under_the_same_numbers(here, sqlite_file):
 
 @pytest.mark.parametrize("exchange", [pull, push])
 def test_pruned_records_do_not_come_back(here, there, there_url, exchange):
-    """The record at the watermark is gone, and that is no reason to compare everything."""
+    """The record at the watermark is gone, but that does not make it compare all records."""
     giver, taker = (there, here) if exchange is pull else (here, there)
     fill(giver, *range(8))
     assert exchange(here, there_url).new == 8
-    # One of its own, and the fastest record at the watermark is not among those that stay.
+    # The taker has an own record, and the record at the watermark is not among those that stay.
     fill(taker, 30, source=Source("its own"))
     fill(giver, 31)
     for side in (giver, taker):
@@ -165,7 +165,7 @@ def test_pruned_records_do_not_come_back(here, there, there_url, exchange):
 
 
 def test_a_copy_with_fewer_records_hides_nothing_of_the_original(here, sqlite_file, tmp_path):
-    """It has the same key, and the same record under its last number."""
+    """The copy has the same key, and the same record under its last number."""
     with Store(rename(sqlite_file, "f" * 32)) as there:
         fill(there, *range(6))
     copy = shutil.copyfile(sqlite_file, tmp_path / "copy.db")
@@ -186,7 +186,7 @@ def test_a_server_that_was_restored_after_a_pruning_is_noticed(here, there, ther
     assert pull(here, there_url).new == 4
 
 
-def test_all_is_compared_where_that_is_wanted(here, there, there_url):
+def test_full_exchange_compares_all_records(here, there, there_url):
     fill(there, *range(3))
     fill(here, 7)
     for exchange in (pull, push):
@@ -211,8 +211,8 @@ def test_new_records_of_a_trusted_source_are_refused_until_they_are_accepted(
     assert pull(here, there_url, accept_trusted_names=True).read == 0
 
 
-def test_a_push_is_trusted_for_its_own_sources_alone(here, there, there_url, tmp_path):
-    """A forged record that came here from a stranger gains nothing by being passed on."""
+def test_push_is_accepted_only_for_own_sources(here, there, there_url, tmp_path):
+    """A forged record that came here from a stranger gains no trust when it is pushed."""
     fill(here, 1)
     push(here, there_url)
     (mine,) = there.sources.summaries()
@@ -222,7 +222,7 @@ def test_a_push_is_trusted_for_its_own_sources_alone(here, there, there_url, tmp
     assert there.counts().measurements == 2
     assert {s.served for s in there.sources.summaries()} == {2}
 
-    # A source of the other side, under whose name somebody brought a record here.
+    # A stranger forges a record of a source of the other side, and it is pulled here.
     stranger = rename(shutil.copyfile(here.location, tmp_path / "stranger.db"), there.key)
     fill(there, 5, source=Source("theirs"))
     with Store(stranger) as forger:
@@ -240,7 +240,9 @@ def small_batches(monkeypatch):
 
 
 @pytest.mark.parametrize("exchange", [pull, push])
-def test_an_interrupted_exchange_goes_on(here, there, there_url, small_batches, exchange):
+def test_second_exchange_completes_an_interrupted_one(
+    here, there, there_url, small_batches, exchange
+):
     giver, taker = (there, here) if exchange is pull else (here, there)
     fill(giver, *range(60))
 
@@ -259,7 +261,7 @@ def test_an_interrupted_exchange_goes_on(here, there, there_url, small_batches, 
 
 
 @pytest.mark.parametrize("exchange", [pull, push])
-def test_connections_cut_in_the_middle(
+def test_repeated_exchange_completes_after_cut_connections(
     sqlite_template, tmp_path, postgres_server, postgres_url, small_batches, exchange
 ):
     path = shutil.copyfile(sqlite_template, tmp_path / "here.db")
@@ -297,7 +299,9 @@ def test_a_database_is_not_exchanged_with_itself(here, there, there_url):
 
 
 @pytest.mark.parametrize("exchange", [pull, push])
-def test_a_server_that_is_away(here, postgres_server, postgres_url, exchange):
+def test_unreachable_server_raises_error_without_password(
+    here, postgres_server, postgres_url, exchange
+):
     fill(here, 1)
     url = make_url(postgres_url).set(password="hush").render_as_string(hide_password=False)
     with away(postgres_server, postgres_url), raises_line(UnreachableError) as caught:
@@ -306,8 +310,8 @@ def test_a_server_that_is_away(here, postgres_server, postgres_url, exchange):
     assert exchange(here, url).rejected == 0
 
 
-def test_an_older_schema(here, tmp_path):
-    """A pull reads it; a push names the command that upgrades it."""
+def test_pull_reads_older_schema_and_push_rejects_it(here, tmp_path):
+    """The error of the push names the command that upgrades the database."""
     path = shutil.copyfile(FROZEN / "0003.db", tmp_path / "old.db")
     before = path.read_bytes()
     assert pull(here, path).read > 0
@@ -319,7 +323,7 @@ def test_an_older_schema(here, tmp_path):
 @pytest.mark.parametrize(
     ("tables", "advice"), [(True, "tunedb db upgrade"), (False, "tunedb db init")]
 )
-def test_a_server_without_the_current_tables(here, bare_postgres_url, tables, advice):
+def test_exchange_rejects_server_without_current_tables(here, bare_postgres_url, tables, advice):
     if tables:
         with Store(bare_postgres_url) as store, store._db.transaction() as connection:
             connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0003'")
@@ -331,7 +335,7 @@ def test_a_server_without_the_current_tables(here, bare_postgres_url, tables, ad
 
 @pytest.fixture
 def account(postgres_server, postgres_url):
-    """A function that makes an account with some rights; returns its URL."""
+    """A function that makes an account with some rights and returns its URL."""
     made = []
 
     def account(name, *rights):
@@ -348,8 +352,8 @@ def account(postgres_server, postgres_url):
         postgres_server.execute(f"DROP ROLE {name}")
 
 
-def test_rights(here, postgres_url, account):
-    """Reading is enough for a pull; a push names what is missing."""
+def test_pull_needs_read_and_push_needs_write_rights(here, postgres_url, account):
+    """The error names the missing rights."""
     with Store(postgres_url) as there:
         fill(there, 1)
     fill(here, 2)
@@ -367,14 +371,14 @@ def test_rights(here, postgres_url, account):
 
 
 @pytest.mark.parametrize("exchange", [pull, push])
-def test_nothing_to_do_is_no_more_work_with_more_records(
+def test_exchange_of_equal_databases_needs_no_more_statements_if_they_grow(
     here, there, there_url, exchange, monkeypatch
 ):
-    """How long it takes in a database of a million records is in benchmarks/sharing.py."""
+    """benchmarks/sharing.py measures the time with a million records."""
     monkeypatch.setattr(limits, "BATCH_ROWS", 16)
 
     def statements():
-        """Return what is asked of both databases in an exchange of what both have."""
+        """Return the statements of an exchange between equal databases."""
         exchange(here, there_url)
         asked = []
         listener = (Engine, "before_cursor_execute", lambda *args: asked.append(args[2]))

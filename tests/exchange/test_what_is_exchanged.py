@@ -1,4 +1,4 @@
-"""What leaves a database, and what never does: models, trust, notes, scripts."""
+"""Data that a database never gives away: models, trust, notes, scripts, passwords."""
 
 import shutil
 import sqlite3
@@ -57,7 +57,7 @@ def theirs(sqlite_template, tmp_path):
     return path
 
 
-def test_tables_that_are_exchanged():
+def test_local_tables_and_columns_are_not_exchanged():
     tables = set(schema.metadata.tables)
     # Programs go with their measurements.
     assert tables - set(exchange_types.COLUMNS) == AT_HOME | {"program"}
@@ -65,8 +65,8 @@ def test_tables_that_are_exchanged():
     assert not columns & {"trust", "note", "served", "script", "card", "score", "factor"}
 
 
-def test_models_stay_at_home(theirs, sqlite_template, tmp_path):
-    """So do derived data and notes."""
+def test_models_notes_and_scripts_are_not_exchanged(theirs, sqlite_template, tmp_path):
+    """Nor are predictions, trust and quarantined lines."""
     packed = tmp_path / "x.tunedb"
     with closing(DatabasePeer(theirs)) as peer:
         packed.write_bytes(bundle_of(peer.chunks(Selection(features=True))))
@@ -90,8 +90,8 @@ def test_models_stay_at_home(theirs, sqlite_template, tmp_path):
             assert connection.execute("SELECT DISTINCT trust FROM source").fetchall() == [(0,)]
 
 
-def test_a_password_stays_at_home(theirs, tmp_path):
-    """What is made of a server does not say how to get into it."""
+def test_exchange_commands_do_not_print_passwords(theirs, tmp_path):
+    """The server is not reachable, so each command fails with a message."""
     url = "postgresql+psycopg://team:hunter2@127.0.0.1:1/none"
     for command in (
         ["merge", url],
@@ -106,7 +106,7 @@ def test_a_password_stays_at_home(theirs, tmp_path):
 
 
 def test_modules_of_others_are_not_exported(tmp_path, sqlite_template):
-    """TVM parses every module of an exported file."""
+    """TVM would parse every module of an exported file."""
     theirs, ours = (
         rename(Path(shutil.copyfile(sqlite_template, tmp_path / f"{name}.db")), name * 32)
         for name in "ab"

@@ -1,4 +1,4 @@
-"""Databases whose contents are compared as sets: what a merge must not depend on is left out."""
+"""Databases whose contents are compared as sets, without ids, labels and times of storing."""
 
 import math
 import shutil
@@ -41,7 +41,7 @@ LABELS = {
     "trust",
 }
 
-#: What a merge makes equal; the others are local.
+#: Tables that a merge makes equal; the others are local.
 TABLES = (
     *("workload", "workload_alias", "target", "sketch", "tail", "args_info", "context"),
     *("session", "program", "measurement", "failure", "feature_set", "feature", "retraction"),
@@ -123,12 +123,12 @@ def pool():
 
 
 def contents(url, *, owners=True):
-    """Return table → what it holds, sorted; keys are what they point to.
+    """Return table → sorted rows; foreign keys are replaced by the rows that they point to.
 
     Parameters
     ----------
     owners : bool
-        With to whom records belong, and whether they are served.
+        Whether to include the sources of records, and whether they are served.
     """
     with Store(url, create=False) as store:
         rows = {
@@ -166,7 +166,7 @@ def _pointed(table, column, value, names):
 
 
 class Makes:
-    """Makes databases in a folder, each of its own key, and merges them."""
+    """Makes databases in a folder, each with a key of its own, and merges them."""
 
     def __init__(self, template, folder):
         self._template = template
@@ -196,7 +196,7 @@ class Makes:
         return copied
 
     def merged(self, path, *others, **options):
-        """Return the path of a copy with others merged into it; all of their rows are taken."""
+        """Return the path of a copy with others merged into it; assert that no row is rejected."""
         path = self.copy(path)
         for other in others:
             report = take(path, other, **options)

@@ -1,4 +1,4 @@
-"""Filling in features, on SQLite and PostgreSQL alike."""
+"""Extraction of features, on SQLite and PostgreSQL."""
 
 import json
 from dataclasses import replace
@@ -40,7 +40,7 @@ def rows_of(store, feature_set, ids):
 # ---------------------------------------------------------------------- the store
 
 
-def test_rows_are_stored_once(store):
+def test_add_stores_features_of_a_program_once(store):
     ids = fill(store, 3)
     steps = Steps()
     first = [(id_, np.array([[id_, 1.5]])) for id_ in ids[:2]]
@@ -57,7 +57,7 @@ def test_rows_are_stored_once(store):
     assert rows_of(store, stored, ids[:1]) == [[[ids[0], 1.5]]]
 
 
-def test_versions_stand_side_by_side_and_columns_are_part_of_one(store):
+def test_add_stores_versions_separately_and_rejects_other_columns(store):
     (id_,) = fill(store, 1)
     store.features.add(Steps(), [(id_, np.ones((1, 2)))])
     store.features.add(Steps(version=2, columns=("a",)), [(id_, np.zeros((2, 1)))])
@@ -72,16 +72,16 @@ def test_versions_stand_side_by_side_and_columns_are_part_of_one(store):
     assert rows_of(store, Steps(), [id_]) == [[[1, 1]]]
 
 
-def test_nothing_of_a_batch_with_bad_rows_is_stored(store):
+def test_add_rejects_whole_batch_with_invalid_rows_and_skips_unknown_programs(store):
     ids = fill(store, 2)
     with pytest.raises(FormatError, match="nan"):
         store.features.add(Steps(), [(ids[0], np.ones((1, 2))), (ids[1], [[1, np.nan]])])
     assert rows_of(store, Steps(), ids) == [None, None]
-    # One that was removed meanwhile (tunedb prune) is left out.
+    # A program that was removed meanwhile (tunedb prune) is skipped.
     assert store.features.add(Steps(), [(ids[0], np.ones((1, 2))), (10**6, np.ones((1, 2)))]) == 1
 
 
-def test_programs_without_rows_and_columns(store):
+def test_features_without_rows_or_columns_are_stored(store):
     ids = fill(store, 3)
     empty = Steps("fake.empty", columns=())
     rows = [np.zeros((0, 5)), np.zeros((2, 0)), np.zeros((0, 0))]
@@ -90,7 +90,7 @@ def test_programs_without_rows_and_columns(store):
     assert store.programs.without_features(empty) == []
 
 
-def test_a_read_only_store_takes_none(sqlite_file):
+def test_read_only_store_rejects_features(sqlite_file):
     with Store(sqlite_file, read_only=True) as store, pytest.raises(StorageError, match="read-on"):
         store.features.add(Steps(), [(1, np.ones((1, 2)))])
 
@@ -98,7 +98,7 @@ def test_a_read_only_store_takes_none(sqlite_file):
 # ---------------------------------------------------------------------- reading programs
 
 
-def test_programs_share_their_parts(store):
+def test_programs_share_objects_of_equal_parts(store):
     fill(store, 4)
     fill(store, 4, workload=workload(1), target=1)
     programs = store.programs.without_features(Steps())
@@ -115,7 +115,7 @@ def test_programs_share_their_parts(store):
     assert store.programs.ids([expected.digest, b"x" * 16]) == [found.id, None]
 
 
-def test_pages_and_filters(store):
+def test_programs_without_features_are_paged_and_filtered(store):
     first = fill(store, 5)
     second = fill(store, 5, workload=workload(1))
     third = fill(store, 5, target=1)
@@ -150,8 +150,8 @@ def test_pages_and_filters(store):
     assert (found.programs, found.able, found.known) == (5, 5, 0)
 
 
-def test_programs_that_tvm_may_get(store):
-    """Programs of modules of today, measured by a source that is trusted."""
+def test_for_tvm_selects_trusted_programs_that_tvm_can_load(store):
+    """A trusted source measured them, and their module is of this TVM or has a script."""
     foreign = replace(FOREIGN, name="f")
     verified = Source("v", SourceKind.FILE, Trust.VERIFIED)
     own = fill(store, 2)
@@ -179,7 +179,7 @@ def test_programs_that_tvm_may_get(store):
 # ---------------------------------------------------------------------- extracting
 
 
-def test_missing_features_are_computed_in_batches(store, monkeypatch):
+def test_extract_computes_missing_features_in_batches(store, monkeypatch):
     monkeypatch.setattr(limits, "FEATURE_PROGRAMS", 4)
     ids = fill(store, 10)
     store.features.add(Steps(), [(ids[3], np.zeros((1, 2)))])
@@ -202,7 +202,7 @@ def test_missing_features_are_computed_in_batches(store, monkeypatch):
     assert steps.calls == [4, 4, 1]
 
 
-def test_limit_and_filters(store):
+def test_extract_follows_limit_and_workload_filter(store):
     fill(store, 6)
     other = fill(store, 6, workload=workload(1))
     (wanted,) = {p.workload_id for p in store.programs.get(other)}
@@ -214,7 +214,7 @@ def test_limit_and_filters(store):
     assert extract(store, Steps()).done == 8
 
 
-def test_a_program_that_fails_is_remembered(store):
+def test_extract_skips_failed_programs_until_retry(store):
     ids = fill(store, 5)
     steps = Steps(fails=frozenset(ids[1:3]))
     report = extract(store, steps)
@@ -246,7 +246,7 @@ def test_a_program_that_fails_is_remembered(store):
     assert extract(store, Steps()).known == 5
 
 
-def test_rows_that_cannot_be_stored_are_failures(store):
+def test_extract_counts_invalid_rows_as_failures(store):
     ids = fill(store, 3)
     steps = Steps()
     bad = {ids[0]: [[np.nan, 1]], ids[1]: [[1.0, 2.0, 3.0]]}
@@ -256,7 +256,7 @@ def test_rows_that_cannot_be_stored_are_failures(store):
     assert set(report.reasons) == {"fake.steps: id is nan in row 0", "fake.steps: 3 columns, not 2"}
 
 
-def test_a_set_that_breaks_its_promise_costs_its_own_programs(store):
+def test_broken_batch_fails_only_the_program_at_fault(store):
     ids = fill(store, 6)
     steps = Steps()
     original = steps.rows
@@ -273,7 +273,7 @@ def test_a_set_that_breaks_its_promise_costs_its_own_programs(store):
     assert report.reasons == {"SystemError: boom": 1}
 
 
-def test_sets_of_modules_need_a_rebuilder(store):
+def test_extract_of_scheduled_features_needs_a_rebuilder(store):
     ids = fill(store, 6)
     fill(store, 2, workload=make_workload(3))
     with pytest.raises(UsageError, match=r"fake\.scheduled is computed from modules"):
@@ -291,7 +291,7 @@ def test_sets_of_modules_need_a_rebuilder(store):
     assert (rebuilder.asked, report.passed, report.known) == ([], 1, 5)
 
 
-def test_an_interrupted_run_keeps_its_batches_and_closes_its_rebuilder(store, monkeypatch):
+def test_interrupted_extract_keeps_its_batches_and_closes_its_rebuilder(store, monkeypatch):
     monkeypatch.setattr(limits, "FEATURE_PROGRAMS", 3)
     fill(store, 10)
     closed = []
@@ -315,7 +315,7 @@ def test_an_interrupted_run_keeps_its_batches_and_closes_its_rebuilder(store, mo
     assert (again.known, again.done) == (6, 4)
 
 
-def test_reasons_are_bounded(store, monkeypatch):
+def test_report_groups_reasons_over_the_limit(store, monkeypatch):
     monkeypatch.setattr(limits, "MAX_REASONS", 2)
     ids = fill(store, 5)
     report = extract(store, Steps(fails=frozenset(ids)))
@@ -326,7 +326,7 @@ def test_reasons_are_bounded(store, monkeypatch):
 # ---------------------------------------------------------------------- damage
 
 
-def test_a_damaged_database_is_found_out(store, store_url):
+def test_damaged_features_raise_errors_and_fail_the_check(store, store_url):
     ids = fill(store, 4)
     store.features.add(Steps(), [(i, np.ones((1, 2))) for i in ids])
     assert check(store_url).problems == []
@@ -350,8 +350,8 @@ def test_a_damaged_database_is_found_out(store, store_url):
     assert 0 < len(check(store_url, sample=3).problems) <= 3
 
 
-def test_reasons_survive_json(store):
-    """Messages of TVM may have any character."""
+def test_quarantine_stores_reasons_with_any_characters(store):
+    """Messages of TVM may contain any character."""
     ids = fill(store, 1)
     steps = Steps()
     steps.rows = lambda programs: [ValueError("a\0b\ud800" + "x" * 50_000)] * len(programs)

@@ -1,4 +1,4 @@
-"""A sample of rows of features is computed again."""
+"""Verification of features: a sample of rows is computed again."""
 
 import random
 
@@ -22,7 +22,7 @@ def programs(sqlite_file):
         return store.programs.get(range(1, 6))
 
 
-def test_rows_that_differ(programs):
+def test_differing_returns_programs_with_changed_rows(programs):
     rows = [one.copy() for one in STEPS.rows(programs)]
     assert differing(STEPS, programs, rows) == []
     rows[1][0, 3] = 1e30
@@ -30,7 +30,7 @@ def test_rows_that_differ(programs):
     assert differing(STEPS, programs, rows) == [1, 3]
 
 
-def test_last_places_may_differ_and_no_more(programs):
+def test_differing_tolerates_only_rounding_errors(programs):
     rows = [one.copy() for one in STEPS.rows(programs)]
     (column,) = np.flatnonzero(rows[0][0] % 1)[:1]
     rows[0][0, column] = np.nextafter(rows[0][0, column], np.float32(np.inf))
@@ -38,21 +38,21 @@ def test_last_places_may_differ_and_no_more(programs):
     assert differing(STEPS, programs, rows) == [1]
 
 
-def test_rows_of_a_program_that_has_none_differ(programs):
+def test_differing_returns_programs_whose_features_cannot_be_computed(programs):
     fake = Steps(fails=frozenset({2}))
     assert differing(fake, programs, Steps().rows(programs)[:1] * 5) == [1, 2, 3, 4]
     said = [np.array([[one.id, 15]], np.float32) for one in programs]
     assert differing(fake, programs[1:2], said[1:2]) == [0]
 
 
-def test_which_sets_can_be_computed_again():
+def test_computing_returns_only_installed_step_sets():
     assert computing("steps", STEPS.version) is STEPS
     assert computing("steps", STEPS.version + 1) is None
     assert computing("tunedb.scheduled", base.feature_set("tunedb.scheduled").version) is None
     assert computing("nobody's", 1) is None
 
 
-def test_a_sample_is_the_same_in_any_order_and_another_in_another_database():
+def test_sample_ignores_order_and_differs_between_databases():
     digests = [b"%d" % number for number in range(5_000)]
     shuffled = random.Random(1).sample(digests, len(digests))
 
@@ -67,11 +67,11 @@ def test_a_sample_is_the_same_in_any_order_and_another_in_another_database():
     assert mine == drawn("a" * 32, shuffled + shuffled)
     assert len(mine) == limits.FEATURE_SAMPLE
     assert len(mine & drawn("b" * 32, digests)) < 20
-    # Spread over all: a half of the programs has about a half of the sample.
+    # The sample is spread evenly: half of the programs have about half of it.
     assert 40 < len(mine & set(digests[:2_500])) < 90
 
 
-def test_a_sample_of_few_is_all():
+def test_sample_contains_all_of_few_digests():
     sample = Sample("a" * 32, most=3)
     for digest in (b"1", b"2", b"2"):
         sample.offer(digest)

@@ -1,4 +1,4 @@
-"""Small feature sets for tests of what carries them."""
+"""Small feature sets for tests of extraction and storage."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ from tunedb.features.base import Needs
 
 @dataclass
 class Steps:
-    """Of steps: a row with a program's number and the length of its decisions."""
+    """Features of steps: a row with the id of a program and the length of its decisions."""
 
     name: str = "fake.steps"
     version: int = 1
@@ -30,7 +30,7 @@ class Steps:
 
 @dataclass
 class Scheduled:
-    """Of modules: as many rows as a module has stores, one column."""
+    """Features of scheduled modules: one row with one column."""
 
     name: str = "fake.scheduled"
     version: int = 1
@@ -42,7 +42,7 @@ class Scheduled:
 
 
 class Rebuilder:
-    """Answers for programs as a replay would; remembers which were asked for."""
+    """Returns rows as a replay would, and records the ids of the requested programs."""
 
     def __init__(self, fails=()):
         self.fails = set(fails)

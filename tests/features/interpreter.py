@@ -1,4 +1,4 @@
-"""Runs programs in the flat form, statement by statement: which elements they access."""
+"""An interpreter of programs in the flat form that records which elements they access."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ARITHMETIC = {
 
 
 class Interpreter:
-    """Runs one program.
+    """A run of one program, statement by statement.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Loop nests for property tests: small programs in the flat form, with the odd things in them."""
+"""Loop nests for property tests: small programs in the flat form, with unusual constructs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Program:
             return self.index(1)
         if not self.open:
             return self.build.int_(self.number(-3, 9))
-        # TVM simplifies it under its bindings; here is what has one value under them.
+        # TVM simplifies it under its bindings, so it must have one value under them.
         op = self.one_of([Op.OP_ADD, Op.OP_SUB, Op.OP_MUL, Op.OP_FLOORDIV, Op.OP_FLOORMOD])
         left = self.build.loop_var(self.one_of(self.open))
         return self.build.node(op, [left, self.build.int_(self.number(1, 9))])
@@ -213,7 +213,7 @@ def nests(draw, *, tame=False, fixed=False):
     tame : bool, optional
         No symbolic extents, indices that are loaded, or divisors that may be zero.
     fixed : bool, optional
-        Constant extents of all loops, and nothing else of this.
+        Constant extents of all loops; the rest as without `tame`.
     """
     program = Program(draw, tame, fixed)
     for name in ["main", "other"][: draw(st.sampled_from([1, 1, 1, 2]))]:

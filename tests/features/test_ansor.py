@@ -256,17 +256,17 @@ def _shared_memory_rows(flavour):
 
 @pytest.mark.parametrize("flavour", ["tvm", "ansor"])
 class TestGoldenVectors:
-    def test_an_elementwise_sum(self, flavour):
+    def test_elementwise_sum_has_values_derived_by_hand(self, flavour):
         _check(elementwise(), flavour, [_elementwise_row(flavour)])
 
-    def test_a_matrix_product(self, flavour):
+    def test_matrix_product_has_values_derived_by_hand(self, flavour):
         _check(matmul(), flavour, [_matmul_row(flavour)])
 
-    def test_shared_memory(self, flavour):
+    def test_copy_through_shared_memory_has_values_derived_by_hand(self, flavour):
         _check(shared_memory(), flavour, _shared_memory_rows(flavour), gpu=True)
 
 
-def test_tvm_sees_no_threads_where_it_is_no_gpu():
+def test_tvm_flavour_ignores_threads_if_target_is_no_gpu():
     row = dict(zip(NAMES, per_store_tvm(shared_memory(), gpu=False)[0], strict=True))
     assert row["is_gpu"] == 0
     assert row["threadIdx_x_len"] == 1.0  # log2(1 + 1)
@@ -283,7 +283,7 @@ class TestWhereAnsorDiffers:
             found.append([dict(zip(NAMES, row, strict=True)) for row in rows])
         return found
 
-    def test_stores_of_a_buffer_are_summed_and_seen(self):
+    def test_ansor_sums_stores_of_a_buffer_and_counts_them_as_reuse(self):
         build = NestBuilder()
         c = build.buffer("C", [8], BufferKind.BUFFER_PARAMETER)
         a = build.buffer("A", [8], BufferKind.BUFFER_PARAMETER)
@@ -303,7 +303,7 @@ class TestWhereAnsorDiffers:
         # 3 * 8 elements of C and 2 * 8 of A, over 8 iterations
         assert ansor["B0.reuse_dis_bytes"] == pytest.approx(log2(4 * 40 / 8 + 1))
 
-    def test_an_initial_store_alone(self):
+    def test_only_ansor_has_a_row_for_a_lone_initial_store(self):
         build = NestBuilder()
         c = build.buffer("C", [8], BufferKind.BUFFER_PARAMETER)
         i = build.loop_var(build.open_loop("i", 8))
@@ -313,7 +313,7 @@ class TestWhereAnsorDiffers:
         assert ansor[0]["outer_prod"] == log2(8 + 1)
         assert per_store_tvm(build.nest, gpu=False).shape == (0, 164)
 
-    def test_buffers_only_allocated_follow(self):
+    def test_ansor_appends_rows_of_allocated_buffers_without_store(self):
         build = NestBuilder()
         build.open_block("root")
         spare = build.buffer("spare", [4, 4])
@@ -336,7 +336,7 @@ class TestWhereAnsorDiffers:
     @pytest.mark.parametrize(
         ("code", "bits", "is_float"), [(4, 16, True), (10, 8, True), (0, 32, False), (2, 16, True)]
     )
-    def test_types_that_count_as_float(self, code, bits, is_float):
+    def test_ansor_counts_more_types_as_float_than_tvm(self, code, bits, is_float):
         build = NestBuilder()
         a = build.buffer("A", [8], BufferKind.BUFFER_PARAMETER, code, bits)
         i = build.loop_var(build.open_loop("i", 8))
@@ -345,7 +345,7 @@ class TestWhereAnsorDiffers:
         assert (tvm["float_mul"] > 0) == (code == 2)
         assert (ansor["float_mul"] > 0) == is_float
 
-    def test_comparisons_and_lanes(self):
+    def test_ansor_counts_comparisons_by_operand_type_and_lanes(self):
         build = NestBuilder()
         a = build.buffer("A", [8], BufferKind.BUFFER_PARAMETER)
         b = build.buffer("B", [8], BufferKind.BUFFER_PARAMETER, 6, 8)
@@ -355,7 +355,7 @@ class TestWhereAnsorDiffers:
         assert (tvm["float_cmp"], tvm["int_cmp"]) == (0, log2(8 + 1))
         assert (ansor["float_cmp"], ansor["int_cmp"]) == (log2(32 + 1), 0)
 
-    def test_no_loops(self):
+    def test_unique_bytes_of_store_without_loops_differ(self):
         build = NestBuilder()
         a = build.buffer("A", [], BufferKind.BUFFER_PARAMETER)
         build.store(a, [], build.node(Op.OP_ADD, [build.load(a, [])] * 2, code=2))
@@ -366,7 +366,7 @@ class TestWhereAnsorDiffers:
             assert row["B0.lines"] == row["B0.unique_lines"] == log2(1 + 1)
             assert row["B0.stride"] == row["arith_intensity_curve_9"] == 0
 
-    def test_nested_threads(self):
+    def test_ansor_multiplies_vthreads_and_takes_the_innermost_thread(self):
         build = NestBuilder()
         a = build.buffer("A", [8], BufferKind.BUFFER_PARAMETER)
         for tag, extent in (
@@ -382,7 +382,7 @@ class TestWhereAnsorDiffers:
         assert (tvm["vthread_len"], tvm["threadIdx_x_len"]) == (log2(2 + 1), log2(4 + 1))
         assert (ansor["vthread_len"], ansor["threadIdx_x_len"]) == (log2(6 + 1), log2(8 + 1))
 
-    def test_a_remainder_over_a_loop(self):
+    def test_tvm_takes_remainder_of_fused_loop_for_0(self):
         build = NestBuilder()
         a = build.buffer("A", [4, 8], BufferKind.BUFFER_PARAMETER)
         fused = build.loop_var(build.open_loop("f", 32, kind=ForKind.PARALLEL))
@@ -394,7 +394,7 @@ class TestWhereAnsorDiffers:
         assert ansor["B0.unique_bytes"] == log2(4 * 32 + 1)
         assert ansor["parallel_type.kPosInnerSpatial"] == 1
 
-    def test_negative_numbers_keep_their_sign(self):
+    def test_ansor_keeps_sign_of_negative_products(self):
         build = NestBuilder()
         a = build.buffer("A", [8], BufferKind.BUFFER_PARAMETER)
         i = build.loop_var(build.open_loop("i", -3))
@@ -406,8 +406,8 @@ class TestWhereAnsorDiffers:
         ("spatial", "reduce", "where"),
         [(3, 0, "kPosMiddleSpatial"), (1, 3, "kPosMiddleReduce"), (1, 2, "kPosOuterReduce")],
     )
-    def test_positions(self, spatial, reduce, where):
-        """The second loop is unrolled; the first `spatial` ones are in the index."""
+    def test_ansor_names_position_of_loop_and_tvm_says_mixed(self, spatial, reduce, where):
+        """One loop is unrolled; the first `spatial` ones are in the index."""
         build = NestBuilder()
         a = build.buffer("A", [8] * spatial, BufferKind.BUFFER_PARAMETER)
         loops = []
@@ -421,7 +421,7 @@ class TestWhereAnsorDiffers:
         assert tvm["unroll_type.kPosMixed"] == 1
         assert ansor[f"unroll_type.{where}"] == 1
 
-    def test_a_mixed_loop(self):
+    def test_ansor_position_of_loop_used_by_quotient_is_mixed(self):
         build = NestBuilder()
         a = build.buffer("A", [8], BufferKind.BUFFER_PARAMETER)
         i = build.loop_var(build.open_loop("i", 8, kind=ForKind.VECTORIZED))
@@ -432,7 +432,7 @@ class TestWhereAnsorDiffers:
 
 
 class TestSets:
-    def test_names(self):
+    def test_names_are_164_in_the_documented_order(self):
         assert len(NAMES) == len(set(NAMES)) == 164
         assert NAMES[:2] == ("float_mad", "float_addsub")
         assert NAMES[16:20] == ("vec_num", "vec_prod", "vec_len", "vec_type.kPosNone")
@@ -443,12 +443,12 @@ class TestSets:
             *("outer_prod", "num_loops", "auto_unroll_max_step"),
         )
 
-    def test_names_with_options(self):
+    def test_per_store_names_follow_options(self):
         assert len(per_store_names(workload=True)) == 172
         assert per_store_names(workload=True)[164] == "workload.softmax"
         assert len(per_store_names(2, 3)) == 57 + 2 * 18 + 3 + 7
 
-    def test_the_sets(self):
+    def test_sets_are_nest_features_with_164_columns(self):
         for flavour, one in (("tvm", PER_STORE_TVM), ("ansor", PER_STORE_ANSOR)):
             assert isinstance(one, NestFeatures)
             assert (one.name, one.version) == (f"ansor.per_store/{flavour}", 1)
@@ -456,7 +456,7 @@ class TestSets:
             assert one.columns == NAMES
             assert one.nest_rows(matmul(), gpu=False).shape == (1, 164)
 
-    def test_options_are_part_of_the_name(self):
+    def test_options_appear_in_name_and_columns_of_the_set(self):
         one = PerStoreSet("tvm", buffers_per_store=2, cache_line=128)
         assert one.name == "ansor.per_store/tvm;buffers_per_store=2,cache_line=128"
         rows = one.nest_rows(matmul(), gpu=False)
@@ -464,7 +464,7 @@ class TestSets:
         whole = per_store_tvm(matmul(), gpu=False, cache_line=128)
         np.testing.assert_array_equal(rows[0, :93], whole[0, :93])
 
-    def test_options_out_of_range(self):
+    def test_options_out_of_range_are_rejected(self):
         for options in ({"buffers_per_store": -1}, {"curve_samples": 5000}, {"cache_line": 0}):
             with pytest.raises(UsageError):
                 per_store_tvm(matmul(), gpu=False, **options)
@@ -480,5 +480,5 @@ class TestSets:
         ([], []),
     ],
 )
-def test_workload_embedding(names, found):
+def test_workload_embedding_recognises_operators_by_name(names, found):
     assert workload_embedding(names).tolist() == [int(n in found) for n in range(8)]

@@ -21,7 +21,7 @@ def entries(monkeypatch):
     base.load_feature_sets.cache_clear()
 
 
-def test_sets_are_found_by_name(entries):
+def test_feature_set_returns_registered_set_by_name(entries):
     steps, scheduled = Steps(), Scheduled()
     entries += [Entry("fake.steps", steps), Entry("fake.scheduled", scheduled)]
     assert list(base.feature_sets()) == ["fake.scheduled", "fake.steps"]
@@ -34,7 +34,7 @@ def test_sets_are_found_by_name(entries):
     assert not isinstance(scheduled, base.StepFeatures)
 
 
-def test_a_set_that_fails_is_reported_and_left_out(entries, monkeypatch):
+def test_broken_sets_are_reported_and_left_out(entries, monkeypatch):
     told = []
     monkeypatch.setattr(extensions._log, "warning", lambda text, *args: told.append(text % args))
     entries += [
@@ -54,7 +54,7 @@ def test_a_set_that_fails_is_reported_and_left_out(entries, monkeypatch):
         base.feature_set("broken")
 
 
-def test_sets_of_others_can_be_left_out(entries, monkeypatch):
+def test_empty_tunedb_plugins_disables_sets_of_other_packages(entries, monkeypatch):
     entries += [
         Entry("fake.steps", Steps(), "tunedb.features.x:X"),
         Entry("fake.scheduled", Scheduled()),
@@ -63,8 +63,8 @@ def test_sets_of_others_can_be_left_out(entries, monkeypatch):
     assert list(base.feature_sets()) == ["fake.steps"]
 
 
-def test_own_sets():
-    """Every set of this package loads; its columns have distinct names."""
+def test_sets_of_this_package_load_with_distinct_columns():
+    """They are all that the package registers as entry points."""
     base.load_feature_sets.cache_clear()
     found, broken = base.load_feature_sets()
     assert broken == {}

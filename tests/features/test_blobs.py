@@ -1,4 +1,4 @@
-"""Rows as the database holds them; hostile ones."""
+"""Rows of features as the database stores them, and hostile ones."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def packed(rows, feature_set=ANY):
         elements=st.floats(width=32, allow_nan=False, allow_infinity=False),
     )
 )
-def test_rows_come_back_bit_for_bit(rows):
+def test_unpack_restores_rows_bit_for_bit(rows):
     row = packed(rows)
     assert (row["program_id"], row["n_rows"], row["n_columns"]) == (7, *rows.shape)
     back = unpack(row["n_rows"], row["n_columns"], row["data"])
@@ -36,12 +36,12 @@ def test_rows_come_back_bit_for_bit(rows):
     assert back.tobytes() == rows.tobytes()
 
 
-def test_the_stored_form_is_little_endian_float32_by_rows():
+def test_pack_stores_little_endian_float32_by_rows():
     row = packed(np.array([[1.0, 2.0], [3.0, 4.0]], ">f8").T)
     assert decompress(row["data"]) == np.array([1, 3, 2, 4], "<f4").tobytes()
 
 
-def test_many_frames_of_one_compressor_stand_alone():
+def test_each_frame_of_a_batch_is_unpacked_alone():
     rows = pack(ANY, [(i, np.full((i, 2), i, np.float32)) for i in range(20)])
     for i in (19, 0, 7):
         assert unpack(i, 2, rows[i]["data"]).tolist() == [[i, i]] * i
@@ -51,13 +51,13 @@ def test_many_frames_of_one_compressor_stand_alone():
     "rows",
     [np.zeros(3), np.zeros((1, 2, 2)), np.array([["a", "b"]]), np.zeros((1, 2), complex), None],
 )
-def test_other_shapes_and_types_are_refused(rows):
+def test_checked_rejects_other_shapes_and_types(rows):
     with pytest.raises(FormatError, match="fake"):
         checked(Steps(), rows)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e39, -1e300])
-def test_values_that_are_not_finite_are_refused_by_name(value):
+def test_checked_rejects_non_finite_values_and_names_their_column(value):
     rows = np.zeros((3, 2))
     rows[2, 1] = value
     with pytest.raises(FormatError, match=r"fake\.steps: decisions is .* in row 2"):
@@ -66,17 +66,17 @@ def test_values_that_are_not_finite_are_refused_by_name(value):
         checked(ANY, rows)
 
 
-def test_as_many_columns_as_names():
+def test_checked_rejects_wrong_number_of_columns():
     with pytest.raises(FormatError, match="3 columns, not 2"):
         checked(Steps(), np.zeros((1, 3)))
 
 
-def test_no_copy_where_none_is_needed():
+def test_checked_does_not_copy_float32_rows():
     rows = np.zeros((2, 2), np.float32)
     assert checked(Steps(), rows) is rows
 
 
-def test_bound_of_rows(monkeypatch):
+def test_pack_rejects_rows_over_the_size_limit(monkeypatch):
     monkeypatch.setattr(limits, "MAX_FEATURE_BYTES", 400)
     row = packed(np.zeros((50, 2)))
     assert unpack(50, 2, row["data"]).shape == (50, 2)
@@ -91,13 +91,13 @@ def test_bound_of_rows(monkeypatch):
         (limits.MAX_FEATURE_BYTES // 4 + 1, 1),
     ],
 )
-def test_hostile_numbers_are_refused_before_anything_is_unpacked(n_rows, n_columns, monkeypatch):
+def test_unpack_rejects_hostile_sizes_before_decompression(n_rows, n_columns, monkeypatch):
     monkeypatch.setattr("tunedb.features.blobs.decompress", None)
     with pytest.raises(LimitError, match="are over"):
         unpack(n_rows, n_columns, b"")
 
 
-def test_hostile_frames():
+def test_unpack_rejects_damaged_frames_and_wrong_sizes():
     good = packed(np.ones((4, 4), np.float32))["data"]
     for n_rows, n_columns in ((4, 5), (5, 4), (0, 0)):
         with pytest.raises((StorageError, LimitError)):
@@ -112,8 +112,8 @@ def test_hostile_frames():
         unpack(3, 4, good)
 
 
-def test_a_bomb_is_not_unpacked():
-    """A frame of a gigabyte with small sizes is not unpacked beyond them."""
+def test_unpack_rejects_decompression_bomb():
+    """A frame that expands to a gigabyte is not unpacked beyond its stated size."""
     compressor = zstd.ZstdCompressor()
     bomb = b"".join(compressor.compress(bytes(2**24)) for _ in range(64)) + compressor.flush()
     assert len(bomb) < 2**20

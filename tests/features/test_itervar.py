@@ -91,7 +91,7 @@ def touches(rows):
 # ---- what is worked out by hand ------------------------------------------------------------------
 
 
-def test_table_of_the_document():
+def test_rows_of_gemm_equal_table_of_autotvm_document():
     """The table of AutoTVM's document, its labels [y] and [x] put right."""
     assert get_itervar_feature(gemm()) == [
         (
@@ -126,7 +126,7 @@ def test_table_of_the_document():
     ]
 
 
-def test_blocks_and_threads():
+def test_rows_of_gpu_gemv_equal_those_worked_out_by_hand():
     rows = get_itervar_feature(thread_gemv())
     assert [row[1] for row in rows] == [
         ("_attr_", 4, 1, 4, 8192, *one_hot("BLOCK_X")),
@@ -163,7 +163,7 @@ def test_blocks_and_threads():
     }
 
 
-def test_one_axis_logarithmic():
+def test_flat_features_are_signed_logarithms_by_default():
     build = NestBuilder()
     a = build.buffer("A", [7], kind=1)
     i = build.open_loop("i", 7, kind=ForKind.PARALLEL)
@@ -179,7 +179,7 @@ def test_one_axis_logarithmic():
     assert get_itervar_feature_flatten(nest, False).tolist() == plain
 
 
-def test_flat_length_and_names():
+def test_flat_names_match_flat_values():
     rows = get_itervar_feature(gemm())
     names = get_flatten_name(rows)
     values = flatten_itervar_feature(rows)
@@ -199,7 +199,7 @@ def test_flat_length_and_names():
     assert by_name["f137.k.C_2.T_reuse"] == 0
 
 
-def test_curves_of_the_document():
+def test_curve_samples_of_gemm_equal_autotvm_document():
     """The A_0 lists are count 0, 7, 7, 14, reuse 0, 0, 7, 7 and topdown 0, 7, 14, 21."""
     values = get_buffer_curve_sample_flatten(gemm(), sample_n=4)
     assert values.shape == (96,)
@@ -252,13 +252,13 @@ def store_at(index):
         *(({"kind": ForKind.THREAD_BINDING, "tag": tag}, tag.name) for tag in list(Tag)[1:8]),
     ],
 )
-def test_annotation(loop, slot):
+def test_annotation_is_one_hot_by_kind_of_loop(loop, slot):
     rows = get_itervar_feature(kernel(store_at(lambda build, i: i), **loop))
     assert rows[0][1][5:] == one_hot(slot)
     assert sum(rows[0][1][5:]) == 1
 
 
-def test_extent_that_is_no_constant_counts_as_minus_one():
+def test_symbolic_extent_counts_as_minus_one():
     build = NestBuilder()
     a = build.buffer("A", [64], kind=1)
     build.open_loop("outer", 8)
@@ -279,7 +279,7 @@ def test_unit_loops_are_axes():
     assert row[3] == ("A_0", 0, -1, 1, 1, 0, 0)
 
 
-def test_extent_zero_stays_in_the_products():
+def test_extent_0_keeps_later_products_at_0():
     build = NestBuilder()
     a = build.buffer("A", [64], kind=1)
     for extent in (0, 4):
@@ -291,7 +291,7 @@ def test_extent_zero_stays_in_the_products():
     assert second[1][1:5] == (4, 1, 0, 4)  # the product of open axes is divided by no 0
 
 
-def test_reuse_of_zero_divides_nothing():
+def test_reuse_of_0_causes_no_division_by_0():
     build = NestBuilder()
     a = build.buffer("A", [64], kind=1)
     build.open_loop("bx", 4, kind=ForKind.THREAD_BINDING, tag=Tag.BLOCK_X)
@@ -361,7 +361,7 @@ def test_a_thread_bound_again_is_another_axis(is_inside, expected):
     assert is_inside or second[1][1:5] == (8, 1, 8, 8)
 
 
-def test_unknown_thread():
+def test_unknown_thread_is_rejected():
     nest = kernel(store_at(lambda build, i: i), kind=ForKind.THREAD_BINDING, tag=Tag.TAG_OTHER)
     with pytest.raises(UsageError, match="loop 'i' is bound to a thread that AutoTVM does not"):
         get_itervar_feature(nest)
@@ -385,7 +385,7 @@ def test_unknown_thread():
         (lambda b, i, j: b.int_(3), 0, 0),
     ],
 )
-def test_stride(index, i, j):
+def test_strides_are_found_as_in_autotvm(index, i, j):
     build = NestBuilder()
     a = build.buffer("A", [4096], kind=1)
     outer, inner = build.open_loop("i", 4), build.open_loop("j", 4)
@@ -393,7 +393,7 @@ def test_stride(index, i, j):
     assert [row[3][1] for row in get_itervar_feature(closed(build, 2))] == [i, j]
 
 
-def test_order_of_accesses():
+def test_accesses_are_numbered_in_order_of_autotvm():
     """Store, then value (a before b, condition first), then index; a load before its index."""
     build = NestBuilder()
     a = build.buffer("A", [64], kind=1)
@@ -427,7 +427,7 @@ def test_accesses_are_sorted_as_text_and_counted_by_name():
     assert names.index("C_10") < names.index("C_2")
 
 
-def test_arithmetic_counts_where_it_is():
+def test_arithmetic_counts_float_operations_at_each_visit():
     def body(build, a, i):
         x = build.load(a, [build.loop_var(i)])
         half = build.node(Op.OP_MUL, [x, x], code=2, bits=16)
@@ -440,7 +440,7 @@ def test_arithmetic_counts_where_it_is():
     assert get_itervar_feature(kernel(body))[0][2] == ("_arith_", 1, 2, 1)
 
 
-def test_conditions_and_calls_are_read():
+def test_accesses_in_conditions_and_calls_are_counted():
     def body(build, a, i):
         load = build.load(a, [build.loop_var(i)])
         build.open_condition(build.node(Op.OP_LT, [load, build.float_(0.0)], code=6, bits=8))
@@ -453,7 +453,7 @@ def test_conditions_and_calls_are_read():
     assert [pair[0] for pair in row[3:]] == ["A_0", "A_1", "A_2"]
 
 
-def test_outside_of_any_loop():
+def test_accesses_outside_of_loops_have_no_row_but_are_numbered():
     build = NestBuilder()
     a = build.buffer("A", [4], kind=1)
     zero = build.int_(0)
@@ -465,7 +465,7 @@ def test_outside_of_any_loop():
 
 
 @pytest.mark.parametrize("loops", [0, 1])
-def test_no_store(loops):
+def test_loops_without_store_have_no_accesses(loops):
     build = NestBuilder()
     for _ in range(loops):
         build.open_loop("i", 4)
@@ -480,7 +480,7 @@ def test_no_store(loops):
     assert ITERVAR.nest_rows(build.nest, gpu=False).shape == (1, 18 * loops)
 
 
-def test_buffers_of_several_dimensions_are_refused():
+def test_buffers_with_several_indices_are_rejected():
     build = NestBuilder()
     a = build.buffer("data", [4, 4], kind=1)
     build.store(a, [build.int_(0), build.int_(1)], build.float_(1.0))
@@ -490,7 +490,7 @@ def test_buffers_of_several_dimensions_are_refused():
         ITERVAR.nest_rows(build.nest, gpu=False)
 
 
-def test_a_scalar_buffer_has_no_index():
+def test_scalar_buffer_has_stride_0():
     build = NestBuilder()
     a = build.buffer("A", [], kind=1)
     build.open_loop("i", 4)
@@ -504,7 +504,7 @@ def test_a_scalar_buffer_has_no_index():
 # ---- bounds --------------------------------------------------------------------------------------
 
 
-def test_expressions_that_share_their_parts_without_end():
+def test_expression_with_too_many_accesses_is_rejected():
     build = NestBuilder()
     a = build.buffer("A", [4], kind=1)
     i = build.open_loop("i", 4)
@@ -517,7 +517,7 @@ def test_expressions_that_share_their_parts_without_end():
         get_itervar_feature(build.nest)
 
 
-def test_deep_expressions_need_no_stack():
+def test_deep_expressions_do_not_overflow_the_stack():
     build = NestBuilder()
     a = build.buffer("A", [4], kind=1)
     i = build.open_loop("i", 4)
@@ -529,7 +529,7 @@ def test_deep_expressions_need_no_stack():
     assert get_itervar_feature(closed(build))[0][2] == ("_arith_", 400_001, 0, 0)
 
 
-def test_loops_too_deep_for_their_accesses():
+def test_too_many_accesses_in_too_many_loops_are_rejected():
     build = NestBuilder()
     a = build.buffer("A", [4], kind=1)
     loops = [build.open_loop(f"i{n}", 1) for n in range(2_500)]
@@ -544,7 +544,7 @@ def test_loops_too_deep_for_their_accesses():
 # ---- the feature set -----------------------------------------------------------------------------
 
 
-def test_feature_set():
+def test_itervar_set_returns_one_row_of_logarithms():
     assert isinstance(ITERVAR, NestFeatures)
     assert (ITERVAR.name, ITERVAR.version, ITERVAR.columns) == ("autotvm.itervar", 1, ())
     assert ITERVAR.needs == Needs.FLAT
@@ -646,7 +646,7 @@ def nests(draw):
 
 
 @given(nests())
-def test_equals_the_reference(nest):
+def test_features_equal_the_reference(nest):
     program = nest.dump()
     rows = get_itervar_feature(nest)
     assert rows == reference.features(program)

@@ -1,4 +1,4 @@
-"""Ansor's per-store features: against the plain Python reference, and odd programs."""
+"""Ansor's per-store features: compared with the plain Python reference, and odd programs."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ def _compare(nest, *flavours, gpu=False, **options):
 
 @settings(max_examples=examples(100), suppress_health_check=list(HealthCheck))
 @given(nests(), st.booleans(), _OPTIONS)
-def test_both_flavours_agree_with_the_reference(nest, gpu, options):
+def test_both_flavours_equal_the_reference(nest, gpu, options):
     _compare(nest, gpu=gpu, **options)
 
 
 @settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(nests())
-def test_the_values_of_an_earlier_release(nest):
+def test_values_of_tvm_0_25_equal_the_reference(nest):
     nest.follows_025 = True
     _compare(nest, "tvm")
 
 
 @settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(nests(tame=True), st.booleans())
-def test_tame_programs_have_finite_features(nest, gpu):
+def test_simple_programs_have_finite_features(nest, gpu):
     for flavour in ("tvm", "ansor"):
         _compare(nest, flavour, gpu=gpu)
         rows = per_store(nest, flavour=flavour, gpu=gpu)
@@ -86,24 +86,24 @@ def _one_store(index, extent=8):
 
 
 class TestOddPrograms:
-    def test_no_program(self):
+    def test_empty_nest_has_no_rows(self):
         for flavour in ("tvm", "ansor"):
             assert per_store(NestBuilder().nest, flavour=flavour, gpu=False).shape == (0, 164)
 
-    def test_loops_without_statements(self):
+    def test_loops_without_statements_have_no_rows(self):
         build = NestBuilder()
         build.open_function()
         build.open_loop("i", 4)
         nest = closed(build, function=True)
         assert per_store(nest, flavour="tvm", gpu=False).shape == (0, 164)
 
-    def test_division_by_zero(self):
+    def test_per_store_rejects_division_by_zero(self):
         nest = _one_store(lambda build, i: build.node(Op.OP_FLOORDIV, [i, build.int_(0)]))
         for flavour in ("tvm", "ansor"):
             with pytest.raises(FormatError, match="divides by zero"):
                 per_store(nest, flavour=flavour, gpu=False)
 
-    def test_the_wrong_number_of_indices(self):
+    def test_per_store_rejects_wrong_number_of_indices(self):
         build = NestBuilder()
         a = build.buffer("A", [8, 8], BufferKind.BUFFER_PARAMETER)
         zero = build.int_(0)
@@ -111,7 +111,7 @@ class TestOddPrograms:
         with pytest.raises(FormatError, match="number of indices"):
             per_store(build.nest, flavour="tvm", gpu=False)
 
-    def test_a_thread_that_tvm_does_not_know(self):
+    def test_only_tvm_flavour_rejects_unknown_threads(self):
         build = NestBuilder()
         a = build.buffer("A", [8], BufferKind.BUFFER_PARAMETER)
         bind = ForKind.THREAD_BINDING
@@ -122,7 +122,7 @@ class TestOddPrograms:
             per_store(build.nest, flavour="tvm", gpu=True)
         assert len(per_store(build.nest, flavour="ansor", gpu=True)) == 1
 
-    def test_shared_nodes_make_no_tree(self):
+    def test_shared_nodes_are_counted_without_expanding_them(self):
         """Forty doublings: 2**40 leaves as a tree."""
         build = NestBuilder()
         a = build.buffer("A", [8], BufferKind.BUFFER_PARAMETER)
@@ -133,7 +133,7 @@ class TestOddPrograms:
         row = per_store(build.nest, flavour="tvm", gpu=False)[0]
         assert row[1] == pytest.approx(40.0)  # 2**40 - 1 additions
 
-    def test_products_wrap(self):
+    def test_products_wrap_at_64_bits_as_in_the_reference(self):
         build = NestBuilder()
         build.open_function()
         a = build.buffer("A", [8], BufferKind.BUFFER_PARAMETER)
@@ -142,8 +142,8 @@ class TestOddPrograms:
         build.store(a, [i], build.node(Op.OP_ADD, [build.load(a, [i])] * 2, code=2))
         _compare(closed(build, 2, function=True))
 
-    def test_seventy_loops(self):
-        """Loops from the 64th on share a bit where the kernel notes who uses which."""
+    def test_nest_of_70_loops_equals_the_reference(self):
+        """From the 64th on, loops share a bit in the sets of loops that the kernel keeps."""
         build = NestBuilder()
         build.open_function()
         a = build.buffer("A", [8, 8, 8], BufferKind.BUFFER_PARAMETER)
@@ -152,7 +152,7 @@ class TestOddPrograms:
         build.store(a, at, build.node(Op.OP_ADD, [build.load(a, at)] * 2, code=2))
         _compare(closed(build, len(loops), function=True))
 
-    def test_many_buffers_in_a_store(self):
+    def test_store_with_40_buffers_equals_the_reference(self):
         build = NestBuilder()
         build.open_function()
         names = [f"A{k}" for k in range(40)]
@@ -164,7 +164,7 @@ class TestOddPrograms:
         build.store(buffers[0], [i], value)
         _compare(closed(build, function=True), buffers_per_store=40)
 
-    def test_an_error_leaves_nothing_behind(self):
+    def test_error_does_not_change_later_rows(self):
         good = _one_store(lambda build, i: i)
         bad = _one_store(lambda build, i: build.node(Op.OP_MOD, [i, build.int_(0)]))
         before = per_store(good, flavour="tvm", gpu=False)
@@ -172,7 +172,7 @@ class TestOddPrograms:
             per_store(bad, flavour="tvm", gpu=False)
         np.testing.assert_array_equal(per_store(good, flavour="tvm", gpu=False), before)
 
-    def test_options(self):
+    def test_per_store_rejects_invalid_options_and_accepts_0_buffers(self):
         nest = _one_store(lambda build, i: i)
         with pytest.raises(UsageError, match="no flavour"):
             per_store(nest, flavour="other", gpu=False)
@@ -181,7 +181,7 @@ class TestOddPrograms:
         assert per_store(nest, flavour="tvm", gpu=False, buffers_per_store=0).shape == (1, 74)
 
 
-def test_threads_have_memory_of_their_own():
+def test_concurrent_threads_compute_correct_rows():
     nests = [_one_store(lambda build, i: i, extent) for extent in range(2, 10)]
     wanted = [per_store(nest, flavour="ansor", gpu=False) for nest in nests]
 

@@ -22,7 +22,7 @@ SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
 pytestmark = pytest.mark.stress
 
-#: Settings of the run under sanitizers: it is slow, and nothing may come from another build.
+#: Settings of the slow run under sanitizers, and a check that it imports the sanitized build.
 PLUGIN = """
 import tunedb.features._nest
 from hypothesis import settings
@@ -33,7 +33,7 @@ settings.register_profile("sanitized", deadline=None, max_examples=50)
 settings.load_profile("sanitized")
 """
 
-#: What the sanitizers must find, so that a silent run means something.
+#: Errors that the sanitizers must find, so that a run without findings means something.
 BROKEN = """
 from libc.stdint cimport int32_t
 from libc.stdlib cimport free, malloc
@@ -122,7 +122,7 @@ def sanitized(tmp_path_factory):
         ("broken.item(memoryview(bytearray(16)).cast('d'), 2)", "IndexError"),
     ],
 )
-def test_sanitizers_find_what_is_broken(sanitized, call, found):
+def test_sanitizers_find_planted_errors(sanitized, call, found):
     folder, environment = sanitized
     done = subprocess.run(
         [sys.executable, "-c", f"import broken; {call}"],
@@ -136,15 +136,15 @@ def test_sanitizers_find_what_is_broken(sanitized, call, found):
     assert found in done.stderr
 
 
-def test_the_tests_of_the_kernels(sanitized):
+def test_tests_of_kernels_pass_under_sanitizers(sanitized):
     folder, environment = sanitized
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not stress"]
     command += ["-p", "sanitized_run", "-p", "no:cacheprovider", "-p", "no:faulthandler"]
-    # What a sanitizer prints before it ends the process must not stay in pytest's own capture.
+    # pytest must not capture what a sanitizer prints before it ends the process.
     command += ["--capture=sys"]
-    # What a kernel without exceptions cannot raise is printed; it must not pass unseen.
+    # Errors in a kernel that cannot raise exceptions are only printed; they must fail the run.
     command += ["-W", "error::pytest.PytestUnraisableExceptionWarning"]
-    # Not from the repository: python -m would find the package there first.
+    # The run is not in the repository, where python -m would find the other package first.
     command += ["-c", ROOT / "pyproject.toml", "--rootdir", ROOT]
     tests = [ROOT / "tests" / "features", f"--ignore={__file__}"]
     assert "passed" in run([*command, *tests], folder, **environment)
@@ -174,7 +174,7 @@ NEST_SETS = sorted(name for name, one in feature_sets().items() if isinstance(on
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
 @pytest.mark.parametrize("name", NEST_SETS)
-def test_no_leak_over_a_million_programs(name):
+def test_nest_features_do_not_leak_over_a_million_programs(name):
     features = feature_sets()[name]
     programs = [program(number) for number in range(35)]
 
@@ -189,7 +189,7 @@ def test_no_leak_over_a_million_programs(name):
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
-def test_no_leak_over_a_million_nests():
+def test_nest_builder_does_not_leak_over_a_million_nests():
     for number in range(20_000):
         program(number)
     before = resident_bytes()
@@ -198,7 +198,7 @@ def test_no_leak_over_a_million_nests():
     assert resident_bytes() - before < 8 * 2**20
 
 
-def refused_program():
+def rejected_program():
     """Return a program with several indices and a division by zero."""
     build = NestBuilder()
     a = build.buffer("A", [4, 4], kind=1)
@@ -209,9 +209,9 @@ def refused_program():
 
 
 @pytest.mark.parametrize("name", ["autotvm.itervar", "ansor.per_store/ansor"])
-def test_refused_programs_leave_nothing_behind(name):
-    """The paths of errors free what was allocated."""
-    features, nest = feature_sets()[name], refused_program()
+def test_rejected_programs_do_not_leak(name):
+    """The code frees its memory on errors."""
+    features, nest = feature_sets()[name], rejected_program()
 
     def refuse(count):
         for _ in range(count):

@@ -72,7 +72,7 @@ def one_index(extents, make):
     ("extents", "make", "text"),
     [
         ((4, 8), lambda b, i, j: b.add(b.mul(i, 8), j), "((i * 8) + j)"),
-        # What is bound to an iterator is multiplied again where the iterator is used.
+        # The factor is multiplied into each term of the sum.
         ((4, 8), lambda b, i, j: b.mul(b.add(b.mul(i, 8), j), 2), "((i * 16) + (j * 2))"),
         ((4, 8), lambda b, i, j: b.div(b.add(b.mul(i, 8), j), 8), "i"),
         ((4, 8), lambda b, i, j: b.mod(b.add(b.mul(i, 8), j), 8), "j"),
@@ -95,11 +95,11 @@ def one_index(extents, make):
         ((12,), lambda b, i: b.mod(b.mod(i, 8), 4), "((i % 8) % 4)"),
     ],
 )
-def test_indices_are_simplified(extents, make, text):
+def test_rewrite_simplifies_indices(extents, make, text):
     assert one_index(extents, make) == text
 
 
-def test_a_predicate_bounds_what_is_touched():
+def test_predicate_bounds_the_shape_of_a_compacted_buffer():
     """Of 4 * 3 iterations those below 10 write; a quotient by 5 is then 0 or 1."""
     build = Build()
     build.open_function()
@@ -163,7 +163,7 @@ def cached_copy(scope, tag):
         ("global", Tag.BLOCK_X, "32", "((t * 8) + i)", -1),
     ],
 )
-def test_buffers_are_compacted_to_their_scope(scope, tag, shape, index, alloc_loop):
+def test_rewrite_compacts_buffers_by_their_scope(scope, tag, shape, index, alloc_loop):
     dump = Scheduler().rewrite(cached_copy(scope, tag)).dump()
     cache = dump["buffers"][2]
     assert [expression(dump, one) for one in cache["shape"]] == [shape]
@@ -171,7 +171,7 @@ def test_buffers_are_compacted_to_their_scope(scope, tag, shape, index, alloc_lo
     assert expression(dump, dump["stmts"][0]["indices"][0]) == index
 
 
-def test_loops_of_one_iteration_go_and_threads_are_merged():
+def test_rewrite_removes_unit_loops_and_merges_threads():
     build = Build()
     build.open_function()
     a = build.buffer("A", [64], kind=PARAMETER)
@@ -234,7 +234,7 @@ def reduction_over_threads(serial, predicate=None):
         (1, 10, ["in_thread_B[0] = (in_thread_B[0] + A[r, t])", "B[r] = cross_thread_B[0]"]),
     ],
 )
-def test_a_reduction_over_threads(serial, predicate, stores):
+def test_reduction_over_threads_becomes_in_and_cross_thread_stores(serial, predicate, stores):
     dump = Scheduler().rewrite(reduction_over_threads(serial, predicate)).dump()
     found = []
     for stmt in dump["stmts"]:
@@ -245,7 +245,7 @@ def test_a_reduction_over_threads(serial, predicate, stores):
     assert len(scheduled_rows(reduction_over_threads(serial, predicate), gpu=True)) == len(stores)
 
 
-def test_a_window_is_an_access_of_what_is_behind():
+def test_access_of_matched_buffer_becomes_access_of_its_source():
     build = Build()
     build.open_function()
     a = build.buffer("A", [4, 32], kind=PARAMETER)
@@ -271,7 +271,7 @@ def test_loops_without_iterations_have_no_rows():
     assert scheduled_rows(closed(build, function=True), gpu=False).shape == (0, 164)
 
 
-def test_sums_of_many_terms_are_kept_whole():
+def test_sums_of_many_terms_are_counted_completely():
     build = Build()
     build.open_function()
     a = build.buffer("A", [100], kind=PARAMETER, code=0)
@@ -352,10 +352,11 @@ def programs(draw):
 
 @settings(max_examples=examples(300))
 @given(programs())
-def test_the_rewritten_program_accesses_the_same(nest):
+def test_rewrite_keeps_the_accessed_elements(nest):
     """Parameters are accessed at the same places; caches too, from where their scope begins."""
     before, after = Interpreter(nest).accesses, Interpreter(Scheduler().rewrite(nest)).accesses
-    # Threads move around all of their kernel: its order changes, and what no thread did, each does.
+    # Loops of threads move around their whole kernel: the order of the accesses changes, and each
+    # thread runs statements that were outside of these loops.
     assert {a[:2] for a in before if a[0] == "A"} == {a[:2] for a in after if a[0] == "A"}
     dump = Scheduler().rewrite(nest).dump()
     sizes = {

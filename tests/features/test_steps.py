@@ -1,4 +1,4 @@
-"""Features of steps: rows computed by hand for each tool, and what damaged programs get."""
+"""Features of steps: rows computed by hand for each tool, and errors for damaged programs."""
 
 import math
 
@@ -118,7 +118,7 @@ def cpu_trace(tiles=((2, 1, 8, 8), (4, 4, 2, 4), (8, 16)), unroll=1, parallel=4)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_cpu_trace_by_hand(dialect):
+def test_cpu_trace_has_columns_computed_by_hand(dialect):
     found = row(matmul(dialect=dialect), LLVM, cpu_trace())
     check(
         found,
@@ -212,7 +212,7 @@ def cuda_trace():
     return split_trace(instructions, [list(pair) for pair in zip(sampled, decided, strict=True)])
 
 
-def test_a_cuda_trace_by_hand():
+def test_cuda_trace_has_columns_computed_by_hand():
     found = row(matmul(1024, 1024, 1024), CUDA, cuda_trace())
     check(
         found,
@@ -249,7 +249,7 @@ def test_a_cuda_trace_by_hand():
     )
 
 
-def test_a_tensorized_block_runs_on_warps():
+def test_warp_execution_adds_32_threads_along_x():
     instructions, decisions = join_trace(cuda_trace())
     at = next(n for n, one in enumerate(instructions) if one[0] == "EnterPostproc")
     changed = [
@@ -292,8 +292,8 @@ def test_a_software_pipeline_keeps_a_buffer_for_each_stage():
         )
 
 
-def test_a_pipeline_of_other_statements_has_no_known_buffers():
-    """Those of tensor cores have further statements; another loop has no fetches."""
+def test_pipeline_of_other_statements_has_unknown_buffers():
+    """Pipelines of tensor cores have more statements; another loop has no fetches."""
     instructions, decisions = join_trace(cuda_trace())
     loop = next(one for one in instructions if one[0] == "ComputeAt")[1][1]
     at = next(n for n, one in enumerate(instructions) if one[0] == "EnterPostproc")
@@ -319,7 +319,7 @@ def test_a_pipeline_of_other_statements_has_no_known_buffers():
         annotated(loop, 2)
 
 
-def test_where_a_producer_is_computed():
+def test_location_columns_follow_compute_location_of_producer():
     """In the outermost loop of the consumer, which runs 4 times over 2 rows and a window of 3."""
     workload = contraction("boxed", {"h": 8, "c": 4}, {"r": 3}, ["h+r", "c"], ["r", "c"], name="C")
     splits, _ = tiled(["l2"], [2])
@@ -342,7 +342,7 @@ def test_where_a_producer_is_computed():
         check(found, {}, logs={"location.repeated": 4 * 28 / whole if place == 0 else 0})
 
 
-def test_literals_are_lengths():
+def test_literal_factors_of_splits_are_lengths():
     """A split by a number, and one whose outer length follows from the others."""
     instructions = [
         ["GetSBlock", [], ["C", "main"], ["b0"]],
@@ -417,7 +417,7 @@ CONV_STEPS = [
 ]
 
 
-def test_an_ansor_record_by_hand():
+def test_ansor_record_has_columns_computed_by_hand():
     """The first record of a public log (nnfusion, V100): a 1x1 convolution with four axes."""
     found = row(Workload(WorkloadFormat.ANSOR, CONV), CUDA, split_steps(CONV_STEPS, None))
     blocks, threads = 16 * 1 * 1 * 7, 8 * 1 * 7 * 1
@@ -464,8 +464,8 @@ def test_an_ansor_record_by_hand():
     )
 
 
-def test_extents_of_cache_stages_are_not_believed():
-    """In five of six records they do not fit the tiles."""
+def test_extents_of_cache_stages_are_ignored():
+    """In five of six records these extents do not fit the tiles."""
     changed = [[*step] for step in CONV_STEPS]
     for step in changed:
         if step[0] == "SP" and step[3] in (504, 18):
@@ -484,7 +484,7 @@ def test_unknown_operators_have_no_fetch_sizes():
     assert not any(found[f"fetch.{name}"] for name in names)
 
 
-def test_an_unknown_length_is_no_error():
+def test_unknown_split_length_gives_0():
     steps = [["SP", 0, 0, 64, [None, 4], 1], ["AN", 0, 0, 3]]
     found = row(Workload(WorkloadFormat.ANSOR, b'["x"]'), LLVM, split_steps(steps, None))
     check(found, {"steps.split": 1, "bound.parallel": 0}, logs={"spatial0.extent": 64})
@@ -499,7 +499,7 @@ DENSE = (
 )
 
 
-def test_an_autotvm_record_by_hand():
+def test_autotvm_record_has_columns_computed_by_hand():
     task = DENSE.replace(b"[1024,512]", b"[512,1024]")
     entity = [
         ["tile_x", "sp", [-1, 2, 1, 2048]],
@@ -542,7 +542,7 @@ def test_an_autotvm_record_by_hand():
     )
 
 
-def test_knobs_of_an_unknown_task():
+def test_knobs_of_unknown_task_give_lengths_without_bindings():
     entity = [["tile_q", "sp", [-1, 8]], ["tile_z", "sp", [4, 8]], ["ax", "re", [1, 0]]]
     trace = split_knobs(entity, {"index": 1})
     found = row(Workload(WorkloadFormat.AUTOTVM, b'["mine",[],{}]'), LLVM, trace)
@@ -554,7 +554,7 @@ def test_knobs_of_an_unknown_task():
 # ---- bad input ----------------------------------------------------------------------------------
 
 
-def test_a_damaged_program_costs_itself():
+def test_damaged_programs_do_not_affect_other_programs():
     good = cpu_trace()
     bad = [
         Trace(b"{", good.tail, good.decisions),
@@ -596,7 +596,7 @@ def test_unknown_instructions_are_counted():
     check(row(Workload(WorkloadFormat.ANSOR, CONV), LLVM, steps), {"steps.unknown": 1})
 
 
-def test_hostile_decisions_are_bounded():
+def test_hostile_decisions_give_bounded_columns():
     for tiles in (
         [[0, 0, 0, 0], [-1, -(2**63), 5, 5], [2**63 - 1] * 2],
         [[2**62] * 4] * 2 + [[1, 1]],
@@ -605,7 +605,7 @@ def test_hostile_decisions_are_bounded():
         assert max(map(abs, found.values())) < 1e31
 
 
-def test_hostile_sketches_end():
+def test_hostile_sketches_are_rejected():
     block = ["GetSBlock", [], ["C", "main"], ["b0"]]
     many = [block, ["GetLoops", ["b0"], [], [f"l{n}" for n in range(300)]]]
     wide = [block, ["GetLoops", ["b0"], [], ["l0"]]]
@@ -636,8 +636,8 @@ def test_hostile_sketches_end():
 # ---- what is remembered -------------------------------------------------------------------------
 
 
-def test_equal_numbers_of_other_databases_are_not_mistaken():
-    """Local numbers are those of one database; content decides."""
+def test_rows_depend_on_content_and_not_on_ids():
+    """Different programs of two databases may have equal ids."""
     own = Steps()
     first = columns(own.rows([program(matmul(), LLVM, cpu_trace())])[0])
     cuda = columns(own.rows([program(matmul(1024, 1024, 1024), CUDA, cuda_trace())])[0])
@@ -657,7 +657,7 @@ def test_the_cache_of_formulas_is_bounded(monkeypatch):
         assert len(own._formulas) < 10
 
 
-def test_extents_make_no_new_formula():
+def test_workloads_that_differ_in_extents_share_a_formula():
     own = Steps()
     for extent in (128, 256, 512):
         own.rows([program(matmul(extent), LLVM, cpu_trace())])

@@ -1,4 +1,4 @@
-"""The kernel of ``steps`` against a plain reference, and against damaged input."""
+"""The kernel of ``steps``, compared with a plain reference and run on damaged input."""
 
 import math
 
@@ -116,7 +116,7 @@ def run(formula, data, tail=(1, 2, 3), device=(4, 0, -1), task=(2.5, math.nan, 7
 
 @settings(max_examples=examples(250))
 @given(cases())
-def test_equals_the_reference(case):
+def test_rows_and_statuses_equal_the_reference(case):
     formula, data = case
     status, row = run(formula, data)
     try:
@@ -130,7 +130,7 @@ def test_equals_the_reference(case):
 
 @settings(max_examples=examples(150))
 @given(formulas(), st.data())
-def test_no_bytes_do_harm(formula, data):
+def test_any_bytes_give_a_status_and_finite_rows(formula, data):
     alphabet = st.sampled_from(list(b'[]{},:"\\0123456789.-+eE tfnu\x80\xff'))
     text = bytes(data.draw(st.lists(alphabet, max_size=40)))
     status, row = run(formula, text)
@@ -140,7 +140,7 @@ def test_no_bytes_do_harm(formula, data):
 
 @settings(max_examples=examples(80))
 @given(cases(), st.data())
-def test_a_cut_text_is_refused(case, data):
+def test_truncated_json_is_rejected(case, data):
     formula, text = case
     if not text or formula["stored"] == plain.VARINTS:
         return
@@ -161,7 +161,7 @@ SIMPLE = {
 }
 
 
-def test_by_hand():
+def test_row_equals_one_computed_by_hand():
     status, row = run(SIMPLE, b"[3,5]")
     assert status == plain.DONE
     assert row.tolist() == [15.0, 4.0, 9.0, 9.0, 9.0]  # 15, log2(1 + 15), and what all share
@@ -182,11 +182,11 @@ def test_by_hand():
         (b"[3," + b"9" * 1000 + b"]", plain.DAMAGED),
     ],
 )
-def test_damaged(data, status):
+def test_damaged_knobs_give_their_status(data, status):
     assert run(SIMPLE, data)[0] == status
 
 
-def test_words_of_annotations():
+def test_annotations_unroll_and_vec_count_as_1_and_2():
     for word, value in (("none", 0), ("unroll", 1), ("vec", 2), ("other", 0)):
         assert run(SIMPLE, f'["{word}",3]'.encode())[1][0] == 3 * value
     assert run(SIMPLE, b"[true,3]")[1][0] == 3
@@ -214,7 +214,7 @@ TRACED = (
         (b"[[[4,[3]]],[1],3]", plain.DAMAGED),
     ],
 )
-def test_decisions_of_a_trace(data, expected):
+def test_decisions_of_a_trace_give_a_product_or_a_status(data, expected):
     status, row = run(TRACED, data)
     if isinstance(expected, float):
         assert (status, row[0]) == (plain.DONE, expected)
@@ -222,7 +222,7 @@ def test_decisions_of_a_trace(data, expected):
         assert status == expected
 
 
-def test_numbers_of_all_forms():
+def test_evaluate_reads_json_numbers_of_all_forms():
     for text, value in (("-7", -7.0), ("1.5e3", 1500.0), ("2E-1", 0.2), ("0.125", 0.125)):
         assert run(SIMPLE, f"[{text},1]".encode())[1][0] == pytest.approx(value)
     assert run(SIMPLE, b"[1e9999,1]")[1][0] == np.float32(1e30)  # bounded
@@ -250,12 +250,12 @@ def test_numbers_of_all_forms():
         {"operations": [(plain.SLOT, 0, 0, 0), (plain.PICK, 0, 1, 1)]},
     ],
 )
-def test_a_formula_refers_to_what_is_there(change):
+def test_formula_rejects_references_out_of_range(change):
     with pytest.raises(ValueError, match="refers to what is not there"):
         make(SIMPLE, **({"outputs": []} | change))
 
 
-def test_parts_fit():
+def test_evaluate_rejects_parts_of_wrong_sizes_and_types():
     rows = np.zeros((1, N_COLUMNS), np.float32)
     three, two = Numbers([1, 2, 3]), Numbers([1, 2])
     formula = make(SIMPLE)

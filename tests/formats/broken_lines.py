@@ -1,4 +1,4 @@
-"""Lines of logs with some of their bytes changed, and what formats make of them."""
+"""Mutated lines of logs, and a check that a format reads or rejects each of them."""
 
 import random
 from collections import Counter
@@ -33,7 +33,7 @@ def mutated(rng, line):
 
 
 def read_mutations(line_format, values, rounds=6_000):
-    """Count what a format reads and refuses; assert that it writes what it reads."""
+    """Count the lines that a format reads and rejects; assert that it writes back what it reads."""
     rng = random.Random(7)
     reader = line_format.reader(LogFile(None, "<stdin>"))
     outcomes = Counter()

@@ -1,4 +1,4 @@
-"""Work directories written by hand, for the tests of log formats."""
+"""Fixtures for the tests of log formats."""
 
 import pytest
 
@@ -7,5 +7,6 @@ from tunedb.storage.store import Store
 
 @pytest.fixture
 def memory():
+    """A store of a database in memory."""
     with Store(":memory:") as store:
         yield store

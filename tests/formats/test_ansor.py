@@ -1,4 +1,4 @@
-"""Logs of auto_scheduler: lines written by hand, generated ones, damaged ones, and real files."""
+"""Logs of auto_scheduler: lines written by hand, generated lines and damaged lines."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def refuse(value, message):
         parse(value)
 
 
-def test_it_is_a_format_that_reads_and_writes():
+def test_format_implements_line_reader_and_writer():
     assert isinstance(FORMAT, LineFormat)
     assert isinstance(FORMAT, LineWriter)
     assert FORMAT.companions(Path("x.json")) == []
@@ -91,11 +91,11 @@ def test_it_is_a_format_that_reads_and_writes():
         *(([0, [[], [], None, None]], False), ("v", False), (None, False)),
     ],
 )
-def test_the_shape_tells_a_line(value, matches):
+def test_matches_recognises_lines_by_their_shape(value, matches):
     assert FORMAT.matches(value) is matches
 
 
-def test_a_line_by_hand():
+def test_line_is_parsed_into_measurement_and_written_back():
     measurement = assert_round_trip(
         make((KEY, TARGET, HARDWARE, "llvm -mcpu=host", 2, ["W"]), version="v0.6")
     )
@@ -133,7 +133,7 @@ def test_a_line_by_hand():
         ([KEY, TARGET, 1, HARDWARE, ""], b"1"),  # v0.5 as it was written for five days
     ],
 )
-def test_each_version_comes_back_with_the_items_that_it_had(task, layout_rewrite):
+def test_task_of_each_log_version_survives_round_trip(task, layout_rewrite):
     measurement = assert_round_trip(make(task, version="v0.3"))  # edited logs mix versions
     assert measurement.program.trace.sketch.startswith(
         b'{"layout_rewrite":' + layout_rewrite + b',"steps":'
@@ -153,7 +153,7 @@ def test_each_version_comes_back_with_the_items_that_it_had(task, layout_rewrite
         ('[  "spaces"  ,1.50 ]', "spaces"),
     ],
 )
-def test_all_forms_of_a_workload_key(key, name):
+def test_reader_names_workload_after_each_form_of_key(key, name):
     workload = assert_round_trip(make([key, TARGET])).program.workload
     assert (workload.body, workload.name) == (key.encode(), name)
 
@@ -171,7 +171,7 @@ def test_all_forms_of_a_workload_key(key, name):
         ('["f", ' + "[" * 40 + "]" * 40 + "]", "nested deeper than 32"),
     ],
 )
-def test_a_key_that_cannot_be_understood(key, message):
+def test_reader_rejects_invalid_workload_keys(key, message):
     refuse(make([key, TARGET]), message)
 
 
@@ -195,7 +195,7 @@ def test_a_key_that_cannot_be_understood(key, message):
         ([KEY, ""], "a target without a kind"),
     ],
 )
-def test_a_task_that_cannot_be_understood(task, message):
+def test_reader_rejects_invalid_tasks(task, message):
     refuse(make(task), message)
 
 
@@ -218,14 +218,14 @@ UNNAMED = Failure(FailureKind.UNKNOWN, Phase.UNKNOWN, "")
         ([[], 0, 0, 1], Status.UNMEASURED, None),
     ],
 )
-def test_results_tell_status_and_failure(result, status, failure):
+def test_reader_derives_status_and_failure_from_result(result, status, failure):
     measurement = assert_round_trip(make(result=result))
     assert (measurement.status, measurement.failure) == (status, failure)
     assert measurement.run_secs == tuple(result[0])
     assert all(type(value) is float for value in (*measurement.run_secs, measurement.all_cost))
 
 
-def test_sentinels_are_read_from_text_in_each_spelling():
+def test_reader_recognises_sentinel_cost_in_each_spelling():
     for text in (b"10000000000", b"1e10", b"1e+10", b"1E10", b"10000000000.0"):
         line = orjson.dumps(make(result=([0.5], 0, 1, 1))).replace(b"0.5", text)
         assert parse(orjson.loads(line)).status is Status.FAILED
@@ -261,11 +261,11 @@ def test_sentinels_are_read_from_text_in_each_spelling():
         ([[0.5], 0, 1, 1, 1], "a line is"),
     ],
 )
-def test_results_that_no_run_gives(result, message):
+def test_reader_rejects_invalid_results(result, message):
     refuse(make(result=result), message)
 
 
-def test_more_costs_than_the_limit(monkeypatch):
+def test_reader_rejects_more_costs_than_the_limit(monkeypatch):
     monkeypatch.setattr(limits, "MAX_RUN_SECS", 2)
     parse(make(result=([1, 2], 0, 1, 1)))
     refuse(make(result=([1, 2, 3], 0, 1, 1)), "3 costs are over the limit of 2")
@@ -286,7 +286,7 @@ def test_lines_of_another_shape_are_refused(fields):
     refuse({**make(), **fields}, "a line is {i:")
 
 
-def test_steps_are_checked():
+def test_reader_rejects_invalid_steps():
     refuse(make(steps=[["CI", 1], ["XX", 1]]), "step 1 has the unknown code 'XX'")
     refuse(make(steps={"CI": 1}), "the steps are not a list")
 
@@ -297,13 +297,13 @@ def test_a_line_that_starts_with_a_space_is_a_comment():
     assert isinstance(parse(make(), reader, b'{"i"'), Measurement)
 
 
-def test_unknown_keys_are_kept():
+def test_reader_stores_unknown_keys_in_extra():
     value = {**make(), "py_code": "s[C].split()", "w": [1, {"a": None}]}
     measurement = assert_round_trip(value)
     assert orjson.loads(measurement.extra) == {
         "keys": {"py_code": "s[C].split()", "w": [1, {"a": None}]}
     }
-    # They are no part of the program.
+    # They do not change the program.
     assert measurement.program.digest == parse(make()).program.digest
     deep = [1]
     for _ in range(40):
@@ -311,7 +311,7 @@ def test_unknown_keys_are_kept():
     refuse({**make(), "w": deep}, "nested deeper than 32")
 
 
-def test_unknown_keys_do_not_hide_known_ones():
+def test_unknown_keys_with_reserved_names_survive_round_trip():
     assert_round_trip({**make(), "timestamp": 5, "keys": {"i": 1}})
 
 
@@ -327,13 +327,14 @@ def test_unknown_keys_do_not_hide_known_ones():
         (0.1234567, 123457, True),
     ],
 )
-def test_timestamps(timestamp, measured_at, is_extra, others):
+def test_timestamps_survive_round_trip(timestamp, measured_at, is_extra, others):
     measurement = assert_round_trip({**make(result=([0.5], 0, 1, timestamp)), **others})
     assert measurement.measured_at == measured_at
     assert ("timestamp" in orjson.loads(measurement.extra or b"{}")) is is_extra
 
 
-def tenset(path):
+def reader_of(path):
+    """Return a reader of the file at a path."""
     return FORMAT.reader(LogFile(Path(path), path))
 
 
@@ -347,8 +348,8 @@ def tenset(path):
         ("/d/other/e5-2673/x.json", None),
     ],
 )
-def test_the_folder_of_tenset_names_the_model(path, model):
-    measurement = parse(make(), tenset(path))
+def test_reader_takes_model_from_folder_of_tenset(path, model):
+    measurement = parse(make(), reader_of(path))
     target = measurement.program.target
     assert target.attributes.get("model") == model
     assert target.text == TARGET
@@ -357,11 +358,11 @@ def test_the_folder_of_tenset_names_the_model(path, model):
 
 def test_a_model_in_the_target_counts_more_than_the_folder():
     value = make([KEY, "llvm -model=epyc-7452"])
-    measurement = parse(value, tenset("/d/measure_records/e5-2673/x.json"))
+    measurement = parse(value, reader_of("/d/measure_records/e5-2673/x.json"))
     assert measurement.program.target.attributes["model"] == "epyc-7452"
 
 
-def test_a_line_is_judged_as_if_it_stood_alone():
+def test_reader_rejects_invalid_task_that_equals_a_cached_one():
     reader = FORMAT.reader(LogFile(None, "<stdin>"))
     parse(make([KEY, TARGET, [1], "", 1]), reader)
     for hardware, rewrite in (([1.0], 1), ([True], 1), ([1], True)):
@@ -369,7 +370,7 @@ def test_a_line_is_judged_as_if_it_stood_alone():
             parse(make([KEY, TARGET, hardware, "", rewrite]), reader)
 
 
-def test_memory_of_a_reader_is_bounded(monkeypatch):
+def test_reader_bounds_its_cache_of_tasks(monkeypatch):
     monkeypatch.setattr(ansor, "_MAX_TASKS", 4)
     monkeypatch.setattr(ansor, "_MAX_TASK_BYTES", 200)
     reader = FORMAT.reader(LogFile(None, "<stdin>"))
@@ -382,7 +383,7 @@ def test_memory_of_a_reader_is_bounded(monkeypatch):
     assert reader._tasks == known
 
 
-def test_deep_lines_are_refused():
+def test_reader_rejects_deeply_nested_lines():
     for depth in (300, 900):
         deep = orjson.loads(b"[" * depth + b"]" * depth)
         for value in (
@@ -419,7 +420,7 @@ GOOD = parse(make())
         *({"extra": b"7"}, {"extra": b'{"keys":[]}'}),
     ],
 )
-def test_damaged_records_are_not_written(change):
+def test_writer_rejects_damaged_records(change):
     assert orjson.loads(write(GOOD)) == make()
     with pytest.raises(FormatError):
         write(replace(GOOD, **change))
@@ -462,7 +463,7 @@ values = st.builds(
 
 @settings(max_examples=examples(300))
 @given(values)
-def test_generated_lines_come_back(value):
+def test_generated_lines_survive_round_trip(value):
     read = orjson.loads(orjson.dumps(value))
     measurement = assert_round_trip(read)
     failed = value["r"][1] != 0 or (value["r"][0] and set(value["r"][0]) == {1e10})
@@ -481,6 +482,3 @@ def test_mutated_lines_are_read_or_refused():
     ]
     outcomes = read_mutations(FORMAT, values)
     assert min(outcomes["read"], outcomes["refused"]) > 300
-
-
-# ---- real files ----------------------------------------------------------------------------------

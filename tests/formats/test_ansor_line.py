@@ -1,4 +1,4 @@
-"""Cutting lines of auto_scheduler: the kernel, a plain reference, and that nothing is misread."""
+"""The compiled kernel cuts lines of auto_scheduler as a reference in plain Python does."""
 
 import json
 import lzma
@@ -127,7 +127,7 @@ def reference(line):
     return task, b"[" + b", ".join(templates) + b"]", packed, found[1], found[2]
 
 
-def test_a_line_by_hand():
+def test_cut_line_returns_task_template_numbers_result_and_version():
     task, template, numbers, result, version = cut_line(text())
     assert json.loads(task) == TASK
     assert template == (
@@ -165,12 +165,12 @@ def test_a_line_by_hand():
         text(version='v"6'),
     ],
 )
-def test_other_lines_are_left_to_the_json_parser(line):
+def test_cut_line_returns_none_for_lines_of_another_form(line):
     assert cut_line(line) is None
     assert reference(line) is None
 
 
-def test_the_largest_number():
+def test_cut_line_accepts_numbers_below_10_to_the_18():
     assert cut_line(text([["SP", 1, 0, 10**18 - 1, [], 1]]))[2] == leb128(10**18 - 1)
 
 
@@ -202,7 +202,7 @@ def test_kernel_equals_reference(steps, item, version):
     assert cut_line(line) == reference(line)
 
 
-def test_mutated_lines_are_cut_alike():
+def test_kernel_equals_reference_for_mutated_lines():
     rng = random.Random(1)
     cut = 0
     for _ in range(4000):
@@ -212,8 +212,8 @@ def test_mutated_lines_are_cut_alike():
     assert cut > 200
 
 
-def both(reader, line):
-    """Return what each way says of a line; None for what neither understands."""
+def parse_both_ways(reader, line):
+    """Return what the fast parser and the JSON parser read of a line; None for nothing."""
     fast = reader.parse_text(line)
     try:
         value = orjson.loads(line)
@@ -226,7 +226,7 @@ def both(reader, line):
 FORMAT = AnsorFormat()
 
 
-def warm(lines):
+def reader_after(lines):
     """Return a reader that has read these lines."""
     reader = FORMAT.reader(LogFile(None, "log"))
     assert isinstance(reader, TextReader)
@@ -236,13 +236,13 @@ def warm(lines):
     return reader
 
 
-def test_a_line_that_repeats_others_is_read_without_json():
-    reader = warm([text()])
+def test_parse_text_reads_only_lines_with_known_task_and_steps():
+    reader = reader_after([text()])
     other = text(
         [["SP", 2, 0, 256, [9, 9, 9], 1] if step[:3] == ["SP", 2, 0] else step for step in STEPS],
         result=([1e10], 4, 2, 1637575040),
     )
-    fast, slow = both(reader, other)
+    fast, slow = parse_both_ways(reader, other)
     assert fast == slow
     assert fast.failure.message == "RUNTIME_DEVICE"
     assert reader.parse_text(text(version="v0.5")) is None
@@ -254,13 +254,13 @@ def test_a_line_that_repeats_others_is_read_without_json():
     assert reader.parse_text(text(result=([0.5], 0, 1.5))) is None
 
 
-def test_mutated_lines_mean_the_same_both_ways():
+def test_parse_text_equals_json_parser_for_mutated_lines():
     rng = random.Random(2)
-    reader = warm([text()])
+    reader = reader_after([text()])
     understood = 0
     for _ in range(6000):
         line = mutated(rng, text())
-        fast, slow = both(reader, line)
+        fast, slow = parse_both_ways(reader, line)
         assert fast is None or fast == slow, line
         understood += fast is not None
     assert understood > 100
@@ -268,7 +268,7 @@ def test_mutated_lines_mean_the_same_both_ways():
 
 @needs_logs
 @pytest.mark.parametrize("name", ["v100", long("k80")])
-def test_real_lines_mean_the_same_both_ways(name):
+def test_parse_text_equals_json_parser_for_real_lines(name):
     path = DATA / "costmodel" / "roller_ansor" / f"{name}.jsonl.xz"
     reader = FORMAT.reader(LogFile(None, "log"))
     fast = 0

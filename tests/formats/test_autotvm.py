@@ -1,4 +1,4 @@
-"""Logs of AutoTVM: lines written by hand, and the collected ones."""
+"""Logs of AutoTVM: lines written by hand, generated lines and damaged lines."""
 
 import copy
 import json
@@ -103,7 +103,7 @@ def changed(value, path, new):
     return value
 
 
-def test_it_is_a_line_format_that_can_be_written():
+def test_format_implements_line_reader_and_writer():
     assert isinstance(FORMAT, LineFormat)
     assert isinstance(FORMAT, LineWriter)
     assert FORMAT.name == "autotvm"
@@ -120,7 +120,7 @@ def test_lines_of_other_formats_do_not_match():
     assert not any(FORMAT.matches(other) for other in others)
 
 
-def test_a_line_of_version_1():
+def test_reader_parses_line_of_version_0_1():
     measurement = parse(V1)
     program = measurement.program
     assert program.workload.format == "autotvm-task"
@@ -148,7 +148,7 @@ def test_a_line_of_version_1():
     assert measurement.extra is None
 
 
-def test_a_line_of_version_2():
+def test_reader_parses_line_of_version_0_2():
     measurement = parse(V2)
     assert json.loads(measurement.program.workload.body) == V2["input"][1:]
     assert measurement.program.workload.tvm_version == "0.8.dev0"
@@ -167,7 +167,7 @@ def test_a_line_of_version_2():
     }
 
 
-def test_the_memory_of_a_reader_is_bounded(monkeypatch):
+def test_reader_bounds_its_cache_of_tasks(monkeypatch):
     monkeypatch.setattr(autotvm, "_CACHE_BYTES", 2_000)
     reader = FORMAT.reader(LogFile(None, "<stdin>"))
     for number in range(200):
@@ -178,7 +178,7 @@ def test_the_memory_of_a_reader_is_bounded(monkeypatch):
 
 
 @pytest.mark.parametrize("value", [V1, V2], ids=["v0.1", "v0.2"])
-def test_lines_are_written_back(value):
+def test_lines_survive_round_trip_in_any_order_of_keys(value):
     assert_lossless(value)
     reordered = {key: value[key] for key in reversed(value)}
     assert write(parse(reordered)) == value
@@ -213,12 +213,12 @@ def test_lines_are_written_back(value):
         *((V2, ["i"], 1), (V2, ["v"], 0.1)),
     ],
 )
-def test_odd_lines_are_written_back(value, path, new):
+def test_unusual_lines_survive_round_trip(value, path, new):
     assert_lossless(changed(value, path, new))
 
 
 @pytest.mark.parametrize("missing", [["version"], ["tvm_version"], ["version", "tvm_version"]])
-def test_lines_without_versions_are_written_back(missing):
+def test_lines_without_versions_survive_round_trip(missing):
     assert_lossless({key: value for key, value in V2.items() if key not in missing})
 
 
@@ -240,7 +240,7 @@ def test_lines_without_versions_are_written_back(missing):
         ([[1], 0, 1, 0], Status.OK, None),
     ],
 )
-def test_results_become_what_they_mean_and_go_back(result, status, name):
+def test_reader_derives_status_and_failure_from_result(result, status, name):
     value = changed(V2, ["result"], result)
     measurement = parse(value)
     assert measurement.status is status
@@ -260,7 +260,7 @@ def test_results_become_what_they_mean_and_go_back(result, status, name):
         (0, 0, True),
     ],
 )
-def test_timestamps_are_kept_exactly(given_, microseconds, exact):
+def test_timestamps_survive_round_trip(given_, microseconds, exact):
     value = changed(V1, ["r", 3], given_)
     measurement = parse(value)
     assert measurement.measured_at == microseconds
@@ -342,7 +342,7 @@ GOOD = parse(V2)
         {"program": Program(Workload("autotvm-task", b"[1]"), NO_TARGET, GOOD.program.trace)},
     ],
 )
-def test_records_that_are_no_lines_are_refused(fields):
+def test_writer_rejects_records_that_have_no_line_form(fields):
     with pytest.raises(FormatError):
         write(replace(GOOD, **fields))
 
@@ -401,7 +401,7 @@ LINES_2 = st.fixed_dictionaries(
 
 
 @given(LINES_1 | LINES_2)
-def test_whatever_is_valid_is_written_back(value):
+def test_generated_lines_survive_round_trip(value):
     assert_lossless(value)
 
 

@@ -19,13 +19,13 @@ from tunedb.formats.error_numbers import failed_context, failure_of
         (8, "unknown", "unknown", "UNKNOWN_ERROR"),
     ],
 )
-def test_each_number_has_a_failure(number, kind, phase, name):
+def test_failure_of_maps_each_error_number_to_kind_and_phase(number, kind, phase, name):
     failure = failure_of(number)
     assert (failure.kind, failure.phase, failure.message) == (kind, phase, name)
     assert failed_context(b'{"log":"ansor"}', number) == b'{"error_no":%d,"log":"ansor"}' % number
 
 
 @pytest.mark.parametrize("number", [0, 9, -1, 2**70, True, 1.0, "1", None, [1]])
-def test_other_numbers_are_refused(number):
+def test_failure_of_rejects_unknown_error_numbers(number):
     with pytest.raises(FormatError, match="0 \\(none\\) to 8"):
         failure_of(number)

@@ -59,7 +59,7 @@ ODD = {
 
 
 def canonical(line):
-    """A line so that equal ones are equal text: 1.0 is 1, and true is not."""
+    """Return a line as text that is equal for equal lines: 1.0 is 1, and true is not."""
     value = json.loads(line) if isinstance(line, bytes | str) else line
     return json.dumps(canonical_numbers(value), sort_keys=True)
 
@@ -83,7 +83,7 @@ def exported(store, name, **options):
 
 
 @pytest.mark.parametrize("name", [n for n in small_logs.LOGS if not n.startswith("metaschedule")])
-def test_lines_come_back_as_they_were(name, store, tmp_path):
+def test_export_writes_the_lines_that_were_imported(name, store, tmp_path):
     path = small_logs.write(tmp_path, small_logs.LOGS[name])
     name = name.split()[0]
     odd = write_lines(tmp_path / "odd", *ODD[name])
@@ -107,7 +107,7 @@ def test_lines_come_back_as_they_were(name, store, tmp_path):
         assert causes[0] == causes[1]
 
 
-def test_each_format_takes_its_own(memory, tmp_path):
+def test_export_writes_only_records_of_the_chosen_format(memory, tmp_path):
     folder = workdirs.write(tmp_path / "work", [workdirs.record()])
     bring(memory, write_lines(tmp_path / "a", *ANSOR[:3]))
     bring(memory, folder / RECORDS)
@@ -133,7 +133,7 @@ def test_export_leaves_out_retracted_and_foreign_records(store, tmp_path):
     assert len(calls) == 8
 
 
-def test_only_some(memory, tmp_path):
+def test_export_filters_by_target_and_workload(memory, tmp_path):
     bring(memory, write_lines(tmp_path / "a", *ANSOR[:4]))
     records = list(memory.records.iterate())
     (target,) = {records[1].target_id, records[2].target_id}
@@ -149,6 +149,7 @@ def test_only_some(memory, tmp_path):
 
 
 def with_trace(measurement, sketch, decisions=b""):
+    """Return a measurement with another trace."""
     program = measurement.program
     return Measurement(
         Program(program.workload, program.target, Trace(sketch, None, decisions)),
@@ -159,7 +160,7 @@ def with_trace(measurement, sketch, decisions=b""):
 
 
 @pytest.mark.parametrize("version", ["0.25.0.post1", "0.26.0", "0.27.0"])
-def test_index_maps_are_those_of_the_workloads_tvm(version):
+def test_record_fields_writes_index_map_of_workloads_tvm_version(version):
     written = index_map(version)
     stored = ["TransformLayout", ["b0", index_map("0.27.0")], [0, 1, None, False], []]
     trace = split_trace([["GetSBlock", [], ["C", "main"], ["b0"]], stored], [])
@@ -190,12 +191,12 @@ def test_damaged_records_are_left_out(name, line, memory, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["metaschedule", "metaschedule-sqlite", "nonsense", ""])
-def test_formats_that_are_not_written_as_lines(name, memory):
+def test_export_lines_rejects_formats_that_are_not_lines(name, memory):
     with pytest.raises(UsageError, match=r"not a format of lines \(.*ansor.*\)"):
         export_lines(memory, name, io.BytesIO())
 
 
-def test_a_disk_that_is_full(memory, tmp_path):
+def test_export_to_full_disk_raises_storage_error(memory, tmp_path):
     bring(memory, write_lines(tmp_path / "log", *ANSOR[:1]))
 
     class Full(io.BytesIO):
@@ -206,7 +207,7 @@ def test_a_disk_that_is_full(memory, tmp_path):
         export_lines(memory, "ansor", Full())
 
 
-def test_a_format_of_another_package(memory, tmp_path, monkeypatch):
+def test_export_uses_format_of_another_package(memory, tmp_path, monkeypatch):
     class Other:
         name = "other"
 
@@ -228,7 +229,7 @@ def test_a_format_of_another_package(memory, tmp_path, monkeypatch):
 
 
 def graph_of(line):
-    """The graph in a workload line, with the version that wrote it."""
+    """Return the graph in a workload line, with the version that wrote it."""
     _, body = json.loads(line)
     return canonical(base64.b64decode(body)[8:])
 
@@ -241,21 +242,21 @@ def write_all(store, folder):
 
 
 def pairs(folder):
-    """Each record with its workload."""
+    """Return each record with its workload."""
     graphs = [graph_of(line) for line in (folder / WORKLOADS).read_bytes().splitlines()]
     lines = [json.loads(line) for line in (folder / RECORDS).read_bytes().splitlines()]
     return [(graphs[index], canonical(fields)) for index, fields in lines]
 
 
 @pytest.mark.parametrize("name", ["metaschedule old", "metaschedule new"])
-def test_work_directories_come_back(name, store, tmp_path):
+def test_export_writes_the_work_directory_that_was_imported(name, store, tmp_path):
     path = small_logs.write(tmp_path / "in", small_logs.LOGS[name])
     bad = {row.line for row in bring(store, path).bad}
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(line for n, line in enumerate(lines, 1) if n not in bad))
     out, report = write_all(store, tmp_path / "out")
     assert (report.records, report.workloads, report.left_out) == (small_logs.RECORDS, 2, {})
-    # What today's TVM cannot load stands apart.
+    # Records that today's TVM cannot load go to a folder of their own.
     assert out == tmp_path / ("out" if name.endswith("new") else "out/tvm-0.9.dev0")
     assert pairs(out) == pairs(tmp_path / "in")
     with Store(":memory:") as other:
@@ -275,8 +276,8 @@ def test_other_layouts_are_written_as_work_directories(name, memory, tmp_path):
         assert workdirs.digests_in_order(memory) == workdirs.digests_in_order(other)
 
 
-def test_records_whose_workload_file_is_lost(memory, tmp_path):
-    """They go to a folder of their own, without workloads, as they came."""
+def test_export_writes_records_without_workload_file_to_separate_folder(memory, tmp_path):
+    """The folder has no workload file, and its records are those that were imported."""
     args = [["TENSOR", "float32", [7]]]
     lines = [workdirs.record([1.0]), workdirs.record([2.0], workload=4, args=args)]
     folder = workdirs.write(tmp_path / "in", [*lines, workdirs.record([3.0], args=args)])
@@ -316,7 +317,7 @@ def test_work_directories_leave_out_retracted_and_foreign_records(memory, tmp_pa
     assert not (tmp_path / "none").exists()
 
 
-def test_a_damaged_workload_does_not_shift_the_others(memory, tmp_path, monkeypatch):
+def test_damaged_workload_does_not_change_workloads_of_other_records(memory, tmp_path, monkeypatch):
     """Records refer to workloads by number of line."""
     graphs = [workdirs.graph(name) for name in "abc"]
     lines = [workdirs.record([float(n + 1)], workload=n % 3) for n in range(6)]
@@ -339,7 +340,7 @@ def test_a_damaged_workload_does_not_shift_the_others(memory, tmp_path, monkeypa
     assert pairs(tmp_path / "out") == expected
 
 
-def test_files_that_are_there_stay(memory, tmp_path, monkeypatch):
+def test_export_keeps_existing_files_without_force_and_after_failure(memory, tmp_path, monkeypatch):
     folder = workdirs.write(tmp_path / "in", [workdirs.record()])
     bring(memory, folder / RECORDS)
     before = {path: path.read_bytes() for path in folder.iterdir()}

@@ -46,7 +46,7 @@ def formats(monkeypatch):
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
-    """A function that writes files and goes where they are."""
+    """A function that writes files below a temporary working directory."""
     monkeypatch.chdir(tmp_path)
 
     def tree(*names, text="{}\n"):
@@ -59,7 +59,7 @@ def tree(tmp_path, monkeypatch):
 
 
 def names(*paths, skipped=None):
-    """Return the names of what is found, with ``/`` between parts."""
+    """Return the names of the files that are found; add skipped paths to `skipped`."""
     on_skipped = None if skipped is None else lambda *what: skipped.append(what)
     found = find_logs(paths, on_skipped)
     for file in found:
@@ -68,7 +68,7 @@ def names(*paths, skipped=None):
 
 
 class TestNamed:
-    def test_files_in_their_order(self, tree):
+    def test_find_logs_returns_named_files_in_given_order(self, tree):
         tree("b.json", "a.json", "a/b.json", "a/.hidden", "notes.md", "SOURCES.tsv")
         tree("empty.log", text="")
         assert names() == []
@@ -77,12 +77,12 @@ class TestNamed:
         assert names(*given) == given
         assert names("./a/../a/b.json") == ["./a/../a/b.json"]
 
-    def test_a_pipe_is_no_exception(self, tree):
-        # bash's <(zcat log) is one.
+    def test_find_logs_returns_pipe_given_by_name(self, tree):
+        # <(zcat log) of bash is a pipe.
         os.mkfifo("pipe")
         assert names("pipe") == ["pipe"]
 
-    def test_once(self, tree):
+    def test_find_logs_returns_each_file_once(self, tree):
         tree("a/b.json")
         Path("link.json").symlink_to("a/b.json")
         os.link("a/b.json", "hard.json")
@@ -91,23 +91,23 @@ class TestNamed:
         assert names("a", "a/b.json", ".") == ["a/b.json"]
 
     @pytest.mark.parametrize("name", ["gone", "gone/x", "a.json/x", "x" * 5000, "a\0b", ""])
-    def test_missing(self, tree, name):
+    def test_find_logs_raises_not_found_for_missing_paths(self, tree, name):
         tree("a.json")
         with pytest.raises(NotFoundError, match="no such file or directory"):
             find_logs(["a.json", name])
 
     @pytest.mark.parametrize(("link", "target"), [("broken", "gone"), ("loop", "loop")])
-    def test_a_link_to_nothing(self, tree, link, target):
+    def test_find_logs_raises_not_found_for_broken_or_looping_link(self, tree, link, target):
         Path(link).symlink_to(target)
         with pytest.raises(NotFoundError, match=f"{link}: cannot be followed"):
             find_logs([link])
 
-    def test_standard_input(self, tree):
+    def test_find_logs_takes_dash_as_standard_input(self, tree):
         tree("a.json", "-")
         assert find_logs(["a.json", "-", "-"])[1:] == [LogFile(None, "<stdin>")]
         assert names("./-", "-") == ["./-", "<stdin>"]
 
-    def test_names_that_are_no_text(self, tmp_path):
+    def test_find_logs_returns_names_that_are_not_utf8(self, tmp_path):
         path = os.fsencode(tmp_path) + b"/\xff\xfe.json"
         try:
             Path(os.fsdecode(path)).write_text("{}\n")
@@ -120,14 +120,14 @@ class TestNamed:
 
 
 class TestSearch:
-    def test_to_the_bottom_in_order(self, tree, monkeypatch):
+    def test_search_descends_directories_in_sorted_order(self, tree, monkeypatch):
         tree("d/z.json", "d/b/2.json", "d/b/10.json", "d/a/c/x.log", "d/a.json")
         expected = ["a.json", "z.json", "a/c/x.log", "b/10.json", "b/2.json"]
         assert names("d") == [f"d/{name}" for name in expected]
         monkeypatch.chdir("d")
         assert names(".") == expected
 
-    def test_deep(self, tree):
+    def test_search_descends_400_nested_directories(self, tree):
         folder = Path("d")
         for _ in range(400):
             folder /= "d"
@@ -135,7 +135,7 @@ class TestSearch:
         (folder / "x.json").write_text("{}")
         assert names("d") == [str(folder / "x.json")]
 
-    def test_hidden_and_empty_files_are_passed_over(self, tree):
+    def test_search_skips_hidden_and_empty_files(self, tree):
         tree("d/.git/x.json", "d/.cache", "d/x.json", ".dataset_cache/x.json")
         tree("d/empty.json", text="")
         skipped = []
@@ -143,7 +143,7 @@ class TestSearch:
         assert skipped == []
         assert names(".dataset_cache") == [".dataset_cache/x.json"]
 
-    def test_loops(self, tree):
+    def test_search_visits_directories_in_link_loops_once(self, tree):
         tree("d/a/x.json", "d/b/y.json")
         Path("d/a/up").symlink_to("..")
         Path("d/a/self").symlink_to(".")
@@ -176,9 +176,9 @@ class TestSearch:
         reasons = dict(skipped)
         assert reasons["d/broken"].startswith("cannot be followed")
         assert reasons["d/pipe"] == reasons["d/zero"] == "no regular file"
-        assert find_logs(["d"])  # and nobody needs to listen
+        assert find_logs(["d"])  # on_skipped is optional
 
-    def test_a_directory_that_cannot_be_read(self, tree, monkeypatch):
+    def test_search_skips_and_reports_unreadable_directory(self, tree, monkeypatch):
         tree("d/a/x.json", "d/b/y.json")
         listed = Path.iterdir
 
@@ -193,7 +193,7 @@ class TestSearch:
         assert names("d", skipped=skipped) == ["d/b/y.json"]
         assert skipped == [("d/a", "cannot be read (Permission denied)")]
 
-    def test_nothing_in_it(self, tree):
+    def test_search_raises_not_found_if_directories_have_no_file(self, tree):
         tree("d/empty.json", "e/.hidden/x.json", text="")
         with pytest.raises(NotFoundError, match="d, e: found no file to import"):
             find_logs(["d", "e"])
@@ -202,7 +202,7 @@ class TestSearch:
 
 
 class TestPatterns:
-    def test_one_directory(self, tree, tmp_path):
+    def test_pattern_matches_visible_names_in_one_directory(self, tree, tmp_path):
         tree("a.json", "b.json", "c.log", ".d.json", "e/f.json", "a[.json")
         assert names("?.json") == ["a.json", "b.json"]
         assert names("?.*") == ["a.json", "b.json", "c.log"]
@@ -210,12 +210,12 @@ class TestPatterns:
         assert names("*[.json") == ["a[.json"]
         assert names(f"{tmp_path}/*/f.json") == [f"{tmp_path}/e/f.json"]
 
-    def test_directories_are_searched(self, tree):
+    def test_pattern_searches_matching_directories(self, tree):
         tree("runs/1/a/x.json", "runs/2/y.json", "runs/z.json")
         assert names("runs/*") == ["runs/1/a/x.json", "runs/2/y.json", "runs/z.json"]
         assert names("runs/*/") == ["runs/1/a/x.json", "runs/2/y.json"]
 
-    def test_any_depth(self, tree):
+    def test_double_star_matches_any_depth(self, tree):
         tree("d/x.json", "d/a/x.json", "d/a/b/x.json", "d/a/b/y.log", "d/.h/x.json")
         everything = ["d/x.json", "d/a/x.json", "d/a/b/x.json"]
         assert names("d/**/x.json") == everything
@@ -224,12 +224,12 @@ class TestPatterns:
         assert names("d/**/b/*") == ["d/a/b/x.json", "d/a/b/y.log"]
         assert sorted(names("d/**")) == sorted([*everything, "d/a/b/y.log"])
 
-    def test_parent_directories(self, tree, monkeypatch):
+    def test_pattern_may_begin_with_parent_directory(self, tree, monkeypatch):
         tree("a/x.json", "b/y.json")
         monkeypatch.chdir("b")
         assert names("../?/*.json") == ["../a/x.json", "../b/y.json"]
 
-    def test_many_loops_take_no_time(self, tree):
+    def test_double_star_visits_directories_in_many_link_loops_once(self, tree):
         tree("d/a/x.json")
         for number in range(30):
             Path(f"d/a/l{number}").symlink_to("..")
@@ -237,21 +237,21 @@ class TestPatterns:
         assert names("d/**/x.json") == ["d/a/x.json"]
         assert names("d/**/**/x*") == ["d/a/x.json"]
 
-    def test_names_of_tenset_are_no_patterns(self, tree):
+    def test_brackets_in_names_of_tenset_are_literal(self, tree):
         name = "measure_records/t4/([0bcb86dd,1,56,56],cuda).json"
         tree(name)
         assert names(name) == [name]
-        # The shell left this alone; the brackets in it are meant as they are.
+        # No shell has expanded this pattern; its brackets match themselves.
         assert names("measure_records/*/([0bcb86dd,1,56,56],cuda).json") == [name]
 
-    def test_no_match(self, tree):
+    def test_pattern_without_match_raises_not_found(self, tree):
         tree("a/x.json", "a/y")
         for pattern in ("*.log", "a/*/x", "a/**/z", "gone/**", "**/gone/*", "a/y/*", "a/y/**"):
             with pytest.raises(NotFoundError, match="no such file or directory") as caught:
                 find_logs([pattern])
             assert str(caught.value).startswith(f"{pattern}: ")
 
-    def test_special_files_are_not_opened(self, tree):
+    def test_pattern_skips_and_reports_special_files(self, tree):
         tree("a.log")
         os.mkfifo("b.log")
         Path("c.log").symlink_to("gone")
@@ -259,33 +259,33 @@ class TestPatterns:
         assert names("*.log", skipped=skipped) == ["a.log"]
         assert [name for name, _ in skipped] == ["b.log", "c.log"]
 
-    def test_a_pattern_takes_empty_files_and_each_file_once(self, tree):
+    def test_pattern_returns_empty_files_and_each_file_once(self, tree):
         tree("a.log", text="")
         tree("b.log")
         assert names("b*", "*.log", ".") == ["b.log", "a.log"]
 
 
 class TestCompanions:
-    def test_left_out(self, tree):
+    def test_find_logs_leaves_out_companion_files(self, tree):
         tree("d/x.record", "d/x.workload", "d/y.workload")
         found = ["d/x.record", "d/y.workload"]
         assert names("d") == names("d/*") == names("d/x.workload", "d") == found
         assert names("d/x.workload", "d/x.record", "d/y.workload") == found
         assert names("d/x.workload") == ["d/x.workload"]
 
-    def test_of_a_record_file_that_is_passed_over(self, tree):
+    def test_find_logs_returns_companion_of_empty_record_file(self, tree):
         tree("d/x.workload")
         tree("d/x.record", text="")
         assert names("d") == ["d/x.workload"]
 
-    def test_that_vanishes(self, tree, monkeypatch):
+    def test_find_logs_ignores_companion_that_vanished(self, tree, monkeypatch):
         tree("x.record")
         monkeypatch.setattr(Pairs, "companions", lambda self, path: [Path("gone")])
         assert names("x.record") == ["x.record"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
-def test_proc_does_no_harm():
-    """Its files have no size, and its links lead everywhere."""
+def test_search_skips_files_of_proc_without_size():
+    """Files in /proc have no size, and its links lead everywhere."""
     skipped = []
     assert names("/proc/self/fdinfo", "/proc/self/limits", skipped=skipped) == ["/proc/self/limits"]

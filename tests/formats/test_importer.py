@@ -1,4 +1,4 @@
-"""Importing files into both databases: what is counted, what is stored, and stopping anywhere."""
+"""Imports into both databases: counts, stored rows, interruptions, damage and trust."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LEGACY = ["autotvm v0.1", "autotvm v0.2", "ansor v0.2", "ansor v0.6"]
 ALL = [*LEGACY, "metaschedule old", "metaschedule new", "metaschedule stream"]
 
 
-def kept(store):
-    """Quarantined lines, oldest first."""
+def quarantined_lines(store):
+    """Return the quarantined lines, oldest first."""
     items = [row.item for row in store.quarantine.rows()]
     return [(item.line, item.data, item.reason) for item in reversed(items)]
 
@@ -41,7 +41,7 @@ def expected(tmp_path_factory):
         path = small_logs.write(tmp_path_factory.mktemp("expected"), small_logs.LOGS[name])
         with Store(":memory:") as store:
             bring(store, path)
-            return digests(store), kept(store)
+            return digests(store), quarantined_lines(store)
 
     return expected
 
@@ -49,7 +49,7 @@ def expected(tmp_path_factory):
 # ------------------------------------------------------------------ counting
 
 
-def test_counts_by_format_and_target(store, tmp_path):
+def test_report_counts_records_by_format_and_target(store, tmp_path):
     path = write(
         tmp_path / "log",
         *("# comment", ansor(1.0, tile=1), ansor(1e10, 6, tile=2), "", ansor([0], tile=4)),
@@ -78,7 +78,7 @@ def test_counts_by_format_and_target(store, tmp_path):
 
 
 @pytest.mark.parametrize("name", small_logs.LOGS)
-def test_one_log_of_each_kind(name, store, expected, tmp_path):
+def test_import_stores_each_kind_of_log_once(name, store, expected, tmp_path):
     path = small_logs.write(tmp_path, small_logs.LOGS[name])
     first = bring(store, path)
     assert (first.total.read, first.total.new) == (small_logs.RECORDS, small_logs.RECORDS)
@@ -86,14 +86,14 @@ def test_one_log_of_each_kind(name, store, expected, tmp_path):
     assert first.total.failed == small_logs.FAILED + name.startswith("metaschedule")
     assert first.quarantined == 3
     assert len(set(digests(store))) == small_logs.RECORDS
-    assert (digests(store), kept(store)) == expected(name)
+    assert (digests(store), quarantined_lines(store)) == expected(name)
     second = bring(store, path)
     assert (second.total.new, second.total.known) == (0, small_logs.RECORDS)
     assert (second.total.failed, second.quarantined) == (first.total.failed, 3)
-    assert (digests(store), kept(store)) == expected(name)
+    assert (digests(store), quarantined_lines(store)) == expected(name)
 
 
-def test_a_report_is_bounded(store, tmp_path, monkeypatch):
+def test_report_bounds_reasons_and_named_lines(store, tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "MAX_REASONS", 3)
     monkeypatch.setattr(limits, "MAX_NAMED_LINES", 2)
     monkeypatch.setattr(limits, "PROGRESS_LINES", 4)  # several batches
@@ -104,7 +104,7 @@ def test_a_report_is_bounded(store, tmp_path, monkeypatch):
     assert len(report.reasons) == 4
     assert report.reasons["other reasons"] == 14
     assert [row.line for row in report.bad] == [2, 3]
-    assert [line for line, _, _ in kept(store)] == list(range(2, 22))
+    assert [line for line, _, _ in quarantined_lines(store)] == list(range(2, 22))
 
 
 # ------------------------------------------------------------------ equal lines, grown logs
@@ -114,7 +114,7 @@ def occurrences(store):
     return [record.measurement.occurrence for record in store.records.iterate()]
 
 
-def test_equal_lines_are_as_many_records(store, tmp_path):
+def test_import_stores_equal_lines_as_separate_records(store, tmp_path):
     a, b = ansor(tile=1), ansor(tile=2)
     path = write(tmp_path / "log", a, a, b, a, b, autotvm())
     assert bring(store, path).total.new == 6
@@ -126,8 +126,10 @@ def test_equal_lines_are_as_many_records(store, tmp_path):
 @pytest.mark.parametrize(
     ("between", "told_apart"), [(0, True), (2, True), (3, True), (8, False), (20, False)]
 )
-def test_equal_lines_are_remembered_for_a_while(between, told_apart, memory, tmp_path, monkeypatch):
-    """Over EQUAL_LINES other lines at least, and twice as many at most."""
+def test_import_separates_equal_lines_only_within_a_distance(
+    between, told_apart, memory, tmp_path, monkeypatch
+):
+    """The distance is at least EQUAL_LINES other lines, and at most twice as many."""
     monkeypatch.setattr(limits, "EQUAL_LINES", 4)
     others = [ansor(tile=tile) for tile in range(2, 2 + between)]
     path = write(tmp_path / "log", ansor(tile=1), *others, ansor(tile=1), ansor(tile=1))
@@ -136,7 +138,7 @@ def test_equal_lines_are_remembered_for_a_while(between, told_apart, memory, tmp
     assert occurrences(memory) == expected
 
 
-def test_equal_lines_of_two_files_are_one(store, tmp_path):
+def test_import_recognises_equal_lines_of_another_file(store, tmp_path):
     bring(store, write(tmp_path / "a", ansor(), ansor()))
     report = bring(store, write(tmp_path / "copy", ansor(), ansor(), ansor()), source="copy")
     assert report.total == Tally(read=3, new=1, known=2)
@@ -144,8 +146,10 @@ def test_equal_lines_of_two_files_are_one(store, tmp_path):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_log_that_grows(name, sqlite_file, expected, tmp_path):
-    """A tuner appends while a watcher imports; lines that are cut off come again whole."""
+def test_repeated_import_of_growing_log_stores_each_record_once(
+    name, sqlite_file, expected, tmp_path
+):
+    """A tuner appends while a watcher imports; a truncated line is complete in a later import."""
     path = small_logs.write(tmp_path, small_logs.LOGS[name])
     whole = path.read_bytes()
     with Store(sqlite_file) as store:
@@ -161,18 +165,20 @@ def test_a_log_that_grows(name, sqlite_file, expected, tmp_path):
 
 @pytest.mark.parametrize("size", [long(1), 2, long(7)])
 @pytest.mark.parametrize("name", ALL)
-def test_small_batches_store_the_same(name, size, sqlite_file, expected, tmp_path, monkeypatch):
+def test_import_stores_the_same_rows_for_any_batch_size(
+    name, size, sqlite_file, expected, tmp_path, monkeypatch
+):
     path = small_logs.write(tmp_path, small_logs.LOGS[name])
     monkeypatch.setattr(limits, "IMPORT_ROWS", size)
     batches = []
     with Store(sqlite_file) as store:
         report = bring(store, path, on_batch=lambda: batches.append(store.records.count()))
-        assert (digests(store), kept(store)) == expected(name)
+        assert (digests(store), quarantined_lines(store)) == expected(name)
     assert report.total.new == small_logs.RECORDS
     assert batches == list(range(size, small_logs.RECORDS + 1, size))
 
 
-def test_batches_of_workloads_and_of_bad_lines(store, tmp_path, monkeypatch):
+def test_import_stores_workloads_and_bad_lines_in_batches(store, tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "PROGRESS_LINES", 3)
     graphs = [workdirs.workload_line(workdirs.graph(extent=n)) for n in range(8)]
     path = write(tmp_path / "log", *graphs, *["junk"] * 4)
@@ -188,7 +194,7 @@ def test_batches_of_workloads_and_of_bad_lines(store, tmp_path, monkeypatch):
 
 
 def long_lines(kind, number):
-    """Lines of about 100 kB."""
+    """Return lines of about 100 kB."""
     long = "x" * 100_000
     if kind == "junk":
         return [ansor(), *[f"{n} {long}" for n in range(number)]]
@@ -200,13 +206,13 @@ def long_lines(kind, number):
 
 
 @pytest.mark.parametrize("kind", ["junk", "leading junk", "keys", "unknown fields"])
-def test_memory_is_that_of_a_batch(kind, sqlite_file, tmp_path, monkeypatch):
+def test_import_takes_less_memory_than_half_of_the_file(kind, sqlite_file, tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "IMPORT_BYTES", 10**6)
     path = write(tmp_path / "log", *long_lines(kind, 120))
     size = path.stat().st_size
     with Store(sqlite_file) as store:
         bring(store, write(tmp_path / "first", ansor(tile=10_000)))
-        monkeypatch.setattr(limits, "MAX_LINE_BYTES", 10**6)  # for what is held
+        monkeypatch.setattr(limits, "MAX_LINE_BYTES", 10**6)  # bounds the lines held in memory
         tracemalloc.start()
         try:
             report = bring(store, path)
@@ -223,7 +229,9 @@ class _Stop(KeyboardInterrupt):
 
 @pytest.mark.parametrize("stop", range(1, 5))
 @pytest.mark.parametrize("name", ["autotvm v0.2", "ansor v0.6", "metaschedule new"])
-def test_a_stopped_import_goes_on(name, stop, store, expected, tmp_path, monkeypatch):
+def test_repeated_import_completes_a_stopped_one(
+    name, stop, store, expected, tmp_path, monkeypatch
+):
     path = small_logs.write(tmp_path, small_logs.LOGS[name])
     monkeypatch.setattr(limits, "IMPORT_ROWS", 5)
     calls = []
@@ -236,19 +244,19 @@ def test_a_stopped_import_goes_on(name, stop, store, expected, tmp_path, monkeyp
     report = ImportReport(str(path))
     with pytest.raises(_Stop):
         bring(store, path, on_batch=on_batch, report=report)
-    # What the report says is what is stored.
+    # The report counts what is stored.
     assert report.total.new == store.records.count() == 5 * stop
     assert digests(store) == expected(name)[0][: 5 * stop]
     second = bring(store, path)
     assert (second.total.known, second.total.new) == (5 * stop, small_logs.RECORDS - 5 * stop)
-    assert (digests(store), kept(store)) == expected(name)
+    assert (digests(store), quarantined_lines(store)) == expected(name)
 
 
 # ------------------------------------------------------------------ damage
 
 
 @pytest.mark.parametrize("cut", [30, -30])
-def test_a_damaged_compressed_file(cut, store, tmp_path):
+def test_import_stores_records_before_damage_of_compressed_file(cut, store, tmp_path):
     lines = [ansor(tile=tile, time=1700000000 + tile**3) for tile in range(1, 3000)]
     packed = gzip.compress("\n".join(lines).encode())
     path = tmp_path / "log.gz"
@@ -265,7 +273,7 @@ def test_a_damaged_compressed_file(cut, store, tmp_path):
     assert (again.refused, again.total.read, store.records.count()) == (None, 2999, 2999)
 
 
-def test_a_file_that_is_no_log(store, tmp_path):
+def test_import_rejects_file_that_is_not_a_log(store, tmp_path):
     report = bring(store, write(tmp_path / "table.tsv", "a\tb", "1\t2"))
     assert report.refused.startswith("no tuning log that tunedb knows")
     assert report.total == Tally()
@@ -293,7 +301,7 @@ ODD = [
 ]
 
 
-def test_no_line_hurts_the_others_of_its_batch(store, tmp_path):
+def test_import_stores_other_lines_of_batch_with_an_odd_line(store, tmp_path):
     """Both databases store every line that a reader accepts."""
     for number, line in enumerate(ODD):
         before = store.records.count()
@@ -311,7 +319,7 @@ def test_no_line_hurts_the_others_of_its_batch(store, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["autotvm v0.1", "ansor v0.6", "metaschedule stream"])
-def test_a_dry_run_counts_and_writes_nothing(name, store, tmp_path):
+def test_dry_run_reports_counts_and_writes_nothing(name, store, tmp_path):
     path = small_logs.write(tmp_path, small_logs.LOGS[name])
     tables = store.counts()
     dry = bring(store, path, dry_run=True)
@@ -323,7 +331,7 @@ def test_a_dry_run_counts_and_writes_nothing(name, store, tmp_path):
     assert known == bring(store, path)
 
 
-def test_a_dry_run_needs_no_right_to_write(sqlite_file, tmp_path):
+def test_dry_run_works_on_read_only_database(sqlite_file, tmp_path):
     path = write(tmp_path / "log", ansor(tile=1), ansor(tile=2), "junk")
     with Store(sqlite_file) as store:
         bring(store, write(tmp_path / "other", ansor(tile=2)))
@@ -337,11 +345,12 @@ def test_a_dry_run_needs_no_right_to_write(sqlite_file, tmp_path):
 
 
 def served(store):
+    """Return the digests of the records that queries serve."""
     ids = [workload.id for workload in store.workloads.find()]
     return [record.measurement.digest for record in store.records.top_k(ids, k=100)]
 
 
-def test_foreign_records_are_stored_and_not_served(store, tmp_path):
+def test_foreign_records_are_stored_but_not_served(store, tmp_path):
     path = write(tmp_path / "log", ansor(0.5, tile=1), ansor(0.25, tile=2), ansor(1e10, 2))
     bring(store, path, source="a friend", trust=Trust.FOREIGN)
     assert store.records.count() == 3
@@ -353,7 +362,7 @@ def test_foreign_records_are_stored_and_not_served(store, tmp_path):
     assert served(store) == [digests(store)[1]]
     assert [r.source.name for r in store.records.iterate()] == ["a friend", "own", "a friend"]
 
-    # The friend cannot take it back.
+    # A second import from the friend does not change that.
     bring(store, path, source="a friend", trust=Trust.FOREIGN)
     assert served(store) == [digests(store)[1]]
     assert check(store.url).problems == []
@@ -365,8 +374,8 @@ def with_step(line, step):
     return json.dumps(value)
 
 
-def test_a_foreign_log_with_an_evil_annotation(store, tmp_path):
-    """It is kept with the reason, and read again once its source is trusted."""
+def test_import_quarantines_foreign_trace_with_forbidden_annotation(store, tmp_path):
+    """It is quarantined with the reason, and imported once its source is trusted."""
     evil = workdirs.record()
     evil[1][0][0].append(["Annotate", ["b7", '"x.ll"'], ["pragma_import_llvm"], []])
     folder = workdirs.write(tmp_path / "log", [workdirs.record(), evil, workdirs.record([2.0])])
@@ -378,7 +387,7 @@ def test_a_foreign_log_with_an_evil_annotation(store, tmp_path):
         "not allowed from a foreign source: tail: Annotate at 3: the annotation "
         "'pragma_import_llvm' is not allowed"
     )
-    # Whatever is said of a source that is known, it keeps its trust.
+    # A known source keeps its trust, whatever a later import says.
     again = bring(store, folder / "database_tuning_record.json", trust=Trust.OWN)
     assert (again.total.new, again.quarantined) == (0, 1)
     assert retry_quarantine(store).left == 1
@@ -389,17 +398,19 @@ def test_a_foreign_log_with_an_evil_annotation(store, tmp_path):
 
 
 @pytest.mark.parametrize("step", [["PR", 2, 0, "import_llvm$1"], ["CHW", 0, "evil"]])
-def test_foreign_logs_of_other_tools(step, store, tmp_path):
+def test_import_quarantines_forbidden_steps_of_foreign_sources_only(step, store, tmp_path):
     path = write(tmp_path / "log", ansor(tile=1), with_step(ansor(tile=2), step))
     assert bring(store, path, source="theirs", trust=Trust.FOREIGN).quarantined == 1
     assert bring(store, path, source="mine").quarantined == 0
 
 
-# ------------------------------------------------------------------ what must not be imported
+# ------------------------------------------------------------------ databases, workloads alone
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
-def test_the_database_itself_is_not_opened(suffix, sqlite_file, tmp_path, monkeypatch):
+def test_import_does_not_open_the_database_that_it_writes_to(
+    suffix, sqlite_file, tmp_path, monkeypatch
+):
     log = write(tmp_path / "log", ansor())
     with Store(sqlite_file) as store:
         bring(store, log)
@@ -420,7 +431,7 @@ def test_the_database_itself_is_not_opened(suffix, sqlite_file, tmp_path, monkey
             bring(store, log)
 
 
-def test_another_database_is_no_log(store, sqlite_file, tmp_path):
+def test_import_rejects_another_database_of_tunedb(store, sqlite_file, tmp_path):
     other = tmp_path / "other.db"
     other.write_bytes(sqlite_file.read_bytes())
     report = bring(store, other)
@@ -479,7 +490,7 @@ def test_the_worst_time_beats_all_sentinels(good, store, tmp_path):
     assert len(store.records.top_k([workload.id], k=100)) == 1
 
 
-def test_unmeasured_programs(store, tmp_path):
+def test_unmeasured_programs_are_stored_but_not_served_or_failed(store, tmp_path):
     """TenSet's ``to_measure_programs``: kept as programs, neither served nor failed."""
     bring(store, write(tmp_path / "log", ansor([0]), ansor([0], tile=2)))
     assert {r.measurement.status for r in store.records.iterate()} == {Status.UNMEASURED}
@@ -490,7 +501,7 @@ def test_unmeasured_programs(store, tmp_path):
     assert len(served(store)) == 1
 
 
-def test_a_line_that_was_cut_off_leaves_quarantine_when_it_is_whole(store, tmp_path):
+def test_complete_line_removes_its_truncated_version_from_quarantine(store, tmp_path):
     """A killed import and a second one end as one import of the whole log does."""
     path = write(tmp_path / "log", *(ansor(time) for time in (1, 2, 3)), end=b"")
     whole = path.read_bytes()

@@ -15,12 +15,12 @@ def lines(data, position=lambda: 0):
 
 @pytest.fixture
 def short(monkeypatch):
-    """Lines of at most ten bytes with their end, of which four are kept if they are longer."""
+    """Limit lines to ten bytes with their end; of longer ones four bytes are stored."""
     monkeypatch.setattr(limits, "MAX_LINE_BYTES", 10)
     monkeypatch.setattr(limits, "MAX_QUARANTINE_BYTES", 4)
 
 
-def test_numbers_from_one_and_blank_lines_count():
+def test_read_lines_numbers_all_lines_from_1_including_blank_ones():
     assert [(line.number, line.data) for line in lines(b"a\n\n \nb\n")] == [
         (1, b"a"),
         (2, b""),
@@ -29,12 +29,12 @@ def test_numbers_from_one_and_blank_lines_count():
     ]
 
 
-def test_the_last_line_may_have_no_end():
+def test_read_lines_marks_last_line_without_line_feed_as_not_whole():
     assert [line.is_whole for line in lines(b"a\nb")] == [True, False]
     assert lines(b"a\nb")[1].data == b"b"
 
 
-def test_ends_of_windows():
+def test_read_lines_removes_windows_line_ends():
     assert [line.data for line in lines(b"a\r\nb\r\n\r\nc\r")] == [b"a", b"b", b"", b"c"]
 
 
@@ -51,7 +51,7 @@ def test_only_a_line_feed_ends_a_line(data):
         assert found[-1].is_whole == data.endswith(b"\n")
 
 
-def test_too_long_lines_end_where_they_end(short):
+def test_read_lines_truncates_too_long_lines_and_reads_the_next_ones(short):
     found = lines(b"0123456789abcdef\n" + b"ok\n" + b"x" * 95 + b"\n" + b"fine\n")
     assert [(line.number, line.data, line.too_long) for line in found] == [
         (1, b"0123", True),
@@ -63,7 +63,7 @@ def test_too_long_lines_end_where_they_end(short):
 
 
 @pytest.mark.parametrize("length", range(7, 35))
-def test_every_length_around_the_limit(short, length):
+def test_read_lines_marks_only_lines_over_the_limit_as_too_long(short, length):
     found = lines(b"x" * (length - 1) + b"\n" + b"next\n")
     assert [line.too_long for line in found] == [length > 10, False]
     assert [line.number for line in found] == [1, 2]
@@ -75,20 +75,20 @@ def test_every_length_around_the_limit(short, length):
     ("data", "positions"),
     [(b"one\ntwo\nthree\n", [4, 8, 14]), (b"x" * 40 + b"\nb\n", [41, 43])],
 )
-def test_positions_are_behind_the_lines(short, data, positions):
+def test_read_lines_returns_position_after_each_line(short, data, positions):
     stream = io.BytesIO(data)
     assert [line.position for line in read_lines(stream, stream.tell)] == positions
 
 
-def test_one_line_at_a_time():
-    """A line is given before the next one is there: the stream may be a pipe."""
+def test_read_lines_yields_a_line_before_reading_the_next():
+    """The stream may be a pipe, whose next line does not exist yet."""
     waiting = io.BytesIO(b"one\ntwo\n")
     found = read_lines(waiting, waiting.tell)
     assert next(found) == Line(1, b"one", 4)
     assert waiting.tell() == 4
 
 
-def test_an_error_of_the_stream_follows_the_lines_before_it():
+def test_read_lines_yields_lines_before_an_error_of_the_stream():
     pieces = [b"one\n", b"two\n"]
 
     class Damaged:

@@ -47,7 +47,7 @@ def read(path):
 
 
 def items(path):
-    """Return the records of a work directory or file, and what was not understood."""
+    """Return the records and the quarantined lines of a work directory or file."""
     path = path / RECORDS if path.is_dir() else path
     return [item for item in read(path) if not isinstance(item, Workload | Remark)]
 
@@ -70,7 +70,7 @@ def graph_of(line):
     return orjson.loads(base64.b64decode(orjson.loads(line)[1])[8:])
 
 
-# ---------------------------------------------------------------------- what is recognised
+# ---------------------------------------------------------------------- recognising files
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def graph_of(line):
         (None, False),
     ],
 )
-def test_the_shape_of_lines(value, expected):
+def test_matches_recognises_lines_by_their_shape(value, expected):
     assert FORMAT.matches(value) is expected
 
 
@@ -111,7 +111,7 @@ def test_the_shape_of_lines(value, expected):
         ("log.json", None),
     ],
 )
-def test_names_tell_the_companion(record, workload, tmp_path):
+def test_companions_finds_workload_file_by_name(record, workload, tmp_path):
     for name in (record, "x_workload.json"):
         (tmp_path / name).touch()
     assert FORMAT.companions(tmp_path / record) == []
@@ -120,16 +120,16 @@ def test_names_tell_the_companion(record, workload, tmp_path):
         assert FORMAT.companions(tmp_path / record) == [tmp_path / workload]
 
 
-def test_the_companion_with_the_same_compression_comes_first(tmp_path):
+def test_companions_prefers_workload_file_with_same_compression(tmp_path):
     for name in (WORKLOADS, f"{WORKLOADS}.gz"):
         (tmp_path / name).touch()
     assert FORMAT.companions(tmp_path / f"{RECORDS}.gz") == [tmp_path / f"{WORKLOADS}.gz"]
 
 
-# ---------------------------------------------------------------------- what is read
+# ---------------------------------------------------------------------- reading records
 
 
-def test_a_record(tmp_path):
+def test_reader_converts_record_to_measurement(tmp_path):
     (found,) = items(workdirs.write(tmp_path, [workdirs.record([1e-3, 3e-3])]))
     assert found.run_secs == (1e-3, 3e-3)
     assert found.status is Status.OK
@@ -142,8 +142,8 @@ def test_a_record(tmp_path):
     assert (found.context, found.extra, found.all_cost, found.failure) == (None, None, None, None)
 
 
-def test_an_old_record(tmp_path):
-    """Both encodings and both arities; what was written stays as it was."""
+def test_reader_keeps_old_encodings_of_modules_and_traces(tmp_path):
+    """A module as a list of nodes, and instructions with fewer attributes."""
     line = [0, [workdirs.old_trace(), [2e-3], workdirs.CUDA, None]]
     (found,) = items(workdirs.write(tmp_path, [line], [workdirs.node_list()]))
     workload = found.program.workload
@@ -163,7 +163,7 @@ def test_an_old_record(tmp_path):
         ([1e10, 1.0], Status.OK),  # as TVM sees it
     ],
 )
-def test_times_tell_a_failure(times, status, tmp_path):
+def test_reader_derives_status_from_run_times(times, status, tmp_path):
     (found,) = items(workdirs.write(tmp_path, [workdirs.record(times)]))
     assert found.status is status
     assert found.run_secs == (None if times is None else tuple(times))
@@ -179,14 +179,14 @@ def test_times_tell_a_failure(times, status, tmp_path):
         (", ", ","),  # and Python wrote spaces until mid-2022
     ],
 )
-def test_the_spelling_of_numbers_is_no_part_of_a_record(old, new, tmp_path):
+def test_reader_returns_equal_records_for_each_spelling_of_numbers(old, new, tmp_path):
     line = json.dumps(workdirs.record([1.0]))
     first, second = items(workdirs.write(tmp_path, [line, line.replace(old, new)]))
     assert line.replace(old, new) != line
     assert first == second
 
 
-def test_workloads_come_first(tmp_path):
+def test_reader_yields_workloads_before_records(tmp_path):
     folder = workdirs.write(tmp_path, [workdirs.record()], [workdirs.graph("x"), workdirs.graph()])
     found = read(folder / RECORDS)
     assert [type(item) for item in found] == [Workload, Workload, Measurement]
@@ -202,7 +202,7 @@ def parsed(graph):
     return parse_workload(json.loads(workdirs.workload_line(graph)))
 
 
-def test_the_version_is_no_part_of_a_workload():
+def test_workload_digest_does_not_depend_on_tvm_version():
     found = []
     for version in ("0.26.0", "0.27.0", None):
         graph = workdirs.graph()
@@ -212,7 +212,7 @@ def test_the_version_is_no_part_of_a_workload():
     assert [workload.tvm_version for workload in found] == ["0.26.0", "0.27.0", None]
 
 
-def test_the_version_of_an_old_module():
+def test_digest_of_old_module_does_not_depend_on_tvm_version():
     first = parsed(workdirs.node_list())
     second = parsed({**workdirs.node_list(), "attrs": {"tvm_version": "0.9.dev0"}})
     assert first.digest == second.digest
@@ -246,11 +246,11 @@ def new_block(**fields):
         *(new_block(data={"name_hint": name}) for name in (10**9, True, 0)),
     ],
 )
-def test_a_module_without_a_named_block_is_main(graph):
+def test_module_without_named_block_gets_the_name_main(graph):
     assert parsed(graph).name == "main"
 
 
-def test_the_block_that_reduces_names_a_module():
+def test_module_takes_the_name_of_its_reduction_block():
     graph = workdirs.node_list()
     strings = [{"type_key": "runtime.String", "repr_str": name} for name in ("pad", "conv", "relu")]
     blocks = [
@@ -273,7 +273,7 @@ graphs_of_both_kinds = st.builds(
 
 
 @given(graphs_of_both_kinds)
-def test_a_workload_comes_back(graph):
+def test_workload_survives_round_trip(graph):
     try:
         workload = parsed(graph)
     except FormatError:  # a name that is no Unicode
@@ -291,7 +291,7 @@ def test_a_workload_comes_back(graph):
         Workload("tvm-nodes", b'{"attrs":7}', tvm_version="0.13"),
     ],
 )
-def test_damaged_modules_have_no_line(workload):
+def test_workload_line_rejects_damaged_modules(workload):
     with pytest.raises(FormatError, match="not an IRModule, or damaged"):
         workload_line(workload)
 
@@ -299,8 +299,8 @@ def test_damaged_modules_have_no_line(workload):
 # ---------------------------------------------------------------------- without a workload file
 
 
-def test_a_directory_without_workloads(tmp_path):
-    """The number and the arguments are all that is known of a workload."""
+def test_reader_identifies_missing_workloads_by_index_and_arguments(tmp_path):
+    """Nothing else is known of a workload without its file."""
     lines = [
         workdirs.record(),
         workdirs.record([5.0]),
@@ -322,7 +322,7 @@ def test_a_directory_without_workloads(tmp_path):
 
 
 @pytest.mark.parametrize("index", ["-1", "1.0", "true", '"0"', "null", str(2**63), str(2**70)])
-def test_a_number_that_is_none(index, tmp_path):
+def test_reader_quarantines_record_with_invalid_workload_index(index, tmp_path):
     lines = [json.dumps(workdirs.record()).replace("[0,", f"[{index},", 1), workdirs.record()]
     folder = workdirs.write(tmp_path, lines)
     for _ in range(2):
@@ -332,7 +332,7 @@ def test_a_number_that_is_none(index, tmp_path):
         (folder / WORKLOADS).unlink(missing_ok=True)
 
 
-def test_an_index_beyond_the_workload_file(tmp_path):
+def test_reader_quarantines_record_with_index_beyond_workload_file(tmp_path):
     (bad,) = items(workdirs.write(tmp_path, [workdirs.record(workload=1)]))
     assert bad.reason == "its workload 1 is not in the workload file"
 
@@ -340,7 +340,7 @@ def test_an_index_beyond_the_workload_file(tmp_path):
 # ---------------------------------------------------------------------- both kinds in one stream
 
 
-def test_workloads_before_records_in_one_stream(tmp_path):
+def test_reader_reads_workloads_and_records_of_several_directories_from_one_stream(tmp_path):
     """``cat workload.json record.json``, also of several directories."""
     graphs = [workdirs.workload_line(workdirs.graph(name)).encode() for name in "xyz"]
     first, second = (workdirs.encode(workdirs.record(workload=number)) for number in (0, 1))
@@ -349,7 +349,7 @@ def test_workloads_before_records_in_one_stream(tmp_path):
     assert names == ["y", "x", "z"]
 
 
-def test_a_stream_with_workloads_needs_no_companion(tmp_path):
+def test_reader_prefers_workloads_in_stream_to_workload_file(tmp_path):
     folder = workdirs.write(tmp_path, [], [workdirs.graph("beside")])
     lines = [workdirs.workload_line(workdirs.graph("inside")), json.dumps(workdirs.record())]
     (folder / RECORDS).write_text("\n".join(lines))
@@ -357,7 +357,7 @@ def test_a_stream_with_workloads_needs_no_companion(tmp_path):
     assert found.program.workload.name == "inside"
 
 
-# ---------------------------------------------------------------------- what is not understood
+# ---------------------------------------------------------------------- damaged files
 
 
 def damaged_workloads():
@@ -386,7 +386,7 @@ def damaged_workloads():
 
 
 @pytest.mark.parametrize(("line", "reason"), list(damaged_workloads()))
-def test_a_bad_workload_costs_only_its_records(line, reason, tmp_path):
+def test_reader_quarantines_only_bad_workload_and_its_records(line, reason, tmp_path):
     folder = workdirs.write(
         tmp_path,
         [workdirs.record(workload=0), workdirs.record(workload=1)],
@@ -400,8 +400,8 @@ def test_a_bad_workload_costs_only_its_records(line, reason, tmp_path):
     assert found.program.workload.name == "other"
 
 
-def test_blank_lines_among_workloads_are_lines(tmp_path):
-    """They crash TVM; here they only have a number."""
+def test_reader_counts_blank_lines_of_workload_file(tmp_path):
+    """They crash TVM; tunedb only counts them."""
     folder = workdirs.write(tmp_path, [workdirs.record(workload=2), workdirs.record(workload=1)])
     line = workdirs.workload_line(workdirs.graph("other"))
     (folder / WORKLOADS).write_text(f"{line}\n\n{line}\n\n")
@@ -410,7 +410,7 @@ def test_blank_lines_among_workloads_are_lines(tmp_path):
     assert "line 2" in bad.reason
 
 
-def test_a_cut_off_workload_file(tmp_path):
+def test_reader_quarantines_truncated_workload_and_its_record(tmp_path):
     folder = workdirs.write(tmp_path, [workdirs.record(), workdirs.record(workload=1)])
     whole = (folder / WORKLOADS).read_bytes()
     (folder / WORKLOADS).write_bytes(whole + whole[:-5])
@@ -421,7 +421,7 @@ def test_a_cut_off_workload_file(tmp_path):
     assert "line 2" in orphan.reason
 
 
-def test_a_damaged_compressed_workload_file(tmp_path):
+def test_reader_reads_workloads_before_damage_of_compressed_file(tmp_path):
     folder = workdirs.write(tmp_path, [workdirs.record()])
     data = gzip.compress((folder / WORKLOADS).read_bytes() * 500)
     (folder / WORKLOADS).unlink()
@@ -431,7 +431,7 @@ def test_a_damaged_compressed_workload_file(tmp_path):
     assert isinstance(good, Measurement)
 
 
-def test_long_workload_lines_are_cut(tmp_path, monkeypatch):
+def test_reader_truncates_and_quarantines_too_long_workload_line(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "MAX_LINE_BYTES", 2_000)
     monkeypatch.setattr(limits, "MAX_QUARANTINE_BYTES", 100)
     folder = workdirs.write(tmp_path, [workdirs.record()], ["x" * 9_999])
@@ -439,7 +439,7 @@ def test_long_workload_lines_are_cut(tmp_path, monkeypatch):
     assert (bad.line, bad.data, bad.reason) == (1, b"x" * 100, "longer than 2000 bytes")
 
 
-def test_workloads_in_memory_are_bounded(tmp_path, monkeypatch):
+def test_reader_quarantines_workloads_over_the_memory_limit(tmp_path, monkeypatch):
     size = len(compress(parsed(workdirs.graph()).body)) + metaschedule._ENTRY_BYTES
     monkeypatch.setattr(limits, "MAX_WORKLOADS_BYTES", 2 * size - 1)
     lines = [workdirs.record(workload=index) for index in range(3)]
@@ -478,7 +478,7 @@ WORKLOAD = workdirs.workload_line(workdirs.graph()).encode()
         (b'"GetLoops"', b'"GetLops"', "unknown instruction 'GetLops'"),
     ],
 )
-def test_bad_records(old, new, reason, tmp_path):
+def test_reader_quarantines_only_the_bad_record(old, new, reason, tmp_path):
     assert old in LINE
     line = LINE.replace(old, new)
     found = items(workdirs.write(tmp_path, [line, workdirs.record([7.0])]))
@@ -486,7 +486,7 @@ def test_bad_records(old, new, reason, tmp_path):
     assert reason in found[0].reason
 
 
-def test_numbers_of_64_bits_are_kept(tmp_path):
+def test_reader_keeps_64_bit_integers(tmp_path):
     line = workdirs.record(tile=(2**63 - 1, -(2**63)))
     (found,) = items(workdirs.write(tmp_path, [line]))
     assert fields_of(found) == line[1]
@@ -496,7 +496,7 @@ def test_numbers_of_64_bits_are_kept(tmp_path):
 
 
 def nested(depth):
-    """Return JSON text that is nested so deep."""
+    """Return JSON text of lists that are nested to a depth."""
     return b"[" * depth + b"]" * depth
 
 
@@ -523,7 +523,7 @@ def mutated(draw, line):
 
 
 def replaced(value, draw_path, new):
-    """Return JSON with what a path of numbers leads to replaced."""
+    """Return JSON with the value at a path of numbers replaced."""
     value = copy.deepcopy(value)
     place = value
     for step in draw_path:
@@ -553,7 +553,7 @@ def shared():
 
 
 def check_import(store, folder):
-    """Read and import a log; what is a measurement can be written as its line again."""
+    """Import and read a log; assert that each of its measurements can be written as a line."""
     (log,) = find_logs([folder])
     report = import_log(store, log, source="own")
     if report.refused is not None:
@@ -579,7 +579,9 @@ BROKEN_RECORDS = st.one_of(
 
 @settings(quick, max_examples=examples(240))
 @given(BROKEN_RECORDS)
-def test_broken_records(shared, tmp_path_factory, line):
+def test_import_stores_good_record_after_mutated_one_or_rejects_file(
+    shared, tmp_path_factory, line
+):
     folder = workdirs.write(tmp_path_factory.mktemp("log"), [line, workdirs.record([7.0])])
     report = check_import(shared, folder)
     # A file that begins like an archive is refused as a whole.
@@ -597,7 +599,7 @@ BROKEN_WORKLOADS = mutated(WORKLOAD) | st.builds(
 @settings(quick, max_examples=examples(160))
 @given(BROKEN_WORKLOADS)
 @example(WORKLOAD.replace(b'"0", "', '"0", "é'.encode()))
-def test_broken_workloads(shared, tmp_path_factory, line):
+def test_import_reads_quarantines_or_rejects_mutated_workload(shared, tmp_path_factory, line):
     folder = workdirs.write(tmp_path_factory.mktemp("log"), [workdirs.record()])
     (folder / WORKLOADS).write_bytes(line + b"\n")
     check_import(shared, folder)
@@ -606,7 +608,7 @@ def test_broken_workloads(shared, tmp_path_factory, line):
 @quick
 @given(st.binary(min_size=1, max_size=200))
 @example(b"Profiling counter")  # as a file beside a result of KTT begins
-def test_any_bytes(shared, tmp_path_factory, data):
+def test_import_reads_quarantines_or_rejects_any_bytes(shared, tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("log")
     for name in (WORKLOADS, RECORDS):
         (folder / name).write_bytes(data)
@@ -623,7 +625,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("depth", [100, 400, 900, 5_000])
 @pytest.mark.parametrize("kind", BOMBS)
-def test_deep_nesting(shared, kind, depth, tmp_path):
+def test_import_quarantines_deeply_nested_record(shared, kind, depth, tmp_path):
     line = BOMBS[kind](depth)
     assert line != LINE
     report = check_import(shared, workdirs.write(tmp_path, [line, workdirs.record([7.0])]))
@@ -631,7 +633,7 @@ def test_deep_nesting(shared, kind, depth, tmp_path):
 
 
 @pytest.mark.parametrize("depth", [100, 400, 900, 5_000])
-def test_deep_graphs(shared, depth, tmp_path):
+def test_import_quarantines_deeply_nested_graph_and_its_record(shared, depth, tmp_path):
     text = json.dumps(workdirs.graph()).encode().replace(b'"value": 16', b'"v": ' + nested(depth))
     line = workdirs.workload_line(text)
     report = check_import(shared, workdirs.write(tmp_path, [workdirs.record()], [line]))
@@ -646,14 +648,11 @@ def test_deep_graphs(shared, depth, tmp_path):
         (b'"znver4"', b'"zn\\u0000ver4"'),
     ],
 )
-def test_nul_outside_of_names_is_kept(shared, old, new, tmp_path):
+def test_import_accepts_nul_characters_outside_of_names(shared, old, new, tmp_path):
     line = LINE.replace(old, new)
     assert line != LINE
     report = check_import(shared, workdirs.write(tmp_path, [line]))
     assert (report.total.read, report.quarantined) == (1, 0)
-
-
-# ---------------------------------------------------------------------- importing
 
 
 # ---------------------------------------------------------------------- exporting
@@ -688,8 +687,8 @@ def test_import_export_import_loses_nothing(tmp_path_factory, lines):
     assert [line[1] for line in written] == [canonical_numbers(line[1]) for line in lines]
 
 
-def test_equal_workloads_go_to_directories_of_their_own(memory, tmp_path):
-    """To TVM they are one workload, of which its loader refuses a second line."""
+def test_export_writes_equal_workloads_to_separate_directories(memory, tmp_path):
+    """TVM's loader takes them for one workload and refuses its second line."""
     lines = [workdirs.record([1.0 + i], workload=i) for i in range(3)]
     import_all(memory, workdirs.write(tmp_path / "log", lines, GRAPHS))
     for id_ in (1, 3):
@@ -703,30 +702,31 @@ def test_equal_workloads_go_to_directories_of_their_own(memory, tmp_path):
 
 
 def stream(tmp_path, *lines):
-    """Return what is read of workloads and records in one file."""
+    """Write lines into one file; return its items."""
     return read(workdirs.write_lines(tmp_path / "stream.json", *lines))
 
 
-def kinds(found):
+def initials(found):
+    """Return the initials of the types: workload, measurement, quarantined."""
     return [type(item).__name__[0] for item in found]
 
 
-def test_a_lost_workload_takes_its_records_along(tmp_path):
-    """Each later number would mean another workload, without anybody noticing."""
+def test_reader_quarantines_records_after_a_lost_workload(tmp_path):
+    """Each later number would refer to another workload, and nobody would notice."""
     a, b = (workdirs.workload_line(g).encode() for g in (workdirs.graph(), workdirs.node_list()))
     rows = [workdirs.encode(r) for r in (workdirs.record(), workdirs.record([2.0], workload=1))]
-    assert kinds(stream(tmp_path, a, b, *rows)) == list("WWMM")
+    assert initials(stream(tmp_path, a, b, *rows)) == list("WWMM")
     cut = a[:40]
     found = stream(tmp_path, cut, b, *rows)
-    assert kinds(found) == list("QWQQ")
+    assert initials(found) == list("QWQQ")
     assert "may be missing" in found[-1].reason
     # A record that was cut off is glued to the first workload of the next directory.
     glued = rows[1][:-9] + a
-    assert kinds(stream(tmp_path, a, b, rows[0], glued, b, *rows)) == list("WWMQWQQ")
-    # What is no workload line takes nothing along.
-    assert kinds(stream(tmp_path, b"junk", a, b, rows[0], b"[0, [", rows[1])) == list("QWWMQM")
+    assert initials(stream(tmp_path, a, b, rows[0], glued, b, *rows)) == list("WWMQWQQ")
+    # Junk before the workloads quarantines no record.
+    assert initials(stream(tmp_path, b"junk", a, b, rows[0], b"[0, [", rows[1])) == list("QWWMQM")
     # In the middle of workloads its number is known.
     third = workdirs.encode(workdirs.record(workload=2))
     found = stream(tmp_path, a, cut, b, third, rows[1])
-    assert kinds(found) == list("WQWMQ")
+    assert initials(found) == list("WQWMQ")
     assert "its workload (line 2) is quarantined" in found[-1].reason

@@ -1,4 +1,4 @@
-"""The SQLite layout of mshr-h, and what else a SQLite file may be."""
+"""The SQLite layout of mshr-h, and SQLite files of other tools."""
 
 import json
 import sqlite3
@@ -62,8 +62,8 @@ def read(path):
 
 
 @pytest.fixture
-def both(tmp_path):
-    """One file with both tables."""
+def write_tables(tmp_path):
+    """A function that writes one file with both tables."""
 
     def write(records=(GOOD,), workloads=(MODULE,), **more):
         return make(tmp_path / "log.sqlite", workloads=workloads, records=records, **more)
@@ -71,15 +71,15 @@ def both(tmp_path):
     return write
 
 
-def test_it_is_a_file_format():
+def test_format_recognises_sqlite_files_by_their_header():
     assert isinstance(FORMAT, FileFormat)
     assert FORMAT.matches_file(b"SQLite format 3\0\x10\x00", Path("any name"))
     assert not FORMAT.matches_file(b"SQLite format 2\0", Path("log.sqlite"))
     assert not FORMAT.matches_file(b"", Path("log.sqlite"))
 
 
-def test_both_tables_in_one_file(both):
-    workload, found = read(both())
+def test_reader_reads_both_tables_of_one_file(write_tables):
+    workload, found = read(write_tables())
     assert (workload.format, workload.name) == (WorkloadFormat.NODES, "matmul")
     assert found.program.workload == workload
     assert (found.run_secs, found.status) == ((0.25, 0.5), Status.OK)
@@ -87,7 +87,7 @@ def test_both_tables_in_one_file(both):
     assert fields == [json.loads(TRACE), [0.25, 0.5], workdirs.CUDA, workdirs.ARGS]
 
 
-def test_two_files_as_the_tool_writes_them(tmp_path):
+def test_reader_takes_workloads_from_separate_file(tmp_path):
     rows = [row_of(workdirs.node_list(name)) for name in ("x", "y")]
     workloads = make(tmp_path / "database_workload.sqlite", workloads=rows)
     records = make(tmp_path / "database_tuning_record.sqlite", records=[(1, *GOOD[1:])])
@@ -101,32 +101,32 @@ def test_two_files_as_the_tool_writes_them(tmp_path):
 
 
 @pytest.mark.parametrize("null", ["None", "null", None])
-def test_all_spellings_of_null_are_read(both, null):
-    _, found = read(both([(0, TRACE, null, null, null)]))
+def test_reader_accepts_all_spellings_of_null(write_tables, null):
+    _, found = read(write_tables([(0, TRACE, null, null, null)]))
     assert (found.run_secs, found.status) == (None, Status.FAILED)
     assert found.program.target.kind == "none"
     assert found.args_info is None
 
 
-def test_the_same_record_in_json_is_one(both, tmp_path):
+def test_reader_returns_the_same_items_as_json_reader(write_tables, tmp_path):
     line = [0, [json.loads(TRACE), [0.25, 0.5], workdirs.CUDA, workdirs.ARGS]]
     folder = workdirs.write(tmp_path / "json", [line], [workdirs.node_list()])
     path = folder / "database_tuning_record.json"
     from_json = [found.item for found in read_log(LogFile(path, str(path)))]
-    assert read(both()) == from_json
+    assert read(write_tables()) == from_json
 
 
-def test_an_index_is_a_place_in_the_order_of_rows(both):
+def test_workload_index_counts_rows_and_ignores_rowids(write_tables):
     """Rows that were deleted leave gaps in ``rowid``, not in the numbers."""
-    path = both([(1, *GOOD[1:])], [row_of(workdirs.node_list(n)) for n in ("x", "y", "z")])
+    path = write_tables([(1, *GOOD[1:])], [row_of(workdirs.node_list(n)) for n in ("x", "y", "z")])
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("DELETE FROM workload WHERE rowid = 2")
         connection.commit()
     assert read(path)[-1].program.workload.name == "z"
 
 
-def test_the_file_is_not_changed(both):
-    path = both()
+def test_reader_does_not_change_the_file(write_tables):
+    path = write_tables()
     before = path.read_bytes()
     path.chmod(0o444)
     read(path)
@@ -134,7 +134,7 @@ def test_the_file_is_not_changed(both):
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_names_with_any_character(tmp_path):
+def test_reader_opens_paths_with_special_characters(tmp_path):
     folder = tmp_path / "a b?c#d%20"
     folder.mkdir()
     path = make(folder / "é?mode=rw.sqlite", workloads=[row_of(workdirs.graph())])
@@ -154,8 +154,8 @@ def test_names_with_any_character(tmp_path):
         ((0, TRACE, "[1.0]", TARGET, "[1]"), "args_info must be"),
     ],
 )
-def test_a_bad_row_costs_only_itself(both, row, reason):
-    path = both([row, GOOD])
+def test_reader_quarantines_only_the_bad_row(write_tables, row, reason):
+    path = write_tables([row, GOOD])
     _, bad, good = read(path)
     assert isinstance(good, Measurement)
     assert (bad.file, bad.line) == (str(path), 1)
@@ -163,17 +163,17 @@ def test_a_bad_row_costs_only_itself(both, row, reason):
     assert bad.data
 
 
-def test_a_bad_workload_costs_only_its_records(both):
+def test_reader_quarantines_only_bad_workloads_and_their_records(write_tables):
     rows = [("0", "broken"), ("0", b"\xff"), (None, None), row_of(workdirs.node_list())]
     records = [(index, *GOOD[1:]) for index in range(4)]
-    found = read(both(records, rows))
+    found = read(write_tables(records, rows))
     assert [type(item) for item in found[:4]] == [Quarantined] * 3 + [Workload]
     assert [type(item) for item in found[4:]] == [Quarantined] * 3 + [Measurement]
     assert "its workload (line 2) is quarantined" in found[5].reason
 
 
-def test_text_that_is_no_utf8(both):
-    path = both(script=["PRAGMA encoding='UTF-8'"])
+def test_reader_quarantines_row_that_is_not_utf8(write_tables):
+    path = write_tables(script=["PRAGMA encoding='UTF-8'"])
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("UPDATE tuning_record SET target = CAST(x'7bff7d' AS TEXT)")
         connection.commit()
@@ -181,12 +181,12 @@ def test_text_that_is_no_utf8(both):
     assert "not UTF-8" in bad.reason
 
 
-def test_text_in_utf16(both):
-    assert len(read(both(script=["PRAGMA encoding='UTF-16le'"]))) == 2
+def test_reader_accepts_databases_in_utf16(write_tables):
+    assert len(read(write_tables(script=["PRAGMA encoding='UTF-16le'"]))) == 2
 
 
-def test_rows_over_the_limit_are_not_read(both, monkeypatch):
-    path = both([(0, TRACE, "[1.0]", TARGET, json.dumps(["x" * 50_000])), GOOD])
+def test_reader_quarantines_row_over_the_size_limit(write_tables, monkeypatch):
+    path = write_tables([(0, TRACE, "[1.0]", TARGET, json.dumps(["x" * 50_000])), GOOD])
     monkeypatch.setattr(limits, "MAX_LINE_BYTES", 20_000)
     monkeypatch.setattr(limits, "MAX_QUARANTINE_BYTES", 100)
     _, bad, good = read(path)
@@ -212,7 +212,7 @@ def test_rows_over_the_limit_are_not_read(both, monkeypatch):
         ],
     ],
 )
-def test_a_file_of_another_tool(tmp_path, statements):
+def test_reader_rejects_databases_without_metaschedule_tables(tmp_path, statements):
     path = make(tmp_path / "other.sqlite", script=statements)
     if not statements:
         make(path, script=["CREATE TABLE notes(text text)"])
@@ -221,25 +221,25 @@ def test_a_file_of_another_tool(tmp_path, statements):
     assert "\n" not in str(caught.value)
 
 
-def test_triggers_and_views_beside_the_tables_are_not_touched(both):
+def test_reader_ignores_other_tables_views_and_triggers(write_tables):
     more = [
         "CREATE TABLE other(x)",
         "CREATE VIEW v AS SELECT load_extension('x') FROM other",
         "CREATE TRIGGER t INSTEAD OF INSERT ON v BEGIN SELECT 1; END",
     ]
-    assert len(read(both(script=more))) == 2
+    assert len(read(write_tables(script=more))) == 2
 
 
-def test_tunedb_itself_is_no_log(tmp_path):
+def test_reader_rejects_database_of_tunedb(tmp_path):
     path = tmp_path / "tune.db"
     Store(path).close()
     with pytest.raises(FormatError, match="a database of tunedb, not a log"):
         read(path)
 
 
-def test_a_file_that_is_being_written(both):
-    """The changes beside it would be missed."""
-    path = both()
+def test_reader_rejects_database_with_unfinished_changes(write_tables):
+    """The reader would miss the changes in the file beside it."""
+    path = write_tables()
     with closing(sqlite3.connect(path)) as writer:
         writer.execute("PRAGMA journal_mode=WAL")
         writer.execute("INSERT INTO workload VALUES ('0', 'x')")
@@ -249,7 +249,7 @@ def test_a_file_that_is_being_written(both):
     assert len(read(path)) == 3
 
 
-def test_a_stream_is_no_file():
+def test_reader_rejects_standard_input():
     with pytest.raises(FormatError, match="give its path"):
         list(FORMAT.read_file(LogFile(None, "<stdin>")))
 
@@ -263,7 +263,7 @@ def test_damaged_sqlite_files_are_refused(tmp_path):
 
 @settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, 2**20), st.binary(min_size=1, max_size=6)), max_size=6))
-def test_damaged_files(tmp_path_factory, changes):
+def test_reader_reads_quarantines_or_rejects_files_with_changed_bytes(tmp_path_factory, changes):
     """Whatever the bytes, rows are read or quarantined, or the file is refused."""
     path = make(
         tmp_path_factory.mktemp("log") / "log.sqlite", workloads=[MODULE] * 3, records=[GOOD] * 3
@@ -279,7 +279,7 @@ def test_damaged_files(tmp_path_factory, changes):
 
 @needs_logs
 @pytest.mark.stress
-def test_the_collected_database():
+def test_reader_reads_all_records_of_public_database():
     path = DATA / "metaschedule" / "mshr-h_sqlite_v0.15" / "database_tuning_record.sqlite"
     found = read(path)
     runs = [item for item in found if isinstance(item, Measurement)]

@@ -41,21 +41,21 @@ class TestFiles:
         "value",
         [[], {}, [1, 2], {"a": 1}, TASK, collections.OrderedDict(a=1), ENTITY, [{"x": [1]}]],
     )
-    def test_every_protocol(self, protocol, value):
+    def test_refusal_recognises_pickled_objects_of_every_protocol(self, protocol, value):
         reason = refusal(pickle.dumps(value, protocol))
         assert "a pickle, which is refused because unpickling runs code; load it" in reason
         assert "\n" not in reason
 
     @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
     @pytest.mark.parametrize("value", [None, 1, "text", 0.5, (1, 2), b"x", {1}, RESULT])
-    def test_every_value(self, protocol, value):
+    def test_refusal_recognises_pickled_values_from_protocol_2_on(self, protocol, value):
         assert "a pickle" in refusal(pickle.dumps(value, protocol))
 
     @pytest.mark.parametrize("data", OF_PYTHON_2[1:])
-    def test_of_python_2(self, data):
+    def test_refusal_recognises_files_of_python_2(self, data):
         assert "a pickle" in refusal(data)
 
-    def test_tenset(self):
+    def test_refusal_explains_files_of_tenset(self):
         def head(module, name):
             return b"\x80\x04\x95\xff\x00\x00\x00\x00\x00\x00\x00\x8c" + bytes(
                 [len(module)]
@@ -75,18 +75,18 @@ class TestFiles:
             *(b"cuda\nllvm\n", b"SQLite format 3\0", b"\x1f\x8b\x08", b"c", b"] q"),
         ],
     )
-    def test_others(self, head):
+    def test_refusal_returns_none_for_other_files(self, head):
         assert refusal(head) is None
 
     @given(st.recursive(st.none() | st.integers() | st.text(), st.lists))
-    def test_no_json(self, value):
+    def test_refusal_returns_none_for_json(self, value):
         assert refusal(json.dumps(value).encode()) is None
         assert line_refusal(json.dumps(value).encode()) is None
 
 
 class TestLines:
     @pytest.mark.parametrize("protocol", PROTOCOLS)
-    def test_both_versions(self, protocol):
+    def test_line_refusal_recognises_lines_with_and_without_versions(self, protocol):
         for versions in ((), ("0.2", "0.7.dev1")):
             reason = line_refusal(line(protocol, *versions))
             assert "refused because unpickling runs code" in reason
@@ -94,10 +94,10 @@ class TestLines:
             assert "\n" not in reason
 
     @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
-    def test_with_its_end(self, end):
+    def test_line_refusal_recognises_lines_with_any_line_end(self, end):
         assert line_refusal(line(2) + end)
 
-    def test_of_python_2(self):
+    def test_line_refusal_recognises_lines_of_python_2(self):
         fields = [base64.b64encode(data) for data in OF_PYTHON_2]
         assert line_refusal(b"\t".join([b"llvm", *fields]))
 
@@ -115,10 +115,10 @@ class TestLines:
             b'{"a":\t1,\t"b":\t2}',
         ],
     )
-    def test_others(self, other):
+    def test_line_refusal_returns_none_for_other_lines(self, other):
         assert line_refusal(other) is None
 
-    def test_fields_that_are_no_pickles(self):
+    def test_line_refusal_returns_none_if_any_field_is_not_a_pickle(self):
         text = base64.b64encode(b"just text.").decode()
         for at in (1, 2, 3):
             fields = line(4).decode().split("\t")

@@ -1,4 +1,4 @@
-"""Reading files: the format of each line, and quarantine of the others."""
+"""Reading files: the format of each line, and quarantine of lines without one."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def kinds(found):
     return [(f.format, type(f.item).__name__) for f in found]
 
 
-def refused(path):
-    """Return what was read before a refusal, and its reason."""
+def items_and_error(path):
+    """Return the items before the error of a file, and its message."""
     found = []
     with pytest.raises(FormatError) as caught:
         for item in read_log(LogFile(path, "name")):
@@ -54,7 +54,7 @@ def refused(path):
 
 @pytest.fixture
 def forget_formats():
-    """Let formats be looked up again, in the test and after it."""
+    """Clear the cache of formats before and after the test."""
     base.load_formats.cache_clear()
     yield
     base.load_formats.cache_clear()
@@ -63,7 +63,7 @@ def forget_formats():
 # ------------------------------------------------------------------ formats of lines
 
 
-def test_each_line_has_its_own_format(tmp_path):
+def test_reader_detects_the_format_of_each_line(tmp_path):
     lines = [
         *("# a comment", V1, "", ANSOR, V2, WORKLOAD, RECORD, "{}", "   ", V1, "not JSON", RECORD),
         *("[1]", "#", V2, "nul", ANSOR[:-9]),
@@ -89,7 +89,7 @@ def test_each_line_has_its_own_format(tmp_path):
     assert [row.reason.endswith(cut) for row in rows] == [False] * 4 + [True]
 
 
-def test_lines_of_windows_are_the_same(tmp_path):
+def test_reader_returns_the_same_items_for_windows_line_ends(tmp_path):
     lines = ["# comment", V1, "", ANSOR, WORKLOAD, RECORD, "junk", V2]
     unix = read(write(tmp_path / "unix", *lines, end=b""))  # a whole last line without its end
     windows = read(write(tmp_path / "windows", "\r\n".join(lines), end=b"\r\n"))
@@ -98,7 +98,7 @@ def test_lines_of_windows_are_the_same(tmp_path):
     assert isinstance(unix[-1].item, Measurement)
 
 
-def test_spaces_around_a_line(tmp_path):
+def test_leading_space_is_a_comment_only_for_ansor(tmp_path):
     """Only auto_scheduler takes a line that begins with a space for a comment."""
     found = read(write(tmp_path / "log", " " + ANSOR, "\t" + V1, "  " + V2, ANSOR + "  "))
     assert kinds(found) == [
@@ -117,7 +117,7 @@ def test_the_order_of_formats_does_not_matter(tmp_path, monkeypatch):
     assert read(path) == expected
 
 
-def test_a_reader_is_begun_once(tmp_path):
+def test_reader_yields_workload_file_only_before_first_record(tmp_path):
     """The first record reads the workload file; later ones do not."""
     folder = workdirs.write(tmp_path / "a", [RECORD, "junk", V1, RECORD])
     found = read(folder / "database_tuning_record.json")
@@ -129,19 +129,19 @@ def test_a_reader_is_begun_once(tmp_path):
         assert found[place].item.program.workload.format == WorkloadFormat.GRAPH
 
 
-def test_compressed_logs_are_the_same(tmp_path):
+def test_reader_returns_the_same_items_for_compressed_log(tmp_path):
     plain = write(tmp_path / "plain", V1, "junk", RECORD)
     packed = tmp_path / "packed"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
     assert read(packed) == read(plain)
 
 
-def test_there_is_no_such_file(tmp_path):
+def test_missing_file_raises_not_found_error(tmp_path):
     with pytest.raises(NotFoundError):
         read(tmp_path / "missing")
 
 
-def test_positions(tmp_path, monkeypatch):
+def test_reader_reports_position_after_each_progress_interval(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "PROGRESS_LINES", 2)
     positions = []
     path = write(tmp_path / "log", V1, V1, V1, V1, V1)
@@ -153,7 +153,7 @@ def test_positions(tmp_path, monkeypatch):
 # ------------------------------------------------------------------ before the first known line
 
 
-def test_junk_before_a_log_is_kept(tmp_path):
+def test_reader_quarantines_junk_before_first_known_line(tmp_path):
     path = write(tmp_path / "log", "Begin tuning...", "# no", "", "[7]", b"\xff\xfe", ANSOR, "junk")
     found = read(path)
     rows = [(f.item.line, f.item.data) for f in found if isinstance(f.item, Quarantined)]
@@ -166,8 +166,8 @@ def test_junk_before_a_log_is_kept(tmp_path):
     [(V1, "64"), (V2, "64"), (ANSOR, " 64, [8]"), (RECORD, "64")],
     ids=["v0.1", "v0.2", "ansor", "record"],
 )
-def test_integers_beyond_64_bits_in_every_format(line, number, tmp_path):
-    """orjson makes them floats: a knob, an argument or an unknown key would come back changed."""
+def test_reader_quarantines_integers_beyond_64_bits_in_every_format(line, number, tmp_path):
+    """orjson makes them floats, so a knob, an argument or an unknown key would be changed."""
     changed = line.replace(number, number.replace("64", str(2**64 + 1)), 1)
     assert changed != line
     bad = [f.item for f in read(write(tmp_path / "log", line, changed, line))][1]
@@ -175,8 +175,8 @@ def test_integers_beyond_64_bits_in_every_format(line, number, tmp_path):
     assert "a number that 64 bits cannot hold" in bad.reason
 
 
-def test_a_known_format_is_enough(tmp_path):
-    """A line of a known shape makes a log even if it is damaged: nothing of it is dropped."""
+def test_damaged_line_of_known_format_makes_file_a_log(tmp_path):
+    """Every line of the file is then quarantined or read, and none is dropped."""
     broken = V2.replace("[0.002]", '["fast"]')
     found = read(write(tmp_path / "log", "junk", broken))
     assert [f.item.line for f in found] == [1, 2]
@@ -195,8 +195,8 @@ def test_a_known_format_is_enough(tmp_path):
         (['{"a": 1', "", "junk"], r"\(line 1: not JSON: unexpected end of data.*\)"),
     ],
 )
-def test_a_file_that_is_no_log(lines, reason, tmp_path):
-    found, message = refused(write(tmp_path / "file", *lines))
+def test_reader_rejects_file_that_is_not_a_log(lines, reason, tmp_path):
+    found, message = items_and_error(write(tmp_path / "file", *lines))
     assert [f for f in found if f.item is not None] == []
     assert pytest.RaisesExc(FormatError, match=reason).matches(FormatError(message))
     assert message.startswith("no tuning log that tunedb knows")
@@ -210,16 +210,18 @@ def test_a_file_that_is_no_log(lines, reason, tmp_path):
         ("MAX_LINE_BYTES", 1000, ["a" * 400] * 2, ["a" * 400] * 3, [1, 2]),
     ],
 )
-def test_leading_junk_is_bounded(limit, most, few, many, numbers, tmp_path, monkeypatch):
+def test_reader_rejects_file_with_too_much_leading_junk(
+    limit, most, few, many, numbers, tmp_path, monkeypatch
+):
     monkeypatch.setattr(limits, limit, most)
     found = read(write(tmp_path / "few", *few, V1))
     assert [f.item.line for f in found if isinstance(f.item, Quarantined)] == numbers
-    found, message = refused(write(tmp_path / "many", *many, V1))
+    found, message = items_and_error(write(tmp_path / "many", *many, V1))
     assert found == []
     assert "line 1" in message
 
 
-def test_lines_of_a_file_that_is_known_to_be_a_log_are_not_held():
+def test_reader_returns_junk_at_once_if_file_is_known_to_be_a_log():
     reader = LogReader(LogFile(None, "name"), is_log=True)
     (found,) = reader.read_line(base.Line(3, b"junk", 0))
     assert (found.format, found.item.line, found.item.data) == ("", 3, b"junk")
@@ -232,7 +234,7 @@ def quarantined(path):
     return [f.item for f in read(path) if isinstance(f.item, Quarantined)]
 
 
-def test_too_long_lines(tmp_path, monkeypatch):
+def test_reader_quarantines_and_truncates_too_long_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "MAX_LINE_BYTES", 1000)
     monkeypatch.setattr(limits, "MAX_QUARANTINE_BYTES", 50)
     long = json.dumps({**json.loads(V1), "more": "x" * 2000})
@@ -264,7 +266,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_line_costs_only_itself(name, tmp_path):
+def test_reader_quarantines_only_the_bad_line(name, tmp_path):
     line, reason = BAD[name]
     found = read(write(tmp_path / "log", V1, ANSOR, RECORD, line, V2, ANSOR))
     row = found.pop(3).item
@@ -288,12 +290,12 @@ def pickled_line(protocol):
     return "\t".join(parts)
 
 
-def test_lines_of_the_pickle_protocol(tmp_path):
+def test_reader_explains_why_it_rejects_lines_of_the_pickle_protocol(tmp_path):
     line = pickled_line(2)
     (row,) = quarantined(write(tmp_path / "log", V1, line))
     assert "autotvm.record.encode(inp, res, 'json')" in row.reason
     assert row.data == line.encode()
-    found, message = refused(write(tmp_path / "log", *[line] * 3))
+    found, message = items_and_error(write(tmp_path / "log", *[line] * 3))
     assert found == []
     assert "autotvm.record.encode(inp, res, 'json')" in message
 
@@ -305,10 +307,10 @@ class _Bomb:
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
-def test_pickles(protocol, pack, tmp_path):
+def test_reader_rejects_pickle_files_without_unpickling(protocol, pack, tmp_path):
     path = tmp_path / "dataset.pkl"
     path.write_bytes(pack(pickle.dumps([_Bomb(), {"a": 1}], protocol)))
-    found, message = refused(path)
+    found, message = items_and_error(path)
     assert found == []
     assert "a pickle, which is refused because unpickling runs code" in message
 
@@ -371,14 +373,14 @@ def register(monkeypatch, forget_formats):
     return register
 
 
-def test_a_format_of_files(register, tmp_path):
+def test_reader_uses_registered_file_format(register, tmp_path):
     register(whole=lambda: Whole)
     path = write(tmp_path / "file", "WHOLE", V1)
     assert kinds(read(path)) == [("whole", "Workload"), ("whole", "Quarantined")]
     assert kinds(read(write(tmp_path / "other", V1))) == [("autotvm", "Measurement")]
 
 
-def test_a_stream_has_no_format_of_files(register, monkeypatch, tmp_path):
+def test_reader_ignores_file_formats_for_standard_input(register, monkeypatch, tmp_path):
     """Its file cannot be opened a second time."""
     register(whole=lambda: Whole)
     path = write(tmp_path / "file", "WHOLE", V1)
@@ -388,7 +390,7 @@ def test_a_stream_has_no_format_of_files(register, monkeypatch, tmp_path):
     assert kinds(found) == [("", "Quarantined"), ("autotvm", "Measurement")]
 
 
-def test_a_format_of_another_package(register, tmp_path):
+def test_reader_uses_line_format_of_another_package(register, tmp_path):
     register(mine=lambda: Lines)
     found = read(write(tmp_path / "log", '{"mine": 1}', V1, '{"mine": 0}', '{"mine": -1}', ANSOR))
     assert kinds(found) == [
@@ -421,7 +423,7 @@ OWN = {
 }
 
 
-def test_formats_that_do_not_load(register, tmp_path, monkeypatch):
+def test_load_formats_reports_formats_that_do_not_load(register, tmp_path, monkeypatch):
     said = []
     monkeypatch.setattr(
         extensions._log, "warning", lambda text, *values: said.append(text % values)
@@ -452,7 +454,7 @@ def test_formats_are_loaded_once(register, monkeypatch):
     assert len(loads) == 1
 
 
-def test_only_our_own_formats(register, monkeypatch):
+def test_empty_tunedb_plugins_disables_formats_of_other_packages(register, monkeypatch):
     register(mine=lambda: Lines, broken=broken)
     monkeypatch.setenv("TUNEDB_PLUGINS", "")
     found, failed = base.load_formats()
@@ -460,7 +462,7 @@ def test_only_our_own_formats(register, monkeypatch):
     assert failed == {}
 
 
-def test_no_format_at_all(monkeypatch, forget_formats):
+def test_formats_raises_plugin_error_if_there_are_none(monkeypatch, forget_formats):
     monkeypatch.setattr(extensions, "entry_points", lambda group: [])
     with pytest.raises(PluginError, match="reinstall"):
         base.formats()

@@ -1,6 +1,6 @@
-"""Collected logs of other people: each comes in whole, and goes out as it came.
+"""Public logs of other people: the import stores all records, and the export writes them back.
 
-What to expect stands in the tables of ``SOURCES.md`` beside the files.
+The tables of ``SOURCES.md`` beside the files have the expected numbers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def numbers(text):
 
 
 def read_sources():
-    """Return what the tables say, by path below the folder of data."""
+    """Return the rows of the tables by path below the folder of data."""
     found, columns = {}, []
     for _, section, cells in sources():
         if cells[0] == "file":
@@ -72,20 +72,21 @@ SOURCES = read_sources() if DATA.is_dir() else {}
 
 
 def below(path):
+    """Return a path relative to the folder of data."""
     return str(Path(path).resolve().relative_to(DATA))
 
 
 def is_read_on_its_own(path):
-    """Whether the file is no workload file, which is read with the records beside it."""
+    """Return False for a workload file, which is read with the records beside it."""
     return not path.endswith("_workload.json")
 
 
-def bring(store, file):
+def import_file(store, file):
     return import_log(store, file, source=file.name)
 
 
 def is_tried(path):
-    """Tell whether a run reads a file; a short one takes small ones, and the SQLite files."""
+    """Return whether this run reads a file; a short run reads small and SQLite files alone."""
     is_small = path.suffix == ".sqlite" or path.stat().st_size < 100_000
     return EFFORT != "few" or is_small or path.is_relative_to(MEASURED)
 
@@ -109,10 +110,10 @@ def everything(tmp_path_factory):
     """All logs in one database, as a user would import them, and the reports."""
     path = tmp_path_factory.mktemp("real") / "all.db"
     with Store(path) as store:
-        yield store, {below(file.name): bring(store, file) for file in find(*SECTIONS)}
+        yield store, {below(file.name): import_file(store, file) for file in find(*SECTIONS)}
 
 
-def test_the_tables_say_something_of_every_log(everything):
+def test_source_tables_list_every_log(everything):
     listed = {path for path in SOURCES if is_read_on_its_own(path) and "*" not in path}
     assert len(listed) > 70
     read = {path for path in everything[1] if not path.startswith(TENSET)}
@@ -120,7 +121,7 @@ def test_the_tables_say_something_of_every_log(everything):
     assert sum(expected.records for expected in SOURCES.values()) > 28_000
 
 
-def test_each_log_has_the_records_that_it_should_have(everything):
+def test_import_counts_match_source_tables(everything):
     for path, report in everything[1].items():
         if path.startswith(TENSET) or path.endswith("database_workload.sqlite"):
             continue
@@ -133,14 +134,14 @@ def test_each_log_has_the_records_that_it_should_have(everything):
         assert not expected.kinds or (path, kinds) == (path, expected.kinds)
 
 
-def test_nothing_is_refused_or_quarantined(everything):
+def test_import_rejects_and_quarantines_nothing(everything):
     store, reports = everything
     for report in reports.values():
         assert (report.file, report.refused, report.quarantined) == (report.file, None, 0)
     assert store.counts().quarantined == 0
 
 
-def test_the_formats_of_the_folders(everything):
+def test_import_detects_the_formats_of_each_folder(everything):
     formats = defaultdict(Counter)
     for path, report in everything[1].items():
         for (format_, _), tally in report.groups.items():
@@ -154,7 +155,7 @@ def test_the_formats_of_the_folders(everything):
     assert formats["metaschedule"]["metaschedule-sqlite"] == 506
 
 
-def test_tenset(everything):
+def test_import_reads_measured_and_unmeasured_programs_of_tenset(everything):
     """Measured and unmeasured programs, with the model of the processor."""
     store, reports = everything
     found = {path: report for path, report in reports.items() if path.startswith(TENSET)}
@@ -174,7 +175,7 @@ def test_a_second_import_adds_nothing(everything):
     store, reports = everything
     before = store.counts()
     first = add_up(reports.values())
-    second = add_up(bring(store, file) for file in find(*SECTIONS))
+    second = add_up(import_file(store, file) for file in find(*SECTIONS))
     assert second == Tally(first.read, 0, first.read, first.failed, first.unmeasured)
     assert store.counts() == before
 
@@ -186,30 +187,30 @@ def test_no_sentinel_is_a_best_time(everything):
     assert max(best) < 1e6
 
 
-def test_other_files_are_no_logs(everything):
+def test_import_rejects_files_that_are_not_logs(everything):
     store, _ = everything
     before = store.counts()
     tables = [file for file in find("costmodel", "SOURCES.md") if not file.name.endswith(".xz")]
     assert {file.path.suffix for file in tables} == {".tsv", ".md"}
     assert len(tables) > 10
     for file in tables:
-        report = bring(store, file)
+        report = import_file(store, file)
         assert report.refused.startswith("no tuning log that tunedb knows (line ")
         assert "\n" not in report.refused
         assert report.total.read == report.quarantined == 0
     assert store.counts() == before
 
 
-# ------------------------------------------------------------------ and back
+# ------------------------------------------------------------------ exports
 
 
 def logs_below(*sections):
-    """The logs in some folders, for parameters of tests."""
+    """Return the logs in some folders, for parameters of tests."""
     if not DATA.is_dir():
         return []
-    # A file of workloads alone comes with the records beside it.
+    # A file of workloads alone is read with the records beside it.
     files = [file for file in find(*sections) if file.path.name != "database_workload.sqlite"]
-    # Going through those of SQLite takes longer than through all others.
+    # Those of SQLite take longer than all others.
     return [
         (long if file.path.suffix == ".sqlite" else pytest.param)(file, id=below(file.name)[:100])
         for file in files
@@ -217,11 +218,12 @@ def logs_below(*sections):
 
 
 def lines_of(data):
-    """The records in a text log: JSON values without comments and blank lines."""
+    """Return the records in a text log: JSON values without comments and blank lines."""
     return [orjson.loads(x) for x in data.splitlines() if x.strip() and not x.startswith(b"#")]
 
 
-def assert_lines_come_back(store, name, data):
+def assert_export_equals(store, name, data):
+    """Assert that the export has the lines of a log; return it."""
     out = io.BytesIO()
     report = export_lines(store, name, out)
     lines = lines_of(data)
@@ -232,11 +234,11 @@ def assert_lines_come_back(store, name, data):
 
 
 @pytest.mark.parametrize("file", logs_below("autotvm", "ansor", "tenset"))
-def test_lines_come_back(file, sqlite_file):
+def test_export_writes_the_lines_that_were_imported(file, sqlite_file):
     name = "autotvm" if "autotvm" in below(file.name).split("/") else "ansor"
     with Store(sqlite_file) as store:
-        bring(store, file)
-        written = assert_lines_come_back(store, name, file.path.read_bytes())
+        import_file(store, file)
+        written = assert_export_equals(store, name, file.path.read_bytes())
     expected = SOURCES.get(below(file.name))
     if expected is not None:
         results = [line.get("r") or line["result"] for line in lines_of(written)]
@@ -274,9 +276,9 @@ def pairs_of_sqlite(records):
 
 
 @pytest.mark.parametrize("file", [*logs_below("metaschedule"), *logs_below("measured_cpu")[::6]])
-def test_work_directories_come_back(file, sqlite_file, tmp_path):
+def test_export_writes_the_records_of_imported_work_directories(file, sqlite_file, tmp_path):
     with Store(sqlite_file) as store:
-        bring(store, file)
+        import_file(store, file)
         report = export_metaschedule(store, tmp_path / "out")
     is_sqlite = file.path.suffix == ".sqlite"
     expected = pairs_of_sqlite(file.path) if is_sqlite else pairs_of_directory(file.path)
@@ -297,7 +299,7 @@ def test_work_directories_come_back(file, sqlite_file, tmp_path):
 
 
 def expected_of(data):
-    """Counts of a log of auto_scheduler, by its JSON alone."""
+    """Return the records, failures and tasks of a log of auto_scheduler, by its JSON alone."""
     lines = lines_of(data)
     failed = sum(1 for line in lines if line["r"][1])
     return len(lines), failed, len({line["i"][0][0] for line in lines})
@@ -305,18 +307,18 @@ def expected_of(data):
 
 def assert_archive(store, file, data):
     records, failed, tasks = expected_of(data)
-    assert bring(store, file).total == Tally(records, records, 0, failed)
+    assert import_file(store, file).total == Tally(records, records, 0, failed)
     counts = store.counts()
     assert (counts.measurements, counts.workloads, counts.quarantined) == (records, tasks, 0)
-    assert bring(store, file).total == Tally(records, 0, records, failed)
-    assert_lines_come_back(store, "ansor", data)
+    assert import_file(store, file).total == Tally(records, 0, records, failed)
+    assert_export_equals(store, "ansor", data)
 
 
 @pytest.mark.stress
 @pytest.mark.parametrize(
     ("name", "records", "workloads"), [("v100", 88_210, 124), ("k80", 93_076, 117)]
 )
-def test_a_whole_archive(name, records, workloads, sqlite_file):
+def test_archive_of_100_mb_survives_import_and_export(name, records, workloads, sqlite_file):
     row = next(
         line
         for line in (DATA / "SOURCES.md").read_text().splitlines()

@@ -21,12 +21,13 @@ from tunedb.storage.store import Store
 
 
 def lines_left(store):
+    """Return file and line of each quarantined line."""
     return sorted((row.item.file, row.item.line) for row in store.quarantine.rows())
 
 
 @pytest.fixture
-def old(monkeypatch):
-    """A context in which tunedb does not understand tiles from 50 on yet."""
+def old_reader(monkeypatch):
+    """An older reader, which rejects tiles of 50 and more; `undo()` gives today's one back."""
     parse = AnsorReader.parse
 
     def refuse(self, value, line):
@@ -39,15 +40,14 @@ def old(monkeypatch):
         patch.setattr(AnsorReader, "parse", refuse)
         patch.setattr(AnsorReader, "parse_text", lambda self, data: None)
         yield patch
-        # Tests that need today's reader again call patch.undo().
 
 
-def test_nothing_to_do(store):
+def test_retry_of_empty_quarantine_returns_empty_report(store):
     assert retry_quarantine(store) == RetryReport()
     assert retry_quarantine(store, []) == RetryReport()
 
 
-def test_lines_that_are_understood_now(store, old, tmp_path):
+def test_retry_stores_lines_that_the_new_reader_understands(store, old_reader, tmp_path):
     path = write(
         tmp_path / "log", ansor(tile=1), ansor(tile=50), "junk", ansor(tile=60), ansor(tile=2)
     )
@@ -60,7 +60,7 @@ def test_lines_that_are_understood_now(store, old, tmp_path):
     assert report.reasons["a tile of 50"] == 1
     assert lines_left(store) == [(str(path), line) for line in (2, 3, 4)]
 
-    old.undo()
+    old_reader.undo()
     calls = []
     report = retry_quarantine(store, on_row=lambda: calls.append(1))
     assert (report.tried, report.recovered, report.known, report.left) == (3, 2, 0, 1)
@@ -72,19 +72,19 @@ def test_lines_that_are_understood_now(store, old, tmp_path):
     assert len(records) == 4
     assert {(r.source.name, r.source.trust) for r in records} == {("a friend", Trust.FOREIGN)}
 
-    # As if today's reader had read the file.
+    # An import with today's reader stores the same records.
     with Store(":memory:") as fresh:
         bring(fresh, path)
         assert sorted(digests(fresh)) == sorted(digests(store))
     assert bring(store, path).total.new == 0
 
 
-def test_only_some_rows(store, old, tmp_path):
+def test_retry_reads_only_the_chosen_rows(store, old_reader, tmp_path):
     bring(
         store,
         write(tmp_path / "log", ansor(tile=1), ansor(tile=50), ansor(tile=60), ansor(tile=70)),
     )
-    old.undo()
+    old_reader.undo()
     first, second, third = store.quarantine.ids()
     report = retry_quarantine(store, [third, first, first])
     assert (report.tried, report.recovered) == (2, 2)
@@ -93,10 +93,10 @@ def test_only_some_rows(store, old, tmp_path):
     assert retry_quarantine(store, [second]).recovered == 1
 
 
-def test_lines_that_came_in_meanwhile(store, old, tmp_path):
+def test_retry_removes_lines_that_were_imported_meanwhile(store, old_reader, tmp_path):
     path = write(tmp_path / "log", ansor(tile=1), ansor(tile=50))
     bring(store, path)
-    old.undo()
+    old_reader.undo()
     bring(store, write(tmp_path / "copy", ansor(tile=1), ansor(tile=50)))
     report = retry_quarantine(store)
     assert (report.tried, report.recovered, report.known, report.left) == (1, 0, 1, 0)
@@ -104,52 +104,52 @@ def test_lines_that_came_in_meanwhile(store, old, tmp_path):
     assert store.records.count() == 2
 
 
-def test_equal_lines_stay_as_many(store, old, tmp_path):
+def test_retry_stores_equal_lines_as_separate_records(store, old_reader, tmp_path):
     path = write(tmp_path / "log", ansor(tile=50), ansor(tile=1), ansor(tile=50), ansor(tile=50))
     other = write(tmp_path / "copy", ansor(tile=50), ansor(tile=1))
     bring(store, path)
     bring(store, other)
-    old.undo()
+    old_reader.undo()
     assert retry_quarantine(store).recovered == 3
     assert store.records.count() == 4
     assert bring(store, path).total.new == 0
     assert bring(store, other).total.new == 0
 
 
-def test_more_rows_than_a_page(store, old, tmp_path, monkeypatch):
+def test_retry_reads_more_rows_than_one_page(store, old_reader, tmp_path, monkeypatch):
     monkeypatch.setattr(importer, "_PAGE", 3)
     path = write(tmp_path / "log", ansor(tile=1), *[ansor(tile=50 + n % 5) for n in range(10)])
     bring(store, path)
-    old.undo()
+    old_reader.undo()
     report = retry_quarantine(store)
     assert (report.tried, report.recovered) == (10, 10)
     assert bring(store, path).total.new == 0
 
 
-def test_files_that_are_gone(store, old, tmp_path):
-    """A line of auto_scheduler or AutoTVM speaks for itself."""
+def test_retry_recovers_lines_of_deleted_files(store, old_reader, tmp_path):
+    """A line of auto_scheduler or AutoTVM needs no other file."""
     path = write(tmp_path / "log", ansor(tile=1), ansor(tile=50))
     bring(store, path)
     path.unlink()
-    old.undo()
+    old_reader.undo()
     assert retry_quarantine(store).recovered == 1
     assert store.records.count() == 2
 
 
-def test_the_folder_of_a_file_still_counts(store, old, tmp_path):
+def test_retry_takes_model_from_folder_of_deleted_file(store, old_reader, tmp_path):
     """TenSet's folders name the processor."""
     folder = tmp_path / "measure_records" / "e5-2673"
     folder.mkdir(parents=True)
     path = write(folder / "log.json", ansor(tile=1), ansor(tile=50))
     bring(store, path)
     path.unlink()
-    old.undo()
+    old_reader.undo()
     retry_quarantine(store)
     models = [r.measurement.program.target.attributes["model"] for r in store.records.iterate()]
     assert models == ["e5-2673", "e5-2673"]
 
 
-def test_data_of_which_only_the_beginning_is_kept(store, tmp_path, monkeypatch):
+def test_retry_leaves_truncated_lines_in_quarantine(store, tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "MAX_QUARANTINE_BYTES", 40)
     whole = ansor(tile=1).replace(" ", "")
     long = "[1] " + "x" * 60
@@ -160,8 +160,8 @@ def test_data_of_which_only_the_beginning_is_kept(store, tmp_path, monkeypatch):
     assert lines_left(store) == [(str(tmp_path / "log"), 2), (str(tmp_path / "log"), 3)]
 
 
-def test_data_that_is_a_record_but_cut(store, monkeypatch):
-    """The first bytes may be a whole record, and still are not what stood there."""
+def test_retry_does_not_store_truncated_line_that_parses_as_record(store, monkeypatch):
+    """The first bytes of a line may be a whole record, but not the one that was written."""
     data = ansor(tile=1).encode()
     monkeypatch.setattr(limits, "MAX_QUARANTINE_BYTES", len(data))
     store.quarantine.add(
@@ -171,17 +171,17 @@ def test_data_that_is_a_record_but_cut(store, monkeypatch):
     assert store.records.count() == 0
 
 
-def test_standard_input(store, old):
+def test_retry_recovers_lines_of_standard_input(store, old_reader):
     store.quarantine.add(
         [Quarantined("<stdin>", 7, "a tile of 50", ansor(tile=50).encode())], Source("s")
     )
-    old.undo()
+    old_reader.undo()
     assert retry_quarantine(store).recovered == 1
 
 
 @pytest.fixture
 def old_records(monkeypatch):
-    """A context in which tunedb does not understand times from 5 s on yet."""
+    """An older reader, which rejects times of 5 s and more; `undo()` gives today's one back."""
     parse = RecordParser.parse
 
     def refuse(self, value):
@@ -194,11 +194,12 @@ def old_records(monkeypatch):
         yield patch
 
 
-def formats(store):
+def workload_formats(store):
+    """Return the number of records by format of their workloads."""
     return Counter(r.measurement.program.workload.format for r in store.records.iterate())
 
 
-def test_records_with_workloads_beside(store, old_records, tmp_path):
+def test_retry_takes_workloads_from_workload_file(store, old_records, tmp_path):
     graphs = [workdirs.graph("a"), workdirs.graph("b")]
     lines = [workdirs.record([1.0]), workdirs.record([5.0], workload=1), workdirs.record([2.0])]
     folder = workdirs.write(tmp_path / "log", lines, graphs)
@@ -206,14 +207,16 @@ def test_records_with_workloads_beside(store, old_records, tmp_path):
     old_records.undo()
     report = retry_quarantine(store)
     assert (report.tried, report.recovered, report.left) == (1, 1, 0)
-    assert formats(store) == {WorkloadFormat.GRAPH: 3}
+    assert workload_formats(store) == {WorkloadFormat.GRAPH: 3}
     names = [r.measurement.program.workload.name for r in store.records.iterate()]
     assert names == ["a", "a", "b"]
     assert bring(store, folder / "database_tuning_record.json").total.new == 0
 
 
 @pytest.mark.parametrize("gone", ["all", "workloads"])
-def test_records_whose_workloads_are_gone(gone, store, old_records, tmp_path):
+def test_retry_leaves_records_in_quarantine_if_workload_file_is_missing(
+    gone, store, old_records, tmp_path
+):
     lines = [workdirs.record([1.0]), workdirs.record([5.0])]
     folder = workdirs.write(tmp_path / "log", lines)
     bring(store, folder / "database_tuning_record.json")
@@ -225,11 +228,11 @@ def test_records_whose_workloads_are_gone(gone, store, old_records, tmp_path):
     assert (report.tried, report.recovered, report.left) == (1, 0, 1)
     assert "its workload" in next(iter(report.reasons))
     assert store.counts().quarantined == 1
-    assert formats(store) == {WorkloadFormat.GRAPH: 1}
+    assert workload_formats(store) == {WorkloadFormat.GRAPH: 1}
 
 
-def test_records_whose_workloads_stand_before_them(store, old_records, tmp_path):
-    """In one stream: the line alone does not tell, so it waits for the file."""
+def test_retry_leaves_records_of_mixed_stream_for_a_new_import(store, old_records, tmp_path):
+    """The line of a record does not tell its workload, which precedes it in the file."""
     lines = [workdirs.workload_line(workdirs.graph()), workdirs.record(), workdirs.record([5.0])]
     path = write(tmp_path / "both.json", *lines)
     bring(store, path)
@@ -237,10 +240,10 @@ def test_records_whose_workloads_stand_before_them(store, old_records, tmp_path)
     report = retry_quarantine(store)
     assert (report.recovered, report.left) == (0, 1)
     assert bring(store, path).total.new == 1
-    assert formats(store) == {WorkloadFormat.GRAPH: 2}
+    assert workload_formats(store) == {WorkloadFormat.GRAPH: 2}
 
 
-def test_workload_lines(store, tmp_path, monkeypatch):
+def test_retry_recovers_workload_line_and_its_record(store, tmp_path, monkeypatch):
     folder = workdirs.write(tmp_path / "log", [workdirs.record([1.0])])
     path = folder / "database_tuning_record.json"
 
@@ -256,12 +259,12 @@ def test_workload_lines(store, tmp_path, monkeypatch):
     # The record brings its workload along, so the workload's own line is known then.
     assert (report.tried, report.recovered, report.workloads) == (2, 1, 1)
     assert (report.known, report.left) == (1, 0)
-    assert formats(store) == {WorkloadFormat.GRAPH: 1}
+    assert workload_formats(store) == {WorkloadFormat.GRAPH: 1}
     assert store.counts().quarantined == 0
     assert bring(store, path).total.new == 0
 
 
-def test_workload_lines_alone_count(store, tmp_path, monkeypatch):
+def test_retry_counts_recovered_workload_without_records(store, tmp_path, monkeypatch):
     path = write(tmp_path / "w.json", workdirs.workload_line(workdirs.graph()), "junk")
 
     def refuse(self, index, value):

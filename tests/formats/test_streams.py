@@ -51,11 +51,11 @@ def zstandard(data):
 CODECS = {"gzip": gzip.compress, "bzip2": bzip2, "xz": xz, "lzma": lzma_alone, "zstd": zstandard}
 codecs = pytest.mark.parametrize("codec", CODECS)
 
-#: Lines that do not compress to nothing, 0.5 MB.
+#: Lines that still take some space when they are compressed, 0.5 MB.
 LINES = [b'{"i":%d,"r":%d}\n' % (n, zlib.crc32(b"%d" % n)) for n in range(20_000)]
 TEXT = b"".join(LINES)
 
-#: Blocks that only come out whole: 100 kB of bzip2, 128 of zstd.
+#: Size of blocks that are only decompressed as a whole: 100 kB in bzip2, 128 in zstd.
 BLOCK = 2**17
 
 
@@ -84,26 +84,26 @@ def lines_until_error(path):
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"x", b"\x1f", b"BZ", b"\x28\xb5\x2f"])
-def test_short_files_are_plain(write, data):
+def test_open_log_reads_short_files_as_plain_data(write, data):
     assert read(write(data)) == (data, len(data))
 
 
 @codecs
-def test_compressed(write, codec):
+def test_open_log_decompresses_whatever_the_file_name(write, codec):
     packed = CODECS[codec](TEXT)
     assert len(packed) < len(TEXT)
-    # Names say nothing.
+    # The name does not tell the compression.
     assert read(write(packed, "log.json")) == (TEXT, len(packed))
 
 
 @pytest.mark.parametrize("codec", ["gzip", "xz"])
-def test_padding_with_zeros(write, codec):
+def test_open_log_skips_padding_with_zeros(write, codec):
     packed = CODECS[codec](TEXT) + bytes(20_000)
     assert read(write(packed))[0] == TEXT
     assert read(write(packed + CODECS[codec](b"end")))[0] == TEXT + b"end"
 
 
-def test_skippable_frames_of_zstd(write):
+def test_open_log_skips_skippable_frames_of_zstd(write):
     skippable = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"\x00\x01\x02\x03"
     packed = skippable + zstd.compress(TEXT) + skippable + zstd.compress(b"end") + skippable
     assert read(write(packed))[0] == TEXT + b"end"
@@ -116,7 +116,7 @@ def test_skippable_frames_of_zstd(write):
     ),
     size=st.integers(1, 9000),
 )
-def test_any_members_in_any_reads(tmp_path_factory, parts, size):
+def test_open_log_joins_members_of_any_codecs_for_any_read_size(tmp_path_factory, parts, size):
     path = tmp_path_factory.mktemp("members") / "log"
     # Members may begin anywhere in a step, and begin with zeros of padding of the last one.
     parts = [("gzip", b"{"), *parts]  # an archive inside would be refused
@@ -129,7 +129,7 @@ def test_any_members_in_any_reads(tmp_path_factory, parts, size):
 
 
 @codecs
-def test_the_head_is_whole(write, codec):
+def test_peek_returns_the_whole_head(write, codec):
     for text in (TEXT, b"", b"short"):
         for packed in (text, CODECS[codec](text)):
             with open_log(write(packed)) as (stream, _):
@@ -153,7 +153,7 @@ def test_position_grows_with_the_file_read(write, pack):
 class TestDamage:
     @codecs
     @pytest.mark.parametrize("part", [0.5, 0.99])
-    def test_cut_off(self, write, codec, part):
+    def test_truncated_stream_delivers_lines_before_the_error(self, write, codec, part):
         packed = CODECS[codec](TEXT)
         lines, message = lines_until_error(write(packed[: int(len(packed) * part)], "cut.x"))
         assert lines == LINES[: len(lines)]
@@ -162,7 +162,7 @@ class TestDamage:
         assert codec in message
 
     @codecs
-    def test_cut_off_after_a_short_text(self, write, codec):
+    def test_truncated_second_member_delivers_the_first_one(self, write, codec):
         # The second member is cut off in its header, or right behind it.
         for end in (1, 2, 3, 8):
             packed = CODECS[codec](b"one\ntwo\n") + CODECS[codec](b"three\n")[:end]
@@ -171,18 +171,18 @@ class TestDamage:
             assert "truncated" in message or "other bytes follow" in message
 
     @codecs
-    def test_only_the_magic_number(self, write, codec):
+    def test_open_log_rejects_stream_cut_after_six_bytes(self, write, codec):
         path = write(CODECS[codec](TEXT)[:6])
         with pytest.raises(FormatError, match="truncated"), open_log(path) as (stream, _):
             stream.read()
 
     @codecs
-    def test_damaged_in_the_middle(self, write, codec):
+    def test_damaged_stream_delivers_lines_before_the_damage(self, write, codec):
         packed = bytearray(CODECS[codec](TEXT) + CODECS[codec](b"behind\n"))
         middle = len(packed) // 2
         packed[middle : middle + 64] = bytes(64)
         lines, message = lines_until_error(write(bytes(packed), "bad.x"))
-        # What a checksum finds only later may have changed lines; those before are as they were.
+        # A checksum may find the damage after some changed lines; those before are unchanged.
         same = next((n for n, line in enumerate(lines) if line != LINES[n]), len(lines))
         assert sum(map(len, lines[:same])) > 0.45 * len(TEXT) - BLOCK
         assert b"behind\n" not in lines
@@ -190,7 +190,7 @@ class TestDamage:
         assert codec in message
 
     @pytest.mark.parametrize("codec", ["gzip", "bzip2", "xz"])
-    def test_a_wrong_checksum(self, write, codec):
+    def test_wrong_checksum_raises_error_after_the_lines(self, write, codec):
         packed = bytearray(CODECS[codec](TEXT))
         at = {"gzip": -6, "bzip2": -3, "xz": -20}[codec]
         packed[at] ^= 0x55
@@ -199,13 +199,13 @@ class TestDamage:
         assert "cannot be unpacked further" in message
 
     @codecs
-    def test_junk_behind(self, write, codec):
+    def test_junk_after_compressed_data_raises_error_after_the_lines(self, write, codec):
         lines, message = lines_until_error(write(CODECS[codec](TEXT) + b"no such thing"))
         assert lines == LINES
         assert f"other bytes follow the end of the {codec} data" in message
 
     @codecs
-    def test_the_error_stays(self, write, codec):
+    def test_truncated_stream_raises_the_error_on_every_read(self, write, codec):
         packed = CODECS[codec](TEXT)
         with open_log(write(packed[: len(packed) // 2])) as (stream, _):
             for _ in range(3):
@@ -216,7 +216,9 @@ class TestDamage:
     @codecs
     @settings(max_examples=examples(40))
     @given(data=st.data())
-    def test_any_byte_changed(self, tmp_path_factory, codec, data):
+    def test_open_log_reads_or_rejects_stream_with_changed_bytes(
+        self, tmp_path_factory, codec, data
+    ):
         packed = bytearray(CODECS[codec](TEXT[:5000]))
         for _ in range(data.draw(st.integers(1, 3))):
             packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
@@ -243,11 +245,11 @@ def bomb(codec, megabytes):
 
 class TestBombs:
     @codecs
-    def test_growth_is_bounded(self, write, monkeypatch, codec):
+    def test_stream_that_expands_too_much_raises_error(self, write, monkeypatch, codec):
         monkeypatch.setattr(limits, "MAX_EXPANSION", 500)
         monkeypatch.setattr(limits, "MIN_EXPANDED_BYTES", 8 * 2**20)
         packed = bomb(codec, 24)
-        # Behind real lines, which are kept.
+        # The lines before it are delivered.
         path = write(CODECS[codec](b"one\n") + packed, "bomb.x")
         read_bytes = 0
         with (
@@ -261,19 +263,19 @@ class TestBombs:
         assert read_bytes <= max(8 * 2**20, 500 * len(packed)) + 2**20
 
     @codecs
-    def test_a_small_log_of_equal_lines_is_none(self, write, codec):
+    def test_small_log_of_equal_lines_is_not_rejected(self, write, codec):
         data = b"the same line\n" * 150_000
         packed = CODECS[codec](data)
         assert read(write(packed))[0] == data
 
-    def test_growth_is_counted_over_the_whole_file(self, write, monkeypatch):
+    def test_expansion_is_counted_over_all_members(self, write, monkeypatch):
         monkeypatch.setattr(limits, "MAX_EXPANSION", 10)
         monkeypatch.setattr(limits, "MIN_EXPANDED_BYTES", 1000)
         packed = b"".join(zstd.compress(bytes(900)) for _ in range(2000))
         with pytest.raises(FormatError, match="expands"):
             read(write(packed))
 
-    def test_growth_up_to_the_limit_is_allowed(self, write, monkeypatch):
+    def test_expansion_up_to_the_limit_is_allowed(self, write, monkeypatch):
         data = bytes(2**20)
         packed = zstd.compress(data)
         monkeypatch.setattr(limits, "MIN_EXPANDED_BYTES", 0)
@@ -283,7 +285,7 @@ class TestBombs:
         with pytest.raises(FormatError, match="expands"):
             read(write(packed))
 
-    def test_a_window_of_zstd(self, write, monkeypatch):
+    def test_zstd_window_over_the_limit_is_rejected(self, write, monkeypatch):
         options = {zstd.CompressionParameter.window_log: 24}
         compressor = zstd.ZstdCompressor(options=options)
         packed = compressor.compress(TEXT) + compressor.flush()  # the size is not known before
@@ -295,7 +297,7 @@ class TestBombs:
     @pytest.mark.parametrize(
         ("codec", "kind"), [("xz", lzma.FORMAT_XZ), ("lzma", lzma.FORMAT_ALONE)]
     )
-    def test_a_dictionary_of_xz(self, write, monkeypatch, codec, kind):
+    def test_lzma_dictionary_over_the_limit_is_rejected(self, write, monkeypatch, codec, kind):
         filters = [
             {"id": lzma.FILTER_LZMA2 if codec == "xz" else lzma.FILTER_LZMA1, "dict_size": 2**24}
         ]
@@ -305,11 +307,11 @@ class TestBombs:
         with pytest.raises(FormatError, match=rf"{codec}: .*If it is not damaged, unpack it"):
             read(write(packed))
 
-    def test_the_best_levels_of_all_tools_fit(self):
+    def test_window_limit_allows_best_levels_of_all_tools(self):
         # xz -9 has a dictionary of 64 MiB, zstd --ultra -22 and --long a window of 128.
         assert limits.MAX_WINDOW_BYTES >= 2**27
 
-    def test_memory_is_bounded(self, tmp_path):
+    def test_reading_a_line_of_100_mb_takes_less_than_30_mib(self, tmp_path):
         """A line of 100 MB in 10 kB of zstd; in a process of its own, whose peak is its own."""
         packed = zstd.compress(b'["' + b"x" * 100 * 2**20 + b'"]\nnext\n')
         path = tmp_path / "log.zst"
@@ -338,7 +340,7 @@ class TestBombs:
 
 class TestRefused:
     @pytest.mark.parametrize("names", [["log.json"], []])
-    def test_zip(self, tmp_path, names):
+    def test_open_log_rejects_zip_archives(self, tmp_path, names):
         path = tmp_path / "dataset_cpu_v3.3"
         with zipfile.ZipFile(path, "w") as archive:
             for name in names:
@@ -348,7 +350,7 @@ class TestRefused:
 
     @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
     @pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT])
-    def test_tar(self, tmp_path, mode, kind):
+    def test_open_log_rejects_tar_archives(self, tmp_path, mode, kind):
         path = tmp_path / "logs.tar"
         with tarfile.open(path, mode, format=kind) as archive:
             archive.add(__file__, "log.json")
@@ -358,12 +360,12 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("head", "kind"), [(b"7z\xbc\xaf\x27\x1c\0\4", "7z"), (b"Rar!\x1a\x07\x01", "rar")]
     )
-    def test_other_archives(self, write, head, kind):
+    def test_open_log_rejects_7z_and_rar_archives(self, write, head, kind):
         with pytest.raises(FormatError, match=f"a {kind} archive"), open_log(write(head)):
             pass
 
     @codecs
-    def test_compressed_twice(self, write, codec):
+    def test_open_log_rejects_files_compressed_twice(self, write, codec):
         path = write(gzip.compress(CODECS[codec](TEXT)))
         with (
             pytest.raises(FormatError, match=f"{codec} inside a compressed file; unpack the"),
@@ -371,19 +373,19 @@ class TestRefused:
         ):
             pass
 
-    def test_missing(self, tmp_path):
+    def test_open_log_rejects_missing_files_and_directories(self, tmp_path):
         with pytest.raises(NotFoundError, match="gone: no such file"), open_log(tmp_path / "gone"):
             pass
         with pytest.raises(StorageError, match="cannot be opened"), open_log(tmp_path):
             pass
 
-    def test_a_library_that_python_lacks(self, write, monkeypatch):
+    def test_open_log_names_the_codec_that_python_lacks(self, write, monkeypatch):
         path = write(bz2.compress(TEXT))
         monkeypatch.setitem(sys.modules, "bz2", None)
         with pytest.raises(FormatError, match="this Python cannot unpack bzip2"), open_log(path):
             pass
 
-    def test_a_medium_that_fails(self):
+    def test_read_error_of_medium_raises_storage_error(self):
         # /proc/self/mem begins with a page that no process has.
         path = Path("/proc/self/mem")
         if not path.exists():
@@ -410,7 +412,7 @@ class TestFailingLater:
             return len(piece)
 
     @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-    def test_lines_before_are_delivered(self, monkeypatch, pack):
+    def test_lines_before_a_read_error_are_delivered(self, monkeypatch, pack):
         class Stdin:
             buffer = io.BufferedReader(self.Failing(pack(b"one\ntwo\n")))
 
@@ -433,12 +435,12 @@ class TestStandardInput:
     )
 
     @pytest.mark.parametrize("codec", [None, *CODECS])
-    def test_from_a_pipe(self, codec):
+    def test_open_log_reads_standard_input_from_a_pipe(self, codec):
         data = CODECS[codec](TEXT) if codec else TEXT
         done = printed("-c", self.SCRIPT, input=data, text=False)
         assert done.decode().split() == [str(len(TEXT)), str(len(data)), "False"]
 
-    def test_a_slow_writer_is_recognised(self):
+    def test_open_log_recognises_gzip_from_a_slow_writer(self):
         """The first bytes may come one at a time."""
         process = subprocess.Popen(
             [sys.executable, "-c", self.SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -451,7 +453,7 @@ class TestStandardInput:
             process.stdin.close()
             assert process.stdout.read().split() == [b"8", str(len(packed)).encode(), b"False"]
 
-    def test_errors_name_it(self, monkeypatch):
+    def test_truncated_standard_input_raises_format_error(self, monkeypatch):
         class Stdin:
             buffer = io.BytesIO(gzip.compress(TEXT)[:100])
 
@@ -459,7 +461,7 @@ class TestStandardInput:
         with pytest.raises(FormatError, match="truncated"), open_log(None) as (stream, _):
             stream.read()
 
-    def test_none(self, monkeypatch):
+    def test_open_log_raises_not_found_without_standard_input(self, monkeypatch):
         monkeypatch.setattr(sys, "stdin", None)
         with pytest.raises(NotFoundError, match="no standard input"), open_log(None):
             pass

@@ -73,7 +73,7 @@ from tunedb.limits import MAX_TARGET_CHARS
         ('{"tag": "nvidia/v100"}', {"kind": "unknown", "tag": "nvidia/v100"}),
     ],
 )
-def test_text_becomes_a_configuration(text, config):
+def test_parse_target_converts_text_to_configuration(text, config):
     target = parse_target(text)
     assert json.loads(target.config) == config
     assert target.kind == config["kind"]
@@ -87,7 +87,7 @@ def test_equal_options_in_another_order_are_one_target():
     assert first.text != second.text
 
 
-def test_architecture_of_a_legacy_target():
+def test_target_takes_architecture_from_triple_or_mcpu():
     assert parse_target("llvm -device=arm_cpu -target=armv7a-linux-eabi").architecture == "armv7a"
     assert parse_target("llvm -keys=cpu -mcpu=core-avx2").architecture == "core-avx2"
 
@@ -110,13 +110,13 @@ def test_architecture_of_a_legacy_target():
         ),
     ],
 )
-def test_hopeless_targets_are_refused_in_one_line(text):
+def test_parse_target_rejects_invalid_text(text):
     with pytest.raises(FormatError) as caught:
         parse_target(text)
     assert "\n" not in str(caught.value)
 
 
-def test_the_longest_target_is_read():
+def test_parse_target_accepts_text_of_maximum_length():
     text = "llvm " + "'" * (MAX_TARGET_CHARS - 5)
     assert parse_target(text).kind == "llvm"
 
@@ -138,7 +138,7 @@ def test_any_text_is_a_target_or_a_format_error(text):
         max_size=5,
     )
 )
-def test_quoted_as_tvm_quotes_is_read_back(options):
+def test_parse_target_unquotes_options_that_tvm_quoted(options):
     text = "llvm"
     for key, value in options.items():
         escaped = re.sub(r"(['\\])", r"\\\1", value)

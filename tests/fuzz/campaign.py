@@ -188,7 +188,7 @@ class Guard:
                 else:
                     self._see_trace(given[name == "build"])
             except FormatError as error:
-                # Noted: whoever hands something to TVM takes whatever that raises.
+                # Noted, not raised: callers of TVM catch any error.
                 self.broken.append(f"{name}: {error}\n{''.join(traceback.format_stack(limit=8))}")
             return original(*given, **options)
 
@@ -252,7 +252,7 @@ class Campaign:
         shutil.copyfile(self.pristine, self.victim)
 
     def run(self, case):
-        """Run a case; AssertionError where it does harm, and whatever tunedb lets out."""
+        """Run a case; raise AssertionError if it does harm, and any other error of tunedb."""
         self._restore()
         theirs = small_logs.write(self.folder / "theirs", case.files)
         try:
@@ -372,7 +372,7 @@ def run(seed, cases, seconds):
             case = generator.case(number)
             number += 1
             campaign.tally[case.kind] += 1
-            # Kept if this process dies or hangs.
+            # The file stays if this process dies or hangs.
             path = case.save(campaign.pristine)
             faulthandler.dump_traceback_later(HANGS_S, exit=True)
             try:
@@ -393,7 +393,7 @@ def run(seed, cases, seconds):
         grown = memory.resident_bytes() - settled if settled else 0
         print(f"{number} cases, {len(failures)} failed: {_words(campaign)}, {grown >> 20} MB more")
         assert grown < CAMPAIGN_BYTES, f"{grown >> 20} MB more than after 50 cases"
-    # One that is refused at the door says nothing of what comes behind it.
+    # Cases that are rejected at once do not test later steps.
     leasts = {"taken": 0.4, "refused": 0.2, "trusted": 0.5, "layers": 0.05, "traces": 5}
     for word, least in leasts.items():
         assert campaign.tally[word] >= least * number, f"{word}: {campaign.tally[word]}"

@@ -1,4 +1,4 @@
-"""Strangers against a victim: a short campaign, a longer one, and one of an hour (`make fuzz`).
+"""Campaigns of a stranger against a victim: a short, a longer and one of an hour (`make fuzz`).
 
 A campaign runs in a process of its own: it bounds that process's memory, and ends it where a case
 hangs.
@@ -25,11 +25,11 @@ def run(seed, *bounds):
 
 
 @pytest.mark.parametrize("cases", [6, pytest.param(300, marks=pytest.mark.stress)])
-def test_a_campaign(cases):
+def test_campaign_finds_no_harm(cases):
     run(cases, "--cases", cases)
 
 
 @pytest.mark.fuzz
-def test_a_long_campaign():
+def test_campaign_of_an_hour_finds_no_harm():
     seconds = os.environ.get("TUNEDB_FUZZ_SECONDS", "3600")
     run(os.environ.get("TUNEDB_FUZZ_SEED", int(time.time())), "--seconds", seconds)

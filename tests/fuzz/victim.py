@@ -64,7 +64,7 @@ def _add(n):
     return tvm.IRModule({"main": te.create_prim_func([a, c])})
 
 
-#: Those that the victim tuned; one that only its verified team has; one that only the stranger has.
+#: Modules of the victim; one that only its verified team has; one that only the stranger has.
 OWN = {"matmul 16": _matmul(16), "matmul 32": _matmul(32), "add 16": _add(16)}
 TEAMS, STRANGE = _matmul(8), _matmul(64)
 ASKED = {**OWN, "matmul 8": TEAMS, "matmul 64": STRANGE}

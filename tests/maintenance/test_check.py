@@ -1,4 +1,4 @@
-"""Whether a database is whole."""
+"""The check of a database: which damage it reports."""
 
 import pytest
 from builders import FOREIGN, OWN, make_batch, make_measurement, make_session, sql
@@ -24,7 +24,7 @@ def fill(url):
 
 
 def fill_derived(store):
-    """Add a model with boosters that are none, a card alone, predictions and factors."""
+    """Add a model with placeholder boosters, one without a body, predictions and factors."""
     versions = {"numpy": "2", "tunedb": "0", "xgboost": "3"}
     for kind, body in (("ranker", b"boosters"), ("failures", None)):
         card = {"versions": versions, "body": {"digest": body_digest(b"boosters").hex()}}
@@ -41,7 +41,7 @@ def file(sqlite_file):
     return sqlite_file
 
 
-def test_a_whole_database(store_url):
+def test_check_finds_no_problem_in_undamaged_database(store_url):
     fill(store_url)
     seen = []
     report = check.check(store_url, on_row=lambda done, total: seen.append((done, total)))
@@ -50,7 +50,7 @@ def test_a_whole_database(store_url):
     assert [done for done, _ in seen] == list(range(1, report.rows + 1))
 
 
-def test_a_sample(file):
+def test_check_of_a_sample_reads_that_many_measurements(file):
     assert check.check(file, sample=5).measurements == 5
     assert check.check(file, sample=500).measurements == 23
     assert check.check(file, sample=0).measurements == 0
@@ -109,7 +109,7 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize(("statement", "problem"), DAMAGES, ids=[s for s, _ in DAMAGES])
-def test_damage_is_found(statement, problem, file):
+def test_check_reports_damage(statement, problem, file):
     sql(file, statement)
     report = check.check(file)
     assert problem in [(found.check, found.table, found.id) for found in report.problems]
@@ -117,7 +117,7 @@ def test_damage_is_found(statement, problem, file):
     assert all("\n" not in found.message for found in report.problems)
 
 
-def test_damaged_pages_are_found(file):
+def test_check_reports_or_rejects_damaged_pages(file):
     data = bytearray(file.read_bytes())
     page = int.from_bytes(data[16:18], "big")
     for start in range(2 * page, len(data), page):
@@ -130,7 +130,7 @@ def test_damaged_pages_are_found(file):
     assert report.found
 
 
-def test_many_problems_are_counted(file, monkeypatch):
+def test_check_counts_problems_beyond_those_it_lists(file, monkeypatch):
     monkeypatch.setattr(check, "MOST_PROBLEMS", 3)
     sql(file, "UPDATE measurement SET mean = 9.0")
     report = check.check(file)
@@ -138,13 +138,13 @@ def test_many_problems_are_counted(file, monkeypatch):
     assert report.found >= 20
 
 
-def test_nothing_is_written(file):
+def test_check_writes_nothing(file):
     before = file.read_bytes()
     check.check(file)
     assert file.read_bytes() == before
 
 
-def test_unreadable_databases_are_reported(tmp_path):
+def test_check_rejects_missing_files_and_files_of_other_formats(tmp_path):
     with pytest.raises(NotFoundError):
         check.check(tmp_path / "missing.db")
     (tmp_path / "text").write_text("no database " * 100)

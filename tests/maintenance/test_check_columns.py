@@ -1,7 +1,7 @@
-"""A value of any column that is changed is found by ``tunedb db check``.
+"""``tunedb db check`` finds a changed value of any column.
 
-Each column of each table is changed in turn, as little as it can be. Those that nothing in the
-database determines are named here, each with its reason; a change of them must not be found.
+The tests change each column of each table in turn, as little as possible. Columns that nothing in
+the database determines are exempt, each with its reason; the check must not find changes of them.
 """
 
 import json
@@ -49,9 +49,9 @@ _ABSENT = "it may take back what is not here; else records would be served, whic
 _SPOKEN = "what a model said before a measurement: it alone knew"
 _EXCHANGE = "how far the exchange with another database came, in that one's numbers"
 
-#: Columns that nothing determines, with the reason. Of kind and trust of a source it is found that
-#: there is no such value, and of its trust that other records would be served; the rest of them is
-#: the user's word.
+#: Columns that nothing determines, with the reason. Of the kind and the trust of a source, the
+#: check finds invalid values, and a trust that would serve other records; all else about them is
+#: the user's statement.
 _NAMES_BY_REASON = {
     _ACCOUNT: "account.store account.role",
     _MOMENT: "account.registered_at source.created_at workload.created_at quarantine.created_at "
@@ -80,7 +80,7 @@ def fill(path):
     make_frozen.fill(path)
     log = path.with_name("log.json")
     log.write_text("".join(f"{json.dumps(line)}\n" for line in [*legacy.ANSOR, *legacy.AUTOTVM]))
-    # What stands for models and features there is none.
+    # They are placeholders, not real models and features.
     for table in ("prediction", "model", "foreign_feature", "feature", "feature_set"):
         sql(path, f"DELETE FROM {table}")
     sql(path, "UPDATE source SET note = 'seen'")
@@ -132,7 +132,7 @@ def changed(value):
 
 
 def others(db, column, value):
-    """Return values to put in the place of one: for a reference another row's number first."""
+    """Return replacements of a value: ids of other rows for a reference, else similar values."""
     found = []
     for key in column.foreign_keys:
         parent = key.column
@@ -142,7 +142,7 @@ def others(db, column, value):
 
 
 def change(db, column):
-    """Change the last value of a column as little as it can be; tell from what to what."""
+    """Change the last value of a column as little as possible; return it and its replacement."""
     name, table = column.name, column.table
     keys = [key.name for key in table.primary_key]
     rows = db.execute(
@@ -162,8 +162,8 @@ def change(db, column):
 
 @pytest.mark.examples
 @pytest.mark.parametrize("table", TABLES, ids=[table.name for table in TABLES])
-def test_a_changed_value_of_any_column_is_found(table, filled, file, monkeypatch):
-    """That nothing is found of the others is for the long run."""
+def test_check_finds_changed_value_of_any_column(table, filled, file, monkeypatch):
+    """Only the long run asserts that the check does not find changes of exempt columns."""
     # Making a schema takes longer than the rest of a check.
     monkeypatch.setattr(check, "_objects_of_new", OBJECTS)
     unseen, seen = {}, {}
@@ -190,7 +190,7 @@ def test_exempt_columns_exist():
 
 
 @pytest.mark.parametrize("column", ["digest", "store", "subject"])
-def test_a_changed_retraction_of_a_record_that_is_here_is_found(column, filled, file):
+def test_check_finds_changed_retraction_of_stored_record(column, filled, file):
     """Without it, the record would be served."""
     (digest, store, subject), *_ = sql(
         file,
@@ -205,8 +205,8 @@ def test_a_changed_retraction_of_a_record_that_is_here_is_found(column, filled, 
     assert {one.table for one in check.check(file).problems} & {"measurement", "retraction"}
 
 
-def test_attack_7_a_store_that_takes_another_name(filled, file):
-    """Its own sources would count as those of strangers, and its retractions as theirs."""
+def test_attack_7_check_finds_changed_key_of_store(filled, file):
+    """With another key, own sources and retractions would count as foreign."""
     sql(file, "UPDATE meta SET value = ? WHERE key = 'store'", "0" * 32)
     found = [(one.check, one.table) for one in check.check(file).problems]
     assert ("digest", "meta") in found
@@ -214,7 +214,7 @@ def test_attack_7_a_store_that_takes_another_name(filled, file):
     assert ("readable", "model") in found
 
 
-def test_an_upgrade_gives_a_file_the_mark_of_its_store(tmp_path):
+def test_upgrade_writes_mark_of_the_store_key(tmp_path):
     path = Path(shutil.copyfile(FROZEN / "0004.db", tmp_path / "old.db"))
     versions.upgrade(parse_url(path))
     assert not [one for one in check.check(path).problems if one.table == "meta"]
@@ -224,8 +224,8 @@ def test_an_upgrade_gives_a_file_the_mark_of_its_store(tmp_path):
     assert [one for one in check.check(path).problems if one.table == "meta"]
 
 
-def test_attack_6_rows_of_features_that_no_steps_give(filled, file):
-    """±1e30 in rows of own programs: numbers like any other."""
+def test_attack_6_check_finds_forged_rows_of_features(filled, file):
+    """1e30 in rows of own programs is a valid number, but not the one that their steps give."""
     rows = sql(file, "SELECT program_id, n_rows, n_columns FROM feature")
     for program, height, width in rows[1:]:
         forged = compress(np.full(height * width, 1e30, "<f4").tobytes())
@@ -237,7 +237,7 @@ def test_attack_6_rows_of_features_that_no_steps_give(filled, file):
     assert "steps version 3: not the features of the program's steps" in report.problems[0].message
 
 
-def test_a_sample_of_features_is_drawn(filled, monkeypatch):
+def test_check_recomputes_a_limited_sample_of_features(filled, monkeypatch):
     """FEATURE_SAMPLE"""
     drawn = []
     real = verify.differing

@@ -1,4 +1,4 @@
-"""Removing what a database need not keep: what goes, what stays, and that it stays whole."""
+"""Prune and vacuum: what they remove, what they keep, and that the database stays sound."""
 
 import shutil
 import tempfile
@@ -99,8 +99,8 @@ def do(store, **wanted):
     return prune(store, plan(store, PruneRules(**wanted)))
 
 
-def test_the_best_stay_as_they_rank_after_a_final(store):
-    """Its lucky record goes first: it would rank again without that of the final."""
+def test_prune_keeps_best_records_as_ranked_after_a_final(store):
+    """The lucky record is removed first: without that of the lost final it would rank again."""
     lucky = make_measurement(0, (0.1,), session=make_session(), measured_at=1)
     lost = replace(lucky, run_secs=(0.5,), measured_at=2, extra=extra_of_final(None, won=False))
     ids = add(store, lucky, lost, *(make_measurement(n, (0.2 * n,)) for n in range(1, 4)))
@@ -111,7 +111,7 @@ def test_the_best_stay_as_they_rank_after_a_final(store):
     assert ids[0] not in [record.id for record in store.records.iterate()]
 
 
-def test_the_best_stay_with_a_rest(store):
+def test_prune_keeps_best_records_and_a_share_of_the_rest(store):
     fill(store, [1e-3 + 1e-6 * i for i in range(39)] + [None])
     before = rows_of(store)
     chosen = plan(store, PruneRules(Selection(best=5, rest=0.4)))
@@ -132,8 +132,8 @@ def test_the_best_stay_with_a_rest(store):
 
 @settings(max_examples=examples(40))
 @given(data=st.data())
-def test_any_prune_leaves_a_whole_database(data, sqlite_template):
-    """Best-k by a plain reference; top-k of what stays is as before; twice removes nothing."""
+def test_prune_keeps_top_records_and_a_sound_database(data, sqlite_template):
+    """A plain reference gives the best records; a second prune removes nothing."""
     times = st.one_of(st.none(), st.integers(1, 10**6))
     drawn = data.draw(st.lists(times, min_size=1, max_size=40, unique_by=lambda t: t or object()))
     taken = data.draw(st.sets(st.integers(0, len(drawn) - 1)))
@@ -175,7 +175,7 @@ def rows_of_programs(store):
     return [row.id for row in store._db.select(select(schema.program.c.id))]
 
 
-def test_a_program_stays_while_it_has_a_record(store):
+def test_program_is_removed_with_its_last_record(store):
     first = make_measurement(1, (1e-3,), measured_at=1)
     slow = make_measurement(1, (2e-3,), measured_at=2)
     ids, _ = store.batches.add([first, slow, make_measurement(9, (1e-6,))], OWN)
@@ -185,7 +185,7 @@ def test_a_program_stays_while_it_has_a_record(store):
     assert store.records.count() == 1
 
 
-def test_numbers_are_never_given_twice(store):
+def test_prune_keeps_last_rows_so_that_ids_are_never_reused(store):
     """The last rows stay, so that new ones are numbered after them."""
     ids = fill(store, [1e-3, None, None, 2e-3, 3e-3])
     store.batches.add_failures([(make_measurement(1, None, workload=1), TIMEOUT)])
@@ -204,23 +204,23 @@ def test_numbers_are_never_given_twice(store):
     assert do(store, retracted=True) == RemovedRows()
 
 
-def test_retracted_records_go_and_retractions_stay(store):
+def test_prune_removes_retracted_records_and_keeps_retractions(store):
     ids = fill(store, [1e-3, 2e-3, 3e-3, 4e-3])
     store.trust.retract(ids[:2], "a busy machine")
     assert do(store, retracted=True).records == 2
     assert rows_of(store)["retraction"] == 2
-    # What comes in again is still taken back.
+    # A record that is added again is still retracted.
     again, _ = store.batches.add([make_measurement(0, (1e-3,), workload=0)], OWN)
     assert store.records.get(again[0]).retracted
 
 
-def test_only_what_is_still_retracted_goes(store):
+def test_remove_records_if_retracted_keeps_other_records(store):
     ids = fill(store, [1e-3, 2e-3, 3e-3])
     assert store.pruning.remove_records(ids, if_retracted=True) == RemovedRows()
     assert store.records.count() == 3
 
 
-def test_filters_select_records(store):
+def test_prune_removes_only_records_of_selected_workloads_and_sources(store):
     fill(store, [1e-3 * (i + 1) for i in range(8)])
     store.batches.add([make_measurement(90 + i, (1e-3,)) for i in range(4)], FOREIGN)
     wanted = PruneRules(Selection(workloads=("matmul_0",), sources=("foreign",), best=1, rest=0))
@@ -232,7 +232,7 @@ def test_filters_select_records(store):
         plan(store, PruneRules(Selection(workloads=("none such",), best=1)))
 
 
-def test_small_batches(store, monkeypatch):
+def test_prune_removes_records_in_batches_and_reports_progress(store, monkeypatch):
     monkeypatch.setattr(limits, "BATCH_ROWS", 3)
     fill(store, [1e-3 * (i + 1) for i in range(20)])
     chosen = plan(store, PruneRules(Selection(best=1, rest=0)))
@@ -242,7 +242,7 @@ def test_small_batches(store, monkeypatch):
     assert len(kept(store)) == 2
 
 
-def test_features_of_a_set_go(store):
+def test_prune_removes_features_of_the_chosen_set(store):
     fill(store, [1e-3, 2e-3, 3e-3])
     steps = feature_set("steps")
     row = np.ones((1, len(steps.columns)))
@@ -253,7 +253,7 @@ def test_features_of_a_set_go(store):
     assert part.bytes > 0
     assert part.seconds == (2 * SECONDS[Needs.STEPS][0],) * 2
     assert prune(store, chosen) == RemovedRows(features=2)
-    # Of a set that is not installed nobody knows how to compute them.
+    # Features of a set that is not installed cannot be computed again.
     (part,) = plan(store, PruneRules(outdated=True)).parts
     assert (part.of, part.rows, part.seconds) == ("own.rows 1", 3, None)
     assert do(store, features="") == RemovedRows(features=3)
@@ -262,7 +262,7 @@ def test_features_of_a_set_go(store):
         plan(store, PruneRules(features="none such"))
 
 
-def test_the_newest_models_of_each_kind_stay(store, monkeypatch):
+def test_prune_keeps_newest_models_of_each_kind(store, monkeypatch):
     monkeypatch.setattr(limits, "BATCH_ROWS", 2)
     fill(store, [1e-3, 2e-3, 3e-3, 4e-3, 5e-3])
     ids = [add_model(store, marker) for marker in range(3)]
@@ -277,7 +277,7 @@ def test_the_newest_models_of_each_kind_stay(store, monkeypatch):
         plan(store, PruneRules(models=0))
 
 
-def test_predictions_go_with_their_program(store):
+def test_remove_records_also_removes_predictions_of_programs(store):
     ids = fill(store, [1e-3, 2e-3, 3e-3])
     model = add_model(store, 1)
     store.models.add_predictions(model, {1: 0.5, 2: 0.25, 3: 0.125})
@@ -285,8 +285,8 @@ def test_predictions_go_with_their_program(store):
     assert rows_of(store)["prediction"] == 2
 
 
-def test_features_of_removed_programs_are_left_out(store):
-    """A run that extracts or tunes meanwhile goes on."""
+def test_add_skips_features_and_predictions_of_removed_programs(store):
+    """A run that extracts or tunes meanwhile can continue."""
     ids = fill(store, [1e-3, 2e-3, 3e-3])
     store.pruning.remove_records(ids[:1])
     added = store.features.add(Rows(version=2), [(1, np.ones((1, 2))), (2, np.ones((1, 2)))])
@@ -294,7 +294,7 @@ def test_features_of_removed_programs_are_left_out(store):
     assert store.models.add_predictions(add_model(store, 1), {1: 0.5, 3: 0.5}) == 1
 
 
-def test_a_plan_writes_nothing_and_is_complete(store):
+def test_plan_writes_nothing_and_counts_all_that_prune_removes(store):
     ids = fill(store, [1e-3 * (i + 1) for i in range(10)] + [None, None])
     store.trust.retract(ids[:1], "why")
     add_model(store, 1)
@@ -312,7 +312,7 @@ def test_a_plan_writes_nothing_and_is_complete(store):
     assert [one.records for one in chosen.origins] == [removed.records]
 
 
-def test_nothing_is_removed_unasked(store):
+def test_plan_rejects_empty_rules_and_read_only_store_rejects_removal(store):
     fill(store, [1e-3])
     with pytest.raises(UsageError):
         plan(store, PruneRules())
@@ -320,8 +320,8 @@ def test_nothing_is_removed_unasked(store):
         other.pruning.remove_records([1])
 
 
-def test_bytes_without_the_table_of_pages(sqlite_file):
-    """An SQLite that was built without it estimates about the same."""
+def test_estimated_bytes_are_within_3_times_of_dbstat_bytes(sqlite_file):
+    """A SQLite that was built without the table dbstat estimates the bytes."""
     with Store(sqlite_file) as store:
         fill(store, [1e-3 * (i + 1) for i in range(500)])
         real = store.pruning.table_bytes()
@@ -332,7 +332,7 @@ def test_bytes_without_the_table_of_pages(sqlite_file):
         assert real[name] / 3 < estimates[name] < real[name] * 3, name
 
 
-def test_a_vacuum_gives_space_back(sqlite_file):
+def test_vacuum_shrinks_the_file_and_keeps_all_rows(sqlite_file):
     with Store(sqlite_file) as store:
         fill(store, [1e-3 * (i + 1) for i in range(2000)])
         prune(store, plan(store, best_of(1)))
@@ -341,7 +341,7 @@ def test_a_vacuum_gives_space_back(sqlite_file):
         done = vacuum(store)
         assert everything(store) == before
         assert done.before == planned.bytes
-        # Pages that are filled in order may be one more than those that were in use.
+        # Rows that are written in order may need one page more than before.
         assert done.after <= planned.bytes - planned.freed + 4096
         assert planned.freed > 100_000
         assert sqlite_file.stat().st_size == done.after
@@ -353,7 +353,7 @@ def best_of(number):
     return PruneRules(Selection(best=number, rest=0))
 
 
-def test_a_vacuum_of_a_server(postgres_url):
+def test_vacuum_of_postgresql_keeps_all_rows(postgres_url):
     with Store(postgres_url) as store:
         fill(store, [1e-3 * (i + 1) for i in range(200)])
         prune(store, plan(store, best_of(1)))
@@ -366,7 +366,7 @@ def test_a_vacuum_of_a_server(postgres_url):
         assert everything(store) == before
 
 
-def test_a_vacuum_does_not_wait_long(sqlite_file, monkeypatch):
+def test_vacuum_raises_busy_error_while_another_process_writes(sqlite_file, monkeypatch):
     monkeypatch.setattr("tunedb.storage.pruning._VACUUM_TIMEOUT", "PRAGMA busy_timeout=100")
     with Store(sqlite_file) as store, Store(sqlite_file) as other:
         with other._db.transaction(), pytest.raises(BusyError, match="another process is writing"):
@@ -376,7 +376,9 @@ def test_a_vacuum_does_not_wait_long(sqlite_file, monkeypatch):
         store.pruning.vacuum()
 
 
-def test_a_vacuum_needs_room(sqlite_file, tmp_path, mount, monkeypatch):
+def test_vacuum_rejects_too_little_room_and_keeps_all_rows(
+    sqlite_file, tmp_path, mount, monkeypatch
+):
     with pytest.raises(StorageError, match="SQLITE_TMPDIR"):
         require_room("x", [Room(tmp_path, 2, 1)])
     small = mount("1m")
@@ -389,8 +391,8 @@ def test_a_vacuum_needs_room(sqlite_file, tmp_path, mount, monkeypatch):
         assert everything(store) == before
 
 
-def test_a_failed_status_is_a_record_like_others(store):
-    """Failed records are among the rest."""
+def test_prune_keeps_a_share_of_failed_records(store):
+    """Failed records count among the rest."""
     fill(store, [1e-3, 2e-3] + [None] * 20)
     do(store, selection=Selection(best=2, rest=2.0))
     m = schema.measurement.c

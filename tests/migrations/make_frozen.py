@@ -56,7 +56,7 @@ NOW = 1_767_225_600_000_000
 
 
 def make_program(number, **fields):
-    """Return a program with the trace that it had in the first file."""
+    """Return a program with the trace that it has in the first frozen database."""
     sketch = b'[["GetBlock",[],["matmul","main"],["b0"]]]'
     trace = Trace(sketch, b'[["EnterPostproc",[],[],[]]]', b"[[%d,[%d,4]]]" % (number, number))
     return replace(builders.make_program(number, **fields), trace=trace)
@@ -99,7 +99,7 @@ def measurements():
 
 
 def logged():
-    """Return records as logs of other tools give them: since revision 0002."""
+    """Return records as in logs of other tools: since revision 0002."""
     workload = Workload("ansor-key", b'["matmul", 64, 64, 64]', "matmul")
     sketch = b'{"layout_rewrite":0,"steps":[["SP",2,0,null,[null,null],1]]}'
     programs = [
@@ -115,14 +115,14 @@ def logged():
     ]
 
 
-#: Another database, whose records came by a merge.
+#: The key of another database, whose records were merged.
 THEIRS = "f" * 32
 
 
 def shared():
-    """Return records that were taken back otherwise than one by one: since revision 0004.
+    """Return records that are not retracted one by one: since revision 0004.
 
-    The first one's session was; the second one by the database that it comes from.
+    The first one is retracted with its session, the second one by the database it comes from.
     """
     throttled = make_measurement(20, (1e-12,), workload=1, session=make_session(7))
     return [throttled, make_measurement(21, (1e-12,), workload=1)]
@@ -136,7 +136,7 @@ def launched():
         Program(workload, target, split_parameters({"block_size_x": 32 * n, "mode": "a"}))
         for n in (1, 2)
     ]
-    # A value that was not measured, and one block that is not known.
+    # The first launch has a value that was not measured, the second one an unknown block.
     profiled = Launch(
         *("matmul<32>", 32, (32, 1, 1), (64, 1, 1), 0, 32, 1024, 0, 0.25),
         counter_set=counters,
@@ -157,7 +157,7 @@ def cut_short():
 
 
 def share(store):
-    """Put in what databases tell each other."""
+    """Add retractions, a foreign source and a watermark, as an exchange of databases does."""
     throttled, theirs = shared()
     store.batches.add([throttled], OWN)
     store.trust.retract_session(2, "throttled")
@@ -170,7 +170,7 @@ def share(store):
             .where(schema.source.c.name == "theirs")
             .values(store=THEIRS, digest=digest)
         )
-        # Theirs to take back, and ours.
+        # The other database may retract the first one, but not the second one.
         rows = [(theirs.digest, "their clock was wrong"), (measurements()[0].digest, "a lie")]
         insert_retractions(
             connection, [Retraction(digest, THEIRS, "measurement", why) for digest, why in rows]
@@ -191,7 +191,7 @@ def share(store):
 
 
 def attribute(store):
-    """Put in what others say of records and workloads: since revision 0006."""
+    """Add foreign statements about records and workloads: since revision 0006."""
     digest = measurements()[5].digest
     program = measurements()[5].program.digest
     failure = Failure(FailureKind.WRONG_RESULT, Phase.RUN, "a lie")

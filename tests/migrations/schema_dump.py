@@ -54,7 +54,7 @@ def connect(url):
 
 
 def dump_postgresql(url):
-    """Return columns, constraints, indexes and everything else that stands in ``public``."""
+    """Return columns, constraints, indexes and everything else in the schema ``public``."""
     parts = []
     with connect(url) as connection:
         for title, query in (

@@ -1,4 +1,4 @@
-"""A backup of ``tunedb db upgrade`` is whole or not there, wherever its writer is killed."""
+"""A backup of ``tunedb db upgrade`` is whole or absent, wherever the upgrade is killed."""
 
 import os
 import shutil
@@ -34,7 +34,7 @@ class _Dying(sqlite3.Connection):
         super().backup(target, pages=1, progress=die)
 
 
-#: Where the process ends, in the order of what an upgrade does.
+#: Where the process is killed, in the order of the steps of an upgrade.
 STEPS = {
     "before the first page": (versions, "closing", die),
     "after the first page": (sqlite3, "connect", _Dying),
@@ -62,7 +62,7 @@ def rows(path):
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_attack_7_a_backup_whose_writer_is_killed(step, old, monkeypatch):
+def test_attack_7_backup_of_killed_upgrade_is_whole_or_absent(step, old, monkeypatch):
     before = rows(old)
     killed_upgrade(old, step, monkeypatch)
     assert rows(old) == before
@@ -76,7 +76,7 @@ def test_attack_7_a_backup_whose_writer_is_killed(step, old, monkeypatch):
     assert sorted(old.parent.iterdir()) == sorted([old, *backups])
 
 
-def test_a_backup_that_cannot_be_written_changes_nothing(old, monkeypatch):
+def test_upgrade_without_backup_changes_nothing(old, monkeypatch):
     def refuse(*_, **__):
         raise OSError(28, "No space left on device")
 

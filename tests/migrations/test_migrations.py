@@ -78,7 +78,7 @@ def contents(url):
         return records, store.counts(), store.quarantine.rows(), store.records.failures()
 
 
-def test_revisions_are_those_of_alembic():
+def test_schema_revisions_equal_those_of_alembic():
     scripts = ScriptDirectory.from_config(tunedb.migrations.config())
     assert len(scripts.get_heads()) == 1
     chain = [script.revision for script in scripts.walk_revisions()][::-1]
@@ -91,8 +91,8 @@ def test_every_revision_has_a_frozen_database():
     assert all(path.stat().st_size < 150_000 for path in FROZEN)
 
 
-def test_the_code_equals_the_migrations(store):
-    """`alembic check`: nothing would be generated."""
+def test_alembic_finds_no_difference_between_code_and_migrations(store):
+    """As with `alembic check`, autogenerate would write nothing."""
     with store._db.transaction() as connection:
         context = MigrationContext.configure(
             connection, opts={"compare_type": True, "compare_server_default": True}
@@ -100,7 +100,7 @@ def test_the_code_equals_the_migrations(store):
         assert compare_metadata(context, schema.metadata) == []
 
 
-def test_tables_of_the_code_are_those_of_the_migrations_to_the_letter(tmp_path, sqlite_file):
+def test_create_all_and_migrations_make_identical_tables(tmp_path, sqlite_file):
     """Autogenerate sees neither STRICT nor WITHOUT ROWID nor the condition of an index."""
     made = tmp_path / "made.db"
     engine = create_engine(f"sqlite:///{made}")
@@ -119,13 +119,13 @@ def test_tables_of_the_code_are_those_of_the_migrations_to_the_letter(tmp_path, 
     assert "STRICT" in str(objects(made))
 
 
-def test_golden(store_url):
-    """After a change of the schema: tests/migrations/update_goldens.py, and read the difference."""
+def test_schema_equals_golden_file(store_url):
+    """After a change of the schema, run tests/migrations/update_goldens.py and read the diff."""
     name = "postgresql" if "://" in store_url else "sqlite"
     assert dump(store_url) == (HERE / f"schema_{name}.sql").read_text()
 
 
-def test_other_tests_make_the_same_schema(tmp_path):
+def test_quick_schema_equals_migrated_schema(tmp_path):
     paths = [tmp_path / name for name in ("migrated.db", "first.db", "quick.db")]
     for path in paths:
         Store(path).close()
@@ -135,7 +135,7 @@ def test_other_tests_make_the_same_schema(tmp_path):
     assert len({path.stat().st_size for path in paths}) == 1
 
 
-def test_up_down_up(store_url):
+def test_downgrade_to_base_and_upgrade_restore_the_schema(store_url):
     before = dump(store_url)
     engine = make_engine(parse_url(store_url))
     with engine.begin() as connection:
@@ -149,7 +149,7 @@ def test_up_down_up(store_url):
     assert dump(store_url) == before
 
 
-def test_threads_may_make_databases_at_the_same_time(tmp_path):
+def test_threads_can_create_databases_at_the_same_time(tmp_path):
     """Alembic's proxies are global: without a lock this was a segmentation fault."""
 
     def make(number):
@@ -168,7 +168,7 @@ def frozen(request, tmp_path):
 
 @pytest.fixture
 def frozen_revision(request):
-    """The revision of that database."""
+    """The revision of the frozen database."""
     return request.node.callspec.params["frozen"].stem
 
 
@@ -186,7 +186,7 @@ def test_a_frozen_database_has_rows_in_every_table(frozen, frozen_revision):
     assert statuses == {s for s in Status if since.get(s, "0001") <= frozen_revision}
 
 
-def test_a_frozen_database_upgrades_and_is_used(frozen, frozen_revision):
+def test_upgraded_frozen_database_keeps_records_and_accepts_new_ones(frozen, frozen_revision):
     versions.upgrade(parse_url(frozen), dry_run=True)
     before, after = versions.upgrade(parse_url(frozen))
     assert (before, after) == (before, schema.HEAD)
@@ -206,7 +206,7 @@ def test_a_frozen_database_upgrades_and_is_used(frozen, frozen_revision):
         for record, measurement in zip(profiled, launched, strict=True):
             found = store.launches.for_record(record.id)
             assert repr(found) == repr(list(measurement.launches))
-        # Alone, by their session, by the database that they come from.
+        # Retracted one by one, with their session, by the database that they come from.
         gone = [record.id for record in records if record.retracted]
         assert gone == ([11, 12, 16, 17] if shared else [11])
         stored = store._db.select(select(schema.measurement.c.id, schema.measurement.c.digest))
@@ -235,7 +235,7 @@ def test_a_frozen_database_upgrades_and_is_used(frozen, frozen_revision):
         assert store.records.best([1]).id == id_
 
 
-def test_down_to_the_first_schema_and_up_again(store_url):
+def test_downgrade_to_first_schema_loses_only_cut_short_records(store_url):
     with Store(store_url) as store:
         store.records.add(make_frozen.measurements(), OWN)
         store.trust.retract([1], "x")
@@ -250,8 +250,8 @@ def test_down_to_the_first_schema_and_up_again(store_url):
         assert store.records.add(make_frozen.measurements(), OWN).new == 0
 
 
-def test_a_frozen_database_is_made_the_same_way_twice(tmp_path, monkeypatch):
-    """What is not deterministic could not be compared with a later revision's."""
+def test_make_frozen_is_deterministic_and_never_overwrites(tmp_path, monkeypatch):
+    """A database that varies could not be compared with that of a later revision."""
     monkeypatch.setattr(make_frozen, "HERE", tmp_path)
     make_frozen.main()
     made = tmp_path / "frozen" / f"{schema.HEAD}.db"
@@ -271,7 +271,7 @@ DROP_COLUMN = """
     with views_dropped(), op.batch_alter_table("workload") as batch:
         batch.drop_column("note")
 """
-# SQLite cannot change a table in many ways, so Alembic makes it anew, drops the old one and
+# SQLite cannot change a table in many ways, so Alembic creates a new one, drops the old one and
 # renames; programs, measurements, aliases and views refer to this one.
 MAKE_ANEW = """
     recreate = "always" if op.get_bind().dialect.name == "sqlite" else "never"
@@ -293,7 +293,7 @@ LOSE_ROWS = """
 
 @pytest.fixture
 def next_revision(tmp_path, monkeypatch):
-    """A function that makes a further revision the head, in a copy of the scripts."""
+    """A function that adds a revision as the new head, in a copy of the scripts."""
 
     def make(upgrade, downgrade="    pass\n"):
         scripts = tmp_path / "scripts"
@@ -333,7 +333,7 @@ def next_revision(tmp_path, monkeypatch):
 
 @pytest.fixture
 def old_url(store_url):
-    """A database with records, of what will be the last revision but one."""
+    """A database with records, of the revision before that of `next_revision`."""
     if "://" in store_url:
         with Store(store_url) as store:
             store.records.add(make_frozen.measurements(), OWN)
@@ -345,7 +345,7 @@ def old_url(store_url):
 
 @pytest.fixture
 def old_file(sqlite_file):
-    """The SQLite one of these."""
+    """A SQLite file of that revision."""
     return str(shutil.copyfile(HERE / "frozen" / f"{schema.HEAD}.db", sqlite_file))
 
 
@@ -353,7 +353,7 @@ def backups_of(url):
     return [] if "://" in url else sorted(Path(url).parent.glob("*.bak-*"))
 
 
-def test_an_older_database_names_the_command(old_url, next_revision):
+def test_error_about_older_database_names_the_upgrade_command(old_url, next_revision):
     next_revision(ADD_COLUMN)
     for options in ({}, {"read_only": True}, {"create": False}):
         with raises_line(SchemaError, match="tunedb db upgrade --db ") as caught:
@@ -382,7 +382,7 @@ def test_upgrade_keeps_every_record(old_url, next_revision, body):
         assert store.records.add([make_measurement(50, workload=50)], OWN).new == 1
 
 
-def test_upgrade_and_downgrade_with_records(old_url, next_revision):
+def test_upgrade_and_downgrade_keep_every_record(old_url, next_revision):
     before, schema_before = contents(old_url), dump(old_url)
     next_revision(ADD_COLUMN, DROP_COLUMN)
     versions.upgrade(parse_url(old_url))
@@ -394,7 +394,7 @@ def test_upgrade_and_downgrade_with_records(old_url, next_revision):
     assert contents(old_url) == before
 
 
-def test_the_backup_can_be_restored(old_file, next_revision):
+def test_backup_of_upgrade_restores_the_old_database(old_file, next_revision):
     whole, before = dump_all(old_file), contents(old_file)
     old = (schema.REVISIONS, schema.HEAD)
     next_revision(ADD_COLUMN)
@@ -410,14 +410,14 @@ def test_the_backup_can_be_restored(old_file, next_revision):
     assert contents(old_file) == before
 
 
-def test_a_server_has_no_file_to_back_up(postgres_url, next_revision):
+def test_upgrade_of_postgresql_makes_no_backup(postgres_url, next_revision):
     next_revision(ADD_COLUMN)
     backups = []
     assert versions.upgrade(parse_url(postgres_url), on_backup=backups.append)[1] == "9999"
     assert backups == []
 
 
-def test_a_backup_of_any_name(old_file, next_revision):
+def test_upgrade_backs_up_file_with_special_characters_in_its_name(old_file, next_revision):
     odd = Path(old_file).with_name("a?b#c%41.db")
     Path(old_file).rename(odd)
     next_revision(ADD_COLUMN)
@@ -427,7 +427,7 @@ def test_a_backup_of_any_name(old_file, next_revision):
     assert backup.stat().st_size > 10_000
 
 
-def test_backups_do_not_overwrite_each_other(old_file, next_revision):
+def test_backup_does_not_overwrite_existing_file(old_file, next_revision):
     head = schema.HEAD
     first = Path(f"{old_file}.bak-{head}")
     first.write_text("something of the user's")
@@ -437,7 +437,7 @@ def test_backups_do_not_overwrite_each_other(old_file, next_revision):
     assert backups_of(old_file) == [first, Path(f"{first}.2")]
 
 
-def test_a_dry_run_changes_nothing(old_url, next_revision):
+def test_dry_run_of_upgrade_changes_nothing(old_url, next_revision):
     before = dump_all(old_url)
     next_revision(ADD_COLUMN)
     assert versions.upgrade(parse_url(old_url), dry_run=True) == (schema.REVISIONS[-2], "9999")
@@ -446,7 +446,7 @@ def test_a_dry_run_changes_nothing(old_url, next_revision):
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_a_migration_that_raises_leaves_everything_as_it_was(old_url, next_revision, dry_run):
+def test_failed_migration_changes_nothing(old_url, next_revision, dry_run):
     before = dump_all(old_url)
     next_revision(FAIL_HALF_WAY)
     with raises_line((StorageError, SchemaError), match="nowhere"):
@@ -454,14 +454,14 @@ def test_a_migration_that_raises_leaves_everything_as_it_was(old_url, next_revis
     assert dump_all(old_url) == before
 
 
-def test_a_first_migration_that_raises_leaves_no_file(tmp_path, next_revision):
+def test_failed_first_migration_leaves_no_file(tmp_path, next_revision):
     next_revision(FAIL_HALF_WAY)
     with pytest.raises((StorageError, SchemaError)):
         Store(tmp_path / "new.db")
     assert [path.name for path in tmp_path.iterdir()] == ["scripts"]
 
 
-def test_a_first_migration_that_raises_leaves_an_empty_server(bare_postgres_url, next_revision):
+def test_failed_first_migration_leaves_postgresql_empty(bare_postgres_url, next_revision):
     before = dump_all(bare_postgres_url)
     next_revision(FAIL_HALF_WAY)
     with pytest.raises((StorageError, SchemaError)):
@@ -469,7 +469,7 @@ def test_a_first_migration_that_raises_leaves_an_empty_server(bare_postgres_url,
     assert dump_all(bare_postgres_url) == before
 
 
-def test_a_migration_that_loses_what_others_refer_to_is_undone(old_url, next_revision):
+def test_migration_that_breaks_foreign_keys_is_rolled_back(old_url, next_revision):
     before = dump_all(old_url)
     next_revision(LOSE_ROWS)
     with pytest.raises(StorageError, match=r"lose their references|foreign key"):
@@ -477,7 +477,9 @@ def test_a_migration_that_loses_what_others_refer_to_is_undone(old_url, next_rev
     assert dump_all(old_url) == before
 
 
-def test_no_backup_no_upgrade(old_file, next_revision, monkeypatch):
+def test_upgrade_on_full_disk_fails_before_it_changes_anything(
+    old_file, next_revision, monkeypatch
+):
     before = dump_all(old_file)
     next_revision(ADD_COLUMN)
 
@@ -490,7 +492,7 @@ def test_no_backup_no_upgrade(old_file, next_revision, monkeypatch):
     assert dump_all(old_file) == before
 
 
-def test_half_a_backup_is_removed(mount, next_revision):
+def test_partial_backup_on_full_disk_is_removed(mount, next_revision):
     folder = mount("1m")
     database = folder / "x.db"
     with Store(":memory:") as memory, closing(sqlite3.connect(database)) as copy:

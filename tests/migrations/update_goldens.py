@@ -1,4 +1,4 @@
-"""Write the schema goldens anew: run it after a change of the schema and read the difference.
+"""Rewrite the golden files of the schema; run it after a change of the schema and read the diff.
 
 python tests/migrations/update_goldens.py
 """

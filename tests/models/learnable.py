@@ -1,4 +1,4 @@
-"""A dataset without a database, whose features say how fast programs are."""
+"""A dataset without a database, whose features determine how fast programs are."""
 
 import hashlib
 
@@ -71,7 +71,7 @@ def learnable(workloads=6, programs=40, *, columns=6, rows=(1, 3), failing=8, se
 
 
 def quick(**choices):
-    """Return a recipe that trains in no time: the document's loss, on all that is there."""
+    """Return a recipe that trains quickly: loss ``throughput``, few rounds, all examples."""
     plain = {"features": "small", "loss": "throughput", "training_set": "all", "rounds": 10}
     plain |= {"patience": 0, "max_depth": 3, "eta": 0.3, "min_child_weight": 1.0}
     return Recipe(**(plain | {"colsample_bytree": 1.0} | choices))

@@ -1,4 +1,4 @@
-"""A small database of measured programs, with a feature set whose columns say how fast they are."""
+"""A small database of programs, with a feature set whose columns determine how fast they are."""
 
 from dataclasses import dataclass
 
@@ -122,7 +122,7 @@ def trials(workload, *, count=PROGRAMS, target=0, size=1.0, failing=8, **fields)
 
 
 def fill(store, features=SMALL_STEPS):
-    """Put into a store what fixture `stored` promises."""
+    """Put into a store the records and rows that fixture `stored` describes."""
     batch = [m for i, one in enumerate(WORKLOADS) for m in trials(one, size=1 + i)]
     # A workload that never worked.
     for number in range(4):
@@ -135,14 +135,14 @@ def fill(store, features=SMALL_STEPS):
         measure(make_tiled(first, 1), 101, FailureKind.TIMEOUT),
         measure(make_tiled(first, 7), 102, (seconds_of(7),)),
     ]
-    # No fault of a program; never run; the sentinel of no time.
+    # A failure of the infrastructure; never run; the sentinel for no time.
     batch += [
         measure(make_tiled(first, 30), 103, FailureKind.INFRASTRUCTURE),
         measure(make_tiled(first, 31), 104, None, status=Status.UNMEASURED, all_cost=None),
         measure(make_tiled(first, 32), 105, (1e10,), status=Status.FAILED),
     ]
     store.records.add(batch, OWN)
-    # Another target measured two of the workloads, half as fast; others' logs too.
+    # Two workloads on another target, half as fast; and a record of a foreign source.
     elsewhere = [m for w in (WORKLOADS[0], WORKLOADS[3]) for m in trials(w, target=1, size=2.0)]
     store.records.add(elsewhere, OWN)
     store.records.add([measure(make_tiled(first, 33), 106, (1e-3,))], FOREIGN)

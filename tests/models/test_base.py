@@ -29,7 +29,7 @@ def entries(monkeypatch):
     base.load_parts.cache_clear()
 
 
-def test_a_part_is_found_by_the_name_before_the_colon(entries):
+def test_recipe_part_splits_name_and_argument_at_the_colon(entries):
     entries.append(Entry("mine", First()))
     found, argument = base.recipe_part("label", "mine:64")
     assert found.seconds(np.array([3.0, 1.0, 2.0]), np.array([0, 2, 3])).tolist() == [3.0, 2.0]
@@ -57,7 +57,7 @@ def test_parts_that_do_not_load_are_reported(entries):
         base.recipe_part("label", "x")
 
 
-def test_own_parts():
+def test_load_parts_returns_all_parts_of_tunedb():
     base.load_parts.cache_clear()
     names = {}
     for kind in base.GROUPS:

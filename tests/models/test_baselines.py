@@ -22,13 +22,13 @@ def of_workloads(workloads, rows, group, throughput, *, machines=None, sizes=Non
     return replace(found, workloads=tuple(workloads), groups=groups)
 
 
-def test_random_order_is_what_is_expected_of_it():
+def test_random_order_has_the_figures_of_chance():
     examples = learnable(1)
     scores = RandomOrder().scores(examples, examples, None)
     assert measure(examples.throughput, scores) == chance(examples.throughput)
 
 
-def test_the_nearest_program_of_the_nearest_workload_decides():
+def test_nearest_neighbour_scores_by_nearest_program_of_nearest_workload():
     workloads = [matmul_of(0, 64), matmul_of(1, 128), matmul_of(2, 4096)]
     rows = [[0, 0], [4, 0], [0, 7], [4, 7], [1, 0], [3, 9]]
     examples = of_workloads(workloads, rows, [1, 1, 2, 2, 0, 0], [1.0, 0.2, 0.1, 0.9, 0.5, 1.0])
@@ -36,12 +36,12 @@ def test_the_nearest_program_of_the_nearest_workload_decides():
     # 64 is nearer to 128 than to 4096. The second column is the same in all programs there.
     scores = NearestNeighbour(neighbours=1).scores(train, test, None)
     assert scores.tolist() == [1.0, 0.2]
-    # With two of two asked all programs are the same.
+    # With two neighbours of two programs all scores are the same.
     scores = NearestNeighbour(neighbours=2).scores(train, test, None)
     assert scores.tolist() == pytest.approx([0.6, 0.6])
 
 
-def test_columns_count_by_their_spread():
+def test_nearest_neighbour_scales_columns_by_their_spread():
     workloads = [matmul_of(0, 64), matmul_of(1, 128)]
     # The first column is a thousand times as wide; 90 there is less than 1.9 in the second.
     rows = [[0, 0], [0, 2], [1000, 0], [1000, 2], [90, 1.9], [910, 0.2]]
@@ -50,7 +50,7 @@ def test_columns_count_by_their_spread():
     assert found.tolist() == [0.2, 0.3]
 
 
-def test_rows_of_a_program_are_aggregated_first():
+def test_nearest_neighbour_aggregates_rows_of_each_program():
     workloads = [matmul_of(0, 64), matmul_of(1, 128)]
     rows = [[1], [1], [8], [9], [3], [4], [2]]
     examples = of_workloads(workloads, rows, [1, 1, 0, 0], [1.0, 0.2, 0.5, 1.0], sizes=[2, 1, 2, 2])
@@ -67,13 +67,13 @@ def test_rows_of_a_program_are_aggregated_first():
         ([make_workload(1, "matmul", ((8,),), 1e9), make_workload(2, "matmul", ((9,),), 3e5)], 2),
         # None of the family: operations.
         ([make_workload(1, "conv2d", (), 1e12), make_workload(2, "pool", (), 3e5)], 2),
-        # Another family does not count where there is one, however alike it is.
+        # Another family does not count if the own one is there, however similar it is.
         ([matmul_of(1, 4096), replace(matmul_of(2, 64), family="bmm")], 1),
         # Nothing is known.
         ([make_workload(1, "a", ()), make_workload(2, "b", ())], None),
     ],
 )
-def test_which_workload_is_the_nearest(others, expected):
+def test_nearest_workload_is_chosen_by_family_then_structure_then_operations(others, expected):
     asked = matmul_of(0, 64)
     examples = of_workloads([asked, *others], [[0], [1], [2]], [0, 1, 2], [1.0, 0.3, 0.7])
     train, test = examples.take([1, 2]), examples.take([0])
@@ -81,7 +81,7 @@ def test_which_workload_is_the_nearest(others, expected):
     assert scores.tolist() == [{1: 0.3, 2: 0.7, None: 0.0}[expected]]
 
 
-def test_the_same_workload_is_the_nearest_and_the_same_machine_counts_first():
+def test_nearest_neighbour_prefers_same_workload_and_same_machine():
     unknown = make_workload(0, None, ())
     groups = (Group(0, 1, b"t" * 16, "0"), Group(0, 1, b"t" * 16, "1"))
     examples = replace(
@@ -96,8 +96,8 @@ def test_the_same_workload_is_the_nearest_and_the_same_machine_counts_first():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_nearest_of_many_workloads(seed):
-    """Beside a plain loop over all of them."""
+def test_nearest_workload_equals_that_of_a_plain_loop(seed):
+    """The loop goes over all workloads."""
     rng = np.random.default_rng(seed)
 
     def distance(one, other):
@@ -137,13 +137,13 @@ def test_the_nearest_of_many_workloads(seed):
         assert scores[number] == pytest.approx(expected)
 
 
-def test_equally_near_programs_count_in_parts_whatever_the_blocks(monkeypatch):
+def test_equally_near_programs_share_their_weight_for_any_block_size(monkeypatch):
     workloads = [matmul_of(0, 64), matmul_of(1, 128)]
     rows = [[0], [2], [2], [8], [0], [2], [9]]
     group, throughput = [1, 1, 1, 1, 0, 0, 0], [1.0, 0.2, 0.4, 0.1, 1.0, 0.5, 0.25]
     examples = of_workloads(workloads, rows, group, throughput)
     train, test = examples.take([0, 1, 2, 3]), examples.take([4, 5, 6])
-    # Two of four: the second nearest of the first is one of two.
+    # Two neighbours of four programs: the second nearest of the first program is one of two.
     expected = [(1 + 0.3) / 2, 0.3, (0.1 + 0.3) / 2]
     for block in (1, 8, 1 << 22):
         monkeypatch.setattr(baselines, "_BLOCK", block)
@@ -151,7 +151,7 @@ def test_equally_near_programs_count_in_parts_whatever_the_blocks(monkeypatch):
         assert found.tolist() == pytest.approx(expected)
 
 
-def test_the_training_set_of_a_baseline():
+def test_baseline_trains_only_on_its_training_set():
     examples = judged(programs=30)
     train, test = examples.take(examples.group > 0), examples.take(examples.group == 0)
     few = train.take(train.trials < 3)
@@ -164,7 +164,7 @@ def test_the_training_set_of_a_baseline():
         baselines.baseline("oracle")
 
 
-def test_labels_of_tvm():
+def test_tvm_labels_take_1e10_seconds_for_failures():
     found = examples_of(np.zeros((5, 1)), [1] * 5, [0, 0, 0, 1, 1], [1.0, 0.5, 0.0, 0.0, 0.0])
     labels = baselines.tvm_labels(found)
     assert labels.dtype == np.float32
@@ -173,7 +173,7 @@ def test_labels_of_tvm():
     assert labels[2] > 0
 
 
-def test_tvms_model_learns():
+def test_tvm_model_learns_to_rank_unseen_workloads():
     examples = learnable(8, 60, rows=(2, 2), seed=1)
     unseen = learnable(2, 60, rows=(2, 2), seed=2)
     scores = TVMModel().scores(examples, unseen, 1)
@@ -184,7 +184,7 @@ def test_tvms_model_learns():
     assert np.allclose(scores, again, atol=1e-3)
 
 
-def test_a_program_without_rows_scores_0_as_in_tvm():
+def test_tvm_model_scores_programs_without_rows_0():
     examples = learnable(2, 20)
     empty = examples_of(examples.rows[:1], [0, 1, 0], [0, 0, 0], [1.0, 0.5, 0.2])
     scores = TVMModel().scores(examples, empty, 1)
@@ -193,7 +193,7 @@ def test_a_program_without_rows_scores_0_as_in_tvm():
 
 
 @pytest.mark.parametrize("rows", [(1, 1), (1, 4)])
-def test_equal_to_tvms_own_xgb_model(rows):
+def test_tvm_model_equals_xgb_model_of_tvm(rows):
     pytest.importorskip("tvm")
     from tvm.s_tir.meta_schedule.cost_model import XGBModel
     from tvm.s_tir.meta_schedule.cost_model.xgb_model import XGBConfig

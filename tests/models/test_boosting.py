@@ -51,19 +51,19 @@ def course(rows, rounds=25, **choices):
 @pytest.mark.parametrize("rows", [1, 2, 11, 24, 64])
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
 def test_the_loss_falls_with_any_number_of_rows_in_a_leaf(rows, loss):
-    """Without the power it diverges: ``test_defect_1_…``."""
+    """Without the power of the Hessian it diverges: ``test_defect_1_…``."""
     values = course(rows, loss=loss)
     assert (np.diff(values) <= 1e-6 * values[0]).all()
     assert values[-1] < 0.9 * values[0]
 
 
-def test_with_one_row_each_the_power_changes_nothing():
+def test_hessian_power_has_no_effect_if_each_program_has_one_row():
     assert course(1, hessian_power=0.0).tolist() == course(1, hessian_power=1.0).tolist()
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.1, 0.5, 1.0]), st.booleans())
 @settings(max_examples=examples(15))
-def test_the_loss_falls_with_mixed_rows(seed, eta, spread):
+def test_the_loss_falls_with_programs_of_different_numbers_of_rows(seed, eta, spread):
     """Rows of a program in one leaf or in several, programs of 1 to 64 rows."""
     examples = learnable(2, 20, rows=(1, 64), seed=seed)
     run, objective = start(examples, eta=eta, max_depth=3 if spread else 1)
@@ -75,7 +75,7 @@ def test_the_loss_falls_with_mixed_rows(seed, eta, spread):
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
-def test_the_first_scores_are_the_base(loss):
+def test_first_scores_equal_the_base_of_the_loss(loss):
     examples = learnable(rows=(0, 4))
     run, objective = start(examples, loss)
     base = objective.base(examples.sizes)
@@ -83,7 +83,7 @@ def test_the_first_scores_are_the_base(loss):
     assert (base > 0) == (loss not in (RANK, RELATIVE))
 
 
-def test_scores_are_those_of_the_booster():
+def test_scores_equal_predictions_of_the_booster():
     """Scores added up round by round equal those of all trees."""
     examples = learnable()
     run, _ = start(examples)
@@ -93,7 +93,7 @@ def test_scores_are_those_of_the_booster():
     assert run.scores() == pytest.approx(np.add.reduceat(direct, examples.starts[:-1]), rel=1e-5)
 
 
-def test_one_step_by_hand():
+def test_step_adds_the_newton_step_of_each_leaf():
     """A stump on two programs of two and one rows: base, leaves -G / H · eta."""
     examples = examples_of([[0], [0], [1]], [2, 1], [0, 0], [1.0, 0.25])
     run, _ = start(examples, SQUARED, eta=0.5, max_depth=1, reg_lambda=0.0)
@@ -105,7 +105,7 @@ def test_one_step_by_hand():
     assert run.scores() == pytest.approx([2 * (base + first), base + second], rel=1e-5)
 
 
-def test_programs_that_count_nothing_change_nothing():
+def test_programs_with_count_0_do_not_change_the_scores():
     examples = learnable(3, 30)
     away = examples.workload == 1
     run, _ = start(examples, counts=(~away).astype(float))
@@ -124,7 +124,7 @@ def test_programs_that_count_nothing_change_nothing():
     assert run.scores().tolist() == other.scores().tolist()
 
 
-def test_a_program_that_counts_twice_is_there_twice():
+def test_program_with_count_2_acts_like_two_programs():
     examples = learnable(1, 20, rows=(1, 1), failing=0)
     twice = examples_of(
         np.concatenate([examples.rows, examples.rows[:5]]),
@@ -155,7 +155,7 @@ def test_sums_do_not_depend_on_their_order(values, random):
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
-def test_gradients_sum_alike_in_every_order(loss):
+def test_gradients_are_rounded_so_that_their_sums_are_exact(loss):
     given = []
 
     class Watched(Matrix):
@@ -177,7 +177,7 @@ def test_gradients_sum_alike_in_every_order(loss):
         assert (parts == np.rint(parts)).all()
 
 
-def test_bounds_of_bins_come_from_a_sample(monkeypatch):
+def test_bounds_of_bins_come_from_a_sample_of_rows(monkeypatch):
     assert sample(5, 0).tolist() == [0, 1, 2, 3, 4]
     drawn = sample(100_000, 0)
     assert len(drawn) == 64 * boosting.BINS
@@ -197,7 +197,7 @@ def test_bounds_of_bins_come_from_a_sample(monkeypatch):
 
 
 @pytest.mark.parametrize("choice", [{"eta": -1.0}, {"subsample": 2.0}, {"max_depth": -3}])
-def test_errors_of_xgboost_are_one_line(choice):
+def test_errors_of_xgboost_are_reported_in_one_line(choice):
     run = None
     with pytest.raises(UsageError, match=r"^XGBoost rejects the recipe: ") as caught:
         run, _ = start(learnable(), **choice)
@@ -205,7 +205,7 @@ def test_errors_of_xgboost_are_one_line(choice):
     assert "\n" not in str(caught.value)
 
 
-def test_parameters():
+def test_parameters_take_values_of_recipe_and_arguments():
     found = parameters(quick(max_depth=9, gamma=0.5), seed=4, threads=2, device="cuda")
     assert found["tree_method"] == "hist"
     assert found["device"] == "cuda"

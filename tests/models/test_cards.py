@@ -1,4 +1,4 @@
-"""Cards: data that say what a model was made from, and how well it does."""
+"""Cards: descriptions of a model, its data and its accuracy."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ def make_card(examples, **fields):
     return cards.make_card(RECIPE, examples, learnt, store_key="s", body=b"boosters", **fields)
 
 
-def test_a_card_describes_its_data(examples):
+def test_card_describes_data_recipe_and_body(examples):
     card = make_card(examples, counts={"records": 7, "left_out": {"x": 1}})
     data, learnt = card["data"], card["learnt"]
     failed = np.bincount(examples.failures, minlength=len(FAILURES))
@@ -54,14 +54,14 @@ def test_a_card_describes_its_data(examples):
     assert (card["evaluation"], card["drift"]) == (None, {"pairwise_p5": None})
 
 
-def test_a_card_is_json_that_comes_back(examples):
+def test_card_survives_round_trip_through_json(examples):
     card = make_card(examples, cost=cards.TrainingCost().to_json(), training={"rounds": 3})
     assert json.loads(canonical_json(card)) == card
     assert card["cost"]["peak_bytes"] > 1_000_000
     assert 0 <= card["cost"]["seconds"] < 60
 
 
-def test_data_without_a_program_that_worked():
+def test_describe_data_returns_no_throughput_if_all_programs_failed():
     from test_dataset import make_examples
 
     examples = make_examples([1, 2])
@@ -74,7 +74,7 @@ def test_data_without_a_program_that_worked():
     assert cards.describe_data(examples.take([0]))["workloads"] == 1
 
 
-def test_a_scope_comes_back_by_digests(stored):
+def test_scope_survives_round_trip_by_digests(stored):
     store = stored
     scope = Scope(workload_ids=[2, 1], target_ids=[2], source_ids=[1])
     values = json.loads(json.dumps(scope.to_json(store)))
@@ -85,7 +85,7 @@ def test_a_scope_comes_back_by_digests(stored):
     assert values["sources"][0]["name"] == "own"
     assert Scope.from_json(store, values) == scope
     assert Scope.from_json(store, Scope().to_json(store)) == Scope()
-    # What is gone is left out, and is not everything.
+    # A missing target is left out; without any other the scope has none, and not all.
     values["targets"][0]["digest"] = "00" * 16
     assert Scope.from_json(store, values).target_ids == []
 
@@ -102,7 +102,7 @@ def row(told, **changes):
     return {**fields, **changes}
 
 
-def test_the_digest_of_a_row(examples):
+def test_digest_of_row_equals_model_digest_and_rejects_other_bodies(examples):
     card = make_card(examples)
     expected = cards.model_digest("ranker", b"{}", b"t" * 16, card["versions"])
     assert cards.digest_of_row(**row(card)) == expected
@@ -114,7 +114,7 @@ def test_the_digest_of_a_row(examples):
         cards.digest_of_row(**row(card, card=b"[]"))
 
 
-def test_which_targets_a_model_knows(examples):
+def test_covers_returns_whether_model_learnt_all_targets(examples):
     card = make_card(examples)
     stored = StoredModel(1, b"d", "ranker", b"{}", b"t", card, 0, None)
     one, two = sorted({group.target for group in examples.groups})
@@ -122,7 +122,7 @@ def test_which_targets_a_model_knows(examples):
     assert not cards.covers(stored, [one, b"x" * 16])
 
 
-def test_some_rounds_of_a_course():
+def test_thinned_keeps_at_most_20_rounds_with_first_and_last():
     assert cards.thinned([]) == []
     assert cards.thinned([0.5, 0.6]) == [[0, 0.5], [1, 0.6]]
     long = cards.thinned(list(range(300)))
@@ -137,11 +137,11 @@ def test_versions_are_compared_as_numbers():
 
 @pytest.fixture
 def of_unknown_origin(examples):
-    """A dataset whose random pool are the first trials: a third is too small a pool."""
+    """A dataset of unknown origins, so that the first trials of a group are its random pool."""
     return dataclasses.replace(examples, origins=np.zeros(len(examples), np.int8))
 
 
-def test_evaluations_compare_a_model_with_baselines(of_unknown_origin):
+def test_quick_evaluation_compares_model_with_baselines(of_unknown_origin):
     examples, seen = of_unknown_origin, []
     told = training_job.quick_evaluation(
         examples,
@@ -166,7 +166,7 @@ def test_evaluations_compare_a_model_with_baselines(of_unknown_origin):
     assert card["drift"]["pairwise_p5"] == told["pairwise_p5"]
 
 
-def test_where_random_pools_are_too_small_all_trials_count(examples):
+def test_quick_evaluation_uses_all_trials_if_random_pools_are_too_small(examples):
     told = training_job.quick_evaluation(examples, RECIPE, threads=1)
     figures = told["pools"]["search"]["figures"]
     assert "random" not in told["pools"]

@@ -34,7 +34,7 @@ distributed = pytest.importorskip("distributed")
 
 #: Most programs have some rows, some have none.
 ALL = learnable(16, 120, rows=(0, 3), failing=20)
-#: What models learn from, and workloads that they do not see.
+#: Examples for training, and workloads that models do not see.
 EXAMPLES, UNSEEN = ALL.take(ALL.workload < 10), ALL.take(ALL.workload >= 10)
 
 
@@ -46,7 +46,7 @@ def start(workers, **options):
 
 @pytest.fixture(scope="module", autouse=True)
 def scratch(tmp_path_factory):
-    """Dask leaves its folder for scratch files where it makes it."""
+    """Dask leaves its folder for scratch files in a temporary one."""
     with dask.config.set(temporary_directory=str(tmp_path_factory.mktemp("dask"))):
         yield
 
@@ -69,11 +69,11 @@ def addresses(client):
     return sorted(client.scheduler_info(n_workers=-1)["workers"])
 
 
-# ---------------------------------------------------------------------- as good a model
+# ---------------------------------------------------------------------- accuracy
 
 
 def accuracy(model, examples=UNSEEN):
-    """Return how many pairs of programs a model puts into the right order."""
+    """Return the share of pairs of programs that a model puts into the right order."""
     pairs = Pairs.from_labels(examples.throughput, examples.group, 32, 0)
     return pairs.accuracy(model.score_examples(examples))
 
@@ -92,8 +92,8 @@ def accuracy(model, examples=UNSEEN):
     ids=str,
 )
 @pytest.mark.parametrize("workers", [long(1), 2])
-def test_as_good_as_one_machine(workers, choices, client):
-    """On workloads that neither model has seen; the same workers make the same model again."""
+def test_cluster_trains_a_model_as_accurate_as_one_machine(workers, choices, client):
+    """Neither model has seen the workloads; the same workers make the same model again."""
     recipe = quick(**({"rounds": 30} | choices))
     expected = fit(EXAMPLES, recipe, threads=1)
     assert bool(expected.history) == ("patience" in choices)
@@ -105,7 +105,7 @@ def test_as_good_as_one_machine(workers, choices, client):
         assert getattr(fitted, name) == getattr(expected, name)
     assert len(fitted.model.boosters) == recipe.members
     if expected.history:
-        # Boosting stops by the same workloads, at about as good a figure.
+        # The same held-out workloads stop boosting, at a similar accuracy.
         assert fitted.rounds == fitted.best_round == best_round(fitted.history, recipe.patience)
         assert max(fitted.history) == pytest.approx(max(expected.history), abs=0.03)
         assert len(fitted.history) <= recipe.rounds
@@ -115,8 +115,8 @@ def test_as_good_as_one_machine(workers, choices, client):
 
 
 @pytest.mark.stress
-def test_many_rows(client):
-    """There are more rows than one machine takes the bounds of bins from."""
+def test_cluster_model_of_many_rows_is_as_accurate_as_that_of_one_machine(client):
+    """One machine takes the bounds of bins from a sample of the rows."""
     examples = learnable(workloads=5, programs=2000, rows=(1, 5))
     recipe = quick(rounds=20)
     expected = accuracy(fit(examples, recipe, threads=1).model, examples)
@@ -125,8 +125,8 @@ def test_many_rows(client):
 
 
 @pytest.mark.stress
-def test_hostile_columns(client):
-    """Constant, of few values, huge, negative, nearly always 0, and one that counts rows."""
+def test_cluster_model_of_extreme_columns_is_as_accurate_as_that_of_one_machine(client):
+    """Columns are constant, of few values, huge, negative, nearly always 0, and row numbers."""
     examples = learnable(workloads=5, programs=2000, rows=(1, 5), columns=8)
     rows, rng = examples.rows, np.random.default_rng(0)
     rows[:, 2] = -3e38
@@ -144,14 +144,14 @@ def test_hostile_columns(client):
 
 
 @pytest.mark.stress
-def test_rows_are_sampled_on_each_worker(client):
-    """XGBoost draws them there."""
+def test_subsample_changes_the_model_of_a_cluster(client):
+    """XGBoost samples rows on each worker."""
     recipe = quick(subsample=0.5)
     whole = fit_on_cluster(client, EXAMPLES, quick()).model
     assert fit_on_cluster(client, EXAMPLES, recipe).model.to_bytes() != whole.to_bytes()
 
 
-def test_more_workers_than_workloads(here):
+def test_cluster_trains_with_more_workers_than_workloads(here):
     for workloads in (1, 2):
         examples = learnable(workloads=workloads)
         model = fit_on_cluster(here, examples, quick()).model
@@ -159,7 +159,7 @@ def test_more_workers_than_workloads(here):
         assert accuracy(model, examples) == pytest.approx(expected, abs=0.03)
 
 
-def test_two_trainings_at_once_wait_for_each_other(here):
+def test_simultaneous_trainings_give_the_same_model(here):
     expected = fit_on_cluster(here, EXAMPLES, quick()).model.to_bytes()
     with ThreadPoolExecutor(3) as pool:
         trainings = [pool.submit(fit_on_cluster, here, EXAMPLES, quick()) for _ in range(3)]
@@ -168,7 +168,7 @@ def test_two_trainings_at_once_wait_for_each_other(here):
 
 @pytest.mark.stress
 def test_waiting_trainings_do_not_time_out(here, monkeypatch):
-    """Workers wait for one another not long, and for other trainings as long as it takes."""
+    """The time limit covers waiting for other workers, but not for other trainings."""
     monkeypatch.setattr(cluster, "_MEETING_SECONDS", 3)
     expected = fit_on_cluster(here, EXAMPLES, quick()).model.to_bytes()
     with ThreadPoolExecutor() as pool:
@@ -178,11 +178,11 @@ def test_waiting_trainings_do_not_time_out(here, monkeypatch):
         assert found.result().model.to_bytes() == expected
 
 
-# ---------------------------------------------------------------------- who has what
+# ---------------------------------------------------------------------- division among workers
 
 
-def test_no_program_and_no_workload_is_divided(here, monkeypatch):
-    """Checks XGBoost's input, and the matrices of its workers."""
+def test_each_worker_gets_whole_workloads(here, monkeypatch):
+    """The test compares the input of XGBoost and the matrices on its workers."""
     divided, given_to, found = [], [], {}
     monkeypatch.setattr(
         cluster, "divide", lambda *given: divided.append(divide(*given)) or divided[-1]
@@ -209,7 +209,7 @@ def test_no_program_and_no_workload_is_divided(here, monkeypatch):
     fit_on_cluster(here, examples, recipe)
     chosen = select(examples, recipe)
     (shares,), (rows, labels) = divided, given_to
-    # Each once: whole workloads, and so whole groups.
+    # Each workload, and so each group, is assigned once and as a whole.
     assert sorted(np.concatenate(shares)) == np.unique(chosen.workload).tolist()
     assert rows.numblocks == (3, 1)
     assert sorted(address for address, *_ in found.values()) == addresses(here)
@@ -222,7 +222,7 @@ def test_no_program_and_no_workload_is_divided(here, monkeypatch):
         assert np.array_equal(found[number][2], programs)
 
 
-def test_nothing_is_left_on_the_workers(here):
+def test_training_leaves_no_data_on_workers(here):
     fit_on_cluster(here, EXAMPLES, quick(rounds=1))
     for _ in range(600):
         left = here.run(lambda dask_worker: len(dask_worker.data))
@@ -232,8 +232,8 @@ def test_nothing_is_left_on_the_workers(here):
     pytest.fail(f"values are left: {left}")
 
 
-def test_large_labels_are_not_in_a_task(here):
-    """Dask warns of such tasks, and carries them slowly."""
+def test_large_labels_cause_no_warning_about_large_tasks(here):
+    """Dask warns of tasks that contain large data, and transfers them slowly."""
     examples = learnable(workloads=12, programs=500, rows=(1, 1))
     recipe = quick(loss="rank", patience=2, rounds=3)
     with (
@@ -244,8 +244,8 @@ def test_large_labels_are_not_in_a_task(here):
         assert fit_on_cluster(here, examples, recipe).programs == len(examples)
 
 
-def test_a_program_of_two_groups(here):
-    """Two machines of a target measured it; the training set has one of them."""
+def test_programs_in_several_groups_do_not_change_the_model(here):
+    """The groups share the ids of their programs."""
     twice = replace(EXAMPLES, program_ids=EXAMPLES.program_ids % 120)
     recipe = quick(training_set="first:20")
     model = fit_on_cluster(here, twice, recipe).model
@@ -263,7 +263,7 @@ def labels_of(rows_by_workload):
     st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=5), min_size=1, max_size=12),
     st.integers(1, 6),
 )
-def test_divide(rows_by_workload, workers):
+def test_divide_keeps_workloads_whole_and_balances_rows(rows_by_workload, workers):
     examples = labels_of(rows_by_workload)
     shares = divide(examples, workers)
     assert len(shares) == min(workers, len(rows_by_workload))
@@ -276,12 +276,12 @@ def test_divide(rows_by_workload, workers):
     assert max(loads) <= max(mean + rows.max() * (1 - 1 / len(shares)), rows.max()) + 1e-9
 
 
-def test_divide_by_hand():
+def test_divide_gives_next_largest_workload_to_worker_with_fewest_rows():
     examples = labels_of([[7], [5], [4], [3, 1], [2]])
     assert [share.tolist() for share in divide(examples, 2)] == [[0, 3], [1, 2, 4]]
 
 
-# ---------------------------------------------------------------------- from a database
+# ---------------------------------------------------------------------- rows from a database
 
 
 def check_database(client, url):
@@ -295,24 +295,26 @@ def check_database(client, url):
     assert read.model.to_bytes() == sent.model.to_bytes()
 
 
-def test_workers_read_a_file(client, sqlite_file):
+def test_workers_read_rows_from_sqlite(client, sqlite_file):
     check_database(client, str(sqlite_file))
 
 
-def test_workers_read_postgresql(client, postgres_url):
+def test_workers_read_rows_from_postgresql(client, postgres_url):
     check_database(client, postgres_url)
 
 
-def test_another_database(client, stored, sqlite_file):
+def test_fit_on_cluster_rejects_url_of_another_database(client, stored, sqlite_file):
     labels = load(stored, SMALL_STEPS, rows=False)
     with pytest.raises(StorageError, match="is not the database of the labels"):
         fit_on_cluster(client, labels, quick(), url=str(sqlite_file))
 
 
-# ---------------------------------------------------------------------- what goes wrong
+# ---------------------------------------------------------------------- errors
 
 
-def test_one_worker_fails(client, sqlite_file, capfd):
+def test_failure_of_one_worker_ends_training_at_once_and_frees_the_others(
+    client, sqlite_file, capfd
+):
     """The others do not wait for it, and are free afterwards."""
     with Store(str(sqlite_file)) as store:
         fill(store)
@@ -328,14 +330,14 @@ def test_one_worker_fails(client, sqlite_file, capfd):
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_xgboost_refuses_the_recipe(client, capfd):
+def test_fit_on_cluster_reports_recipe_that_xgboost_rejects(client, capfd):
     with pytest.raises(UsageError, match="XGBoost rejects the recipe"):
         fit_on_cluster(client, EXAMPLES, quick(gamma=-1.0))
     assert "Traceback" not in capfd.readouterr().err
 
 
 class Broken:
-    """A loss of another package that XGBoost can do nothing with."""
+    """A loss whose derivatives raise an error of XGBoost."""
 
     labels = weights = np.ones(1)
 
@@ -348,7 +350,7 @@ class Broken:
         )
 
 
-def test_xgboost_fails_on_the_workers(here, monkeypatch):
+def test_errors_of_xgboost_on_workers_are_reported_in_one_line(here, monkeypatch):
     monkeypatch.setattr(type(THROUGHPUT), "objective", lambda *given: Broken())
     message = r"^inproc://\S+: XGBoost failed on its workers \(something is wrong\); check that"
     with pytest.raises(StorageError, match=message) as caught:
@@ -356,7 +358,7 @@ def test_xgboost_fails_on_the_workers(here, monkeypatch):
     assert "\n" not in str(caught.value)
 
 
-def test_nothing_to_learn_from(client):
+def test_fit_on_cluster_rejects_single_program_and_programs_without_rows(client):
     with pytest.raises(UsageError, match="nothing to learn from"):
         fit_on_cluster(client, EXAMPLES.take([1]), quick())
     without = examples_of(np.zeros((0, 2)), [0, 0, 0], [0, 0, 0], [1, 0.5, 0.2])
@@ -364,12 +366,12 @@ def test_nothing_to_learn_from(client):
         fit_on_cluster(client, without, quick(), url="somewhere.db")
 
 
-def test_neither_rows_nor_a_database(client):
+def test_fit_on_cluster_rejects_examples_without_rows_and_url(client):
     with pytest.raises(UsageError, match="examples have no rows"):
         fit_on_cluster(client, replace(EXAMPLES, rows=EXAMPLES.rows[:0]), quick())
 
 
-def test_no_worker():
+def test_fit_on_cluster_rejects_cluster_without_workers():
     with (
         start(0, processes=False) as local,
         distributed.Client(local) as client,
@@ -378,14 +380,14 @@ def test_no_worker():
         fit_on_cluster(client, EXAMPLES, quick())
 
 
-def test_a_worker_that_is_not_there(here):
+def test_fit_on_cluster_rejects_unknown_worker_address(here):
     with pytest.raises(UsageError, match=r"no worker tcp://nowhere:1; there are: inproc://"):
         fit_on_cluster(here, EXAMPLES, quick(), workers=["tcp://nowhere:1"])
 
 
 @pytest.mark.stress
-def test_the_scheduler_does_not_answer():
-    """It went away after the client had found it."""
+def test_fit_on_cluster_reports_scheduler_that_does_not_answer():
+    """The scheduler ends after the client has connected."""
     timeouts = {"distributed.comm.timeouts.connect": "1s"}
     with (
         dask.config.set(timeouts),
@@ -393,7 +395,7 @@ def test_the_scheduler_does_not_answer():
         distributed.Client(local.scheduler_address) as client,
     ):
         local.close()
-        # Sooner or later the client gives it up.
+        # The client notices it after a while.
         with pytest.raises(StorageError, match="scheduler does not answer; start it"):
             fit_on_cluster(client, EXAMPLES, quick())
         client.close()
@@ -401,14 +403,14 @@ def test_the_scheduler_does_not_answer():
             fit_on_cluster(client, EXAMPLES, quick())
 
 
-def test_a_worker_is_lost_before_it_is_sent_anything(here):
+def test_send_reports_worker_that_was_lost(here):
     gone = cluster._Cluster(here, here.scheduler, None, None, ["inproc://gone/1/1"])
     with pytest.raises(StorageError, match="a worker was lost during training; run it again"):
         gone.send(EXAMPLES, "inproc://gone/1/1")
 
 
 @pytest.mark.parametrize("name", ["dask.dataframe", *map(long, ("distributed", "xgboost.dask"))])
-def test_without_dask(name, monkeypatch):
+def test_fit_on_cluster_names_the_extra_to_install_if_dask_is_missing(name, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(PluginError, match=r"pip install 'tunedb\[dask\]'") as caught:
         fit_on_cluster(None, EXAMPLES, quick())
@@ -417,7 +419,7 @@ def test_without_dask(name, monkeypatch):
 
 @pytest.mark.stress
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_worker_is_killed(number):
+def test_training_reports_killed_worker_and_works_again_afterwards(number):
     with start(2) as local, distributed.Client(local) as client:
         fit_on_cluster(client, EXAMPLES, quick(rounds=1))
         pids = client.run(os.getpid)

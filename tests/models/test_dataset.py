@@ -24,7 +24,7 @@ def make_examples(sizes):
 
 
 @given(st.data())
-def test_taking_keeps_each_program_with_its_rows(data):
+def test_take_keeps_each_program_with_its_rows(data):
     sizes = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=12))
     examples = make_examples(sizes)
     chosen = data.draw(st.lists(st.sampled_from(range(len(sizes))), unique=True))

@@ -2,7 +2,7 @@
 
 TVM's are in ``python/tvm/s_tir/meta_schedule/cost_model/xgb_model.py``. Those that are of its
 interface (4, 5, 6 and a part of 9) have tests in ``tests/plugins/test_cost_model.py``, by the same
-numbers. What depends on the loss is shown for the document's, which is TVM's, and for the default.
+numbers. Tests that depend on the loss take ``throughput``, which is TVM's, and the default.
 """
 
 import numpy as np
@@ -38,9 +38,9 @@ def untrained(examples, loss, *, power=1.0, **choices):
 
 
 def of_shared_leaves(loss, rows, power, rounds):
-    """Return what is left of the loss after some rounds at eta 0.2.
+    """Return the loss after some rounds at eta 0.2, as a share of that before.
 
-    Each of eight programs has so many equal rows, which no tree can tell apart.
+    Each of eight programs has `rows` equal rows, which no tree can distinguish.
     """
     features = np.repeat(np.arange(8.0), rows)[:, None]
     throughput = np.linspace(0.3, 1, 8)
@@ -55,16 +55,16 @@ def of_shared_leaves(loss, rows, power, rounds):
 
 @of_each_loss
 @pytest.mark.parametrize(("rows", "rounds"), [(1, 60), (8, 60), (11, 60), (24, 25), (64, 25)])
-def test_defect_1_boosting_diverges_where_many_rows_share_a_leaf(rows, rounds, loss):
-    """From k · eta ≥ 2 on, with a Hessian of 1 for each row: TVM's, and power 0 here."""
+def test_defect_1_loss_falls_where_many_rows_share_a_leaf(rows, rounds, loss):
+    """TVM's Hessian is 1 for each row, as with power 0 here: it diverges from k · eta ≥ 2 on."""
     assert of_shared_leaves(loss, rows, 1.0, rounds) < 0.1
     if rows >= 11:
         assert of_shared_leaves(loss, rows, 0.0, rounds) > 1e3
 
 
 @of_each_loss
-def test_defect_2_a_workload_with_only_failures_gets_the_perfect_label(loss):
-    """1e10 / 1e10 = 1: it is left out, and teaches the same as if it were not there."""
+def test_defect_2_workload_with_only_failures_is_left_out(loss):
+    """In TVM it gets the perfect label, 1e10 / 1e10; here it does not change the model."""
     examples = learnable(3, 20)
     dead = examples_of(
         examples.rows,
@@ -88,28 +88,28 @@ def failing_region():
 
 
 @pytest.mark.parametrize("loss", ["throughput", "squared", "log", "rank", "relative"])
-def test_defect_3_failures_are_ignored(loss):
-    """With label and weight 0 the model would ignore a region where all programs fail."""
+def test_defect_3_failures_get_the_lowest_scores(loss):
+    """In TVM failures have label and weight 0, so the model ignores a region that fails."""
     examples, region = failing_region()
     scores = train(examples, loss=loss, rounds=20).model.score_examples(examples)
     assert scores[region].max() < scores[~region].min()
 
 
-def test_defect_3_is_one_of_the_formula_to_the_letter():
-    """With weight 0 failures are scored like any other program: so the test above can fail."""
+def test_defect_3_failures_of_weight_0_are_scored_like_other_programs():
+    """So the test above can fail."""
     examples, region = failing_region()
     model = train(examples, loss="throughput:0", rounds=20).model
     assert model.score_examples(examples)[region].min() > 0.4
 
 
-def test_defect_4_tree_method_has_no_effect():
+def test_defect_4_tree_method_is_pinned_to_hist():
     """Here it is pinned; the plugin's: test_defects_4_and_6_hist_is_pinned_…."""
     learner = config(train(learnable()).model)
     assert learner["gradient_booster"]["gbtree_train_param"]["tree_method"] == "hist"
     assert learner["gradient_booster"]["gbtree_train_param"]["updater"] == "grow_quantile_histmaker"
 
 
-def test_defect_5_a_model_without_trees_does_not_load():
+def test_defect_5_model_without_trees_loads():
     """The plugin's: test_defect_5_a_model_that_was_saved_before_training_loads."""
     examples = learnable()
     run, objective = untrained(examples, "throughput")
@@ -119,7 +119,7 @@ def test_defect_5_a_model_without_trees_does_not_load():
     assert again.score_examples(examples) == pytest.approx(expected, rel=1e-6)
 
 
-def test_defect_6_a_gpu_is_out_of_reach():
+def test_defect_6_device_selects_a_gpu():
     """``gpu_hist`` is gone from XGBoost 3; ``device`` reaches it.
 
     The plugin's: test_defects_4_and_6_hist_is_pinned_….
@@ -130,8 +130,8 @@ def test_defect_6_a_gpu_is_out_of_reach():
 
 
 @of_each_loss
-def test_defect_7_stopping_watches_the_training_set_and_keeps_all_trees(loss):
-    """Labels of which little generalises: training error falls for ever, held-out accuracy not."""
+def test_defect_7_held_out_workloads_stop_training_at_the_best_round(loss):
+    """TVM watches the training set and keeps all trees; these labels are mostly noise."""
     examples = learnable(10, 40, failing=0, seed=4)
     noise = np.random.default_rng(5).random(len(examples))
     noisy = examples_of(
@@ -144,22 +144,22 @@ def test_defect_7_stopping_watches_the_training_set_and_keeps_all_trees(loss):
 
 
 @pytest.mark.parametrize("rows", [1, 4])
-def test_defect_8_the_first_prediction_is_half_the_number_of_rows(rows):
-    """The base is fitted, so that scores are right on average before the first tree."""
+def test_defect_8_first_scores_are_right_on_average(rows):
+    """TVM starts at half the number of rows; here the base is fitted."""
     run, objective = untrained(learnable(rows=(rows, rows)), "throughput")
     mean = np.average(objective.labels, weights=objective.weights)
     assert run.scores() == pytest.approx(np.full(len(objective.labels), mean), rel=1e-6)
 
 
-def test_defect_8_programs_of_more_rows_do_not_begin_higher_by_default():
-    """All scores begin equal where only differences count."""
+def test_defect_8_all_scores_start_at_0_by_default():
+    """Only differences count in the default loss, so programs with more rows start no higher."""
     run, _ = untrained(learnable(rows=(1, 4)), Recipe().loss)
     assert set(run.scores()) == {0.0}
 
 
 @of_each_loss
-def test_defect_9_figures_mix_workloads_and_randomness_has_no_seed(loss):
-    """A figure of each group alone; NumPy's own generator is neither read nor moved.
+def test_defect_9_training_neither_reads_nor_changes_numpys_generator(loss):
+    """TVM draws random scores from NumPy's global generator.
 
     The plugin's: test_defect_9_random_scores_leave_numpys_generator_alone.
     """
@@ -175,8 +175,8 @@ def test_defect_9_figures_mix_workloads_and_randomness_has_no_seed(loss):
 
 
 @of_each_loss
-def test_defect_9_what_is_common_to_a_workload_is_no_merit(loss):
-    """A model that only tells workloads apart is no better than chance."""
+def test_defect_9_model_that_only_distinguishes_workloads_has_accuracy_0_5(loss):
+    """TVM's figures mix workloads; here each group has its own, and 0.5 is chance."""
     rows = np.repeat(np.arange(10.0), 8)[:, None]
     group = np.repeat(np.arange(10), 8)
     throughput = np.clip(np.random.default_rng(0).random(80) * (1 + group) / 10, 0.01, 1)

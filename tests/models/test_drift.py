@@ -15,7 +15,7 @@ def add_model(store, marker=0, threshold=None):
 
 
 def predict(store, model, scores, measurements, source=OWN):
-    """Store measurements, and what a model said of their programs; return the programs' ids."""
+    """Store measurements, and scores of their programs by a model; return the programs' ids."""
     store.batches.add(measurements, source)
     ids = store.programs.ids([one.program.digest for one in measurements])
     store.models.add_predictions(model, dict(zip(ids, scores, strict=True)))
@@ -27,7 +27,7 @@ def failed(number, kind=FailureKind.CRASH, **fields):
     return make_measurement(number, None, status=Status.FAILED, failure=failure, **fields)
 
 
-def test_pairs_in_the_right_order_by_hand(store):
+def test_drift_reports_share_of_pairs_in_right_order(store):
     model = add_model(store, threshold=0.9)
     # Scores 4, 3, 2, 1 of programs that took 1, 3, 2 ms and failed: of six pairs one is wrong.
     batch = [make_measurement(i, (secs,)) for i, secs in enumerate((1e-3, 3e-3, 2e-3))]
@@ -60,7 +60,7 @@ def test_a_model_without_evaluation_has_no_threshold(store):
     assert (found.pairwise, found.threshold, found.drifted) == (0.0, None, None)
 
 
-def test_models_workloads_and_targets_are_ranked_apart(store):
+def test_drift_ranks_each_workload_and_target_separately(store):
     model = add_model(store)
     batch = [
         *(make_measurement(i, (1e-3 * (i + 1),)) for i in range(2)),
@@ -77,13 +77,13 @@ def test_models_workloads_and_targets_are_ranked_apart(store):
     assert [one.pairwise for one in found] == [0.0, 0.0, 0.0]
 
 
-def test_equally_fast_programs_cannot_be_ranked(store):
+def test_pairwise_is_none_if_all_programs_failed(store):
     predict(store, add_model(store), (1.0, 2.0), [failed(0), failed(1)])
     (found,) = drift.drift(store)
     assert (found.trials, found.failed, found.pairwise, found.drifted) == (2, 2, None, None)
 
 
-def test_unmeasured_and_retracted_records_are_no_trials(store):
+def test_trials_omit_unmeasured_retracted_and_infrastructure_records(store):
     model = add_model(store)
     taken_back = make_measurement(4, (1e-9,))
     batch = [
@@ -102,7 +102,7 @@ def test_unmeasured_and_retracted_records_are_no_trials(store):
     assert store.training.trials(model + 1) == []
 
 
-def test_the_fastest_measurement_of_a_program_counts(store):
+def test_trial_has_fastest_time_and_first_record_of_its_program(store):
     model = add_model(store)
     batch = [
         make_measurement(0, (3e-3,), measured_at=1),
@@ -115,7 +115,7 @@ def test_the_fastest_measurement_of_a_program_counts(store):
     assert (found.mean, found.score, found.record_id) == (2e-3, 0.5, 1)
 
 
-def test_places_of_trials(store):
+def test_ranks_returns_predicted_and_measured_place_of_each_trial(store):
     model = add_model(store)
     batch = [make_measurement(i, (secs,)) for i, secs in enumerate((1e-3, 3e-3, 2e-3))]
     predict(store, model, (1.0, 3.0, 2.0, 4.0), [*batch, failed(3)])
@@ -123,7 +123,7 @@ def test_places_of_trials(store):
     assert [(place, real) for _, place, real in found] == [(4, 1), (2, 3), (3, 2), (1, None)]
 
 
-def test_sources_by_number(store):
+def test_numbered_returns_sources_by_id(store):
     store.records.add([make_measurement(0)], OWN)
     ((id_, digest, source),) = store.sources.numbered()
     assert (source, len(digest)) == (OWN, 16)
@@ -131,7 +131,7 @@ def test_sources_by_number(store):
     assert store.sources.numbered([id_ + 1]) == []
 
 
-def test_programs_measured_before_a_moment(store):
+def test_measured_before_returns_programs_measured_before_a_time(store):
     taken_back = make_measurement(4, (1e-9,), measured_at=10)
     batch = [
         make_measurement(0, measured_at=10),

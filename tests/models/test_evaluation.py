@@ -28,7 +28,7 @@ EXAMPLES = judged(machines=2)
 
 
 class Oracle:
-    """Knows the throughputs, and keeps what it was asked."""
+    """A baseline that scores by the true throughput, and records its arguments."""
 
     name = "oracle"
 
@@ -41,7 +41,7 @@ class Oracle:
         return self._sign * test.throughput
 
 
-def look(examples=EXAMPLES, recipes=None, **options):
+def evaluated(examples=EXAMPLES, recipes=None, **options):
     options.setdefault("baselines", (RandomOrder(),))
     recipes = {"plain": quick(rounds=3)} if recipes is None else recipes
     return evaluate(examples, recipes, threads=1, **options)
@@ -70,8 +70,8 @@ def result_of(values, model="m", workloads=None, **fields):
     )
 
 
-def test_all_regimes_all_pools_all_models():
-    found = look(seeds=2, recipes={"a": quick(rounds=3), "b": quick(rounds=3, loss="squared")})
+def test_evaluate_returns_results_of_all_regimes_pools_and_models():
+    found = evaluated(seeds=2, recipes={"a": quick(rounds=3), "b": quick(rounds=3, loss="squared")})
     cells = [(one.regime, one.pool, one.model) for one in found.results]
     regimes, pools, models = list(splits.REGIMES), list(splits.POOLS), ["a", "b", "random"]
     # A fifth of 20 programs is too few for a pool of 10.
@@ -90,10 +90,10 @@ def test_all_regimes_all_pools_all_models():
     assert found.result("new-family", "search", "c") is None
 
 
-def test_a_perfect_model_and_a_random_one():
+def test_random_baseline_has_the_figures_of_a_random_order():
     regimes = ["new-workload", "new-hardware"]
     models = {"recipes": {"m": quick(rounds=1)}, "baselines": (Oracle(), RandomOrder())}
-    found = look(seeds=2, regimes=regimes, **models)
+    found = evaluated(seeds=2, regimes=regimes, **models)
     for regime, pool in (("new-workload", "random"), ("new-hardware", "search")):
         perfect = found.result(regime, pool, "oracle")
         random = found.result(regime, pool, "random")
@@ -101,11 +101,11 @@ def test_a_perfect_model_and_a_random_one():
         assert np.array_equal(random.values, random.random)
         assert np.array_equal(random.peak, perfect.random_peak)
         assert random.summary("top5").skill == 0.0
-        # Whatever the order, each place is as likely for each program.
+        # Each place is equally likely for each program.
         assert np.allclose(random.ranks.sum(axis=0), 1 / BINS)
 
 
-def test_perfect_figures():
+def test_perfect_model_has_perfect_figures():
     oracle = Oracle()
     (result,) = evaluate_splits(
         EXAMPLES,
@@ -119,15 +119,15 @@ def test_perfect_figures():
     assert np.trace(result.ranks) > 0.85
     assert result.ranks.sum() == pytest.approx(1.0)
     assert result.summary("trials90").skill == 1.0
-    # What it was asked is what the split says.
+    # It was called with both sides of each split.
     for train, test in oracle.asked:
         families = [{one.workloads[i].family for i in one.workload} for one in (train, test)]
         assert sorted(len(names) for names in families) == [1, 1]
         assert families[0] != families[1]
 
 
-def test_pools_of_a_workload_are_averaged_first():
-    """Seeds and machines are no further workloads: intervals would be too narrow."""
+def test_pools_of_a_workload_are_averaged_into_one_value():
+    """Seeds and machines do not count as further workloads: intervals would be too narrow."""
     made = list(splits.new_workload(EXAMPLES, splits.SplitPlan(seeds=6, held_out=4)))
     oracle = Oracle(-1.0)
     (result,) = evaluate_splits(EXAMPLES, made, {}, baselines=(oracle,), pools=("search",))
@@ -144,7 +144,7 @@ def test_pools_of_a_workload_are_averaged_first():
         assert result.values[number] == pytest.approx(plain)
 
 
-def test_recipes_train_on_the_training_side(monkeypatch):
+def test_recipes_train_on_the_training_side_of_each_split(monkeypatch):
     from tunedb.models import evaluation
 
     seen = []
@@ -156,19 +156,19 @@ def test_recipes_train_on_the_training_side(monkeypatch):
 
     monkeypatch.setattr(evaluation, "fit", fit)
     made = list(splits.new_workload(EXAMPLES, splits.SplitPlan(seeds=3)))
-    look(seeds=3, regimes=["new-workload"], recipes={"x": quick(loss="log")})
+    evaluated(seeds=3, regimes=["new-workload"], recipes={"x": quick(loss="log")})
     assert [one[0] for one in seen] == [set(EXAMPLES.workload[s.train].tolist()) for s in made]
     assert {one[1:] for one in seen} == {("log", 1)}
 
 
-def test_equal_evaluations_are_equal():
-    one, other = (look(seeds=1, regimes=["new-workload"]).to_json() for _ in range(2))
+def test_repeated_evaluation_gives_equal_json():
+    one, other = (evaluated(seeds=1, regimes=["new-workload"]).to_json() for _ in range(2))
     one["seconds"] = other["seconds"] = 0
     assert json.dumps(one) == json.dumps(other)
 
 
-def test_json_has_everything_and_no_nan():
-    found = look(judged(WORKLOADS[:2]), regimes=["new-workload"], seeds=1, pools=["search"])
+def test_evaluation_json_has_all_results_and_no_nan():
+    found = evaluated(judged(WORKLOADS[:2]), regimes=["new-workload"], seeds=1, pools=["search"])
     text = json.dumps(found.to_json(), allow_nan=False)
     told = json.loads(text)
     (first, random) = told["results"]
@@ -185,9 +185,9 @@ def test_json_has_everything_and_no_nan():
     assert told["noise"] is None and first["noise_floor"] is None
 
 
-def test_progress_and_interruption():
+def test_evaluate_reports_progress_and_can_be_interrupted():
     told = []
-    look(seeds=2, regimes=["new-workload"], on_step=lambda *args: told.append(args))
+    evaluated(seeds=2, regimes=["new-workload"], on_step=lambda *args: told.append(args))
     assert [one[:2] for one in told] == [(0, 4), (1, 4), (2, 4), (3, 4)]
     assert told[1][2] == "new-workload, seed 1: random"
 
@@ -195,22 +195,22 @@ def test_progress_and_interruption():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        look(on_step=stop)
+        evaluated(on_step=stop)
 
 
 def test_impossible_regimes_are_reported_and_the_others_evaluated():
-    found = look(judged(WORKLOADS[:5]), seeds=1)
+    found = evaluated(judged(WORKLOADS[:5]), seeds=1)
     assert {one.regime for one in found.results} == {"new-workload"}
     assert list(found.impossible)[:2] == ["new-family", "new-hardware"]
     assert "two families are needed; there is matmul" in found.impossible["new-family"]
     with pytest.raises(
         UsageError, match=r"nothing can be evaluated \(new-family: workloads of two"
     ):
-        look(judged(WORKLOADS[:1]), regimes=["new-family", "new-hardware"])
+        evaluated(judged(WORKLOADS[:1]), regimes=["new-family", "new-hardware"])
 
 
-def test_a_split_that_teaches_nothing_is_left_out_and_the_others_count():
-    """Of one family all programs failed but those of one small workload."""
+def test_split_with_nothing_to_learn_is_reported_and_the_others_evaluated():
+    """One family has a single workload, all programs of which failed but one."""
     examples = judged()
     failing = [i for i, one in enumerate(examples.workloads) if one.family == "conv2d"]
     few = examples.take(~np.isin(examples.workload, failing[1:]))
@@ -219,7 +219,7 @@ def test_a_split_that_teaches_nothing_is_left_out_and_the_others_count():
     throughput[only] = np.where(few.trials[only] == 3, 1.0, 0.0)
     few = replace(few, throughput=throughput, failures=(throughput == 0).astype(np.int8))
     recipe = quick(rounds=2, training_set="first:2")
-    found = look(few, regimes=["new-family"], recipes={"m": recipe}, pools=["search"])
+    found = evaluated(few, regimes=["new-family"], recipes={"m": recipe}, pools=["search"])
     assert list(found.impossible) == ["new-family, matmul"]
     assert "nothing to learn from" in found.impossible["new-family, matmul"]
     assert [len(one.workloads) for one in found.results] == [1, 1]
@@ -235,29 +235,29 @@ def test_a_split_that_teaches_nothing_is_left_out_and_the_others_count():
         ({"baselines": (RandomOrder(), RandomOrder())}, "two models have the name 'random'"),
     ],
 )
-def test_wrong_names(options, why):
+def test_evaluate_rejects_unknown_missing_and_duplicate_names(options, why):
     with pytest.raises(UsageError, match=why):
-        look(**options)
+        evaluated(**options)
 
 
-def test_splits_without_pools_train_nothing(monkeypatch):
+def test_evaluate_trains_nothing_for_splits_without_pools(monkeypatch):
     from tunedb.models import evaluation
 
     monkeypatch.setattr(evaluation, "fit", lambda *_, **__: pytest.fail("in vain"))
     told = []
     with pytest.raises(UsageError, match="same-workload, search pools: none has 15 held-out"):
-        look(regimes=["same-workload"], fewest=15, on_step=lambda *args: told.append(args))
+        evaluated(regimes=["same-workload"], fewest=15, on_step=lambda *args: told.append(args))
     assert told == []
 
 
-def test_a_part_that_does_not_exist():
+def test_evaluate_rejects_unknown_loss():
     with pytest.raises(NotFoundError, match="no loss 'x'"):
-        look(recipes={"m": quick(loss="x")})
+        evaluated(recipes={"m": quick(loss="x")})
 
 
 def test_results_have_a_noise_floor():
     noise = np.log([0.8, 1.25])
-    found = look(regimes=["new-workload"], seeds=1, noise=noise)
+    found = evaluated(regimes=["new-workload"], seeds=1, noise=noise)
     result = found.result("new-workload", "search", "plain")
     floor = dict(zip(FIGURES, result.floor.mean(axis=0), strict=True))
     assert 0.6 < floor["pairwise"] < 1.0
@@ -266,7 +266,7 @@ def test_results_have_a_noise_floor():
     assert told["top1"] == pytest.approx(found.results[0].floor.mean(axis=0)[1])
 
 
-def test_noise_of_repeats():
+def test_repeat_noise_returns_deviations_of_repeated_times():
     class Records(SimpleNamespace):
         def __len__(self):
             return len(self.n_times)
@@ -277,7 +277,7 @@ def test_noise_of_repeats():
         failed = np.zeros(len(times), bool) if failed is None else np.array(failed, bool)
         return repeat_noise(Records(n_times=sizes, times=flat, failed=failed))
 
-    # Two times 10 % apart: each is log(1.1) / 2 off, made as large as their variance says.
+    # Two times 10 % apart: each deviates by log(1.1) / 2, scaled to the variance of one run.
     found = noise(
         [(1.0, 1.1), (3.0,), (), (1e10,) * 2, (0.0, 2.0), (1e10, 2.0)], [0, 0, 1, 1, 0, 0]
     )
@@ -290,7 +290,7 @@ def test_noise_of_repeats():
     assert noise(drawn.tolist()).std() == pytest.approx(0.03, rel=0.02)
 
 
-def test_an_interval():
+def test_interval_is_the_95_percent_confidence_interval_of_the_mean():
     rng = np.random.default_rng(0)
     values = rng.normal(0.7, 0.1, 400)
     low, high = interval(values)
@@ -303,20 +303,20 @@ def test_an_interval():
         assert np.isnan(interval(np.array(few))).all()
 
 
-def test_a_summary():
+def test_summary_has_mean_skill_interval_and_worst_tenth():
     result = result_of(np.arange(11) / 10)
     found = result.summary("pairwise")
     assert (found.mean, found.random, found.skill) == (0.5, 0.5, 0.0)
     assert found.tenth == pytest.approx(0.1)
     assert found.low < 0.5 < found.high
     assert found.half_width == pytest.approx((found.high - found.low) / 2)
-    # Of trials the worse tenth are the many.
+    # For numbers of trials the worst tenth are the largest.
     trials = replace(result, values=result.values.copy())
     trials.values[:, FIGURES.index("trials90")] = np.arange(11)
     assert trials.summary("trials90").tenth == pytest.approx(9.0)
 
 
-def test_paired_differences_are_of_common_workloads():
+def test_compare_averages_differences_over_common_workloads():
     one = result_of([0.9, 0.5, 0.7], "one", [0, 1, 2])
     other = result_of([0.4, 0.8, 0.1], "other", [1, 0, 9])
     found = compare(one, other, "pairwise")
@@ -326,14 +326,14 @@ def test_paired_differences_are_of_common_workloads():
         "pairwise",
         2,
     )
-    # 0.9 - 0.8 and 0.5 - 0.4: the same, so there is no doubt.
+    # 0.9 - 0.8 and 0.5 - 0.4: equal differences have an interval of width 0.
     assert (found.mean, found.low, found.high) == pytest.approx((0.1, 0.1, 0.1))
     nothing = compare(one, result_of([0.5], "far", [77]), "pairwise")
     assert nothing.workloads == 0
     assert np.isnan([nothing.mean, nothing.low, nothing.high]).all()
 
 
-def test_each_recipe_is_compared_with_those_after_it_and_with_baselines():
+def test_differences_pair_each_recipe_with_later_ones_and_baselines():
     recipes = {"a": quick(), "b": quick()}
     names = ["a", "b", "random", "nearest"]
     found = findings.Evaluation(
@@ -357,7 +357,7 @@ def test_each_recipe_is_compared_with_those_after_it_and_with_baselines():
     assert found.differences("new-workload", "search") == []
 
 
-def test_own_splits():
+def test_evaluate_splits_accepts_custom_splits():
     examples = judged()
     half = np.arange(len(examples)) % 2 == 0
     split = splits.Split("mine", "half", np.flatnonzero(half), np.flatnonzero(~half))

@@ -53,7 +53,7 @@ def trained(request):
     return learnt(request.param, members=2)
 
 
-def test_contributions_and_bias_are_the_score(trained):
+def test_contributions_and_bias_add_up_to_the_score(trained):
     model, examples = trained
     for program in range(5):
         rows = examples.rows[examples.starts[program] : examples.starts[program + 1]]
@@ -66,7 +66,7 @@ def test_contributions_and_bias_are_the_score(trained):
         assert told.score == expected
 
 
-def test_a_statement_of_pack_sum_is_a_row_and_each_has_the_bias():
+def test_contributions_of_pack_sum_have_one_row_and_bias_per_statement():
     model, examples = learnt()
     one = explain.contributions(model, examples.rows[:1])
     three = explain.contributions(model, examples.rows[:3])
@@ -82,7 +82,7 @@ def test_a_program_without_rows_has_neither_contributions_nor_bias():
     assert (told.score, told.bias, told.rows.shape) == (0.0, 0.0, (0, len(COLUMNS)))
 
 
-def test_the_sign_says_what_makes_a_program_slow():
+def test_contributions_are_positive_for_fast_and_negative_for_slow_columns():
     model, _ = learnt()
     rows = np.tile(np.float32([[0.5, 0.5, 0.5, 7]]), (3, 1))
     fast, slow = rows.copy(), rows.copy()
@@ -92,7 +92,7 @@ def test_the_sign_says_what_makes_a_program_slow():
     assert explain.contributions(model, fast).by_column[3] == 0
 
 
-def test_the_columns_that_decide_come_first(trained):
+def test_importance_lists_decisive_columns_first(trained):
     model, examples = trained
     found = explain.importance(model, examples)
     names = [one.name for one in found]
@@ -103,7 +103,7 @@ def test_the_columns_that_decide_come_first(trained):
     assert [one.shap for one in found] == sorted((one.shap for one in found), reverse=True)
     assert sum(one.gain for one in found) == pytest.approx(1)
     assert all(one.splits > 0 for one in found)
-    # Of the same programs, the mean of what contributions() says.
+    # It is the mean of contributions() over the same programs.
     each = np.array(
         [
             explain.contributions(model, examples.rows[a:b]).by_column
@@ -114,7 +114,7 @@ def test_the_columns_that_decide_come_first(trained):
     assert found[0].shap == pytest.approx(np.abs(each[:, at]).mean())
 
 
-def test_gain_and_splits_are_those_of_all_members():
+def test_importance_counts_splits_of_all_members():
     one, examples = learnt(members=1)
     two, _ = learnt(members=2)
     expected = sum(
@@ -124,7 +124,7 @@ def test_gain_and_splits_are_those_of_all_members():
     assert len(two.boosters) == 2 > len(one.boosters)
 
 
-def test_groups_are_sums(trained):
+def test_by_group_adds_up_importance_of_columns(trained):
     model, examples = trained
     columns = explain.importance(model, examples)
     groups = explain.by_group(columns)
@@ -152,7 +152,7 @@ GROUPS = {
 }
 
 
-def test_groups_of_columns():
+def test_group_of_returns_group_of_each_column():
     for group, columns in GROUPS.items():
         assert {explain.group_of(column) for column in columns} == {group}
 
@@ -165,7 +165,7 @@ def test_every_column_of_ansor_has_a_documented_group():
     }
 
 
-def test_a_draw_is_repeated_and_bounded():
+def test_drawn_returns_the_same_bounded_sample_for_a_seed():
     _, examples = learnt()
     some = explain.drawn(examples, 10)
     assert len(some) == 10

@@ -77,7 +77,7 @@ def train(store, examples=EXAMPLES, recipe=None, **options):
     ],
     ids=str,
 )
-def test_equal_to_memory(choices, folder, small_sample):
+def test_fit_external_equals_training_in_memory(choices, folder, small_sample):
     recipe = quick(**choices)
     expected = fit(EXAMPLES, recipe, threads=1)
     # Pages of some 40 rows.
@@ -89,7 +89,7 @@ def test_equal_to_memory(choices, folder, small_sample):
 
 
 @pytest.mark.parametrize("page_bytes", [long(1), 100, 10_000, long(2**30)])
-def test_pages_and_threads_change_nothing(page_bytes, folder, small_sample):
+def test_model_does_not_depend_on_page_size_and_threads(page_bytes, folder, small_sample):
     recipe = quick(rounds=3)
     expected = fit(EXAMPLES, recipe, threads=1).model.to_bytes()
     for threads in (1, 2):
@@ -98,7 +98,7 @@ def test_pages_and_threads_change_nothing(page_bytes, folder, small_sample):
         assert found.model.to_bytes() == expected
 
 
-def test_only_rows_of_the_training_set_are_read_and_once(folder):
+def test_fit_external_reads_only_rows_of_training_set_and_only_once(folder):
     store = Memory(EXAMPLES)
     recipe = quick(training_set="first:5", rounds=2)
     train(store, recipe=recipe, page_bytes=100, cache_dir=folder)
@@ -106,34 +106,34 @@ def test_only_rows_of_the_training_set_are_read_and_once(folder):
     assert store.asked == first.tolist()
 
 
-def test_rows_that_are_gone(folder):
+def test_fit_external_reports_missing_rows(folder):
     store = Memory(EXAMPLES)
     del store.held[EXAMPLES.program_ids[70]]
     with pytest.raises(StorageError, match="features of program 170 changed during"):
         train(store, cache_dir=folder)
 
 
-def test_rows_that_are_not_finite(folder):
+def test_fit_external_rejects_rows_that_are_not_finite(folder):
     rows = EXAMPLES.rows.copy()
     rows[-1, 2] = np.nan
     with pytest.raises(FormatError, match=r"c2 of program .* is nan"):
         train(Memory(replace(EXAMPLES, rows=rows)), cache_dir=folder)
 
 
-def test_programs_without_any_row(folder):
+def test_fit_external_rejects_examples_without_rows(folder):
     examples = examples_of(np.zeros((0, 2)), [0, 0, 0], [0, 0, 0], [1, 0.5, 0.2])
     with pytest.raises(UsageError, match="have no rows of features small; run: tunedb extract"):
         train(Memory(examples), examples, cache_dir=folder)
 
 
-def test_no_such_folder(tmp_path):
+def test_fit_external_reports_missing_cache_folder(tmp_path):
     with pytest.raises(UsageError, match=r"gone: feature rows cannot be written there .*No such"):
         train(Memory(EXAMPLES), cache_dir=tmp_path / "gone")
 
 
 @pytest.mark.parametrize("fit", ["nothing", "rows"])
-def test_a_full_disk(mount, fit):
-    """Where the rows fit and the bins do not, XGBoost would abort the process."""
+def test_fit_external_reports_full_disk_and_removes_its_files(mount, fit):
+    """If the rows fit and the bins do not, XGBoost would abort the process."""
     examples = learnable(programs=500, columns=60)
     size, message = "256k", r"cannot be written there .*choose another folder"
     if fit == "rows":
@@ -147,7 +147,9 @@ def test_a_full_disk(mount, fit):
 
 @pytest.mark.parametrize("page_bytes", [20_000, 2**20])
 @pytest.mark.parametrize("columns", [2, 60])
-def test_bins_take_no_more_than_is_asked_for(columns, page_bytes, folder, monkeypatch):
+def test_bins_take_no_more_disk_space_than_required_in_advance(
+    columns, page_bytes, folder, monkeypatch
+):
     examples = learnable(programs=500, columns=columns)
     asked, found = [], []
     usage = shutil.disk_usage
@@ -172,7 +174,7 @@ def test_bins_take_no_more_than_is_asked_for(columns, page_bytes, folder, monkey
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(5, "Input/output error")])
 @pytest.mark.parametrize("passes", [0, 1, 2])
-def test_interrupted_while_xgboost_reads(passes, error, folder, monkeypatch):
+def test_errors_while_xgboost_reads_pages_end_training(passes, error, folder, monkeypatch):
     """XGBoost calls back through ctypes, which drops an interrupt and would train on a part."""
     pages, begun = external._RowFile.pages, []
 
@@ -190,8 +192,8 @@ def test_interrupted_while_xgboost_reads(passes, error, folder, monkeypatch):
     assert len(begun) == passes + 1
 
 
-def test_no_model_trains_on_a_matrix_that_misses_rows(folder, monkeypatch):
-    """The interrupt that came while XGBoost's own wrapper ran."""
+def test_matrix_with_missing_rows_raises_keyboard_interrupt(folder, monkeypatch):
+    """An interrupt while XGBoost's own wrapper runs makes it skip pages."""
     pages, begun = external._RowFile.pages, []
 
     def fewer(self):
@@ -204,7 +206,7 @@ def test_no_model_trains_on_a_matrix_that_misses_rows(folder, monkeypatch):
         train(Memory(EXAMPLES), cache_dir=folder)
 
 
-def test_interrupted_while_it_boosts(folder):
+def test_interrupt_during_boosting_removes_all_files(folder):
     def on_round(number, figure):
         assert len(list(folder.glob("*/bins*"))) == 1
         assert list(folder.glob("*/rows")) == []

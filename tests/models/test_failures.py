@@ -56,7 +56,7 @@ def make_examples(rows, failures, of, *, costs=None, sizes=None, workloads=None)
 
 
 def chance_of(rows):
-    """Return the true probability that a program fails: a wide tile does, mostly."""
+    """Return the true probability that a program fails; wide tiles mostly do."""
     return 1 / (1 + np.exp(-(3 * rows[:, 0] - 2.5)))
 
 
@@ -77,22 +77,22 @@ def fitted():
 # ---------------------------------------------------------------------- probabilities
 
 
-def test_probabilities_are_what_happens(fitted):
-    """Where 30 % is predicted, 30 % fail: in five bins of new workloads, to a tenth."""
+def test_predicted_probabilities_match_failure_rates_of_new_workloads(fitted):
+    """In five bins, the mean prediction differs from the true mean by at most 0.1."""
     new = drawn(1, each=500)
     told = fitted.model.probabilities(new.rows, new.starts)
     assert (told > 0).all()
     assert (told < 1).all()
     for part in np.array_split(np.argsort(told), 5):
         assert told[part].mean() == pytest.approx(chance_of(new.rows)[part].mean(), abs=0.1)
-    # Without the scaling they are not: failures were weighted up, and trees are too sure.
+    # Without the scaling they do not: failures are weighted up, and trees overconfident.
     bare = replace(fitted.model, scaling=Scaling(1.0, 0.0)).probabilities(new.rows, new.starts)
     truth = chance_of(new.rows)
     assert np.abs(told - truth).mean() < 0.6 * np.abs(bare - truth).mean()
     assert fitted.model.scaling.slope < 1
 
 
-def test_held_out_workloads_evaluate_the_classifier(fitted):
+def test_evaluation_measures_auroc_and_brier_score_on_held_out_workloads(fitted):
     judged = fitted.evaluation
     assert 0.8 < judged.auroc < 0.95
     assert judged.auroc == pytest.approx(np.mean(list(judged.aurocs.values())))
@@ -104,8 +104,8 @@ def test_held_out_workloads_evaluate_the_classifier(fitted):
     assert fitted.left_out == 0
 
 
-def test_the_area_is_the_one_by_hand():
-    """The share of pairs in the right order, of five failing and five good programs."""
+def test_auroc_is_share_of_pairs_in_right_order_and_brier_mean_squared_error():
+    """Five programs failed and five ran."""
     examples = make_examples(np.zeros((10, 3)), [1] * 5 + [0] * 5, [0] * 10)
     margins = np.array([5.0, 4.0, 1.0, 1.5, 2.0, 3.0, 0.0, 0.0, 0.0, 0.0])
     folds = [np.arange(10)[::2], np.arange(10)[1::2]]
@@ -119,8 +119,8 @@ def test_the_area_is_the_one_by_hand():
     assert found.brier == pytest.approx(np.mean((told - examples.failed) ** 2))
 
 
-def test_random_failures_are_not_predicted():
-    """Random failures: every prediction is about the rate."""
+def test_classifier_predicts_the_mean_rate_for_random_failures():
+    """No held-out failure can be predicted."""
     rng = np.random.default_rng(0)
     failed = np.where(rng.random(1200) < 0.2, TIMEOUT, 0)
     examples = make_examples(rng.normal(size=(1200, 3)), failed, np.repeat(np.arange(12), 100))
@@ -132,7 +132,7 @@ def test_random_failures_are_not_predicted():
 
 
 def test_rare_failures_are_predicted():
-    """Three in a hundred, in one corner: AUROC does not suffer from the imbalance."""
+    """About 3 % fail, in one corner of the features; the imbalance does not lower the AUROC."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(2400, 3))
     failed = (rows[:, 0] > 1.4) & (rows[:, 1] > 0.4)
@@ -143,8 +143,8 @@ def test_rare_failures_are_predicted():
     assert found.evaluation.avoided > 0.9
 
 
-def test_groups_with_only_failures_count():
-    """All programs of one workload failed, with wide tiles, and those of no other."""
+def test_classifier_learns_from_groups_with_only_failures():
+    """All programs of one workload, with wide tiles, failed; those of the others ran."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(400, 3))
     of = np.repeat(np.arange(4), 100)
@@ -159,7 +159,7 @@ def test_groups_with_only_failures_count():
 
 
 def by_corner(count=1200, rare=0):
-    """Return failures by wide tiles: timeouts with narrow vectors, else errors of the compiler."""
+    """Return examples: wide tiles time out with narrow vectors, and do not compile with others."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(count, 3))
     kind = np.where(rows[:, 1] < 0, TIMEOUT, COMPILE)
@@ -168,7 +168,7 @@ def by_corner(count=1200, rare=0):
     return make_examples(rows, failures, np.arange(count) % 6)
 
 
-def test_kinds_are_told_apart():
+def test_by_kind_distinguishes_kinds_of_failures():
     model = fit_failures(by_corner(), QUICK, threads=1).model
     assert model.kinds == (FailureKind.COMPILE_ERROR, FailureKind.TIMEOUT)
     rows = np.float32([[2, -1, 0], [2, 1, 0], [-2, 1, 0]])
@@ -180,7 +180,7 @@ def test_kinds_are_told_apart():
     assert told[2].argmax() == 0
 
 
-def test_rare_kinds_have_their_share():
+def test_by_kind_returns_observed_share_of_kinds_too_rare_to_learn():
     rare = LEAST_OF_KIND - 1
     examples = by_corner(rare=rare)
     model = fit_failures(examples, QUICK, threads=1).model
@@ -191,7 +191,7 @@ def test_rare_kinds_have_their_share():
     assert told.sum(axis=1) == pytest.approx(np.ones(len(told)))
 
 
-def test_one_kind_needs_no_second_classifier(fitted):
+def test_model_of_one_kind_of_failure_has_one_booster(fitted):
     assert fitted.model.kinds == ()
     assert len(fitted.model.model.boosters) == 1
     rows = np.float32([[2, 0, 0]])
@@ -203,8 +203,8 @@ def test_one_kind_needs_no_second_classifier(fitted):
 # ---------------------------------------------------------------------- rows
 
 
-def test_several_rows_are_aggregated():
-    """A program fails where its largest row is large."""
+def test_classifier_aggregates_rows_of_a_program_and_rejects_pack_sum():
+    """A program fails if its largest row is large."""
     rng = np.random.default_rng(0)
     sizes = rng.integers(1, 4, 600)
     rows = rng.normal(size=(sizes.sum(), 3))
@@ -219,8 +219,8 @@ def test_several_rows_are_aggregated():
         fit_failures(examples, replace(QUICK, rows="pack-sum"), threads=1)
 
 
-def test_one_bad_statement_is_enough(fitted):
-    """A model of programs with one row each is asked about one with several."""
+def test_probability_of_several_rows_is_that_of_the_worst_row(fitted):
+    """The model was trained on programs with one row each."""
     rows = np.float32([[-2, 0, 0], [2, 0, 0], [-2, 0, 0]])
     told = fitted.model.probabilities(rows, np.array([0, 3]))
     assert told == pytest.approx(fitted.model.probabilities(rows[1:2], np.array([0, 1])))
@@ -228,7 +228,7 @@ def test_one_bad_statement_is_enough(fitted):
     assert kinds.sum() == pytest.approx(1)
 
 
-def test_of_a_program_without_rows_only_the_rate_is_known(fitted):
+def test_program_without_rows_gets_the_failure_rate_as_probability(fitted):
     model = fitted.model
     rows, starts = np.float32([[2, 0, 0], [-2, 0, 0]]), np.array([0, 0, 1, 1, 2, 2])
     told = model.probabilities(rows, starts)
@@ -239,14 +239,14 @@ def test_of_a_program_without_rows_only_the_rate_is_known(fitted):
     assert model.probabilities(np.empty((0, 3), np.float32), np.array([0])).shape == (0,)
 
 
-def test_rows_of_another_set_are_refused(fitted):
+def test_model_rejects_rows_of_another_feature_set(fitted):
     with pytest.raises(UsageError, match="which has 3 columns"):
         fitted.model.probabilities(np.zeros((1, 2), np.float32), np.array([0, 1]))
     with pytest.raises(UsageError, match=r"small\.steps"):
         fitted.model.check(replace(drawn(0, each=1), version=2))
 
 
-# ---------------------------------------------------------------------- too little
+# ---------------------------------------------------------------------- too few examples
 
 
 @pytest.mark.parametrize(
@@ -258,20 +258,20 @@ def test_rows_of_another_set_are_refused(fitted):
         ([2], "all of 1 program failed"),
     ],
 )
-def test_one_outcome_teaches_nothing(failures, message):
+def test_fit_rejects_examples_with_only_one_outcome(failures, message):
     examples = make_examples(np.zeros((len(failures), 3)), failures, [0] * len(failures))
     with pytest.raises(UsageError, match=message) as caught:
         fit_failures(examples, QUICK, threads=1)
     assert "\n" not in str(caught.value)
 
 
-def test_the_training_set_is_named_where_it_has_one_outcome():
+def test_error_names_the_training_set_if_it_has_only_one_outcome():
     examples = make_examples(np.zeros((4, 3)), [0, 0, 0, 1], [0] * 4)
     with pytest.raises(UsageError, match=r"3 programs of the training set \(of 4\)"):
         fit_failures(examples, replace(QUICK, training_set="first:3"), threads=1)
 
 
-def test_one_workload_trains_without_evaluation():
+def test_fit_on_one_workload_returns_calibrated_model_without_evaluation():
     examples = drawn(0, workloads=1, each=400)
     found = fit_failures(examples, QUICK, threads=1)
     assert found.evaluation is None
@@ -285,14 +285,14 @@ def test_one_workload_trains_without_evaluation():
     assert told[0] > told[1]
 
 
-def test_failures_of_one_workload_cannot_be_held_out():
+def test_fit_returns_no_evaluation_if_all_failures_are_of_one_workload():
     rng = np.random.default_rng(0)
     rows, of = rng.normal(size=(200, 3)), np.arange(200) % 2
     failures = np.where((rows[:, 0] > 0) & (of == 0), TIMEOUT, 0)
     assert fit_failures(make_examples(rows, failures, of), QUICK, threads=1).evaluation is None
 
 
-def test_groups_with_few_failures_have_no_area():
+def test_groups_with_few_failures_have_no_auroc():
     rng = np.random.default_rng(0)
     rows, of = rng.normal(size=(300, 3)), np.arange(300) % 3
     failures = np.where(rows[:, 0] > 0.5, TIMEOUT, 0)
@@ -303,20 +303,20 @@ def test_groups_with_few_failures_have_no_area():
     assert set(judged.aurocs) == {0, 1}
 
 
-def test_errors_of_xgboost_are_one_line():
+def test_fit_reports_errors_of_xgboost_in_one_line():
     with pytest.raises(UsageError, match="XGBoost rejects the recipe") as caught:
         fit_failures(drawn(0), replace(QUICK, subsample=7.0), threads=1)
     assert "\n" not in str(caught.value)
 
 
-# ---------------------------------------------------------------------- held-out parts
+# ---------------------------------------------------------------------- folds
 
 
-def test_parts_keep_like_workloads_together_and_share_failures_out():
+def test_folds_keep_similar_workloads_together_and_distribute_failures():
     shapes = [(64, 64), (65, 64), (256, 64), (1024, 64), (4096, 64), (64, 4096), (63, 65)]
     like = [workload(i, shape) for i, shape in enumerate(shapes)]
     of = np.repeat(np.arange(7), 10)
-    # Of workloads 2 and 3 most failed.
+    # Workloads 2 and 3 have most of the failures.
     failures = np.where((of == 2) | (of == 3) | (np.arange(70) % 10 == 0), TIMEOUT, 0)
     examples = make_examples(np.zeros((70, 3)), failures, of, workloads=like)
     folds = failure_training._folds(examples)
@@ -327,7 +327,7 @@ def test_parts_keep_like_workloads_together_and_share_failures_out():
     assert len(folds) == 5
 
 
-def test_no_fold_is_predicted_by_classifiers_that_saw_it(monkeypatch):
+def test_fold_is_predicted_by_a_classifier_that_did_not_train_on_it(monkeypatch):
     seen = []
     original = failure_training._FailureTraining.boosters
 
@@ -349,8 +349,8 @@ def test_no_fold_is_predicted_by_classifiers_that_saw_it(monkeypatch):
 
 
 @given(slope=st.floats(0.2, 5.0), shift=st.floats(-3.0, 3.0), scale=st.floats(1e-3, 1e3))
-def test_the_scaling_is_the_best_one(slope, shift, scale):
-    """No slope or intercept near the one found foresees the outcomes better."""
+def test_scaled_minimises_the_logistic_loss(slope, shift, scale):
+    """No slope or intercept near the fitted one has a smaller loss."""
     rng = np.random.default_rng(0)
     margins = rng.normal(size=400)
     failed = rng.random(400) < Scaling(slope, shift)(margins)
@@ -371,7 +371,7 @@ def test_the_scaling_is_the_best_one(slope, shift, scale):
         assert loss(replace(found, intercept=found.intercept + step)) >= best - 1e-9
 
 
-def test_margins_that_mislead_are_not_turned_round():
+def test_scaling_of_misleading_margins_has_slope_0():
     margins, failed = np.array([1.0, 2.0, 3.0, 4.0]), np.array([True, True, False, False])
     found = scaled(margins, failed)
     assert found.slope == 0
@@ -382,7 +382,7 @@ def test_margins_that_mislead_are_not_turned_round():
 # ---------------------------------------------------------------------- costs
 
 
-def test_costs_are_medians():
+def test_trial_costs_are_medians_by_outcome():
     costs = [1, 3, 2, 20, 30, 5, np.nan, -1.0]
     failures = [0, 0, 0, TIMEOUT, TIMEOUT, COMPILE, COMPILE, 0]
     found = TrialCosts.from_examples(
@@ -398,20 +398,20 @@ def test_costs_are_medians():
     ("costs", "expected"),
     [([np.nan] * 3, (1.0, 4.0)), ([2, 2, np.nan], (2.0, 8.0)), ([np.nan, np.nan, 8], (2.0, 8.0))],
 )
-def test_costs_that_no_trial_says(costs, expected):
+def test_trial_costs_derive_missing_costs_from_known_ones_or_defaults(costs, expected):
     examples = make_examples(np.zeros((3, 3)), [0, 0, TIMEOUT], [0] * 3, costs=costs)
     found = TrialCosts.from_examples(examples)
     assert (found.ok, found.failed[TIMEOUT]) == expected
 
 
-def test_expected_costs_of_trials():
+def test_expected_cost_and_penalty_weigh_costs_by_probabilities():
     costs = TrialCosts(2.0, (2.0, *(20.0,) * (len(FAILURES) - 1)))
     told = np.zeros((3, len(FAILURES)))
     told[0, 0] = 1
     told[1, TIMEOUT] = 1
     told[2, [0, TIMEOUT, COMPILE]] = 0.5, 0.25, 0.25
     assert expected_cost(told, costs).tolist() == [2.0, 20.0, 11.0]
-    # In good trials: none, ten, and half of ten are spent on failing.
+    # Failures take as long as 0, 10 and 5 successful trials.
     assert penalty(told, costs, weight=0.1) == pytest.approx([0.0, 1.0, 0.5])
     assert penalty(told, costs, weight=0.0).tolist() == [0.0] * 3
 
@@ -419,7 +419,7 @@ def test_expected_costs_of_trials():
 # ---------------------------------------------------------------------- bytes
 
 
-def test_bytes_tell_the_same():
+def test_failure_model_survives_round_trip_through_bytes():
     examples = by_corner(rare=3)
     model = fit_failures(examples, replace(QUICK, members=2), threads=1).model
     assert len(model.model.boosters) == 3
@@ -433,7 +433,7 @@ def test_bytes_tell_the_same():
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_equal_data_make_equal_bytes(threads):
+def test_equal_data_make_equal_bytes_with_any_number_of_threads(threads):
     examples = by_corner()
     bytes_ = [fit_failures(examples, QUICK, threads=n).model.to_bytes() for n in (1, threads)]
     assert bytes_[0] == bytes_[1]
@@ -441,7 +441,7 @@ def test_equal_data_make_equal_bytes(threads):
     assert other != bytes_[0]
 
 
-def test_bytes_of_other_models_are_refused(fitted):
+def test_from_bytes_rejects_damaged_models_and_models_that_predict_no_failures(fitted):
     data = fitted.model.to_bytes()
     with pytest.raises(FormatError, match="damaged"):
         FailureModel.from_bytes(data[:-1] + bytes([data[-1] ^ 1]))

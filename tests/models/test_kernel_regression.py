@@ -47,7 +47,7 @@ def reference(rows, throughput, asked):
 
 @settings(max_examples=examples(30))
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(0, 5))
-def test_scores_are_those_of_the_formula(seed, count, columns):
+def test_scores_equal_the_formula(seed, count, columns):
     rng = np.random.default_rng(seed)
     rows = rng.integers(0, 4, (count, columns)).astype(np.float32)
     asked = rng.integers(-30, 30, (5, columns)).astype(np.float32)
@@ -56,7 +56,7 @@ def test_scores_are_those_of_the_formula(seed, count, columns):
     assert scores == pytest.approx(reference(rows, throughput, asked), abs=1e-6)
 
 
-def test_it_orders_unseen_programs():
+def test_regression_orders_unseen_programs():
     rng = np.random.default_rng(0)
     rows = rng.random((80, 4)).astype(np.float32)
     throughput = np.exp(-4 * np.abs(rows[:, 0] - 0.5) - rows[:, 1])
@@ -64,7 +64,7 @@ def test_it_orders_unseen_programs():
     assert pairwise_accuracy(throughput[40:], model.scores(rows[40:])) > 0.75
 
 
-def test_constant_columns_say_nothing():
+def test_regression_ignores_constant_columns():
     rng = np.random.default_rng(1)
     rows = rng.random((20, 3)).astype(np.float32)
     rows[:, 1] = 1e6
@@ -74,14 +74,14 @@ def test_constant_columns_say_nothing():
     assert (model.scores(rows) == model.scores(other)).all()
 
 
-def test_equal_programs_have_the_mean():
+def test_equal_programs_have_the_mean_as_score():
     rows = np.ones((5, 3), np.float32)
     model = KernelRegression.fit(rows, np.array([0.0, 0.25, 0.5, 0.75, 1.0]))
     mean = np.mean(np.array([0.0, 0.25, 0.5, 0.75, 1.0]) ** 0.3)
     assert model.scores(rows) == pytest.approx([mean] * 5)
 
 
-def test_programs_far_from_all_others_stay_finite():
+def test_scores_of_distant_programs_are_finite():
     rng = np.random.default_rng(2)
     rows = rng.random((20, 3)).astype(np.float32)
     model = KernelRegression.fit(rows, rng.random(20))
@@ -92,5 +92,5 @@ def test_programs_far_from_all_others_stay_finite():
     ("own", "others", "weight"),
     [(15, 0, 0.0), (16, 0, 0.5), (16, 128, 0.5), (16, 384, 0.25), (256, 0, 0.5), (257, 0, 0.0)],
 )
-def test_few_own_programs_count_by_their_share(own, others, weight):
+def test_weight_beside_trees_depends_on_number_and_share_of_own_programs(own, others, weight):
     assert weight_beside_trees(own, others) == weight

@@ -15,7 +15,7 @@ REFERENCES = {"mean": np.mean, "median": np.median, "minimum": np.min}
 
 @pytest.mark.parametrize("name", sorted(REFERENCES))
 @given(programs=TIMES)
-def test_each_program_has_the_label_of_its_own_times(name, programs):
+def test_seconds_applies_label_to_times_of_each_program(name, programs):
     label, _ = recipe_part("label", name)
     starts = np.cumsum([0, *map(len, programs)])
     times = np.array([time for program in programs for time in program], np.float64)
@@ -28,20 +28,20 @@ def test_each_program_has_the_label_of_its_own_times(name, programs):
 @pytest.mark.parametrize(
     ("name", "expected"), [("median", [2.0, 2.5]), ("mean", [3.0, 4.0]), ("minimum", [1.0, 1.0])]
 )
-def test_worked_out_by_hand(name, expected):
-    """Of an even number of times the median is between the two in the middle."""
+def test_labels_return_median_mean_and_minimum(name, expected):
+    """The median of an even number of times is the mean of the two in the middle."""
     label, _ = recipe_part("label", name)
     times = np.array([6.0, 1.0, 2.0, 10.0, 2.0, 1.0, 3.0])
     assert label.seconds(times, np.array([0, 3, 7])).tolist() == expected
 
 
-def test_no_program():
+def test_labels_of_no_programs_are_empty():
     for name in REFERENCES:
         found = recipe_part("label", name)[0].seconds(np.zeros(0), np.zeros(1, np.int64))
         assert found.shape == (0,)
 
 
-def test_times_are_left_as_they_are():
+def test_labels_do_not_change_the_times():
     times = np.array([3.0, 1.0, 2.0])
     for name in REFERENCES:
         recipe_part("label", name)[0].seconds(times, np.array([0, 3]))

@@ -63,10 +63,10 @@ def empty(sqlite_file):
 FIRST = WORKLOADS[0]
 
 
-# ---------------------------------------------------------------------- what is read
+# ---------------------------------------------------------------------- examples and rows
 
 
-def test_the_dataset_of_the_small_store(stored):
+def test_load_counted_returns_examples_and_counts_of_a_store(stored):
     examples, counts = load_counted(stored, SMALL_STEPS)
     assert counts == DataCounts(
         records=202,  # 204 without the unmeasured and the retracted one
@@ -93,7 +93,7 @@ def test_the_dataset_of_the_small_store(stored):
     assert flops[matmul(1).digest] == 2 * 128 * 256 * 192
 
 
-def test_each_program_has_its_own_rows(stored):
+def test_load_returns_the_stored_rows_of_each_program(stored):
     pages = []
     examples = load(stored, SMALL_STEPS, on_read=lambda *page: pages.append(page))
     assert pages == [(197, 197)]
@@ -113,7 +113,7 @@ def test_rows_are_read_page_by_page(stored, monkeypatch):
     assert pages == [*((n, 197) for n in range(10, 197, 10)), (197, 197)]
 
 
-def test_rows_of_some_examples_alone(stored):
+def test_with_rows_returns_rows_of_chosen_examples(stored):
     whole = load(stored, SMALL_STEPS)
     labels = load(stored, SMALL_STEPS, rows=False)
     chosen = np.arange(3, len(labels), 7)
@@ -124,10 +124,10 @@ def test_rows_of_some_examples_alone(stored):
     assert none.rows.shape == (0, 4)
 
 
-# ---------------------------------------------------------------------- what became of a program
+# ---------------------------------------------------------------------- outcomes of programs
 
 
-def test_times_of_all_records_of_a_program_count(stored):
+def test_label_covers_times_of_all_records_of_a_program(stored):
     examples = load(stored, SMALL_STEPS, rows=False)
     time = seconds_of(0)
     number = find(stored, examples, make_tiled(FIRST, 0))
@@ -159,7 +159,7 @@ def test_failures_keep_their_kind(stored):
         assert np.isnan(examples.seconds[found])
         assert examples.throughput[found] == 0
         assert examples.costs[found] == 2.0
-    # The sentinel, and nothing said about it.
+    # The sentinel as time, without a failure.
     found = find(stored, examples, make_tiled(FIRST, 32))
     assert kind(examples, found) is FailureKind.UNKNOWN
     assert (examples.failed == np.isnan(examples.seconds)).all()
@@ -173,7 +173,7 @@ def test_infrastructure_failures_and_retracted_records_are_left_out(stored):
     assert np.isin(foreign, examples.program_ids).all()
 
 
-def test_the_last_statement_about_a_failure_counts(empty):
+def test_failure_has_the_kind_that_was_stored_last(empty):
     record = measure(make_tiled(FIRST, 0), 0, FailureKind.UNKNOWN)
     fill_with(empty, [record])
     empty.batches.add_failures([(record, replace(record.failure, kind=FailureKind.WRONG_RESULT))])
@@ -181,7 +181,7 @@ def test_the_last_statement_about_a_failure_counts(empty):
     assert kind(examples, 0) is FailureKind.WRONG_RESULT
 
 
-def test_a_trial_has_its_number_for_every_feature_set(stored):
+def test_numbers_of_trials_do_not_depend_on_the_feature_set(stored):
     other = SmallSteps("small.other")
     add_rows(stored, other)
     ours, theirs = (load(stored, one, rows=False) for one in (SMALL_STEPS, other))
@@ -190,8 +190,8 @@ def test_a_trial_has_its_number_for_every_feature_set(stored):
     assert [one.trials[i] for one, i in zip((ours, theirs), seventh, strict=True)] == [7, 7]
 
 
-def test_programs_without_a_single_row(empty):
-    """A module without stores has no rows and is an example nevertheless."""
+def test_programs_without_rows_are_examples(empty):
+    """A module without stores has no rows."""
     store = empty
     store.records.add(trials(FIRST, count=3, failing=0), OWN)
     ids = store.programs.ids([make_tiled(FIRST, n).digest for n in range(3)])
@@ -203,10 +203,10 @@ def test_programs_without_a_single_row(empty):
     assert (examples.rows[examples.starts[one]] == 7).all()
 
 
-# ---------------------------------------------------------------------- only some records
+# ---------------------------------------------------------------------- scopes
 
 
-def test_only_some_workloads_targets_and_sources(stored):
+def test_load_with_scope_returns_only_its_workloads_targets_and_sources(stored):
     store = stored
     workload = store.workloads.id_of(WORKLOADS[3].digest)
     examples = load(stored, SMALL_STEPS, scope=Scope(workload_ids=[workload]))
@@ -230,14 +230,14 @@ def _sources(store):
         return connection.execute("SELECT id, trust, name FROM source").fetchall()
 
 
-# ---------------------------------------------------------------------- identity
+# ---------------------------------------------------------------------- digests
 
 
 def digest_of(*given, **choices):
     return load(*given, rows=False, **choices).digest
 
 
-def test_the_digest_needs_no_rows(stored):
+def test_digest_does_not_depend_on_loading_rows(stored):
     whole = load(stored, SMALL_STEPS)
     assert digest_of(stored, SMALL_STEPS) == whole.digest
     target = [stored.targets.id_of(make_target(1).digest)]
@@ -267,7 +267,7 @@ def test_the_digest_changes_with_the_training_data(stored):
     assert len(set(digests)) == len(digests)
 
 
-def test_the_order_of_insertion_is_no_part_of_it(empty, sqlite_template, tmp_path):
+def test_dataset_does_not_depend_on_order_of_insertion(empty, sqlite_template, tmp_path):
     batch = [m for w in (FIRST, WORKLOADS[3]) for m in trials(w)]
     batch += trials(FIRST, target=1)
     again = make_tiled(FIRST, 0)
@@ -286,7 +286,7 @@ def test_the_order_of_insertion_is_no_part_of_it(empty, sqlite_template, tmp_pat
     assert [g.target for g in found.groups] == [g.target for g in expected.groups]
 
 
-def test_both_kinds_of_database_give_the_same(store, stored):
+def test_both_databases_give_the_same_dataset(store, stored):
     fill(store)
     expected, found = (load(one, SMALL_STEPS) for one in (stored, store))
     assert found.digest == expected.digest
@@ -312,7 +312,7 @@ def factor_of(subject, id_, machine=0, factor=1.0):
     return SessionFactor(subject, id_, machine, factor, None, 0)
 
 
-def test_corrected_times(empty):
+def test_corrected_dataset_divides_times_by_factors_of_sessions(empty):
     target = two_sessions(empty)
     empty.runs.set_factors(target, [factor_of("session", 1), factor_of("session", 2, factor=1.5)])
     raw, corrected = (load(empty, SMALL_STEPS, corrected=c) for c in (False, True))
@@ -326,7 +326,7 @@ def test_corrected_times(empty):
     assert {group.machine for group in raw.groups} == {""}
 
 
-def test_machines_of_one_target_are_groups_of_their_own(empty):
+def test_each_machine_of_a_target_has_its_own_group(empty):
     target = two_sessions(empty, factor=3.0)
     empty.runs.set_factors(target, [factor_of("session", 1), factor_of("session", 2, machine=1)])
     examples = load(empty, SMALL_STEPS)
@@ -335,7 +335,7 @@ def test_machines_of_one_target_are_groups_of_their_own(empty):
     program = make_tiled(FIRST, 2)
     here, there = (find(empty, examples, program, machine) for machine in "01")
     assert examples.seconds[there] == pytest.approx(3 * examples.seconds[here])
-    # The best is 9 here, and 3 there.
+    # The best program is 9 on the first machine and 3 on the second.
     assert examples.throughput[here] == pytest.approx(seconds_of(9) / seconds_of(2))
     assert examples.throughput[there] == pytest.approx(seconds_of(3) / seconds_of(2))
     # The same program's rows, twice.
@@ -355,8 +355,8 @@ def test_machines_of_one_target_are_groups_of_their_own(empty):
     assert examples.seconds[number] == pytest.approx(seconds_of(9) / 2)
 
 
-def test_sessions_of_other_threads_are_groups_of_their_own(empty):
-    """Nobody has compared them, and one of them does not say its number."""
+def test_sessions_with_different_numbers_of_threads_have_their_own_groups(empty):
+    """No factor compares them, and one of them does not state its number."""
     fingerprints = [
         {"cpu": "x"},
         *({"cpu": "x", "threads": {"count": n, "pinned": False}} for n in (1, 2)),
@@ -374,7 +374,7 @@ def test_sessions_of_other_threads_are_groups_of_their_own(empty):
     assert best == [1.0, 1.0, 1.0]
 
 
-def test_machines_keep_their_names_when_one_is_asked_for(empty):
+def test_scope_does_not_change_names_of_machines(empty):
     target = two_sessions(empty)
     empty.records.add([measure(make_tiled(FIRST, 11), 11, (1e-3,))], FOREIGN)
     add_rows(empty, SMALL_STEPS)
@@ -385,7 +385,7 @@ def test_machines_keep_their_names_when_one_is_asked_for(empty):
     assert examples.digest != before
 
 
-# ---------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------- errors
 
 
 def message(raised):
@@ -395,7 +395,7 @@ def message(raised):
     return text
 
 
-def test_no_records(empty):
+def test_load_rejects_empty_database(empty):
     with pytest.raises(NotFoundError) as raised:
         load(empty, SMALL_STEPS)
     assert message(raised) == (
@@ -403,14 +403,14 @@ def test_no_records(empty):
     )
 
 
-def test_nothing_of_what_was_asked_for(stored):
+def test_load_rejects_scope_without_programs(stored):
     for given in ({"workload_ids": [99]}, {"target_ids": []}, {"source_ids": [99]}):
         with pytest.raises(NotFoundError, match="no program of these workloads") as raised:
             load(stored, SMALL_STEPS, scope=Scope(**given))
         assert "tunedb workloads" in message(raised)
 
 
-def test_nothing_measured(empty):
+def test_load_rejects_database_without_measured_records(empty):
     program = make_tiled(FIRST, 0)
     empty.records.add([measure(program, 0, None, status=Status.UNMEASURED)], OWN)
     with pytest.raises(NotFoundError, match="none of its records was measured"):
@@ -422,7 +422,7 @@ def test_nothing_measured(empty):
         load(empty, SMALL_STEPS)
 
 
-def test_no_features(empty):
+def test_load_rejects_database_without_features_of_the_set(empty):
     empty.records.add(trials(FIRST, count=3), OWN)
     with pytest.raises(NotFoundError) as raised:
         load(empty, SMALL_STEPS)
@@ -439,8 +439,8 @@ def test_no_features(empty):
         digest_of(empty, newer)
 
 
-def test_features_that_no_program_could_get(empty):
-    """To extract them again would change nothing: it passes over what has failed."""
+def test_load_reports_that_extraction_failed_for_all_programs(empty):
+    """Another extraction would skip programs that failed."""
 
     class Broken(SmallSteps):
         def rows(self, programs):
@@ -452,20 +452,20 @@ def test_features_that_no_program_could_get(empty):
         load(empty, Broken())
 
 
-def test_another_number_of_columns(empty):
+def test_load_rejects_feature_set_with_other_number_of_columns(empty):
     fill_with(empty, trials(FIRST, count=3))
     wider = replace(SMALL_STEPS, columns=(*SMALL_STEPS.columns, "more"))
     with pytest.raises(UsageError, match="stored with 4 columns and has 5; raise its version"):
         load(empty, wider)
 
 
-def test_columns_that_depend_on_the_program(stored):
+def test_load_rejects_feature_set_whose_columns_depend_on_the_program(stored):
     with pytest.raises(UsageError, match=r"small\.steps depends on the program.*tunedb features"):
         load(stored, replace(SMALL_STEPS, columns=()))
 
 
-def test_only_failures_are_examples_too(empty):
-    """A failure classifier trains on them; a ranker refuses them itself."""
+def test_load_returns_examples_if_all_programs_failed(empty):
+    """A failure classifier trains on them; a ranker rejects them itself."""
     fill_with(empty, [measure(make_tiled(FIRST, n), n, FailureKind.CRASH) for n in range(3)])
     examples, counts = load_counted(empty, SMALL_STEPS)
     assert examples.throughput.tolist() == [0, 0, 0]
@@ -473,14 +473,14 @@ def test_only_failures_are_examples_too(empty):
 
 
 def overwrite(store, program_id, rows):
-    """Put rows into the file that no store would take."""
+    """Put rows into the file that the store would reject."""
     data = compression.compress(np.asarray(rows, "<f4").tobytes())
     with sqlite3.connect(store.location) as connection:
         connection.execute("UPDATE feature SET data = ? WHERE program_id = ?", (data, program_id))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_rows_that_are_not_finite(stored, value):
+def test_load_rejects_rows_that_are_not_finite(stored, value):
     examples = load(stored, SMALL_STEPS, rows=False)
     number = int(np.flatnonzero(examples.sizes == 2)[3])
     id_ = int(examples.program_ids[number])
@@ -495,14 +495,14 @@ def test_rows_that_are_not_finite(stored, value):
     assert len(others) == len(examples) - 1
 
 
-def test_damaged_rows(stored):
+def test_load_rejects_damaged_rows(stored):
     examples = load(stored, SMALL_STEPS, rows=False)
     overwrite(stored, int(examples.program_ids[0]), [[1.0]])
     with pytest.raises(StorageError, match="damaged"):
         load(stored, SMALL_STEPS)
 
 
-def test_rows_that_are_gone(stored):
+def test_with_rows_reports_rows_that_were_deleted(stored):
     examples = load(stored, SMALL_STEPS, rows=False)
     id_ = int(examples.program_ids[-1])
     with sqlite3.connect(stored.location) as connection:
@@ -511,13 +511,13 @@ def test_rows_that_are_gone(stored):
         with_rows(stored, examples)
 
 
-def test_a_label_that_there_is_not(stored):
+def test_load_rejects_unknown_label(stored):
     with pytest.raises(NotFoundError, match="no label 'fastest'; there are: mean, median, minimum"):
         load(stored, SMALL_STEPS, label="fastest")
 
 
 @pytest.mark.parametrize("answer", [lambda t, s: t, lambda t, s: np.full(len(s) - 1, np.nan)])
-def test_a_label_that_does_not_work(stored, monkeypatch, answer):
+def test_load_reports_label_that_returns_invalid_times(stored, monkeypatch, answer):
     broken = TimeLabel("broken", answer)
     monkeypatch.setattr("tunedb.models.dataset.recipe_part", lambda kind, choice: (broken, ""))
     with pytest.raises(PluginError, match="label 'broken' gave no time above 0"):

@@ -1,4 +1,4 @@
-"""Losses: by hand, and their derivatives against differences of their values."""
+"""Losses: values by hand, and derivatives compared with differences of values."""
 
 import itertools
 import math
@@ -57,7 +57,7 @@ def numerical(loss, scores, order):
 @pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(25))
-def test_derivatives_are_those_of_the_value(loss, seed):
+def test_derivatives_match_differences_of_the_value(loss, seed):
     """The Hessian is never below that of the value: a smaller one makes steps too long."""
     throughput, group, scores = values(seed)
     made = objective(loss, throughput, group, seed=seed)
@@ -72,7 +72,7 @@ def test_derivatives_are_those_of_the_value(loss, seed):
 @pytest.mark.parametrize("loss", SQUARES, ids=NAMES[:3])
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(25))
-def test_base_minimises_over_constants(loss, seed):
+def test_base_minimises_the_loss_over_constant_scores(loss, seed):
     throughput, group, _ = values(seed)
     made = objective(loss, throughput, group)
     ones = np.ones(len(throughput), np.int64)
@@ -82,7 +82,7 @@ def test_base_minimises_over_constants(loss, seed):
 
 
 @pytest.mark.parametrize("loss", SQUARES, ids=NAMES[:3])
-def test_base_is_right_on_average_whatever_the_rows(loss):
+def test_base_has_mean_error_0_for_any_numbers_of_rows(loss):
     throughput, group, _ = values(3)
     made = objective(loss, throughput, group)
     sizes = np.arange(len(throughput)) % 4
@@ -91,14 +91,14 @@ def test_base_is_right_on_average_whatever_the_rows(loss):
     assert made.base(np.zeros_like(sizes)) == 0
 
 
-def test_throughput_is_the_document_s():
+def test_throughput_loss_weighs_squared_errors_by_throughput():
     """Loss y (s - y)² of programs that ran; halved, as XGBoost's."""
     made = objective(THROUGHPUT, [1, 0.5, 0.25])
     assert made.value(np.array([0, 1.5, 0.25])) == (1 * 1 + 0.5 * 1 + 0) / 2
     assert made.weights.tolist() == made.labels.tolist() == [1, 0.5, 0.25]
 
 
-def test_failures_teach_throughput_something():
+def test_throughput_loss_gives_failures_a_small_weight():
     made = objective(THROUGHPUT, [1, 0.05, 0])
     assert made.weights.tolist() == [1, 0.05, FAILED_WEIGHT]
     gradient, hessian = made.derivatives(np.array([1, 0.05, 0.5]))
@@ -108,21 +108,21 @@ def test_failures_teach_throughput_something():
     assert objective(THROUGHPUT, [1, 0.05, 0], argument="0").weights.tolist() == [1, 0.05, 0]
 
 
-def test_squared_by_hand():
+def test_squared_loss_has_equal_weights_and_powers_of_throughput_as_labels():
     made = objective(SQUARED, [1, 0.25, 0])
     assert made.labels.tolist() == [1, 0.25, 0]
     assert made.weights.tolist() == [1, 1, 1]
     assert objective(SQUARED, [1, 0.25, 0], argument="0.5").labels.tolist() == [1, 0.5, 0]
 
 
-def test_log_by_hand():
+def test_log_loss_has_logarithms_above_least_throughput_as_labels():
     made = objective(LOG, [1, 0.25, 0.01, 0], argument="0.0625")
     assert made.labels.tolist() == [4, 2, 0, 0]
     assert objective(LOG, [1, 0]).labels.tolist() == [math.log2(1 / LEAST_THROUGHPUT), 0]
 
 
-def test_relative_compares_pairs_of_a_group():
-    """Its value is that of the formula over pairs, which no constant of a group changes."""
+def test_relative_loss_compares_pairs_of_programs_of_a_group():
+    """The value equals the formula over pairs; a constant added to a group does not change it."""
     throughput, group, scores = values(5)
     made = objective(RELATIVE, throughput, group)
     assert made.labels.tolist() == (throughput**0.3).tolist()
@@ -141,7 +141,7 @@ def test_relative_compares_pairs_of_a_group():
     assert by_hand.weights[0] / by_hand.weights[1] == pytest.approx(6)
 
 
-def test_rank_by_hand():
+def test_rank_loss_equals_the_formula_for_two_groups():
     """Two groups; pairs weigh the root of the difference, programs 1 on average."""
     made = objective(RANK, [1, 0.75, 0.75, 0.5, 1], [0, 0, 0, 1, 1])
     scores = np.array([0.0, 1, 1, 2, 0])
@@ -153,7 +153,7 @@ def test_rank_by_hand():
 
 
 @pytest.mark.parametrize("argument", ["", "4"])
-def test_rank_weighs_groups_by_their_programs(argument):
+def test_rank_loss_weighs_groups_by_number_of_programs(argument):
     throughput, group, _ = values(1, 40)
     made = objective(RANK, throughput, group, argument)
     pairs = made.pairs
@@ -163,8 +163,8 @@ def test_rank_weighs_groups_by_their_programs(argument):
     assert ((made.pair_weights > 0) == (pairs.signs != 0)).all()
 
 
-def test_the_hessian_of_pairs_has_a_bound():
-    """Without it a pair in the wrong order would make a step without end."""
+def test_hessian_of_rank_loss_has_a_lower_bound():
+    """Without the bound a pair in the wrong order would make an infinite step."""
     made = objective(RANK, [1, 0])
     for apart in (0, 3, 30, 3_000):
         gradient, hessian = made.derivatives(np.array([-apart / 2, apart / 2]))
@@ -173,7 +173,7 @@ def test_the_hessian_of_pairs_has_a_bound():
     assert gradient.tolist() == [-1, 1]
 
 
-def test_equal_programs_teach_rank_nothing():
+def test_rank_loss_ignores_pairs_of_equal_programs():
     made = objective(RANK, [0.5, 0.5, 0, 0, 1], [0, 0, 1, 1, 2])
     gradient, hessian = made.derivatives(np.arange(5.0))
     assert not gradient.any()
@@ -194,6 +194,6 @@ def test_equal_programs_teach_rank_nothing():
         (RELATIVE, "-1", "loss relative:-1 is invalid"),
     ],
 )
-def test_wrong_arguments(loss, argument, message):
+def test_losses_reject_invalid_arguments(loss, argument, message):
     with pytest.raises(UsageError, match=message):
         objective(loss, [1, 0.5], argument=argument)

@@ -91,7 +91,7 @@ def test_each_figure_is_its_mean_over_all_orders_of_equal_scores(pool):
 
 
 @given(many)
-def test_pairs_and_ranks_of_larger_pools(pool):
+def test_pairwise_accuracy_ranks_and_spearman_equal_references(pool):
     from scipy import stats
 
     y, scores = map(np.array, pool)
@@ -105,7 +105,7 @@ def test_pairs_and_ranks_of_larger_pools(pool):
         assert metrics.spearman(y, scores) == 0.0
 
 
-def test_a_pool_by_hand():
+def test_measure_returns_figures_computed_by_hand():
     y = np.array([0.5, 1.0, 0.25, 0.0, 0.95])
     found = measure(y, np.array([3.0, 2.0, 2.0, 0.0, 1.0]))
     # 10 pairs; wrong: (0.5, 1.0), (0.5, 0.95), (0.25, 0.95); undecided: (1.0, 0.25).
@@ -120,7 +120,7 @@ def test_a_pool_by_hand():
 
 
 @given(few)
-def test_no_figure_depends_on_the_order_of_programs(pool):
+def test_figures_do_not_depend_on_the_order_of_programs(pool):
     y, scores = map(np.array, pool)
     assume(y.min() < y.max())
     backwards = measure(y[::-1], scores[::-1])
@@ -129,7 +129,7 @@ def test_no_figure_depends_on_the_order_of_programs(pool):
 
 
 @pytest.mark.parametrize("n", [7, 64, 500])
-def test_chance_is_the_closed_form_of_a_random_order(n):
+def test_chance_equals_the_closed_form_of_a_random_order(n):
     rng = np.random.default_rng(n)
     y = np.round(rng.random(n), 2) + 0.01
     y[:3] = 0
@@ -148,7 +148,7 @@ def test_chance_is_the_closed_form_of_a_random_order(n):
     assert found.spearman == 0.0
 
 
-def test_a_constant_score_gains_nothing_by_a_sorted_pool():
+def test_constant_scores_have_the_figures_of_chance():
     """A stable sort would rank this pool well: its best programs come first."""
     y = np.linspace(1, 0.01, 200)
     assert metrics.row(measure(y, np.full(200, 7.0))) == pytest.approx(metrics.row(chance(y)))
@@ -156,7 +156,7 @@ def test_a_constant_score_gains_nothing_by_a_sorted_pool():
     assert chance(y).trials90 > 9
 
 
-def test_a_perfect_order_is_1_in_all_figures_and_a_skill_of_1():
+def test_perfect_order_has_1_in_all_figures_and_skill_1():
     y = np.random.default_rng(0).permutation(np.repeat(np.arange(40.0), 3))
     perfect, random = metrics.row(measure(y, y)), metrics.row(chance(y))
     assert perfect == pytest.approx(np.ones(len(FIGURES)))
@@ -169,7 +169,7 @@ def test_a_perfect_order_is_1_in_all_figures_and_a_skill_of_1():
     assert set(FIGURES) > TRIALS
 
 
-def test_recall_looks_at_fewer_programs_of_small_pools_and_at_none_that_failed():
+def test_recall_size_shrinks_for_small_pools_and_excludes_failures():
     assert metrics.recall_size(np.ones(4000)) == 30
     assert metrics.recall_size(np.ones(120)) == 30
     assert metrics.recall_size(np.ones(64)) == 16
@@ -180,7 +180,7 @@ def test_recall_looks_at_fewer_programs_of_small_pools_and_at_none_that_failed()
     assert measure(y, y).recall30 == 1.0
 
 
-def test_large_pools_are_quick():
+def test_pairwise_accuracy_handles_60000_programs():
     """A quadratic algorithm would take gigabytes."""
     rng = np.random.default_rng(0)
     y = rng.random(60_000)
@@ -189,7 +189,7 @@ def test_large_pools_are_quick():
     assert metrics.pairwise_accuracy(y, rng.random(60_000)) == pytest.approx(0.5, abs=0.01)
 
 
-def test_where_nothing_differs_there_is_nothing_to_rank():
+def test_pools_of_equally_fast_programs_are_not_rankable():
     assert np.isnan(metrics.pairwise_accuracy(np.ones(3), np.arange(3.0)))
     for y in ([0.5, 0.5], [0.0, 0.0, 0.0], [1.0]):
         assert not metrics.is_rankable(np.array(y))
@@ -206,12 +206,12 @@ def test_where_nothing_differs_there_is_nothing_to_rank():
         ([1.0, 2.0], "2 scores for 3 programs"),
     ],
 )
-def test_scores_that_rank_nothing_are_refused(scores, why):
+def test_measure_rejects_non_finite_and_missing_scores(scores, why):
     with pytest.raises(UsageError, match=why):
         measure(np.array([0.1, 0.5, 1.0]), np.array(scores))
 
 
-def test_the_noise_floor():
+def test_noise_floor_is_perfect_without_noise_and_falls_with_it():
     y = np.array([0.0, *np.linspace(0.9, 1.0, 63)])
     exact = metrics.noise_floor(y, np.zeros(5))
     assert metrics.row(exact) == pytest.approx(np.ones(len(FIGURES)))

@@ -1,4 +1,4 @@
-"""Models: scores, and bytes."""
+"""Models: scores and serialisation."""
 
 import struct
 from dataclasses import replace
@@ -32,7 +32,7 @@ def data(model):
 
 
 def constant(value, columns=2):
-    """Return a booster that scores every row alike."""
+    """Return a booster with one score for all rows."""
     rows = np.zeros((2, columns), np.float32)
     settings_ = {"base_score": value, "nthread": 1}
     return xgboost.train(settings_, xgboost.DMatrix(rows, [value, value]), 0)
@@ -42,7 +42,7 @@ def made_of(*boosters, columns=("a", "b"), **fields):
     return Model(quick(), "small", 3, columns, boosters, **fields)
 
 
-def test_a_score_is_the_mean_of_sums_over_rows():
+def test_score_is_the_mean_over_boosters_of_sums_over_rows():
     model = made_of(constant(0.5), constant(0.25))
     rows = np.zeros((6, 2), np.float32)
     scores = model.scores(rows, np.array([0, 1, 1, 4, 6, 6]))
@@ -50,7 +50,7 @@ def test_a_score_is_the_mean_of_sums_over_rows():
     assert scores.tolist() == [0.375, 0, 3 * 0.375, 2 * 0.375, 0]
 
 
-def test_no_programs_and_no_rows():
+def test_scores_are_empty_without_programs_and_0_without_rows():
     model = made_of(constant(0.5))
     none = np.empty((0, 2), np.float32)
     assert model.scores(none, np.array([0])).tolist() == []
@@ -58,14 +58,14 @@ def test_no_programs_and_no_rows():
     assert model.score_programs([]).tolist() == []
 
 
-def test_aggregated_scores_a_program_without_rows_too():
+def test_aggregated_model_scores_programs_without_rows():
     model = made_of(constant(0.5, columns=7), rows="aggregated")
     assert model.tree_columns[:3] == ("a.sum", "b.sum", "a.max")
     rows = np.zeros((3, 2), np.float32)
     assert model.scores(rows, np.array([0, 2, 2, 3])).tolist() == [0.5, 0.5, 0.5]
 
 
-def test_scores_are_the_sum_of_what_xgboost_predicts(model):
+def test_scores_equal_sums_of_predictions_of_xgboost(model):
     expected = np.zeros(len(EXAMPLES))
     for booster in model.boosters:
         rows = booster.predict(xgboost.DMatrix(EXAMPLES.rows)).astype(float)
@@ -87,7 +87,7 @@ def test_scores_do_not_depend_on_the_batch_nor_on_threads(model):
         assert model.scores(EXAMPLES.rows, EXAMPLES.starts).tolist() == whole.tolist()
 
 
-def test_rows_of_other_types_and_layouts(model):
+def test_scores_do_not_depend_on_type_and_layout_of_rows(model):
     rows = EXAMPLES.rows
     whole = model.scores(rows, EXAMPLES.starts).tolist()
     assert model.scores(np.asfortranarray(rows), EXAMPLES.starts).tolist() == whole
@@ -95,7 +95,7 @@ def test_rows_of_other_types_and_layouts(model):
     assert model.scores(np.repeat(rows, 2, axis=1)[:, ::2], EXAMPLES.starts).tolist() == whole
 
 
-def test_rows_of_other_columns_are_refused(model):
+def test_model_rejects_rows_of_wrong_shape(model):
     with pytest.raises(
         UsageError, match=r"rows of shape \(\d+, 5\) do not fit a model of features small"
     ):
@@ -112,14 +112,14 @@ def test_rows_of_other_columns_are_refused(model):
         ({"columns": tuple("abcdef")}, r"small version 3 have other columns .* \(6, 6\); rebuild"),
     ],
 )
-def test_features_of_other_sets_and_versions_are_refused(model, change, message):
+def test_model_rejects_features_of_other_sets_versions_and_columns(model, change, message):
     with pytest.raises(UsageError, match=message) as caught:
         model.score_examples(replace(EXAMPLES, **change))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("rows", ["pack-sum", "aggregated"])
-def test_bytes_and_back(rows):
+def test_model_survives_round_trip_through_bytes(rows):
     model = fit(EXAMPLES, quick(members=2, rows=rows), threads=1).model
     data = model.to_bytes()
     again = Model.from_bytes(data, threads=1)
@@ -130,7 +130,7 @@ def test_bytes_and_back(rows):
     assert again.scores(EXAMPLES.rows, EXAMPLES.starts).tolist() == scores.tolist()
 
 
-def test_a_model_without_a_round_and_back():
+def test_model_without_rounds_survives_round_trip_through_bytes():
     again = Model.from_bytes(made_of(constant(0.5)).to_bytes(), threads=1)
     assert again.score_programs([np.zeros((3, 2))]).tolist() == [1.5]
     assert again.rounds == 0
@@ -149,7 +149,7 @@ def sealed(header_change=None, bodies=None, of=b""):
     return b"tunedb-model\x01" + identity.digest("model body", payload) + payload
 
 
-def test_a_newer_xgboost_is_refused(data, monkeypatch):
+def test_from_bytes_rejects_model_of_newer_xgboost(data, monkeypatch):
     newer = sealed((b'"3.', b'"30.'), of=data)
     with pytest.raises(UsageError, match=r"by XGBoost 30\.\S+, but this is 3\.\S+; rebuild: "):
         Model.from_bytes(newer)
@@ -158,7 +158,7 @@ def test_a_newer_xgboost_is_refused(data, monkeypatch):
     Model.from_bytes(data, threads=1)
 
 
-def test_a_newer_tunedb_is_refused(data):
+def test_from_bytes_rejects_model_of_newer_tunedb(data):
     later = data.replace(b"tunedb-model\x01", b"tunedb-model\x02", 1)
     with pytest.raises(UsageError, match="by a newer tunedb; rebuild: tunedb train"):
         Model.from_bytes(later)
@@ -166,7 +166,7 @@ def test_a_newer_tunedb_is_refused(data):
         Model.from_bytes(sealed((b'"eta"', b'"etta"'), of=data))
 
 
-def test_other_bytes_are_no_model(data):
+def test_from_bytes_rejects_bytes_of_other_formats(data):
     for other in (b"", b"tunedb", b"SQLite format 3\x00" + data):
         with pytest.raises(FormatError, match="not a tunedb model"):
             Model.from_bytes(other)
@@ -174,8 +174,8 @@ def test_other_bytes_are_no_model(data):
 
 @given(drawn=st.data())
 @settings(max_examples=examples(60))
-def test_damage_is_noticed(data, drawn):
-    """XGBoost would believe it, and may crash on it."""
+def test_from_bytes_rejects_any_damage(data, drawn):
+    """XGBoost does not check its input, and may crash."""
     at = drawn.draw(st.integers(13, len(data) - 1))
     flipped = data[:at] + bytes([data[at] ^ drawn.draw(st.integers(1, 255))]) + data[at + 1 :]
     for damaged in (flipped, data[:at], data + b"x"):
@@ -183,7 +183,7 @@ def test_damage_is_noticed(data, drawn):
             Model.from_bytes(damaged)
 
 
-def test_headers_that_do_not_fit(data):
+def test_from_bytes_rejects_inconsistent_headers(data):
     with pytest.raises(FormatError, match="another header"):
         Model.from_bytes(sealed((b'"rows":', b'"cows":'), of=data))
     with pytest.raises(FormatError, match="other sizes"):
@@ -194,7 +194,7 @@ def test_headers_that_do_not_fit(data):
         Model.from_bytes(sealed((b'"c5"]', b'"c5","c6"]'), of=data))
 
 
-def test_boosters_that_xgboost_cannot_read(data):
+def test_from_bytes_rejects_boosters_that_xgboost_cannot_read(data):
     whole = made_of(constant(0.5))
     raw = bytes(whole.boosters[0].save_raw("ubj"))
     junk = sealed(bodies=b"x" * len(raw), of=whole.to_bytes())
@@ -203,7 +203,7 @@ def test_boosters_that_xgboost_cannot_read(data):
     assert "\n" not in str(caught.value)
 
 
-def test_models_are_bounded(data, monkeypatch):
+def test_from_bytes_rejects_models_over_the_limits(data, monkeypatch):
     monkeypatch.setattr(limits, "MAX_BODY_BYTES", len(data) - 1)
     with pytest.raises(LimitError, match=f"a model of {len(data)} bytes; the limit is"):
         Model.from_bytes(data)
@@ -213,7 +213,7 @@ def test_models_are_bounded(data, monkeypatch):
         Model.from_bytes(data)
 
 
-def test_scores_are_joined_in_units_of_their_spread():
+def test_joined_scores_standardises_scores_before_weighing_them():
     unit = 1.5**0.5
     rising, falling, equal = [1, 2, 3], [30, 20, 10], [5, 5, 5]
     expected = [-0.75 * unit, 0, 0.75 * unit]

@@ -43,13 +43,13 @@ def test_small_groups_have_all_pairs(groups, seed):
     assert len(pairs) == len(expected)
     assert set(pairs.compared.tolist()) <= {program for pair in expected for program in pair}
     assert bool(len(pairs.compared)) == bool(expected)
-    # What is ahead of a place has that place behind.
+    # The partner ahead of a place has that place behind it.
     for ahead, behind in zip(pairs.ahead, pairs.behind, strict=True):
         assert behind[ahead].tolist() == list(range(len(labels)))
 
 
 @pytest.mark.parametrize(("partners", "each"), [(1, 2), (2, 2), (6, 6), (7, 8), (48, 48), (60, 48)])
-def test_larger_groups_have_a_share(partners, each):
+def test_large_groups_pair_each_program_with_the_same_number_of_partners(partners, each):
     group = np.repeat(np.arange(2, dtype=np.int32), 49)
     labels = np.random.default_rng(0).permutation(98).astype(float)
     found = listed(Pairs.from_labels(labels, group, partners, 3))
@@ -58,14 +58,14 @@ def test_larger_groups_have_a_share(partners, each):
     assert all(group[i] == group[j] and labels[i] > labels[j] for i, j in found)
 
 
-def test_the_seed_decides():
+def test_seed_decides_the_pairs():
     labels, group = np.arange(30.0), np.zeros(30, np.int32)
     one, same, other = (listed(Pairs.from_labels(labels, group, 4, seed)) for seed in (1, 1, 2))
     assert one == same != other
 
 
-def test_two_different_labels_always_meet_in_the_smallest_circle():
-    """By this training asks whether there is anything to learn."""
+def test_two_partners_suffice_to_find_a_different_label():
+    """Training uses it to find out whether there is anything to learn."""
     for seed in range(20):
         labels = np.zeros(50)
         labels[seed] = 1
@@ -74,7 +74,7 @@ def test_two_different_labels_always_meet_in_the_smallest_circle():
     assert len(Pairs.from_labels(np.arange(5.0), np.arange(5, dtype=np.int32), 2, 0)) == 0
 
 
-def test_accuracy_by_hand():
+def test_accuracy_is_the_mean_over_groups_and_counts_ties_half():
     labels = np.array([3.0, 2, 1, 5, 5, 4, 9])
     group = np.array([0, 0, 0, 1, 1, 1, 2], np.int32)
     pairs = Pairs.from_labels(labels, group, 8, 0)

@@ -1,4 +1,4 @@
-"""A recipe as JSON and back."""
+"""Recipes: JSON and ranges of numbers."""
 
 import json
 
@@ -16,7 +16,7 @@ def test_equal_recipes_have_equal_bytes():
     assert Recipe().to_json() != recipe.to_json()
 
 
-def test_fields_of_another_version_are_refused():
+def test_from_dict_rejects_unknown_fields():
     values = json.loads(Recipe().to_json())
     with pytest.raises(UsageError, match="no temperature; rebuild: tunedb train"):
         Recipe.from_dict({**values, "temperature": 2})
@@ -32,10 +32,10 @@ def test_fields_of_another_version_are_refused():
         ({"reg_lambda": float("nan")}, "a recipe with reg_lambda nan; give a number"),
     ],
 )
-def test_numbers_that_nothing_can_be_trained_with(choices, message):
+def test_check_rejects_numbers_out_of_range(choices, message):
     with pytest.raises(UsageError, match=f"^{message}$"):
         Recipe(**choices).check()
 
 
-def test_the_greatest_numbers_are_allowed():
+def test_check_accepts_the_bounds_of_ranges():
     Recipe(seed=2**64 - 1, members=1000, eta=1.0, patience=0, hessian_power=0.0).check()

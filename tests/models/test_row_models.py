@@ -20,7 +20,7 @@ def starts_of(sizes):
     return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
 
 
-def test_pack_sum_changes_nothing():
+def test_pack_sum_returns_rows_unchanged():
     starts = starts_of([2, 1])
     rows, at = PACK_SUM.rows(ROWS, starts)
     assert rows is ROWS
@@ -28,7 +28,7 @@ def test_pack_sum_changes_nothing():
     assert PACK_SUM.columns(("a", "b")) == ("a", "b")
 
 
-def test_aggregated_by_hand():
+def test_aggregated_returns_sums_maxima_log_sums_and_row_counts():
     rows, at = AGGREGATED.rows(ROWS, starts_of([2, 0, 1]))
     assert rows.dtype == np.float32
     assert at.tolist() == [0, 1, 2, 3]
@@ -41,23 +41,23 @@ def test_aggregated_by_hand():
     assert AGGREGATED.columns(("a", "b")) == names
 
 
-def test_the_logarithmic_sum_adds_what_the_logarithms_are_of():
-    """Bytes of two statements are added, where their logarithms make a product of a sum."""
+def test_log_sum_adds_the_values_behind_the_logarithms():
+    """It adds the bytes of two statements; the sum of their logarithms is that of the product."""
     logs = np.log2(1 + np.array([[1000.0], [24.0]], np.float32))
     (row,) = AGGREGATED.rows(logs, starts_of([2]))[0]
     assert row[2] == pytest.approx(math.log2(1 + 1024), rel=1e-6)
     assert row[0] == pytest.approx(math.log2(1001 * 25), rel=1e-6)
 
 
-def test_large_numbers_stay_finite():
+def test_log_sum_counts_numbers_above_100_as_100():
     rows = np.array([[3e38, -3e38], [101, -1e6]], np.float32)
     made = AGGREGATED.rows(rows, starts_of([2]))[0]
     assert made[0, 4:6].tolist() == [101, -101]
     assert np.isfinite(made[:, 2:]).all()
 
 
-def test_sums_that_no_float32_holds_count_as_the_greatest():
-    """XGBoost refuses infinities."""
+def test_sums_beyond_float32_become_its_greatest_number():
+    """XGBoost rejects infinities."""
     rows = np.array([[3e38, -3e38], [3e38, -3e38]], np.float32)
     (row,) = AGGREGATED.rows(rows, starts_of([2]))[0]
     greatest = np.finfo(np.float32).max
@@ -70,7 +70,7 @@ sizes_ = st.lists(st.integers(0, 4), max_size=8)
 
 @given(sizes_, st.integers(0, 2**32 - 1), st.integers(1, 6))
 @settings(max_examples=examples(60))
-def test_aggregated_is_the_reference_whatever_the_blocks(sizes, seed, block):
+def test_aggregated_equals_reference_for_any_block_size(sizes, seed, block):
     rng = np.random.default_rng(seed)
     starts = starts_of(sizes)
     rows = rng.normal(0, 4, (starts[-1], 3)).astype(np.float32)
@@ -96,7 +96,7 @@ def test_aggregated_is_the_reference_whatever_the_blocks(sizes, seed, block):
 
 @given(sizes_, st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(60))
-def test_segments_are_the_reference(sizes, seed):
+def test_segmented_equals_reference(sizes, seed):
     starts = starts_of(sizes)
     # Numbers behind the last segment belong to no segment.
     values = np.random.default_rng(seed).integers(-9, 9, int(starts[-1]) + 2).astype(float)
@@ -106,7 +106,7 @@ def test_segments_are_the_reference(sizes, seed):
     assert segmented(np.maximum, values, starts).tolist() == largest
 
 
-def test_one_row_each_is_not_aggregated():
+def test_row_model_returns_pack_sum_if_each_program_has_one_row():
     assert row_model("aggregated", np.array([1, 1, 1])) is PACK_SUM
     assert row_model("aggregated", np.array([1, 2, 1])) is AGGREGATED
     assert row_model("pack-sum", np.array([1, 2, 1])) is PACK_SUM

@@ -27,7 +27,7 @@ def workload(number):
 
 
 def trial(number, seconds, *, rows=1, failure=0, cut_short=False):
-    """Return the trial of a program; its rows say its number."""
+    """Return the trial of a program; each of its rows has its number."""
     made = np.array([[number, row] for row in range(rows)], np.float32)
     return RunTrial(b"program %d" % number, number, made, seconds, failure, cut_short)
 
@@ -40,7 +40,7 @@ def examples(*trials, base=None, target=b"t"):
     return made.dataset(Set(), "median", base)
 
 
-def test_programs_are_in_the_order_of_their_digests_and_know_their_turn():
+def test_dataset_orders_programs_by_digest_and_numbers_trials():
     found = examples(
         (2, trial(5, 2.0)), (1, trial(9, 4.0, rows=2)), (1, trial(3, 1.0)), (2, trial(4, 6.0))
     )
@@ -70,31 +70,31 @@ def test_the_last_measurement_of_a_program_counts_unless_it_failed():
     assert found.failures.tolist() == [0, 0, 0, TIMEOUT]
 
 
-def test_a_workload_that_only_failed_has_no_throughput():
+def test_programs_of_workload_that_only_failed_have_throughput_0():
     found = examples((1, trial(1, NAN, failure=TIMEOUT)), (1, trial(2, NAN, failure=TIMEOUT)))
     assert found.throughput.tolist() == [0.0, 0.0]
 
 
-def test_no_trials_are_empty_examples():
+def test_dataset_of_no_trials_is_empty():
     found = examples()
     assert len(found) == 0
     assert found.rows.shape == (0, 2)
     assert found.starts.tolist() == [0]
 
 
-def test_trials_join_the_group_of_the_store():
+def test_trials_join_the_stored_group_of_their_workload():
     base = examples((1, trial(1, 4.0, rows=2)), (1, trial(2, 8.0)), (3, trial(7, 1.0)))
     found = examples((1, trial(9, 2.0)), (2, trial(5, 3.0, rows=3)), base=base)
     assert found.program_ids.tolist() == [1, 2, 9, 7, 5]
     assert found.group.tolist() == [0, 0, 0, 1, 2]
-    # The run found a faster program: what the store has is slower by that.
+    # The run found a faster program, so stored throughputs become smaller.
     assert found.throughput.tolist() == [0.5, 0.25, 1.0, 1.0, 1.0]
     assert found.trials.tolist() == [0, 1, 2, 0, 0]
     assert found.rows[:, 0].tolist() == [1, 1, 2, 9, 7, 5, 5, 5]
     assert [found.workloads[g.workload].id for g in found.groups] == [1, 3, 2]
 
 
-def test_a_best_program_that_was_not_chosen_is_still_the_best():
+def test_throughput_stays_relative_to_best_program_outside_of_training_set():
     base = examples((1, trial(1, 1.0)), (1, trial(2, 4.0)), (3, trial(7, 2.0)), (3, trial(8, 8.0)))
     chosen = base.take(np.array([False, True, False, True]))
     found = examples((1, trial(9, 2.0)), base=chosen)
@@ -102,7 +102,7 @@ def test_a_best_program_that_was_not_chosen_is_still_the_best():
     assert found.throughput.tolist() == [0.25, 0.5, 0.25]
 
 
-def test_a_program_of_both_is_one_example():
+def test_program_measured_in_store_and_run_becomes_one_example():
     failed = trial(3, NAN, failure=TIMEOUT)
     base = examples((1, trial(1, 4.0)), (1, trial(2, 8.0)), (1, failed), (1, trial(4, 5.0)))
     found = examples(
@@ -112,8 +112,8 @@ def test_a_program_of_both_is_one_example():
     assert seconds == {1: 4.0, 2: 6.0, 3: 3.0, 4: 5.0}
 
 
-def test_programs_that_are_not_stored_are_all_kept():
-    """Their number is 0, and no two of them are the same."""
+def test_programs_with_id_0_stay_separate_examples():
+    """Programs that are not stored have the id 0."""
     base = examples((1, replace(trial(1, 4.0), program_id=0)))
     found = examples(
         (1, replace(trial(2, 2.0), program_id=0)),
@@ -123,7 +123,7 @@ def test_programs_that_are_not_stored_are_all_kept():
     assert sorted(found.seconds.tolist()) == [1.0, 2.0, 4.0]
 
 
-def test_several_machines_of_a_target_are_not_mixed_with_the_run():
+def test_run_gets_its_own_group_if_the_target_has_several_machines():
     base = examples((1, trial(1, 4.0)), (1, trial(2, 8.0)))
     other = Group(0, 1, b"t", "1")
     base = replace(base, groups=(*base.groups, other), group=np.array([0, 1], np.int32))
@@ -133,7 +133,7 @@ def test_several_machines_of_a_target_are_not_mixed_with_the_run():
     assert len({group.machine for group in found.groups}) == 3
 
 
-def test_machines_of_the_store_keep_their_groups():
+def test_join_keeps_groups_of_stored_machines():
     base = examples((1, trial(1, 4.0)), (1, trial(2, 8.0)), (1, trial(3, 2.0)))
     groups = (replace(base.groups[0], machine="0"), Group(0, 1, b"t", "1"))
     base = replace(base, groups=groups, group=np.array([0, 0, 1], np.int32))
@@ -142,14 +142,14 @@ def test_machines_of_the_store_keep_their_groups():
     assert found.groups == groups
     assert found.group.tolist() == [0, 0, 1]
     assert found.program_ids.tolist() == [1, 2, 3]
-    # Of a machine that the one has nothing of, the other brings the group.
+    # The other dataset adds the group of a machine that the first one lacks.
     alone = replace(chosen.take([0]), groups=groups[:1])
     found = join(alone, base)
     assert found.groups == groups
     assert found.group.tolist() == [0, 0, 1]
 
 
-def test_trials_for_another_target_are_a_group_of_their_own():
+def test_trials_for_another_target_get_their_own_group():
     base = examples((1, trial(1, 4.0)))
     found = examples((1, trial(9, 1.0)), base=base, target=b"other")
     assert found.throughput.tolist() == [1.0, 1.0]
@@ -180,7 +180,7 @@ def test_the_digest_covers_all_training_data(trials, base, target):
     assert before == digest(ONES, 4.0, b"t") != digest(trials, base, target)
 
 
-def test_what_was_cut_short_is_never_the_best_and_yields_to_whole_measurements():
+def test_measurement_cut_short_is_never_best_and_is_replaced_by_complete_one():
     base = examples((1, trial(1, 4.0)), (1, trial(2, 8.0)), (1, trial(3, 9.0, cut_short=True)))
     assert not base.cut_short[0]
     assert base.throughput.tolist() == [1.0, 0.5, 4 / 9]
@@ -204,14 +204,14 @@ def test_what_was_cut_short_is_never_the_best_and_yields_to_whole_measurements()
     )
 
 
-def test_what_was_cut_short_keeps_its_throughput_without_the_best_of_its_group():
+def test_measurement_cut_short_keeps_throughput_if_best_is_not_in_dataset():
     base = examples((1, trial(1, 4.0)), (1, trial(2, 8.0, cut_short=True)))
     found = examples((2, trial(3, 1.0)), base=base.take([1]))
     throughputs = dict(zip(found.program_ids.tolist(), found.throughput.tolist(), strict=True))
     assert throughputs == {2: 0.5, 3: 1.0}
 
 
-def test_a_run_of_trials_that_were_cut_short_has_no_best():
+def test_run_with_only_trials_cut_short_has_no_best():
     trials = RunTrials(1, b"t")
     trials.add(workload(1), trial(1, 2.0, cut_short=True))
     assert trials.best(workload(1).digest) == float("inf")

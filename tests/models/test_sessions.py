@@ -20,7 +20,7 @@ START = 1_700_000_000_000_000
 
 @pytest.fixture
 def here(sqlite_file):
-    """A store on one kind of database, for what is no matter of SQL."""
+    """A store on SQLite, for tests that do not depend on the database."""
     with Store(sqlite_file) as store:
         yield store
 
@@ -54,7 +54,7 @@ def machines_of(estimated):
     return [factor.machine for factor in estimated.factors]
 
 
-def test_the_factor_of_a_slower_day(store):
+def test_factor_of_slower_session_is_the_ratio_of_medians(store):
     # By hand: medians 1 : 1.32 for each program, so no spread; seven programs of eight are shared.
     store.records.add(measure(make_session(0), 1.0, range(8)), OWN)
     store.records.add(measure(make_session(9), 1.32, range(1, 10)), OWN)
@@ -69,7 +69,7 @@ def test_the_factor_of_a_slower_day(store):
     assert [one.started_at for one in found.sessions] == [START, START + 9 * DAY]
 
 
-def test_a_pair_has_median_range_and_spread(here):
+def test_pair_has_median_range_and_spread_of_ratios(here):
     """Ratios of five programs by hand: median, range, and half of the 10th to 90th percentile."""
     ratios = [1.0, 1.1, 1.2, 1.3, 1.4]
     for day, scale in enumerate(([1.0] * 5, ratios)):
@@ -82,7 +82,7 @@ def test_a_pair_has_median_range_and_spread(here):
     assert pair.spread == pytest.approx((np.quantile(logs, 0.9) - np.quantile(logs, 0.1)) / 2)
 
 
-def test_repeats_of_a_session_are_pooled(here):
+def test_times_of_repeated_records_of_a_session_are_pooled(here):
     one, other = make_session(0), make_session(1)
     here.records.add(measure(one, 1.0, range(6)), OWN)
     here.records.add(measure(other, 1.0, range(6)), OWN)
@@ -94,7 +94,7 @@ def test_repeats_of_a_session_are_pooled(here):
     assert factors_of(estimate(here, 1)) == pytest.approx([1.0, 1.5])
 
 
-def test_raw_times_stay_as_they_are(store):
+def test_update_does_not_change_records(store):
     batch = [*measure(make_session(0), 1.0, range(6)), *measure(make_session(1), 1.3, range(6))]
     store.records.add(batch, OWN)
     before = list(store.records.iterate())
@@ -103,7 +103,7 @@ def test_raw_times_stay_as_they_are(store):
     assert store.runs.factors(1) == list(found.factors)
 
 
-def test_one_session_has_no_factors(here):
+def test_update_stores_no_factors_for_one_session(here):
     here.records.add(measure(make_session(0), 1.0, range(6)), OWN)
     (found,) = update(here)
     assert factors_of(found) == [1.0]
@@ -111,7 +111,7 @@ def test_one_session_has_no_factors(here):
     assert estimates(here, [7]) == []
 
 
-def test_an_update_replaces_what_is_no_longer_so(store, monkeypatch):
+def test_update_replaces_factors_only_if_they_changed(store, monkeypatch):
     store.records.add(measure(make_session(0), 1.0, range(6)), OWN)
     store.records.add(measure(make_session(1), 1.3, range(6)), OWN)
     update(store)
@@ -126,7 +126,7 @@ def test_an_update_replaces_what_is_no_longer_so(store, monkeypatch):
     assert [f.factor for f in store.runs.factors(1)] == [1.0, 1.0]
 
 
-def test_records_without_session_count_by_their_source(store):
+def test_records_without_session_get_a_factor_for_their_source(store):
     logs = [Source("monday.json"), Source("tuesday.json")]
     store.records.add(measure(None, 1.0, range(6)), logs[0])
     store.records.add(measure(None, 0.5, range(6)), logs[1])
@@ -140,7 +140,7 @@ def test_records_without_session_count_by_their_source(store):
     ]
 
 
-def test_targets_have_nothing_to_do_with_each_other(store):
+def test_factors_are_estimated_separately_for_each_target(store):
     store.records.add(measure(make_session(0), 1.0, range(6)), OWN)
     elsewhere = make_target(1)
     store.records.add(
@@ -158,7 +158,7 @@ def test_targets_have_nothing_to_do_with_each_other(store):
     assert store.runs.factors(2) == []
 
 
-def test_failed_and_meaningless_times_say_nothing(store):
+def test_estimates_ignore_failed_and_invalid_times(store):
     one, other = make_session(0), make_session(1)
     store.records.add(measure(one, 1.0, range(6)), OWN)
     store.records.add([make_measurement(i, None, session=other) for i in range(3)], OWN)
@@ -171,7 +171,7 @@ def test_failed_and_meaningless_times_say_nothing(store):
 # ---------------------------------------------------------------------- machines
 
 
-def test_different_hardware_under_one_target(here):
+def test_sources_whose_ratios_scatter_become_different_machines(here):
     """Ratios of two GPUs scatter: no factor makes their times comparable."""
     rng = np.random.default_rng(0)
     v100, k80 = Source("v100"), Source("k80")
@@ -187,7 +187,7 @@ def test_different_hardware_under_one_target(here):
     assert not any(found.drifted(i) for i in range(2))
 
 
-def test_a_chance_likeness_joins_no_machines(here):
+def test_few_similar_programs_do_not_join_machines(here):
     """Two days on each of two GPUs: five programs that both happen to run alike join none."""
     rng = np.random.default_rng(1)
     scatter = np.exp(rng.normal(0, 0.4, 60))
@@ -207,7 +207,7 @@ def test_a_chance_likeness_joins_no_machines(here):
 @pytest.mark.parametrize(
     ("third", "machines"),
     [
-        # Nothing is known of it: the machine with most records.
+        # Without a fingerprint it joins the machine with most records.
         (None, [0, 0, 0]),
         (make_session(2, cpu="x"), [0, 0, 0]),
         (make_session(2, cpu="y"), [0, 0, 1]),
@@ -215,7 +215,7 @@ def test_a_chance_likeness_joins_no_machines(here):
         (Session("session-2", START + 2 * DAY, b"[1]"), [0, 0, 0]),
     ],
 )
-def test_sessions_that_share_few_programs_go_by_their_hardware(third, machines, here):
+def test_sessions_with_few_shared_programs_are_assigned_by_hardware(third, machines, here):
     here.records.add(measure(make_session(0), 1.0, range(10)), OWN)
     here.records.add(measure(make_session(1), 1.3, range(10)), OWN)
     few = range(LEAST_SHARED - 1)
@@ -226,7 +226,7 @@ def test_sessions_that_share_few_programs_go_by_their_hardware(third, machines, 
     assert (found.factors[2].programs, found.factors[2].spread) == (0, None)
 
 
-def test_unshared_hardware_is_a_machine(here):
+def test_sessions_without_shared_programs_form_one_machine_per_hardware(here):
     for number, cpu in enumerate(("x", "y", "x", "y", "y")):
         here.records.add(measure(make_session(number, cpu), 1.0, [number]), OWN)
     assert machines_of(estimate(here, 1)) == [1, 0, 1, 0, 0]
@@ -236,7 +236,7 @@ def test_unshared_hardware_is_a_machine(here):
 
 
 @given(factors=st.lists(st.floats(0.2, 5.0), min_size=2, max_size=6), seed=st.integers(0, 1000))
-def test_factors_of_a_chain_are_found_again(factors, seed):
+def test_factors_of_a_chain_of_sessions_are_exact_without_noise(factors, seed):
     """Each session shares programs with its neighbours alone; without noise all is exact."""
     rng = np.random.default_rng(seed)
     width = LEAST_SHARED
@@ -263,8 +263,8 @@ class Fake:
         self.records = records
 
 
-def test_noise_averages_over_paths_and_is_reported(here):
-    """Three sessions, 5 % noise: every error is covered by its interval, more or less."""
+def test_factors_of_noisy_sessions_have_small_errors_and_correct_spread(here):
+    """Three sessions with 5 % noise share 200 programs."""
     truth = [1.0, 1.2, 0.9]
     for number, factor in enumerate(truth):
         here.records.add(
@@ -279,7 +279,7 @@ def test_noise_averages_over_paths_and_is_reported(here):
         assert found.factors[index].spread == pytest.approx(1.28 * 0.0707, rel=0.15)
 
 
-def test_noise_is_no_drift():
+def test_equal_noisy_sessions_are_rarely_reported_as_drift():
     """The factor of two equal sessions is hardly ever reported as drift."""
     rng = np.random.default_rng(0)
     told = 0
@@ -291,7 +291,7 @@ def test_noise_is_no_drift():
     assert told <= 0.08 * 200
 
 
-def test_a_likely_but_tiny_factor_is_no_drift(here):
+def test_significant_but_tiny_factor_is_not_drift(here):
     here.records.add(measure(make_session(0), 1.0, range(50)), OWN)
     here.records.add(measure(make_session(1), 1.005, range(50)), OWN)
     found = estimate(here, 1)
@@ -303,7 +303,7 @@ def test_a_likely_but_tiny_factor_is_no_drift(here):
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=9),
     share=st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]),
 )
-def test_quantiles_are_numpys(sizes, share):
+def test_quantile_equals_numpy_quantile_of_each_part(sizes, share):
     rng = np.random.default_rng(len(sizes))
     parts = [np.sort(rng.standard_normal(size)) for size in sizes]
     starts = np.concatenate(([0], np.cumsum(sizes)))
@@ -311,7 +311,7 @@ def test_quantiles_are_numpys(sizes, share):
     assert found == pytest.approx([np.quantile(part, share) for part in parts])
 
 
-def test_many_sessions_with_anchors_stay_bounded():
+def test_each_session_is_paired_with_at_most_16_later_ones():
     """100 sessions that measured five anchors: pairs with the next 16, and all factors."""
     factors = np.exp(np.linspace(0, 0.5, 100))
     days = [Fake(i + 1, 5) for i in range(100)]
@@ -323,7 +323,7 @@ def test_many_sessions_with_anchors_stay_bounded():
     assert factors_of(found) == pytest.approx(factors)
 
 
-def test_verdicts():
+def test_verdict_depends_on_number_of_programs_and_spread():
     def pair(programs, spread):
         return Pair(0, 1, programs, 1.0, 1.0, 1.0, spread)
 
@@ -332,7 +332,7 @@ def test_verdicts():
     assert pair(LEAST_SHARED, 0.11).verdict is False
 
 
-def test_sessions_as_the_database_sees_them(store):
+def test_sessions_returns_counts_of_sessions_and_sources(store):
     store.records.add(measure(make_session(3), 1.0, range(2)), OWN)
     store.records.add([make_measurement(5, None, session=make_session(3))], OWN)
     store.records.add([make_measurement(7, (1.0,), measured_at=START)], OWN)
@@ -347,7 +347,7 @@ def test_sessions_as_the_database_sees_them(store):
     assert store.runs.sessions([2]) == {}
 
 
-def test_records_by_corrected_time(store):
+def test_top_k_corrected_orders_records_by_time_divided_by_factor(store):
     """Each record divided by the factor of its session, or of its source; others as they are."""
     store.records.add(measure(make_session(0), 1.0, range(1, 7)), OWN)
     store.records.add(measure(make_session(1), 2.0, range(7)), OWN)

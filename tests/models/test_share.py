@@ -18,7 +18,7 @@ def workloads(sizes):
     return tuple(dense(number, 16, size) for number, size in enumerate(sizes))
 
 
-def test_the_mean_share_of_the_held_out_workloads_that_are_as_far_away():
+def test_expected_share_averages_held_out_workloads_of_similar_distance():
     distances = np.array([1.0] * WORKLOADS + [3.0] * WORKLOADS)
     shares = np.array([0.9] * WORKLOADS + [0.5] * WORKLOADS)
     expected = ExpectedShare(workloads([16]), distances, shares)
@@ -26,7 +26,7 @@ def test_the_mean_share_of_the_held_out_workloads_that_are_as_far_away():
     assert expected.of(dense(1, 16, 128)) == pytest.approx(0.5)
 
 
-def test_no_share_is_invented():
+def test_expected_share_is_none_without_enough_comparable_workloads():
     one = ExpectedShare(workloads([16]), np.full(WORKLOADS, 2.0), np.full(WORKLOADS, 0.9))
     assert one.of(dense(1, 16, 64)) == pytest.approx(0.9)
     assert one.of(dense(1, 16, 128)) is None, "farther than all held-out workloads"
@@ -36,7 +36,7 @@ def test_no_share_is_invented():
 
 
 class Sum:
-    """A model that knows what decides in :func:`learnable`, or believes the opposite."""
+    """A model that scores programs of :func:`learnable` rightly, or in the opposite order."""
 
     def __init__(self, sign):
         self._sign = sign
@@ -45,7 +45,7 @@ class Sum:
         return self._sign * np.add.reduceat(rows[:, 0] - rows[:, 1], starts[:-1])
 
 
-def test_each_workload_is_held_out_with_those_of_its_shapes():
+def test_expected_share_holds_out_workloads_of_similar_shapes_together():
     sizes = [16, 17, 64, 65, 256, 257]
     examples = replace(learnable(6, failing=0), workloads=workloads(sizes))
     trained = []
@@ -65,7 +65,7 @@ def test_each_workload_is_held_out_with_those_of_its_shapes():
     assert expected_share(examples, lambda _: Sum(-1)).shares.max() < 0.5
 
 
-def test_without_a_model_there_is_no_share():
+def test_expected_share_is_none_if_no_model_can_be_trained():
     found = expected_share(learnable(3), lambda _: None)
     assert len(found.shares) == 0
     assert found.of(dense(1, 16)) is None

@@ -88,7 +88,7 @@ def test_a_model_learns_from_the_trials_so_far_relative_to_their_best(numbered, 
     assert all(len(np.unique(each.group)) == 1 for each in oracle.fitted)
 
 
-def test_other_workloads_are_learnt_from_if_asked(numbered, oracle):
+def test_search_with_stored_learns_from_other_workloads_first(numbered, oracle):
     search(replace(BATCH, random=0.0, stored=True), examples=numbered, seeds=1, trials=20)
     others = len(EXAMPLES) - 60
     # A model of the others orders the first batch already.
@@ -97,7 +97,7 @@ def test_other_workloads_are_learnt_from_if_asked(numbered, oracle):
     assert (found.curves[:, 0] == 1.0).all()
 
 
-def test_random_trials_alone_are_a_random_order(numbered, oracle):
+def test_search_of_only_random_trials_beats_a_misleading_model(numbered, oracle):
     oracle._sign = -1.0
     (found,) = search(replace(BATCH, random=1.0), examples=numbered, trials=60)
     (worst,) = search(replace(BATCH, random=0.0), examples=numbered, trials=60)
@@ -105,7 +105,7 @@ def test_random_trials_alone_are_a_random_order(numbered, oracle):
     assert (found.curves[:, -1] == 1.0).all()
 
 
-def test_a_small_population_hides_the_best(numbered, oracle):
+def test_search_with_smaller_population_finds_good_programs_later(numbered, oracle):
     settings = (BATCH, replace(BATCH, population=20))
     wide, narrow = search(*(replace(one, random=0.0) for one in settings), examples=numbered)
     assert wide.areas.mean() > narrow.areas.mean()
@@ -127,7 +127,7 @@ def test_the_second_model_orders_the_finalists_of_the_first(numbered, monkeypatc
     assert many.curves[:, -1].mean() < 1.0
 
 
-def test_all_settings_start_from_the_same_trials_and_repeat(numbered, oracle):
+def test_searches_are_reproducible_and_start_from_the_same_trials(numbered, oracle):
     first, other = search(BATCH, replace(BATCH, weight=1.0), examples=numbered)
     assert (first.curves == other.curves).all()
     assert (search(BATCH, examples=numbered)[0].curves == first.curves).all()
@@ -136,7 +136,7 @@ def test_all_settings_start_from_the_same_trials_and_repeat(numbered, oracle):
     assert (paired.one, paired.other, paired.workloads) == ("a", "b", len(EXAMPLES.workloads))
 
 
-def test_a_regression_joins_the_first_model_of_the_loss_relative(numbered, oracle):
+def test_regression_joins_the_first_model_only_with_loss_relative(numbered, oracle):
     oracle._sign = 0.0
     settings = replace(BATCH, random=0.0)
     without = replace(settings, regression=False)
@@ -165,20 +165,20 @@ def test_real_models_beat_a_random_order():
     assert model.areas.mean() > random.areas.mean()
 
 
-def test_a_pool_smaller_than_the_trials_ends_with_its_best(numbered, oracle):
+def test_curve_of_a_pool_smaller_than_trials_ends_at_its_best(numbered, oracle):
     (found,) = search(examples=numbered, trials=80)
     assert found.curves.shape == (len(EXAMPLES.workloads), 80)
     assert (found.curves[:, 59:] == 1.0).all()
 
 
-def test_steps_are_reported():
+def test_on_step_reports_each_search():
     steps = []
     search(BATCH, replace(BATCH, batch=30), on_step=lambda done, total: steps.append((done, total)))
     total = 2 * 2 * len(EXAMPLES.workloads)
     assert steps == [(done, total) for done in range(1, total + 1)]
 
 
-def test_pools_that_are_small_or_not_random_are_refused():
+def test_simulate_rejects_small_and_non_random_pools():
     with pytest.raises(NotFoundError, match="no workload has 48 random programs to search"):
         search(examples=judged(programs=47))
     bred = replace(
@@ -191,7 +191,7 @@ def test_pools_that_are_small_or_not_random_are_refused():
         search(examples=bred)
 
 
-def test_programs_of_all_sets_are_kept():
+def test_in_common_keeps_programs_of_all_feature_sets():
     some = EXAMPLES.take(np.arange(len(EXAMPLES)) % 3 > 0)
     other = EXAMPLES.take(np.arange(len(EXAMPLES)) % 2 > 0)
     shared = in_common({"one": some, "two": other})
@@ -213,6 +213,6 @@ def test_programs_of_all_sets_are_kept():
         {"weight": float("inf")},
     ],
 )
-def test_settings_out_of_range(fields):
+def test_search_settings_reject_values_out_of_range(fields):
     with pytest.raises(UsageError):
         SearchSettings(**fields)

@@ -26,7 +26,7 @@ def held_out(examples, split):
 
 
 @pytest.mark.parametrize("regime", [*splits.REGIMES])
-def test_nothing_is_on_both_sides(regime):
+def test_train_and_test_share_programs_or_workloads_only_if_regime_allows_it(regime):
     examples = judged(machines=2)
     made = make(regime, examples)
     assert made
@@ -37,13 +37,13 @@ def test_nothing_is_on_both_sides(regime):
         assert (np.diff(split.train) > 0).all() and (np.diff(split.test) > 0).all()
         programs = [set(examples.program_ids[side].tolist()) for side in (split.train, split.test)]
         workloads = [set(examples.workload[side].tolist()) for side in (split.train, split.test)]
-        # Only where the hardware is new it is the same programs that are ranked.
+        # Only new-hardware ranks programs that were trained on, measured on other hardware.
         assert bool(programs[0] & programs[1]) == (regime == "new-hardware")
         shared = regime in ("same-workload", "new-hardware")
         assert bool(workloads[0] & workloads[1]) == shared
 
 
-def test_splits_depend_on_what_programs_are_and_not_on_local_numbers():
+def test_splits_do_not_depend_on_local_ids():
     moved = replace(
         EXAMPLES,
         program_ids=EXAMPLES.program_ids[::-1] * 7,
@@ -55,8 +55,8 @@ def test_splits_depend_on_what_programs_are_and_not_on_local_numbers():
         assert splits.digest(EXAMPLES, one) != splits.digest(EXAMPLES, one[1:])
 
 
-def test_seed_1_holds_out_these_workloads():
-    """Committed: a change of this changes all published figures."""
+def test_seed_1_always_holds_out_the_same_workloads():
+    """Other workloads would change all published figures."""
     (split,) = make("new-workload", seeds=1, held_out=4)
     random = np.random.default_rng(1)
     expected = set()
@@ -79,7 +79,7 @@ def test_workloads_are_held_out_in_proportion_to_their_families():
     assert len({tuple(split.test) for split in make("new-workload", seeds=4)}) > 1
 
 
-def test_workloads_of_nearly_equal_shapes_stay_together():
+def test_workloads_of_similar_shapes_stay_on_one_side_of_a_split():
     alike = [matmul_of(i, size) for i, size in ((20, 1000), (21, 1024), (22, 1100))]
     assert len({shape_class(one) for one in alike}) == 1
     assert shape_class(matmul_of(20, 700)) != shape_class(alike[0])
@@ -95,7 +95,7 @@ def test_workloads_of_nearly_equal_shapes_stay_together():
     assert met == {True, False}
 
 
-def test_unknown_shapes_are_like_no_others():
+def test_workloads_of_unknown_shape_have_their_own_shape_classes():
     unknown = [make_workload(i, None, ()) for i in range(3)]
     assert len({shape_class(one) for one in unknown}) == 3
     assert shape_class(make_workload(9, "pool", ((0, 8),))) == ("pool", ((0, 3),))
@@ -112,7 +112,7 @@ def test_workloads_that_are_never_held_out_are_trained_on():
     assert seen == set(range(10)) - never
 
 
-def test_one_by_one_each_workload_is_held_out_once():
+def test_leave_one_out_holds_out_each_workload_once():
     examples = judged((*WORKLOADS, matmul_of(20, 1000), matmul_of(21, 1024)))
     made = make("new-workload", examples, leave_one_out=True)
     held = [held_out(examples, split) for split in made]
@@ -121,8 +121,8 @@ def test_one_by_one_each_workload_is_held_out_once():
     assert sorted(map(len, held))[-2:] == [1, 2]
 
 
-def test_others_of_the_class_of_a_held_out_workload_teach_nothing():
-    """One that has too few programs to be ranked, and one that is never held out."""
+def test_training_omits_workloads_in_the_shape_class_of_a_held_out_one():
+    """The omitted one has too few programs to be held out itself."""
     examples = judged((*WORKLOADS, matmul_of(20, 1000), matmul_of(21, 1024)))
     small = next(i for i, one in enumerate(examples.workloads) if one.id == 21)
     examples = examples.take((examples.workload != small) | (examples.trials < 5))
@@ -136,7 +136,7 @@ def test_others_of_the_class_of_a_held_out_workload_teach_nothing():
             assert {small, large} <= learnt
 
 
-def test_families_are_held_out_one_by_one_and_unknown_ones_are_on_neither_side():
+def test_new_family_holds_out_each_family_and_omits_unknown_ones():
     examples = judged((*WORKLOADS, make_workload(30, None)))
     unknown = next(i for i, one in enumerate(examples.workloads) if one.family is None)
     made = make("new-family", examples)
@@ -146,7 +146,7 @@ def test_families_are_held_out_one_by_one_and_unknown_ones_are_on_neither_side()
         assert unknown not in examples.workload[np.concatenate((split.train, split.test))]
 
 
-def test_hardware_is_held_out_target_by_target_and_machine_by_machine():
+def test_new_hardware_holds_out_each_machine_of_each_target():
     examples = judged(machines=2)
     made = make("new-hardware", examples)
     assert [split.name for split in made] == ["target 1, machine 0", "target 1, machine 1"]
@@ -175,12 +175,12 @@ def test_hardware_is_held_out_target_by_target_and_machine_by_machine():
         ("new-hardware", WORKLOADS, 9, "there is none"),
     ],
 )
-def test_impossible_splits_say_why(regime, workloads, programs, why):
+def test_impossible_splits_raise_an_error_with_the_reason(regime, workloads, programs, why):
     with pytest.raises(UsageError, match=why):
         make(regime, judged(workloads, programs))
 
 
-def test_holding_out_everything_is_impossible():
+def test_new_workload_rejects_splits_with_an_empty_side():
     with pytest.raises(UsageError, match="10 of 10 workloads cannot be held out"):
         make("new-workload", held_out=10)
     with pytest.raises(UsageError, match="0 may be"):
@@ -192,7 +192,7 @@ def test_holding_out_everything_is_impossible():
     st.integers(1, 40),
     st.integers(0, 9),
 )
-def test_drawing(kinds, count, seed):
+def test_draw_takes_whole_shape_classes_in_any_order_of_workloads(kinds, count, seed):
     workloads = [
         ExampleWorkload(i, digest_of(i), "w", family, ((2**shape,),), None)
         for i, (family, shape) in enumerate(kinds)
@@ -202,7 +202,7 @@ def test_drawing(kinds, count, seed):
     assert drawn
     classes = splits.shape_classes(workloads)
     assert sorted(i for one in classes for i in one) == list(range(len(workloads)))
-    # Classes are whole; no more than asked for, but for a first one that is too large.
+    # At most `count` workloads, unless the first class alone has more.
     assert all(set(one) <= set(drawn) or not set(one) & set(drawn) for one in classes)
     taken = [one for one in classes if set(one) <= set(drawn)]
     assert len(drawn) <= count or len(taken) == 1
@@ -215,11 +215,11 @@ def test_drawing(kinds, count, seed):
     ]
 
 
-def test_the_random_pool_is_what_no_model_has_chosen():
+def test_random_trials_are_those_of_origin_random_or_the_first_64():
     examples = judged(programs=100)
     chosen = splits.random_trials(examples)
     assert chosen.tolist() == (examples.trials < 64).tolist()
-    # In one group it is known which candidates were random, and those are later ones too.
+    # The origins of one group are known; later trials are random too.
     known = examples.group == 3
     random = known & (examples.trials % 3 == 1)
     origins = examples.origins.copy()
@@ -228,7 +228,7 @@ def test_the_random_pool_is_what_no_model_has_chosen():
     chosen = splits.random_trials(replace(examples, origins=origins))
     assert chosen[known].tolist() == random[known].tolist()
     assert chosen[~known].tolist() == (examples.trials < 64)[~known].tolist()
-    # Of another only some are known: that says nothing of the others.
+    # In another group only some are known, so its first trials are taken.
     origins[examples.group == 5] = np.where(examples.trials[examples.group == 5] < 4, 1, 0)
     chosen = splits.random_trials(replace(examples, origins=origins))
     assert chosen[examples.group == 5].sum() == 64
@@ -236,7 +236,7 @@ def test_the_random_pool_is_what_no_model_has_chosen():
     assert splits.all_trials(examples).all()
 
 
-def test_pools_are_groups_that_can_be_ranked():
+def test_pools_yields_only_groups_that_can_be_ranked():
     examples = judged((*WORKLOADS, conv_of(11)), machines=2)
     chosen = splits.all_trials(examples)
     assert len(list(splits.pools(examples, chosen, 10))) == 22

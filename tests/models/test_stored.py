@@ -1,4 +1,4 @@
-"""Models in a database: found again, rebuilt, refused."""
+"""Models in a database: stored, found, retrained and rejected."""
 
 import dataclasses
 import logging
@@ -37,7 +37,7 @@ RECIPE = Recipe(features="small.steps", rounds=12, patience=4, max_depth=3)
 
 @dataclasses.dataclass(frozen=True)
 class Modules:
-    """A set of modules, which no test computes."""
+    """A feature set that needs modules; no test computes it."""
 
     name: str = "tunedb.scheduled"
     version: int = 1
@@ -78,10 +78,10 @@ def scores(store, model):
     return model.scores(examples.rows, examples.starts)
 
 
-# ---------------------------------------------------------------------- found again
+# ---------------------------------------------------------------------- finding stored models
 
 
-def test_equal_inputs_find_the_stored_model(stored, monkeypatch):
+def test_train_returns_stored_model_for_equal_inputs(stored, monkeypatch):
     made = quick(stored)
     assert (made.was_there, made.trained, made.stored.id) == (False, True, 1)
     monkeypatch.setattr(training_job, "fit", None)  # nothing is trained
@@ -92,7 +92,7 @@ def test_equal_inputs_find_the_stored_model(stored, monkeypatch):
     assert len(stored.models.all()) == 1
 
 
-def test_on_both_kinds_of_database(store):
+def test_models_are_stored_found_and_rebuilt_on_both_databases(store):
     fill(store)
     made = quick(store, evaluate=True)
     assert quick(store).was_there
@@ -104,7 +104,7 @@ def test_on_both_kinds_of_database(store):
     assert load_model(store, part).to_bytes() != made.model.to_bytes()
 
 
-def test_new_data_make_another_model(stored):
+def test_new_record_makes_another_model_and_the_stored_one_outdated(stored):
     old = quick(stored)
     stored.records.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
     new = quick(stored)
@@ -113,7 +113,7 @@ def test_new_data_make_another_model(stored):
     assert are_current(stored, [old.stored, new.stored]) == [False, True]
 
 
-def test_the_scope_is_part_of_the_data_not_of_the_digest(stored):
+def test_scope_changes_the_model_only_if_it_changes_the_data(stored):
     everything = quick(stored)
     same = quick(stored, scope=Scope(workload_ids=[one.id for one in stored.workloads.find()]))
     assert same.was_there and same.stored.id == everything.stored.id
@@ -124,7 +124,7 @@ def test_the_scope_is_part_of_the_data_not_of_the_digest(stored):
     assert is_current(stored, part.stored)
 
 
-def test_the_digest_is_that_of_kind_recipe_data_and_versions(stored):
+def test_model_digest_covers_kind_recipe_data_and_versions(stored):
     made = quick(stored).stored
     versions = made.card["versions"]
     assert {"numpy", "tunedb", "xgboost"} <= versions.keys()
@@ -136,10 +136,10 @@ def test_the_digest_is_that_of_kind_recipe_data_and_versions(stored):
     assert cards.model_digest(*parts[:3], {**versions, "python": "2.7"}) == made.digest
 
 
-# ---------------------------------------------------------------------- rebuilt
+# ---------------------------------------------------------------------- retraining
 
 
-def test_a_card_without_body_is_trained_again_to_the_byte(stored, warnings):
+def test_model_stored_without_body_is_retrained_to_equal_bytes(stored, warnings):
     made = quick(stored, keep_body=False)
     assert made.stored.size is None
     assert stored.models.body(made.stored.id) is None
@@ -155,7 +155,7 @@ def test_a_card_without_body_is_trained_again_to_the_byte(stored, warnings):
     assert warnings == []
 
 
-def test_a_card_of_other_data_is_neither_found_nor_rebuilt(stored):
+def test_outdated_model_without_body_is_neither_found_nor_rebuilt(stored):
     made = quick(stored, keep_body=False)
     assert find(stored, feature_set=SMALL_STEPS).size is None
     stored.records.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
@@ -165,7 +165,7 @@ def test_a_card_of_other_data_is_neither_found_nor_rebuilt(stored):
         load_model(stored, made.stored)
 
 
-def test_training_again_by_force_compares(stored, warnings):
+def test_forced_training_warns_if_the_model_differs(stored, warnings):
     made = quick(stored)
     again = quick(stored, force=True)
     assert (again.was_there, again.trained) == (True, True)
@@ -180,22 +180,22 @@ def test_training_again_by_force_compares(stored, warnings):
     assert len(warnings) == 1 and "the retrained model differs" in warnings[0]
 
 
-def test_rows_that_stream_from_disk_make_the_same_model(stored):
+def test_external_training_makes_the_same_model(stored):
     made = quick(stored, external=True)
     assert made.stored.card["training"]["external"] is True
     assert quick(stored, external=False).was_there
     assert made.model.to_bytes() == quick(stored, force=True, external=False).model.to_bytes()
 
 
-def test_large_data_stream_from_disk(stored, monkeypatch):
+def test_train_streams_large_data_from_disk_without_evaluation(stored, monkeypatch):
     monkeypatch.setattr(training_job, "IN_MEMORY_BYTES", 100)
     made = quick(stored, evaluate=True)
     assert made.stored.card["training"]["external"] is True
     assert "do not fit into memory" in made.stored.card["evaluation"]["impossible"]
 
 
-def test_records_that_come_while_it_trains_do_not_mix_in(stored, monkeypatch):
-    """The labels are one snapshot; rows are read of its programs alone."""
+def test_train_ignores_records_added_during_training(stored, monkeypatch):
+    """The labels are one snapshot; rows are read only of its programs."""
     before = quick(stored, dataclasses.replace(RECIPE, seed=1)).stored.training_digest
     reading = training_job.with_rows
 
@@ -210,10 +210,10 @@ def test_records_that_come_while_it_trains_do_not_mix_in(stored, monkeypatch):
     assert not is_current(stored, made.stored)
 
 
-# ---------------------------------------------------------------------- what is missing first
+# ---------------------------------------------------------------------- missing features, factors
 
 
-def test_features_of_steps_are_computed_first(sqlite_file):
+def test_train_first_computes_missing_features_from_steps(sqlite_file):
     with Store(sqlite_file) as store:
         fill(store, features=SmallSteps("other"))
         seen = []
@@ -226,18 +226,18 @@ def test_features_of_steps_are_computed_first(sqlite_file):
         assert ("training", 0, 24) in seen
 
 
-def test_features_of_modules_are_asked_for(stored):
+def test_train_asks_user_to_extract_features_that_need_modules(stored):
     with pytest.raises(NotFoundError, match=r"run: tunedb extract --set tunedb\.scheduled"):
         quick(stored, dataclasses.replace(RECIPE, features="tunedb.scheduled"))
     assert stored.models.all() == []
 
 
-def test_a_set_without_fixed_columns_is_refused(stored):
+def test_train_rejects_feature_set_without_fixed_columns(stored):
     with pytest.raises(UsageError, match="no model can train on"):
         quick(stored, dataclasses.replace(RECIPE, features="varying"))
 
 
-def test_the_factors_of_sessions_are_estimated_first(sqlite_file):
+def test_train_first_estimates_factors_of_sessions(sqlite_file):
     from small_data import sessions_of
 
     with Store(sqlite_file) as store:
@@ -248,10 +248,10 @@ def test_the_factors_of_sessions_are_estimated_first(sqlite_file):
         assert corrected.stored.training_digest != made.stored.training_digest
 
 
-# ---------------------------------------------------------------------- nothing to learn from
+# ---------------------------------------------------------------------- too few records
 
 
-def test_no_data(store):
+def test_train_rejects_empty_database(store):
     with pytest.raises(NotFoundError, match="no records"):
         quick(store)
 
@@ -264,7 +264,7 @@ def test_no_data(store):
     ],
     ids=["one record", "only failures"],
 )
-def test_nothing_to_learn_from(sqlite_file, records):
+def test_train_rejects_a_single_record_and_only_failures(sqlite_file, records):
     with Store(sqlite_file) as store:
         store.records.add(records, OWN)
         with pytest.raises(UsageError, match=r"nothing to learn from.*tunedb train") as told:
@@ -273,7 +273,7 @@ def test_nothing_to_learn_from(sqlite_file, records):
         assert store.models.all() == []
 
 
-def test_one_workload_trains_without_evaluation(sqlite_file):
+def test_train_on_one_workload_stores_no_evaluation(sqlite_file):
     with Store(sqlite_file) as store:
         store.records.add(trials(WORKLOADS[0]), OWN)
         card = quick(store, evaluate=True).stored.card
@@ -283,11 +283,11 @@ def test_one_workload_trains_without_evaluation(sqlite_file):
         assert card["drift"]["pairwise_p5"] is None
 
 
-# ---------------------------------------------------------------------- refused
+# ---------------------------------------------------------------------- rejected models
 
 
 def copied(stored, made, **changes):
-    """Return a row as another database might have written it."""
+    """Store a copy of a model with other columns, as another database wrote it; return it."""
     row = NewModel(
         digest=b"another".ljust(16),
         kind=changes.pop("kind", made.kind),
@@ -300,7 +300,7 @@ def copied(stored, made, **changes):
     return next(one for one in stored.models.all() if one.id == id_)
 
 
-def test_a_row_of_another_database_is_refused(stored, tmp_path):
+def test_load_model_rejects_models_of_another_database(stored, tmp_path):
     made = quick(stored).stored
     foreign = copied(stored, made, store="0" * 32)
     with pytest.raises(UsageError, match=r"another database.*tunedb train"):
@@ -311,7 +311,7 @@ def test_a_row_of_another_database_is_refused(stored, tmp_path):
     assert is_current(stored, foreign) is False
 
 
-def test_a_booster_of_a_newer_xgboost_is_refused(stored):
+def test_load_model_rejects_booster_of_newer_xgboost(stored):
     made = quick(stored).stored
     newer = {**made.card["versions"], "xgboost": "99.1.0"}
     row = copied(stored, made, versions=newer)
@@ -320,7 +320,7 @@ def test_a_booster_of_a_newer_xgboost_is_refused(stored):
     assert find(stored, feature_set=SMALL_STEPS).id == made.id
 
 
-def test_changed_boosters_are_refused_and_trained_again(stored, warnings):
+def test_changed_boosters_are_rejected_and_retrained(stored, warnings):
     made = quick(stored).stored
     with stored._db.transaction() as connection:
         connection.exec_driver_sql("UPDATE model SET body = ?", (b"x" * 100,))
@@ -334,22 +334,22 @@ def test_changed_boosters_are_refused_and_trained_again(stored, warnings):
     assert stored.training.predictions() == {made.id: 1}
 
 
-def test_a_model_of_failures_ranks_nothing(stored):
+def test_load_model_rejects_failure_classifier(stored):
     row = copied(stored, quick(stored).stored, kind="failures")
     with pytest.raises(UsageError, match="ranks no programs"):
         load_model(stored, row)
 
 
-# ---------------------------------------------------------------------- the best
+# ---------------------------------------------------------------------- choosing a model
 
 
-def test_the_best_model_is_current_then_large_then_good(stored, monkeypatch):
+def test_find_prefers_current_then_large_then_accurate_models(stored, monkeypatch):
     small = quick(stored, scope=Scope(target_ids=[1])).stored
     large = quick(stored).stored
     assert find(stored, feature_set="small.steps").id == large.id
     assert find(stored, feature_set=SMALL_STEPS, target_ids=[1]).id == large.id
     assert find(stored, feature_set=SMALL_STEPS, target_ids=[2]).id == large.id
-    # As many programs: what ranks better, then what is newer.
+    # With as many programs, the more accurate model comes first, then the newer one.
     newer = quick(stored, dataclasses.replace(RECIPE, seed=5)).stored
     assert find(stored, feature_set=SMALL_STEPS).id == newer.id
     figures = {large.id: 0.9, newer.id: 0.8}
@@ -357,7 +357,7 @@ def test_the_best_model_is_current_then_large_then_good(stored, monkeypatch):
         cards, "pairwise", lambda card: figures[1 + card["recipe"]["seed"] // 5 + 1]
     )
     assert find(stored, feature_set=SMALL_STEPS).id == large.id
-    # Other data: the small one is still of today's.
+    # After new records only the small model is current.
     stored.records.add(trials(WORKLOADS[5], target=1), OWN)
     add_rows(stored)
     assert is_current(stored, small)
@@ -365,7 +365,7 @@ def test_the_best_model_is_current_then_large_then_good(stored, monkeypatch):
     assert find(stored, feature_set=SMALL_STEPS, target_ids=[2]).id == large.id
 
 
-def test_no_model_for_a_target_or_feature_set(stored):
+def test_find_returns_none_for_targets_or_feature_set_without_model(stored):
     assert find(stored, feature_set=SMALL_STEPS) is None
     quick(stored, scope=Scope(target_ids=[1]))
     assert find(stored, feature_set=SMALL_STEPS, target_ids=[2]) is None
@@ -374,7 +374,7 @@ def test_no_model_for_a_target_or_feature_set(stored):
     assert find(stored, feature_set=Modules()) is None
 
 
-def test_data_are_read_once_for_many_models(stored, monkeypatch):
+def test_are_current_reads_data_once_for_many_models(stored, monkeypatch):
     for seed in range(3):
         quick(stored, dataclasses.replace(RECIPE, seed=seed))
     calls = []
@@ -386,7 +386,7 @@ def test_data_are_read_once_for_many_models(stored, monkeypatch):
     assert len(calls) == 1
 
 
-def test_features_that_were_asked_for_in_vain_are_not_asked_for_again(sqlite_file, monkeypatch):
+def test_train_does_not_recompute_features_that_failed_before(sqlite_file, monkeypatch):
     class Partial(SmallSteps):
         def rows(self, programs):
             rows = super().rows(programs)
@@ -405,7 +405,7 @@ def test_features_that_were_asked_for_in_vain_are_not_asked_for_again(sqlite_fil
         assert not is_current(store, made.stored)
 
 
-def test_missing_parts_are_reported_before_features_are_computed(sqlite_file):
+def test_train_rejects_unknown_parts_of_recipe_before_computing_features(sqlite_file):
     with Store(sqlite_file) as store:
         fill(store, features=SmallSteps("other"))
         for change in ({"loss": "x"}, {"rows": "x"}, {"label": "x"}, {"training_set": "x"}):
@@ -414,7 +414,7 @@ def test_missing_parts_are_reported_before_features_are_computed(sqlite_file):
         assert store.features.coverage(SMALL_STEPS).known == 0
 
 
-def test_the_training_dataset_of_a_stored_model(stored):
+def test_training_dataset_returns_the_examples_of_a_stored_model(stored):
     recipe = dataclasses.replace(RECIPE, training_set="first:5")
     made = quick(stored, recipe)
     learnt = training_dataset(stored, made.stored)
@@ -422,10 +422,10 @@ def test_the_training_dataset_of_a_stored_model(stored):
     assert learnt.trials.max() < 5
 
 
-# ---------------------------------------------------------------------- which features
+# ---------------------------------------------------------------------- choosing features
 
 
-def test_the_set_that_covers_most_is_chosen(stored, sets):
+def test_choose_features_prefers_the_set_that_covers_most_programs(stored, sets):
     assert choose_features(stored) == "small.steps"
     few = stored.programs.without_features(Modules(), limit=20)
     stored.features.add(Modules(), [(one.id, np.ones((1, 1))) for one in few])
@@ -438,12 +438,12 @@ def test_the_set_that_covers_most_is_chosen(stored, sets):
     assert choose_features(stored) == "tunedb.scheduled"
 
 
-def test_steps_where_nothing_is_stored(sqlite_file):
+def test_choose_features_returns_steps_if_no_features_are_stored(sqlite_file):
     with Store(sqlite_file) as store:
         assert choose_features(store) == "steps"
 
 
-def test_a_copy_of_the_database_may_use_its_models(stored, tmp_path):
+def test_approved_copy_of_database_loads_its_models(stored, tmp_path):
     made = quick(stored).stored
     with closing(sqlite3.connect(stored.url.database)) as connection:
         connection.execute("VACUUM INTO ?", (str(tmp_path / "copy.db"),))

@@ -21,7 +21,7 @@ def small_steps(monkeypatch):
     monkeypatch.setattr(training_job, "usable", lambda name: {SMALL_STEPS.name: SMALL_STEPS}[name])
 
 
-def test_it_is_kept_and_found_again(stored):
+def test_train_failures_stores_and_finds_the_classifier(stored):
     steps = []
     made = train_failures(stored, SMALL, threads=1, on_step=lambda *step: steps.append(step))
     assert (made.was_there, made.trained) == (False, True)
@@ -37,7 +37,7 @@ def test_it_is_kept_and_found_again(stored):
     assert [one.id for one in stored.models.all()] == [made.stored.id]
 
 
-def test_its_card(stored):
+def test_card_of_classifier_has_failures_rate_and_costs(stored):
     card = train_failures(stored, SMALL, threads=1).stored.card
     assert card["kind"] == KIND
     assert card["learnt"]["failed"]["compile_error"] == card["data"]["failed"]["compile_error"]
@@ -60,7 +60,7 @@ def test_its_card(stored):
     }
 
 
-def test_other_data_make_another_one(stored):
+def test_retracted_record_makes_classifier_outdated(stored):
     first = train_failures(stored, SMALL, threads=1).stored
     taken = next(r.id for r in stored.records.iterate() if r.measurement.failure is not None)
     stored.trust.retract([taken], "the machine was full")
@@ -70,7 +70,7 @@ def test_other_data_make_another_one(stored):
     assert is_current(stored, second)
 
 
-def test_a_ranker_predicts_no_failures(stored):
+def test_load_model_rejects_classifier_and_load_failures_rejects_ranker(stored):
     made = train_failures(stored, SMALL, threads=1).stored
     with pytest.raises(UsageError, match="ranks no programs"):
         load_model(stored, made)
@@ -78,14 +78,14 @@ def test_a_ranker_predicts_no_failures(stored):
         load_failures(stored, replace(made, kind="ranker"))
 
 
-def test_rows_of_another_database_are_refused(stored):
+def test_load_failures_rejects_model_of_another_database(stored):
     made = train_failures(stored, SMALL, threads=1).stored
     foreign = replace(made, card=made.card | {"store": "another"})
     with pytest.raises(UsageError, match="another database"):
         load_failures(stored, foreign)
 
 
-def test_a_scope_without_failures_is_one_line(stored):
+def test_train_failures_rejects_scope_without_failures(stored):
     # Records of a foreign source: one program, which worked.
     foreign = next(r for r in stored.records.iterate() if r.source.name == "foreign")
     ids = {id_ for id_, _, one in stored.sources.numbered() if one == foreign.source}

@@ -37,8 +37,8 @@ def accuracy(model, examples):
 
 @pytest.mark.parametrize("loss", ["throughput", "throughput:0.2", "squared:0.5", "log", "rank"])
 @pytest.mark.parametrize("rows", ["pack-sum", "aggregated"])
-def test_models_learn_the_sum_over_rows(loss, rows):
-    """Of the sum over rows, on workloads that were never seen."""
+def test_models_learn_to_rank_unseen_workloads(loss, rows):
+    """Throughput depends on the sum over rows."""
     seen = learnable(8, 60, rows=(2, 2), seed=1)
     fitted = train(seen, loss=loss, rows=rows, rounds=40)
     unseen = learnable(4, 40, rows=(2, 2), failing=0, seed=2)
@@ -48,7 +48,7 @@ def test_models_learn_the_sum_over_rows(loss, rows):
     assert fitted.left_out == {"only failures": 0, "training set": 0}
 
 
-def test_shuffled_labels_teach_nothing():
+def test_models_of_shuffled_labels_do_not_rank_unseen_workloads():
     """So the test above can fail."""
     seen = learnable(8, 60, seed=1)
     order = np.random.default_rng(0).permutation(len(seen))
@@ -57,7 +57,7 @@ def test_shuffled_labels_teach_nothing():
     assert accuracy(fitted.model, learnable(4, 40, failing=0, seed=2)) < 0.65
 
 
-def test_predictions_start_from_a_fitted_base():
+def test_training_starts_from_a_fitted_base_score():
     """After one round with a tiny eta the scores are right on average."""
     model = train(loss="squared", rounds=1, eta=1e-6).model
     scores = model.score_examples(EXAMPLES)
@@ -65,7 +65,7 @@ def test_predictions_start_from_a_fitted_base():
     assert np.ptp(scores / EXAMPLES.sizes) < 1e-4
 
 
-# ---- the same each time -------------------------------------------------------------------------
+# ---- reproducibility ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_predictions_start_from_a_fitted_base():
     ],
     ids=str,
 )
-def test_equal_bytes_for_any_number_of_threads(choices):
+def test_fit_makes_equal_bytes_with_any_number_of_threads(choices):
     examples = learnable(10, 90, columns=20)
     one, two, again, four = (
         train(examples, threads=threads, **choices).model.to_bytes() for threads in (1, 2, 2, 4)
@@ -85,7 +85,7 @@ def test_equal_bytes_for_any_number_of_threads(choices):
     assert one == two == again == four
 
 
-def test_the_seed_and_the_data_count():
+def test_seed_and_data_change_the_model():
     plain = train(colsample_bytree=0.5).model
     other = train(colsample_bytree=0.5, seed=1).model
     assert plain.score_examples(EXAMPLES).tolist() != other.score_examples(EXAMPLES).tolist()
@@ -93,7 +93,7 @@ def test_the_seed_and_the_data_count():
     assert plain.score_examples(EXAMPLES).tolist() != less.score_examples(EXAMPLES).tolist()
 
 
-def test_other_trainings_in_between_change_nothing():
+def test_training_within_a_callback_does_not_change_the_model():
     """XGBoost draws columns with a generator of the thread, not of the booster."""
     choices = {"colsample_bytree": 0.5, "subsample": 0.5}
     expected = train(**choices).model.to_bytes()
@@ -108,13 +108,13 @@ def test_other_trainings_in_between_change_nothing():
 
 
 def noisy():
-    """Return examples of which only the first rounds generalise: labels that are mostly noise."""
+    """Return examples whose labels are mostly noise, so that only the first rounds generalise."""
     examples = learnable(10, 40, failing=0, seed=4)
     noise = np.random.default_rng(5).random(len(examples))
     return replace(examples, throughput=0.2 * examples.throughput + 0.8 * noise)
 
 
-def test_it_stops_when_held_out_workloads_no_longer_gain():
+def test_training_stops_when_held_out_workloads_no_longer_improve():
     examples = noisy()
     fitted = train(examples, rounds=200, patience=5, max_depth=6)
     assert len(fitted.history) == fitted.best_round + 5 < 200
@@ -126,7 +126,7 @@ def test_it_stops_when_held_out_workloads_no_longer_gain():
     assert mine == other
 
 
-def test_the_best_round_by_hand():
+def test_best_round_maximises_the_moving_average_of_history():
     # Means of two: .5, .7, .7, .55, .65, .75.
     history = [0.5, 0.9, 0.5, 0.6, 0.7, 0.8]
     assert [best_round(history[:n], 2) for n in range(1, 7)] == [1, 2, 2, 2, 2, 6]
@@ -136,14 +136,14 @@ def test_the_best_round_by_hand():
     assert best_round([0.1] * 9, 3) == 1
 
 
-def test_the_history_by_another_way(monkeypatch):
-    """Pairwise accuracy of each held-out group, in groups where all pairs are looked at."""
+def test_history_is_mean_pairwise_accuracy_of_held_out_workloads(monkeypatch):
+    """The groups are small, so all of their pairs are compared."""
     examples = learnable(10, 30)
     seen = []
     scores = Boosting.scores
     monkeypatch.setattr(Boosting, "scores", lambda self: seen.append(scores(self)) or seen[-1])
     fitted = train(examples, rounds=3, patience=3)
-    # After each round for its figure, and before each step.
+    # Scores are computed before each step, and after each round for its figure.
     after = seen[1 : 2 * len(fitted.history) : 2]
     inside = [examples.workload == one for one in fitted.held_out]
     for found, expected in zip(after, fitted.history, strict=True):
@@ -151,14 +151,14 @@ def test_the_history_by_another_way(monkeypatch):
         assert np.mean(figures) == pytest.approx(expected, abs=1e-12)
 
 
-def test_held_out_workloads_are_whole_and_depend_on_digests_alone():
+def test_held_out_workloads_depend_only_on_digests_and_seed():
     examples = learnable(12, 10)
     held_out = train(examples, patience=2, rounds=2).held_out
     assert len(held_out) == 2
     # More data of the same workloads hold the same out; another seed holds others out.
     assert train(learnable(12, 20), patience=2, rounds=2).held_out == held_out
     assert any(train(examples, patience=2, rounds=2, seed=s).held_out != held_out for s in (1, 2))
-    # Numbers of workloads do not matter.
+    # The numbers of workloads do not matter.
     digests = [w.digest for w in examples.workloads]
     turned = examples_of(
         examples.rows, examples.sizes, examples.group, examples.throughput, digests=digests[::-1]
@@ -167,7 +167,7 @@ def test_held_out_workloads_are_whole_and_depend_on_digests_alone():
     assert sorted(11 - w for w in mirrored) == sorted(held_out)
 
 
-def test_workloads_without_anything_to_compare_are_not_held_out():
+def test_workloads_with_equally_fast_programs_are_not_held_out():
     """Of twelve workloads ten have programs of different speed: two of those are held out."""
     rows = np.random.default_rng(0).random((36, 3))
     group = np.repeat(np.arange(12), 3)
@@ -182,7 +182,7 @@ def test_workloads_without_anything_to_compare_are_not_held_out():
 
 
 @pytest.mark.parametrize(("workloads", "patience"), [(1, 1), (2, 1), (9, 1), (10, 0)])
-def test_few_workloads_train_all_rounds(workloads, patience):
+def test_training_runs_all_rounds_with_few_workloads_or_no_patience(workloads, patience):
     """The best round of one or two workloads is noise."""
     fitted = train(learnable(workloads, 20), patience=patience, rounds=7)
     assert (fitted.held_out, fitted.history) == ((), ())
@@ -193,7 +193,7 @@ def test_few_workloads_train_all_rounds(workloads, patience):
 # ---- members ------------------------------------------------------------------------------------
 
 
-def test_members_see_other_workloads():
+def test_members_differ_and_the_score_is_their_mean():
     model = train(members=3).model
     assert len(model.boosters) == 3
     raw = {bytes(booster.save_raw("ubj")) for booster in model.boosters}
@@ -202,7 +202,7 @@ def test_members_see_other_workloads():
     assert model.score_examples(EXAMPLES) == pytest.approx(np.mean(means, axis=0), abs=1e-12)
 
 
-def test_members_of_one_workload_differ_by_their_samples():
+def test_members_of_one_workload_differ_only_by_sampled_columns():
     examples = learnable(1, 60)
     same = train(examples, members=2).model
     scores = [replace(same, boosters=(one,)).score_examples(examples) for one in same.boosters]
@@ -215,7 +215,7 @@ def test_members_of_one_workload_differ_by_their_samples():
 # ---- progress -----------------------------------------------------------------------------------
 
 
-def test_progress_is_reported():
+def test_on_round_gets_number_and_figure_of_each_round():
     told = []
     fitted = train(
         noisy(), rounds=8, patience=2, members=2, on_round=lambda *args: told.append(args)
@@ -229,7 +229,7 @@ def test_progress_is_reported():
 
 
 @pytest.mark.parametrize("patience", [0, 5])
-def test_an_interruption_leaves_nothing_behind(patience):
+def test_interrupted_training_does_not_change_the_next_one(patience):
     def stop(number, _):
         if number == 3:
             raise KeyboardInterrupt
@@ -253,7 +253,7 @@ def test_groups_with_only_failures_are_left_out():
     assert fitted.left_out == {"only failures": 20, "training set": 0}
 
 
-def test_the_training_set_chooses():
+def test_fit_trains_only_on_the_training_set():
     chosen = select(EXAMPLES, quick(training_set="first:10"))
     assert len(chosen) == 60
     assert chosen.trials.max() == 9
@@ -265,7 +265,7 @@ def test_the_training_set_chooses():
 # ---- bad input ----------------------------------------------------------------------------------
 
 
-def refused(examples, message, error=UsageError, **choices):
+def assert_rejected(examples, message, error=UsageError, **choices):
     with pytest.raises(error, match=message) as caught:
         train(examples, **choices)
     assert "\n" not in str(caught.value)
@@ -281,19 +281,21 @@ def refused(examples, message, error=UsageError, **choices):
         ([1, 41, 81], "3 programs, none faster than another of the same workload"),
     ],
 )
-def test_nothing_to_learn_from(chosen, message):
-    refused(EXAMPLES.take(chosen), message)
+def test_fit_rejects_examples_with_nothing_to_rank(chosen, message):
+    assert_rejected(EXAMPLES.take(chosen), message)
 
 
-def test_rows_that_are_not_there():
+def test_fit_rejects_examples_without_rows():
     bare = replace(EXAMPLES, rows=EXAMPLES.rows[:0])
-    refused(bare, "240 programs have no rows of features small; run: tunedb extract --set small")
+    assert_rejected(
+        bare, "240 programs have no rows of features small; run: tunedb extract --set small"
+    )
     empty = examples_of(np.zeros((0, 2)), [0, 0], [0, 0], [1.0, 0.5])
-    refused(empty, "2 programs have no rows of features small")
+    assert_rejected(empty, "2 programs have no rows of features small")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_features_that_are_not_finite(value):
+def test_dataset_rejects_features_that_are_not_finite(value):
     rows = EXAMPLES.rows.copy()
     rows[EXAMPLES.starts[7] :, 2] = value
     message = (
@@ -303,8 +305,8 @@ def test_features_that_are_not_finite(value):
         replace(EXAMPLES, rows=rows)
 
 
-def test_large_features_are_finite():
-    """Their sum would not be in single precision."""
+def test_fit_accepts_large_finite_features():
+    """Their sum exceeds single precision."""
     rows = EXAMPLES.rows.copy()
     rows[:, 2] = 3e38
     train(replace(EXAMPLES, rows=rows))
@@ -326,20 +328,20 @@ def test_large_features_are_finite():
         ({"training_set": "first:x"}, "first"),
     ],
 )
-def test_wrong_recipes(choices, message):
-    refused(EXAMPLES, message, **choices)
+def test_fit_rejects_invalid_recipes(choices, message):
+    assert_rejected(EXAMPLES, message, **choices)
 
 
 @pytest.mark.parametrize("kind", ["loss", "rows", "training_set"])
-def test_unknown_parts(kind):
-    refused(EXAMPLES, "there are: ", NotFoundError, **{kind: "x"})
+def test_fit_rejects_unknown_parts_of_recipe(kind):
+    assert_rejected(EXAMPLES, "there are: ", NotFoundError, **{kind: "x"})
 
 
 # ---- speed --------------------------------------------------------------------------------------
 
 
-def test_the_loss_is_small_against_the_trees(monkeypatch):
-    """No copy of rows, no matrix, no Python loop over programs in a round."""
+def test_training_builds_one_matrix_for_all_members_and_rounds(monkeypatch):
+    """No round makes another one."""
     calls = []
     matrix = import_xgboost().QuantileDMatrix
     monkeypatch.setattr(
@@ -353,7 +355,7 @@ def test_the_loss_is_small_against_the_trees(monkeypatch):
     assert set(steps) == {1}
 
 
-def test_programs_that_were_cut_short_count_less_and_judge_nothing(monkeypatch):
+def test_programs_cut_short_weigh_less_and_do_not_judge_early_stopping(monkeypatch):
     counts, judged = [], []
 
     class Gradients(training.ObjectiveGradients):
@@ -377,7 +379,7 @@ def test_programs_that_were_cut_short_count_less_and_judge_nothing(monkeypatch):
     assert (judged[0] == (held_out & ~cut_short)).all()
 
 
-def test_workloads_with_one_whole_measurement_stop_no_training():
+def test_workloads_with_one_complete_measurement_are_not_held_out():
     ran = ENOUGH.take(~ENOUGH.failed)
     fitted = train(replace(ran, cut_short=ran.throughput < 1.0), rounds=4, patience=2)
     assert (fitted.held_out, fitted.history, fitted.rounds) == ((), (), 4)

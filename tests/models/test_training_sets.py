@@ -36,13 +36,13 @@ def of_group(examples, chosen):
 EXAMPLES = make_examples([[1.0, 0.5, 0.0], [0.1, 1.0]])
 
 
-def test_all():
+def test_all_chooses_every_program_and_rejects_arguments():
     assert choose("all", EXAMPLES).tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(UsageError, match="takes no argument, got '3'"):
         choose("all:3", EXAMPLES)
 
 
-def test_first_trials_of_each_group():
+def test_first_chooses_the_first_trials_of_each_group():
     assert choose("first:2", EXAMPLES).tolist() == [0, 1, 3, 4]
     long = make_examples([np.linspace(0.1, 1, 70), [1.0]])
     assert choose("first", long).tolist() == [*range(64), 70]
@@ -50,7 +50,7 @@ def test_first_trials_of_each_group():
 
 @pytest.mark.parametrize("argument", ["0", "-1", "x", "1.5", "²", "9" * 30, " 3", "3,4"])
 @pytest.mark.parametrize("name", ["first", "diverse"])
-def test_a_wrong_number_is_refused(name, argument):
+def test_first_and_diverse_reject_invalid_numbers(name, argument):
     with pytest.raises(UsageError, match=f"training set '{name}:") as raised:
         choose(f"{name}:{argument}", EXAMPLES)
     assert "\n" not in str(raised.value)
@@ -61,7 +61,7 @@ def with_origins(*origins):
     return replace(EXAMPLES, origins=np.array(numbers, np.int8))
 
 
-def test_by_origin():
+def test_origin_chooses_programs_by_origin():
     r, m, p, w, u = Origin.RANDOM, Origin.MUTATED, Origin.MEASURED, Origin.WARM, Origin.UNKNOWN
     examples = with_origins(r, m, w, p, u)
     assert choose("origin:random", examples).tolist() == [0]
@@ -71,13 +71,13 @@ def test_by_origin():
     assert choose("origin", examples).tolist() == [0, 1, 3]
 
 
-def test_an_unknown_origin_is_refused_with_those_that_there_are():
+def test_origin_rejects_unknown_origin_and_lists_known_ones():
     words = "no origin 'chosen'; there are: unknown, random, mutated, crossed, warm, measured"
     with pytest.raises(UsageError, match=words):
         choose("origin:random,chosen", EXAMPLES)
 
 
-def test_no_program_of_an_origin():
+def test_origin_rejects_origin_without_programs():
     examples = with_origins(*[Origin.WARM] * 4, Origin.RANDOM)
     with pytest.raises(UsageError, match="has the origin mutated; there are: random, warm"):
         choose("origin:mutated", examples)
@@ -91,7 +91,7 @@ GROUPS = st.lists(
 
 
 @given(GROUPS, st.integers(1, 120), st.integers(0, 3))
-def test_as_many_as_were_asked_for_each_once(groups, number, seed):
+def test_diverse_chooses_the_requested_number_of_different_programs(groups, number, seed):
     examples = make_examples(groups)
     chosen = choose(f"diverse:{number}", examples, seed)
     assert len(chosen) == min(number, len(examples))
@@ -100,7 +100,7 @@ def test_as_many_as_were_asked_for_each_once(groups, number, seed):
 
 
 @given(GROUPS, st.integers(1, 120))
-def test_each_group_counts_alike(groups, number):
+def test_diverse_chooses_equally_many_programs_of_each_group(groups, number):
     """Places are as equal as sizes allow: no group has two more than one that has more to give."""
     examples = make_examples(groups)
     taken = of_group(examples, choose(f"diverse:{number}", examples))
@@ -110,7 +110,7 @@ def test_each_group_counts_alike(groups, number):
 
 
 @given(GROUPS, st.integers(1, 120))
-def test_each_stratum_of_a_group_counts_alike(groups, number):
+def test_diverse_chooses_equally_many_programs_of_each_stratum(groups, number):
     """Failures, and levels that are equally wide in the square root of throughput."""
     examples = make_examples(groups)
     chosen = choose(f"diverse:{number}", examples)
@@ -124,7 +124,7 @@ def test_each_stratum_of_a_group_counts_alike(groups, number):
                 assert max(taken) <= count + 1
 
 
-def test_slow_fast_and_failed_programs_are_in_it():
+def test_diverse_includes_slow_fast_and_failed_programs():
     log = [0.01, 0.02, 0.0, 0.05, 0.1, 0.2, *np.linspace(0.8, 1.0, 100)]
     examples = make_examples([log, log])
     chosen = choose("diverse:40", examples)
@@ -134,7 +134,7 @@ def test_slow_fast_and_failed_programs_are_in_it():
     assert (examples.throughput[chosen[6:20]] >= 0.8).all()
 
 
-def test_early_trials_are_chosen_from():
+def test_diverse_prefers_early_trials():
     """Late in a search nearly all programs are good."""
     early, late = np.linspace(0.01, 0.9, 128), np.full(2000, 0.95)
     examples = make_examples([[*early, *late]] * 3)
@@ -147,18 +147,18 @@ def test_early_trials_are_chosen_from():
     assert 128 <= examples.trials[chosen].max() < 256
 
 
-def test_only_late_trials():
+def test_diverse_accepts_groups_with_only_late_trials():
     examples = make_examples([np.linspace(0.1, 1, 1000)]).take(np.arange(900, 1000))
     assert len(choose("diverse:10", examples)) == 10
 
 
-def test_another_seed_draws_others():
+def test_diverse_draws_other_programs_for_each_seed():
     examples = make_examples([np.linspace(0.1, 1, 200)] * 3)
     draws = {tuple(choose("diverse:30", examples, seed)) for seed in range(4)}
     assert len(draws) == 4
 
 
-def test_only_failures():
+def test_diverse_accepts_groups_with_only_failures():
     examples = make_examples([[0.0] * 10, [0.0, 1.0]])
     assert of_group(examples, choose("diverse:4", examples)) == [2, 2]
     assert choose("diverse", examples).tolist() == list(range(12))

@@ -72,7 +72,7 @@ def test_throughput_is_relative_to_the_best_of_its_own_database(stores):
     assert len(examples.rows) == examples.starts[-1]
 
 
-def test_what_the_databases_do_not_allow_is_said(stores):
+def test_regimes_reject_databases_with_nothing_new_to_rank(stores):
     loaded = transfer.load(stores[0], stores[0], SMALL_STEPS)
     for regime, reason in {
         "same-workload": "no other programs of the workloads in common",
@@ -84,12 +84,12 @@ def test_what_the_databases_do_not_allow_is_said(stores):
 
 
 class Stored:
-    """A feature set whose rows are not computed from steps."""
+    """A feature set without a function that computes rows."""
 
     name, version, columns, needs = "stored", 1, ("size", "tile", "vector", "noise"), Needs.STEPS
 
 
-def test_features_that_need_more_than_steps_are_read_from_both(stores):
+def test_stored_features_are_read_from_both_databases(stores):
     with pytest.raises(NotFoundError, match=r"train\.db.*tunedb extract --set stored"):
         transfer.load(*stores, Stored())
     computed = Stored()
@@ -100,7 +100,7 @@ def test_features_that_need_more_than_steps_are_read_from_both(stores):
     assert np.array_equal(read.rows, transfer.load(*stores, SMALL_STEPS).examples.rows)
 
 
-def test_programs_of_a_common_workload_need_a_common_target(stores):
+def test_same_workload_ranks_only_programs_of_common_targets(stores):
     train, test = stores
     test.records.add([measure(tiled(matmul(1), 99, 1), 1, (1e-3,))], OWN)
     ((_, _, ranked),) = make(transfer.load(train, test, SMALL_STEPS), "same-workload")

@@ -1,4 +1,4 @@
-"""The outcome of each program, against a plain loop over the records."""
+"""Datasets of records, compared with those of a plain loop."""
 
 from dataclasses import dataclass, replace
 
@@ -25,7 +25,7 @@ FACTORS = {(1, 1): (0, 2.0), (1, -1): (0, 4.0), (2, 1): (1, 1.0), (2, 2): (0, 0.
 
 
 class Catalog:
-    """The little that is asked of a database."""
+    """The methods of a store that `dataset_of` calls."""
 
     location = "here"
 
@@ -84,7 +84,7 @@ class Row:
 
     @property
     def good(self):
-        """The times that count."""
+        """The valid run times of a successful record."""
         return [] if self.failed else [t for t in self.times if t > 0 and t != 1e10]
 
     @property
@@ -112,7 +112,7 @@ ROWS = st.lists(
 
 
 def read(rows, corrected=False):
-    """Return the dataset of rows, and what was counted."""
+    """Return the dataset of rows, and the counts."""
     store = Catalog()
     return dataset_of(store, SMALL_STEPS, columns(rows), "median", corrected=corrected)
 
@@ -143,7 +143,7 @@ def machine_of(row):
 
 
 def reference(rows, corrected):
-    """Return, by (workload, target, machine), what became of each program, by its digest."""
+    """Return the outcome of each program by (workload, target, machine) and its digest."""
     groups = {}
     for id_, row in enumerate(rows):
         if row.counts:
@@ -164,14 +164,14 @@ def reference(rows, corrected):
 
 
 def learnable(programs):
-    """Return the programs of a group without those that were cut short, if no time is whole."""
+    """Return the programs of a group; without those cut short if no program ran to its end."""
     if any(p["seconds"] and not p["cut_short"] for p in programs.values()):
         return programs
     return {digest: program for digest, program in programs.items() if not program["cut_short"]}
 
 
 def outcome(mine, trial, corrected):
-    """Return what is expected of one program, of its records in order."""
+    """Return the expected outcome of a program from its records in order."""
     good = [row for row in mine if row.good]
     worked = [row for row in good if not row.cut_short] or good
     telling = worked or mine
@@ -193,7 +193,7 @@ def number(value):
 
 
 @given(ROWS, st.booleans())
-def test_as_a_plain_loop_finds_it(rows, corrected):
+def test_dataset_equals_that_of_a_plain_loop_over_records(rows, corrected):
     expected = reference(rows, corrected)
     if not expected:
         with pytest.raises(NotFoundError):
@@ -208,7 +208,7 @@ def test_as_a_plain_loop_finds_it(rows, corrected):
         workload = trials.workloads[group.workload]
         assert WORKLOADS[workload.id] == workload.digest
         assert TARGETS[group.target_id] == group.target
-        # Only target 2 has several.
+        # Only target 2 has several machines.
         assert bool(group.machine) == (group.target_id == 2)
         programs = found.setdefault((workload.digest, group.target, machine), {})
         programs[digests[trials.program_ids[i]]] = {
@@ -221,7 +221,7 @@ def test_as_a_plain_loop_finds_it(rows, corrected):
             "cut_short": bool(trials.cut_short[i]),
         }
     assert found == expected
-    # In the order of a dataset.
+    # Groups and programs are in the order of their digests.
     assert list(found) == sorted(expected)
     for programs in found.values():
         assert list(programs) == sorted(programs)
@@ -231,7 +231,7 @@ def test_as_a_plain_loop_finds_it(rows, corrected):
 
 
 @given(ROWS)
-def test_examples_are_those_with_features(rows):
+def test_dataset_omits_programs_without_features_but_counts_their_trials(rows):
     rows = [replace(row, cut_short=False) for row in rows]
     assume(any(row.counts and row.program % 4 for row in rows))
     trials, _ = read(rows)
@@ -259,7 +259,7 @@ def test_examples_are_those_with_features(rows):
 
 
 @given(ROWS)
-def test_the_best_of_a_group_is_a_whole_measurement(rows):
+def test_throughput_is_relative_to_best_measurement_that_was_not_cut_short(rows):
     assume(reference(rows, False))
     examples, _ = read(rows)
     whole = ~examples.failed & ~examples.cut_short

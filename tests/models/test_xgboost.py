@@ -18,7 +18,7 @@ from tunedb.models._xgboost import import_xgboost, interrupt_later, threads_to_u
 ROOT = Path(__file__).parents[2]
 
 
-def told(code, **environment):
+def output_of(code, **environment):
     """Return what a new interpreter prints."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("OMP_")}
     return printed("-c", code, env=kept | environment).split()
@@ -38,17 +38,17 @@ print(os.environ.get("OMP_WAIT_POLICY"), threads == threads_to_use(), threads)
     [
         ("", {}, ["PASSIVE", "True", str(len(os.sched_getaffinity(0)))]),
         long("", {"OMP_NUM_THREADS": "1,4"}, ["PASSIVE", "True", "1"]),
-        # Threads that spin, by a policy of the user's, are not used.
+        # Threads that spin because of the user's policy are not used.
         long("", {"OMP_WAIT_POLICY": "active"}, ["active", "True", "1"]),
-        # Too late for a policy: OpenMP has read the environment, or will not again.
+        # Too late for a policy: OpenMP reads the environment only once.
         long("import xgboost", {}, ["None", "True", "1"]),
     ],
 )
-def test_threads_sleep_while_they_wait(before, environment, expected):
-    assert told(before + OURS, **environment) == expected
+def test_import_xgboost_sets_passive_waiting_or_uses_one_thread(before, environment, expected):
+    assert output_of(before + OURS, **environment) == expected
 
 
-def test_asked_threads_are_used(monkeypatch):
+def test_threads_to_use_returns_requested_number_even_if_threads_spin(monkeypatch):
     assert threads_to_use(3) == 3
     assert threads_to_use(0) == 1
     monkeypatch.setattr(_xgboost, "_spins", lambda: True)
@@ -56,13 +56,13 @@ def test_asked_threads_are_used(monkeypatch):
     assert threads_to_use() == 1
 
 
-def test_without_xgboost(monkeypatch):
+def test_import_xgboost_names_the_extra_to_install_if_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "xgboost", None)
     with pytest.raises(PluginError, match=r"XGBoost does not load .*pip install 'tunedb\[train\]'"):
         import_xgboost()
 
 
-def test_two_distributions_overwrite_each_other(monkeypatch):
+def test_import_xgboost_rejects_two_installed_distributions(monkeypatch):
     monkeypatch.setattr(_xgboost.metadata, "version", lambda _name: "3.2.0")
     monkeypatch.delitem(sys.modules, "xgboost", raising=False)
     with pytest.raises(PluginError, match=r"both installed.*; run: pip uninstall -y xgboost xgb"):
@@ -70,7 +70,7 @@ def test_two_distributions_overwrite_each_other(monkeypatch):
     assert "xgboost" not in sys.modules
 
 
-def test_nobody_else_imports_xgboost():
+def test_no_module_imports_xgboost_directly():
     wanted = re.compile(r"^\s*(import|from) xgboost\b", re.MULTILINE)
     users = [
         path.relative_to(ROOT).as_posix()
@@ -81,13 +81,13 @@ def test_nobody_else_imports_xgboost():
     assert users == []
 
 
-def test_modules_inside():
+def test_import_xgboost_returns_submodules():
     assert import_xgboost("xgboost.collective").__name__ == "xgboost.collective"
 
 
 @pytest.mark.stress
-def test_ctrl_c_waits_while_xgboost_calls_back():
-    """Sent from inside of a callback, it reaches us after the block, and nothing is printed."""
+def test_ctrl_c_during_a_callback_of_xgboost_interrupts_after_it():
+    """The block that calls XGBoost ends first, and nothing is printed."""
     code = """
 import os, signal
 import numpy as np
@@ -112,6 +112,6 @@ except KeyboardInterrupt:
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted True\n", "")
 
 
-def test_other_threads_are_left_alone():
+def test_interrupt_later_does_nothing_outside_of_the_main_thread():
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(interrupt_later().__enter__).result() == []

@@ -1,4 +1,4 @@
-"""A builder and a runner that measure nothing: what a program takes follows from its module."""
+"""A builder and a runner that measure nothing; the times of a program follow from its module."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def seeded_model():
 
 
 def let_batches_take_equal_time(monkeypatch):
-    """Let the order of the tasks follow from the seed, not from the load of the machine."""
+    """Make the order of the tasks depend on the seed, not on the load of the machine."""
     clock = SimpleNamespace(perf_counter=count().__next__, monotonic=time.monotonic)
     monkeypatch.setattr("tunedb.plugins.metaschedule.tuning.scheduler.time", clock)
 
@@ -42,7 +42,7 @@ class FakeBuilder(_PyBuilder):
 
     def __init__(self, errors=lambda _: None):
         self.built, self.batches = built, batches = [], []
-        # What RemoveBuildArtifact does not remove goes with the builder.
+        # The builder removes the artifacts that RemoveBuildArtifact leaves.
         folder = TemporaryFolder("test")
 
         def build(inputs):

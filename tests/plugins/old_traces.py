@@ -4,7 +4,7 @@ from tunedb.programs.metaschedule.trace import join_trace, split_trace
 
 
 def as_of_0_13(trace):
-    """The same trace as TVM 0.13 wrote it."""
+    """Return the trace as TVM 0.13 wrote it."""
     instructions, decisions = join_trace(trace)
     old = [list(instruction) for instruction in instructions]
     for instruction in old:

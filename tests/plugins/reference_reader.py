@@ -171,7 +171,7 @@ class FromNest:
 
     def _functions(self, events):
         d = self.dump
-        # Openings in the order of their numbers; what begins with a statement stands before it.
+        # Loops and blocks in the order of their numbers, before the statement that begins them.
         for f, function in enumerate(d["functions"]):
             events.append((0, f"function {function['name']}"))
             for buffer in d["buffers"]:

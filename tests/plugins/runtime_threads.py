@@ -1,4 +1,4 @@
-"""What a fresh process does with TVM's threads, as JSON; run by test_threads.py.
+"""Prints how a fresh process uses TVM's threads, as JSON; run by test_threads.py.
 
 ``python runtime_threads.py counts [{...}, ...]`` prints the decision with some variables of the
 environment, a line for each set; ``python runtime_threads.py pinned`` lets TVM pin the main thread
@@ -112,7 +112,7 @@ def pinned():
 
 
 def counts_of_each(environments):
-    """Print what a process of its own decides with each; TVM has started no thread yet."""
+    """Print the thread counts of a new process for each set of variables; TVM has no thread yet."""
     for variables in environments:
         child = os.fork()
         if not child:

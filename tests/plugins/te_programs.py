@@ -21,7 +21,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.testing import te_workload
 
 _GPU = {"kind": "cuda", "max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
-#: What candidates are made for: the target, and whose rules.
+#: Target and schedule rules of each kind of device.
 KINDS = {
     "llvm": ({"kind": "llvm", "num-cores": 4, "mcpu": "znver3"}, "llvm"),
     "vnni": ({"kind": "llvm", "num-cores": 4, "mcpu": "cascadelake"}, "vnni"),

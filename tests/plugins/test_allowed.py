@@ -1,4 +1,4 @@
-"""Programs that TVM makes are allowed from a foreign source, all of them."""
+"""The allowlist for foreign sources accepts all programs that TVM makes, and no changed ones."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_allowlist_accepts_traces_of_tvm(kind: str, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("number", range(len(kinds.CASES)), ids=kinds._IDS)
-def test_every_kind_of_instruction(number: int) -> None:
-    """Those without a check are refused, and annotations of words that no rule of TVM writes."""
+def test_allowlist_rejects_kinds_without_a_check_and_unknown_annotations(number: int) -> None:
+    """It also rejects annotations with words that no rule of TVM writes."""
     function, steps = kinds.CASES[number]
     trace = trace_codec.encode(kinds.schedule_of(function, steps).trace)
     used = {kind for kind, *_ in orjson.loads(trace.sketch)}
@@ -76,7 +76,7 @@ def test_every_kind_of_instruction(number: int) -> None:
 
 
 def mutants(instructions: list[Any]) -> Iterator[list[Any]]:
-    """Yield the trace with one kind, input or attribute changed to what nobody may give."""
+    """Yield the trace with one kind, input or attribute replaced by a forbidden one."""
     for index, (kind, inputs, attrs, outputs) in enumerate(instructions):
         changed = [["X" + kind, inputs, attrs, outputs]]
         for place in range(len(inputs)):
@@ -89,7 +89,7 @@ def mutants(instructions: list[Any]) -> Iterator[list[Any]]:
             yield [*instructions[:index], one, *instructions[index + 1 :]]
 
 
-def test_mutants_of_every_kind_are_refused() -> None:
+def test_allowlist_rejects_mutated_instructions_of_every_kind() -> None:
     mutated: set[str] = set()
     for function, steps in kinds.CASES:
         trace = trace_codec.encode(kinds.schedule_of(function, steps).trace)
@@ -102,13 +102,13 @@ def test_mutants_of_every_kind_are_refused() -> None:
         for mutant in mutants(instructions):
             with pytest.raises(FormatError):
                 allowlist.check_trace(traces.split_trace(mutant, decisions), GRAPH)
-    # The others stand in schedules with annotations of words that no rule writes.
+    # The other kinds are only in schedules with annotations that no rule of TVM writes.
     assert len(mutated) > 35
     assert mutated <= KINDS
 
 
-def test_an_index_map_with_a_call_is_refused() -> None:
-    """What TVM would build into the module: here a call of a function by its name."""
+def test_allowlist_rejects_index_map_with_a_call() -> None:
+    """TVM would build the call into the module; it calls a function by its name."""
     evil = T.call_extern("int32", "system", "true")
     good = str(tvm.ir.save_json(IndexMap.from_func(lambda i, j: [j * 4 + i % 3, i + 1])))
     bad = str(tvm.ir.save_json(IndexMap.from_func(lambda i, j: [j, i + evil])))

@@ -1,4 +1,4 @@
-"""Compiling with what is stored: TVM's own ways, and those that tell what was used."""
+"""Compiling with stored records: by TVM's own functions, and by those that report the records."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2})
 
 @I.ir_module
 class Model:
-    """Two functions that are tuned, and one that is not."""
+    """Two TensorIR functions, and the Relax function that calls them."""
 
     @T.prim_func(private=True, s_tir=True)
     def product(
@@ -61,12 +61,12 @@ def database(path, opened):
 
 
 def commit(database, tools, mod, run_secs=(1e-3,), **fields):
-    """Store a record of a normalised module, as tuning it would."""
+    """Store a record of a normalised module, as a tuning run does."""
     tools.commit(database, mod, list(run_secs), target=TARGET, **fields)
 
 
-def product_of(path, seed=0):
-    """Run the function ``main`` of a library on random matrices, beside NumPy."""
+def assert_library_multiplies(path, seed=0):
+    """Run ``main`` of a library on random matrices; assert that it multiplies them."""
     rng = np.random.default_rng(seed)
     a, b = (rng.uniform(size=(16, 16)).astype("float32") for _ in "ab")
     out = tvm.runtime.tensor(np.zeros((16, 16), "float32"))
@@ -78,7 +78,7 @@ def is_parallel(mod, name="main"):
     return "T.parallel" in mod[name].script()
 
 
-def test_a_pass_of_tvm_asks_the_database_of_its_scope(database, tools):
+def test_tvms_pass_applies_records_of_the_database_in_scope(database, tools):
     mod = tools.matmul()
     commit(database, tools, mod)
     with TARGET, database:
@@ -93,7 +93,7 @@ def test_a_pass_of_tvm_asks_the_database_of_its_scope(database, tools):
             )
 
 
-def test_compile_tir(database, tools):
+def test_compile_tir_returns_schedule_of_best_record_or_none(database, tools):
     mod = tools.matmul()
     assert ms.tir_integration.compile_tir(database, mod, TARGET) is None
     commit(database, tools, mod)
@@ -102,7 +102,7 @@ def test_compile_tir(database, tools):
     assert [int(d) for d in found.trace.decisions[found.trace.insts[2]]] == [2, 8]
 
 
-def test_compile_relax(database, tools):
+def test_compile_relax_builds_program_that_computes_correctly(database, tools):
     tasks = tasks_of(Model, TARGET)
     assert len(tasks) == 1, "product and twice are fused into one function"
     (mod,) = tasks.values()
@@ -135,10 +135,10 @@ def test_schedule_applies_the_records_that_tvm_applies(database, tools):
     tvm.ir.assert_structural_equal(schedule(mod, database)[0], theirs)
 
 
-def test_a_record_that_does_not_replay_is_passed_over(database, tools):
+def test_schedule_skips_and_quarantines_record_that_does_not_replay(database, tools):
     mod = tools.matmul()
     commit(database, tools, mod, [2e-3])
-    # A trace for blocks of another name: the best one, and broken.
+    # The best record has a trace for another block name, which does not replay.
     other = tools.matmul(block="Z")
     record = tools.record(other, database.commit_workload(mod), [1e-3], target=TARGET, block="Z")
     database.commit_tuning_record(record)
@@ -147,24 +147,24 @@ def test_a_record_that_does_not_replay_is_passed_over(database, tools):
     assert database.store.counts().quarantined == 1
 
 
-def test_records_of_equal_workloads_answer_each_with_its_own_module(database, tools):
+def test_schedule_uses_record_of_equal_workload_with_other_block_names(database, tools):
     commit(database, tools, tools.matmul(block="Z"), block="Z")
     applied, (use,) = schedule(tools.matmul(), database)
     assert use.record_id == 1 and is_parallel(applied)
 
 
 @pytest.mark.parametrize("name", ["kernels.so", "kernels.tar"])
-def test_libraries_compute_the_same(database, tools, tmp_path, name):
+def test_written_library_computes_the_right_product(database, tools, tmp_path, name):
     mod = tools.matmul()
     commit(database, tools, mod)
     made = compile(mod, database)
     write_library(made.executable, tmp_path / name)
     assert [use.record_id for use in made.uses] == [1]
     assert [path.name for path in tmp_path.glob("kernels*")] == [name]
-    product_of(tmp_path / name)
+    assert_library_multiplies(tmp_path / name)
 
 
-def test_private_functions_get_their_names(database, tools, tmp_path):
+def test_compile_finds_record_of_private_function_and_exports_its_name(database, tools, tmp_path):
     func = tools.matmul()["main"].without_attr("global_symbol")
     commit(database, tools, tools.matmul())
     made = compile(tvm.IRModule({"product": func}), database)
@@ -173,7 +173,7 @@ def test_private_functions_get_their_names(database, tools, tmp_path):
     assert tvm.runtime.load_module(str(tmp_path / "kernels.so"))["product"] is not None
 
 
-def test_a_relax_program(database, tools, tmp_path):
+def test_compile_applies_records_to_relax_program(database, tools, tmp_path):
     (mod,) = tasks_of(Model, TARGET).values()
     commit(database, tools, mod)
     applied, (use,) = schedule(Model, database)
@@ -187,7 +187,7 @@ def test_a_relax_program(database, tools, tmp_path):
     np.testing.assert_allclose(machine["main"](ones, ones).numpy(), np.full((16, 16), 32.0))
 
 
-def test_tasks_are_named_and_normalised(tools):
+def test_tasks_of_names_each_task_by_function_and_its_function_main(tools):
     mod = as_module(tools.matmul()["main"], "product")
     (task,) = tasks_of(mod, TARGET).values()
     assert [str(var.name_hint) for var in task.get_global_vars()] == ["main"]
@@ -195,7 +195,7 @@ def test_tasks_are_named_and_normalised(tools):
 
 
 def test_gpu_functions_without_a_record_get_a_default_schedule(path, tools, monkeypatch):
-    """Without a GPU nothing can be compiled, so the module before that is looked at."""
+    """Nothing can be compiled without a GPU; the test checks the module before that."""
     seen = []
 
     def compile_(mod, target):
@@ -208,12 +208,12 @@ def test_gpu_functions_without_a_record_get_a_default_schedule(path, tools, monk
     assert "threadIdx.x" in seen[0].script()
 
 
-def test_no_target(path, tools):
+def test_schedule_rejects_database_without_target(path, tools):
     with pytest.raises(UsageError, match="no target: give one"):
         schedule(tools.matmul(), Database(path))
 
 
-def test_names_of_libraries(database, tools, tmp_path):
+def test_write_library_rejects_unknown_suffix_and_missing_folder(database, tools, tmp_path):
     made = compile(tools.matmul(), database).executable
     with pytest.raises(UsageError, match=r"ends in one of \.so"):
         write_library(made, tmp_path / "kernels.exe")

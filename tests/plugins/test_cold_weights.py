@@ -28,7 +28,7 @@ GPU = tvm.target.Target("nvidia/nvidia-a100")
 class FakeProgram:
     """A compiled function whose n-th run takes n milliseconds.
 
-    It notes what TVM's evaluator would do: the runs of each call, and the flushed arguments.
+    `calls` has the number of runs of each call of TVM's evaluator.
     """
 
     entry_name = "main"
@@ -53,7 +53,7 @@ class FakeProgram:
 
 @pytest.fixture
 def flushed(monkeypatch):
-    """Arguments that TVM's function removes from the caches, the first of which it skips."""
+    """The arguments that TVM's function flushes from the caches; it skips its first argument."""
     found, real = [], tvm.get_global_func
 
     def get(name):
@@ -65,38 +65,38 @@ def flushed(monkeypatch):
     return found
 
 
-def test_each_run_begins_with_cold_weights(flushed):
+def test_cold_repeats_flushes_weights_before_each_run(flushed):
     program = FakeProgram()
     seconds = cold.cold_repeats(program, None, CONFIG, ["x", "w", "bias", "v", "out"], (1, 3))
-    # The first three runs take 2 ms in the median, so 15 runs are a repeat.
+    # The median of the first three runs is 2 ms, so a repeat has 15 runs.
     assert program.calls == [1, 2, 45]
     assert flushed == [("w", "v")] * 48
     # Runs 4 to 18, 19 to 33 and 34 to 48.
     assert seconds == pytest.approx([11e-3, 26e-3, 41e-3])
 
 
-def test_a_slow_program_runs_once_before_its_repeats(flushed):
+def test_cold_repeats_runs_slow_program_once_before_its_repeats(flushed):
     program = FakeProgram()
     program.ran = 299
     assert cold.cold_repeats(program, None, CONFIG, ["x", "w"], (1,)) == [0.301, 0.302, 0.303]
     assert program.calls == [1, 3]
 
 
-def test_a_users_evaluator_flushes_more(flushed):
+def test_enable_cpu_cache_flush_flushes_all_arguments_but_the_first(flushed):
     config = CONFIG._replace(enable_cpu_cache_flush=True, repeat=1, min_repeat_ms=0)
     cold.cold_repeats(FakeProgram(), None, config, ["x", "w", "bias", "out"], (1,))
     assert flushed == [("w", "bias", "out")]
 
 
 @pytest.mark.parametrize(("number", "calls"), [(1, [2]), (7, [14])])
-def test_short_looks_have_the_given_runs(number, calls, flushed):
+def test_cold_repeats_without_min_repeat_ms_takes_the_given_number_of_runs(number, calls, flushed):
     program = FakeProgram()
     config = CONFIG._replace(number=number, repeat=2, min_repeat_ms=0)
     assert len(cold.cold_repeats(program, None, config, ["x", "w"], (1,))) == 2
     assert program.calls == calls
 
 
-def test_a_real_program_is_measured():
+def test_cold_repeats_measures_compiled_program():
     a, w = (tvm.te.placeholder((n,), "float32", name) for n, name in ((64, "a"), (1 << 17, "w")))
     total = tvm.te.compute((64,), lambda i: a[i] + w[i * 2048], "total")
     mod = tvm.IRModule({"main": tvm.te.create_prim_func([a, w, total])})
@@ -110,7 +110,7 @@ def test_a_real_program_is_measured():
 
 
 @pytest.mark.parametrize("free", [None, [1], [1, 2]])
-def test_weights_are_large_parameters_of_free_layout(free):
+def test_cold_weights_returns_large_layout_free_parameters(free):
     shapes = {"x": (512, 512), "w": (512, 512), "bias": (512,)}
     tensors = [tvm.te.placeholder(shape, "float32", name) for name, shape in shapes.items()]
     x, w, bias = tensors
@@ -124,7 +124,7 @@ def test_weights_are_large_parameters_of_free_layout(free):
     assert cold.weight_bytes(mod) == sum(list(sizes.values())[: len(free or ())])
 
 
-def test_the_runner_takes_the_weights_of_the_task(monkeypatch):
+def test_racing_runner_passes_weights_of_the_current_task(monkeypatch):
     seen = []
 
     class Inner:
@@ -148,7 +148,7 @@ def test_the_runner_takes_the_weights_of_the_task(monkeypatch):
     assert seen[-1] == ()
 
 
-def test_a_race_measures_cold_weights_in_all_its_parts(monkeypatch):
+def test_run_race_measures_all_repeats_with_cold_weights(monkeypatch):
     calls = []
 
     def measure(_module, _device, config, arguments, weights):
@@ -158,7 +158,7 @@ def test_a_race_measures_cold_weights_in_all_its_parts(monkeypatch):
     monkeypatch.setattr(racing, "cold_repeats", measure)
     lists = [["x", "w"]]
     assert racing.run_race(None, None, CONFIG, lists, bound=1.0, weights=(1,)) == [1e-3] * 3
-    # The first repeat says how many runs are as long.
+    # The first repeat determines how many runs take as long.
     assert calls == [(1, 1, 30, ["x", "w"], (1,)), (30, 2, 0, ["x", "w"], (1,))]
 
 
@@ -171,11 +171,11 @@ def test_a_race_measures_cold_weights_in_all_its_parts(monkeypatch):
         (0, {"racing": False}, True),
         (0, {"runner": FakeRunner()}, False),
         (0, {"task_scheduler": "gradient"}, False),
-        (0, {"prepack": False}, False),  # weights are not told apart
+        (0, {"prepack": False}, False),  # weights are not known
         (0, {"target": GPU, "prepack": True}, False),
     ],
 )
-def test_networks_that_exceed_the_caches_are_measured_so(
+def test_run_uses_cold_weights_for_networks_that_exceed_the_caches(
     cache, changes, is_cold, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(cold, "_LEAST_BYTES", 1024)
@@ -185,7 +185,7 @@ def test_networks_that_exceed_the_caches_are_measured_so(
     assert (fingerprint.get("evaluator") or {}).get("cold_weights", False) is is_cold
 
 
-def test_only_the_network_that_exceeds_the_caches_is_measured_so(tmp_path, monkeypatch):
+def test_cold_weights_apply_only_to_tasks_of_network_that_exceeds_caches(tmp_path, monkeypatch):
     mods = {"small": from_onnx(networks.mobile()), "large": from_onnx(networks.mobile())}
     run, _ = begun(mods, tmp_path, monkeypatch)
     sizes = iter([1, 1 << 40])
@@ -202,7 +202,7 @@ def test_only_the_network_that_exceeds_the_caches_is_measured_so(tmp_path, monke
     assert [n for n, each in enumerate(found) if each] == [0, 2]
 
 
-def test_weights_of_the_largest_algorithm_count():
+def test_weight_bytes_counts_largest_algorithm_of_each_operator():
     def operator(size, weight=1):
         x = tvm.te.placeholder((size,), "float32", "x")
         function = tvm.te.create_prim_func([x, tvm.te.compute((size,), lambda i: x[i] + 1)])

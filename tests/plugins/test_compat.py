@@ -1,4 +1,4 @@
-"""Which pairs of apache-tvm and apache-tvm-ffi are let in."""
+"""Which pairs of apache-tvm and apache-tvm-ffi the import accepts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tunedb.plugins.metaschedule.compat import check_pair, check_versions
         *(("0.28.dev0", "0.1.16"), ("0.29.0+g1234", None)),  # built from source
     ],
 )
-def test_good_pairs(tvm, ffi):
+def test_check_pair_accepts_matching_releases(tvm, ffi):
     check_pair(tvm, ffi)
 
 
@@ -43,7 +43,7 @@ def test_good_pairs(tvm, ffi):
         ("nonsense", "0.1.14.post0"),
     ],
 )
-def test_bad_pairs_name_the_command(tvm, ffi):
+def test_check_pair_rejects_other_pairs_and_names_pip_command(tvm, ffi):
     with raises_line(PluginError, match="run: pip install 'apache-tvm") as caught:
         check_pair(tvm, ffi)
     assert tvm in str(caught.value)
@@ -51,12 +51,12 @@ def test_bad_pairs_name_the_command(tvm, ffi):
     assert str(caught.value).endswith(wanted.requirements)
 
 
-def test_this_environment():
+def test_check_versions_accepts_installed_packages():
     check_versions()
 
 
-def test_checked_at_import():
-    """The import itself fails, before TVM is loaded and can crash."""
+def test_import_rejects_mismatched_ffi_before_loading_tvm():
+    """The import of the plugin fails before TVM is loaded and can crash."""
     code = textwrap.dedent(
         """
         import sys
@@ -74,7 +74,7 @@ def test_checked_at_import():
     assert "pip install" in done.stdout
 
 
-def test_missing_tvm():
+def test_import_reports_missing_tvm_with_pip_command():
     code = textwrap.dedent(
         """
         import sys

@@ -1,4 +1,4 @@
-"""Records of auto_scheduler as schedules of today."""
+"""Conversion of auto_scheduler's records to schedules of today."""
 
 import json
 import lzma
@@ -48,7 +48,7 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def worker():
-    """The code of a worker process, in this one."""
+    """The code of a worker process, run in this process."""
     before = list(sys.path)
     assert convert_worker.prepare((), {}) is None
     yield convert_worker
@@ -56,7 +56,7 @@ def worker():
 
 
 def replayed(worker, *lines):
-    """Return the module of lines of one workload, and their traces or reasons."""
+    """Replay lines of one workload; return its modules, and a trace or a reason for each line."""
     key = lines[0]["i"][0][0].encode()
     traces = [split_steps(line["i"][1][1], None) for line in lines]
     parts, answers = worker.replay(key, traces)
@@ -70,13 +70,13 @@ def module_of(line):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_converted_program_computes_what_the_untuned_one_does(worker, kind):
+def test_converted_program_computes_the_same_as_untuned_one(worker, kind):
     (part,), (trace,) = replayed(worker, KINDS[kind]())
     mod = module_of(KINDS[kind]())
     assert programs.farthest(mod, programs.on_processor(trace), part.args_info) < 1
 
 
-def test_records_of_one_sketch_differ_in_numbers_alone(worker):
+def test_records_of_one_sketch_convert_to_traces_that_differ_only_in_decisions(worker):
     for several in (
         [programs.matmul_add(), programs.matmul_add((1, 8, 16), unroll=0)],
         [programs.cuda_matmul(), programs.cuda_matmul((1, 8, 2, 4))],
@@ -86,13 +86,13 @@ def test_records_of_one_sketch_differ_in_numbers_alone(worker):
         assert first.decisions != second.decisions
 
 
-def test_the_lengths_of_splits_and_the_unrolling_are_decisions(worker):
+def test_split_lengths_and_unroll_step_become_decisions(worker):
     _, (trace,) = replayed(worker, programs.matmul_add((2, 4, 8), unroll=64))
     decisions = [value for _, value in join_trace(trace)[1]]
     assert decisions == [[4, 2, 4, 1], [4, 2, 1, 8], [6, 4], 2]
 
 
-def test_a_mutated_decision_leaves_the_result_right(worker):
+def test_converted_program_stays_correct_with_mutated_decision(worker):
     line = programs.matmul_add()
     (part,), (trace,) = replayed(worker, line)
     instructions, decisions = join_trace(trace)
@@ -101,7 +101,7 @@ def test_a_mutated_decision_leaves_the_result_right(worker):
     assert programs.farthest(mod, split_trace(instructions, decisions), part.args_info) < 1
 
 
-def test_converted_programs_pass_the_allow_list(worker):
+def test_allowlist_accepts_converted_programs(worker):
     for kind in KINDS.values():
         _, (trace,) = replayed(worker, kind())
         check_trace(trace, WorkloadFormat.GRAPH)
@@ -113,7 +113,7 @@ NUMBERS = st.tuples(TILES, TILES, TILES, st.sampled_from((0, 8, 16, 512)))
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(NUMBERS, min_size=1, max_size=5))
-def test_a_translated_record_is_the_replayed_one(worker, numbers):
+def test_translated_records_equal_replayed_ones(worker, numbers):
     lines = [programs.matmul_add((a, b, c), unroll=u, n=64, m=128) for a, b, c, u in numbers]
     first = programs.matmul_add((2, 4, 8), n=64, m=128)
     key = first["i"][0][0].encode()
@@ -128,8 +128,8 @@ def test_a_translated_record_is_the_replayed_one(worker, numbers):
         assert (translation.of(record) is not None) == (divides and u != 8)
 
 
-def test_a_translation_that_is_wrong_is_found_and_dropped(worker, monkeypatch):
-    """The last translated record of a call is replayed, too."""
+def test_worker_detects_and_drops_wrong_translation(worker, monkeypatch):
+    """The worker also replays the last record of a call that it translated."""
     lines = [programs.matmul_add((a, 4, 8)) for a in (1, 2, 4, 8)]
     key = lines[0]["i"][0][0].encode()
     records = [split_steps(line["i"][1][1], None) for line in lines]
@@ -137,13 +137,13 @@ def test_a_translation_that_is_wrong_is_found_and_dropped(worker, monkeypatch):
     _, expected = own.replay(key, records)
     place = (key, records[0].sketch)
     module, translation = own._translations[place]
-    # It exchanges the tiles of two loops.
+    # The wrong translation exchanges the tiles of two loops.
     first, second, *others = translation.places
     wrong = (replace(first, numbers=second.numbers), replace(second, numbers=first.numbers))
     own._translations[place] = module, replace(translation, places=(*wrong, *others))
     assert own.replay(key, records)[1] == expected
     assert own._translations[place] is None
-    # Neither it nor another one is used again.
+    # From then on the worker replays each record.
     replays, replay = [], own._replay_one
     monkeypatch.setattr(own, "_replay_one", lambda *of: replays.append(of) or replay(*of))
     assert own.replay(key, records)[1] == expected
@@ -153,7 +153,7 @@ def test_a_translation_that_is_wrong_is_found_and_dropped(worker, monkeypatch):
 @pytest.mark.parametrize(
     "damage", [lambda data: data + b"\x01", lambda data: data[:-1], lambda data: data + b"\x80"]
 )
-def test_a_damaged_record_is_never_translated(worker, damage):
+def test_worker_rejects_record_with_damaged_decisions(worker, damage):
     line = programs.matmul_add()
     key = line["i"][0][0].encode()
     record = split_steps(line["i"][1][1], None)
@@ -165,8 +165,8 @@ def test_a_damaged_record_is_never_translated(worker, damage):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_only_sketches_whose_numbers_are_all_decisions_have_a_translation(worker, kind):
-    """Threads that fetch together are a product of tiles, which is no decision."""
+def test_worker_translates_only_sketches_whose_numbers_are_all_decisions(worker, kind):
+    """The number of threads that fetch together is a product of tiles and not a decision."""
     line = KINDS[kind]()
     key = line["i"][0][0].encode()
     record = split_steps(line["i"][1][1], None)
@@ -176,7 +176,7 @@ def test_only_sketches_whose_numbers_are_all_decisions_have_a_translation(worker
     assert has_one == (kind != "caches, threads and vthreads")
 
 
-def test_a_factored_reduction_is_translated(worker):
+def test_worker_translates_factored_reductions(worker):
     lines = [programs.factored_sum(factor) for factor in (8, 2, 32)]
     key = lines[0]["i"][0][0].encode()
     records = [split_steps(line["i"][1][1], None) for line in lines]
@@ -188,7 +188,7 @@ def test_a_factored_reduction_is_translated(worker):
     assert answers == [fresh._replay_one(key, record, []) for record in records]
 
 
-def test_unroll_limits_of_old_logs_are_kept(worker):
+def test_converted_trace_keeps_unroll_step_of_the_log(worker):
     _, (trace,) = replayed(worker, programs.matmul_add(unroll=8))
     instructions, decisions = join_trace(trace)
     number, choice = decisions[-1]
@@ -217,7 +217,7 @@ BAD_STEPS = {
 
 
 @pytest.mark.parametrize("reason", BAD_STEPS)
-def test_a_step_that_does_not_fit_is_named(reason):
+def test_plan_of_names_the_step_that_does_not_fit(reason):
     stages = [stage_of("x", (4, 6, 8), is_input=True), stage_of("sum", (4, 6), (8,))]
     stages.append(stage_of("out", (4, 6)))
     step = BAD_STEPS[reason]
@@ -288,7 +288,7 @@ def stored(tmp_path, monkeypatch):
 
 
 @pytest.mark.stress
-def test_a_definition_that_hangs_or_ends_its_process_costs_one_line(stored):
+def test_convert_continues_after_definition_that_hangs_or_exits(stored):
     store = stored(programs.matmul_add(), programs.factored_sum(), programs.cuda_matmul())
     # Definitions from the command line come before the built-in ones of their names.
     define = ["matmul_add=users:hangs", "reduction_layer=users:exits"]
@@ -301,7 +301,7 @@ def test_a_definition_that_hangs_or_ends_its_process_costs_one_line(stored):
     assert [(each.replayed, each.refused) for each in report.workloads] == [(0, 1), (0, 1), (1, 0)]
 
 
-def test_the_next_definition_of_a_name_is_tried(stored):
+def test_worker_tries_next_definition_if_one_raises(stored):
     stored()
     assert prepared(["matmul_add=users:raises"]) is None
     _, (trace,) = replayed(convert_worker, programs.matmul_add())
@@ -309,7 +309,7 @@ def test_the_next_definition_of_a_name_is_tried(stored):
 
 
 def prepared(statements):
-    """Prepare the code of a worker process in this one; return the problem or None."""
+    """Prepare the code of a worker process in this process; return the problem or None."""
     before = list(sys.path)
     sys.modules.pop("users", None)
     try:
@@ -319,7 +319,7 @@ def prepared(statements):
 
 
 @pytest.mark.parametrize("function", REASONS)
-def test_the_reason_names_the_definition(monkeypatch, stored, function):
+def test_reason_of_failed_replay_names_the_definition(monkeypatch, stored, function):
     stored()
     monkeypatch.setattr(definitions, "load_definitions", lambda: ({}, {}))
     assert prepared([f"matmul_add=users:{function}"]) is None
@@ -335,12 +335,12 @@ def test_the_reason_names_the_definition(monkeypatch, stored, function):
         ("matmul_add=users:te", "not a function"),
     ],
 )
-def test_a_definition_that_does_not_load_is_named(stored, statement, message):
+def test_prepare_returns_why_a_definition_does_not_load(stored, statement, message):
     stored()
     assert message in prepared([statement])
 
 
-def test_a_definition_needs_a_name_and_loads_before_records_are_replayed(stored):
+def test_convert_rejects_malformed_or_unloadable_definitions(stored):
     store = stored(programs.matmul_add())
     for statement in ("matmul_add", "matmul_add=users", "=users:f"):
         with pytest.raises(UsageError, match=r"expected NAME=package\.module:function"):
@@ -352,7 +352,7 @@ def test_a_definition_needs_a_name_and_loads_before_records_are_replayed(stored)
 # ---- The database -------------------------------------------------------------------------------
 
 
-def test_converted_records_are_stored_beside_their_originals(stored):
+def test_convert_stores_converted_records_beside_their_originals(stored):
     lines = [programs.matmul_add(), programs.matmul_add((1, 2, 4)), programs.matmul_add()]
     failed = programs.line(["matmul_add", 32, 24, 64, "float32"], programs.CPU, [], error=4)
     unknown = programs.line(["mystery", 32], programs.CPU, [])
@@ -380,7 +380,7 @@ def test_converted_records_are_stored_beside_their_originals(stored):
     ]
 
 
-def test_converted_records_answer_for_the_target_of_the_log_alone(stored, tmp_path):
+def test_converted_records_are_served_only_for_the_target_of_the_log(stored, tmp_path):
     store = stored(programs.matmul_add())
     convert(store, workers=1)
     (record,) = store.records.top_k(2)
@@ -392,7 +392,7 @@ def test_converted_records_answer_for_the_target_of_the_log_alone(stored, tmp_pa
 
 
 @pytest.mark.stress
-def test_the_best_converted_programs_answer_here_once_they_were_measured_here(stored, tmp_path):
+def test_converted_programs_are_served_for_this_target_after_revalidation(stored, tmp_path):
     store, here = stored(programs.matmul_add(), programs.matmul_add((1, 2, 4))), host_target()
     convert(store, workers=1)
     with Revalidation(store, repeat=1) as revalidation:
@@ -406,7 +406,7 @@ def test_the_best_converted_programs_answer_here_once_they_were_measured_here(st
     assert times == sorted(verdict.mean for verdict in verdicts)
 
 
-def test_records_of_foreign_sources_are_left_out(stored):
+def test_convert_skips_records_of_foreign_sources(stored):
     store = stored(programs.matmul_add(), trust=Trust.FOREIGN)
     report = convert(store, workers=1)
     assert (report.untrusted, report.total("read"), report.total("replayed")) == (1, 0, 0)
@@ -431,7 +431,7 @@ HASH = "0123456789abcdef" * 2
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_a_module_has_the_operations_of_the_tensors_that_it_was_made_of(arguments):
+def test_workload_from_module_equals_workload_from_its_tensors(arguments):
     name, *rest = arguments
     tensors = definitions.load_definitions()[0][name](*rest)
     by_tensors = DefinedWorkload.from_tensors(tensors)
@@ -453,12 +453,12 @@ def test_a_module_has_the_operations_of_the_tensors_that_it_was_made_of(argument
         ([[3, 4], 4, [2, 3], [2, 4]], False),
     ],
 )
-def test_arguments_stand_in_a_key_in_any_order_but_the_output_last(dimensions, fits):
+def test_have_dimensions_accepts_any_order_of_inputs_before_the_output(dimensions, fits):
     shapes = [(2, 3), (3, 4), (4,), (2, 4)]
     assert convert_worker.have_dimensions(shapes, dimensions) == fits
 
 
-def test_many_equal_arguments_are_no_factorial():
+def test_have_dimensions_is_fast_for_many_equal_shapes():
     shapes = [*[(8, 8)] * 40, (320, 8)]
     assert convert_worker.have_dimensions(shapes, [8, 8] * 40 + [320, 8])
     assert not convert_worker.have_dimensions(shapes, [8, 8] * 39 + [8, 9, 320, 8])
@@ -504,8 +504,8 @@ def functions():
     ids=["flat", "another order", "lists", "none"],
 )
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_hash_is_the_function_on_which_its_steps_replay(functions, dimensions, reverse):
-    """Others of these shapes have a stage more, which steps leave out or take for another."""
+def test_worker_replays_hash_on_the_function_that_its_steps_fit(functions, dimensions, reverse):
+    """Other functions of these shapes have one more stage, which the steps do not fit."""
     names = sorted(functions, reverse=reverse)
     before = list(sys.path)
     assert convert_worker.prepare((), {name: functions[name] for name in names}) is None
@@ -519,7 +519,7 @@ def test_a_hash_is_the_function_on_which_its_steps_replay(functions, dimensions,
     assert programs.farthest(mod, programs.on_processor(trace), part.args_info) < 1
 
 
-def test_a_stage_that_is_attached_alone_is_one_that_a_step_is_about():
+def test_plan_of_marks_the_stages_that_steps_touch():
     stages = [
         stage_of("x", (4, 6), is_input=True),
         stage_of("pad", (4, 6)),
@@ -533,7 +533,7 @@ def test_a_stage_that_is_attached_alone_is_one_that_a_step_is_about():
 
 
 @pytest.mark.stress
-def test_a_kind_for_which_the_network_cannot_be_lowered_costs_one_line(stored, functions):
+def test_convert_continues_after_target_kind_without_functions(stored, functions):
     matching = hashed(programs.matmul_add(), 32, 24, 24, 64, 32, 64, 32, 64)
     gpu = hashed(programs.cuda_matmul(), 64, 32, 32, 64, 64, 64)
     store = stored(gpu, matching)
@@ -549,8 +549,8 @@ def test_a_kind_for_which_the_network_cannot_be_lowered_costs_one_line(stored, f
 
 
 @pytest.mark.stress
-def test_a_hash_that_is_no_function_of_the_user_stays(stored, functions):
-    """Nothing is stored for it, and its log is no error."""
+def test_convert_leaves_hashes_without_matching_function_undefined(stored, functions):
+    """Nothing is stored for them, and they do not count as errors."""
     matching = hashed(programs.matmul_add(), 32, 24, 24, 64, 32, 64, 32, 64)
     strange = hashed(programs.matmul_add(), 32, 24, 24, 64, 32, 64, 32, 65)
     other = hashed(programs.factored_sum(), 32, 24, 32, 24)
@@ -567,7 +567,7 @@ def test_a_hash_that_is_no_function_of_the_user_stays(stored, functions):
     assert [each.definitions for each in report.workloads] == [{"fused_matmul_add": 1}, {}, {}]
     assert [each.undefined for each in report.workloads] == [0, 1, 1]
     assert report.total("refused") == 0
-    # The user's own function has the program now, as if it had been tuned.
+    # The converted program belongs to the user's own function, as if a run had tuned it.
     with_record = [s for s in store.workloads.find() if s.format != WorkloadFormat.ANSOR]
     expected = modules.to_workload(mods["fused_matmul_add"]).digest
     assert [store.workloads.get(s.id).digest for s in with_record] == [expected]
@@ -577,7 +577,7 @@ def test_a_hash_that_is_no_function_of_the_user_stays(stored, functions):
 
 # ---- Public logs --------------------------------------------------------------------------------
 
-#: Every so many lines of the V100 log.
+#: Distance between the lines that are read from the V100 log.
 EVERY = 4_001
 
 
@@ -590,7 +590,7 @@ def v100():
 
 
 @needs_logs
-def test_blocks_threads_and_vthreads_are_those_of_the_steps(worker, v100):
+def test_converted_kernels_have_blocks_threads_and_vthreads_of_the_steps(worker, v100):
     names = ("grid.blocks", "grid.threads", "grid.vthreads")
     for line in v100:
         _, (trace,) = replayed(worker, line)
@@ -620,8 +620,8 @@ def converted_resnet50(database, commit):
 
 @pytest.mark.stress
 @needs_logs
-def test_a_padding_that_is_attached_and_nothing_else(sqlite_file):
-    """TVM's log of March 2021 has 3x3 convolutions with such a stage."""
+def test_convert_replays_records_with_padding_that_is_only_attached(sqlite_file):
+    """TVM's log of March 2021 has 3x3 convolutions with such a padding."""
     report = converted_resnet50(sqlite_file, "d0cc9b6")
     attached = [each for each in report.workloads if each.name.startswith("0fb1dfcd")]
     assert attached and all(each.replayed == each.read for each in attached)
@@ -629,8 +629,8 @@ def test_a_padding_that_is_attached_and_nothing_else(sqlite_file):
 
 @pytest.mark.stress
 @needs_logs
-def test_a_log_of_hashes_is_that_of_the_network_that_was_tuned(sqlite_file):
-    """TVM's log of ResNet-50 (NHWC), and the network as of today."""
+def test_convert_replays_hashes_of_resnet50_on_functions_of_the_network(sqlite_file):
+    """The log is TVM's for ResNet-50 (NHWC); the functions are those of the network today."""
     report = converted_resnet50(sqlite_file, "e6d5318")
     assert (report.total("read"), report.total("replayed"), report.total("refused")) == (26, 21, 0)
     # The other five end in batch norms that Relay folded into other operators than Relax does.
@@ -641,8 +641,8 @@ def test_a_log_of_hashes_is_that_of_the_network_that_was_tuned(sqlite_file):
 
 
 @needs_logs
-def test_the_record_of_the_tutorial_computes_what_the_untuned_program_does(worker):
-    """A line of v0.2 or v0.3, which has no layout option."""
+def test_converted_tutorial_record_computes_the_same_as_untuned_program(worker):
+    """The record is of v0.2 or v0.3, which have no layout option."""
     file = DATA / "ansor" / "tvm_ci_logs" / "v0.2_or_3_matmul_c70238e.json"
     line = next(json.loads(each) for each in file.read_text().splitlines() if each[:1] == "{")
     (part,), (trace,) = replayed(worker, line)

@@ -1,4 +1,4 @@
-"""The cost model outside of tuning runs: what it predicts, learns, writes down, saves and loads."""
+"""The cost model outside of tuning runs: predictions, training, the ledger, saving and loading."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tunedb.plugins.metaschedule.measure.measure_callback import record
 from tunedb.results import NewModel
 from tunedb.storage.store import Store
 
-#: Trees that need no second: what is tested here is who learns what when.
+#: Trees that train in less than a second; the tests check when a model learns, and from what.
 QUICK = Recipe(rounds=25, eta=0.3, max_depth=4, colsample_bytree=1.0, loss="squared")
 SCHEDULED = feature_set("tunedb.scheduled")
 
@@ -78,7 +78,7 @@ def make(tools):
         return [made[number, n] for number in numbers]
 
     def seconds(number, n=64):
-        """Square tiles of the two outer loops are fast, and wide vectors."""
+        """Return a time: square tiles of the two outer loops and wide vectors are fast."""
         i, j, _ = (int(np.log2(x)) for x in tiles[number])
         return 1e-4 * (n / 64) * (1 + abs(i - 3) + abs(j - 4) / 2)
 
@@ -119,7 +119,7 @@ def store_batch(database, context, candidates, results):
 
 
 def measure(model, database, make, numbers, n=64, *, predict=True, order="before"):
-    """One round of a search: predict, measure, record, update; returns what was predicted."""
+    """Run one round of a search (predict, measure, record, update); return the predictions."""
     context, candidates = make.context(n), make.candidates(numbers, n)
     scores = model._online.predict(context, candidates) if predict else None
     results = make.ok(numbers, n)
@@ -133,7 +133,7 @@ def measure(model, database, make, numbers, n=64, *, predict=True, order="before
 
 @pytest.fixture
 def model(database, make):
-    """A cost model that has learnt from 40 programs, which the database has."""
+    """A cost model that has learnt from 40 programs that the database has."""
     return trained(database, make, range(40))
 
 
@@ -145,7 +145,7 @@ def trained(database, make, numbers):
 
 
 def learner_of(model):
-    """Return the learner of the target that was asked for last."""
+    """Return the learner of the target that was used last."""
     return next(reversed(model._online._learners.values()))
 
 
@@ -164,7 +164,7 @@ def no_features(mods, *_):
 
 @pytest.fixture
 def computed(monkeypatch):
-    """How many programs each call computes the rows of."""
+    """The number of programs whose rows each call computes."""
     counts, compute = [], features_module.rows_of
     monkeypatch.setattr(
         features_module,
@@ -207,7 +207,7 @@ def test_failures_alone_train_no_model(database, make):
     assert scorer(model).row.card["learnt"]["failed"] == {"timeout": 20}
 
 
-def test_a_second_model_is_trained_on_stored_records(database, make, path, tools):
+def test_new_model_trains_on_stored_records(database, make, path, tools):
     trained(database, make, range(96))
     database.close()
     with_all = Database(path, target=tools.llvm)
@@ -217,19 +217,19 @@ def test_a_second_model_is_trained_on_stored_records(database, make, path, tools
     scores = [model._online.predict(make.context(), candidates) for model in models]
     assert make.accuracy(scores[0], unseen) > 0.8
     np.testing.assert_array_equal(*scores)
-    # What it learnt from was stored: only what it was asked about is computed.
+    # The rows of the training set were stored; only those of the candidates are computed.
     assert models[0]._online.rows.computed == 64
     with_all.close()
 
 
-def test_a_model_ranks_another_workload(database, make):
+def test_model_ranks_programs_of_unseen_workload(database, make):
     model = trained(database, make, range(96))
     scores = model._online.predict(make.context(128), make.candidates(range(64), 128))
     assert make.accuracy(scores, range(64), 128) > 0.7
 
 
-def test_workloads_are_normalised_apart(database, make):
-    """A matmul of four times the time does not make all of its programs slow ones."""
+def test_model_normalises_each_workload_separately(database, make):
+    """The programs of a matmul that takes longer do not all count as slow."""
     model = CostModel(database, recipe=QUICK)
     for n in (64, 128):
         measure(model, database, make, range(40), n)
@@ -240,7 +240,7 @@ def test_workloads_are_normalised_apart(database, make):
         assert best > 0.7
 
 
-def test_targets_have_models_of_their_own(path, make, tools, opened):
+def test_model_is_trained_for_each_target_separately(path, make, tools, opened):
     database = opened(path)
     model = trained(database, make, range(32))
     mine = scorer(model)
@@ -250,7 +250,7 @@ def test_targets_have_models_of_their_own(path, make, tools, opened):
     assert scorer(model) is mine
 
 
-def test_a_fifth_more_data_trains_again(database, make):
+def test_model_retrains_after_a_fifth_more_programs(database, make):
     model = trained(database, make, range(60))
     first = scorer(model)
     measure(model, database, make, range(60, 71))
@@ -259,7 +259,7 @@ def test_a_fifth_more_data_trains_again(database, make):
     assert scorer(model).trained_on == 72
 
 
-def test_a_workload_is_trained_on_when_its_trials_double(database, make, monkeypatch):
+def test_model_retrains_when_trials_of_a_workload_double(database, make, monkeypatch):
     monkeypatch.setattr(learner, "_GROWTH", 100.0)
     monkeypatch.setattr(scoring, "_NO_CARD", 0.0)
     model = CostModel(database, recipe=QUICK)
@@ -281,7 +281,7 @@ def test_a_workload_is_trained_on_when_its_trials_double(database, make, monkeyp
         (10**6, 5, 30, 0.3),
     ],
 )
-def test_learning_while_tuning_is_bounded(rows, members, rounds, eta):
+def test_tuning_recipe_bounds_rounds_by_number_of_rows(rows, members, rounds, eta):
     recipe = training.tuning_recipe(
         Recipe(rounds=300, members=members, training_set="first:64"), rows
     )
@@ -292,7 +292,7 @@ def test_learning_while_tuning_is_bounded(rows, members, rounds, eta):
     assert training.tuning_recipe(Recipe(eta=0.5), rows).eta == 0.5
 
 
-def test_programs_that_were_measured_before_are_no_growth(database, make):
+def test_repeated_measurements_do_not_trigger_training(database, make):
     model = trained(database, make, range(60))
     first = scorer(model)
     for _ in range(3):
@@ -302,7 +302,7 @@ def test_programs_that_were_measured_before_are_no_growth(database, make):
     assert scorer(model).trained_on == 80
 
 
-def test_drift_trains_again(database, make, monkeypatch):
+def test_model_retrains_after_drift(database, make, monkeypatch):
     monkeypatch.setattr(learner, "_GROWTH", 100.0)
     model = trained(database, make, range(40))
     right = scorer(model)
@@ -316,7 +316,7 @@ def test_drift_trains_again(database, make, monkeypatch):
 
 
 def upside_down(good):
-    """Return a scorer that says the contrary."""
+    """Return a scorer that reverses the ranking of another one."""
 
     class Contrary:
         inner, columns, recipe = good.model, good.model.columns, good.model.recipe
@@ -331,7 +331,7 @@ def upside_down(good):
 
 
 @pytest.mark.parametrize(("p5", "drifts"), [(0.2, False), (0.9, True)])
-def test_the_card_sets_the_limit_of_drift(p5, drifts, database, make, model):
+def test_limit_of_drift_comes_from_the_model_card(p5, drifts, database, make, model):
     in_use = scoring.Scoring(learner.Scorer(scorer(model).model, scorer(model).row, 40, p5))
     random = np.random.default_rng(0)
     rows = [np.zeros((1, 164), np.float32)] * 40
@@ -342,7 +342,7 @@ def test_the_card_sets_the_limit_of_drift(p5, drifts, database, make, model):
     assert in_use.has_drifted(b"w") is drifts
 
 
-def test_the_best_stored_model_is_used(database, make):
+def test_cost_model_starts_with_the_best_stored_model(database, make):
     trained(database, make, range(64))
     kept = stored.train(database.store, QUICK, evaluate=False)
     model = CostModel(database)
@@ -354,15 +354,15 @@ def test_the_best_stored_model_is_used(database, make):
         for one in model._online.rows.scored(model._online._task(make.context()), candidates)
     ]
     np.testing.assert_array_equal(scores, kept.model.score_programs(rows))
-    # Its recipe is what it is trained again by.
+    # The cost model retrains it with its own recipe.
     assert learner_of(model).recipe == QUICK
-    # Later trials are learnt from together with what it knew.
+    # It retrains on later trials together with the earlier ones.
     measure(model, database, make, range(64, 80))
     assert scorer(model).trained_on == 80
     assert scorer(model).id is None
 
 
-def test_a_model_that_the_database_has_outgrown_is_trained_again(database, make):
+def test_cost_model_retrains_stored_model_that_the_database_has_outgrown(database, make):
     first = trained(database, make, range(40))
     stored.train(database.store, QUICK, evaluate=False)
     measure(first, database, make, range(40, 100))
@@ -375,10 +375,10 @@ def test_a_model_that_the_database_has_outgrown_is_trained_again(database, make)
     ("training_set", "given", "learnt"),
     [("first:16", False, 132), ("all", False, 164), ("first:16", True, 32)],
 )
-def test_of_a_workload_that_is_tuned_the_last_trials_are_trained_on(
+def test_model_trains_on_last_trials_of_the_tuned_workload(
     training_set, given, learnt, database, make, monkeypatch, tmp_path
 ):
-    """But not over a model that knows all of them, or one that the user loads."""
+    """It keeps a model that knows all of them, and one that the user loads."""
     monkeypatch.setattr(learner, "_OWN", 100)
     first = CostModel(database, recipe=QUICK)
     for n, count in ((64, 140), (128, 24)):
@@ -394,16 +394,16 @@ def test_of_a_workload_that_is_tuned_the_last_trials_are_trained_on(
     context = make.context()
     for _ in range(2):
         model._online.predict(context, make.candidates([200]))
-    # The first 16 of both, and the last 100 of the one: none of them twice.
+    # The first 16 trials of both workloads, and the last 100 of the tuned one: none twice.
     assert scorer(model).trained_on == learnt
     assert (scorer(model).id == kept.id) is (training_set == "all")
-    # The other has nothing that is new.
+    # The other workload has no new trials.
     used = scorer(model)
     model._online.predict(make.context(128), make.candidates([200], 128))
     assert scorer(model) is used
 
 
-def test_a_stored_model_that_cannot_be_read_is_left_out(database, make, monkeypatch):
+def test_cost_model_skips_stored_model_that_cannot_be_read(database, make, monkeypatch):
     trained(database, make, range(40))
     stored.train(database.store, QUICK, evaluate=False)
 
@@ -419,7 +419,7 @@ def test_a_stored_model_that_cannot_be_read_is_left_out(database, make, monkeypa
     assert scorer(model).trained_on == 40
 
 
-def test_rows_are_computed_once(database, make, computed):
+def test_model_computes_rows_of_each_program_once(database, make, computed):
     """Measured programs reuse the rows of the prediction or of the database."""
     database._handle.features._names = ()  # nobody but the cost model stores rows
     model = CostModel(database, recipe=QUICK)
@@ -431,7 +431,7 @@ def test_rows_are_computed_once(database, make, computed):
     assert computed == [24]
     sets = database.store.features.sets()
     assert [(one.name, one.programs) for one in sets] == [("tunedb.scheduled", 24)]
-    # Another schedule of the same program: its rows are stored.
+    # The rows of another schedule of the same program are stored.
     again = make.candidates(range(24), fresh=True)
     model._online.update(context, again, make.ok(range(24)))
     assert computed == [24]
@@ -439,7 +439,7 @@ def test_rows_are_computed_once(database, make, computed):
 
 @pytest.mark.parametrize("order", ["before", "after"])
 @pytest.mark.parametrize("predict", [True, False])
-def test_callback_stores_rows_of_the_model(order, predict, database, make, computed):
+def test_callback_stores_rows_that_the_model_computed(order, predict, database, make, computed):
     model = CostModel(database, recipe=QUICK)
     measure(model, database, make, range(24), predict=predict, order=order)
     assert computed == [24]
@@ -499,13 +499,13 @@ def test_candidates_without_features_come_last(database, make, monkeypatch, mode
     assert np.isfinite(scores).all()
     assert set(np.argsort(scores)[:2]) == {1, 2}
     assert scores[[1, 2]].max() < min(0, *scores[[0, 3, 4, 5]])
-    # Nor do they end an update.
+    # They do not end an update either.
     results = make.ok(range(50, 56))
     model._online.update(context, candidates, results)
     assert learner_of(model).scoring.unseen() in (0, 4)
 
 
-def test_a_batch_without_any_features_is_ranked_last_by_a_new_model(database, make, monkeypatch):
+def test_new_model_scores_batch_without_features_as_minus_1(database, make, monkeypatch):
     monkeypatch.setattr(features_module, "rows_of", no_features)
     model = CostModel(database)
     scores = model._online.predict(make.context(), make.candidates(range(3)))
@@ -513,20 +513,20 @@ def test_a_batch_without_any_features_is_ranked_last_by_a_new_model(database, ma
     model._online.update(make.context(), make.candidates(range(3)), make.ok(range(3)))
 
 
-def test_no_candidates_at_all(database, make):
+def test_predict_and_update_accept_empty_batches(database, make):
     model = CostModel(database, recipe=QUICK)
     assert model._online.predict(make.context(), []).shape == (0,)
     model._online.update(make.context(), [], [])
 
 
-def test_a_set_of_steps_works_without_modules(path, make, tools, opened):
+def test_model_ranks_by_features_of_steps(path, make, tools, opened):
     database = opened(path, target=tools.llvm, features=("steps",))
     model = CostModel(database, features="steps", recipe=QUICK)
     measure(model, database, make, range(64))
     unseen = range(64, 128)
     scores = model._online.predict(make.context(), make.candidates(unseen))
     assert make.accuracy(scores, unseen) > 0.7
-    # What it computes of candidates is what is computed of stored programs.
+    # Its rows of candidates equal those of stored programs.
     task = model._online._task(make.context())
     (mine,) = model._online.rows.scored(task, make.candidates([3]))
     program = model._online._program(task, make.candidates([3])[0])
@@ -537,7 +537,7 @@ def test_a_set_of_steps_works_without_modules(path, make, tools, opened):
 
 
 def test_live_trials_equal_the_trials_of_the_database(database, make):
-    """The same trials, learnt from live and read from the database, are the same examples."""
+    """Trials of a run and the same trials read from the database are the same examples."""
     database._handle.features._names = ()
     model = CostModel(database, recipe=QUICK)
     results = make.ok(range(30))
@@ -563,7 +563,7 @@ def test_live_trials_equal_the_trials_of_the_database(database, make):
 
 
 @pytest.mark.parametrize("order", ["before", "after"])
-def test_the_ledger_has_what_was_predicted_before_it_was_measured(order, database, make):
+def test_ledger_stores_scores_predicted_before_measurement(order, database, make):
     model = CostModel(database, recipe=QUICK)
     measure(model, database, make, range(40), order=order)
     predicted = measure(model, database, make, range(40, 44), order=order)
@@ -583,8 +583,8 @@ def test_the_ledger_has_what_was_predicted_before_it_was_measured(order, databas
 
 
 @pytest.mark.parametrize("order", ["before", "after"])
-def test_the_ledger_has_what_failed_to_build(order, database, make, model):
-    """TVM's UpdateCostModel leaves it out; the measure callback tells of it."""
+def test_ledger_stores_predictions_for_programs_that_failed_to_build(order, database, make, model):
+    """TVM's UpdateCostModel omits them; tunedb's measure callback reports them to the model."""
     numbers = range(40, 48)
     context, candidates = make.context(), make.candidates(numbers)
     predicted = model._online.predict(context, candidates)
@@ -612,7 +612,7 @@ def test_the_ledger_has_what_failed_to_build(order, database, make, model):
     scores = {trial.record_id: trial.score for trial in trials}
     assert [scores[id_] for id_ in sorted(scores)] == pytest.approx(predicted.tolist(), abs=0)
     assert sum(trial.mean is None for trial in trials) == 3
-    # They are measured again: no predictions any more.
+    # Measured again, these programs get no new predictions.
     again = make.candidates(numbers, fresh=True)
     model._online.predict(context, again)
     record(database._handle, context, again, builds, results)
@@ -620,8 +620,8 @@ def test_the_ledger_has_what_failed_to_build(order, database, make, model):
     assert len(database.store.training.trials()) == 8
 
 
-def test_a_prediction_stays_that_of_the_model_that_made_it(database, make, model):
-    """Another task's batch may be learnt from between prediction and measurement."""
+def test_ledger_attributes_predictions_to_the_model_that_made_them(database, make, model):
+    """The model may learn from another task's batch between prediction and measurement."""
     first = scorer(model)
     context, candidates = make.context(), make.candidates(range(40, 48))
     predicted = model._online.predict(context, candidates)
@@ -646,7 +646,7 @@ def test_unpredicted_trials_are_scored_before_training(database, make, model):
     )
 
 
-def test_programs_that_were_measured_before_are_no_predictions(path, make, tools):
+def test_ledger_skips_programs_that_were_measured_before(path, make, tools):
     """A second run measures the best of the first again, and its model has learnt from them."""
     for _ in range(2):
         database = Database(path, target=tools.llvm)
@@ -658,15 +658,15 @@ def test_programs_that_were_measured_before_are_no_predictions(path, make, tools
     model.flush()
     trials = database.store.training.trials()
     assert [one.program_id for one in trials] == [41, 42, 43, 44]
-    # Nor do they count as trials that the model has not seen.
+    # They do not count as trials that the model has not seen either.
     (learnt,) = model._online._learners.values()
     assert learnt.scoring.unseen() == 4
     database.close()
 
 
 @pytest.mark.parametrize("order", ["before", "after"])
-def test_infrastructure_failures_are_no_trials(order, database, make, model):
-    """A broken connection says nothing of a program: its prediction is one, in the next round."""
+def test_ledger_skips_infrastructure_failures(order, database, make, model):
+    """A broken connection says nothing about a program; its next measurement counts."""
     context, candidates = make.context(), make.candidates(range(40, 44))
     lost = failure("RPCRunner: TVMError: Connection reset by peer")
     model._online.predict(context, candidates)
@@ -711,7 +711,7 @@ def test_closing_a_database_writes_the_predictions_for_stored_programs(database,
         assert len(store.training.trials()) == 4
 
 
-def test_a_model_that_was_pruned_while_it_is_in_use_is_added_again(store):
+def test_ledger_adds_model_again_that_was_pruned_while_in_use(store):
     made = [make_measurement(n) for n in range(2)]
     store.batches.add(made, OWN)
     scorer = Scorer(None, NewModel(bytes(16), "ranker", b"{}", bytes(16), {}, None), 0)
@@ -726,7 +726,7 @@ def test_a_model_that_was_pruned_while_it_is_in_use_is_added_again(store):
     assert [trial.score for trial in store.training.trials()] == [2.0]
 
 
-def test_programs_that_are_never_stored_are_forgotten(database, make, monkeypatch):
+def test_ledger_bounds_predictions_for_programs_that_are_not_stored(database, make, monkeypatch):
     monkeypatch.setattr(ledger, "_MOST_WAITING", 5)
     model = trained(database, make, range(40))
     context, candidates = make.context(), make.candidates(range(40, 48))
@@ -735,7 +735,7 @@ def test_programs_that_are_never_stored_are_forgotten(database, make, monkeypatc
     assert len(database.store.training.trials()) == 0
 
 
-def test_the_last_batch_is_written_when_the_model_is_dropped(database, make):
+def test_ledger_writes_last_batch_when_the_model_is_freed(database, make):
     model = trained(database, make, range(40))
     measure(model, database, make, range(40, 44), order="after")
     assert len(database.store.training.trials()) == 0
@@ -744,7 +744,7 @@ def test_the_last_batch_is_written_when_the_model_is_dropped(database, make):
     assert len(database.store.training.trials()) == 4
 
 
-def test_a_read_only_database_is_trained_on_and_not_written(database, make, path, tools, model):
+def test_model_trains_on_read_only_database_without_writing(database, make, path, tools, model):
     before = database.store.counts()
     database.close()
     reader = Database(path, target=tools.llvm, read_only=True)
@@ -758,24 +758,24 @@ def test_a_read_only_database_is_trained_on_and_not_written(database, make, path
     reader.close()
 
 
-def test_scores_of_losses_that_only_compare_are_positive():
+def test_positive_maps_scores_of_ranking_losses_to_positive_numbers():
     scores = np.array([-800.0, -1.0, 0.0, 2.0])
     assert positive(scores, "squared:0.5") is scores
     np.testing.assert_allclose(positive(scores, "rank:16")[1:], np.exp(scores[1:]))
     for loss in ("rank", "relative:0.5", "another package's"):
         assert (positive(scores, loss) > 0).all()
-        # A constant more changes no proportion.
+        # An added constant does not change the proportions.
         one, other = positive(scores[1:], loss), positive(scores[1:] + 3, loss)
         np.testing.assert_allclose(one / one[0], other / other[0])
-    # Near the best, that of relative is the throughput up to a factor.
+    # Near the best program, scores of relative become the throughput up to a factor.
     throughput = np.array([0.9, 1.0])
     found = positive(throughput**0.3 - 0.8, "relative")
     assert found[0] / found[1] == pytest.approx(0.9, abs=0.01)
 
 
 @pytest.mark.parametrize("loss", ["squared", "throughput", "log", "rank"])
-def test_all_losses_guide_a_search(loss, database, make):
-    """TVM takes negative scores for 0: a model whose scores all were would guide nothing."""
+def test_models_of_all_losses_rank_unseen_programs(loss, database, make):
+    """TVM takes negative scores for 0; a model with only such scores could not guide a search."""
     model = CostModel(database, recipe=Recipe(rounds=25, eta=0.3, loss=loss))
     measure(model, database, make, range(60))
     scores = model._online.predict(make.context(), make.candidates(range(60, 100)))
@@ -805,13 +805,13 @@ def test_model_of_failures_lowers_scores_of_failing_programs(database, make):
     will_fail = np.array([make.tile(number)[1] >= 16 for number in range(160, 220)])
     assert ranked.min() < 0 < lost.min() < lost.max() <= 1
     assert lost[will_fail].mean() > 0.2 > 0.05 > lost[~will_fail].mean()
-    # The ledger has what the ranker says.
+    # The ledger has the scores of the ranker.
     remembered = [avoiding._online.rows.recall(one).score for one in asked]
     np.testing.assert_array_equal(remembered, ranked)
 
 
-def test_a_residual_corrects_where_it_helps(database, make, monkeypatch):
-    """A model that says the same of all programs of a workload is corrected by what is measured."""
+def test_residual_corrects_scores_of_the_measured_workload_only(database, make, monkeypatch):
+    """A model that scores all programs of a workload equally is corrected by measurements."""
     monkeypatch.setattr(learner, "_GROWTH", 100.0)
     monkeypatch.setattr(learner, "_ROUND", 1000)
     monkeypatch.setattr(scoring, "_NO_CARD", 0.0)
@@ -824,11 +824,11 @@ def test_a_residual_corrects_where_it_helps(database, make, monkeypatch):
         measure(model, database, make, range(at, at + 32))
     scores = model._online.predict(make.context(), make.candidates(unseen))
     assert make.accuracy(scores, unseen) > 0.7
-    # The ledger has the model's own word, and other workloads are left alone.
+    # The ledger has the scores of the model itself; other workloads are not corrected.
     assert {trial.score for trial in database.store.training.trials()} == {0.0}
     other = model._online.predict(make.context(128), make.candidates(range(8), 128))
     np.testing.assert_array_equal(other, np.zeros(8))
-    # A batch of which nothing is known has nothing to correct.
+    # A batch without features is not corrected.
     with monkeypatch.context() as patch:
         patch.setattr(features_module, "rows_of", no_features)
         last = model._online.predict(make.context(), make.candidates(range(200, 203)))
@@ -840,7 +840,7 @@ def test_a_residual_corrects_where_it_helps(database, make, monkeypatch):
     assert set(plain._online.predict(make.context(), make.candidates(unseen))) == {0.0}
 
 
-def test_a_saved_model_predicts_the_same_elsewhere(database, make, tmp_path, model):
+def test_saved_model_predicts_the_same_with_another_database(database, make, tmp_path, model):
     candidates = make.candidates(range(40, 60))
     predicted = model._online.predict(make.context(), candidates)
     file = tmp_path / "model.tunedb"
@@ -884,7 +884,7 @@ def saved(model, tmp_path):
     return tmp_path / "m"
 
 
-def test_no_such_file_keeps_its_type_through_tvm(database, tmp_path):
+def test_load_and_save_raise_errors_of_tunedb_through_tvm(database, tmp_path):
     with pytest.raises(NotFoundError, match="no such file; save a cost model there first"):
         CostModel(database).load(str(tmp_path / "nothing"))
     with pytest.raises(StorageError, match=r"cannot be written \(No such file"):
@@ -894,7 +894,7 @@ def test_no_such_file_keeps_its_type_through_tvm(database, tmp_path):
 
 
 @pytest.mark.parametrize("place", [18, 40, -1])
-def test_a_damaged_file_is_refused(place, saved, database):
+def test_load_rejects_damaged_file(place, saved, database):
     data = bytearray(saved.read_bytes())
     data[place] ^= 1
     saved.write_bytes(data)
@@ -902,7 +902,7 @@ def test_a_damaged_file_is_refused(place, saved, database):
         CostModel(database).load(str(saved))
 
 
-def test_other_files_are_refused(saved, database, monkeypatch):
+def test_load_rejects_other_truncated_newer_and_too_large_files(saved, database, monkeypatch):
     data = saved.read_bytes()
     for start in (b"", data[:5], b"PK\3\4 something else"):
         saved.write_bytes(start)
@@ -923,7 +923,7 @@ def test_other_files_are_refused(saved, database, monkeypatch):
 @pytest.mark.parametrize(
     "header", [b"7", b'{"digest":"00"}', b'{"digest":1,"kind":2}', b"not json"]
 )
-def test_a_file_with_another_header_is_refused(header, saved, database):
+def test_load_rejects_file_with_invalid_header(header, saved, database):
     payload = len(header).to_bytes(4, "little") + header
     digest = identity.digest("cost model", payload)
     saved.write_bytes(saved.read_bytes()[:18] + digest + payload)
@@ -931,19 +931,19 @@ def test_a_file_with_another_header_is_refused(header, saved, database):
         CostModel(database).load(str(saved))
 
 
-def test_a_file_of_tvms_own_model_is_refused(database, tmp_path):
+def test_load_rejects_file_of_tvms_xgb_model(database, tmp_path):
     """It is a tar of pickles, which is never opened."""
     ms.cost_model.XGBModel(num_tuning_cores=1).save(str(tmp_path / "m"))
     with pytest.raises(FormatError, match="not a tunedb cost model"):
         CostModel(database).load(str(tmp_path / "m"))
 
 
-def test_a_model_of_other_features_is_refused(saved, database):
+def test_load_rejects_model_of_other_features(saved, database):
     with pytest.raises(UsageError, match=r"m: the model was trained on features tunedb.scheduled"):
         CostModel(database, features="steps").load(str(saved))
 
 
-def test_a_path_opens_a_database(path, make):
+def test_cost_model_opens_database_from_path(path, make):
     model = CostModel(path, recipe=QUICK)
     assert path.exists()
     model._online.update(make.context(), make.candidates(range(20)), make.ok(range(20)))
@@ -960,24 +960,24 @@ def test_a_path_opens_a_database(path, make):
         ({"threads": 0}, UsageError, "threads must be 1 or more, not 0"),
     ],
 )
-def test_bad_options_are_refused(options, error, words, database):
+def test_cost_model_rejects_invalid_options(options, error, words, database):
     with pytest.raises(error, match=words):
         CostModel(database, **options)
 
 
-def test_other_databases_are_refused():
+def test_cost_model_rejects_database_of_tvm_and_none():
     with pytest.raises(PluginError, match=r"needs a tunedb database, not _?MemoryDatabase"):
         CostModel(ms.database.MemoryDatabase())
     with pytest.raises(PluginError, match="not NoneType"):
         CostModel(None)
 
 
-def test_a_context_without_a_target_is_reported(database, make):
+def test_predict_rejects_context_without_target(database, make):
     with pytest.raises(PluginError, match="the tuning context has no target"):
         CostModel(database)._online.predict(make.context(target=None), [])
 
 
-def test_it_cannot_be_copied(database):
+def test_cost_model_cannot_be_copied(database):
     model = CostModel(database)
     for attempt in (copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="create another one"):

@@ -24,13 +24,13 @@ QUICK = Recipe(rounds=20, eta=0.3, max_depth=4)
 
 
 def every(number, error):
-    """Return a function that says that every so many candidates fail."""
+    """Return a function that returns an error for every `number`-th candidate, else None."""
     asked = itertools.count(1)
     return lambda _: None if next(asked) % number else error
 
 
 def tune(model, database, tmp_path, mod, target, trials=TRIALS, **options):
-    """Every seventh candidate fails to build, and every eleventh in its run."""
+    """Tune; every seventh candidate fails to build, and every eleventh fails in its run."""
     defaults = {
         "builder": FakeBuilder(every(7, "LocalBuilder: An exception occurred\nno")),
         "runner": FakeRunner(every(11, "LocalRunner: Timeout, killed after 10.0 seconds")),
@@ -45,7 +45,7 @@ def tune(model, database, tmp_path, mod, target, trials=TRIALS, **options):
 
 @pytest.fixture
 def watched(monkeypatch):
-    """What was predicted: (scorer, {trace address: score}) of each call, and all traces."""
+    """The predictions of each call: scorer, traces and scores."""
     calls = []
     predict = online.OnlineModel.predict
 
@@ -62,7 +62,7 @@ def watched(monkeypatch):
 
 @pytest.fixture
 def extracted(monkeypatch):
-    """Every schedule's module whose rows were computed."""
+    """The modules of all schedules whose rows were computed."""
     modules = []
     compute = features_module.rows_of
     monkeypatch.setattr(
@@ -86,7 +86,7 @@ CALLBACKS = {
 
 
 @pytest.mark.parametrize("callbacks", list(CALLBACKS))
-def test_the_ledger_equals_what_was_predicted(callbacks, tools, tmp_path, watched, opened):
+def test_ledger_equals_predictions_of_the_run(callbacks, tools, tmp_path, watched, opened):
     database = opened(tmp_path / "tune.db", target=tools.llvm)
     model = CostModel(database, recipe=QUICK, residuals=False)
     given = CALLBACKS[callbacks](database)
@@ -99,17 +99,17 @@ def test_the_ledger_equals_what_was_predicted(callbacks, tools, tmp_path, watche
                 predicted[online.trace_codec.encode(trace)] = (scorer, score)
     trials = database.store.training.trials()
     programs = {one.id: one for one in database.store.programs.get([t.program_id for t in trials])}
-    # Of the first 16, those that were built are too few; one round at least had a model.
+    # The built ones of the first 16 are too few to train on; at least one round had a model.
     assert len(trials) >= 0.8 * TRIALS
     for trial in trials:
         scorer, score = predicted[programs[trial.program_id].trace]
-        # The search gets scores that are positive, the ledger has the model's own.
+        # The search gets positive scores; the ledger has the scores of the model itself.
         assert trial.model_id == scorer.id
         assert positive(np.array([trial.score]), QUICK.loss)[0] == pytest.approx(score, rel=1e-12)
     assert {row.id for row in database.store.models.all()} >= {t.model_id for t in trials}
     if callbacks == "ours":
-        # Each trial that was predicted, those that failed to build too. When those of the first two
-        # rounds were measured, there was no model yet.
+        # It has each predicted trial, also those that failed to build. There was no model yet when
+        # the trials of the first two rounds were measured.
         known = {trial.program_id for trial in trials}
         rest = range(1 + 2 * TRIALS, 1 + database.store.records.count())
         programs = database.store.programs.get(rest)
@@ -118,7 +118,7 @@ def test_the_ledger_equals_what_was_predicted(callbacks, tools, tmp_path, watche
         assert any(trial.mean is None for trial in trials)
 
 
-def test_a_second_run_predicts_from_the_first_round_on(tools, tmp_path, watched):
+def test_second_run_predicts_from_its_first_round_on(tools, tmp_path, watched):
     path = tmp_path / "tune.db"
     for seed in (1, 2):
         database = Database(path, target=tools.llvm)
@@ -140,19 +140,19 @@ def test_a_second_run_predicts_from_the_first_round_on(tools, tmp_path, watched)
     database.close()
 
 
-def test_no_schedule_is_extracted_twice(tools, tmp_path, extracted, opened):
+def test_run_computes_features_of_each_schedule_once(tools, tmp_path, extracted, opened):
     database = opened(tmp_path / "tune.db", target=tools.llvm, features=())
     tune(CostModel(database, recipe=QUICK), database, tmp_path, tools.matmul(64), tools.llvm)
     assert len(extracted) > 2 * TRIALS
     assert len({mod.__chandle__() for mod in extracted}) == len(extracted)
-    # All that could be learnt from is stored for the next model.
+    # The rows of all programs that a model can learn from are stored.
     (stored,) = database.store.features.sets()
     failed_to_build = ROUNDS * TRIALS // 7
     assert stored.programs >= ROUNDS * TRIALS - failed_to_build - 2
 
 
 @pytest.mark.stress
-def test_two_runs_with_equal_seeds_are_equal(tools, tmp_path, watched):
+def test_runs_with_equal_seeds_predict_equal_scores(tools, tmp_path, watched):
     found = []
     for name in ("a", "b"):
         database = Database(tmp_path / f"{name}.db", target=tools.llvm)
@@ -175,13 +175,15 @@ def test_errors_keep_their_type_through_tvm(tools, tmp_path, monkeypatch, opened
     monkeypatch.setattr("tunedb.plugins.metaschedule.cost_model.learner.fit", fail)
     with pytest.raises(tunedb.PluginError, match="XGBoost is gone"):
         tune(model, database, tmp_path, tools.matmul(64), tools.llvm)
-    # What was measured until then is stored.
+    # All measurements before the error are stored.
     assert TRIALS <= len(database) < ROUNDS * TRIALS
 
 
 @pytest.mark.stress
-def test_real_run_end_to_end(tools, tmp_path, watched, opened):
-    """Build and measure on this machine; a model of what came out ranks it, saved and loaded."""
+def test_model_of_real_run_ranks_its_programs_after_saving_and_loading(
+    tools, tmp_path, watched, opened
+):
+    """Candidates are built and measured on this machine."""
     cpu = tvm.target.codegen.llvm_get_system_cpu()
     target = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": cpu})
     config = ms.runner.EvaluatorConfig(number=1, repeat=3, min_repeat_ms=2)

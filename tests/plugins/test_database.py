@@ -1,4 +1,4 @@
-"""The MetaSchedule database against TVM's own and against the data contract."""
+"""tunedb's MetaSchedule database, compared with TVM's own ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def database(path, tools, opened):
     return opened(path, target=tools.llvm)
 
 
-def test_empty_database(database, tools):
+def test_empty_database_answers_no_query(database, tools):
     mod = tools.matmul()
     assert len(database) == 0
     assert database.has_workload(mod) is False
@@ -47,7 +47,7 @@ def test_empty_database(database, tools):
     assert database.query_ir_module(mod, tools.llvm, "main") is None
 
 
-def test_record_round_trip_live_and_reopened(tools, database, path, opened):
+def test_record_survives_round_trip_live_and_after_reopening(tools, database, path, opened):
     mod = tools.matmul()
     workload = database.commit_workload(mod)
     record = tools.record(mod, workload, [0.25, 0.5])
@@ -73,8 +73,8 @@ _commit = st.tuples(st.integers(0, 1), st.sampled_from(["full", "empty", "post"]
 
 @settings(max_examples=examples(25))
 @given(commits=st.lists(_commit, max_size=12))
-def test_agrees_with_tvm(commits, tools):
-    """Validity, order, ties, edge values of k and sizes are those of TVM's MemoryDatabase."""
+def test_database_agrees_with_tvms_memory_database(commits, tools):
+    """Both agree on validity, order, ties, edge values of k and sizes."""
     mods = [tools.matmul(16), tools.matmul(8)]
     ours, theirs = Database(":memory:"), ms.database.MemoryDatabase()
     tokens = [[db.commit_workload(mod) for mod in mods] for db in (ours, theirs)]
@@ -117,7 +117,7 @@ def test_ties_keep_the_order_of_insertion_after_reopening(path, tools, database,
     assert found == tiles
 
 
-def test_one_record_per_commit(database, tools):
+def test_each_commit_stores_one_record(database, tools):
     mod = tools.matmul()
     workload = database.commit_workload(mod)
     record = tools.record(mod, workload, [1.0])
@@ -127,7 +127,7 @@ def test_one_record_per_commit(database, tools):
     assert len(database.get_top_k(workload, 10)) == 2
 
 
-def test_fresh_workload_and_automatic_commit(database, tools):
+def test_commit_of_record_also_commits_its_workload(database, tools):
     mod = tools.matmul()
     database.commit_tuning_record(tools.record(mod, ms.database.Workload(mod), [1.0]))
     fresh = ms.database.Workload(tools.matmul())
@@ -142,7 +142,7 @@ def test_fresh_workload_and_automatic_commit(database, tools):
     assert tools.seconds(pruned.get_all_tuning_records()) == [[0.5]]
 
 
-def test_dump_pruned_into_tunedb_from_another(database, tools, tmp_path, opened):
+def test_dump_pruned_copies_best_record_of_each_workload(database, tools, tmp_path, opened):
     for n in (16, 8):
         for seconds in (3.0, 1.0, 2.0):
             tools.commit(database, tools.matmul(n), [seconds], tile=(n // 4, 4))
@@ -152,8 +152,8 @@ def test_dump_pruned_into_tunedb_from_another(database, tools, tmp_path, opened)
 
 
 @pytest.mark.parametrize("equality", ["structural", "ignore-tensor", "anchor-block"])
-def test_module_equalities(equality, tools, path, opened):
-    """Under anchor-block a fused module answers with the record of its anchor."""
+def test_module_equality_decides_as_in_tvms_memory_database(equality, tools, path, opened):
+    """With anchor-block a fused module is answered with the record of its anchor."""
     plain, fused = tools.matmul(), tools.matmul(post=lambda x: x * 2.0)
     theirs = ms.database.MemoryDatabase(module_equality=equality)
     ours = opened(path, target=tools.llvm, module_equality=equality)
@@ -169,7 +169,7 @@ def test_module_equalities(equality, tools, path, opened):
     assert not opened(path, target=tools.llvm).has_workload(fused)
 
 
-def test_equality_reaches_cpp():
+def test_cpp_and_database_reject_unknown_module_equality():
     """C++ builds its own module equality from the name; a wrong one must be refused there."""
     with pytest.raises(Exception, match="nonsense"):
         _PyDatabase(module_equality="nonsense")
@@ -178,7 +178,7 @@ def test_equality_reaches_cpp():
 
 
 @pytest.mark.parametrize("equality", ["structural", "ignore-tensor", "anchor-block"])
-def test_cpp_is_reported_the_equality(equality, monkeypatch):
+def test_database_passes_module_equality_to_cpp(equality, monkeypatch):
     """EvolutionarySearch takes the database's equality, as C++ knows it, for its own dedup."""
     reported = []
     original = _PyDatabase.__init__
@@ -192,8 +192,8 @@ def test_cpp_is_reported_the_equality(equality, monkeypatch):
     assert reported == [equality]
 
 
-def test_trace_without_a_json_form_is_left_out(database, tools):
-    """TVM itself cannot write such a trace; the batch and the tuning go on without it."""
+def test_commit_skips_trace_without_json_form(database, tools):
+    """TVM itself cannot write such a trace; the batch is stored without it."""
     mod = tools.matmul()
     workload = database.commit_workload(mod)
     sch = Schedule(mod)
@@ -211,8 +211,10 @@ def test_trace_without_a_json_form_is_left_out(database, tools):
     assert tools.top(database, workload) == [[0.2]]
 
 
-def test_block_names_outside_the_hash(path, tools, database, opened):
-    """Two modules that differ in block names alone: each record replays on its own module."""
+def test_records_of_modules_that_differ_in_block_names_replay_on_their_own_module(
+    path, tools, database, opened
+):
+    """Block names are not part of the structural hash."""
     first, second = tools.matmul(block="C"), tools.matmul(block="Product")
     assert tvm_ffi.structural_hash(first) == tvm_ffi.structural_hash(second)
     for mod, block, seconds in ((first, "C", 2.0), (second, "Product", 1.0)):
@@ -226,7 +228,7 @@ def test_block_names_outside_the_hash(path, tools, database, opened):
         assert database.query_schedule(mod, tools.llvm, "main") is not None
 
 
-def test_unions_and_current(database, tools):
+def test_database_works_in_unions_and_as_current_database(database, tools):
     mod = tools.matmul()
     tools.commit(database, mod, [1.0])
     other = ms.database.MemoryDatabase()
@@ -243,14 +245,14 @@ def test_unions_and_current(database, tools):
     assert ms.database.Database.current() is None
 
 
-def test_relax_pass_uses_the_stored_schedule(database, tools):
+def test_compile_tir_uses_the_stored_schedule(database, tools):
     mod = tools.matmul()
     tools.commit(database, mod, [1.0])
     scheduled = ms.tir_integration.compile_tir(database, mod, tools.llvm)
     assert "T.parallel" in scheduled.mod.script()
 
 
-def test_bound_handle_serves_its_target_alone(database, tools):
+def test_bound_handle_serves_only_records_of_its_target(database, tools):
     mod = tools.matmul()
     for target, seconds in ((tools.cuda, 0.1), (tools.llvm_other, 0.2), (tools.llvm, 0.3)):
         tools.commit(database, mod, [seconds], target=target)
@@ -261,7 +263,7 @@ def test_bound_handle_serves_its_target_alone(database, tools):
     assert len(database) == 1
 
 
-def test_compatible_targets_need_the_option(path, tools, opened):
+def test_fallback_compatible_serves_records_of_compatible_targets(path, tools, opened):
     mod = tools.matmul()
     database = opened(path, target=tools.llvm_other)
     tools.commit(database, mod, [0.2], target=tools.llvm_other)
@@ -277,11 +279,11 @@ def test_compatible_targets_need_the_option(path, tools, opened):
     assert tools.top(newer, mod) == []
 
 
-def test_unbound_handle(path, tools, opened):
+def test_unbound_handle_is_bound_by_first_commit_or_asks_for_a_target(path, tools, opened):
     mod, database = tools.matmul(), opened(path)
     tools.commit(database, mod, [0.3])
     tools.commit(database, mod, [0.1], target=tools.cuda)
-    # Bound by its first commit.
+    # The first commit has bound the handle.
     assert tools.top(database, mod) == [[0.3]]
     assert database.tvm_target.kind.name == "llvm"
     database = opened(path)
@@ -289,18 +291,18 @@ def test_unbound_handle(path, tools, opened):
         tools.top(database, mod)
     with pytest.raises(tunedb.TargetError, match="target="):
         database.get_all_tuning_records()
-    # The target of a query says what is wanted.
+    # A query names its target.
     assert tools.best(database, mod, tools.cuda) == [0.1]
     assert tools.best(database, mod) == [0.3]
 
 
-def test_unbound_handle_serves_one_kind(path, tools, database, opened):
+def test_unbound_handle_serves_all_targets_of_a_single_kind(path, tools, database, opened):
     for target, seconds in ((tools.llvm, 0.3), (tools.llvm_other, 0.2)):
         tools.commit(database, tools.matmul(), [seconds], target=target)
     assert tools.top(opened(path), tools.matmul()) == [[0.2], [0.3]]
 
 
-def test_unknown_target():
+def test_database_rejects_unknown_target():
     with raises_line(tunedb.TargetError, match="unknown target"):
         Database(":memory:", target={"kind": "no-such-device"})
 
@@ -328,7 +330,7 @@ def test_record_that_does_not_replay_is_skipped_and_quarantined(path, tools, dat
         database = opened(path, target=tools.llvm)
         schedule = database.query_schedule(mod, tools.llvm, "main")
         assert "T.parallel" in schedule.mod.script()
-        # From then on the handle passes over it.
+        # From then on the handle skips the record.
         assert tools.top(database, mod) == [[0.2]]
     (row,) = database.store.quarantine.rows()
     assert "cannot be rebuilt" in row.item.reason
@@ -360,7 +362,7 @@ def test_times_that_are_not_finite_are_quarantined(database, tools, value):
     assert len(database) == 1
 
 
-def test_read_only(path, tools, database, opened):
+def test_read_only_database_answers_queries_and_rejects_commits(path, tools, database, opened):
     mod = tools.matmul()
     tools.commit(database, mod, [0.2])
     database = opened(path, target=tools.llvm, read_only=True)
@@ -386,7 +388,7 @@ def test_errors_keep_their_type_through_cpp(tmp_path):
         Database(tmp_path / "note.txt")
 
 
-def test_freed_without_cycles(path, tools):
+def test_database_is_freed_without_garbage_collection(path, tools):
     database = Database(path, target=tools.llvm)
     mod = tools.matmul()
     tools.commit(database, mod, [1.0])
@@ -399,7 +401,7 @@ def test_freed_without_cycles(path, tools):
         gc.enable()
 
 
-def test_lives_on_inside_cpp(tools):
+def test_union_keeps_database_alive_without_python_reference(tools):
     """A union keeps the handle although Python has dropped the wrapper."""
     database = Database(":memory:", target=tools.llvm)
     mod = tools.matmul()
@@ -409,13 +411,13 @@ def test_lives_on_inside_cpp(tools):
     assert tools.best(union, mod) == [1.0]
 
 
-def test_no_copies(database):
+def test_database_cannot_be_copied_or_pickled(database):
     for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="open it again"):
             attempt(database)
 
 
-def test_used_from_other_threads(database, tools):
+def test_database_accepts_commits_from_several_threads(database, tools):
     mod = tools.matmul()
     workload = database.commit_workload(mod)
     records = [
@@ -433,7 +435,7 @@ def test_used_from_other_threads(database, tools):
     assert tools.top(database, workload, 1) == [[1.0]]
 
 
-def test_live_records_are_bounded(path, tools, opened):
+def test_number_of_live_records_is_bounded(path, tools, opened):
     database = opened(path, target=tools.llvm, live_records=8)
     mod = tools.matmul()
     for n in range(30):
@@ -443,7 +445,7 @@ def test_live_records_are_bounded(path, tools, opened):
     assert len(handle_of(database).records) == 8
 
 
-def test_sees_what_other_handles_commit(path, tools, opened):
+def test_database_sees_commits_of_other_handles(path, tools, opened):
     mod = tools.matmul()
     first, second = (opened(path, target=tools.llvm) for _ in range(2))
     assert tools.top(second, mod) == []
@@ -460,8 +462,8 @@ def import_json(path, folder, tools, mod, run_secs, **options):
         return import_log(store, log, source="file")
 
 
-def test_imported_workload_answers_a_live_one(tmp_path, path, tools, opened):
-    """A workload imported without TVM gets its names when the plugin first sees it."""
+def test_database_serves_imported_records_for_a_live_module(tmp_path, path, tools, opened):
+    """A workload imported without TVM gets its aliases when the plugin first sees it."""
     mod = tools.matmul()
     report = import_json(path, tmp_path / "w", tools, mod, [0.5])
     assert (report.total.new, report.quarantined) == (1, 0)
@@ -471,8 +473,10 @@ def test_imported_workload_answers_a_live_one(tmp_path, path, tools, opened):
     assert tools.best(opened(path, target=tools.llvm), tools.matmul(block="Product")) == [0.5]
 
 
-def test_imported_variant_answers_beside_a_live_workload(tmp_path, path, tools, opened):
-    """Also where the live workload came first, and from a store that cannot be written."""
+def test_database_serves_imported_records_of_module_with_other_block_names(
+    tmp_path, path, tools, opened
+):
+    """The live workload was stored first; a read-only database answers too."""
     live, variant = tools.matmul(), tools.matmul(block="Product")
     tools.commit(opened(path, target=tools.llvm), live, [2.0])
     import_json(path, tmp_path / "w", tools, variant, [1.0], block="Product")
@@ -482,7 +486,7 @@ def test_imported_variant_answers_beside_a_live_workload(tmp_path, path, tools, 
         assert "Product" in database.query_schedule(live, tools.llvm, "main").mod.script()
 
 
-def test_export_is_what_tvm_reads(tmp_path, database, tools):
+def test_tvms_json_database_answers_from_the_export_like_tunedb(tmp_path, database, tools):
     modules = [tools.matmul(16), tools.matmul(8)]
     for n, mod in zip((16, 8), modules, strict=True):
         for tile, seconds in (((n // 4, 4), [0.3, 0.1]), ((n // 2, 2), [0.2]), ((1, n), [BAD])):

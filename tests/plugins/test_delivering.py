@@ -29,7 +29,7 @@ LLVM = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
 def quick(tmp_path, monkeypatch):
     """A function that tunes without compiling into ``quick.path``."""
     if INTRINSICS not in sys.modules:
-        # Seconds of CPU time, and the target here has none of them.
+        # Its import takes seconds of CPU time, and the target here needs no intrinsics.
         monkeypatch.setitem(sys.modules, INTRINSICS, ModuleType(INTRINSICS))
 
     def quick(mod, database=None, on_run=lambda _: None, **options):
@@ -54,7 +54,7 @@ def quick(tmp_path, monkeypatch):
     return quick
 
 
-def test_a_run_pulls_and_delivers(quick, tools, postgres_url):
+def test_run_pulls_records_from_server_and_delivers_its_own(quick, tools, postgres_url):
     with Store(postgres_url) as server:
         fill(server, 1, 2)
     progresses = []
@@ -68,10 +68,8 @@ def test_a_run_pulls_and_delivers(quick, tools, postgres_url):
     assert result.delivery.error is None
 
 
-def test_what_a_run_stores_after_its_last_batch_is_delivered(
-    quick, tools, postgres_url, monkeypatch
-):
-    """As finals and the times of networks are."""
+def test_run_delivers_records_stored_after_its_last_batch(quick, tools, postgres_url, monkeypatch):
+    """Finals and the times of networks are stored so late."""
 
     def store_more(handle):
         (measurement,) = [r.measurement for r in handle.store.records.iterate()][:1]
@@ -85,8 +83,8 @@ def test_what_a_run_stores_after_its_last_batch_is_delivered(
     assert result.delivery.is_complete
 
 
-def test_a_writer_tunes_into_a_server(quick, tools, team):
-    """With the rights of docs/sharing.md; a handle that has not seen the module reads it there."""
+def test_writer_of_a_server_can_tune_into_it(quick, tools, team):
+    """Its rights are those of docs/sharing.md; another writer's handle reads the record there."""
     mod = tools.matmul(32)
     result = quick(mod, database=team("alice"))
     assert result.trials == 8
@@ -99,7 +97,7 @@ def test_a_writer_tunes_into_a_server(quick, tools, team):
     handle.store.close()
 
 
-def test_a_server_that_is_away_disturbs_nothing(quick, tools, postgres_server, postgres_url):
+def test_run_continues_without_unreachable_server(quick, tools, postgres_server, postgres_url):
     url = make_url(postgres_url).set(password="hush").render_as_string(hide_password=False)
     with logged() as seen, away(postgres_server, postgres_url):
         result = quick(tools.matmul(32), server=url)
@@ -111,9 +109,7 @@ def test_a_server_that_is_away_disturbs_nothing(quick, tools, postgres_server, p
         assert push(store, postgres_url).new == 8
 
 
-def test_a_server_that_cannot_be_used_is_reported_before_anything_is_measured(
-    quick, tools, bare_postgres_url
-):
+def test_tune_rejects_unusable_server_before_measuring(quick, tools, bare_postgres_url):
     ran = []
     with pytest.raises(SchemaError, match="tunedb db init"):
         quick(tools.matmul(32), server=bare_postgres_url, on_run=ran.append)
@@ -123,10 +119,10 @@ def test_a_server_that_cannot_be_used_is_reported_before_anything_is_measured(
 
 
 @pytest.mark.stress
-def test_a_server_that_restarts_while_it_is_tuned_into(
+def test_run_waits_for_its_database_server_to_restart(
     quick, tools, postgres_server, postgres_url, tmp_path, monkeypatch
 ):
-    """The batch waits, and nothing goes to a file."""
+    """The batch waits, and nothing is spooled to a file."""
     monkeypatch.chdir(tmp_path)
     cuts, ran = [], []
 
@@ -147,10 +143,10 @@ def test_a_server_that_restarts_while_it_is_tuned_into(
     assert not list(Path.cwd().glob("*.spool-*.json"))
 
 
-def test_a_run_spools_batches_while_its_server_is_away(
+def test_database_spools_batch_if_its_server_stays_unreachable(
     tools, postgres_server, postgres_url, tmp_path, monkeypatch, opened
 ):
-    """When the retries end, the batch is in a file."""
+    """After the last retry the batch is in a file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(limits, "RECONNECT_S", 0.5)
     database = opened(postgres_url, target=tools.llvm)

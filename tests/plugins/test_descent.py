@@ -1,4 +1,4 @@
-"""The last trials of a task, around its best program."""
+"""The descent: the last trials of a task go to neighbours of its best program."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ pytestmark = pytest.mark.usefixtures("intrinsics")
 TRIALS, BATCH = 32, 8
 
 
-def test_the_last_quarter_descends():
+def test_descent_takes_half_of_each_batch_in_the_last_quarter():
     descent = Descent()
     assert [descent.places(8, left, 64) for left in (64, 24, 17, 16, 8)] == [0, 0, 0, 4, 4]
     assert descent.places(1, 1, 64) == 0
 
 
-def test_a_search_without_a_gain_descends_until_the_next_one():
+def test_descent_starts_after_batches_without_gain_and_ends_at_next_gain():
     descent = Descent()
     places = []
     for times in ([3.0, 2.0], [2.5], [], [1.0], [2.0]):
@@ -68,8 +68,8 @@ def test_half_of_the_last_batch_are_neighbours_of_the_best_program(tools, opened
     assert around(*found[-1]) < BATCH // 2
 
 
-def test_a_neighbour_is_replayed_and_measured_once(tools, opened, monkeypatch):
-    """Measured neighbours that are not stored, as if they had failed, do not take the places."""
+def test_descent_replays_and_measures_each_neighbour_once(tools, opened, monkeypatch):
+    """Neighbours that were measured but not stored, as after failures, take no places again."""
     replayed, spent = TaskSearch._replayed, []
 
     def replay(search, drafts, chosen):

@@ -48,7 +48,7 @@ GPU = {
 
 
 def seconds_of(candidate):
-    """Return a time that follows from the tiles: wide innermost factors are fast."""
+    """Return a time that depends on the tiles: wide innermost factors are fast."""
     tiles = from_tvm(candidate.sch.trace).tiles.values()
     return 1e-4 / (1 + sum(np.log2(tile[-1]) for tile in tiles))
 
@@ -97,7 +97,7 @@ def space_of(mod, target):
 # ---- the search ----------------------------------------------------------------------------------
 
 
-def test_drafts_are_compared_and_few_replayed(tools, opened):
+def test_search_compares_many_drafts_and_replays_few(tools, opened):
     database = opened(":memory:", target=tools.llvm)
     run = Run(database, tools.matmul(64), tools.llvm, eps_greedy=0.0)
     batches = [run.batch() for _ in range(5)]
@@ -121,7 +121,7 @@ def test_equal_seeds_give_equal_candidates(threads, tools, opened):
 
 
 @pytest.mark.stress
-def test_a_search_on_a_gpu_replays_few_drafts_that_tvm_rejects(tools, opened):
+def test_gpu_search_replays_few_drafts_that_tvm_rejects(tools, opened):
     target = tvm.target.Target(GPU)
     shares = []
     for rank_drafts in (True, False):
@@ -135,7 +135,7 @@ def test_a_search_on_a_gpu_replays_few_drafts_that_tvm_rejects(tools, opened):
     assert shares[0] < 0.3 < shares[1]
 
 
-def test_unknown_instructions_take_the_old_way(tools, opened):
+def test_can_describe_returns_false_for_unknown_instructions(tools, opened):
     database = opened(":memory:", target=tools.llvm)
     task = task_of(database, tools.matmul(64), tools.llvm)
     _, templates = space_of(tools.matmul(64), tools.llvm)
@@ -146,7 +146,7 @@ def test_unknown_instructions_take_the_old_way(tools, opened):
 
 
 @pytest.mark.parametrize("has_xgboost", [True, False])
-def test_every_program_is_replayed_on_request_and_without_xgboost(
+def test_search_replays_every_program_on_request_or_without_xgboost(
     has_xgboost, tools, opened, monkeypatch
 ):
     if not has_xgboost:
@@ -158,10 +158,10 @@ def test_every_program_is_replayed_on_request_and_without_xgboost(
     assert only.replayed >= only.programs > 64
 
 
-# ---- what a draft knows --------------------------------------------------------------------------
+# ---- queries of drafts ---------------------------------------------------------------------------
 
 
-def test_locations_are_asked_once_for_a_sketch(tools, opened, monkeypatch):
+def test_drafts_query_compute_locations_once_per_sketch(tools, opened, monkeypatch):
     x = te.placeholder((8, 64), name="x")
     exponent = te.compute((8, 64), lambda i, j: te.exp(x[i, j]), name="exponent")
     k = te.reduce_axis((0, 64), name="k")
@@ -189,7 +189,7 @@ def test_locations_are_asked_once_for_a_sketch(tools, opened, monkeypatch):
     assert asked == []
 
 
-def test_bounds_of_parallel_loops_double(tools, opened):
+def test_extents_of_a_draft_let_parallel_bounds_double(tools, opened):
     database = opened(":memory:", target=tools.llvm)
     context, templates = space_of(tools.matmul(64), tools.llvm)
     task = task_of(database, tools.matmul(64), tools.llvm)
@@ -199,9 +199,7 @@ def test_bounds_of_parallel_loops_double(tools, opened):
     assert list(drafts.extents(templates[0]).values()) == [[[2] * 5]]
 
 
-def test_a_legal_draft_of_which_the_model_expects_nothing_may_be_a_finalist(
-    tools, opened, monkeypatch
-):
+def test_finalists_include_legal_drafts_of_score_0_but_no_illegal_ones(tools, opened, monkeypatch):
     database = opened(":memory:", target=tools.llvm)
     context, templates = space_of(tools.matmul(64), tools.llvm)
     task = task_of(database, tools.matmul(64), tools.llvm)
@@ -236,7 +234,7 @@ def measured_database(tools, opened, trials=24):
     return database, mod
 
 
-def test_rows_of_a_draft_are_those_of_the_program_without_its_tail(tools, opened):
+def test_rows_of_a_draft_equal_those_of_the_program_without_its_tail(tools, opened):
     database, mod = measured_database(tools, opened)
     store = database.store
     digests = [record.measurement.program.digest for record in store.records.iterate()]
@@ -250,7 +248,7 @@ def test_rows_of_a_draft_are_those_of_the_program_without_its_tail(tools, opened
     np.testing.assert_array_equal(np.concatenate(task.rows(drafts)), expected)
 
 
-def test_examples_need_no_stored_rows(tools, opened):
+def test_load_computed_returns_examples_without_stored_rows(tools, opened):
     database, _ = measured_database(tools, opened)
     computed = dataset.load_computed(database.store, STEPS)
     extract(database.store, STEPS)
@@ -261,7 +259,7 @@ def test_examples_need_no_stored_rows(tools, opened):
         dataset.load_computed(database.store, STEPS, scope=Scope([10**6], None))
 
 
-def test_a_stored_database_gives_a_model_before_the_first_trial(tools, opened):
+def test_draft_model_trains_on_stored_records_before_the_first_trial(tools, opened):
     database, mod = measured_database(tools, opened)
     task = task_of(database, mod, tools.llvm)
     model = DraftModel(database._handle, task.target)
@@ -276,7 +274,7 @@ def test_a_stored_database_gives_a_model_before_the_first_trial(tools, opened):
     assert np.corrcoef(scores, 1 / seconds)[0, 1] > 0.8
 
 
-def test_own_programs_count_by_their_share(tools, opened, monkeypatch):
+def test_draft_model_weighs_own_regression_by_share_of_own_programs(tools, opened, monkeypatch):
     database, mod = measured_database(tools, opened)
     task = task_of(database, mod, tools.llvm)
     model = DraftModel(database._handle, task.target)
@@ -294,7 +292,7 @@ def test_own_programs_count_by_their_share(tools, opened, monkeypatch):
     own = np.exp(regression.scores(examples.rows) / 0.3)
     blended = model.scores(task, examples.rows, 1)
     assert blended == pytest.approx((own * expected) ** 0.5)
-    # A regression has its own loss, whatever that of the trees.
+    # The regression has its own loss, whatever the loss of the trees.
     monkeypatch.setattr(model._learner, "recipe", replace(model._learner.recipe, loss="squared"))
     assert model.scores(task, examples.rows, 1) == pytest.approx(blended)
 
@@ -310,7 +308,7 @@ def test_own_programs_count_by_their_share(tools, opened, monkeypatch):
     assert model.scores(task, examples.rows, 1) == pytest.approx(expected)
 
 
-def test_without_a_model_all_drafts_are_equal(tools, opened):
+def test_untrained_draft_model_scores_all_drafts_equally(tools, opened):
     database = opened(":memory:", target=tools.llvm)
     task = task_of(database, tools.matmul(64), tools.llvm)
     model = DraftModel(database._handle, task.target)
@@ -318,7 +316,7 @@ def test_without_a_model_all_drafts_are_equal(tools, opened):
     assert model.scores(task, np.zeros((3, len(STEPS.columns)), np.float32), 1).tolist() == [1] * 3
 
 
-def test_legality_is_learnt_from_rejected_drafts():
+def test_legality_learns_from_rejected_drafts():
     rng = np.random.default_rng(1)
     rows = np.zeros((200, 1, len(STEPS.columns)), np.float32)
     rows[:, 0, 2] = rng.random(200)
@@ -331,7 +329,7 @@ def test_legality_is_learnt_from_rejected_drafts():
     assert np.mean((chances > 0.5) == legal[130:]) > 0.95
 
 
-def test_limits_of_a_gpu_are_checked_without_a_replay():
+def test_untrained_legality_excludes_drafts_over_gpu_limits():
     columns = list(STEPS.columns)
 
     def row(threads, shared_ratio, least=32, pipelined=0):
@@ -365,7 +363,7 @@ def softmax():
     ],
     ids=["conv", "pipelined", "small", "softmax"],
 )
-def test_the_limits_of_a_gpu_are_those_of_tvm(operator, arch, opened):
+def test_legality_agrees_with_tvm_about_gpu_limits(operator, arch, opened):
     target = tvm.target.Target(GPU | {"arch": arch})
     mod = tvm.IRModule({"main": te.create_prim_func(operator())})
     context, templates = space_of(mod, target)
@@ -386,7 +384,7 @@ def test_the_limits_of_a_gpu_are_those_of_tvm(operator, arch, opened):
         assert (schedule is not None) == within[number], drafts[number].decisions
 
 
-def test_a_tensorized_block_runs_on_whole_warps(opened):
+def test_legality_accepts_all_legal_tensor_core_drafts(opened):
     target = tvm.target.Target(GPU | {"arch": "sm_80"})
     product = te_workload.matmul(256, 256, 256, in_dtype="float16", out_dtype="float32")
     mod = tvm.IRModule({"main": te.create_prim_func(product)})
@@ -411,7 +409,7 @@ def test_a_tensorized_block_runs_on_whole_warps(opened):
 
 @pytest.fixture(scope="module")
 def pool(tools):
-    """Programs of one sketch with scores that fall with their number."""
+    """Programs of one sketch; their scores fall with their index."""
     _, templates = space_of(tools.matmul(64), tools.llvm)
     template = next(one for one in templates if len(one.tiles) > 2)
     first, second, *_ = template.tiles
@@ -428,20 +426,20 @@ def pool(tools):
     ]
 
 
-def test_finalists_are_the_best_that_are_no_neighbours(pool):
+def test_finalists_are_the_best_drafts_that_are_no_neighbours(pool):
     chosen = finalists(reversed(pool), 4, set(), [])
-    # Latin squares: no two share the tile of a loop.
+    # No two of them share the tile of a loop.
     assert [pool.index(each) for each in chosen] == [0, 5, 10, 15]
 
 
-def test_neighbours_fill_the_places_that_are_left(pool):
+def test_finalists_fill_remaining_places_with_neighbours(pool):
     chosen = finalists(pool, 6, set(), [])
     assert [pool.index(each) for each in chosen] == [0, 5, 10, 15, 1, 2]
     assert len(finalists(pool, 100, set(), [])) == len(pool)
 
 
-def test_spent_and_chosen_drafts_are_left_out(pool):
+def test_finalists_exclude_spent_and_chosen_drafts(pool):
     spent = {pool[0].draft.key}
     chosen = finalists(pool, 2, spent, [pool[1]])
-    # Neighbours of the chosen one wait.
+    # Neighbours of the chosen draft come later.
     assert [pool.index(each) for each in chosen] == [4, 10]

@@ -48,7 +48,7 @@ def fresh_encoder() -> Iterator[None]:
     trace_codec._encoder.cache_clear()
 
 
-# Each draws an object of TVM together with the JSON that TVM's file has for it.
+# Each strategy draws an object of TVM together with its JSON in TVM's file.
 int64 = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 300)
 reals = (
     st.floats(allow_nan=False, allow_infinity=False)
@@ -120,7 +120,7 @@ def test_dumps_equals_reference(pair: tuple[Any, Any]) -> None:
     assert orjson.loads(written) == orjson.loads(orjson.dumps(value))
 
 
-def test_dumps_of_a_map_and_a_scalar() -> None:
+def test_dumps_sorts_keys_of_maps_and_writes_none_as_null() -> None:
     target = tvm_ffi.convert({f"key{i}": i for i in range(9, 0, -1)})
     assert orjson.loads(trace_codec.dumps(target)) == {f"key{i}": i for i in range(1, 10)}
     assert trace_codec.dumps(target).startswith(b'{"key1":1,"key2":2')
@@ -130,7 +130,7 @@ def test_dumps_of_a_map_and_a_scalar() -> None:
 @pytest.mark.parametrize(
     "value", [math.nan, math.inf, tvm_ffi.dtype("int8"), b"bytes", b"long bytes"]
 )
-def test_encoder_refuses_what_json_cannot_hold(encoder: Any, value: Any) -> None:
+def test_encoder_rejects_values_that_json_cannot_hold(encoder: Any, value: Any) -> None:
     tree = tvm_ffi.convert([[["Annotate", [[value]], [], []]], []])
     with pytest.raises((TypeError, ValueError)):
         encoder.encode(tree)
@@ -150,7 +150,7 @@ def test_encoder_names_the_type_it_does_not_know(encoder: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 7, [[], []], "text", object()])
-def test_encoder_takes_objects_of_tvm_only(encoder: Any, value: Any) -> None:
+def test_encoder_rejects_values_that_are_not_objects_of_tvm(encoder: Any, value: Any) -> None:
     with pytest.raises(TypeError, match="no object of tvm-ffi"):
         encoder.encode(value)
 
@@ -162,12 +162,12 @@ def test_encoder_takes_objects_of_tvm_only(encoder: Any, value: Any) -> None:
         *([[["Split", [], []]], []], [[], [1]], [[], [[1]]], [[], [["a", 1]]], [[], [[1.0, 1]]]),
     ],
 )
-def test_encoder_refuses_what_is_no_trace(encoder: Any, value: Any) -> None:
+def test_encoder_rejects_objects_that_are_not_traces(encoder: Any, value: Any) -> None:
     with pytest.raises(ValueError, match=r"is no array|elements, not|index has type"):
         encoder.encode(tvm_ffi.convert(value))
 
 
-def test_encoder_bounds_the_depth(encoder: Any) -> None:
+def test_encoder_rejects_too_deep_nesting(encoder: Any) -> None:
     tree = tvm_ffi.convert([])
     for _ in range(100_000):
         tree = tvm_ffi.Array([tree])
@@ -184,7 +184,7 @@ def test_encoder_grows_its_buffers(encoder: Any) -> None:
     assert encoder.dumps(tvm_ffi.convert(value)) == orjson.dumps(value)
 
 
-def test_self_test_refuses_another_layout(fresh_encoder: None) -> None:
+def test_self_test_rejects_encoder_for_another_layout(fresh_encoder: None) -> None:
     index, fields = trace_codec._offsets(IntImm)
     real, real_fields = trace_codec._offsets(FloatImm)
     has_types = "ty" in fields  # 0.25 keeps the dtype in the node
@@ -203,7 +203,7 @@ def test_self_test_refuses_another_layout(fresh_encoder: None) -> None:
         assert_encodes_in_python("does not fit TVM")
 
 
-def test_missing_extension(fresh_encoder: None) -> None:
+def test_missing_extension_falls_back_to_python_with_a_warning(fresh_encoder: None) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trace_codec, "Encoder", None)
         assert_encodes_in_python("compiled encoder is missing")
@@ -221,7 +221,7 @@ def assert_encodes_in_python(warning: str) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, {"a": math.inf}, tvm_ffi.dtype("int8")])
-def test_encode_raises_an_error_of_ours(value: Any) -> None:
+def test_encode_raises_unknown_instruction_error(value: Any) -> None:
     sch = s_tir.Schedule(scale)
     api.ScheduleAnnotate(sch, sch.get_sblock("B"), "key", value)
     with pytest.raises(trace_codec.UnknownInstructionError) as info:

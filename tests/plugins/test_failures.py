@@ -1,4 +1,4 @@
-"""The texts are those of apache-tvm 0.27, quoted from its sources or from real runs."""
+"""Classification of failures; the messages are quoted from apache-tvm 0.27 or from real runs."""
 
 import doctest
 
@@ -28,7 +28,7 @@ BUILDER, RUNNER, RPC = (
     f"{name}: {TRACEBACK}" for name in ("LocalBuilder", "LocalRunner", "RPCRunner")
 )
 
-#: (phase, kind, seconds) and the messages that are read so.
+#: (phase, kind, seconds) and the messages that `classify` maps to them.
 MESSAGES = {
     ("build", "timeout", 30.0): ["LocalBuilder: Timeout, killed after 30.0 seconds"],
     ("build", "crash", None): ["LocalBuilder: An exception occurred\nSubprocess terminated"],
@@ -86,7 +86,7 @@ CASES = [(*key, message) for key, messages in MESSAGES.items() for message in me
 
 
 @pytest.mark.parametrize(("phase", "kind", "seconds", "message"), CASES)
-def test_texts_of_tvm(phase, kind, seconds, message):
+def test_classify_reads_kind_and_seconds_from_messages_of_tvm(phase, kind, seconds, message):
     failure = classify(Phase(phase), message)
     assert (failure.kind, failure.seconds) == (FailureKind(kind), seconds)
     assert failure.phase == phase or phase == "unknown"
@@ -95,7 +95,7 @@ def test_texts_of_tvm(phase, kind, seconds, message):
 
 @pytest.mark.parametrize("kind", ["timeout", "crash", "compile_error", "infrastructure"])
 @pytest.mark.parametrize("detail", ["", "signal 11, SIGSEGV"])
-def test_headlines_are_read_back(kind, detail):
+def test_classify_reads_headlines_of_tunedb(kind, detail):
     text = headline(FailureKind(kind), 10.0021, detail)
     failure = classify(
         Phase.BUILD, text + "\nTraceback ...\nValueError: TimeoutError: wrong result"
@@ -103,7 +103,7 @@ def test_headlines_are_read_back(kind, detail):
     assert (failure.kind, failure.seconds) == (kind, 10.002)
 
 
-def test_a_full_disk_is_not_the_candidates_fault():
+def test_classify_maps_full_disk_to_infrastructure():
     text = headline(FailureKind.COMPILE_ERROR, 0.3)
     assert classify(Phase.BUILD, f"{text}\nValueError: bad loop").kind is FailureKind.COMPILE_ERROR
     full = classify(Phase.BUILD, f"{text}\nOSError: [Errno 28] No space left on device")
@@ -120,11 +120,11 @@ def test_a_full_disk_is_not_the_candidates_fault():
         ("somebody else: LocalRunner: x", Phase.UNKNOWN),
     ],
 )
-def test_the_speaker_gives_an_unknown_phase(message, phase):
+def test_classify_derives_unknown_phase_from_speaker_of_message(message, phase):
     assert classify(Phase.UNKNOWN, message).phase is phase
 
 
-def test_the_middle_of_a_long_message_is_cut_out():
+def test_classify_cuts_out_middle_of_long_messages():
     text = headline(FailureKind.COMPILE_ERROR, 0.5) + "\n" + "x" * 10**6 + "\nthe cause"
     failure = classify(Phase.BUILD, text)
     assert len(failure.message) <= MAX_MESSAGE_CHARS
@@ -135,16 +135,16 @@ def test_the_middle_of_a_long_message_is_cut_out():
 
 
 @pytest.mark.parametrize("length", [0, 1, 99, 100, 101, 102, 150, 10_000])
-def test_tidy_keeps_the_limit_and_what_fits(length):
+def test_tidy_shortens_only_text_over_the_limit(length):
     text = "ab" * (length // 2) + "c" * (length % 2)
     tidied = tidy(text, 100)
     assert tidied == text if length <= 100 else 90 <= len(tidied) <= 100
 
 
-def test_tidy_makes_text_storable():
+def test_tidy_replaces_characters_that_cannot_be_stored():
     assert tidy("a\0b\udc80c") == "a\N{REPLACEMENT CHARACTER}b?c"
 
 
-def test_examples():
+def test_doctest_examples_pass():
     assert doctest.testmod(failures).attempted > 0
     assert doctest.testmod(failures).failed == 0

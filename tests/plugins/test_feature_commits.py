@@ -1,4 +1,4 @@
-"""Features that are stored while tuning; nothing that fails there reaches the run."""
+"""Features that are stored while tuning; their failures never end the run."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def batch(tools):
     return batch
 
 
-def test_rows_are_stored_with_the_batch(sets, batch, tmp_path, opened):
+def test_record_stores_feature_rows_with_each_batch(sets, batch, tmp_path, opened):
     names = ("fake.scheduled", "fake.steps")
     with_features = opened(tmp_path / "a.db", features=names)
     record(with_features._handle, *batch((4, 4), (2, 8), (4, 4)))
@@ -73,7 +73,7 @@ def test_rows_are_stored_with_the_batch(sets, batch, tmp_path, opened):
     assert ids == [1, 2]
     assert [r.tolist() for r in store.features.rows(sets["fake.scheduled"], ids)] == [[[1]], [[1]]]
     assert [r[0, 0] for r in store.features.rows(sets["fake.steps"], ids)] == [1, 2]
-    # Those that TVM's AddToDatabase has stored before get theirs too.
+    # Programs that TVM's AddToDatabase has stored before get rows too.
     context, candidates, builds, runs = batch((8, 2))
     workload = with_features.commit_workload(context.mod)
     trace = candidates[0].sch.trace
@@ -84,13 +84,15 @@ def test_rows_are_stored_with_the_batch(sets, batch, tmp_path, opened):
     assert store.programs.without_features(sets["fake.scheduled"]) == []
 
 
-def test_no_features(sets, batch, tmp_path, opened):
+def test_record_stores_no_rows_without_feature_sets(sets, batch, tmp_path, opened):
     database = opened(tmp_path / "a.db", features=())
     record(database._handle, *batch((4, 4)))
     assert database.store.features.sets() == []
 
 
-def test_failures_stop_nothing_and_are_reported_once(sets, batch, tmp_path, warnings, opened):
+def test_failing_features_are_quarantined_with_one_warning_for_each_set(
+    sets, batch, tmp_path, warnings, opened
+):
     broken = sets["fake.steps"]
     broken.rows = lambda programs: [ValueError("too hard") for _ in programs]
     sets["fake.scheduled"].nest_rows = lambda nest, *, gpu: np.full((1, 1), np.nan)
@@ -107,7 +109,7 @@ def test_failures_stop_nothing_and_are_reported_once(sets, batch, tmp_path, warn
     assert len(warnings) == 6
 
 
-def test_an_error_of_the_machinery_stops_nothing(
+def test_errors_while_storing_features_lose_no_measurements(
     sets, batch, tmp_path, warnings, monkeypatch, opened
 ):
     database = opened(tmp_path / "a.db", features=("fake.scheduled",))
@@ -124,7 +126,9 @@ def test_an_error_of_the_machinery_stops_nothing(
     assert [level for level, _ in warnings] == [30, 30]
 
 
-def test_a_default_set_that_does_not_load_is_left_out(sets, batch, tmp_path, warnings, opened):
+def test_default_set_that_does_not_load_is_skipped_with_one_warning(
+    sets, batch, tmp_path, warnings, opened
+):
     database = opened(tmp_path / "a.db")
     record(database._handle, *batch((4, 4)))
     record(database._handle, *batch((2, 8)))
@@ -133,14 +137,14 @@ def test_a_default_set_that_does_not_load_is_left_out(sets, batch, tmp_path, war
     ]
 
 
-def test_names_are_checked_when_they_are_given(tmp_path):
+def test_database_rejects_invalid_names_of_feature_sets(tmp_path):
     with pytest.raises(NotFoundError, match="no feature set 'nonsense'"):
         Database(tmp_path / "a.db", features=("nonsense",))
     with pytest.raises(UsageError, match="write \\('steps',\\)"):
         Database(tmp_path / "a.db", features="steps")
 
 
-def test_the_default_is_the_scheduled_set(batch, tmp_path, opened):
+def test_database_stores_scheduled_features_by_default(batch, tmp_path, opened):
     database = opened(tmp_path / "a.db")
     record(database._handle, *batch((4, 4), (2, 8)))
     (stored,) = database.store.features.sets()

@@ -1,4 +1,4 @@
-"""Extractors that TVM's cost models and search take instead of their own."""
+"""Feature extractors that TVM's cost models and search accept instead of their own."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def sampled():
     return te_programs.sample("CBR-1", "llvm", 12)
 
 
-def test_signature_is_tvms():
+def test_per_store_feature_has_options_and_attributes_of_tvms():
     assert isinstance(PerStoreFeature(), ms.FeatureExtractor)
     for options in ({}, {"buffers_per_store": 3}, {"extract_workload": True}):
         ours = PerStoreFeature(**options)
@@ -76,7 +76,7 @@ def test_signature_is_tvms():
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 5])
-def test_per_store_feature(sampled, num_threads):
+def test_per_store_feature_equals_tvms_with_any_number_of_threads(sampled, num_threads):
     made, candidates = sampled
     made = context_of(made.mod, num_threads=num_threads)
     found = PerStoreFeature().extract_from(made, candidates)
@@ -88,7 +88,7 @@ def test_per_store_feature(sampled, num_threads):
 
 
 @pytest.mark.parametrize("name", ["SFM-0", "T2D-0", "matmul", "DEP-0", "winograd", "GMM-0"])
-def test_workload_embedding(name):
+def test_extract_workload_equals_tvms_workload_embedding(name):
     made, candidates = te_programs.sample(name, "llvm", 2)
     found = PerStoreFeature(extract_workload=True).extract_from(made, candidates)
     wanted = te_programs.per_store(made, candidates, extract_workload=True)
@@ -97,7 +97,7 @@ def test_workload_embedding(name):
         np.testing.assert_allclose(ours, tvms, **CLOSE)
 
 
-def test_any_feature_set_of_ir(sampled):
+def test_feature_extractor_returns_rows_of_the_given_set(sampled):
     made, candidates = sampled
     found = FeatureExtractor("ansor.per_store/ansor").extract_from(made, candidates)
     wanted = rows_of([one.sch.mod for one in candidates], made.target, PER_STORE_ANSOR)
@@ -105,7 +105,7 @@ def test_any_feature_set_of_ir(sampled):
         np.testing.assert_array_equal(ours, rows)
 
 
-def test_the_default_is_the_set_without_lowering(sampled):
+def test_feature_extractor_uses_scheduled_set_by_default(sampled):
     made, candidates = sampled
     extractor = FeatureExtractor()
     assert extractor.set == "tunedb.scheduled"
@@ -114,7 +114,7 @@ def test_the_default_is_the_set_without_lowering(sampled):
     assert all(array.shape[1] == 164 and len(array) for array in found)
 
 
-def test_sets_that_no_cost_model_can_use():
+def test_feature_extractor_rejects_sets_that_no_cost_model_can_use():
     with pytest.raises(NotFoundError, match=r"no such set"):
         FeatureExtractor("no such set")
     with pytest.raises(UsageError, match="steps is not computed from IR"):
@@ -123,7 +123,7 @@ def test_sets_that_no_cost_model_can_use():
         FeatureExtractor(set="autotvm.itervar")
 
 
-def test_tensors_outlive_what_made_them(sampled):
+def test_extracted_tensors_outlive_the_extractor(sampled):
     made, candidates = sampled
     extractor = PerStoreFeature()
     found = extractor.extract_from(made, candidates)
@@ -142,7 +142,7 @@ def test_programs_without_stores_have_no_rows():
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])
-def test_a_failing_program_gets_zeros_and_a_warning(num_threads):
+def test_extractor_returns_zeros_for_failing_programs_and_warns_once(num_threads):
     mods = [module(one) for one in (good, uneven, good, uneven, empty)]
     made = context_of(mods[0], "cuda", num_threads)
     extractor = PerStoreFeature(extract_workload=True)
@@ -158,7 +158,7 @@ def test_a_failing_program_gets_zeros_and_a_warning(num_threads):
         te_programs.per_store(made, [candidate(mods[1])])
 
 
-def test_rows_of_gives_reasons():
+def test_rows_of_returns_the_reason_of_each_failing_program():
     mods = [module(good), module(uneven)]
     target = tvm.target.Target(KINDS["cuda"][0])
     rows, error = rows_of(mods, target, PER_STORE_TVM)
@@ -179,8 +179,8 @@ def test_rows_of_gives_reasons():
         rows_of(mods, target, Broken())
 
 
-def test_every_form_of_a_module_reaches_its_set():
-    """One store of one program: SCHEDULED keeps the unit loop, LOWERED drops it, FLAT keeps it."""
+def test_rows_of_gives_each_set_the_form_of_module_that_it_needs():
+    """SCHEDULED keeps the unit loop and the blocks, LOWERED drops the loop, FLAT the blocks."""
 
     @T.prim_func(s_tir=True)
     def unit(A: T.Buffer((64,), "float32")):
@@ -207,19 +207,19 @@ def test_every_form_of_a_module_reaches_its_set():
     assert seen[Needs.FLAT] == (2, 0, False)
 
 
-def test_is_gpu():
+def test_is_gpu_returns_true_for_cuda_targets_only():
     for kind in KINDS:
         assert is_gpu(tvm.target.Target(KINDS[kind][0])) == (kind in ("cuda", "tensorcore"))
 
 
-def test_a_context_without_target(sampled):
+def test_extractor_rejects_context_without_target(sampled):
     made = ms.TuneContext(sampled[0].mod, num_threads=1)
     with pytest.raises(PluginError, match="no target"):
         PerStoreFeature().extract_from(made, sampled[1])
 
 
-def test_xgboost_learns_and_predicts_the_same(sampled):
-    """TVM's cost model does with ours what it does with its own, failing candidates included."""
+def test_tvms_xgb_model_predicts_the_same_with_either_extractor(sampled):
+    """It works like with its own extractor, failing candidates included."""
     pytest.importorskip("xgboost")
     made, candidates = sampled
     results = [ms.runner.RunnerResult([0.001 * (3 + i % 5)], None) for i in range(len(candidates))]
@@ -235,8 +235,8 @@ def test_xgboost_learns_and_predicts_the_same(sampled):
     np.testing.assert_allclose(*predictions, rtol=1e-4)
 
 
-def test_evolutionary_search_runs_on_it():
-    """The whole loop of TVM with our extractor; each of its calls comes through C++."""
+def test_tvms_evolutionary_search_runs_with_the_extractor():
+    """TVM calls the extractor through C++."""
     mod = tvm.IRModule({"main": te_programs.WORKLOADS["matmul"]()})
     made = ms.TuneContext(
         mod,
@@ -261,8 +261,8 @@ def test_evolutionary_search_runs_on_it():
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_many_modules_at_once_have_the_rows_of_each_alone(threads):
-    """One stretch without the GIL for a thread's modules; what it cannot do goes the long way."""
+def test_rows_of_many_modules_equal_rows_of_each_alone(threads):
+    """Each thread releases the GIL once for its modules; one that fails is read on its own."""
     made, candidates = te_programs.sample("CBR-0", "cuda", 40)
     modules = [one.sch.mod for one in candidates]
     alone = [SCHEDULED.nest_rows(ir.read(mod), gpu=True) for mod in modules]

@@ -1,4 +1,4 @@
-"""Scheduled modules as AutoTVM saw programs, and its features of real ones."""
+"""Scheduled modules in the flat form that AutoTVM saw, and AutoTVM's features of them."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def loops(mod):
     return found
 
 
-def test_table_of_the_document():
-    """A real matmul gives the table of AutoTVM's document, its labels [y] and [x] put right."""
+def test_features_of_matmul_equal_table_of_autotvms_document():
+    """The labels [y] and [x] of the document are corrected."""
     assert flat.get_itervar_feature(matmul()) == get_itervar_feature(gemm())
 
 
-def test_calls_take_modules_and_schedules():
+def test_feature_functions_accept_modules_and_schedules():
     mod = matmul()
     schedule = Schedule(mod)
     vector = flat.get_itervar_feature_flatten(schedule)
@@ -62,7 +62,7 @@ def test_calls_take_modules_and_schedules():
 
 
 def gpu_gemv():
-    """One output for each thread; A[k, m], so that neighbours read neighbours."""
+    """Return a schedule with one output for each thread; neighbours read neighbours in A[k, m]."""
     a, w = te.placeholder((64, 128), name="A"), te.placeholder((64,), name="W")
     k = te.reduce_axis((0, 64), name="k")
     c = te.compute((128,), lambda m: te.sum(a[k, m] * w[k], axis=k), name="C")
@@ -76,8 +76,8 @@ def gpu_gemv():
     return schedule
 
 
-def test_blocks_and_threads():
-    """The vector for GPUs that is worked out by hand; today's C.local is called C_local."""
+def test_features_of_gpu_program_equal_those_computed_by_hand():
+    """The buffer that AutoTVM called C.local is C_local today."""
     rows = get_itervar_feature(thread_gemv())
     expected = [
         {name.replace("C.local", "C_local"): values for name, values in touched.items()}
@@ -88,7 +88,7 @@ def test_blocks_and_threads():
     assert [row[1] for row in found] == [row[1] for row in rows]
 
 
-def test_the_module_is_not_changed():
+def test_flatten_does_not_change_the_module():
     for schedule in (Schedule(matmul()), gpu_gemv()):
         before = schedule.mod.script()
         first = flat.flatten(schedule.mod)
@@ -96,7 +96,7 @@ def test_the_module_is_not_changed():
         assert tvm_ffi.structural_equal(first, flat.flatten(schedule.mod))
 
 
-def test_unit_loops_and_kinds_stay():
+def test_flatten_keeps_unit_loops_and_kinds_of_loops():
     schedule = Schedule(matmul())
     x, y, k = schedule.get_loops(schedule.get_sblock("C"))
     unit, x = schedule.split(x, [1, None])
@@ -122,7 +122,7 @@ def test_unit_loops_and_kinds_stay():
     assert rows[3][3] == ("A_0", 0, -1, 128, 1, 0, 0)
 
 
-def test_annotations_of_loops_stay():
+def test_flatten_keeps_annotations_of_loops():
     schedule = Schedule(matmul())
     unit = schedule.split(schedule.get_loops(schedule.get_sblock("C"))[0], [1, None])[0]
     schedule.annotate(unit, "mine", 5)
@@ -136,7 +136,7 @@ def test_annotations_of_loops_stay():
     ]
 
 
-def test_init_is_before_the_first_reduction_loop():
+def test_flatten_puts_init_before_the_first_reduction_loop():
     """Spatial loops inside of the reduction are repeated around the init, as te did."""
     schedule = Schedule(matmul(64))
     x, y, k = schedule.get_loops(schedule.get_sblock("C"))
@@ -153,7 +153,7 @@ def test_init_is_before_the_first_reduction_loop():
     assert touches(rows)[0]["C_0"] == (64, -1, 4096, 1, 0, 0)
 
 
-def test_buffers_are_as_large_as_their_scope_needs():
+def test_flatten_compacts_buffers_to_what_their_scope_needs():
     schedule = Schedule(matmul(64))
     block = schedule.get_sblock("C")
     outer = schedule.split(schedule.get_loops(block)[0], [None, 8])[0]
@@ -165,7 +165,7 @@ def test_buffers_are_as_large_as_their_scope_needs():
     assert rows[0]["A_global_0"][0] == rows[0]["A_global_1"][0] == 0
 
 
-def test_reduction_over_threads():
+def test_features_describe_reduction_over_threads():
     a = te.placeholder((16, 64), name="A")
     k = te.reduce_axis((0, 64), name="k")
     b = te.compute((16,), lambda i: te.sum(a[i, k], axis=k), name="B")
@@ -180,7 +180,7 @@ def test_reduction_over_threads():
     assert touches(rows)[0]["A_0"] == (64, -1, 1024, 1, 16, 1)
 
 
-def test_several_functions():
+def test_features_count_axes_and_buffers_over_all_functions():
     one, two = matmul(8)["main"], matmul(16)["main"]
     rows = flat.get_itervar_feature(
         tvm.IRModule({"one": one.with_attr("global_symbol", "one"), "two": two})
@@ -192,7 +192,7 @@ def test_several_functions():
 
 @I.ir_module
 class _Irregular:
-    """A reduction whose bound value is no affine function: TVM does not take it apart."""
+    """A reduction with a binding that is not affine, which TVM does not decompose."""
 
     @T.prim_func(s_tir=True)
     def main(A: T.Buffer((16,), "float32"), B: T.Buffer((1,), "float32")):
@@ -220,14 +220,14 @@ class _Lowered:
             A[i] = A[i] + T.float32(1)
 
 
-def test_a_lowered_function():
+def test_features_accept_functions_without_blocks():
     assert touches(flat.get_itervar_feature(_Lowered)) == [
         {"A_0": (1, -1, 16, 1, 0, 0), "A_1": (1, -1, 16, 1, 0, 0)}
     ]
 
 
-def test_indices_that_flattening_alone_divides_by_zero():
-    """FlattenBuffer of TVM 0.27: what a fused loop stands for, minus itself written otherwise."""
+def test_features_exist_where_flatten_buffer_alone_divides_by_zero():
+    """In TVM 0.27, on a fused loop's value minus the same value in another form."""
     a = te.placeholder((1, 256, 64), name="A")
     pad = te.compute(
         (1, 258, 64),
@@ -254,8 +254,8 @@ def test_indices_that_flattening_alone_divides_by_zero():
     assert "pad_0" in touches(rows)[0]
 
 
-def test_any_axis_has_consistent_numbers():
-    """Count and reuse multiply to what is executed under an axis, in every perfect nest."""
+def test_count_times_reuse_equals_executions_below_each_axis():
+    """This holds for each axis of a perfect loop nest."""
     for schedule in (Schedule(matmul()), gpu_gemv()):
         for row in flat.get_itervar_feature(schedule):
             assert row[1][4] == max(pair[3] * pair[4] for pair in row[3:])

@@ -1,4 +1,4 @@
-"""Promise 18: programs of other databases are put on the user's own modules alone."""
+"""Promise 18: programs of other databases are applied only to the user's own modules."""
 
 from __future__ import annotations
 
@@ -64,20 +64,20 @@ def strange(mod):
 
 
 def extents(mod):
-    """The rows, columns and products of a matmul."""
+    """Return the extents of rows, columns and products of a matmul."""
     (block,) = modules.structure_of_module(mod).blocks
     return [extent for _, extent in block]
 
 
 def evil_script(tmp_path):
-    """A script that shows that it was run."""
+    """Return a script that writes a file when it is run."""
     return f"open({str(tmp_path / 'it-ran')!r}, 'w').write('x')".encode()
 
 
-#: Bodies that tell their structure, by which a name is confirmed.
+#: Bodies whose structure can be read, which confirms an alias.
 BODIES = {"strange": strange, "crash": crashing}
 
-#: Bodies that tell nothing.
+#: Bodies whose structure cannot be read.
 SILENT = {
     "garbage": lambda tmp_path: b"\xff\x00 no graph {[",
     "json": lambda tmp_path: b'{"root_index":0,"nodes":[]}',
@@ -86,7 +86,7 @@ SILENT = {
 
 
 def theirs(measurement, body, seconds=0.25, *, version=None, trace=None, target=None):
-    """The measurement as another team's database would give it."""
+    """Return the measurement as another team's database would deliver it."""
     version = str(tvm.__version__) if version is None else version
     workload = Workload("tvm-graph", body, "matmul", version)
     program = Program(
@@ -118,7 +118,7 @@ def merge_in(path, measurements, source=THEIRS, aliases=()):
 
 @pytest.fixture
 def merged(path, live, tools, opened):
-    """A function that merges their measurements and opens a handle."""
+    """A function that merges measurements of others and opens a handle."""
 
     def merged(measurements, source=THEIRS, aliases=None):
         merge_in(path, measurements, source, names(live[0]) if aliases is None else aliases)
@@ -134,7 +134,7 @@ def renamed(trace):
     return split_trace(instructions, decisions)
 
 
-def answers_nothing(database, mod, tools):
+def assert_answers_nothing(database, mod, tools):
     assert not database.has_workload(mod)
     assert database.query_schedule(mod, tools.llvm, "main") is None
     assert tools.top(database, mod) == []
@@ -145,20 +145,22 @@ def names(mod):
 
 
 def script_name(mod):
-    """The name that is the same in all releases of TVM."""
+    """Return the alias that is the same in all releases of TVM."""
     (script,) = [one for one in names(mod) if one.scheme == modules.SCRIPT]
     return [script]
 
 
-def applies(record, mod):
+def assert_applies(record, mod):
     """Assert that a record replays on the user's module."""
     tvm.ir.assert_structural_equal(record.workload.mod, mod)
     record.trace.apply_to_schedule(Schedule(record.workload.mod), remove_postproc=False)
 
 
 @pytest.mark.parametrize("trust", [Trust.VERIFIED, Trust.OWN])
-def test_a_teams_records_after_a_merge(path, tmp_path, tools, monkeypatch, trust):
-    """MergeResult, then trusted, with the very modules of two databases of two teams."""
+def test_merged_records_are_served_after_their_source_is_trusted(
+    path, tmp_path, tools, monkeypatch, trust
+):
+    """TVM never reads the merged module; the record is applied to the user's own one."""
     mod = tools.matmul()
     for name, one, seconds in (("team.db", mod, 0.25), ("tune.db", tools.matmul(8), 0.5)):
         with closing(Database(tmp_path / name, target=tools.llvm)) as database:
@@ -172,7 +174,7 @@ def test_a_teams_records_after_a_merge(path, tmp_path, tools, monkeypatch, trust
         with closing(Database(path, target=tools.llvm)) as database:
             found = database.query_tuning_record(mod, tools.llvm, "main")
             if found is not None:
-                applies(found, mod)
+                assert_applies(found, mod)
             return tools.seconds([found] if found else [])
 
     with monkeypatch.context() as patch:
@@ -207,34 +209,34 @@ def test_promise_18_bodies_of_others_are_never_parsed(
     assert not database.has_workload(tools.matmul(8))
     record = database.query_tuning_record(mod, tools.llvm, "main")
     assert tools.seconds([record]) == [[0.25]]
-    applies(record, mod)
+    assert_applies(record, mod)
     assert "T.parallel" in database.query_schedule(mod, tools.llvm, "main").mod.script()
     (record,) = database.get_top_k(database.commit_workload(mod), 5)
-    applies(record, mod)
+    assert_applies(record, mod)
     assert database.store.quarantine.rows() == []
 
 
 @pytest.mark.parametrize("body", list(SILENT))
 @pytest.mark.usefixtures("no_parser")
-def test_an_unreadable_body_answers_nothing(path, live, tools, body, merged):
-    """A name alone makes no workload the user's."""
+def test_workload_with_unreadable_body_answers_nothing(path, live, tools, body, merged):
+    """An alias alone does not make a workload the user's."""
     mod, measurement = live
-    answers_nothing(merged([theirs(measurement, SILENT[body](path.parent))]), mod, tools)
+    assert_answers_nothing(merged([theirs(measurement, SILENT[body](path.parent))]), mod, tools)
     assert not (path.parent / "it-ran").exists()
 
 
 @pytest.mark.parametrize("body", list(BODIES))
 @pytest.mark.usefixtures("no_parser")
-def test_untrusted_ones_answer_nothing(live, tools, body, merged):
+def test_foreign_workloads_answer_nothing(live, tools, body, merged):
     mod, measurement = live
     database = merged([theirs(measurement, BODIES[body](mod))], FOREIGN)
-    answers_nothing(database, mod, tools)
+    assert_answers_nothing(database, mod, tools)
     assert database.get_all_tuning_records() == []
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_nothing_is_written_down_for_them(live, merged):
-    """Neither a script nor a name: those would make them look like an own source's."""
+def test_no_script_or_alias_is_stored_for_workloads_of_others(live, merged):
+    """Either one would make a workload look like one of an own source."""
     mod, measurement = live
     database = merged([theirs(measurement, b"garbage")], aliases=())
     assert not database.has_workload(mod)
@@ -243,16 +245,18 @@ def test_nothing_is_written_down_for_them(live, merged):
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_equal_bytes_are_the_users_own_module(live, tools, merged):
-    """A JSON log has no names; the graph that the user's module makes is the same, byte by byte."""
+def test_workload_with_equal_bytes_answers_for_the_users_module(live, tools, merged):
+    """A JSON log has no aliases, but the user's module gives the same graph byte by byte."""
     mod, measurement = live
     database = merged([theirs(measurement, measurement.program.workload.body)], aliases=())
     record = database.query_tuning_record(mod, tools.llvm, "main")
     assert tools.seconds([record]) == [[0.25]]
-    applies(record, mod)
+    assert_applies(record, mod)
 
 
-def test_all_records_have_those_with_an_own_module(path, live, tools, opened):
+def test_all_records_exclude_workloads_of_others_until_module_is_committed(
+    path, live, tools, opened
+):
     mod, measurement = live
     merge_in(path, [theirs(measurement, strange(mod))], THEIRS, names(mod))
     merge_in(path, [theirs(measurement, b"of something else", 0.125)])
@@ -267,14 +271,14 @@ def test_all_records_have_those_with_an_own_module(path, live, tools, opened):
         database.commit_workload(mod)
         (record,) = database.get_all_tuning_records()
         assert "1 records of 1 workloads" in warnings[0]
-        applies(record, mod)
+        assert_applies(record, mod)
         pruned = ms.database.MemoryDatabase()
         database.dump_pruned(pruned)
         assert tools.seconds(pruned.get_all_tuning_records()) == [[0.25]]
 
 
-def test_own_failed_records_are_still_among_all(path, live, tools, opened):
-    """An imported log of which nothing works has neither a script nor a record to serve."""
+def test_all_records_include_own_failed_ones(path, live, tools, opened):
+    """An imported log with failures alone has neither a script nor a record to serve."""
     _, measurement = live
     workload = replace(measurement.program.workload, script=None)
     failed = replace(
@@ -291,7 +295,7 @@ def test_own_failed_records_are_still_among_all(path, live, tools, opened):
     assert tools.seconds(database.get_all_tuning_records()) == [[1e10]]
 
 
-def test_an_own_record_vouches_for_the_body(path, live, tools, opened):
+def test_own_record_makes_merged_workload_an_own_one(path, live, tools, opened):
     mod, measurement = live
     merge_in(path, [theirs(measurement, measurement.program.workload.body)])
     with tunedb.open(path) as store:
@@ -300,10 +304,10 @@ def test_an_own_record_vouches_for_the_body(path, live, tools, opened):
         assert store.provenance.is_own_workload(1)
     database = opened(path, target=tools.llvm)
     assert tools.seconds(database.get_all_tuning_records()) == [[0.25], [0.5]]
-    applies(database.get_all_tuning_records()[0], mod)
+    assert_applies(database.get_all_tuning_records()[0], mod)
 
 
-def test_features_of_their_programs_come_from_own_modules(path, live, tools, monkeypatch):
+def test_replayer_applies_programs_of_others_only_to_own_module(path, live, tools, monkeypatch):
     mod, measurement = live
     merge_in(path, [theirs(measurement, strange(mod))], THEIRS, names(mod))
     with tunedb.open(path) as store:
@@ -316,8 +320,10 @@ def test_features_of_their_programs_come_from_own_modules(path, live, tools, mon
 
 
 @pytest.mark.parametrize("source", [long(THEIRS), FOREIGN], ids=["trusted", "foreign"])
-def test_measuring_again_does_not_vouch_for_a_body(path, live, tools, source, opened):
-    """A program that passes is verified; whose workload it is stays as it was."""
+def test_revalidation_does_not_make_workload_of_others_an_own_one(
+    path, live, tools, source, opened
+):
+    """A program that passes is verified, but its workload remains that of others."""
     mod, measurement = live
     merge_in(path, [theirs(measurement, strange(mod))], source, names(mod))
     foreign = source is FOREIGN
@@ -332,12 +338,12 @@ def test_measuring_again_does_not_vouch_for_a_body(path, live, tools, source, op
         assert last.source.trust is Trust.VERIFIED
     database = opened(path, target=tools.llvm)
     assert database._handle.workloads.get(1).is_exact is False
-    applies(database.query_tuning_record(mod, tools.llvm, "main"), mod)
+    assert_applies(database.query_tuning_record(mod, tools.llvm, "main"), mod)
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_a_name_that_lies(live, tools, merged):
-    """The best record is of another module: it does not replay, and the next best answers."""
+def test_record_under_wrong_alias_is_quarantined_and_next_best_answers(live, tools, merged):
+    """The best record is of another module and does not replay."""
     mod, measurement = live
     wrong = renamed(measurement.program.trace)
     database = merged(
@@ -352,8 +358,8 @@ def test_a_name_that_lies(live, tools, merged):
     assert tools.top(database, workload) == [[0.25]]
 
 
-def test_another_module_under_that_name_may_fit(tools, live, merged):
-    """Names of blocks are outside TVM's hash: what fails on one module is tried on the next."""
+def test_record_answers_for_the_module_of_equal_hash_that_it_fits(tools, live, merged):
+    """TVM's hash ignores block names; a trace that fails on one module is tried on the next."""
     mod, measurement = live
     other = tools.matmul(block="another")
     trace = renamed(measurement.program.trace)
@@ -367,8 +373,8 @@ def test_another_module_under_that_name_may_fit(tools, live, merged):
     assert [one is not None for one in served] == [False, True, False]
 
 
-def test_a_row_with_the_names_of_two_modules(live, tools, merged):
-    """It answers for the one whose structure it has."""
+def test_workload_with_aliases_of_two_modules_answers_for_one_of_its_structure(live, tools, merged):
+    """The structure of its body confirms an alias."""
     mod, measurement = live
     small = tools.matmul(8)
     database = merged([theirs(measurement, strange(mod))], aliases=[*names(mod), *names(small)])
@@ -379,8 +385,8 @@ def test_a_row_with_the_names_of_two_modules(live, tools, merged):
         assert not database.has_workload(small)
 
 
-def test_a_name_on_an_own_row_does_nothing(path, live, tools, opened):
-    """TVM may read that row, so its own equality decides."""
+def test_alias_of_an_own_workload_does_not_replace_tvms_equality(path, live, tools, opened):
+    """TVM may read an own workload, so TVM's own equality decides."""
     mod, measurement = live
     small = tools.matmul(8)
     with tunedb.open(path) as store:
@@ -395,8 +401,8 @@ def test_a_name_on_an_own_row_does_nothing(path, live, tools, opened):
     assert database.query_tuning_record(mod, tools.llvm, "main") is not None
 
 
-def test_new_measurements_belong_to_the_own_module(live, tools, merged):
-    """Not to their row, whose body is somebody else's word."""
+def test_new_measurements_are_stored_for_the_users_module(live, tools, merged):
+    """They do not belong to the merged workload, whose body comes from others."""
     mod, measurement = live
     database = merged([theirs(measurement, strange(mod))])
     workload = database.query_tuning_record(mod, tools.llvm, "main").workload
@@ -407,21 +413,21 @@ def test_new_measurements_belong_to_the_own_module(live, tools, merged):
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_records_of_another_release_are_served_by_script(live, tools, merged):
-    """A structural hash is one of its release; the digest of the script is the same in all."""
+def test_records_of_another_release_are_found_by_digest_of_script(live, tools, merged):
+    """A structural hash is valid in one release; the digest of the script is equal in all."""
     mod, measurement = live
     trace = as_of_0_13(measurement.program.trace)
     record = theirs(measurement, crashing(mod), version="0.26.0", trace=trace)
     database = merged([record], VERIFIED, script_name(mod))
     assert database.has_workload(mod)
     (found,) = database.get_top_k(database.commit_workload(mod), 5)
-    applies(found, mod)
+    assert_applies(found, mod)
     assert found.trace.insts[0].kind.name == "GetSBlock"
     assert database.query_schedule(mod, tools.llvm, "main") is not None
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_they_stand_beside_own_ones(live, tools, merged):
+def test_merged_records_are_ranked_together_with_own_ones(live, tools, merged):
     mod, measurement = live
     record = theirs(measurement, crashing(mod), version="0.26.0")
     database = merged([record], aliases=script_name(mod))
@@ -433,7 +439,7 @@ def test_they_stand_beside_own_ones(live, tools, merged):
     assert all(one.workload.same_as(workload) for one in top)
 
 
-def test_a_trace_that_cannot_be_upgraded_is_left_out(live, tools, merged):
+def test_record_with_trace_that_cannot_be_upgraded_is_skipped(live, tools, merged):
     mod, measurement = live
     gone = without_upgrade(measurement.program.trace)
     database = merged(
@@ -445,7 +451,7 @@ def test_a_trace_that_cannot_be_upgraded_is_left_out(live, tools, merged):
     assert tools.top(database, mod) == [[0.25]]
 
 
-def test_records_of_another_target_answer_only_when_asked(path, live, tools, opened):
+def test_records_of_a_compatible_target_are_served_only_with_fallback(path, live, tools, opened):
     mod, measurement = live
     near, far = (
         Target.from_config(modules.plain(target.export()))

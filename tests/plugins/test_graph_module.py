@@ -67,7 +67,7 @@ class Module:
 """
 
 
-def same(left, right):
+def assert_equal_modules(left, right):
     tvm.ir.assert_structural_equal(left, right)
     assert modules.structural_hash(left, "structural") == modules.structural_hash(
         right, "structural"
@@ -79,21 +79,23 @@ def noalias(mod):
 
 
 @pytest.mark.parametrize("alignment", ["64", "128"])
-def test_a_matmul_with_the_default_alignment_of_its_time(alignment):
+def test_module_of_old_matmul_equals_todays_for_each_default_alignment(alignment):
     mod = module_of(matmul(alignment=alignment))
-    same(mod, noalias(matmul_of_today()))
+    assert_equal_modules(mod, noalias(matmul_of_today()))
     assert mod.script() == noalias(matmul_of_today()).script()
 
 
 @pytest.mark.parametrize(("graph", "script"), [(symbolic, SYMBOLIC), (matched, MATCHED)])
-def test_a_graph_made_by_hand_equals_its_tvmscript(graph, script):
-    same(module_of(graph()), modules.from_script(script))
+def test_module_of_handmade_graph_equals_its_tvmscript(graph, script):
+    assert_equal_modules(module_of(graph()), modules.from_script(script))
 
 
 @pytest.mark.parametrize("version", ["0.25.0.post1", "0.26.0", "0.27.0"])
-def test_a_matmul_of_a_later_release(version):
+def test_module_of_reads_graphs_of_tvm_0_25_to_0_27(version):
     expected = tvm.ir.load_json((GOLDENS / "matmul-0.27.0.json").read_text())
-    same(module_of(json.loads((GOLDENS / f"matmul-{version}.json").read_bytes())), expected)
+    assert_equal_modules(
+        module_of(json.loads((GOLDENS / f"matmul-{version}.json").read_bytes())), expected
+    )
 
 
 def changed(change, graph=matmul):
@@ -159,7 +161,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("reason", HOSTILE)
-def test_a_hostile_graph_is_refused_in_one_line(reason):
+def test_module_of_rejects_hostile_graph_in_one_line(reason):
     with pytest.raises(FormatError) as caught:
         module_of(changed(HOSTILE[reason]))
     assert reason in str(caught.value)
@@ -168,7 +170,7 @@ def test_a_hostile_graph_is_refused_in_one_line(reason):
 
 
 @pytest.mark.parametrize("value", [None, [], {}, {"nodes": []}, {"nodes": [3], "root": 0}])
-def test_what_is_no_graph_is_refused(value):
+def test_module_of_rejects_values_that_are_not_graphs(value):
     with pytest.raises(FormatError, match="graph"):
         module_of(value)
 
@@ -180,7 +182,7 @@ VALUES = st.one_of(
 
 
 @given(st.sampled_from([matmul(8), symbolic(), matched()]), st.data())
-def test_a_mutated_graph_makes_a_module_or_a_format_error(graph, data):
+def test_module_of_returns_module_or_raises_format_error_for_mutated_graph(graph, data):
     graph = copy.deepcopy(graph)
     nodes = graph["nodes"]
     keys = sorted({node["type_key"] for node in nodes})
@@ -207,7 +209,7 @@ def test_a_mutated_graph_makes_a_module_or_a_format_error(graph, data):
 
 
 @needs_logs
-def test_a_public_database_of_tvm_0_13_is_served(tmp_path):
+def test_database_serves_imported_public_log_of_tvm_0_13(tmp_path):
     log = DATA / "metaschedule" / "mlc-llm_dolly_909f2675" / "database_tuning_record.json"
     path = tmp_path / "dolly.db"
     with tunedb.open(path) as store:

@@ -21,8 +21,8 @@ def frozen(stack):
     return [frame for frame in stack if frame.filename.startswith("<frozen importlib")]
 
 
-def test_the_frames_of_an_import_are_found_without_a_search(tmp_path, monkeypatch):
-    """They equal those that inspect finds by its search."""
+def test_inspect_finds_frames_of_an_import_without_a_search(tmp_path, monkeypatch):
+    """The frames equal those that inspect finds by its search."""
     (tmp_path / "asks.py").write_text("import inspect\nSTACK = inspect.stack()\n")
     monkeypatch.syspath_prepend(tmp_path)
     frozen_files = [f"<frozen importlib.{name}>" for name in ("_bootstrap", "_bootstrap_external")]
@@ -44,7 +44,7 @@ def test_the_frames_of_an_import_are_found_without_a_search(tmp_path, monkeypatc
     assert modules == {importlib._bootstrap, importlib._bootstrap_external}
 
 
-def test_the_frames_of_the_caller_are_not_below_it(monkeypatch):
+def test_load_intrinsics_imports_without_frames_of_the_caller(monkeypatch):
     asked = []
 
     def import_module(name):
@@ -60,14 +60,14 @@ def test_the_frames_of_the_caller_are_not_below_it(monkeypatch):
     assert __file__ not in files
 
 
-def test_loaded_intrinsics_need_no_thread(monkeypatch):
-    """Replaying asks for each program that tensorizes."""
+def test_load_intrinsics_starts_no_thread_if_they_are_loaded(monkeypatch):
+    """A replay calls it for each program that tensorizes."""
     monkeypatch.setitem(sys.modules, PACKAGE, types.ModuleType(PACKAGE))
     monkeypatch.setattr(intrinsics, "ThreadPoolExecutor", None)
     load_intrinsics()
 
 
-def test_a_trace_that_tensorizes_needs_them():
+def test_only_traces_that_tensorize_need_intrinsics():
     plain = b'[["GetSBlock",[],["C","main"],["b0"]]]'
     tensorizes = b'[["Tensorize",["b0"],["dot_16x4_vnni",0],[]]]'
     assert not needs_intrinsics(Trace(plain, tail=None, decisions=b"[]"))
@@ -77,8 +77,8 @@ def test_a_trace_that_tensorizes_needs_them():
 
 
 @pytest.mark.stress
-def test_all_intrinsics_load_while_only_those_of_cpus_are_there():
-    """In a process of its own: TVM registers an intrinsic once."""
+def test_load_intrinsics_adds_those_of_gpus_after_those_of_cpus():
+    """It runs in a process of its own because TVM registers an intrinsic once."""
     program = """
 from tvm.s_tir import TensorIntrin
 from tunedb.plugins.metaschedule.intrinsics import *

@@ -30,7 +30,7 @@ def modules(kind, name, count):
     return [one.sch.mod for one in te_programs.sample(name, kind, count)[1]]
 
 
-def assert_read(mod):
+def assert_nest_equals_reference(mod):
     wanted, found = FromTVM(mod).lines, FromNest(ir.read(mod)).lines
     assert "\n".join(found) == "\n".join(wanted)
 
@@ -43,9 +43,9 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize(("kind", "name"), PROGRAMS)
-def test_scheduled_programs_are_read_as_they_are(kind, name):
+def test_nest_of_scheduled_program_equals_reference(kind, name):
     for mod in modules(kind, name, 3):
-        assert_read(mod)
+        assert_nest_equals_reference(mod)
 
 
 @I.ir_module
@@ -73,11 +73,11 @@ class Rare:
                     B[vi, 0, vk] = B[vi, 0, vk] + T.exp(B[vi, vj, vk])
 
 
-def test_rare_nodes_and_several_functions():
-    assert_read(Rare)
+def test_nest_of_rare_nodes_and_several_functions_equals_reference():
+    assert_nest_equals_reference(Rare)
 
 
-def test_modules_of_many_functions_are_read_in_their_order():
+def test_nest_keeps_the_order_of_many_functions():
     """Maps of more than four entries have another layout."""
     functions = {}
     for i in range(9):
@@ -89,10 +89,10 @@ def test_modules_of_many_functions_are_read_in_their_order():
     order = [name.name_hint for name, _ in mod.functions.items()]
     assert [function["name"] for function in nest.dump()["functions"]] == order
     assert [b["name"] for b in nest.dump()["buffers"]] == [n.replace("f", "B") for n in order]
-    assert_read(mod)
+    assert_nest_equals_reference(mod)
 
 
-def test_a_nest_is_used_again():
+def test_read_reuses_the_given_nest():
     first, second = (modules("llvm", name, 1)[0] for name in ("matmul", "NRM-0"))
     nest = Nest()
     ir.read(second, nest)
@@ -100,7 +100,7 @@ def test_a_nest_is_used_again():
     assert nest.dump() == ir.read(first).dump()
 
 
-def test_expressions_may_be_deep_but_not_endless():
+def test_read_accepts_deep_expressions_up_to_a_limit():
     buffer = tirx.decl_buffer((4,), "float32", name="B")
 
     def chain(length):
@@ -144,14 +144,14 @@ def test_unknown_types_are_reported_once(unknown, monkeypatch):
 
 
 @pytest.mark.parametrize("thing", [None, 3, "module", object(), tirx.const(1, "int32")])
-def test_other_types_are_refused(thing):
+def test_read_rejects_other_types(thing):
     with pytest.raises(TypeError, match="an IRModule or PrimFunc"):
         ir.read(thing)
 
 
 @pytest.fixture
 def fresh_reader():
-    """The next reader is made anew, and so is the one after the test."""
+    """Let the test and the code after it create new readers."""
     compat.number.cache_clear()
     ir.reader.cache_clear()
     yield
@@ -159,7 +159,7 @@ def fresh_reader():
     ir.reader.cache_clear()
 
 
-def test_a_newer_tvm_is_read_if_its_layout_is_the_newest(monkeypatch, fresh_reader):
+def test_read_accepts_newer_tvm_with_the_newest_layout(monkeypatch, fresh_reader):
     newest = compat.RELEASES[compat.NEWEST]
     monkeypatch.setitem(compat.RELEASES, compat.NEWEST, replace(newest, types=compat.types()))
     compat.number.cache_clear()
@@ -175,14 +175,14 @@ def test_a_newer_tvm_is_read_if_its_layout_is_the_newest(monkeypatch, fresh_read
     ],
     ids=["a field that is gone", "a field that means something else"],
 )
-def test_a_layout_that_does_not_fit_is_found_before_use(monkeypatch, fresh_reader, role, names):
+def test_reader_rejects_layout_that_does_not_fit_tvm(monkeypatch, fresh_reader, role, names):
     changed = {**compat.types(), role: names}
     monkeypatch.setattr(compat, "types", cache(lambda: changed))
     with pytest.raises(PluginError, match="does not fit apache-tvm"):
         ir.reader()
 
 
-def test_threads_read_at_the_same_time():
+def test_read_works_in_several_threads():
     programs = modules("llvm", "C2D-0", 4)
     wanted = [ir.read(mod).dump() for mod in programs]
     wrong = []
@@ -201,11 +201,11 @@ def test_threads_read_at_the_same_time():
     assert not wrong
 
 
-def test_reading_leaves_reference_counts_alone():
+def test_read_does_not_change_reference_counts():
     (mod,) = modules("llvm", "matmul", 1)
     body = mod["main"].body
     before = sys.getrefcount(body)
     for _ in range(100):
         ir.read(mod)
     assert sys.getrefcount(body) == before
-    assert_read(mod)
+    assert_nest_equals_reference(mod)

@@ -9,7 +9,7 @@ from tunedb.records import Measurement, Program, Source, Target, Workload, Workl
 
 
 def test_kernels_never_reach_tvm(tmp_path, tools):
-    """Even for the very target of the handle, and faster than anything else."""
+    """The kernel is for the target of the handle, and faster than all other records."""
     path, mod = tmp_path / "tune.db", tools.matmul()
     with Database(path, target=tools.llvm) as database:
         workload = database.commit_workload(mod)
@@ -33,8 +33,8 @@ def test_kernels_never_reach_tvm(tmp_path, tools):
         assert float(unbound.query_tuning_record(mod, tools.llvm, "main").run_secs[0]) == 0.25
 
 
-def test_kernels_do_not_bind_a_handle(tmp_path, tools):
-    """A handle without a target is for the modules that the database has."""
+def test_kernels_do_not_bind_a_handle_to_their_target(tmp_path, tools):
+    """An unbound handle is bound by the modules of a database alone."""
     path, mod = tmp_path / "tune.db", tools.matmul()
     gpu = Target.from_config({"kind": "cuda", "model": "Tesla K40c"})
     program = Program(kernel_workload("main"), gpu, split_parameters({"block_size_x": 32}))

@@ -69,7 +69,7 @@ def decisions(found):
     return [found.draft.decisions[number] for number in sorted(found.draft.decisions)]
 
 
-def test_the_tiles_of_a_gpu_template_go_to_blocks_threads_and_registers():
+def test_gpu_knobs_become_tiles_of_blocks_threads_and_registers():
     (sketch,), replayer = space(convolution("NCHW"), GPU)
     found = knob_draft("conv2d_nchw.cuda", None, "conv2d", DIRECT, sketch)
     # n, f, y, x, rc, ry, rx; the seventh candidate of unrolling is 1,024 steps.
@@ -83,7 +83,7 @@ def test_the_tiles_of_a_gpu_template_go_to_blocks_threads_and_registers():
     assert 'T.thread_binding(448, thread="threadIdx.x")' in schedule.mod.script()
 
 
-def test_axes_are_those_of_the_layout_and_extents_are_repaired():
+def test_knob_draft_maps_axes_by_layout_and_repairs_extents():
     (sketch,), replayer = space(convolution("NHWC", size=28, filters=96), GPU)
     found = knob_draft("topi_nn_conv2d", "direct", "conv2d", DIRECT, sketch)
     n, y, x, f, ry, rx, rc, _ = decisions(found)
@@ -94,18 +94,18 @@ def test_axes_are_those_of_the_layout_and_extents_are_repaired():
     assert replayer.schedules([found.draft])[0] is not None
 
 
-def test_a_packed_convolution_tiles_channels_and_columns():
+def test_knobs_of_packed_convolution_tile_channels_and_columns():
     templates, replayer = space(convolution("NHWC"), CPU)
     found = knob_draft("conv2d_NCHWc.x86", None, "conv2d", PACKED, templates[0])
     n, y, x, f, ry, rx, rc = decisions(found)
     assert (x, f, rc) == ([8, 1, 1, 7], [2, 1, 1, 32], [4, 16])
-    # What no knob tiles stays outside.
+    # Axes without a knob stay in the outermost loops.
     assert (n, y, ry, rx) == ([1, 1, 1, 1], [56, 1, 1, 1], [3, 1], [3, 1])
     assert (found.kept, found.distance) == (3 / 7, 0.0)
     assert replayer.schedules([found.draft])[0] is not None
 
 
-def test_rows_of_a_product_are_the_x_of_the_template_for_large_batches():
+def test_tile_x_means_rows_only_in_template_for_large_batches():
     (sketch,), replayer = space(product(), GPU)
     entity = [
         ["tile_x", "sp", [-1, 4, 8, 1]],
@@ -113,7 +113,7 @@ def test_rows_of_a_product_are_the_x_of_the_template_for_large_batches():
         ["tile_k", "sp", [-1, 8, 4]],
     ]
     found = knob_draft("dense_large_batch.gpu", None, "matmul", entity, sketch)
-    # -1 is what the others leave.
+    # -1 is the factor that the others leave.
     assert decisions(found) == [[4, 4, 8, 1, 1], [16, 1, 16, 1, 4], [16, 8, 4]]
     assert found.distance == 0.0
     assert replayer.schedules([found.draft])[0] is not None
@@ -123,8 +123,8 @@ def test_rows_of_a_product_are_the_x_of_the_template_for_large_batches():
     assert decisions(found) == [[16, 1, 1, 8], [64, 1, 1, 16], [128, 4]]
 
 
-def test_a_product_of_relax_has_a_batch_or_none():
-    """Its block is called matmul, whatever the number of axes."""
+def test_knob_draft_fits_batch_matmul_of_relax():
+    """Relax calls the block matmul, whatever the number of axes."""
     a = te.placeholder((16, 128, 64), "float32", "a")
     b = te.placeholder((16, 64, 128), "float32", "b")
     k = te.reduce_axis((0, 64), "k")
@@ -143,7 +143,7 @@ def test_a_product_of_relax_has_a_batch_or_none():
     assert replayer.schedules([found.draft])[0] is not None
 
 
-def test_a_template_that_tiles_no_output_gives_no_draft():
+def test_knob_draft_returns_none_if_no_output_axis_is_tiled():
     (sketch,), _ = space(product(), GPU)
     entity = [["tile_k", "sp", [-1, 64]]]
     assert knob_draft("dense_small_batch.gpu", None, "matmul", entity, sketch) is None
@@ -159,7 +159,7 @@ def test_a_template_that_tiles_no_output_gives_no_draft():
         ("conv2d_nhwc_tensorcore.cuda", None),
     ],
 )
-def test_algorithms_with_other_loops_give_no_draft(task, template):
+def test_knob_draft_returns_none_for_winograd_int8_and_tensorcore_templates(task, template):
     (sketch,), _ = space(convolution("NCHW"), GPU)
     assert knob_draft(task, template, "conv2d", DIRECT, sketch) is None
     assert knob_draft("topi_nn_conv2d", "direct", "conv2d", DIRECT, sketch) is not None
@@ -179,19 +179,19 @@ def test_algorithms_with_other_loops_give_no_draft(task, template):
         ("conv2d_nchw.cuda", "conv2d", [["tile_g", "sp", [2, 1, 16, 2]]]),
     ],
 )
-def test_what_is_no_known_template_gives_no_draft(task, family, entity):
+def test_knob_draft_returns_none_for_unknown_families_and_invalid_knobs(task, family, entity):
     (sketch,), _ = space(convolution("NCHW"), GPU)
     assert knob_draft(task, None, family, entity, sketch) is None
 
 
-def test_a_sketch_of_another_operator_gives_no_draft():
+def test_knob_draft_returns_none_for_sketch_of_another_operator_or_device():
     data = te.placeholder((64, 64), "float32", "data")
     mod = tvm.IRModule({"main": te.create_prim_func([data, topi.nn.softmax(data)])})
     templates, _ = space(mod, CPU)
     assert {knob_draft("conv2d_nchw.cuda", None, "conv2d", DIRECT, one) for one in templates} == {
         None
     }
-    # A template of another device has other levels.
+    # The template of another device has other levels.
     cpu, _ = space(convolution("NCHW"), CPU)
     assert knob_draft("conv2d_nchw.cuda", None, "conv2d", DIRECT[:3], cpu[0]) is None
 
@@ -209,7 +209,7 @@ def old_line(seconds, template, entity):
     }
 
 
-def test_the_best_direct_one_is_taken_where_winograd_is_faster(tmp_path, path):
+def test_warm_drafts_use_best_direct_record_even_if_winograd_is_faster(tmp_path, path):
     winograd = [
         *(["tile_b", "sp", [36, 1, 1, 1]], ["tile_y", "sp", [2, 1, 16, 2]]),
         *(["tile_x", "sp", [7, 1, 28, 1]], ["tile_rc", "sp", [8, 8]]),
@@ -240,7 +240,7 @@ def line(seconds, entity=PACKED):
     }
 
 
-def test_a_search_begins_with_the_best_configuration(tmp_path, path):
+def test_warm_drafts_use_the_best_configuration_of_a_log(tmp_path, path):
     log = tmp_path / "tuned.log"
     slower = [["tile_ic", "sp", [64, 1]], ["tile_oc", "sp", [64, 1]], *PACKED[2:]]
     log.write_text("".join(json.dumps(each) + "\n" for each in (line(0.1, slower), line(0.01))))
@@ -262,8 +262,8 @@ def test_a_search_begins_with_the_best_configuration(tmp_path, path):
 
 @needs_logs
 @pytest.mark.parametrize(("name", "target"), [("llvm_v0.04", CPU), ("cuda_v0.10", GPU)])
-def test_public_configurations_replay(sqlite_file, name, target):
-    """Of TopHub's convolutions for a processor all, for a V100 nearly all."""
+def test_drafts_of_public_tophub_configurations_replay(sqlite_file, name, target):
+    """All drafts for the CPU replay, and nearly all for the V100."""
     with Store(sqlite_file) as store:
         log = DATA / "autotvm" / "tophub" / f"{name}.log"
         import_log(store, *find_logs([log]), source="tophub")

@@ -1,4 +1,4 @@
-"""Programs that need not be measured again."""
+"""`Known`: programs that need not be measured again."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def scheduled(mod, trace):
 
 
 def known_of(tuner, mod, count, **options):
-    """Return what another run knows of a module: so many programs."""
+    """Return what another run knows of a module; assert that these are `count` programs."""
     known = Known(tuner.handle, **options)
     assert known.prepare(mod, tuner.tools.llvm) == count
     return known
@@ -76,7 +76,7 @@ def tuner(sqlite_file, tools):
         one.close()
 
 
-def test_measurements_of_earlier_runs_are_known(tuner, tools):
+def test_known_finds_measurements_of_earlier_runs(tuner, tools):
     mod = tools.matmul(16)
     first = tuner()
     mods = [first.measure(mod, tile, (0.001 * n, 0.002)) for n, tile in enumerate(TILES[:4], 1)]
@@ -98,7 +98,7 @@ def test_measurements_of_earlier_runs_are_known(tuner, tools):
     assert known.find(mods[0], tools.llvm_other) is None
 
 
-def test_a_task_may_be_a_function_and_need_not_be_stored(tuner, tools):
+def test_prepare_accepts_functions_and_modules_that_are_not_stored(tuner, tools):
     mod = tools.matmul(16)
     one = tuner()
     assert Known(one.handle).prepare(mod, tools.llvm) == 0
@@ -109,7 +109,7 @@ def test_a_task_may_be_a_function_and_need_not_be_stored(tuner, tools):
     assert known.find(found, tools.llvm) is not None
 
 
-def test_the_best_record_of_a_program_counts(tuner, tools):
+def test_known_returns_the_best_record_of_a_program(tuner, tools):
     mod, one = tools.matmul(16), tuner()
     one.measure(mod, (4, 4), failure=Failure(FailureKind.TIMEOUT, Phase.RUN, "busy"))
     found = one.measure(mod, (4, 4), (0.003,))
@@ -122,8 +122,8 @@ def test_the_best_record_of_a_program_counts(tuner, tools):
     assert known.find(found, tools.llvm).run_secs == (0.001,)
 
 
-def test_another_trace_of_the_same_module_is_known(tuner, tools):
-    """What counts is what a builder gets."""
+def test_known_finds_another_trace_of_the_same_scheduled_module(tuner, tools):
+    """Programs are compared as the modules that a builder gets."""
     mod, one = tools.matmul(16), tuner()
     workload = one.handle.commit_workload(mod)
     record = tools.record(mod, workload, [1.0], tile=(4, 4))
@@ -141,7 +141,7 @@ def test_another_trace_of_the_same_module_is_known(tuner, tools):
 
 
 @pytest.mark.parametrize("kind", FailureKind)
-def test_failures_that_lie_in_the_program_are_known(tuner, tools, kind):
+def test_known_finds_failures_except_infrastructure_and_unknown_ones(tuner, tools, kind):
     mod, one = tools.matmul(16), tuner()
     failure = Failure(kind, Phase.RUN, "words", 3.0)
     found = one.measure(mod, (4, 4), failure=failure)
@@ -154,13 +154,13 @@ def test_failures_that_lie_in_the_program_are_known(tuner, tools, kind):
         assert (program.failed, program.run_secs, program.failure) == (True, None, failure)
 
 
-def test_a_failure_without_a_cause_is_tried_again(tuner, tools):
+def test_known_ignores_failures_without_a_cause(tuner, tools):
     mod = tools.matmul(16)
     tools.commit(tuner().database, mod, [1e10])
     known_of(tuner(), mod, 0)
 
 
-def test_times_of_other_machines_are_not_used(tuner, tools):
+def test_known_ignores_times_of_other_machines(tuner, tools):
     mod = tools.matmul(16)
     elsewhere = Session("elsewhere", 1, b'{"cores":96,"cpu":"another"}')
     found = tuner(session=elsewhere).measure(mod, (4, 4))
@@ -168,7 +168,7 @@ def test_times_of_other_machines_are_not_used(tuner, tools):
     known_of(tuner(session=Session("again", 2, elsewhere.fingerprint)), mod, 1)
 
 
-def test_programs_for_other_targets_are_not_known(tuner, tools):
+def test_known_ignores_programs_for_other_targets(tuner, tools):
     mod = tools.matmul(16)
     found = tuner(target=tools.llvm_other).measure(mod, (4, 4))
     known = known_of(tuner(), mod, 0)
@@ -177,7 +177,7 @@ def test_programs_for_other_targets_are_not_known(tuner, tools):
     assert known.find(found, tools.llvm_other) is not None
 
 
-def test_all_is_measured_when_that_is_asked_for(tuner, tools):
+def test_known_finds_nothing_with_remeasure(tuner, tools):
     mod = tools.matmul(16)
     found = tuner().measure(mod, (4, 4))
     known = known_of(tuner(), mod, 0, remeasure=True)
@@ -185,7 +185,7 @@ def test_all_is_measured_when_that_is_asked_for(tuner, tools):
     assert known.find(found, tools.llvm) is None
 
 
-def test_programs_that_do_not_replay_are_left_out(tuner, tools):
+def test_known_skips_programs_that_do_not_replay(tuner, tools):
     mod, one = tools.matmul(16), tuner()
     found = one.measure(mod, (4, 4))
     workload = one.handle.commit_workload(mod)
@@ -199,7 +199,7 @@ def test_programs_that_do_not_replay_are_left_out(tuner, tools):
     assert known.prepare(mod, tools.llvm) == 1
 
 
-def test_equal_workloads_with_other_names_share_their_programs(tuner, tools):
+def test_known_finds_programs_of_workload_with_other_block_names(tuner, tools):
     mod, renamed = tools.matmul(16), tools.matmul(16, block="another")
     found = tuner().measure(renamed, (4, 4), block="another")
     known = known_of(tuner(), mod, 1)
@@ -207,7 +207,7 @@ def test_equal_workloads_with_other_names_share_their_programs(tuner, tools):
 
 
 @pytest.mark.parametrize("equality", ["structural", "ignore-tensor", "anchor-block"])
-def test_schedules_are_distinguished_under_every_equality(tuner, tools, equality):
+def test_known_distinguishes_schedules_under_every_module_equality(tuner, tools, equality):
     """All schedules of a module have equal anchor blocks."""
     mod = tools.matmul(16)
     one = tuner(module_equality=equality)
@@ -217,7 +217,7 @@ def test_schedules_are_distinguished_under_every_equality(tuner, tools, equality
     assert found == [(0.001,), (0.002,), (0.003,)]
 
 
-def test_equal_hashes_are_compared_in_full(tuner, tools, monkeypatch):
+def test_known_compares_modules_of_equal_hash_in_full(tuner, tools, monkeypatch):
     mod, one = tools.matmul(16), tuner()
     mods = [one.measure(mod, tile, (0.001 * n,)) for n, tile in enumerate(TILES[:3], 1)]
     monkeypatch.setattr(Known, "_hash", lambda *_: 7)
@@ -226,7 +226,7 @@ def test_equal_hashes_are_compared_in_full(tuner, tools, monkeypatch):
     assert known.find(mod, tools.llvm) is None
 
 
-def test_records_of_others_are_known_after_a_refresh(tuner, tools):
+def test_refresh_adds_records_of_other_runs_only(tuner, tools):
     mod, mine, theirs = tools.matmul(16), tuner(), tuner(session=new_session_like())
     first = mine.measure(mod, TILES[0])
     mine.handle.use_session(new_session_like())
@@ -249,8 +249,8 @@ def new_session_like():
     )
 
 
-def test_threads_replay_as_one_does(tuner, tools):
-    """The same programs are known, however many threads replay and ask."""
+def test_known_finds_the_same_programs_with_any_number_of_threads(tuner, tools):
+    """Several threads replay, and several threads ask."""
     one, mods = tuner(), []
     tiles = [(2**i, 64 >> i) for i in range(3, 7)]
     for block in ("C", "X"):

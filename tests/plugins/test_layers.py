@@ -1,4 +1,4 @@
-"""Databases of others behind one's own."""
+"""Layers: databases of others that answer after the own one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def team_url(request, tmp_path):
 
 
 def fill(url, tools, mod, *found, target=None, **options):
-    """Let a team measure a module: times and inner tiles."""
+    """Store records of a module in a team's database; `found` has times and inner tiles."""
     target = tools.llvm if target is None else target
     with closing(Database(url, target=target)) as database:
         workload = database.commit_workload(mod)
@@ -60,7 +60,7 @@ def layered(own_path, tools, opened):
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_a_layer_answers_where_the_own_file_has_nothing(team_url, tools, layered):
+def test_layer_answers_if_own_database_has_no_record(team_url, tools, layered):
     mod = tools.matmul()
     fill(team_url, tools, mod, (0.5, 4), (0.25, 8), (0.75, 2))
     database = layered(team_url)
@@ -79,13 +79,13 @@ def test_a_layer_answers_where_the_own_file_has_nothing(team_url, tools, layered
     for record in top:
         assert record.workload.same_as(workload)
         record.trace.apply_to_schedule(Schedule(mod), remove_postproc=False)
-    # The rest is of the own database.
+    # All other answers come from the own database alone.
     assert len(database) == 0
     assert database.get_all_tuning_records() == []
 
 
 @pytest.mark.parametrize(("own", "served"), [(0.5, 0.5), (1e10, 0.25)])
-def test_the_own_file_comes_first_unless_its_record_failed(
+def test_own_record_precedes_layer_unless_it_failed(
     own, served, own_path, team_url, tools, layered
 ):
     mod = tools.matmul()
@@ -105,7 +105,7 @@ def test_layers_are_asked_in_their_order(tmp_path, tools, layered):
     assert [tools.best(database, one) for one in (mod, small)] == [[0.5], [0.125]]
 
 
-def test_measurements_go_into_the_own_file(own_path, team_url, tools, layered):
+def test_measurements_are_stored_in_the_own_database_only(own_path, team_url, tools, layered):
     mod = tools.matmul()
     fill(team_url, tools, mod, (0.25, 4))
     database = layered(team_url)
@@ -118,7 +118,7 @@ def test_measurements_go_into_the_own_file(own_path, team_url, tools, layered):
         assert store.read_only
 
 
-def test_a_database_that_is_only_read(own_path, team_url, tools):
+def test_read_only_database_serves_records_of_a_layer(own_path, team_url, tools):
     mod = tools.matmul()
     fill(team_url, tools, mod, (0.25, 4))
     fill(own_path, tools, tools.matmul(8))
@@ -133,7 +133,9 @@ def test_a_database_that_is_only_read(own_path, team_url, tools):
 
 
 @pytest.mark.parametrize(("fallback", "best"), [("exact", None), ("compatible", [0.25])])
-def test_another_target_is_no_answer(team_url, tools, layered, fallback, best):
+def test_layer_serves_records_of_compatible_target_only_with_fallback(
+    team_url, tools, layered, fallback, best
+):
     mod = tools.matmul()
     fill(team_url, tools, mod, (0.25, 4), target=tools.llvm_other)
     fill(team_url, tools, mod, (0.125, 4), target=tools.llvm_newer)
@@ -142,21 +144,21 @@ def test_another_target_is_no_answer(team_url, tools, layered, fallback, best):
     assert tools.best(database, mod) == best
 
 
-def test_the_target_itself_before_what_is_compatible(own_path, team_url, tools, layered):
-    """A layer's record for this very machine says more than an own one for another."""
+def test_exact_target_of_layer_precedes_compatible_own_record(own_path, team_url, tools, layered):
+    """A layer's record for this machine is worth more than an own one for another."""
     mod = tools.matmul()
     fill(own_path, tools, mod, (0.125, 4), target=tools.llvm_other)
     fill(team_url, tools, mod, (0.25, 8))
     assert tools.top(layered(team_url, fallback="compatible"), mod) == [[0.25]]
 
 
-def test_a_handle_without_target(own_path, team_url, tools):
+def test_unbound_handle_skips_layer_of_several_kinds_with_one_warning(own_path, team_url, tools):
     mod = tools.matmul()
     fill(team_url, tools, mod, (0.25, 4))
     with closing(Database(own_path, layers=[team_url])) as database:
         workload = database.commit_workload(mod)
         assert tools.top(database, workload) == [[0.25]]
-        # Several kinds: the layer cannot know which is meant. That ends nothing.
+        # With several kinds the layer is ambiguous and skipped; it raises no error.
         fill(team_url, tools, mod, (0.125, 4), target=tools.cuda)
         with logged() as warnings:
             assert database.get_top_k(workload, 5) == []
@@ -169,7 +171,9 @@ def test_a_handle_without_target(own_path, team_url, tools):
         database.get_top_k(database.commit_workload(mod), 5)
 
 
-def test_a_missing_layer_is_reported_once(tmp_path, tools, monkeypatch, layered):
+def test_missing_layer_is_reported_once_and_tried_again_later(
+    tmp_path, tools, monkeypatch, layered
+):
     mod, team = tools.matmul(), tmp_path / "team.db"
     with logged() as warnings:
         database = layered(team)
@@ -179,14 +183,16 @@ def test_a_missing_layer_is_reported_once(tmp_path, tools, monkeypatch, layered)
         assert database.get_top_k(workload, 5) == []
         fill(team, tools, mod, (0.25, 4))
         assert database.get_top_k(workload, 5) == []
-        # It is asked again after some time.
+        # The layer is tried again after some time.
         (layer,) = database._handle.layers
         monkeypatch.setattr(layer, "_retry_at", 0.0)
         assert tools.top(database, workload) == [[0.25]]
         assert len(warnings) == 1
 
 
-def test_a_server_that_goes_and_comes_back(postgres_server, tools, monkeypatch, layered):
+def test_layer_is_skipped_while_its_server_is_unreachable_and_used_again_later(
+    postgres_server, tools, monkeypatch, layered
+):
     url = postgres_server.new_database()
     mod = tools.matmul()
     fill(url, tools, mod, (0.25, 4))
@@ -212,7 +218,7 @@ def test_a_server_that_goes_and_comes_back(postgres_server, tools, monkeypatch, 
     postgres_server.drop(url)
 
 
-def test_an_invalid_layer_is_left_out(own_path, tmp_path, tools):
+def test_invalid_database_as_layer_is_skipped_with_one_warning(own_path, tmp_path, tools):
     sql(tmp_path / "other.db", "CREATE TABLE program (id)")
     (tmp_path / "text.db").write_text("no database " * 100)
     view = tmp_path / "view.db"
@@ -230,12 +236,12 @@ def test_an_invalid_layer_is_left_out(own_path, tmp_path, tools):
 
 
 @pytest.mark.parametrize("url", ["mysql://host/db", ":memory:", ""])
-def test_invalid_layers_are_refused(own_path, url):
+def test_database_rejects_invalid_urls_of_layers(own_path, url):
     with pytest.raises(UsageError):
         Database(own_path, layers=[url])
 
 
-def test_layers_of_a_run(tmp_path, tools, monkeypatch):
+def test_layers_of_a_run_come_from_arguments_or_configuration(tmp_path, tools, monkeypatch):
     mod = tools.matmul()
     fill(tmp_path / "team.db", tools, mod, (0.25, 4))
     (tmp_path / "tunedb.toml").write_text('url = "own.db"\nlayers = ["team.db"]')
@@ -250,7 +256,7 @@ def test_layers_of_a_run(tmp_path, tools, monkeypatch):
     assert count(None, None) == 1
     assert count(None, ["team.db", "more.db"]) == 2
     assert count(None, []) == 0
-    # Who names a database means that one.
+    # A database that is named has no configured layers.
     assert count("another.db", None) == 0
     with closing(Database("own.db")) as database:
         assert count(database, None) == 0
@@ -258,7 +264,7 @@ def test_layers_of_a_run(tmp_path, tools, monkeypatch):
             count(database, ["team.db"])
 
 
-def test_a_database_is_no_layer_of_itself(own_path, tools, layered):
+def test_database_ignores_itself_as_a_layer(own_path, tools, layered):
     mod = tools.matmul()
     with logged() as warnings:
         database = layered(own_path)
@@ -266,7 +272,7 @@ def test_a_database_is_no_layer_of_itself(own_path, tools, layered):
         assert warnings == []
 
 
-def test_a_copy_of_itself_is_one(own_path, tmp_path, tools, layered):
+def test_database_accepts_a_copy_of_itself_as_a_layer(own_path, tmp_path, tools, layered):
     Database(own_path).close()
     copied(own_path, tmp_path / "copy.db")
     mod = tools.matmul()
@@ -274,7 +280,7 @@ def test_a_copy_of_itself_is_one(own_path, tmp_path, tools, layered):
     assert layered(tmp_path / "copy.db").has_workload(mod)
 
 
-def test_a_password_is_not_told(own_path, tools):
+def test_log_messages_of_a_layer_hide_its_password(own_path, tools):
     url = "postgresql://somebody:secret@localhost:1/nothing"
     with logged(logging.DEBUG) as messages:
         Database(own_path, target=tools.llvm, layers=[url]).close()
@@ -283,7 +289,7 @@ def test_a_password_is_not_told(own_path, tools):
 
 
 def evil(tools, mod, workload):
-    """A record that hands a text to LLVM's parser when it is compiled."""
+    """Return a record that passes a file to LLVM's parser when it is compiled."""
     sch = Schedule(mod)
     loops = sch.get_loops(sch.get_sblock("C"))
     sch.annotate(loops[0], "pragma_import_llvm", "/tmp/evil.ll")
@@ -293,8 +299,8 @@ def evil(tools, mod, workload):
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_promise_17_an_evil_annotation_of_a_layer(team_url, tools, layered):
-    """It never reaches TVM; the next best answers."""
+def test_promise_17_forbidden_annotation_of_a_layer_never_reaches_tvm(team_url, tools, layered):
+    """The next best record answers."""
     mod = tools.matmul()
     with closing(Database(team_url, target=tools.llvm)) as database:
         workload = database.commit_workload(mod)
@@ -314,8 +320,10 @@ def test_promise_17_an_evil_annotation_of_a_layer(team_url, tools, layered):
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_a_layer_that_goes_while_a_record_is_tried(tmp_path, tools, monkeypatch, layered):
-    """A record that does not replay, of a server that went away meanwhile: no run ends with it."""
+def test_layer_that_disappears_during_a_replay_answers_nothing(
+    tmp_path, tools, monkeypatch, layered
+):
+    """The server disappears while its record is found not to replay; the query returns None."""
     mod, team = tools.matmul(), tmp_path / "team.db"
     fill(team, tools, mod, (0.25, 4))
     database = layered(team)
@@ -332,20 +340,19 @@ def test_a_layer_that_goes_while_a_record_is_tried(tmp_path, tools, monkeypatch,
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_a_damaged_body_of_a_layer_is_left_out(tmp_path, tools, layered):
-    """The module of an answer is the user's, whatever the layer holds under its name."""
+def test_layer_with_a_damaged_workload_body_is_skipped(tmp_path, tools, layered):
+    """A body that cannot be unpacked makes the layer skipped, with a warning."""
     mod, team = tools.matmul(), tmp_path / "team.db"
     fill(team, tools, mod, (0.25, 4))
     sql(team, "UPDATE workload SET body = x'00ff', script = x'00ff'")
     with logged() as warnings:
         database = layered(team)
         best = database.query_tuning_record(mod, tools.llvm, "main")
-        # What cannot even be unpacked is left out.
         assert best is None
         assert any("this layer is left out" in message for message in warnings)
 
 
-def test_apply_with_a_layers_record(team_url, tools, layered):
+def test_schedule_applies_record_of_a_layer_and_names_the_layer(team_url, tools, layered):
     mod = tools.matmul()
     fill(team_url, tools, mod, (0.25, 4))
     database = layered(team_url)
@@ -360,7 +367,7 @@ def test_apply_with_a_layers_record(team_url, tools, layered):
     assert compile(mod, database).uses == (use,)
 
 
-def test_a_search_begins_with_a_layers_programs(own_path, team_url, tools):
+def test_warm_drafts_include_programs_of_layers(own_path, team_url, tools):
     mod = tools.matmul()
     fill(team_url, tools, mod, (0.25, 4))
     with closing(Database(own_path, target=tools.llvm, layers=[team_url])) as database:

@@ -1,4 +1,4 @@
-"""What a tuning run that was killed leaves in the temporary folder is swept by the next one."""
+"""The next run removes the temporary folders that a killed tuning run leaves behind."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 from tunedb.system.temporary import TemporaryFolder
 
-#: Makes all that a run makes there: as many folders as kinds.
+#: Makes one folder of each kind that a run makes.
 CHILD = """\
 import sys
 from tunedb.plugins.metaschedule import WarmBuilder

@@ -1,4 +1,4 @@
-"""Where candidates came from: kept until the measurement is stored."""
+"""The lineage of candidates, which is kept until the measurement is stored."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def batch(tools):
     )
 
 
-def test_a_mutant_descends_from_what_its_parent_did():
+def test_mutated_lineage_keeps_donor_of_parent_and_lists_operators():
     parent = Lineage(Origin.WARM, A)
     child = parent.child("tile_size").child("unroll")
     assert child == Lineage(Origin.MUTATED, A, ("tile_size", "unroll"))
@@ -63,7 +63,7 @@ def test_a_mutant_descends_from_what_its_parent_did():
         (None, None, None, None),
     ],
 )
-def test_a_crossover_names_both_donors(first, second, donor, other):
+def test_crossed_lineage_names_donors_of_both_parents(first, second, donor, other):
     child = Lineage(Origin.MEASURED, first, ("unroll",)).child(
         "crossover", Lineage(Origin.WARM, second)
     )
@@ -72,13 +72,13 @@ def test_a_crossover_names_both_donors(first, second, donor, other):
     assert child.child("tile_size").is_crossed
 
 
-def test_a_second_crossover_keeps_the_other_donor_it_has_no_better_one_for():
+def test_second_crossover_replaces_other_donor_only_by_a_known_one():
     crossed = Lineage(Origin.MEASURED, A).child("crossover", Lineage(Origin.MEASURED, B))
     assert crossed.child("crossover", Lineage(Origin.RANDOM)).other == B
     assert crossed.child("crossover", Lineage(Origin.WARM, C)).other == C
 
 
-def test_extra_is_what_has_no_column():
+def test_extra_contains_only_operators_and_other_donor():
     assert Lineage(Origin.RANDOM).extra() is None
     assert Lineage(Origin.WARM, A).extra() is None
     crossed = Lineage(Origin.MEASURED, A).child("crossover", Lineage(Origin.MEASURED, B))
@@ -88,7 +88,7 @@ def test_extra_is_what_has_no_column():
 
 
 @pytest.mark.parametrize("callbacks", ["ours", "AddToDatabase"])
-def test_it_is_stored_with_the_measurement(callbacks, batch, tools, opened):
+def test_lineage_is_stored_with_the_measurement(callbacks, batch, tools, opened):
     database = opened(":memory:", target=tools.llvm)
     descents = [
         Lineage(Origin.RANDOM),
@@ -117,11 +117,13 @@ def test_it_is_stored_with_the_measurement(callbacks, batch, tools, opened):
     assert [one.extra for one in stored] == [None, None, descents[2].extra(), None]
 
 
-def test_a_served_candidate_is_not_stored_and_takes_a_number(batch, tools, tmp_path, opened):
+def test_served_candidate_is_not_stored_but_takes_an_occurrence_number(
+    batch, tools, tmp_path, opened
+):
     database = opened(":memory:", target=tools.llvm)
     batch.builds[1] = ms.builder.BuilderResult(str(tmp_path / ARTIFACT), None)
     record(database._handle, batch.context, batch.candidates, batch.builds, batch.runs)
-    # AddToDatabase stands behind.
+    # TVM's AddToDatabase comes after tunedb's callback.
     one = batch.records[1]
     database.commit_tuning_record(
         ms.database.TuningRecord(one.trace, one.workload, one.run_secs, tools.llvm, one.args_info)
@@ -131,7 +133,7 @@ def test_a_served_candidate_is_not_stored_and_takes_a_number(batch, tools, tmp_p
     assert [one.occurrence for one in stored] == [0, 2, 3]
 
 
-def test_the_registry_is_bounded_and_forgets(batch, monkeypatch):
+def test_registry_drops_oldest_and_forgotten_candidates(batch, monkeypatch):
     monkeypatch.setattr(candidates, "_MOST", 2)
     registry = CandidateRegistry()
     first, second, third, _ = (one.sch.trace for one in batch.candidates)
@@ -144,7 +146,7 @@ def test_the_registry_is_bounded_and_forgets(batch, monkeypatch):
     assert registry.lineage_of(third) is None
 
 
-def test_a_batch_that_cannot_be_stored_is_kept(batch, tools, tmp_path):
+def test_batch_that_cannot_be_stored_is_kept_in_an_importable_file(batch, tools, tmp_path):
     database = Database(tmp_path / "tune.db", target=tools.llvm)
     database.commit_workload(batch.context.mod)
     for file in tmp_path.iterdir():

@@ -1,4 +1,4 @@
-"""Lowering gives what the passes of TVM's PerStoreFeature give, without touching its input."""
+"""Lowering equals the passes of TVM's PerStoreFeature, and does not change its input."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def equal(left, right):
 
 
 def without_regions(mod):
-    """Return a module whose blocks do not say what they read and write."""
+    """Return a module whose blocks have no regions that they read and write."""
 
     kind, _ = compat.sblock_types()
 
@@ -83,8 +83,8 @@ def without_regions(mod):
     )
 
 
-def check(mod, kind="llvm"):
-    """Return TVM's passes after comparing their result with ours."""
+def assert_lowers_like_tvm(mod, kind="llvm"):
+    """Assert that lowering equals TVM's passes; return the module after each of them."""
     before = tvm_ffi.structural_hash(mod)
     found = lower(mod)
     assert tvm_ffi.structural_hash(mod) == before
@@ -100,31 +100,31 @@ def check(mod, kind="llvm"):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", [*SMALL, "winograd", "attention"])
-def test_random_candidates(name, kind):
+def test_lower_equals_tvms_passes_on_random_candidates(name, kind):
     _, candidates = te_programs.sample(name, kind, 4, seed=7)
     assert candidates
     for one in candidates:
-        check(one.sch.mod, kind)
+        assert_lowers_like_tvm(one.sch.mod, kind)
 
 
-def test_softmax_on_cuda():
-    """Candidates with rfactor and Selects, of which a pipeline without Simplify got two wrong."""
+def test_lower_equals_tvms_passes_on_softmax_for_cuda():
+    """They have rfactor and Selects; a pipeline without Simplify got two of them wrong."""
     _, candidates = te_programs.sample("SFM-0", "cuda", 32)
     for one in candidates:
-        check(one.sch.mod, "cuda")
+        assert_lowers_like_tvm(one.sch.mod, "cuda")
 
 
 @pytest.mark.stress
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_workloads(kind):
+def test_lower_equals_tvms_passes_on_all_workloads(kind):
     for name in WORKLOADS:
         for one in te_programs.sample(name, kind, 12, seed=3)[1]:
-            check(one.sch.mod, kind)
+            assert_lowers_like_tvm(one.sch.mod, kind)
 
 
 @pytest.mark.stress
-def test_settled_programs_stay_as_they_are():
-    """Where we simplify once, TVM's second time changes nothing; elsewhere it may."""
+def test_second_simplification_does_not_change_settled_programs():
+    """tunedb simplifies them once; TVM's second pass changes only programs that are not settled."""
     settled, _ = _count_changed(SMALL, 3, seed=2)
     assert settled >= 50
     _, changed = _count_changed(["vnni-dense"], 12, seed=2)
@@ -133,13 +133,13 @@ def test_settled_programs_stay_as_they_are():
 
 @pytest.mark.stress
 @pytest.mark.parametrize("seed", range(2))
-def test_settled_programs_stay_as_they_are_in_full(seed):
+def test_second_simplification_does_not_change_settled_programs_in_full(seed):
     settled, _ = _count_changed(WORKLOADS, 24, seed=100 + seed)
     assert settled >= 1500
 
 
 def _count_changed(names, count, seed):
-    """Return how many programs are settled, and how many of the others are not done."""
+    """Return how many programs are settled, and how many of the others change once more."""
     first, rest = lowering._passes()
     settled = changed = 0
     for kind in KINDS:
@@ -160,7 +160,7 @@ def _count_changed(names, count, seed):
     return settled, changed
 
 
-def test_threads():
+def test_lower_works_in_several_threads():
     mods = [one.sch.mod for one in te_programs.sample("CBR-1", "llvm", 8)[1]]
     alone = [lower(mod) for mod in mods]
     with ThreadPoolExecutor(4) as pool:
@@ -317,17 +317,17 @@ BY_HAND = {
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_by_hand(name):
+def test_lower_equals_tvms_passes_on_handwritten_functions(name):
     function, kind = BY_HAND[name]
-    check(module(function), kind)
+    assert_lowers_like_tvm(module(function), kind)
 
 
-def test_several_functions():
-    check(module(loops, choices, windows, symbolic), "llvm")
+def test_lower_equals_tvms_passes_on_several_functions():
+    assert_lowers_like_tvm(module(loops, choices, windows, symbolic), "llvm")
 
 
-def test_the_programs_by_hand_need_what_they_are_for():
-    """Each of the passes that may be left out changes one of them, and so does simplifying."""
+def test_handwritten_functions_need_each_optional_pass():
+    """Each pass that may be skipped changes one of the functions, and so does simplifying."""
 
     def after(function, kind, name):
         return dict(passes_of_tvm(module(function), kind))[name]
@@ -348,7 +348,7 @@ def test_the_programs_by_hand_need_what_they_are_for():
     assert str(copied).count("vectorized") >= 1
 
 
-def test_lowering_reports_its_findings():
+def test_lowering_reports_bindings_match_buffers_and_auto_copies():
     for function, found in (
         (loops, 0),
         (threads, _simplify.BOUND),
@@ -360,7 +360,7 @@ def test_lowering_reports_its_findings():
         assert _simplify.found() == found, function
 
 
-def test_a_program_that_cannot_be_lowered():
+def test_lower_rejects_invalid_program_in_one_line():
     @T.prim_func(s_tir=True)
     def uneven(A: T.Buffer((64,), "float32")):
         for b in T.thread_binding(2, "blockIdx.x"):
@@ -371,4 +371,4 @@ def test_a_program_that_cannot_be_lowered():
 
     with raises_line(PluginError, match=r"cannot lower the program.*same extent"):
         lower(module(uneven))
-    check(module(threads), "cuda")  # and the next one goes on as before
+    assert_lowers_like_tvm(module(threads), "cuda")  # and the next one goes on as before

@@ -40,14 +40,14 @@ def elementwise(f, shape=(8, 8), dtype="float32"):
     return tvm.IRModule({"main": te.create_prim_func([a, b])})
 
 
-def test_equal_modules_do_not_differ(tools):
+def test_first_difference_of_equal_modules_is_none(tools):
     assert first_difference(tools.matmul(), tools.matmul()) is None
     assert first_difference(tools.matmul(), tools.matmul(block="Z")) is None, "names do not count"
 
 
 @settings(max_examples=examples(20))
 @given(a=st.integers(1, 40), b=st.integers(1, 40))
-def test_shapes(a, b):
+def test_first_difference_names_shape_of_an_argument(a, b):
     left, right = elementwise(te.exp, (a, 3)), elementwise(te.exp, (b, 3))
     found = first_difference(left, right)
     if a == b:
@@ -61,14 +61,14 @@ def test_shapes(a, b):
         assert f"({a}, 3)" in found.here_line and f"({b}, 3)" in found.there_line
 
 
-def test_types():
+def test_first_difference_names_dtype_of_an_argument():
     found = first_difference(elementwise(te.exp), elementwise(te.exp, dtype="float16"))
     assert found.where == "argument 1 (A), dtype"
     quote = '"' if compat.number() >= (0, 26) else ""
     assert (found.here, found.there) == (f"{quote}float32{quote}", f"{quote}float16{quote}")
 
 
-def test_bodies(tools):
+def test_first_difference_names_block_and_both_expressions(tools):
     found = first_difference(elementwise(te.exp), elementwise(te.sqrt))
     assert found.where.startswith("block B")
     assert (found.here, found.there) == ("T.exp(A[v_i, v_j])", "T.sqrt(A[v_i, v_j])")
@@ -81,7 +81,7 @@ def test_bodies(tools):
     assert (found.where, found.here) == ("argument 3", NOTHING)
 
 
-def test_attributes(tools):
+def test_first_difference_names_attribute_of_function(tools):
     mod = tools.matmul()
     fused = with_attribute(mod, "op_pattern", 4)
     found = first_difference(mod, fused)
@@ -93,7 +93,7 @@ def test_attributes(tools):
     assert equal_but_for_attributes(mod, mod) == []
 
 
-def test_modules_of_several_functions(tools):
+def test_modules_with_other_functions_differ_in_more_than_attributes(tools):
     one = tools.matmul()
     two = tvm.IRModule({"main": one["main"], "other": one["main"]})
     assert first_difference(one, two) is not None
@@ -114,45 +114,45 @@ def codes(finding):
     return [reason.code for reason in finding.reasons]
 
 
-def test_a_record_that_is_found(path, tools):
+def test_explain_returns_the_record_that_is_found(path, tools):
     commit(path, tools, tools.matmul())
     (found,) = findings(path, tools.matmul(), tools.llvm)
     assert (found.function, found.use.record_id, found.workload_ids) == ("main", 1, (1,))
     assert (found.reasons, found.nearest) == ((), ())
 
 
-def test_functions_by_name(path, tools):
+def test_explain_orders_functions_by_name(path, tools):
     commit(path, tools, tools.matmul())
     both = tvm.IRModule({"b": tools.matmul()["main"], "a": tools.matmul(8)["main"]})
     one, two = findings(path, both, tools.llvm)
     assert (one.function, one.use, two.function, two.use.record_id) == ("a", None, "b", 1)
 
 
-def test_the_nearest_workloads(path, tools):
+def test_explain_orders_nearest_workloads_by_distance(path, tools):
     for n in (64, 32, 8):
         commit(path, tools, tools.matmul(n), tile=(n // 4, 4))
     (found,) = findings(path, tools.matmul(16), tools.llvm, most=3)
     assert codes(found) == ["unknown"]
-    # 16 is one octave from 32 and from 8 in each of three matrices: the first one stored is first.
+    # 16 is one octave from 32 and from 8 in each matrix; the workload stored first comes first.
     assert [near.workload_id for near in found.nearest] == [2, 3, 1]
     assert found.nearest[0].octaves == pytest.approx(6**0.5)
     assert found.nearest[0].difference.where == "argument 1 (A), shape[0]"
     assert (found.nearest[0].difference.here, found.nearest[0].difference.there) == ("16", "32")
 
 
-def test_one_attribute(path, tools):
+def test_explain_names_attribute_in_which_a_workload_differs(path, tools):
     commit(path, tools, tools.matmul(post=lambda v: v + 1.0))
     commit(path, tools, tools.matmul(32), tile=(8, 4))
     commit(path, tools, with_attribute(tools.matmul(), "op_pattern", 4))
     (found,) = findings(path, tools.matmul(), tools.llvm)
-    # Its anchor block is that of all three.
+    # The anchor block is the same in all of them.
     assert codes(found) == ["attributes", "equality", "unknown"]
     assert "workload 3 differs only in attributes" in found.reasons[0].text
     assert "attribute op_pattern is nothing here, 4 there" in found.reasons[0].text
     assert found.nearest[0].workload_id == 3
 
 
-def test_a_looser_equality(path, tools):
+def test_explain_suggests_looser_module_equality(path, tools):
     commit(path, tools, tools.matmul(post=lambda v: v + 1.0))
     mod = tools.matmul(post=lambda v: v * 2.0)
     (found,) = findings(path, mod, tools.llvm)
@@ -162,7 +162,7 @@ def test_a_looser_equality(path, tools):
     assert found.workload_ids == (1,) and found.use is not None
 
 
-def test_another_target(path, tools):
+def test_explain_names_differences_of_targets(path, tools):
     commit(path, tools, tools.matmul(), target=tools.llvm_other)
     commit(path, tools, tools.matmul(), target=tools.llvm_newer)
     commit(path, tools, tools.matmul(), target=tools.cuda)
@@ -177,14 +177,14 @@ def test_another_target(path, tools):
 
 
 def store_as(path, source, tools, **fields):
-    """Store the program of record 1 again, in another way."""
+    """Store another record of the program of record 1, and retract record 1."""
     with tunedb.open(path) as store:
         program = store.records.get(1).measurement.program
         store.records.add([Measurement(program, (1e-3,), measured_at=7, **fields)], source)
         store.trust.retract([1], "no reason")
 
 
-def test_records_that_do_not_count(path, tools):
+def test_explain_counts_failed_foreign_retracted_and_cut_records(path, tools):
     commit(path, tools, tools.matmul())
     store_as(path, Source("theirs", SourceKind.FILE, Trust.FOREIGN), tools)
     for number, kind in enumerate((FailureKind.TIMEOUT, FailureKind.TIMEOUT, FailureKind.CRASH)):
@@ -201,7 +201,7 @@ def test_records_that_do_not_count(path, tools):
     assert "1 record for this target cut short" in texts["cut"]
 
 
-def test_a_workload_of_foreign_sources_alone(tmp_path, path, tools):
+def test_explain_reports_workload_of_foreign_sources_alone(tmp_path, path, tools):
     commit(tmp_path / "theirs.db", tools, tools.matmul())
     with tunedb.open(tmp_path / "theirs.db") as theirs, tunedb.open(path) as store:
         store.records.add(
@@ -211,7 +211,7 @@ def test_a_workload_of_foreign_sources_alone(tmp_path, path, tools):
     assert (codes(found), found.workload_ids) == (["foreign"], (1,))
 
 
-def test_a_workload_without_any_record(path, tools):
+def test_explain_reports_workload_without_records(path, tools):
     commit(path, tools, tools.matmul(8), tile=(2, 4))
     with closing(Database(path, target=tools.llvm)) as database:
         database.commit_workload(tools.matmul())
@@ -219,7 +219,7 @@ def test_a_workload_without_any_record(path, tools):
     assert codes(found) == ["empty"]
 
 
-def test_records_that_do_not_replay(path, tools):
+def test_explain_reports_records_that_do_not_replay(path, tools):
     mod, other = tools.matmul(), tools.matmul(block="Z")
     with closing(Database(path, target=tools.llvm)) as database:
         record = tools.record(other, database.commit_workload(mod), [1e-3], block="Z")
@@ -229,7 +229,7 @@ def test_records_that_do_not_replay(path, tools):
     assert "tunedb quarantine" in found.reasons[0].text
 
 
-def test_a_workload_that_tvm_cannot_read_is_named(path, tools):
+def test_explain_names_nearest_workload_that_tvm_cannot_read_without_difference(path, tools):
     commit(path, tools, tools.matmul())
     with tunedb.open(path) as store:
         store.trust.retract([1], "so that it is not served")
@@ -237,7 +237,7 @@ def test_a_workload_that_tvm_cannot_read_is_named(path, tools):
     assert [near.difference for near in found.nearest] == [None]
 
 
-def test_a_target_that_tvm_does_not_know(path, tools):
+def test_explain_rejects_unknown_target(path, tools):
     commit(path, tools, tools.matmul())
     with pytest.raises(TargetError):
         findings(path, tools.matmul(), {"kind": "abacus"})

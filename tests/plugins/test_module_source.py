@@ -57,7 +57,7 @@ def write(tmp_path):
     return write
 
 
-def test_the_prim_funcs_of_a_file_are_one_module(write):
+def test_load_module_joins_the_prim_funcs_of_a_file(write):
     path = write(HEADER + ADD.format(name="one") + ADD.format(name="two"))
     mod = load_module(path)
     assert list(prim_funcs(mod)) == ["one", "two"]
@@ -66,14 +66,14 @@ def test_the_prim_funcs_of_a_file_are_one_module(write):
     assert list(prim_funcs(load_module(f"{path}:one"))) == ["one"]
 
 
-def test_printed_modules_can_be_read(write, tools):
+def test_load_module_reads_printed_modules_and_functions(write, tools):
     mod = tools.matmul(8)
     assert tvm_ffi.structural_equal(load_module(write(mod.script())), mod)
     named = write(mod["main"].script(), "matmul.py")
     assert tvm_ffi.structural_equal(load_module(named)["main"], mod["main"])
 
 
-def test_constants_of_a_script_come_back(write):
+def test_load_module_restores_constants_of_a_script(write):
     builder = BlockBuilder()
     x = Var("x", R.Tensor((2,), "float32"))
     with builder.function("main", [x]):
@@ -82,7 +82,7 @@ def test_constants_of_a_script_come_back(write):
     assert tvm_ffi.structural_equal(load_module(write(mod.script(show_meta=True))), mod)
 
 
-def test_a_relax_program_wins_over_functions_beside_it(write):
+def test_load_module_prefers_relax_program_to_functions_beside_it(write):
     path = write(HEADER + ADD.format(name="one") + RELAX)
     assert is_relax(load_module(path))
     assert list(prim_funcs(load_module(f"{path}:one"))) == ["one"]
@@ -103,17 +103,17 @@ number = 7
 """
 
 
-def test_a_name_may_be_a_function_that_makes_a_module(write):
+def test_load_module_calls_function_that_returns_a_module(write):
     path = write(FACTORIES)
     assert list(prim_funcs(load_module(f"{path}:te_add"))) == ["te_add"]
     assert is_relax(load_module(f"{path}:scripted"))
 
 
-def test_functions_of_te_are_distinguished_by_their_variables(write):
+def test_load_module_names_functions_of_te_by_their_variables(write):
     assert list(prim_funcs(load_module(write(FACTORIES)))) == ["first", "second"]
 
 
-def test_a_name_of_a_package_is_found_from_the_working_directory(write, tmp_path, monkeypatch):
+def test_load_module_imports_packages_from_the_working_directory(write, tmp_path, monkeypatch):
     (tmp_path / "our_models").mkdir()
     write(FACTORIES, "our_models/small.py")
     monkeypatch.chdir(tmp_path)
@@ -128,7 +128,7 @@ def test_a_name_of_a_package_is_found_from_the_working_directory(write, tmp_path
         load_module("no_such_package:f")
 
 
-def test_a_file_imports_what_lies_beside_it_and_leaves_nothing(write, tmp_path):
+def test_load_module_lets_a_file_import_its_neighbours_and_leaves_no_cache(write, tmp_path):
     write(HEADER + ADD.format(name="one"), "beside.py")
     path = write("from beside import one\n")
     assert list(prim_funcs(load_module(path))) == ["one"]
@@ -138,7 +138,7 @@ def test_a_file_imports_what_lies_beside_it_and_leaves_nothing(write, tmp_path):
     sys.modules.pop("beside")
 
 
-def test_a_file_is_no_script_of_its_own(write):
+def test_load_module_does_not_run_the_main_block_of_a_file(write):
     path = write(
         HEADER + ADD.format(name="one") + "if __name__ == '__main__':\n    raise OSError\n"
     )
@@ -165,7 +165,7 @@ def test_a_file_is_no_script_of_its_own(write):
         ),
     ],
 )
-def test_files_without_a_module_are_refused_in_one_line(write, text, kind, words, capfd):
+def test_load_module_rejects_files_without_a_module_in_one_line(write, text, kind, words, capfd):
     with raises_line(kind, match=words):
         load_module(write(text))
 
@@ -178,30 +178,30 @@ def test_files_without_a_module_are_refused_in_one_line(write, text, kind, words
         ("te", "a module is not an IRModule"),
     ],
 )
-def test_names_that_are_no_modules_are_reported(write, name, words):
+def test_load_module_rejects_names_that_are_not_modules(write, name, words):
     with pytest.raises((FormatError, NotFoundError), match=words):
         load_module(f"{write(FACTORIES)}:{name}")
 
 
-def test_a_factory_that_fails_is_reported(write):
+def test_load_module_reports_error_of_a_failing_function(write):
     path = write("def make(n):\n    return n\n")
     with pytest.raises(FormatError, match=r"make\(\) raised TypeError: .*'n'"):
         load_module(f"{path}:make")
 
 
 @pytest.mark.parametrize("spec", ["matmul", "a b:c", "model.txt", "", "a/b:c"])
-def test_other_specs_are_refused_with_the_valid_ones(spec):
+def test_load_module_rejects_other_specs_and_lists_the_valid_ones(spec):
     with pytest.raises(UsageError, match=r"give a TVMScript file \(.py\), package.module:name"):
         load_module(spec)
 
 
 @pytest.mark.parametrize("name", ["m.py", "m.onnx", "m.pt2"])
-def test_missing_files_are_not_found(tmp_path, name):
+def test_load_module_raises_not_found_for_missing_files(tmp_path, name):
     with pytest.raises(NotFoundError, match="no such file"):
         load_module(tmp_path / name)
 
 
-def test_a_missing_function_is_reported(write):
+def test_load_module_lists_functions_if_the_chosen_one_is_missing(write):
     with pytest.raises(NotFoundError, match="no PrimFunc 'three'; there are: one"):
         load_module(write(HEADER + ADD.format(name="one")), function="three")
 
@@ -210,13 +210,15 @@ def test_a_missing_function_is_reported(write):
     ("name", "package", "install"),
     [("m.onnx", "onnx", r"'tunedb\[onnx\]'"), ("m.pt2", "torch", "torch")],
 )
-def test_a_missing_package_is_named(write, name, package, install, monkeypatch):
+def test_load_module_says_how_to_install_a_missing_package(
+    write, name, package, install, monkeypatch
+):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(PluginError, match=f"run: pip install {install}$"):
         load_module(write("", name))
 
 
-def test_an_unreadable_model_is_a_format_error(write, monkeypatch):
+def test_load_module_raises_format_error_for_unreadable_model(write, monkeypatch):
     def load(_torch, _path):
         raise ValueError("protobuf\nis broken")
 
@@ -237,13 +239,13 @@ def saved(tmp_path):
     return saved
 
 
-def test_a_model_of_onnx(saved):
+def test_load_module_reads_onnx_model(saved):
     mod = load_module(saved(networks.mobile()))
     assert is_relax(mod)
     assert mod.script().count("R.nn.conv2d(") == 4
 
 
-def test_sizes_without_a_name_get_one(saved):
+def test_onnx_sizes_without_a_name_get_one(saved):
     model = networks.symbolic("batch", "?")
     model.graph.input[0].type.tensor_type.shape.dim[0].ClearField("dim_param")
     (param,) = load_module(saved(model))["main"].params
@@ -263,7 +265,7 @@ def unknown_operator():
         (unknown_operator().SerializeToString(), "No Op registered for Selu2.*Name: selu2_0"),
     ],
 )
-def test_a_broken_model_of_onnx_is_one_line(tmp_path, content, words):
+def test_load_module_rejects_broken_onnx_model_in_one_line(tmp_path, content, words):
     path = tmp_path / "m.onnx"
     path.write_bytes(content)
     with raises_line(FormatError, match=rf"m\.onnx: .*{words}"):
@@ -271,7 +273,7 @@ def test_a_broken_model_of_onnx_is_one_line(tmp_path, content, words):
 
 
 def refused(path):
-    """Return the one line that refuses a file."""
+    """Return the one line that says why a file is rejected."""
     with pytest.raises(FormatError) as caught:
         load_module(path)
     line = str(caught.value)
@@ -279,7 +281,7 @@ def refused(path):
     return line.removeprefix(f"{path}: ")
 
 
-def test_an_operator_that_tvm_lacks_is_named_with_its_node(saved, capfd):
+def test_onnx_operator_that_tvm_lacks_is_named_with_its_node(saved, capfd):
     builder = networks.Builder()
     data = builder.node("StringNormalizer", ["text"])
     assert refused(saved(builder.model(data, {"text": [3]}, [3]))) == (
@@ -295,7 +297,7 @@ def test_an_operator_that_tvm_lacks_is_named_with_its_node(saved, capfd):
     assert capfd.readouterr().out == ""
 
 
-def test_an_opset_that_is_too_new_is_refused(saved):
+def test_load_module_rejects_onnx_opset_that_is_too_new(saved):
     newest = onnx.defs.onnx_opset_version()
     model = networks.mobile()
     model.opset_import[0].version = newest + 1
@@ -307,7 +309,7 @@ def test_an_opset_that_is_too_new_is_refused(saved):
 
 @pytest.fixture
 def external(tmp_path):
-    """A model whose weights, 100 kB, lie in a file beside it."""
+    """A model whose weights, 100 kB, are in a file beside it."""
     builder = networks.Builder()
     model = builder.model(builder.dense("x", 100, 250, bias=False), {"x": [1, 100]}, [1, 250])
     path = tmp_path / "m.onnx"
@@ -315,7 +317,7 @@ def external(tmp_path):
     return path
 
 
-def test_external_data(external):
+def test_load_module_reads_external_data_and_names_missing_data_files(external):
     assert is_relax(load_module(external))
     (external.parent / "w.bin").unlink()
     line = refused(external)
@@ -323,7 +325,7 @@ def test_external_data(external):
     assert line.endswith("; export it again, with its external data beside it")
 
 
-def test_a_model_that_is_larger_than_memory_is_not_read(external, monkeypatch):
+def test_load_module_rejects_model_larger_than_free_memory(external, monkeypatch):
     def available(size):
         memory = SimpleNamespace(available=size)
         monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
@@ -340,7 +342,7 @@ def test_a_model_that_is_larger_than_memory_is_not_read(external, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # of torch itself
-def test_a_program_of_torch(tmp_path, monkeypatch):
+def test_load_module_reads_exported_program_of_torch(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     torch = pytest.importorskip("torch")
     path = tmp_path / "m.pt2"
@@ -349,7 +351,7 @@ def test_a_program_of_torch(tmp_path, monkeypatch):
     assert is_relax(load_module(path))
 
 
-def test_functions_become_modules_under_their_own_names(tools):
+def test_as_module_keeps_names_of_functions_and_rejects_other_types(tools):
     mod = tools.matmul(8)
     assert as_module(mod) is mod
     assert list(prim_funcs(as_module(mod["main"]))) == ["main"]
@@ -359,7 +361,7 @@ def test_functions_become_modules_under_their_own_names(tools):
         as_module(3)
 
 
-def test_loading_imports_no_framework():
+def test_import_of_module_source_loads_no_framework():
     code = (
         "import sys, tvm\n"  # imports torch itself where it is installed
         "before = set(sys.modules)\n"

@@ -1,4 +1,4 @@
-"""Modules stay as they are while schedules of them are made."""
+"""Schedules do not change the modules that they are made of."""
 
 import tvm
 import tvm_ffi
@@ -27,24 +27,24 @@ def is_changed_by_a_schedule(mod):
     return tvm_ffi.structural_hash(mod) != before
 
 
-def test_a_shielded_module_stays():
+def test_schedule_does_not_change_shielded_module():
     mod = mean()
     held = shield(mod)
     assert len(held) == 2
     assert not is_changed_by_a_schedule(mod)
-    # A TVM that shares statements rightly needs no shield.
+    # A TVM that does not change shared statements needs no shield.
     del held
     assert is_changed_by_a_schedule(mod)
 
 
-def test_a_module_of_a_database_stays():
+def test_schedule_does_not_change_committed_module():
     mod = mean()
     with Database(":memory:", target="llvm") as database:
         database.commit_workload(mod)
         assert not is_changed_by_a_schedule(mod)
 
 
-def test_functions_of_relax_have_no_statements():
+def test_shield_ignores_functions_of_relax():
     mod = mean()
     mod["relax"] = tvm.relax.Function([], tvm.relax.Tuple([]), is_pure=True)
     assert len(shield(mod)) == 2

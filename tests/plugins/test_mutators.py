@@ -1,4 +1,4 @@
-"""The operators on real traces, beside TVM's own mutators."""
+"""The search operators on real traces, compared with TVM's own mutators."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def decided(trace):
 
 
 def scheduled(name, kind, trace):
-    """Return the module of a trace with its post-processing; None where that refuses it."""
+    """Return the module of a trace with its post-processing; None if that rejects it."""
     schedule = schedule_queries.replayed(trace, module(name))
     schedule.enter_postproc()
     accepted = all(one.apply(schedule) for one in context(name, kind).space_generator.postprocs)
@@ -134,7 +134,7 @@ def ours(mutator, name, kind):
 
 @pytest.mark.parametrize("kind", ["llvm", "cuda"])
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_drafts_come_back_without_postprocessing(name, kind):
+def test_draft_survives_round_trip_without_postprocessing(name, kind):
     for trace in traces(name, kind)[:8]:
         draft = schedule_queries.from_tvm(trace)
         back = schedule_queries.to_tvm(draft, BUILDER)
@@ -142,12 +142,12 @@ def test_drafts_come_back_without_postprocessing(name, kind):
         assert tvm_ffi.structural_equal(scheduled(name, kind, trace), scheduled(name, kind, back))
 
 
-# ---- what only a schedule knows ------------------------------------------------------------------
+# ---- queries of schedules ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["conv-relu", "softmax"])
-def test_locations_are_those_that_tvm_keeps(name):
-    """TVM replaces a decision that is not legal; each of ours stays, and no other one does."""
+def test_locations_returns_exactly_those_that_tvm_keeps(name):
+    """TVM replaces illegal decisions; it keeps each of the returned locations and no other one."""
     for trace in traces(name, "llvm")[:4]:
         draft = schedule_queries.from_tvm(trace)
         found = schedule_queries.locations(trace, module(name))
@@ -164,7 +164,7 @@ def test_locations_are_those_that_tvm_keeps(name):
             assert (kept == place) == (place in found[number])
 
 
-def test_locations_are_those_of_tvms_mutator():
+def test_locations_equal_those_of_tvms_mutator():
     trace = traces("conv-relu", "llvm")[0]
     ((number, legal),) = schedule_queries.locations(trace, module("conv-relu")).items()
     assert len(legal) > 2
@@ -172,7 +172,7 @@ def test_locations_are_those_of_tvms_mutator():
     assert {decided(one)[number] for one in theirs} == set(legal) - {decided(trace)[number]}
 
 
-def test_a_drawn_location_is_a_legal_one():
+def test_locations_with_a_seed_draws_any_other_legal_location():
     trace = traces("softmax", "llvm")[1]
     legal, now = schedule_queries.locations(trace, module("softmax")), decided(trace)
     drawn = set()
@@ -185,13 +185,13 @@ def test_a_drawn_location_is_a_legal_one():
     }
 
 
-def test_a_trace_without_locations():
+def test_locations_is_empty_for_trace_without_them():
     trace = traces("matmul-relu", "cuda")[0]
     assert schedule_queries.locations(trace, module("matmul-relu")) == {}
     assert schedule_queries.locations(trace, module("matmul-relu"), seed=1) == {}
 
 
-def test_extents_of_outer_loops():
+def test_extents_returns_unbound_outer_loops_of_each_block():
     schedule = Schedule(module("dense-add"))
     dense, root = schedule.get_sblock("T_matmul_NT"), schedule.get_sblock("root")
     rows, columns, reduced = schedule.get_loops(dense)
@@ -216,23 +216,23 @@ def test_extents_end_where_a_loop_has_several_statements():
     assert found == [[8], [8]]
 
 
-def test_extents_without_an_annotation():
+def test_extents_is_empty_without_parallel_annotation():
     trace = traces("matmul-relu", "cuda")[0]
     assert schedule_queries.extents(trace, module("matmul-relu")) == {}
 
 
-def test_most_parallel_iterations():
+def test_most_parallel_is_16_per_core_and_none_for_gpus():
     assert schedule_queries.most_parallel(tvm.target.Target({"kind": "llvm", "num-cores": 3})) == 48
     assert (
         schedule_queries.most_parallel(tvm.target.Target({"kind": "cuda", "arch": "sm_60"})) is None
     )
 
 
-# ---- whatever TVM's mutators reach ---------------------------------------------------------------
+# ---- comparison with TVM's mutators --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["llvm", "cuda"])
-def test_tile_sizes_that_tvms_mutator_reaches(kind):
+def test_mutate_tile_size_reaches_tiles_of_tvms_mutator(kind):
     trace = traces("matmul-relu", kind)[0]
     draft = schedule_queries.from_tvm(trace)
     reached = {
@@ -259,7 +259,7 @@ def test_tile_sizes_that_tvms_mutator_reaches(kind):
     assert mine == theirs
 
 
-def test_steps_of_unrolling_that_tvms_mutator_reaches():
+def test_mutate_unroll_reaches_steps_of_tvms_mutator():
     trace = traces("softmax", "llvm")[0]
     draft = schedule_queries.from_tvm(trace)
     theirs = {
@@ -271,8 +271,8 @@ def test_steps_of_unrolling_that_tvms_mutator_reaches():
 
 
 @pytest.mark.parametrize("name", ["conv-relu", "softmax"])
-def test_parallel_programs_that_tvms_mutator_reaches(name):
-    """Some bounds of both make the old program, because vectorizing comes before fusing."""
+def test_mutate_parallel_reaches_programs_of_tvms_mutator(name):
+    """Some bounds of both do not change the program, because TVM vectorizes before it fuses."""
     trace = traces(name, "llvm")[2]
     draft, mod = schedule_queries.from_tvm(trace), module(name)
     extents = schedule_queries.extents(trace, mod)
@@ -292,8 +292,8 @@ def test_parallel_programs_that_tvms_mutator_reaches(name):
     assert mine - programs([draft])
 
 
-def test_each_bound_makes_another_program():
-    """Where nothing is vectorized: the product of the loops that are fused passes the bound."""
+def test_mutate_parallel_makes_another_program_with_each_bound():
+    """If nothing is vectorized, TVM fuses loops until their product exceeds the bound."""
     a = te.placeholder((2, 8, 4, 3), name="A")
     b = te.compute((2, 8, 4, 3), lambda *i: a(*i) + 1.0, name="B")
     mod = IRModule({"main": te.create_prim_func([a, b])})
@@ -312,7 +312,7 @@ def test_each_bound_makes_another_program():
     assert lengths == {1: 2, 2: 16, 16: 64, 64: 192}
 
 
-def test_thread_extents_that_tvms_mutator_reaches():
+def test_mutate_parallel_reaches_thread_extents_of_tvms_mutator():
     trace = next(one for one in traces("softmax", "cuda") if neighbours(_thread_binding(), one, 4))
     draft = schedule_queries.from_tvm(trace)
     theirs = {schedule_queries.from_tvm(one) for one in neighbours(_thread_binding(), trace, 150)}
@@ -342,7 +342,7 @@ def mutated(draft, name, rng):
 
 @pytest.mark.parametrize("kind", ["llvm", "cuda"])
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_mutations_replay(name, kind):
+def test_mutated_programs_replay(name, kind):
     rng = random.Random(3)
     for draft in drafts(name, kind)[:6]:
         for child in mutated(draft, name, rng):
@@ -354,7 +354,7 @@ def test_mutations_replay(name, kind):
                 for number, value in schedule_queries.from_tvm(back).decisions.items()
                 if value != child.decisions[number]
             }
-            # TVM moves a block to the next place where the chosen one is no longer legal.
+            # TVM moves a block to the next location if the chosen one is no longer legal.
             kinds = {child.instructions[number].kind for number in differing}
             assert kinds <= {"SampleComputeLocation"}
 
@@ -387,7 +387,7 @@ def crossed(name, kind, pairs, seed=11):
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_crossed_programs_replay(name, kind):
     legal, illegal, apart = crossed(name, kind, 30)
-    # Reductions of a GPU are fused into their consumers, which not every pair agrees on.
+    # Not every pair of parents agrees which reductions are fused into consumers on a GPU.
     assert illegal <= (15 if (name, kind) == ("softmax", "cuda") else 0)
     assert apart <= 15
     assert len(legal) >= 12
@@ -411,7 +411,7 @@ def run(mod, inputs):
 
 
 @pytest.mark.parametrize("name", spread(WORKLOADS, 3))
-def test_offspring_compute_the_same(name):
+def test_mutated_and_crossed_programs_compute_the_same_as_the_module(name):
     rng = random.Random(5)
     parent = drafts(name, "llvm")[3]
     legal, _, _ = crossed(name, "llvm", 12)
@@ -425,10 +425,10 @@ def test_offspring_compute_the_same(name):
         np.testing.assert_allclose(run(mod, inputs), expected, rtol=1e-4, atol=1e-5)
 
 
-# ---- as TVM's mutators ---------------------------------------------------------------------------
+# ---- operators as TVM's mutators -----------------------------------------------------------------
 
 
-def test_each_operator_is_a_mutator():
+def test_each_operator_mutator_changes_only_its_kind_of_instruction():
     trace = traces("conv-relu", "llvm")[0]
     draft = schedule_queries.from_tvm(trace)
     kinds = {
@@ -463,7 +463,7 @@ def test_equal_seeds_make_equal_offspring():
         )
 
 
-def test_a_prior_weighs_tile_sizes():
+def test_tile_size_mutator_weighs_moves_by_prior():
     class Prior:
         def cumulated(self, candidates, place=None):
             return [*accumulate(float(one[0] == 1) or 1e-9 for one in candidates)]
@@ -478,7 +478,7 @@ def test_a_prior_weighs_tile_sizes():
                 assert tile[0] == 1
 
 
-def test_crossover_joins_what_it_has_met():
+def test_crossover_mutator_joins_traces_that_it_met_before():
     mutator = ours(mutators.OperatorMutator("crossover"), "softmax", "llvm")
     first, second, *_ = traces("softmax", "llvm")
     assert neighbours(mutator, first, 1) == []
@@ -489,8 +489,8 @@ def test_crossover_joins_what_it_has_met():
     assert not parents & set(map(schedule_queries.from_tvm, made))
 
 
-def test_crossover_joins_stored_programs(tools, sqlite_file):
-    """The first program that it is asked to cross has a partner already."""
+def test_crossover_mutator_joins_stored_programs(tools, sqlite_file):
+    """Its first program already has a partner."""
     mod, target = module("softmax"), context("softmax", "llvm").target
     database = Database(str(sqlite_file), target=target)
     workload = database.commit_workload(mod)
@@ -519,7 +519,7 @@ def test_illegal_offspring_are_dropped_and_counted():
         schedule_queries.replayed(trace, module("softmax"))
 
 
-def test_traces_of_another_workload_are_no_partners():
+def test_crossover_mutator_never_joins_traces_of_other_workloads():
     mutator = ours(mutators.OperatorMutator("crossover"), "conv-relu", "llvm")
     for name in ("softmax", "matmul-relu", "conv-relu"):
         for trace in traces(name, "llvm")[:4]:
@@ -527,14 +527,14 @@ def test_traces_of_another_workload_are_no_partners():
                 schedule_queries.replayed(made, module("conv-relu"))
 
 
-def test_a_trace_that_does_not_fit_is_counted_as_illegal():
-    """Moving a block replays the trace; that of another workload does not apply."""
+def test_mutator_counts_trace_of_another_workload_as_illegal():
+    """Moving a block replays the trace, which fails for another workload."""
     mutator = ours(mutators.OperatorMutator("compute_location"), "conv-relu", "llvm")
     assert neighbours(mutator, traces("softmax", "llvm")[0], 3) == []
     assert mutator.counts.illegal == 3
 
 
-def test_nothing_to_mutate():
+def test_mutators_count_an_empty_trace_as_unchanged():
     empty = Schedule(module("conv-relu")).trace
     for operator in OPERATORS:
         mutator = ours(mutators.OperatorMutator(operator.name), "conv-relu", "llvm")
@@ -542,7 +542,7 @@ def test_nothing_to_mutate():
         assert mutator.counts.unchanged == 2
 
 
-def test_clones_count_together_and_cross_apart():
+def test_clones_of_a_mutator_share_counts_but_not_partners():
     mutator = mutators.OperatorMutator("crossover")
     clones = [ours(mutator.clone(), name, "llvm") for name in ("softmax", "dense-add")]
     for clone, name in zip(clones, ("softmax", "dense-add"), strict=True):
@@ -556,7 +556,7 @@ def test_clones_count_together_and_cross_apart():
     assert counts.made + counts.unchanged + counts.illegal == 12
 
 
-def test_mutators_work_on_many_threads():
+def test_mutator_works_in_several_threads():
     mutator = ours(mutators.OperatorMutator("crossover"), "softmax", "llvm")
     population = traces("softmax", "llvm")
     with ThreadPoolExecutor(4) as pool:
@@ -566,7 +566,7 @@ def test_mutators_work_on_many_threads():
     assert counts.made + counts.unchanged + counts.illegal == 3 * len(population)
 
 
-def test_a_split_below_an_annotated_root_leaves_the_module_alone():
+def test_mutator_and_replayer_do_not_change_the_module():
     mod = IRModule({"main": te.create_prim_func(list(_softmax()))})
     before = tvm_ffi.structural_hash(mod)
     mutator = mutators.OperatorMutator("parallel")
@@ -583,10 +583,10 @@ def test_a_split_below_an_annotated_root_leaves_the_module_alone():
     assert tvm_ffi.structural_hash(mod) == before
 
 
-# ---- all of them ---------------------------------------------------------------------------------
+# ---- mutators of a target ------------------------------------------------------------------------
 
 
-def test_mutators_of_a_target():
+def test_mutators_have_operators_and_shares_of_the_target():
     shares = {one.name: share for one, share in mutators.mutators("llvm").items()}
     assert shares == Operators.for_target("llvm").probabilities()
     names = {one.name for one in mutators.mutators({"kind": "cuda", "arch": "sm_60"})}
@@ -595,19 +595,19 @@ def test_mutators_of_a_target():
     assert {one.name: share for one, share in only.items()} == {"crossover": 1}
 
 
-def test_an_unknown_operator_is_named():
+def test_operator_mutator_rejects_unknown_operator():
     with pytest.raises(UsageError, match="no search operator 'fuse'; there are tile_size, "):
         mutators.OperatorMutator("fuse")
 
 
-def test_another_database_is_refused():
+def test_operator_mutator_rejects_database_of_tvm():
     with pytest.raises(PluginError, match="MemoryDatabase"):
         mutators.OperatorMutator("crossover", database=ms.database.MemoryDatabase())
 
 
 @pytest.mark.parametrize(("name", "kind"), [("softmax", "llvm"), ("conv-relu", "cuda")])
-def test_tvms_search_uses_them(name, kind, sqlite_file):
-    """TVM's own evolutionary search, two threads, two rounds."""
+def test_tvms_evolutionary_search_uses_the_mutators(name, kind, sqlite_file):
+    """The search has two threads and two rounds."""
     target = tvm.target.Target(te_programs.KINDS[kind][0])
     weights = Operators(
         {"tile_size": 1, "parallel": 1, "unroll": 1, "compute_location": 1, "crossover": 2}
@@ -637,7 +637,7 @@ def test_tvms_search_uses_them(name, kind, sqlite_file):
     assert used["crossover"] > 0
 
 
-def test_an_instruction_that_tvm_does_not_know():
+def test_to_tvm_rejects_unknown_instruction():
     mutator = ours(mutators.OperatorMutator("tile_size"), "softmax", "llvm")
     broken = Draft((Instruction("NoSuchThing", (), (), ()),), {})
     with pytest.raises(PluginError):

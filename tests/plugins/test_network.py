@@ -1,4 +1,4 @@
-"""Networks: one path from a Relax program to what is tuned and to what is compiled."""
+"""Networks: tuning and compiling lower a Relax program in the same way."""
 
 import math
 
@@ -37,7 +37,7 @@ def mod():
 
 @pytest.fixture(scope="module")
 def expected(mod):
-    """What TVM's default pipeline computes of the program as it is."""
+    """The result of the unchanged program, compiled by TVM's default pipeline."""
     return run(tvm.compile(mod, target=TARGET))
 
 
@@ -52,7 +52,7 @@ def run(executable, *weights):
     return machine["main"](tvm.runtime.tensor(IMAGE), *weights).numpy()
 
 
-def test_constants_are_folded_to_the_bit_as_by_tvm(mod):
+def test_fold_constants_equals_tvms_to_the_bit(mod):
     passes = relax.transform
     before = [
         passes.FoldBatchnormToConv2D(),
@@ -100,7 +100,7 @@ def commit(database, task, *, rewrite):
     )
 
 
-def test_batch_norms_are_folded_and_channels_come_last(mod):
+def test_lower_folds_batch_norms_and_moves_channels_last(mod):
     lowered = lower(mod, TARGET, Lowering())
     assert lowered.notes == ()
     functions = prim_funcs(lowered.mod)
@@ -113,7 +113,7 @@ def test_batch_norms_are_folded_and_channels_come_last(mod):
     assert sorted(shapes) == [(1, 1, 8, 32), (1, 1, 32, 8), (3, 3, 1, 32), (3, 3, 3, 8)]
 
 
-def test_weights_are_free_and_nothing_else_is_marked(mod):
+def test_lower_marks_only_weights_as_layout_free(mod):
     free = free_layouts(lower(mod, TARGET, Lowering()).mod)
     assert free and all(numbers and 0 not in numbers for numbers in free.values())
     assert all("conv2d" in name or "matmul" in name for name in free)
@@ -139,7 +139,7 @@ def test_target_chooses_layout_and_packing(mod, target, layout, channels_last, p
     assert has_transpose is channels_last
 
 
-def test_an_operator_that_tvm_cannot_convert_keeps_its_layout(mod, expected, database):
+def test_operator_that_tvm_cannot_convert_keeps_its_layout(mod, expected, database):
     layout = {"relax.nn.conv2d": ["NHWC", "HWIO"], "relax.nn.softmax": ["NHWC"]}
     made = compile(mod, database, layout=layout)
     np.testing.assert_allclose(run(made.executable), expected, rtol=1e-5, atol=1e-5)
@@ -151,7 +151,7 @@ def test_an_operator_that_tvm_cannot_convert_keeps_its_layout(mod, expected, dat
     assert prim_funcs(lowered.mod).keys() == prim_funcs(kept).keys()
 
 
-def test_other_layouts_are_refused():
+def test_lowering_rejects_other_layouts():
     with pytest.raises(UsageError, match="layout must be auto, keep or a mapping"):
         Lowering("NHWC")
 
@@ -160,7 +160,9 @@ def test_other_layouts_are_refused():
     ("layout", "prepack"),
     [("auto", None), long("auto", False), long("keep", None), ("keep", False)],
 )
-def test_the_result_is_that_of_the_program_as_it_is(mod, expected, database, layout, prepack):
+def test_compiled_network_computes_the_same_for_any_layout_and_packing(
+    mod, expected, database, layout, prepack
+):
     made = compile(mod, database, layout=layout, prepack=prepack)
     assert all(use.record_id is None for use in made.uses)
     np.testing.assert_allclose(run(made.executable), expected, rtol=1e-5, atol=1e-5)
@@ -176,7 +178,7 @@ def convolution(tasks):
     return next(task for name, task in tasks.items() if name.startswith("fused_conv2d1"))
 
 
-def test_weights_that_are_constants_are_packed_when_it_is_compiled(mod, expected, database):
+def test_compile_packs_weights_that_are_constants(mod, expected, database):
     commit(database, convolution(tasks_of(mod, TARGET)), rewrite=True)
     made = compile(mod, database)
     assert [use.record_id for use in made.uses].count(1) == 1
@@ -189,13 +191,13 @@ def test_weights_that_are_constants_are_packed_when_it_is_compiled(mod, expected
 
 
 @pytest.mark.parametrize("layout", ["keep", long("auto")])
-def test_weights_that_are_parameters_are_packed_by_a_function(database, layout):
+def test_compiled_library_packs_weights_that_are_parameters(database, layout):
     mod = from_onnx(networks.mobile(), keep_params_in_input=True)
     mod, params = relax.frontend.detach_params(mod)
     weights = [tvm.runtime.tensor(one.numpy()) for one in params["main"]]
     plain = run(tvm.compile(mod, target=TARGET), *weights)
     if layout == "keep":
-        # A transposed parameter is no parameter of the function that takes it.
+        # A transposed weight is not a parameter of the program.
         commit(database, convolution(tasks_of(mod, TARGET, Lowering(layout))), rewrite=True)
     made = compile(mod, database, layout=layout)
     (note,) = made.notes
@@ -207,7 +209,7 @@ def test_weights_that_are_parameters_are_packed_by_a_function(database, layout):
     assert ("_prepacked" in code(made)) is (layout == "keep")
 
 
-def test_unpacked_records_are_applied_unpacked(mod, expected, database):
+def test_compile_applies_records_of_unpacked_functions_without_packing(mod, expected, database):
     task = convolution(tasks_of(mod, TARGET, Lowering(prepack=False)))
     commit(database, task, rewrite=False)
     scheduled, uses = schedule(mod, database)
@@ -220,7 +222,7 @@ def test_unpacked_records_are_applied_unpacked(mod, expected, database):
     assert finding.function == used
 
 
-def test_a_network_as_c_becomes_a_library(mod, expected, tmp_path):
+def test_network_compiled_to_c_becomes_a_library(mod, expected, tmp_path):
     target = tvm.target.Target({"kind": "c"})
     made = compile_lowered(lower(mod, target, Lowering()), None, target)
     write_library(made.executable, tmp_path / "net.so")
@@ -228,9 +230,9 @@ def test_a_network_as_c_becomes_a_library(mod, expected, tmp_path):
     np.testing.assert_allclose(run(library), expected, rtol=1e-5, atol=1e-5)
 
 
-#: Arguments of activations: those of a network, and those where a polynomial might end.
+#: Arguments of activations: usual ones, and those where a polynomial might fail.
 POINTS = np.concatenate([np.linspace(-12, 12, 2_001), [-88, 1e-30, -0.0]]).astype("float32")
-#: By operator of Relax.
+#: Reference implementation by operator of Relax.
 ACTIVATIONS = {
     "exp": np.exp,
     "tanh": np.tanh,
@@ -260,19 +262,19 @@ class Module:
 
 
 def calls_library(mod, target):
-    """Tell whether a function of a lowered activation calls one of the C library."""
+    """Return whether a lowered activation calls a function of the C library."""
     code = lower(mod, target, Lowering()).mod.script()
     return any(f"T.{name}(" in code for name in ("exp", "erf", "tanh", "sigmoid"))
 
 
 def applied(mod, points):
-    """Return what a program makes of a vector."""
+    """Return the result of a program for a vector."""
     executable = compile_lowered(lower(mod, TARGET, Lowering()), None, TARGET).executable
     return relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(points)).numpy()
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations_are_polynomials_for_llvm(name):
+def test_lower_replaces_activations_by_polynomials_for_llvm(name):
     mod = activation(name)
     assert not calls_library(mod, TARGET)
     expected = ACTIVATIONS[name](POINTS.astype("float64"))
@@ -291,7 +293,7 @@ def test_activations_are_polynomials_for_llvm(name):
         ("nn.softmax", [np.nan, 1, 2], [np.nan] * 3),
     ],
 )
-def test_activations_of_what_is_not_finite(name, points, expected):
+def test_activations_handle_infinities_and_nan(name, points, expected):
     found = applied(activation(name, size=3), np.array(points, "float32"))
     np.testing.assert_array_equal(found, np.array(expected, "float32"))
 
@@ -299,11 +301,11 @@ def test_activations_of_what_is_not_finite(name, points, expected):
 @pytest.mark.parametrize(
     ("target", "dtype"), [(tvm.target.Target({"kind": "c"}), "float32"), (TARGET, "float16")]
 )
-def test_activations_are_calls_where_no_polynomial_is(target, dtype):
+def test_activations_stay_library_calls_for_c_and_float16(target, dtype):
     assert calls_library(activation("nn.silu", dtype), target)
 
 
-def test_functions_with_and_without_free_layouts_are_no_distance_apart(mod):
+def test_functions_with_and_without_free_layouts_have_distance_0(mod):
     with_, without = (
         signature_of(modules.to_workload(convolution(tasks_of(mod, TARGET, Lowering(prepack=p)))))
         for p in (True, False)

@@ -51,14 +51,14 @@ def run(database, mod, **options):
         builder.close()
 
 
-def test_a_network_with_numbers_is_the_network_that_was_exported_with_them(mod):
+def test_bound_network_has_the_tasks_of_one_exported_with_these_sizes(mod):
     bound = tasks_of(mod, TARGET, Lowering(bind={"batch": 2, "length": 8}))
     static = tasks_of(from_onnx(networks.symbolic(2, 8)), TARGET)
     assert bound.keys() == static.keys()
     assert all(modules_equal(bound[name], static[name], "structural") for name in bound)
 
 
-def test_records_are_found_with_the_same_sizes(mod, database):
+def test_records_are_found_only_with_the_same_sizes(mod, database):
     sizes = {"batch": 2, "length": 8}
     result = run(database, mod, bind=sizes, max_trials_per_task=2)
     assert all(task.record is not None for task in result.tasks)
@@ -79,7 +79,7 @@ def test_records_are_found_with_the_same_sizes(mod, database):
     assert any(finding.use is None for finding in others)
 
 
-def test_each_combination_of_sizes_is_tuned_and_equal_operators_once(mod, database):
+def test_tune_tunes_each_combination_of_sizes_and_equal_operators_once(mod, database):
     result = run(database, mod, bind={"batch": 1, "length": [8, 4]}, max_trials_per_task=2)
     calls = {task.name: task.calls for task in result.tasks}
     assert calls == {
@@ -93,7 +93,7 @@ def test_each_combination_of_sizes_is_tuned_and_equal_operators_once(mod, databa
         assert all(use.record_id is not None for use in made.uses)
 
 
-def test_combinations():
+def test_bindings_returns_each_combination_once():
     assert bindings(None) == [{}]
     assert bindings({"a": [1, 2, 1], "b": (3, 4)}) == [
         {"a": a, "b": b} for a, b in ((1, 3), (1, 4), (2, 3), (2, 4))
@@ -111,7 +111,7 @@ def test_combinations():
         ({"batch": 0, "length": 8}, "bind: batch must be 1 or more, not 0"),
     ],
 )
-def test_other_sizes_are_refused_in_one_line(mod, database, sizes, message):
+def test_missing_unknown_and_invalid_sizes_are_rejected_in_one_line(mod, database, sizes, message):
     for call in (
         lambda: compile(mod, database, bind=sizes),
         lambda: schedule(mod, database, bind=sizes),
@@ -123,12 +123,12 @@ def test_other_sizes_are_refused_in_one_line(mod, database, sizes, message):
     assert database.store.records.count() == 0
 
 
-def test_one_program_has_one_number_for_each_size(mod, database):
+def test_compile_rejects_several_numbers_for_one_size(mod, database):
     with pytest.raises(UsageError, match=r"one number is expected for batch, not \[1, 2\]"):
         compile(mod, database, bind={"batch": [1, 2], "length": 8})
 
 
-def test_functions_have_no_sizes_to_bind(database, tools):
+def test_bind_is_rejected_for_functions_without_symbolic_sizes(database, tools):
     for call in (compile, schedule, lambda mod, database, **sizes: run(database, mod, **sizes)):
         with pytest.raises(UsageError, match="no symbolic size 'n'; there are: none"):
             call(tools.matmul(), database, bind={"n": 4})

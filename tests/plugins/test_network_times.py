@@ -43,13 +43,13 @@ def compiled(mod):
     return compile_lowered(lowered, None, TARGET, is_timed=True).executable
 
 
-def test_a_program_without_main_is_not_measured():
+def test_inputs_of_returns_none_without_main():
     mod = from_onnx(networks.mobile())
     main = mod["main"].with_attr("global_symbol", "forward")
     assert inputs_of(tvm.IRModule({"forward": main})) is None
 
 
-def test_a_network_and_its_operators(timer):
+def test_timer_returns_latency_operator_times_and_deviation(timer):
     mod = from_onnx(networks.mobile(), keep_params_in_input=True)
     mod, params = relax.frontend.detach_params(mod)
     inputs = inputs_of(mod)
@@ -62,16 +62,16 @@ def test_a_network_and_its_operators(timer):
     assert not any("builtin" in name for name in first.functions)
     again = timer.times(compiled(mod), inputs)
     assert again.deviation == 0.0
-    # The network with other weights.
+    # Another network deviates from the results of the first one.
     other = from_onnx(networks.mobile(channels=16))
     found = timer.times(compiled(other), inputs_of(other))
     assert found.deviation > found.tolerance
-    # As a network of its own, in the same process.
+    # Under another name it is a network of its own, in the same process.
     named = [timer.times(compiled(other), inputs_of(other), "a/b") for _ in range(2)]
     assert [each.deviation for each in named] == [0.0, 0.0]
 
 
-def test_a_network_that_does_not_run_is_reported_in_one_line(timer):
+def test_timer_reports_network_that_does_not_run_in_one_line(timer):
     @tvm.register_global_func("tunedb.test.nothing", override=True)
     def nothing(*_):
         """Exist in this process only."""
@@ -87,7 +87,7 @@ def test_a_network_that_does_not_run_is_reported_in_one_line(timer):
         timer.times(executable, inputs_of(Foreign))
 
 
-def test_sizes_that_are_variables_are_unknown():
+def test_inputs_of_returns_none_for_symbolic_sizes():
     @tvm.script.ir_module
     class Symbolic:
         @R.function
@@ -97,14 +97,14 @@ def test_sizes_that_are_variables_are_unknown():
     assert inputs_of(Symbolic) is None
 
 
-def test_limits_of_this_machine(timer):
+def test_timer_measures_roofline_of_this_machine(timer):
     found = timer.roofline(TARGET)
     assert found.flops > 1e8
     sizes = [size for size, _ in found.bandwidths]
     assert sizes == sorted(sizes) and all(rate > 1e7 for _, rate in found.bandwidths)
 
 
-def test_an_operator_keeps_the_default_program_where_that_is_faster(tmp_path):
+def test_operator_keeps_default_program_if_that_is_faster_in_the_network(tmp_path):
     mod = from_onnx(networks.mobile())
     lowered = lower(mod, TARGET, Lowering())
     tasks = [SimpleNamespace(name=name, mod=one) for name, one in tasks_of(mod, TARGET).items()]
@@ -146,7 +146,7 @@ def test_an_operator_keeps_the_default_program_where_that_is_faster(tmp_path):
         assert [float(each) for each in first.run_secs] == [5e-4]
         applied = database.query_schedule(convs[0].mod, TARGET, "main").mod
         tvm.ir.assert_structural_equal(applied, convs[0].mod)
-        # The runner measured this one as faster than the default program: it stays.
+        # The record of the second one stays: it is faster than the default program.
         assert [float(each) for each in second.run_secs] == [1e-5]
         assert not network.keep_untuned(database, run, tasks)
 

@@ -40,7 +40,7 @@ OLD = [(WorkloadFormat.GRAPH, GRAPH, "0.26.0"), (WorkloadFormat.NODES, NODES, "0
 
 
 def old_measurement(live, form, *, seconds=0.5, script=True):
-    """The measurement as an older release would have stored it."""
+    """Return the measurement as an older release would have stored it."""
     mod, measurement = live
     format_, body, version = form
     text = str(mod.script(show_meta=True)) if script is True else script
@@ -58,7 +58,7 @@ def add(path, measurements, source=OWN):
 
 @pytest.mark.parametrize("form", OLD, ids=["graph", "nodes"])
 @pytest.mark.parametrize("read_only", [False, True])
-def test_an_old_own_workload_is_rebuilt_from_its_script(path, live, tools, form, read_only):
+def test_old_own_workload_is_rebuilt_from_its_script(path, live, tools, form, read_only):
     mod, _ = live
     add(path, [old_measurement(live, form)])
     for _ in range(2):  # the second handle finds the names that the first wrote
@@ -81,13 +81,13 @@ def test_an_old_own_workload_is_rebuilt_from_its_script(path, live, tools, form,
         database.close()
     with tunedb.open(path) as store:
         assert store.quarantine.rows() == []
-        # What was measured stays as it was written.
+        # The stored record is not changed.
         (record,) = store.records.iterate()
         assert b"GetBlock" in record.measurement.program.trace.sketch
         assert record.measurement.program.workload.body == form[1]
 
 
-def test_an_old_record_stands_beside_live_ones(path, live, tools, opened):
+def test_old_records_are_ranked_together_with_live_ones(path, live, tools, opened):
     mod, measurement = live
     add(path, [old_measurement(live, OLD[0], seconds=0.25), measurement])
     database = opened(path, target=tools.llvm)
@@ -101,27 +101,27 @@ def test_an_old_record_stands_beside_live_ones(path, live, tools, opened):
 def test_scripts_of_others_are_never_parsed(path, live, tools, form, source):
     mod, _ = live
     add(path, [old_measurement(live, form)], source)
-    served_to_nobody(path, mod, tools)
+    assert_serves_nothing(path, mod, tools)
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_a_script_that_came_from_others_stays_unread(path, live, tools):
-    """Even where an own log holds a record of the same workload, without a script."""
+def test_foreign_script_is_never_parsed_even_beside_an_own_record(path, live, tools):
+    """The own record is of the same workload and has no script."""
     mod, _ = live
     add(path, [old_measurement(live, OLD[0], seconds=0.25)], FOREIGN)
     add(path, [old_measurement(live, OLD[0], script=None)])
-    served_to_nobody(path, mod, tools, records=2)
+    assert_serves_nothing(path, mod, tools, records=2)
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_an_old_workload_without_script(path, live, tools):
+def test_old_workload_without_script_answers_nothing(path, live, tools):
     mod, _ = live
     add(path, [old_measurement(live, form, script=None) for form in OLD])
-    served_to_nobody(path, mod, tools, records=2)
+    assert_serves_nothing(path, mod, tools, records=2)
 
 
-def served_to_nobody(path, mod, tools, records=1):
-    """Assert that no method of a handle fails, or hands anything out."""
+def assert_serves_nothing(path, mod, tools, records=1):
+    """Assert that no method of a handle fails or returns a record."""
     for read_only in (True, False):
         database = Database(path, target=tools.llvm, read_only=read_only)
         assert not database.has_workload(mod)
@@ -137,13 +137,13 @@ def served_to_nobody(path, mod, tools, records=1):
 
 
 @pytest.mark.parametrize("script", ["", "x = 1", "def f(:", "import os"])
-def test_a_script_that_does_not_parse(path, live, tools, script):
+def test_old_workload_with_invalid_script_answers_nothing(path, live, tools, script):
     mod, _ = live
     add(path, [old_measurement(live, OLD[0], script=script)])
-    served_to_nobody(path, mod, tools)
+    assert_serves_nothing(path, mod, tools)
 
 
-def test_a_trace_that_cannot_be_upgraded(path, live, tools, opened):
+def test_record_with_trace_that_cannot_be_upgraded_is_quarantined(path, live, tools, opened):
     mod, measurement = live
     program = replace(measurement.program, trace=without_upgrade(measurement.program.trace))
     add(path, [measurement, replace(measurement, program=program, run_secs=(0.25,))])
@@ -155,7 +155,7 @@ def test_a_trace_that_cannot_be_upgraded(path, live, tools, opened):
 
 
 def legacy(target):
-    """Records of AutoTVM, auto_scheduler, and of MetaSchedule without its workload file."""
+    """Return records of AutoTVM, auto_scheduler, and of MetaSchedule without a workload file."""
     other = Target.from_config({"kind": "opencl", "model": "unknown-to-tvm"})
     bodies = {
         WorkloadFormat.AUTOTVM: b'["dense.x86",[["TENSOR",[16,16],"float32"]],{}]',
@@ -171,7 +171,7 @@ def legacy(target):
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_logs_of_other_tools_are_for_models_and_people(path, live, tools, opened):
+def test_records_of_other_tools_answer_nothing(path, live, tools, opened):
     mod, measurement = live
     add(path, legacy(measurement.program.target))
     database = opened(path, target=tools.llvm)
@@ -186,8 +186,8 @@ def test_logs_of_other_tools_are_for_models_and_people(path, live, tools, opened
     assert database.store.quarantine.rows() == []
 
 
-def test_their_targets_leave_an_unbound_handle_alone(path, live, tools, opened):
-    """A log of another device does not make it unclear which device is meant."""
+def test_targets_of_other_tools_do_not_make_unbound_handle_ambiguous(path, live, tools, opened):
+    """Half of these records are of another device."""
     mod, measurement = live
     add(path, [measurement, *legacy(measurement.program.target)])
     database = opened(path)
@@ -196,7 +196,7 @@ def test_their_targets_leave_an_unbound_handle_alone(path, live, tools, opened):
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_foreign_records_are_not_among_all(path, live, tools, opened):
+def test_all_records_exclude_foreign_ones(path, live, tools, opened):
     _, measurement = live
     add(path, [measurement], FOREIGN)
     database = opened(path, target=tools.llvm)
@@ -207,8 +207,8 @@ def test_foreign_records_are_not_among_all(path, live, tools, opened):
 GOLDEN = Path(__file__).parents[1] / "programs" / "workload_info" / "goldens" / "matmul-0.26.0.json"
 
 
-def test_a_graph_is_judged_by_what_it_holds(path, live, tools, opened):
-    """TVM 0.27 follows some graphs of 0.26 in circles until the process ends; it never gets one."""
+def test_graph_of_0_26_labelled_as_todays_is_rebuilt_without_tvms_loader(path, live, tools, opened):
+    """TVM 0.27 follows some graphs of 0.26 in circles until the process ends."""
     mod, measurement = live
     graph = orjson.loads(GOLDEN.read_bytes())
     graph.pop("metadata", None)
@@ -224,9 +224,7 @@ def test_a_graph_is_judged_by_what_it_holds(path, live, tools, opened):
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_an_old_own_workload_without_a_script_is_rebuilt_from_its_graph(
-    path, live, tools, read_only
-):
+def test_old_own_workload_without_script_is_rebuilt_from_its_graph(path, live, tools, read_only):
     graph = matmul()
     graph.pop("attrs")
     mod = module_of(graph)
@@ -239,8 +237,8 @@ def test_an_old_own_workload_without_a_script_is_rebuilt_from_its_graph(
             assert database.store.quarantine.rows() == []
 
 
-def test_an_own_source_corrects_a_foreign_version(path, live, tools, opened):
-    """Its version decides whether TVM reads a graph, and it is no part of the identity."""
+def test_own_source_corrects_tvm_version_of_foreign_workload(path, live, tools, opened):
+    """The version decides whether TVM reads a graph, and is not part of the digest."""
     mod, measurement = live
     workload = measurement.program.workload
 
@@ -262,7 +260,7 @@ def test_an_own_source_corrects_a_foreign_version(path, live, tools, opened):
     assert database.has_workload(mod)
 
 
-def test_tensors_in_a_script_are_graphs_too(path, live, tools, monkeypatch, opened):
+def test_script_that_embeds_a_graph_is_never_parsed(path, live, tools, monkeypatch, opened):
     mod, measurement = live
     script = 'metadata = tvm.ir.load_json("""{}""")\n' + measurement.program.workload.script
     old = replace(measurement.program.workload, body=GRAPH, tvm_version="0.26.0", script=script)
@@ -272,7 +270,7 @@ def test_tensors_in_a_script_are_graphs_too(path, live, tools, monkeypatch, open
     assert not database.has_workload(mod)
 
 
-def test_records_of_other_tools_are_not_even_read(path, live, tools, monkeypatch):
+def test_queries_for_tvm_skip_workloads_of_other_tools(path, live, tools, monkeypatch):
     _, measurement = live
     key = Workload(WorkloadFormat.ANSOR, b'["matmul", 1, 2, 3]')
     program = Program(key, measurement.program.target, Trace(b'{"steps":[]}', None, b"\x80"))

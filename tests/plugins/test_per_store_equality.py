@@ -18,7 +18,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
 def check(context, candidates, what, **options):
-    """Compare with TVM's own extractor; return the number of rows."""
+    """Assert that features equal those of TVM's extractor; return the number of rows."""
     names = {"arith_intensity_curve_num_samples": "curve_samples", "cache_line_bytes": "cache_line"}
     features = PerStoreSet("tvm", **{names.get(k, k): v for k, v in options.items()})
     wanted = te_programs.per_store(context, candidates, **options)
@@ -44,7 +44,7 @@ def check_module(mod, kind="llvm", **options):
 
 
 def check_workloads(names, kind, count, seed):
-    """Compare random candidates of workloads; return how many there were."""
+    """Compare random candidates of workloads; return the number of candidates."""
     programs = 0
     for name in names:
         context, candidates = te_programs.sample(name, kind, count, seed)
@@ -54,19 +54,19 @@ def check_workloads(names, kind, count, seed):
 
 
 @pytest.mark.parametrize(("kind", "first"), [("llvm", 0), ("tensorcore", 1)])
-def test_random_candidates(kind, first):
-    """Every second workload for one kind of device, and the others for another."""
+def test_features_of_random_candidates_equal_tvms(kind, first):
+    """Every second workload is for one kind of device, the others for another."""
     names = list(WORKLOADS)[first::2]
     assert check_workloads(names, kind, 1, seed=11) >= 30
 
 
 @pytest.mark.stress
 @pytest.mark.parametrize("kind", KINDS)
-def test_random_candidates_in_full(kind):
+def test_features_of_random_candidates_equal_tvms_in_full(kind):
     assert check_workloads(WORKLOADS, kind, 12, seed=23) >= 700
 
 
-def test_tensor_intrinsics_are_among_them():
+def test_random_candidates_include_tensor_intrinsics():
     for name, kind, word in (
         ("matmul-f16", "tensorcore", "wmma"),
         ("vnni-dense", "vnni", "vpdpbusd"),
@@ -86,7 +86,7 @@ def test_tensor_intrinsics_are_among_them():
     ],
     ids=str,
 )
-def test_options(options):
+def test_features_equal_tvms_with_other_options(options):
     for kind in ("llvm", "cuda"):
         context, candidates = te_programs.sample("CBR-1", kind, 3, seed=5)
         check(context, candidates, kind, **options)
@@ -221,24 +221,24 @@ BY_HAND = {
 
 @pytest.mark.parametrize("kind", ["llvm", "cuda"])
 @pytest.mark.parametrize("name", BY_HAND)
-def test_by_hand(name, kind):
+def test_features_of_handwritten_functions_equal_tvms(name, kind):
     function, rows = BY_HAND[name]
     assert check_module(module(function), kind) == rows
 
 
-def test_several_functions():
+def test_features_of_several_functions_equal_tvms():
     assert check_module(module(nested, constants, symbolic, branches, threads)) == 7
 
 
-def test_more_functions_than_a_small_map_holds():
+def test_features_of_more_functions_than_a_small_map_holds_equal_tvms():
     functions = (nested, constants, symbolic, branches, threads, many_buffers, outside_of_loops)
     assert check_module(module(*functions)) == 13
 
 
 @pytest.mark.parametrize("extent", [-5, -1, 0, 1, 2**31 + 7])
 @pytest.mark.parametrize("low", [-3, 0, 2])
-def test_extents(extent, low):
-    """Loops that never run, or from a negative number on."""
+def test_features_equal_tvms_for_empty_negative_and_huge_extents(extent, low):
+    """Some loops never run, and some start at a negative number."""
     i, j = tirx.Var("i", "int64"), tirx.Var("j", "int64")
     a = tirx.decl_buffer((64, 64), "float32", name="A")
     b = tirx.decl_buffer((64, 64), "float32", name="B")

@@ -9,7 +9,7 @@ from tunedb.plugins.metaschedule.database.handle import Candidate
 from tunedb.records import Failure, FailureKind, Phase
 
 
-def test_two_handles_on_one_server(postgres_url, tools):
+def test_second_handle_reads_what_the_first_stored_on_the_server(postgres_url, tools):
     mod = tools.matmul()
     first = Database(postgres_url, target=tools.llvm)
     workload = first.commit_workload(mod)

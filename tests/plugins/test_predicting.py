@@ -20,7 +20,7 @@ from candidates import random_candidates
 
 
 def seconds_of(trace):
-    """Return a time that follows from the tiles: wide innermost factors are fast."""
+    """Return a time that depends on the tiles: wide innermost factors are fast."""
     return 1e-4 / (1 + sum(np.log2(tile[-1]) for tile in from_tvm(trace).tiles.values()))
 
 
@@ -48,7 +48,7 @@ def measured(tools, tmp_path_factory):
 
 @pytest.fixture
 def builds(monkeypatch):
-    """The modules that are built; the first batch fails."""
+    """The modules of each batch that is built; the first batch fails."""
     batches = []
 
     class Builder(prediction.WarmBuilder):
@@ -63,7 +63,7 @@ def builds(monkeypatch):
     return batches
 
 
-def test_a_function_without_a_record_gets_the_best_predicted_program_that_builds(
+def test_function_without_record_gets_best_predicted_program_that_builds(
     measured, opened, tools, builds, monkeypatch
 ):
     predictions = []
@@ -81,7 +81,7 @@ def test_a_function_without_a_record_gets_the_best_predicted_program_that_builds
     known, new = compiled.uses
     assert (known.kind, new.kind) == ("measured", "predicted")
     assert known.mean == min(record.mean for record in database.store.records.iterate())
-    # One workload calibrates nothing.
+    # One workload is too few for a calibration.
     assert (new.record_id, new.share, compiled.notes) == (None, None, ())
 
     a, b = (np.random.default_rng(i).uniform(size=(128, 128)).astype("float32") for i in range(2))
@@ -89,7 +89,7 @@ def test_a_function_without_a_record_gets_the_best_predicted_program_that_builds
     compiled.executable["new"](tvm.runtime.tensor(a), tvm.runtime.tensor(b), out)
     np.testing.assert_allclose(out.numpy(), a @ b, rtol=1e-4)
 
-    # The second program, because the first did not build.
+    # The second program is used, because the first one did not build.
     assert [len(batch) for batch in builds] == [1, 1]
     (found,) = predictions[0].values()
     applied = tvm.s_tir.Schedule(found.record.workload.mod)
@@ -100,14 +100,14 @@ def test_a_function_without_a_record_gets_the_best_predicted_program_that_builds
     assert seconds_of(found.record.trace) < np.quantile(drawn, 0.1)
 
 
-def test_an_empty_database_says_that_nothing_is_known(opened, tools):
+def test_compile_notes_that_an_empty_database_predicts_nothing(opened, tools):
     compiled = apply.compile(tools.matmul(), opened(":memory:", target=tools.llvm), trials=0)
     assert [use.kind for use in compiled.uses] == ["default"]
     (note,) = compiled.notes
     assert "nothing is known" in note
 
 
-def test_compile_measures_nothing(opened, tools):
+def test_compile_and_schedule_reject_trials_above_0(opened, tools):
     database = opened(":memory:", target=tools.llvm)
     for call in (apply.compile, apply.schedule):
         with pytest.raises(UsageError, match=r"trials=8: .* tune\(mod, max_trials_per_task=8\)"):

@@ -1,4 +1,4 @@
-"""Priors: shipped bundles of programs below all databases."""
+"""Priors: bundles of programs that tunedb ships, which answer after all databases."""
 
 import subprocess
 import sys
@@ -81,7 +81,7 @@ def prior(tools, tmp_path_factory):
     return bundled(folder / "team.prior", folder / "team.db")
 
 
-def test_a_prior_answers_after_all_records_of_the_user(prior, path, opened, tools, cache):
+def test_prior_answers_after_all_records_of_the_user(prior, path, opened, tools, cache):
     mod, target = tools.matmul(), tools.llvm_newer
     database = opened(path, target=target, prior=prior, fallback="compatible")
     assert not cache.exists(), "no question needed it yet"
@@ -89,7 +89,7 @@ def test_a_prior_answers_after_all_records_of_the_user(prior, path, opened, tool
     assert (use.kind, use.layer, use.mean) == ("measured", "shipped", 0.25)
     assert tools.top(database, mod) == [[0.25], [0.5]]
     assert (len(database), database.get_all_tuning_records()) == (0, [])
-    # Slower, and of a target that is merely compatible: the user's counts.
+    # The user's record is slower and of a target that is only compatible, but it answers.
     other_cores = tvm.target.Target({**modules.plain(target.export()), "num-cores": 8})
     commit(database, tools, mod, 2.0, target=other_cores)
     assert tools.best(database, mod, target) == [2.0]
@@ -98,7 +98,7 @@ def test_a_prior_answers_after_all_records_of_the_user(prior, path, opened, tool
     (kept,) = (cache / "tunedb" / "priors").glob("*.db")
     with closing(Store(kept, read_only=True)) as store:
         assert store.records.count() == 34
-    # Its modules never reach TVM, so that nobody need approve it.
+    # TVM never gets modules of the prior, so it needs no approval.
     assert "priors" not in str([each.location for each in approved()])
 
 
@@ -117,7 +117,7 @@ def approved():
         ({"kind": "cuda", "arch": "sm_80"}, None),
     ],
 )
-def test_it_answers_for_its_processor_and_for_equal_vectors(
+def test_prior_answers_only_for_targets_with_equal_vectors(
     target, answer, prior, path, opened, tools
 ):
     target = tvm.target.Target(target)
@@ -127,7 +127,9 @@ def test_it_answers_for_its_processor_and_for_equal_vectors(
     assert lines == []
 
 
-def test_a_prior_that_cannot_be_read_costs_one_line(prior, path, opened, tools, tmp_path):
+def test_prior_that_cannot_be_read_is_skipped_with_one_warning(
+    prior, path, opened, tools, tmp_path
+):
     data = prior.read_bytes()
     plain = tmp_path / "plain.db"
     with closing(Database(plain, target=tools.llvm)) as database:
@@ -155,7 +157,7 @@ def test_a_prior_that_cannot_be_read_costs_one_line(prior, path, opened, tools, 
         assert name in line and "left out" in line
 
 
-def test_a_program_that_does_not_replay_gives_way_to_the_next(path, opened, tools, tmp_path):
+def test_prior_skips_program_that_does_not_replay(path, opened, tools, tmp_path):
     mod, other = tools.matmul(), tools.matmul(block="Z")
     with closing(Database(tmp_path / "team.db", target=tools.llvm)) as database:
         commit(database, tools, mod, 0.5)
@@ -167,7 +169,7 @@ def test_a_program_that_does_not_replay_gives_way_to_the_next(path, opened, tool
     assert (use.layer, use.mean) == ("shipped", 0.5)
 
 
-def test_donors_and_the_model_of_drafts_come_from_it(prior, path, opened, tools):
+def test_donors_and_the_model_of_drafts_come_from_the_prior(prior, path, opened, tools):
     mod, target = tools.matmul(128), tools.llvm_newer
     context = ms.TuneContext(mod, target=target, space_generator="post-order-apply", num_threads=1)
     templates = [
@@ -181,7 +183,7 @@ def test_donors_and_the_model_of_drafts_come_from_it(prior, path, opened, tools)
         has_model = DraftModel(handle, task.target).prepare_for(task, 1)
         known.append((has_model, len(warm_drafts(handle, mod, target, templates, 8)) > 0))
     assert known == [(True, True), (False, False)]
-    # Times of the prior are no group's with the user's, not even for an equal program.
+    # Times of the prior and of the user are in separate groups, even for an equal program.
     database = opened(path, target=target, prior=prior)
     commit(database, tools, tools.matmul(), 4.0, 8, target=target)
     commit(database, tools, tools.matmul(), 8.0, 4, target=target)
@@ -191,9 +193,7 @@ def test_donors_and_the_model_of_drafts_come_from_it(prior, path, opened, tools)
     assert len(set(own.group)) == 2
 
 
-def test_programs_of_equally_wide_vectors_come_before_faster_ones_of_others(
-    path, opened, tools, tmp_path
-):
+def test_prior_prefers_donors_of_equally_wide_vectors_to_faster_ones(path, opened, tools, tmp_path):
     """The best programs of a machine with wider vectors have other tiles."""
     mod, here = tools.matmul(), {"kind": "llvm", "num-cores": 2, "mcpu": "haswell"}
     with closing(Database(tmp_path / "team.db", prior="none")) as database:
@@ -224,8 +224,8 @@ def run_trials(count):
     ]
 
 
-def test_what_is_measured_here_pushes_a_prior_out(store, monkeypatch):
-    """Four of its programs go for each; it does not keep the model from learning, either."""
+def test_each_own_program_replaces_four_of_the_prior_in_training(store, monkeypatch):
+    """The prior does not delay the training either."""
     monkeypatch.setattr(learner, "BASE_PROGRAMS", 400)
     monkeypatch.setattr(Scoring, "has_drifted", lambda *_: False)
     shipped = learnable(10, 40)
@@ -243,7 +243,7 @@ def test_what_is_measured_here_pushes_a_prior_out(store, monkeypatch):
         trained_on.append(own.scoring.scorer.trained_on)
         assert own.own_examples(here.digest)[1] == max(0, 400 - 4 * number)
     assert trained_on[62] == 400
-    # At 64 trials: these and 144 programs of the prior.
+    # With 64 trials the model trains on them and 144 programs of the prior.
     assert trained_on[63] == 64 + 144
     assert trained_on[-1] == 128
 
@@ -251,14 +251,14 @@ def test_what_is_measured_here_pushes_a_prior_out(store, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "value"), [("machines", [3]), ("targets", "cuda"), ("workloads", None)]
 )
-def test_a_card_of_other_types_is_refused(prior, tmp_path, name, value):
+def test_read_card_rejects_values_of_other_types(prior, tmp_path, name, value):
     card = {key: read_card(prior)[key] for key in ("licence", "machines", "targets", "workloads")}
     made = bundled(tmp_path / "odd.prior", prior.with_name("team.db"), card=card | {name: value})
     with pytest.raises(FormatError, match=f"odd.prior: damaged: its card has no valid {name}"):
         read_card(made)
 
 
-def test_the_card(prior):
+def test_read_card_returns_licence_counts_targets_and_machines(prior):
     card = read_card(prior)
     assert (card["licence"], card["records"], card["workloads"]) == ("MIT", 34, 2)
     assert card["targets"] == ["llvm x86-64-v4 2 cores"]
@@ -268,7 +268,7 @@ def test_the_card(prior):
 
 
 @pytest.mark.stress
-def test_the_tools_make_a_prior_add_to_it_and_check_it(tmp_path):
+def test_tools_make_extend_and_check_a_prior(tmp_path):
     def tool(name, *words):
         command = [sys.executable, str(TOOLS / name), *map(str, words)]
         done = subprocess.run(command, capture_output=True, text=True)

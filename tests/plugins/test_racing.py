@@ -38,19 +38,19 @@ def raced(monkeypatch, times, bound):
     ("times", "found", "n_calls"),
     [
         ((1.0, 1.1, 1.2), [1.0, 1.1, 1.2], 2),
-        # A disturbance of the first repeat alone; the second look is no repeat.
+        # Only the first repeat was disturbed; the short second look does not count as a repeat.
         ((1.9, 1.0, 1.1, 1.2), [1.9, 1.1, 1.2], 3),
         ((1.9, 1.8), [1.9, 1.8, NO_TIME], 2),
         # So far away that no second look is needed.
         ((3.1,), [3.1, NO_TIME, NO_TIME], 1),
     ],
 )
-def test_a_program_stops_after_slow_repeats(times, found, n_calls, monkeypatch):
+def test_run_race_stops_a_program_after_slow_repeats(times, found, n_calls, monkeypatch):
     seconds, calls = raced(monkeypatch, times, bound=1.5)
     assert (seconds, len(calls)) == (found, n_calls)
 
 
-def test_repeats_are_as_long_as_those_of_a_whole_measurement(monkeypatch):
+def test_run_race_takes_repeats_as_long_as_those_of_a_whole_measurement(monkeypatch):
     seconds, calls = raced(monkeypatch, [1e-3] * 3, bound=math.inf)
     assert seconds == [1e-3] * 3
     assert calls == [(1, 1, 30), (30, 2, 30)]
@@ -58,31 +58,31 @@ def test_repeats_are_as_long_as_those_of_a_whole_measurement(monkeypatch):
     assert calls == [(1, 1, 30), (5, 1, 0)]
 
 
-def test_the_bound_follows_from_the_spread_of_the_task():
+def test_bound_of_a_race_follows_from_the_spread_of_the_task():
     race = Race()
     assert race.bound() == math.inf
     race.begin(0)
     assert race.bound() == math.inf
     race.add((1.0, 1.0, 1.5))
-    # Nothing is known of the spread yet.
+    # The spread is not known yet.
     assert race.bound() == pytest.approx(2 * 3.5 / 3)
     for _ in range(18):
         race.add((2.0, 3.0, 2.5))
-    # 19 ranges of 1.5: what is wider than all of them comes once in twenty.
+    # A range wider than 19 ranges of 1.5 has a probability of one in twenty.
     assert race.ratio() == pytest.approx(1.5**2)
     race.begin(1)
     assert race.bound() == math.inf
     assert race.ratio() == pytest.approx(1.5**2)
     for _ in range(19):
         race.add((4.0, 4.1, 4.2))
-    # A quiet task; the machine may drift all the same.
+    # The task has little noise, but the machine may drift.
     assert race.bound() == pytest.approx(1.25 * 4.1)
     race.begin(0)
     assert race.ratio() == pytest.approx(1.5**2)
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.1, 0.3])
-def test_the_fastest_program_is_hardly_ever_cut_short(noise):
+def test_race_stops_a_quarter_of_all_programs_but_rarely_the_fastest(noise):
     """Each repeat is slower by an exponential share of its time, as on a shared machine."""
     rng = random.Random(0)
     lost = saved = total = 0
@@ -102,7 +102,7 @@ def test_the_fastest_program_is_hardly_ever_cut_short(noise):
     assert saved > total / 4
 
 
-def test_nothing_is_cut_short_before_the_first_batch_and_in_finals():
+def test_race_stops_nothing_before_the_first_batch_and_in_finals():
     race = Race()
     race.add((1.0,))
     race.begin(0)
@@ -116,7 +116,7 @@ def test_nothing_is_cut_short_before_the_first_batch_and_in_finals():
     assert race.bound() == 2.0
 
 
-def test_a_race_may_stop_nothing():
+def test_race_with_stops_false_stops_nothing():
     race = Race(stops=False)
     race.begin(0)
     for _ in range(19):
@@ -125,7 +125,7 @@ def test_a_race_may_stop_nothing():
     assert race.spread(0) == 4.0  # finals ask for it
 
 
-def test_a_time_of_zero_beats_nobody():
+def test_race_ignores_times_of_zero():
     race = Race()
     race.begin(0)
     race.add((0.0, 1.0, 1.0))
@@ -141,7 +141,7 @@ def test_a_time_of_zero_beats_nobody():
         {"runner": "rpc"},
     ],
 )
-def test_runs_whose_parts_do_not_know_of_it_have_no_race(changes, monkeypatch):
+def test_run_has_no_race_with_parts_that_do_not_support_it(changes, monkeypatch):
     seen = []
 
     def begin(given, _stack):
@@ -157,8 +157,10 @@ def test_runs_whose_parts_do_not_know_of_it_have_no_race(changes, monkeypatch):
 
 
 @pytest.mark.stress
-def test_what_was_cut_short_is_stored_as_what_it_is(tools, tmp_path, monkeypatch):
-    """Half of the programs of a real run lose."""
+def test_run_stores_stopped_programs_as_cut_short_and_never_serves_them(
+    tools, tmp_path, monkeypatch
+):
+    """Every second program of a real run is stopped."""
 
     class HalfRace(Race):
         def bound(self):
@@ -182,10 +184,10 @@ def test_what_was_cut_short_is_stored_as_what_it_is(tools, tmp_path, monkeypatch
         assert {r.id for r in database.store.records.top_k([workload], None, 99)} <= set(whole)
         assert result.tasks[0].record.id in whole
         assert progress.best_seconds < 1
-        # To TVM they have no time; a list of all has them in their place.
+        # TVM gets them without a time, in their place in the list of all records.
         times = [tuple(map(float, r.run_secs)) for r in database.get_all_tuning_records()]
         assert times.count((NO_TIME,)) == 8
-        # Nor are they known: another run measures them again.
+        # They are not known: another run measures them again.
         database._handle.use_session(records[0].measurement.session)
         known = Known(database._handle)
         assert known.prepare(tools.matmul(64), tools.llvm) == len(whole)
@@ -193,7 +195,7 @@ def test_what_was_cut_short_is_stored_as_what_it_is(tools, tmp_path, monkeypatch
         assert (report.records, report.left_out) == (len(whole), {"cut short": 8})
 
 
-def test_a_cost_model_knows_that_a_trial_was_cut_short(live):
+def test_trial_of_marks_trials_that_were_cut_short(live):
     _, measurement = live
     run_secs = (0.5, 0.75, NO_TIME)
     result = ms.runner.RunnerResult(run_secs, None)
@@ -203,7 +205,7 @@ def test_a_cost_model_knows_that_a_trial_was_cut_short(live):
     assert not whole.cut_short
 
 
-def test_the_runner_of_a_race_is_local():
+def test_runner_of_returns_racing_runner_for_local():
     race = Race()
     runner = defaults.runner_of("local", CONFIG, race)
     assert isinstance(runner, RacingRunner)

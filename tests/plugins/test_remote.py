@@ -1,4 +1,4 @@
-"""Remote devices, behind a tracker and a server of TVM's on this machine."""
+"""Remote devices, behind TVM's tracker and server on this machine."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def tracker():
         yield address
     finally:
         for process in reversed(started):
-            # What listens is a process of its own, which TVM does not end.
+            # The listener is a process of its own, which TVM does not end.
             family = psutil.Process(process.pid).children(recursive=True)
             process.terminate()
             process.wait()
@@ -69,7 +69,7 @@ def tracker():
                     child.kill()
 
 
-def test_a_device_describes_itself(tracker):
+def test_describe_returns_session_of_the_device(tracker):
     config = remote.rpc_config(tracker, "board")
     here = new_session(tvm="0.27.0", llvm="22")
     session = remote.describe(config, "cpu", here)
@@ -77,7 +77,7 @@ def test_a_device_describes_itself(tracker):
     assert fingerprint["remote"] == {"key": "board", "device": "cpu"}
     assert fingerprint["cpu"]
     assert fingerprint["cores"] >= 1
-    # Versions of what compiles stay, and nothing of this machine does.
+    # Versions of the compilers stay; other properties of this machine do not.
     assert (fingerprint["tvm"], fingerprint["llvm"]) == ("0.27.0", "22")
     assert not fingerprint.keys() & {"os", "python", "gpu"}
     assert session_class(session) != session_class(here)
@@ -86,12 +86,12 @@ def test_a_device_describes_itself(tracker):
     )
 
 
-def test_a_device_without_the_kind_is_reported(tracker):
+def test_describe_rejects_kind_that_the_device_lacks(tracker):
     with pytest.raises(PluginError, match=r"device 'board' of tracker .*: it has no cuda"):
         remote.describe(remote.rpc_config(tracker, "board"), "cuda", new_session())
 
 
-def test_a_busy_device_is_not_waited_for_without_end(tracker, monkeypatch):
+def test_describe_gives_up_on_a_busy_device(tracker, monkeypatch):
     config = remote.rpc_config(tracker, "board")
     held = rpc.connect_tracker(config.tracker_host, config.tracker_port).request("board")
     monkeypatch.setattr(remote, "BUSY_SEC", 0.3)
@@ -100,7 +100,7 @@ def test_a_busy_device_is_not_waited_for_without_end(tracker, monkeypatch):
     del held
 
 
-def test_devices_are_counted(tracker):
+def test_servers_counts_devices_and_rejects_unknown_key(tracker):
     assert remote.servers(remote.rpc_config(tracker, "board")) == 1
     words = (
         rf"has no device 'phone' \(it has: board\); start one: .*--tracker {tracker} --key phone"
@@ -109,7 +109,7 @@ def test_devices_are_counted(tracker):
         remote.servers(remote.rpc_config(tracker, "phone"))
 
 
-def test_a_missing_tracker_is_named():
+def test_servers_names_tracker_that_does_not_answer():
     port = free_port()
     with pytest.raises(
         PluginError, match=rf"tracker 127.0.0.1:{port} does not answer .*--port {port}"
@@ -117,7 +117,7 @@ def test_a_missing_tracker_is_named():
         remote.servers(remote.rpc_config(f"127.0.0.1:{port}", "board"))
 
 
-def test_something_else_is_no_tracker():
+def test_servers_rejects_server_that_is_no_tracker():
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -127,12 +127,12 @@ def test_something_else_is_no_tracker():
 
 
 @pytest.mark.parametrize("address", ["localhost", ":9190", "localhost:", "localhost:x", "a:99999"])
-def test_addresses_are_checked(address):
+def test_rpc_config_rejects_invalid_addresses(address):
     with pytest.raises(UsageError, match="is not HOST:PORT"):
         remote.rpc_config(address, "board")
 
 
-def test_missing_options_come_from_the_environment(monkeypatch):
+def test_rpc_config_takes_missing_options_from_the_environment(monkeypatch):
     for name in ("HOST", "PORT", "KEY"):
         monkeypatch.delenv(f"TVM_TRACKER_{name}", raising=False)
     with pytest.raises(UsageError, match="TVM_TRACKER_KEY"):
@@ -144,14 +144,14 @@ def test_missing_options_come_from_the_environment(monkeypatch):
         remote.rpc_config(None, "board")
 
 
-def test_a_remote_device_must_be_described(tools):
+def test_tune_rejects_remote_device_without_target(tools):
     with pytest.raises(UsageError, match="describe the remote device: target="):
         tune(tools.matmul(16), runner=RPCConfig("127.0.0.1", 9190, "board"))
 
 
 @pytest.mark.stress
-def test_tuning_on_a_remote_device(tracker, tools, tmp_path):
-    """Built here, measured there, and stored under the session of the device."""
+def test_tune_measures_on_remote_device_and_stores_its_session(tracker, tools, tmp_path):
+    """Programs are built here and measured on the device."""
     config = remote.rpc_config(tracker, "board", timeout_sec=60)
     options = {
         "database": tmp_path / "tune.db",
@@ -172,7 +172,7 @@ def test_tuning_on_a_remote_device(tracker, tools, tmp_path):
     assert fingerprint["remote"] == {"key": "board", "device": "cpu"}
     assert fingerprint["evaluator"]["repeat"] == len(measurement.run_secs) == 2
     result.database.close()
-    # What the device has measured is known there, and not on this machine.
+    # The next run serves what the device has measured.
     builder = FakeBuilder()
     again = tune(mod, LLVM, None, 4, **options, builder=builder)
     assert (again.served, builder.built) == (4, [])
@@ -180,7 +180,7 @@ def test_tuning_on_a_remote_device(tracker, tools, tmp_path):
     builder.close()
 
 
-def test_a_runner_of_the_users_is_asked_where_it_measures(tracker):
+def test_remote_of_reads_configuration_from_runner_of_the_user(tracker):
     config = remote.rpc_config(tracker, "board")
     runner = remote.rpc_runner(config, QUICK)
     assert remote_of(runner) == config

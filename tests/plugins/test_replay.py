@@ -1,4 +1,4 @@
-"""Stored programs become modules again; what that costs the process that does it."""
+"""Replay of stored programs as modules, and failures of the processes that replay them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def add(store, *measurements, source=OWN):
     return store.programs.ids([m.program.digest for m in measurements])
 
 
-def test_modules_are_those_that_were_measured(make, tools, sqlite_file):
+def test_replayer_returns_the_modules_that_were_measured(make, tools, sqlite_file):
     made = [make(16, (4, 4)), make(16, (2, 8)), make(32, (8, 4), target=tools.cuda)]
     with Store(sqlite_file) as store:
         ids = add(store, *(measurement for measurement, _ in made))
@@ -76,7 +76,7 @@ def test_modules_are_those_that_were_measured(make, tools, sqlite_file):
             assert str(replayer.target(program).kind.name) == program.target.kind
 
 
-def test_tvm_never_reads_what_is_foreign(make, sqlite_file, monkeypatch):
+def test_replayer_rejects_foreign_programs_before_tvm_reads_them(make, sqlite_file, monkeypatch):
     def read(*_):
         raise AssertionError("TVM was asked")
 
@@ -89,7 +89,7 @@ def test_tvm_never_reads_what_is_foreign(make, sqlite_file, monkeypatch):
             (program,) = store.programs.get([foreign])
             with pytest.raises(PluginError, match="only from foreign sources"):
                 Replayer(store).module(program)
-        # An own record of the same workload makes the module ours, but not the foreign trace.
+        # An own record of the same workload makes the module an own one, but not the foreign trace.
         (own,) = add(store, known)
         replayer = Replayer(store)
         replayer.module(store.programs.get([own])[0])
@@ -107,7 +107,7 @@ def test_failed_replay_keeps_the_message_of_tvm(make, sqlite_file):
         assert "Cannot find a block" in str(caught.value) or "block" in str(caught.value)
 
 
-def test_a_workload_that_is_no_module(make, sqlite_file):
+def test_replayer_reports_workload_that_tvm_cannot_load(make, sqlite_file):
     measurement = make()[0]
     graph = orjson.loads(measurement.program.workload.body)
     graph["nodes"][0] = {"type": "no.such.Type", "data": {}}
@@ -120,7 +120,7 @@ def test_a_workload_that_is_no_module(make, sqlite_file):
             Replayer(store).module(store.programs.get(ids)[0])
 
 
-def test_a_pool_answers_for_each_program_in_order(make, tools, loops, sqlite_file):
+def test_pool_returns_rows_or_error_of_each_program_in_order(make, tools, loops, sqlite_file):
     batch = [make(16, (t, 16 // t))[0] for t in (1, 2, 4, 8, 16)]
     batch += [make(32, (t, 32 // t), target=tools.cuda)[0] for t in (2, 4)]
     batch.insert(3, make(19, (1, 19))[0])
@@ -144,7 +144,7 @@ def test_a_pool_answers_for_each_program_in_order(make, tools, loops, sqlite_fil
 
 
 @pytest.mark.stress
-def test_a_crash_and_a_hang_cost_one_program_each(make, loops, sqlite_file):
+def test_pool_loses_only_programs_that_crash_or_hang(make, loops, sqlite_file):
     batch = [make(16, (t, 16 // t))[0] for t in (1, 2, 4)]
     batch += [make(13, (1, 13))[0], make(16, (8, 2))[0], make(17, (17, 1))[0], make(32, (4, 8))[0]]
     with Store(sqlite_file) as store:
@@ -160,7 +160,7 @@ def test_a_crash_and_a_hang_cost_one_program_each(make, loops, sqlite_file):
         assert "about to crash" in json.loads(by_line[ids[3]].data)["error"]
         known = [rows is not None for rows in store.features.rows(loops, ids)]
         assert known == [True, True, True, False, True, False, True]
-        # Nothing is left that would be tried: no process is even started.
+        # No program is left to try, so no process is started.
         with ReplayPool(store, "other.loops", workers=1) as pool:
             report = extract(store, loops, rebuilder=pool)
             assert (report.done, report.failed, report.passed) == (0, 0, 2)
@@ -168,7 +168,7 @@ def test_a_crash_and_a_hang_cost_one_program_each(make, loops, sqlite_file):
 
 
 @pytest.mark.stress
-def test_a_pool_that_cannot_work_is_reported(make, loops, sqlite_file, monkeypatch):
+def test_pool_reports_why_it_cannot_work(make, loops, sqlite_file, monkeypatch):
     with Store(":memory:") as store, pytest.raises(UsageError, match="in memory"):
         ReplayPool(store, "other.loops")
     with Store(sqlite_file) as store:
@@ -191,7 +191,7 @@ def test_a_pool_that_cannot_work_is_reported(make, loops, sqlite_file, monkeypat
         assert store.quarantine.rows() == []
 
 
-def test_programs_without_target(make, loops, sqlite_file):
+def test_extract_reports_programs_without_target(make, loops, sqlite_file):
     measurement = make()[0]
     program = replace(measurement.program, target=NO_TARGET)
     with Store(sqlite_file) as store, ReplayPool(store, "other.loops", workers=1) as pool:
@@ -208,7 +208,7 @@ def many(make, sqlite_file):
         measurement, _ = make(n, (1, n))
         program = measurement.program
         for number in range(60):
-            # Programs that differ in bytes only: their modules may be equal.
+            # These programs differ only in bytes; their modules may be equal.
             decisions = program.trace.decisions + b" " * number
             trace = replace(program.trace, decisions=decisions)
             batch.append(replace(measurement, program=replace(program, trace=trace)))
@@ -224,7 +224,7 @@ def tunedb(*args, **kwargs):
 
 
 @pytest.mark.stress
-def test_the_command_end_to_end(many, loops):
+def test_extract_command_stores_rows_and_features_command_lists_them(many, loops):
     done = tunedb("--db", many, "extract", "--set", "other.loops", "--workers", 1, "--json")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)
@@ -286,7 +286,7 @@ def kill_one(path, moment):
 
 
 @pytest.mark.stress
-def test_killed_runs_with_workers(many, loops):
+def test_killed_extractions_keep_stored_rows_and_leave_no_workers(many, loops):
     seen, known = 0, []
     for moment in [*np.linspace(0, 1, 4), *[None] * 8]:
         pids = kill_one(many, moment)

@@ -1,4 +1,4 @@
-"""Corrections of scores: made where they help, and only there."""
+"""Residuals: corrections of scores, which are made only if they help."""
 
 from __future__ import annotations
 
@@ -36,42 +36,42 @@ def test_residual_corrects_unknown_effects_of_a_workload(seed):
     before = pairwise_accuracy(throughput[80:], scores[80:])
     after = pairwise_accuracy(throughput[80:], found.corrected(features[80:], scores[80:]))
     assert after > before + 0.05
-    # What it promised was measured on trials that it had not seen.
+    # The promised gain was measured on trials that the fit had not seen.
     assert gain == pytest.approx(after - before, abs=0.1)
 
 
 @pytest.mark.parametrize(("n", "noise"), [(32, 0.1), (64, 0.0), (64, 0.5)])
-def test_a_perfect_model_is_not_corrected(n, noise):
-    """But for what two standard errors let through: one in forty."""
+def test_fit_residual_rarely_corrects_a_perfect_model(n, noise):
+    """Two standard errors let through one in forty."""
     found = [scoring.fit_residual(*workload(seed, n, noise=noise)) for seed in range(20)]
     assert sum(correction is not None for correction, _ in found) <= 2
     assert np.mean([gain for _, gain in found]) < 0.01
 
 
-def test_scores_of_another_scale_are_no_reason():
+def test_fit_residual_ignores_the_scale_of_scores():
     features, scores, throughput = workload(0, 64)
     assert scoring.fit_residual(features, 100 * scores + 7, throughput)[0] is None
 
 
-def test_few_trials_correct_nothing():
+def test_fit_residual_returns_none_for_few_trials():
     features, scores, throughput = workload(0, scoring.LEAST, hidden=1.0)
     few = slice(scoring.LEAST - 1)
     assert scoring.fit_residual(features[few], scores[few], throughput[few]) == (None, 0.0)
 
 
-def test_equal_throughputs_correct_nothing():
+def test_fit_residual_returns_none_for_equal_throughputs():
     features, scores, _ = workload(0, 64)
     assert scoring.fit_residual(features, scores, np.zeros(64)) == (None, 0.0)
 
 
-def test_a_constant_model_is_corrected():
+def test_residual_corrects_a_constant_model():
     features, _, throughput = workload(0, 160, factor=0.0, hidden=1.0)
     found, _ = scoring.fit_residual(features[:80], np.full(80, 0.3), throughput[:80])
     scores = found.corrected(features[80:], np.full(80, 0.3))
     assert pairwise_accuracy(throughput[80:], scores) > 0.9
 
 
-def test_the_last_trials_count():
+def test_fit_residual_uses_only_the_last_trials():
     features, scores, throughput = workload(0, scoring.MOST + 50, hidden=1.0)
     shuffled = throughput.copy()
     shuffled[:50] = throughput[:50][::-1]
@@ -82,7 +82,7 @@ def test_the_last_trials_count():
     np.testing.assert_array_equal(one[0].weights, other[0].weights)
 
 
-def test_it_does_not_extrapolate():
+def test_corrections_do_not_extrapolate():
     features, scores, throughput = workload(0, 80, hidden=1.0)
     found, _ = scoring.fit_residual(features, scores, throughput)
     far = found.corrected(1000 * features, scores) - scores
@@ -97,8 +97,8 @@ def test_equal_trials_give_equal_corrections():
     assert (first.constant, first.slope) == (again.constant, again.slope)
 
 
-def test_the_penalty_is_of_least_leave_one_out_error():
-    """Against refitting without each trial in turn, for each penalty."""
+def test_penalty_has_the_least_leave_one_out_error():
+    """The reference refits without each trial in turn, for each penalty."""
     features, scores, throughput = workload(1, 40, hidden=0.7, noise=0.1)
     weights = np.maximum(throughput, scoring._FLOOR) ** 2
     weights /= weights.mean()

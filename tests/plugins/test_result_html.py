@@ -12,7 +12,7 @@ from tunedb.records import Origin, Source
 from tunedb.results import Record
 
 
-def test_a_result_is_a_table_of_its_tasks():
+def test_html_of_a_result_lists_its_tasks_in_a_table():
     measurement = make_measurement(0, (0.25,), origin=Origin.WARM)
     record = Record(1, 1, 1, measurement, Source("tuning"), 0.25)
     tasks = (

@@ -1,4 +1,4 @@
-"""Tuning runs that were killed go on; those that are done begin anew."""
+"""Killed tuning runs continue; complete ones start again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tunedb.storage.store import Store
 from tunedb.system.host import fingerprint_of, new_session, session_class
 
 
-def test_equal_arguments_have_equal_keys(tools):
+def test_run_keys_are_equal_only_for_equal_arguments(tools):
     one, other = (tools.matmul(16), tools.llvm), (tools.matmul(32), tools.llvm)
     arguments = {"max_trials": 64, "seed": 1, "settings": {"repeat": 3}}
     key = run_key([one, other], **arguments)
@@ -36,7 +36,7 @@ def test_equal_arguments_have_equal_keys(tools):
     assert key not in keys
 
 
-def test_sessions_of_runs_keep_their_class():
+def test_session_of_run_keeps_its_class_unless_the_evaluator_differs():
     before = new_session(tvm="1")
     one, other = (session_of_run(before, key, max_trials=8) for key in "ab")
     assert session_class(one) == session_class(other) == session_class(before)
@@ -79,7 +79,7 @@ def runs():
     runs.store.close()
 
 
-def test_a_run_that_stopped_goes_on(runs):
+def test_trials_done_counts_trials_of_a_killed_run_until_it_is_complete(runs):
     assert runs.done() == 0
     runs.run("mmm")
     assert runs.done() == 3
@@ -91,7 +91,7 @@ def test_a_run_that_stopped_goes_on(runs):
     assert runs.done() == 0
 
 
-def test_trials_of_a_task_are_those_of_the_unfinished_run(runs):
+def test_trials_by_workload_counts_trials_of_the_unfinished_run(runs):
     def of_tasks():
         counts = trials_by_workload(runs.handle, "run")
         assert counts.total() == runs.done()
@@ -109,7 +109,7 @@ def test_trials_of_a_task_are_those_of_the_unfinished_run(runs):
     assert of_tasks() == [1, 0]
 
 
-def test_a_run_that_is_done_begins_anew(runs):
+def test_trials_done_starts_at_0_after_a_complete_run(runs):
     runs.run("mmmmmmmm")
     assert runs.done() == 0
     runs.run("mm")
@@ -118,7 +118,7 @@ def test_a_run_that_is_done_begins_anew(runs):
     assert runs.done() == 0
 
 
-def test_a_run_whose_last_trials_were_known_has_ended(runs):
+def test_end_run_completes_a_run_whose_last_trials_were_served(runs):
     session = runs.run("mmmmss")
     runs.handle.session = lambda: session
     assert runs.done() == 4
@@ -128,7 +128,7 @@ def test_a_run_whose_last_trials_were_known_has_ended(runs):
     assert runs.done() == 2
 
 
-def test_nothing_is_noted_of_a_run_that_is_seen_to_have_ended(runs):
+def test_end_run_stores_nothing_for_a_complete_run(runs):
     session = runs.run("ssmmmmmm")
     runs.handle.session = lambda: session
     end_run(runs.handle)
@@ -137,7 +137,7 @@ def test_nothing_is_noted_of_a_run_that_is_seen_to_have_ended(runs):
 
 @given(st.lists(st.text("ms", min_size=1, max_size=8), max_size=8))
 @settings(max_examples=examples(15))
-def test_finished_trials_are_fewer_than_the_trials_of_the_run(candidates):
+def test_trials_done_is_less_than_the_trials_of_a_run(candidates):
     runs = Runs(8)
     try:
         for some in candidates:
@@ -147,8 +147,8 @@ def test_finished_trials_are_fewer_than_the_trials_of_the_run(candidates):
         runs.store.close()
 
 
-def test_a_handle_numbers_the_trials_of_each_session(tools, sqlite_file, opened):
-    """Also where one process tunes twice."""
+def test_handle_numbers_trials_of_each_session_separately(tools, sqlite_file, opened):
+    """One process tunes several times."""
     database = opened(sqlite_file, target=tools.llvm)
     handle, mod = handle_of(database), tools.matmul(16)
     workload = handle.commit_workload(mod)

@@ -1,4 +1,4 @@
-"""Nothing is built and run twice, under TVM's own search strategies."""
+"""No program is built and run twice, also with TVM's own search strategies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tunedb.records import Failure, FailureKind, Phase
 
 TILES = [(16, 1), (8, 2), (4, 4), (2, 8), (1, 16)]
 
-#: Of each program: its times, or why it failed; the last one is not known.
+#: Times or failure of each program; the last program is not known.
 OUTCOMES = [
     (0.001, 0.002),
     Failure(FailureKind.COMPILE_ERROR, Phase.BUILD, "LocalBuilder: An exception occurred\nno"),
@@ -89,12 +89,12 @@ def test_known_programs_are_served_in_their_places(batch):
     assert runs[2].error_msg.startswith("tunedb: known to fail (timeout)\nLocalRunner: Timeout")
 
 
-def test_nothing_is_asked_where_all_is_known(batch):
+def test_builder_and_runner_are_not_called_if_all_programs_are_known(batch):
     batch.measure([0, 1, 2, 3])
     assert [one.batches for one in batch.inner] == [[], []]
 
 
-def test_artifacts_are_removed_one_by_one(batch):
+def test_each_served_program_has_an_artifact_folder_of_its_own(batch):
     builds, _ = batch.measure([0, 2, 2])
     folders = [Path(build.artifact_path).parent for build in builds]
     assert len(set(folders)) == 3
@@ -106,7 +106,7 @@ def test_artifacts_are_removed_one_by_one(batch):
 
 
 class Mute:
-    """A builder and runner that lose candidates."""
+    """A builder and runner that return no results."""
 
     def build(self, _inputs):
         return []
@@ -114,7 +114,7 @@ class Mute:
     run = build
 
 
-def test_wrong_number_of_results(batch):
+def test_wrong_number_of_results_is_rejected(batch):
     with pytest.raises(PluginError, match="the builder gave 0 results for 1 candidates"):
         ReusingBuilder(Mute(), batch.known).build(batch.inputs)
     unknown = ms.runner.RunnerInput("/nowhere/artifact", "cpu", batch.args)
@@ -123,7 +123,7 @@ def test_wrong_number_of_results(batch):
 
 
 def fail_some(hash_):
-    """A third of the programs fail to build."""
+    """Return an error for a third of the programs."""
     return "LocalBuilder: An exception occurred\nLLVM ERROR: x" if hash_ % 3 == 0 else None
 
 
@@ -133,7 +133,7 @@ def run_some(hash_):
 
 @contextmanager
 def knowing(path, mod, target, *, remeasure=False):
-    """Open a database as a tuning run does, which knows what runs before it measured."""
+    """Open a database as a tuning run does, which knows what earlier runs measured."""
     database = Database(path, target=target)
     known = Known(handle_of(database), remeasure=remeasure)
     known.prepare(mod, target)
@@ -150,7 +150,7 @@ def run_once(path, mod, target, work_dir, *, seed, remeasure=False, **more):
         return builder, runner, database.store.counts()
 
 
-def test_nothing_is_measured_twice(sqlite_file, tools, tmp_path):
+def test_repeated_runs_measure_no_program_twice(sqlite_file, tools, tmp_path):
     """TVM's own strategy proposes some programs again, and they are served."""
     mod = tools.matmul(2)
     seen: set[int] = set()
@@ -164,7 +164,7 @@ def test_nothing_is_measured_twice(sqlite_file, tools, tmp_path):
     assert len(seen) < 48
 
 
-def test_all_is_measured_again_when_that_is_asked_for(sqlite_file, tools):
+def test_remeasure_builds_and_runs_all_programs(sqlite_file, tools):
     batch = Batch(sqlite_file, tools, remeasure=True)
     assert batch.number_known == 0
     builds, _ = batch.measure([4, 0, 3, 1, 2])
@@ -175,7 +175,7 @@ def test_all_is_measured_again_when_that_is_asked_for(sqlite_file, tools):
     batch.database.close()
 
 
-def test_a_run_that_measures_again_stores_all_it_measured(sqlite_file, tools, tmp_path):
+def test_run_with_remeasure_stores_all_measurements(sqlite_file, tools, tmp_path):
     mod = tools.matmul(2)
     run_once(sqlite_file, mod, tools.llvm, tmp_path, seed=1)
     _, runner, counts = run_once(sqlite_file, mod, tools.llvm, tmp_path, seed=1, remeasure=True)
@@ -184,7 +184,7 @@ def test_a_run_that_measures_again_stores_all_it_measured(sqlite_file, tools, tm
 
 
 class Watch(_PyMeasureCallback):
-    """Notes what reaches a callback."""
+    """Stores what a callback gets."""
 
     __slots__ = ("__dict__", "__weakref__")
 
@@ -200,7 +200,7 @@ class Watch(_PyMeasureCallback):
 
 
 def test_callbacks_see_served_results_as_ordinary_ones(sqlite_file, tools, tmp_path):
-    """A strategy without any memory: the second run of equal programs is served as a whole."""
+    """The strategy proposes equal programs again, so all of the second run are served."""
     mod, watch = tools.matmul(64), Watch()
     for served in (False, True):
         watch.seen.clear()
@@ -230,7 +230,7 @@ def test_callbacks_see_served_results_as_ordinary_ones(sqlite_file, tools, tmp_p
 def test_programs_that_hang_or_die_are_not_tried_again(
     sqlite_file, tools, tmp_path, behaviour, kind
 ):
-    """TVM's own runner, whose worker is lost with each of them."""
+    """TVM's own runner loses its worker with each of them."""
 
     def evaluate(_module, _device, _config, _arguments):
         import os

@@ -1,4 +1,4 @@
-"""Measuring again and comparing results."""
+"""Revalidation: programs are measured again, and their results compared."""
 
 import json
 import math
@@ -68,12 +68,12 @@ def test_inputs_differ_between_arguments_draws_and_seeds():
     assert len({array.tobytes() for array in arrays}) == 6
 
 
-def test_an_argument_that_is_no_tensor():
+def test_drawn_rejects_arguments_that_are_not_tensors():
     with pytest.raises(NotImplementedError, match="not a tensor: SCALAR"):
         numerics.drawn([["SCALAR", F32, []]], 0, seed=0)
 
 
-def test_tensors_of_every_type_get_values():
+def test_allocate_fills_tensors_of_every_type():
     dtypes = ("float32", "float16", "bfloat16", "float8_e4m3fn", "int8", "uint16", "bool")
     info = args(*((dtype, (3, 2)) for dtype in dtypes))
     (tensors,) = numerics.allocate(tvm.cpu(), info, 1, seed=3)
@@ -89,7 +89,7 @@ def test_tensors_of_every_type_get_values():
     error=st.floats(1e-3, 1.0),
     where=st.integers(0, 7),
 )
-def test_the_deviation_is_a_share_of_the_largest_value(values, error, where):
+def test_deviation_is_relative_to_the_largest_value(values, error, where):
     expected = np.array([*values, 200.0])
     found = expected.copy()
     found[where % len(values)] += error
@@ -112,19 +112,19 @@ def test_the_deviation_is_a_share_of_the_largest_value(values, error, where):
         ([], [], 0.0),
     ],
 )
-def test_deviation_of_values_that_are_not_finite(expected, found, deviation):
+def test_deviation_handles_nan_infinities_zeros_and_empty_arrays(expected, found, deviation):
     got = numerics.deviation(np.array(expected, "float64"), np.array(found, "float64"))
     assert got == deviation
 
 
-def test_integers_are_equal_or_not():
+def test_deviation_of_integers_is_0_or_infinite():
     one = np.arange(4)
     assert numerics.deviation(one, one) == 0.0
     assert numerics.deviation(one, np.array([0, 1, 3, 3])) == math.inf
     assert numerics.deviation(one, np.arange(5)) == math.inf
 
 
-def test_the_coarsest_type_says_what_is_allowed():
+def test_tolerance_of_follows_the_coarsest_type():
     assert numerics.tolerance_of([F32, "float64"]) == 1e-4
     assert numerics.tolerance_of([F16, F16, F32]) == 1e-2
     assert numerics.tolerance_of(["int8", I32]) == 0.0
@@ -143,7 +143,7 @@ def elementwise(function, dtype=F32):
 
 
 def compared(mod, other, tmp_path, trace=None, info=None):
-    """Return what comparing a program with a module's own results gives."""
+    """Return deviations of a program's results from the module's own, and the tolerances."""
     target = tvm.target.Target("llvm")
     info = info or [one.as_json() for one in ms.arg_info.ArgInfo.from_entry_func(mod)]
     path, device = str(tmp_path / "reference.npz"), tvm.cpu()
@@ -159,7 +159,7 @@ def stored_trace(record):
 
 
 def half(mod):
-    """Return a record of a matmul that sums in float16: legal for TVM, and wrong."""
+    """Return a schedule of a matmul that sums in float16: legal for TVM, but wrong."""
     sch = Schedule(mod)
     block = sch.get_sblock("C")
     sch.cache_write(block, 0, "global")
@@ -168,7 +168,7 @@ def half(mod):
     return sch
 
 
-def test_a_schedule_computes_the_same(tools, tmp_path):
+def test_comparison_accepts_a_correct_schedule(tools, tmp_path):
     mod = tools.matmul()
     record = tools.record(mod, ms.database.Workload(mod), [1.0])
     costs = compared(mod, mod, tmp_path, stored_trace(record))
@@ -176,7 +176,7 @@ def test_a_schedule_computes_the_same(tools, tmp_path):
     assert all(apart <= allowed for apart, allowed in zip(costs[::2], costs[1::2], strict=True))
 
 
-def test_wrong_results_are_seen(tools, tmp_path):
+def test_comparison_finds_wrong_results(tools, tmp_path):
     mod = tools.matmul()
     sch = half(mod)
     record = ms.database.TuningRecord(sch.trace, ms.database.Workload(mod), None, None, None)
@@ -185,7 +185,7 @@ def test_wrong_results_are_seen(tools, tmp_path):
     assert max(costs[0::6]) == max(costs[2::6]) == 0.0
 
 
-def test_a_program_that_changes_its_inputs_is_seen(tools, tmp_path):
+def test_comparison_finds_changed_inputs(tools, tmp_path):
     mod = elementwise(lambda x: x + 1.0)
     store = "B[v_i] = A[v_i] + T.float32(1.0)"
     script = mod.script().replace(store, f"{store}\n                A[v_i] = T.float32(0.0)")
@@ -193,8 +193,8 @@ def test_a_program_that_changes_its_inputs_is_seen(tools, tmp_path):
     assert compared(mod, tvm.script.from_source(script), tmp_path)[0] > 1e-4
 
 
-def test_weights_in_a_layout_of_their_own(tools, tmp_path):
-    """A tuner measures with weights laid out before; the program must do it to be compared."""
+def test_comparison_rewrites_the_layout_of_weights(tools, tmp_path):
+    """A tuner measures with rewritten weights; the comparison rewrites them in the program."""
     mod = tools.matmul()
     sch = Schedule(mod)
     cache = sch.cache_read(sch.get_sblock("C"), 1, "global")
@@ -210,13 +210,13 @@ def test_weights_in_a_layout_of_their_own(tools, tmp_path):
     made(mod, tvm.target.Target("llvm"), trace, keep_preproc=False)["main"](*values)
 
 
-def test_integers_are_compared_exactly(tmp_path):
+def test_comparison_of_integers_is_exact(tmp_path):
     one, two = (elementwise(lambda x, n=n: x + te.const(n, "int32"), "int32") for n in (1, 2))
     assert max(compared(one, one, tmp_path)) == 0.0
     assert max(compared(one, two, tmp_path)) == numerics.FARTHEST
 
 
-def test_roots_of_negative_numbers_are_nan_in_both(tmp_path):
+def test_comparison_accepts_nan_in_both_results(tmp_path):
     mod = elementwise(te.sqrt)
     assert max(compared(mod, mod, tmp_path)[::2]) == 0.0
 
@@ -247,7 +247,7 @@ def import_as_foreign(path, theirs, tools, *records, **fields):
         store.records.add([record.measurement for record in other.records.iterate()], FOREIGN)
 
 
-def test_best_programs_are_reported_once(path, tools):
+def test_served_programs_lists_the_best_record_of_each_program(path, tools):
     one, two = [([n * 1e-3], (4, 4)) for n in (3, 2)], [([n * 1e-3], (2, 8)) for n in (4, 1, 5)]
     commit(path, tools, *one, *two)
     with tunedb.open(path) as store:
@@ -257,7 +257,7 @@ def test_best_programs_are_reported_once(path, tools):
         assert [r.id for r in served_programs(store, [1], 1, 5)] == [2, 3]
 
 
-def test_foreign_programs_are_those_that_nobody_else_has(path, theirs, tools):
+def test_foreign_programs_lists_programs_that_no_other_source_has(path, theirs, tools):
     commit(path, tools, ([1e-3], (4, 4)))
     import_as_foreign(
         path, theirs, tools, ([9e-4], (4, 4)), ([3e-3], (2, 8)), ([2e-3], (2, 8)), ([5e-3], (8, 2))
@@ -269,7 +269,7 @@ def test_foreign_programs_are_those_that_nobody_else_has(path, theirs, tools):
         assert [r.mean for r in foreign_programs(store, [1], 1, 5)] == [5e-3]
 
 
-def test_a_stranger_who_takes_his_own_record_back_hides_no_program_of_others(path, theirs, tools):
+def test_retraction_by_a_stranger_hides_no_program_of_others(path, theirs, tools):
     import_as_foreign(path, theirs, tools, ([3e-3], (2, 8)), ([5e-3], (8, 2)))
     thief = ForeignSource("thief", SourceKind.FILE, "c" * 32)
     with tunedb.open(path) as store:
@@ -280,13 +280,13 @@ def test_a_stranger_who_takes_his_own_record_back_hides_no_program_of_others(pat
         assert store.records.get(3).retracted
         found = foreign_programs(store, [1], 1, 5)
         assert [r.mean for r in found] == [3e-3, 5e-3]
-        # What is taken back here is another matter: the program was found to be wrong.
+        # A retraction here counts: the program was found to be wrong.
         store.trust.retract([3], "wrong result")
         assert [r.mean for r in foreign_programs(store, [1], 1, 5)] == [5e-3]
 
 
 class FakeRuns:
-    """Stands for the processes: program by its first tile → what comes of it."""
+    """Replaces the processes; `outcomes_by_tile` has outcomes of programs by their first tile."""
 
     outcomes_by_tile: dict[tuple[int, ...], Any]
     reference = RunOutcome((0.0,), None)
@@ -327,7 +327,7 @@ def failed(kind):
     return RunOutcome((), Failure(kind, Phase.RUN, f"Traceback\nValueError: {kind}\n"))
 
 
-def test_a_program_that_passes(path, tools, runs):
+def test_program_that_passes_is_stored_as_own_measurement(path, tools, runs):
     commit(path, tools, ([1e-3], (4, 4)))
     (verdict,) = revalidated(path)
     assert (verdict.outcome, verdict.record.id, verdict.mean) == ("passed", 1, 3e-3)
@@ -343,7 +343,7 @@ def test_a_program_that_passes(path, tools, runs):
         assert [r.id for r in store.records.top_k([1])] == [1, 2]
 
 
-def test_wrong_results_are_not_served_any_more(path, tools, runs, opened):
+def test_program_with_wrong_results_is_retracted_and_no_longer_served(path, tools, runs, opened):
     runs.outcomes_by_tile[4, 4] = RunOutcome((0.0, 0.0, 3e-3, 1e-4), None)
     commit(path, tools, ([1e-3], (4, 4)), ([1.5e-3], (4, 4)), ([2e-3], (2, 8)))
     wrong, good = revalidated(path)
@@ -362,7 +362,7 @@ def test_wrong_results_are_not_served_any_more(path, tools, runs, opened):
     assert [float(v) for v in found.run_secs] == [2e-3]
 
 
-def test_other_integers_are_reported_in_words(path, tools, runs):
+def test_reason_describes_wrong_integers_in_words(path, tools, runs):
     runs.outcomes_by_tile[4, 4] = RunOutcome((numerics.FARTHEST, 0.0), None)
     commit(path, tools, ([1e-3], (4, 4)))
     (verdict,) = revalidated(path)
@@ -370,8 +370,8 @@ def test_other_integers_are_reported_in_words(path, tools, runs):
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_program_that_fails_stays_served(path, tools, runs, late):
-    """Another machine may run it; what it says is stored."""
+def test_program_that_fails_stays_served(path, tools, runs, late):
+    """Another machine may run it; the failure is stored."""
     crash = failed(FailureKind.CRASH)
     runs.outcomes_by_tile[4, 4] = (RunOutcome((0.0, 0.0), None), crash) if late else crash
     commit(path, tools, ([1e-3], (4, 4)))
@@ -386,7 +386,7 @@ def test_a_program_that_fails_stays_served(path, tools, runs, late):
         assert [r.id for r in store.records.top_k([1])] == [1]
 
 
-def test_without_results_to_compare_with_nothing_is_measured(path, tools, runs):
+def test_nothing_is_measured_if_the_untuned_program_fails(path, tools, runs):
     runs.reference = failed(FailureKind.TIMEOUT)
     commit(path, tools, ([1e-3], (4, 4)))
     (verdict,) = revalidated(path)
@@ -413,11 +413,11 @@ def test_foreign_programs_that_pass_are_served(path, theirs, tools, runs):
         ]
         assert trusted == [True, False, False], "TVM never gets what did not pass"
         assert [store.records.get(n).retracted for n in (2, 3, 4)] == [False, True, False]
-    # What is verified or wrong is not tried again; what failed is.
+    # Verified and wrong programs are not tried again; failed ones are.
     assert [v.outcome for v in revalidated(path, foreign=True)] == ["failed"]
 
 
-def test_a_foreign_workload_needs_the_users_own_module(path, theirs, tools, runs):
+def test_revalidation_of_foreign_workload_needs_the_users_module(path, theirs, tools, runs):
     import_as_foreign(path, theirs, tools, ([1e-3], (4, 4)))
     with pytest.raises(NotFoundError, match="give it: tunedb revalidate --module"):
         revalidated(path, foreign=True)
@@ -429,7 +429,7 @@ def test_a_foreign_workload_needs_the_users_own_module(path, theirs, tools, runs
         assert store.records.best(group).source.trust is Trust.VERIFIED
 
 
-def test_a_foreign_program_that_is_not_allowed_is_never_replayed(path, theirs, tools, runs):
+def test_revalidation_never_replays_forbidden_foreign_program(path, theirs, tools, runs):
     sch = Schedule(tools.matmul())
     (loop, *_) = sch.get_loops(sch.get_sblock("C"))
     sch.annotate(loop, "pragma_import_llvm", "define void @main() { ret void }")
@@ -460,7 +460,9 @@ def test_a_foreign_program_that_is_not_allowed_is_never_replayed(path, theirs, t
         (5, "not a list of tensors"),
     ],
 )
-def test_foreign_arguments_that_fill_the_memory(path, theirs, tools, runs, described, message):
+def test_revalidation_rejects_too_large_or_invalid_foreign_arguments(
+    path, theirs, tools, runs, described, message
+):
     commit(path, tools, ([9e-3], (1, 16)))
     commit(theirs, tools, ([1e-3], (4, 4)))
     with tunedb.open(theirs) as other, tunedb.open(path) as store:
@@ -473,7 +475,7 @@ def test_foreign_arguments_that_fill_the_memory(path, theirs, tools, runs, descr
     assert message in verdict.reason
 
 
-def test_invalid_requests_are_refused(path, tools, runs):
+def test_revalidation_rejects_invalid_requests(path, tools, runs):
     commit(path, tools, ([1e-3], (4, 4)))
     with tunedb.open(path) as store:
         with pytest.raises(UsageError, match="must be positive"):

@@ -1,4 +1,4 @@
-"""TVM gets nothing of a row that is not what its digests, its source and its marks say."""
+"""TVM gets no row that contradicts its digests, its source or its marks."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def path(tmp_path, tools):
 
 
 def change(path, sql, *values):
-    """Write into a database as somebody does who does not make digests anew."""
+    """Change a row of a database without computing its digests again."""
     assert len(run_sql(path, f"{sql} RETURNING 1", *values)) == 1
 
 
 def served(path, tools, **options):
-    """Return the times of the records that TVM gets of a new handle."""
+    """Return the times of the records that TVM gets from a new handle."""
     mod = tools.matmul()
     with closing(Database(path, target=tools.llvm, **options)) as database:
         found = tools.top(database, mod, 9)
@@ -82,7 +82,7 @@ CHANGES = {
 }
 
 
-def test_every_column_that_a_digest_covers(path, tmp_path):
+def test_change_of_any_column_breaks_a_digest(path, tmp_path):
     for name, words in CHANGES.items():
         copy = shutil.copyfile(path, tmp_path / f"{name}.db")
         with Store(copy) as store:
@@ -93,8 +93,8 @@ def test_every_column_that_a_digest_covers(path, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["times", "mean", "status", "decisions", "sketch"])
-def test_a_row_that_is_not_what_its_digest_says(path, tools, name):
-    """It is passed over with one warning, and the next best answers."""
+def test_row_that_contradicts_its_digest_is_skipped_with_a_warning(path, tools, name):
+    """The next best record answers."""
     assert served(path, tools) == [1.0, 2.0]
     change(path, *CHANGES[name])
     others = [] if name == "sketch" else [2.0]  # both have it
@@ -109,25 +109,25 @@ def test_a_row_that_is_not_what_its_digest_says(path, tools, name):
     assert "its digest does not match its" in rows[0].item.reason
 
 
-def test_a_row_of_a_layer_that_is_not_what_its_digest_says(path, tools, tmp_path):
+def test_row_of_a_layer_that_contradicts_its_digest_is_skipped(path, tools, tmp_path):
     change(path, *CHANGES["decisions"])
     assert served(tmp_path / "own.db", tools, layers=[path]) == [2.0]
 
 
-def test_a_layer_named_by_the_user_needs_no_approval(path, tools, tmp_path):
+def test_layer_named_by_the_user_needs_no_approval(path, tools, tmp_path):
     forgotten = path.rename(tmp_path / "theirs.db")
     assert served(tmp_path / "own.db", tools, layers=[forgotten]) == [1.0, 2.0]
 
 
-def test_a_target_that_is_not_what_its_digest_says(path, tools):
-    """It is the digest of the programs too."""
+def test_target_that_contradicts_its_digest_serves_no_records(path, tools):
+    """The digests of programs include that of their target."""
     change(path, "UPDATE target SET config = replace(config, '\"num-cores\":2', '\"num-cores\":3')")
     with logged():
         assert served(path, tools) == []
 
 
-def test_a_workload_that_is_not_what_its_digest_says(path, tools, monkeypatch):
-    """TVM does not even read it; the records answer for the module that they were measured on."""
+def test_workload_that_contradicts_its_digest_is_never_read_by_tvm(path, tools, monkeypatch):
+    """The records still answer for the module that they were measured on."""
     monkeypatch.setattr(modules, "to_module", lambda _: pytest.fail("TVM must not read it"))
     monkeypatch.setattr(modules, "from_script", lambda _: pytest.fail("TVM must not read it"))
     body = modules.to_workload(tools.matmul(32)).body
@@ -142,7 +142,7 @@ def test_a_workload_that_is_not_what_its_digest_says(path, tools, monkeypatch):
     assert served(path, tools) == [1.0, 2.0]
 
 
-def test_a_foreign_record_that_is_marked_as_served(path, tools):
+def test_foreign_record_marked_as_served_is_not_served(path, tools):
     change(
         path,
         "INSERT INTO source SELECT 9, ?, 'evil', 'file', 0, store, 0, '', '' FROM source",
@@ -156,7 +156,7 @@ def test_a_foreign_record_that_is_marked_as_served(path, tools):
 
 @pytest.fixture
 def annotated(path, tools):
-    """The database with record 3, the best, whose annotation TVM's own rules never write."""
+    """The database with a best record 3, whose annotation TVM's rules never write."""
     mod = tools.matmul()
     with closing(Database(path, target=tools.llvm)) as database:
         schedule = Schedule(mod)
@@ -169,13 +169,13 @@ def annotated(path, tools):
     return path
 
 
-def test_own_sources_may_tune_with_rules_of_their_own(annotated, tools):
+def test_own_source_may_use_annotations_outside_of_the_allowlist(annotated, tools):
     assert served(annotated, tools) == [0.5, 1.0, 2.0]
 
 
 @pytest.mark.parametrize("column", ["trust", "store"])
-def test_every_other_source_keeps_to_the_lists(annotated, tools, column):
-    """A verified one, and an own one of another database."""
+def test_other_sources_may_not_use_annotations_outside_of_the_allowlist(annotated, tools, column):
+    """The source is verified, or an own one of another database."""
     value = {"trust": 1, "store": OTHER}[column]
     change(annotated, f"UPDATE source SET {column} = ?", value)
     with logged() as warnings:
@@ -189,7 +189,7 @@ def donors(path):
         return [one.seconds for one in donors_of(store, near, 9, is_layer=False)]
 
 
-def test_programs_for_similar_workloads(annotated):
+def test_donors_exclude_changed_programs_and_forbidden_ones_of_others(annotated):
     assert donors(annotated) == [0.5, 1.0, 2.0]
     change(annotated, *CHANGES["decisions"])
     assert donors(annotated) == [0.5, 2.0]
@@ -197,7 +197,7 @@ def test_programs_for_similar_workloads(annotated):
     assert donors(annotated) == [2.0]
 
 
-def test_programs_that_are_replayed_for_features(annotated):
+def test_replayer_rejects_changed_programs_and_forbidden_ones_of_others(annotated):
     change(annotated, *CHANGES["decisions"])
     with Store(annotated) as store:
         replayer = Replayer(store)
@@ -211,7 +211,7 @@ def test_programs_that_are_replayed_for_features(annotated):
         Replayer(store).module(evil)
 
 
-def test_programs_that_are_measured_again(annotated, monkeypatch):
+def test_revalidation_rejects_changed_programs_and_forbidden_ones_of_others(annotated, monkeypatch):
     monkeypatch.setattr(Revalidation, "_has_reference", lambda *_: pytest.fail("it is run"))
     for number in (1, 2):
         change(annotated, "UPDATE measurement SET measured_at = 7 WHERE id = ?", number)

@@ -56,14 +56,14 @@ def run(database, measuring, mod, **options):
 
 @ms.space_generator.ScheduleFn
 def space(sch):
-    """Schedule small matmuls, and fail as TVM's rules do on what they do not understand."""
+    """Schedule small matmuls, and fail on larger ones as TVM's rules do."""
     loops = sch.get_loops(sch.get_sblock("C"))
     sch.split(loops[0], sch.sample_perfect_tile(loops[0], 2, 16))
     if int(sch.get(loops[1]).extent) > 16:
         sch.compute_inline(sch.get_sblock("C"))
 
 
-def test_a_small_budget_goes_to_the_operators_that_cost_most(database, measuring):
+def test_small_budget_goes_to_the_operators_that_cost_most(database, measuring):
     mod = from_onnx(networks.mobile())
     result, batches = run(database, measuring, mod, max_trials_global=6)
     assert len(batches) == 3 and len(set(batches)) == 3
@@ -73,22 +73,22 @@ def test_a_small_budget_goes_to_the_operators_that_cost_most(database, measuring
     assert result.tasks[0].calls == 1
 
 
-def test_the_last_batch_keeps_to_the_budget(database, measuring, tools):
+def test_last_batch_keeps_to_the_budget(database, measuring, tools):
     mod = tvm.IRModule({"small": tools.matmul(8)["main"], "large": tools.matmul(32)["main"]})
     result, batches = run(database, measuring, mod, max_trials_global=3)
     assert len(batches) == 2 and result.trials == 3
 
 
 @pytest.mark.parametrize("scheduler", [{}, {"task_scheduler": "gradient"}])
-def test_a_run_ends_when_the_search_finds_nothing_new(scheduler, database, measuring, tools):
+def test_run_ends_when_the_search_finds_nothing_new(scheduler, database, measuring, tools):
     result, batches = run(database, measuring, tools.matmul(8), space=space, **scheduler)
-    # A loop of 8 has four tilings. TVM's schedulers take empty batches.
+    # A loop of 8 has four tilings. TVM's schedulers go through empty batches.
     assert result.trials == len(set(measuring["builder"].built)) == 4
     proposed = len(measuring["builder"].batches)
     assert len(batches) == proposed + (4 if scheduler else 0)
 
 
-def test_a_task_without_gains_ends_early_and_so_does_a_run(database, measuring, tools):
+def test_early_stopping_and_least_gain_end_a_run_before_its_trials(database, measuring, tools):
     trials = [
         run(database, measuring, tools.matmul(n), max_trials_global=96, **options)[0].trials
         for n, options in ((64, {}), (128, {"early_stopping": 8}), (256, {"least_gain": 0.9}))
@@ -96,7 +96,7 @@ def test_a_task_without_gains_ends_early_and_so_does_a_run(database, measuring, 
     assert trials[0] == 96 > max(trials[1:])
 
 
-def test_a_second_run_begins_with_what_the_first_left_out(database, measuring):
+def test_second_run_begins_with_tasks_that_the_first_left_out(database, measuring):
     mod, convolutions = from_onnx(networks.mobile()), {"op_names": ("conv2d",)}
     _, first = run(database, measuring, mod, max_trials_global=6, **convolutions)
     done, second = run(database, measuring, mod, max_trials_global=8, **convolutions)
@@ -104,7 +104,7 @@ def test_a_second_run_begins_with_what_the_first_left_out(database, measuring):
     assert done.networks[0].progress.latency > 0
 
 
-def test_a_layout_that_tvm_refuses_is_kept_and_told(database, measuring):
+def test_run_notes_that_a_layout_rejected_by_tvm_is_kept(database, measuring):
     mod, layout = from_onnx(networks.mobile()), {"relax.nn.conv2d": ["NHWC", "HWIO", "X?"]}
     result, _ = run(database, measuring, mod, max_trials_global=2, layout=layout)
     (note,) = result.notes
@@ -112,7 +112,7 @@ def test_a_layout_that_tvm_refuses_is_kept_and_told(database, measuring):
     assert result.trials == 2
 
 
-def test_a_task_that_tvm_cannot_tune_costs_itself(database, measuring, tools):
+def test_run_skips_task_that_tvm_cannot_tune(database, measuring, tools):
     mod = tvm.IRModule({"bad": tools.matmul(32)["main"], "good": tools.matmul()["main"]})
     result, batches = run(database, measuring, mod, space=space)
     problems = {task.name: task.problem for task in result.tasks}
@@ -122,12 +122,12 @@ def test_a_task_that_tvm_cannot_tune_costs_itself(database, measuring, tools):
     assert result.tasks[1].record is not None
 
 
-def test_a_run_without_any_other_task_fails(database, measuring, tools):
+def test_run_fails_if_tvm_cannot_tune_its_only_task(database, measuring, tools):
     with pytest.raises(PluginError, match="init statement"):
         run(database, measuring, tools.matmul(32), space=space)
 
 
-def test_a_search_that_raises_costs_its_task(database, measuring, tools, monkeypatch):
+def test_search_that_raises_ends_only_its_task(database, measuring, tools, monkeypatch):
     mod = tvm.IRModule({"small": tools.matmul(8)["main"], "large": tools.matmul(32)["main"]})
     generate = TaskSearch.generate
 
@@ -145,7 +145,7 @@ def test_a_search_that_raises_costs_its_task(database, measuring, tools, monkeyp
     assert set(batches) == {"small"}
 
 
-def test_time_ends_a_run(database, measuring, tools, monkeypatch):
+def test_run_ends_after_its_minutes(database, measuring, tools, monkeypatch):
     clock = iter(range(0, 10_000, 30))
     fake = SimpleNamespace(monotonic=lambda: next(clock), perf_counter=time.perf_counter)
     monkeypatch.setattr("tunedb.plugins.metaschedule.tuning.scheduler.time", fake)
@@ -154,7 +154,7 @@ def test_time_ends_a_run(database, measuring, tools, monkeypatch):
     assert len(batches) == 3
 
 
-def test_tvms_own_call(database, measuring, tools, tmp_path):
+def test_scheduler_ends_tvms_tune_tasks_at_the_latency_goal(database, measuring, tools, tmp_path):
     goal = TuningGoal([NetworkGoal(latency=10.0)])
     scheduler = TaskScheduler(database, goal=goal, seed=1)
     tasks = [
@@ -197,16 +197,16 @@ def test_tvms_own_call(database, measuring, tools, tmp_path):
         ({"weights": {"network": 2.0}}, "weights and latency targets are for Relax programs"),
     ],
 )
-def test_what_cannot_be(database, measuring, tools, options, message):
+def test_tune_rejects_invalid_goals_and_schedulers(database, measuring, tools, options, message):
     with pytest.raises(UsageError, match=message):
         run(database, measuring, tools.matmul(), **options)
 
 
-def test_a_goal_of_several_networks_needs_their_calls(database):
+def test_scheduler_rejects_goal_of_several_networks_without_their_calls(database):
     with pytest.raises(UsageError, match="needs the calls of each task by each"):
         TaskScheduler(database, goal=TuningGoal([NetworkGoal(), NetworkGoal()]))
 
 
-def test_another_database():
+def test_scheduler_rejects_database_of_tvm():
     with pytest.raises(PluginError, match="needs a tunedb database"):
         TaskScheduler(ms.database.MemoryDatabase())

@@ -1,4 +1,4 @@
-"""The evolutionary search that begins with a database."""
+"""The evolutionary search that starts from a database."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.usefixtures("intrinsics")
 
 
 def seconds_of(mod):
-    """Return a time that follows from a program: more loops take longer, vectors less."""
+    """Return a time that depends on the program: loops make it longer, vectors shorter."""
     text = str(mod.script())
     loops = 2 + text.count("T.grid") + text.count("for ")
     return 1e-4 * (loops + len(text) % 97 / 97) / (1 + text.count("vectorized"))
@@ -82,7 +82,7 @@ def tune(database, mod, target, tmp_path, *, trials=16, batch=8, known=None, **o
 
 @derived_object
 class _Scores(ms.cost_model.PyCostModel):
-    """Says what :func:`seconds_of` does."""
+    """Scores programs by :func:`seconds_of`."""
 
     def load(self, path):
         pass
@@ -141,7 +141,7 @@ def origins(database, candidates):
 
 
 @pytest.mark.parametrize("model", ["random", "ours"])
-def test_a_tuning_run_stores_where_each_candidate_came_from(model, tools, tmp_path, opened):
+def test_run_stores_where_each_candidate_came_from(model, tools, tmp_path, opened):
     database = opened(":memory:", target=tools.llvm)
     chosen = {
         "cost_model": ms.cost_model.RandomModel(seed=1)
@@ -158,7 +158,7 @@ def test_a_tuning_run_stores_where_each_candidate_came_from(model, tools, tmp_pa
     assert stored == report["proposals"]
     assert stored.keys() <= {"random", "mutated", "crossed"}
     assert stored["mutated"] > 0
-    # Operators stand beside the origin, and donors are programs of the run.
+    # Operators are stored beside the origin, and donors are programs of the run.
     digests = {one.measurement.program.digest for one in records}
     donors = [one.measurement.donor for one in records if one.measurement.donor is not None]
     assert donors
@@ -170,14 +170,14 @@ def test_a_tuning_run_stores_where_each_candidate_came_from(model, tools, tmp_pa
     assert report["best"] == best.measurement.program.digest.hex()
     assert report["best_seconds"] == best.mean
     assert report["descent"][0]["origin"] == best.measurement.origin.value
-    # What was built is what the stored program replays to.
+    # The stored programs replay to the modules that were built.
     replayer = Replayer(database.store)
     ids = database.store.programs.ids([one.measurement.program.digest for one in records])
     programs = database.store.programs.get(ids)
     assert [hash_of(replayer.module(program)) for program in programs] == built
 
 
-def test_two_tasks_have_a_search_each(tools, tmp_path, opened):
+def test_each_task_of_a_run_has_a_search_of_its_own(tools, tmp_path, opened):
     mod = tvm.IRModule(
         {
             f"matmul{n}": tools.matmul(n)["main"].with_attr("global_symbol", f"matmul{n}")
@@ -193,7 +193,7 @@ def test_two_tasks_have_a_search_each(tools, tmp_path, opened):
     assert min(counted.values()) >= 4
 
 
-def test_a_second_run_serves_the_best_and_measures_nothing_again(tools, tmp_path):
+def test_second_run_serves_the_best_and_measures_nothing_again(tools, tmp_path):
     path = tmp_path / "tune.db"
     mod = tools.matmul(32)
     database = Database(path, target=tools.llvm)
@@ -215,7 +215,9 @@ def test_a_second_run_serves_the_best_and_measures_nothing_again(tools, tmp_path
 
 
 @pytest.mark.parametrize("remeasure", [False, True])
-def test_known_programs_are_proposed_to_be_remeasured(remeasure, tools, tmp_path, opened):
+def test_first_batch_proposes_best_known_program_or_more_with_remeasure(
+    remeasure, tools, tmp_path, opened
+):
     database = opened(":memory:", target=tools.llvm)
     _, built = tune(database, tools.matmul(32), tools.llvm, tmp_path)
     known = Known(database._handle, remeasure=remeasure)
@@ -231,7 +233,7 @@ def test_known_programs_are_proposed_to_be_remeasured(remeasure, tools, tmp_path
 # ---- the first batch -----------------------------------------------------------------------------
 
 
-def test_neighbours_come_first_on_a_new_workload(tools, tmp_path, opened):
+def test_first_batch_of_new_workload_begins_with_programs_of_neighbours(tools, tmp_path, opened):
     database = opened(":memory:", target=tools.llvm)
     tune(database, tools.matmul(32), tools.llvm, tmp_path, trials=24)
     donors = {one.measurement.program.digest for one in database.store.records.iterate()}
@@ -247,7 +249,7 @@ def test_neighbours_come_first_on_a_new_workload(tools, tmp_path, opened):
     assert Origin.WARM not in origins(database, cold.batch())
 
 
-def test_what_descends_from_a_neighbour_names_it(tools, tmp_path, opened):
+def test_descendants_of_programs_of_neighbours_name_their_donor(tools, tmp_path, opened):
     database = opened(":memory:", target=tools.llvm)
     tune(database, tools.matmul(32), tools.llvm, tmp_path)
     donors = {one.measurement.program.digest for one in database.store.records.iterate()}
@@ -269,7 +271,7 @@ def test_what_descends_from_a_neighbour_names_it(tools, tmp_path, opened):
     ("shares", "drawn"),
     [(Shares(1.0, 0.0, 0.0), 0), (Shares(0.5, 0.0, 0.5), 8), (Shares(0.0, 0.0, 1.0), 16)],
 )
-def test_a_population_begins_in_shares(shares, drawn, tools, tmp_path, opened):
+def test_first_population_is_drawn_in_the_given_shares(shares, drawn, tools, tmp_path, opened):
     database = opened(":memory:", target=tools.llvm)
     tune(database, tools.matmul(32), tools.llvm, tmp_path, trials=16, batch=16)
     options = {"shares": shares, "generations": 0, "rank_drafts": False}
@@ -279,7 +281,7 @@ def test_a_population_begins_in_shares(shares, drawn, tools, tmp_path, opened):
     assert report["offspring"].get("random", 0) == drawn
 
 
-def test_records_that_do_not_apply_are_passed_over(tools, opened):
+def test_search_skips_records_that_do_not_apply(tools, opened):
     """Block names are outside of the module's hash, but traces refer to blocks by name."""
     database = opened(":memory:", target=tools.llvm)
     variant = tools.matmul(32, block="other")
@@ -310,7 +312,7 @@ def test_candidates_are_legal_and_never_repeat(kind, tools, opened):
         assert kind == "llvm" or "Bind" in kinds
     (report,) = task.search.report().values()
     assert report["trials"] == sum(report["proposals"].values()) == 20
-    # On a GPU most random programs break a limit of the device, which shows without a replay.
+    # Most random programs for a GPU break one of its limits, which is found without a replay.
     assert sum(report["illegal"].values()) <= sum(report["offspring"].values()) / 10
     assert all(report["illegal"][name] <= n for name, n in report["offspring"].items())
 
@@ -328,7 +330,9 @@ def test_equal_seeds_give_equal_candidates_whatever_the_threads(kind, tools):
 
 
 @pytest.mark.parametrize("rank_drafts", [False, True])
-def test_empty_batches_come_before_the_end_as_in_metaschedule(rank_drafts, tools, opened):
+def test_search_returns_empty_batches_before_its_end_as_metaschedule_does(
+    rank_drafts, tools, opened
+):
     x = te.placeholder((2, 2), name="x")
     mod = te.create_prim_func([x, te.compute((2, 2), lambda i, j: x[i, j] + 1.0)])
     rounds = []
@@ -358,7 +362,7 @@ class _RejectsAll(ms.postproc.PyPostproc):
 
 
 @pytest.mark.parametrize("rank_drafts", [False, True])
-def test_a_task_without_legal_programs_has_no_batch(rank_drafts, tools, opened):
+def test_search_returns_no_batch_without_legal_programs(rank_drafts, tools, opened):
     rounds = []
     database = opened(":memory:", target=tools.llvm)
     space = ms.space_generator.PostOrderApply(
@@ -370,7 +374,7 @@ def test_a_task_without_legal_programs_has_no_batch(rank_drafts, tools, opened):
     assert sum(one.replayed for one in rounds) == sum(one.illegal for one in rounds) > 0
 
 
-def test_the_best_by_score_are_measured(tools, opened):
+def test_search_proposes_candidates_of_the_best_scores(tools, opened):
     database = opened(":memory:", target=tools.llvm)
     task = Task(database, tools.matmul(64), tools.llvm, eps_greedy=0.0, population_size=32)
     chosen = [seconds_of(one.sch.mod) for one in task.batch()]
@@ -383,7 +387,7 @@ def test_the_best_by_score_are_measured(tools, opened):
     assert sorted(drawn) != drawn
 
 
-def test_scores_that_are_no_numbers_do_no_harm(tools, opened):
+def test_search_proposes_whole_batch_despite_nan_and_infinite_scores(tools, opened):
     class _Odd:
         def predict(self, context, candidates):
             odd = [float("nan"), float("inf"), -1.0, 0.0, 1e300]
@@ -419,7 +423,7 @@ def test_each_operator_makes_candidates(operator, rank_drafts, tools, opened):
     assert {name for one in bred for name in one.operators} == {operator}
 
 
-def test_crossover_is_counted_and_can_be_left_out(tools):
+def test_crossover_is_reported_and_can_be_disabled(tools):
     weights = Operators({"tile_size": 0.5, "crossover": 0.5})
     for crossover in (True, False):
         database = Database(":memory:", target=tools.llvm)
@@ -433,7 +437,7 @@ def test_crossover_is_counted_and_can_be_left_out(tools):
         database.close()
 
 
-def test_announcements_end_with_the_next_batch(tools, opened):
+def test_search_forgets_lineages_of_a_batch_with_the_next_one(tools, opened):
     database = opened(":memory:", target=tools.llvm)
     task = Task(database, tools.matmul(32), tools.llvm)
     first = task.batch()
@@ -447,7 +451,7 @@ def test_announcements_end_with_the_next_batch(tools, opened):
 # ---- parts ---------------------------------------------------------------------------------------
 
 
-def test_drafts_that_do_not_apply_are_illegal_and_counted(tools, opened):
+def test_replayer_returns_none_for_drafts_that_do_not_apply(tools, opened):
     database = opened(":memory:", target=tools.llvm)
     task = Task(database, tools.matmul(32), tools.llvm)
     space = task.context.generate_design_space()[0]
@@ -467,7 +471,7 @@ def ms_space(mod, target):
     return context.generate_design_space()[0]
 
 
-def test_nothing_outlives_a_task(tools, monkeypatch, opened):
+def test_search_is_freed_after_the_end_of_its_task(tools, monkeypatch, opened):
     made = []
     init = task_search.TaskSearch.__init__
 
@@ -481,7 +485,7 @@ def test_nothing_outlives_a_task(tools, monkeypatch, opened):
     ended.batch()
     ended.context.post_tuning()
     assert made[0]() is None
-    # As where an exception ends a run: nobody calls post_tuning.
+    # If an exception ends a run, nobody calls post_tuning.
     broken = Task(database, tools.matmul(32), tools.llvm)
     broken.batch()
     del broken
@@ -489,7 +493,7 @@ def test_nothing_outlives_a_task(tools, monkeypatch, opened):
     assert made[1]() is None
 
 
-def test_descents_are_followed_inside_of_a_run():
+def test_report_follows_descent_of_the_best_program_within_the_run():
     task = TaskReport("main", counts=OperatorCounts())
     task.add(b"a", Lineage(Origin.WARM, b"elsewhere"), 3.0)
     task.add(
@@ -503,7 +507,7 @@ def test_descents_are_followed_inside_of_a_run():
     assert (report["best"], report["best_seconds"]) == (b"c".hex(), 1.0)
 
 
-def test_a_program_that_descends_from_itself_ends_the_descent():
+def test_report_ends_descent_at_program_that_descends_from_itself():
     task = TaskReport("main")
     task.add(b"a", Lineage(Origin.MEASURED, b"a"), 1.0)
     assert len(task.descent()) == 1
@@ -522,24 +526,24 @@ def test_a_program_that_descends_from_itself_ends_the_descent():
         {"threads": 0},
     ],
 )
-def test_parameters_out_of_range(options, tools, opened):
+def test_evolutionary_search_rejects_parameters_out_of_range(options, tools, opened):
     database = opened(":memory:", target=tools.llvm)
     with pytest.raises(UsageError):
         EvolutionarySearch(database, **options)
 
 
 @pytest.mark.parametrize("shares", [(0.5, 0.5, 0.5), (-0.5, 0.5, 1.0), (float("nan"), 0.5, 0.5)])
-def test_shares_add_up_to_one(shares):
+def test_shares_rejects_values_that_do_not_add_up_to_1(shares):
     with pytest.raises(UsageError, match="add up to 1"):
         Shares(*shares)
 
 
-def test_a_database_of_tvm_is_refused():
+def test_evolutionary_search_rejects_database_of_tvm():
     with pytest.raises(PluginError, match="tunedb database"):
         EvolutionarySearch(ms.database.MemoryDatabase())
 
 
-def test_a_run_without_cost_model_is_refused(tools, opened):
+def test_pre_tuning_rejects_missing_cost_model(tools, opened):
     database = opened(":memory:", target=tools.llvm)
     task = Task(database, tools.matmul(32), tools.llvm)
     task.context.post_tuning()
@@ -547,7 +551,7 @@ def test_a_run_without_cost_model_is_refused(tools, opened):
         task.context.pre_tuning(8, 8, None, database, None)
 
 
-def test_a_strategy_begins_once(tools, opened):
+def test_strategy_requires_exactly_one_pre_tuning(tools, opened):
     database = opened(":memory:", target=tools.llvm)
     search = EvolutionarySearch(database)
     with pytest.raises(UsageError, match="pre_tuning"):

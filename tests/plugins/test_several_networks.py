@@ -53,7 +53,7 @@ def run(tmp_path, monkeypatch):
     builder.close()
 
 
-def test_equal_functions_are_one_task_by_the_weights_of_their_networks(run, mods):
+def test_equal_functions_are_one_task_with_the_sum_of_network_weights(run, mods):
     weights = []
 
     def watch(tasks, task_weights, **_):
@@ -95,7 +95,7 @@ def test_each_network_has_its_own_latency(run, mods):
     assert rows == [("long", "1"), ("short", "3")]
 
 
-def test_an_estimate_has_the_measured_time_of_what_is_not_tuned(run, mods, monkeypatch):
+def test_estimated_latency_includes_measured_time_of_untuned_operators(run, mods, monkeypatch):
     def times(_timer, _executable, _inputs, name):
         latency = {"long": 2.0, "short": 1.0}[name]
         return Times(latency, {"softmax": FunctionTime(1, 0.25)}, 0.0, 1e-4)
@@ -114,13 +114,13 @@ def test_an_estimate_has_the_measured_time_of_what_is_not_tuned(run, mods, monke
     assert history[0].networks[0].is_reached
 
 
-def test_batches_go_where_the_weights_are(run, mods):
+def test_batches_go_to_the_network_of_greatest_weight(run, mods):
     for heavy, own in (("long", OF_LONG), ("short", OF_SHORT)):
         _, history = run(mods, weights={heavy: 1e9}, max_trials_global=6)
         assert {progress.task.name for progress in history} <= own | SHARED
 
 
-def test_a_network_within_its_target_gets_no_more_trials(run, mods):
+def test_network_within_its_target_gets_no_more_trials(run, mods):
     result, history = run(mods, latency_target={"long": 10.0}, max_trials_global=64)
     reached = next(n for n, progress in enumerate(history) if progress.networks[0].is_reached)
     assert history[reached].networks[0].latency is not None
@@ -130,7 +130,7 @@ def test_a_network_within_its_target_gets_no_more_trials(run, mods):
 
 
 @pytest.mark.stress
-def test_a_run_ends_when_all_networks_are_within_their_targets(run, mods):
+def test_run_ends_when_all_networks_are_within_their_targets(run, mods):
     result, history = run(mods, latency_target=10.0, max_trials_global=256)
     assert result.trials < 256
     assert [network.progress.is_reached for network in result.networks] == [True, True]
@@ -143,7 +143,7 @@ def test_a_run_ends_when_all_networks_are_within_their_targets(run, mods):
 
 
 @pytest.mark.stress
-def test_a_killed_run_goes_on_with_equal_weights_and_targets(run, mods):
+def test_killed_run_continues_only_with_equal_weights_and_targets(run, mods):
     def stop(_progress):
         raise KeyboardInterrupt
 
@@ -174,7 +174,7 @@ def test_sizes_are_bound_in_the_networks_that_have_them(run, mods):
         "any batch=1 length=4": NetworkGoal(5.0),
         "short": NetworkGoal(),
     }
-    # The second and the third are equal.
+    # The second and the third network are equal.
     calls = {task.name: task.calls for task in result.tasks}
     assert calls == {
         "fused_matmul_add_relu_any_batch1_length8": 1,
@@ -185,7 +185,7 @@ def test_sizes_are_bound_in_the_networks_that_have_them(run, mods):
     }
 
 
-def test_parameters_are_those_of_a_network(run):
+def test_params_are_bound_by_name_of_their_network(run):
     mod = from_onnx(networks.symbolic(1, 4), keep_params_in_input=True)
     mod, params = relax.frontend.detach_params(mod)
     names = [str(getattr(p, "name", "") or p.name_hint) for p in mod["main"].params[1:]]
@@ -217,13 +217,13 @@ def test_parameters_are_those_of_a_network(run):
         ),
     ],
 )
-def test_what_is_no_network_or_no_goal_is_one_line(run, mods, options, message):
+def test_unknown_networks_and_invalid_goals_are_rejected_in_one_line(run, mods, options, message):
     with raises_line(UsageError, match=message):
         run(mods, **options)
     assert run.database.store.records.count() == 0
 
 
-def test_functions_are_tuned_alone(run, mods, tools):
+def test_functions_cannot_be_tuned_together_with_networks(run, mods, tools):
     with raises_line(UsageError, match="product is no Relax program: tune its functions in a run"):
         run({**mods, "product": tools.matmul()})
     result, _ = run({"product": tools.matmul()}, max_trials_global=2)

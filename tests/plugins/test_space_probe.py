@@ -1,4 +1,4 @@
-"""Design spaces that kill the process or hang."""
+"""Design spaces that crash the process or hang."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ HANGS = "its design space hangs for more than 5 s"
 
 
 def make_space(kills=32, hangs=48):
-    """Return a schedule function: fatal for two extents, in every process but this one."""
+    """Return a schedule function that is fatal for two extents in every other process."""
     here = os.getpid()
 
     def space(sch):
@@ -49,7 +49,7 @@ def make_space(kills=32, hangs=48):
 
 @pytest.fixture(scope="module")
 def builder():
-    """Workers without a compiler: an artifact is the hash of its module."""
+    """A builder whose workers do not compile: an artifact is the hash of its module."""
 
     def export(mod):
         path = Path(tempfile.mkdtemp(), "artifact")
@@ -80,7 +80,7 @@ def run(path, builder, mod, space):
 
 
 @pytest.mark.stress
-def test_a_function_that_kills_or_hangs_costs_itself(tmp_path, builder, tools):
+def test_run_skips_functions_whose_design_space_crashes_or_hangs(tmp_path, builder, tools):
     sizes = {"good": 16, "hanging": 48, "killing": 32}
     mod = tvm.IRModule({name: tools.matmul(n)["main"] for name, n in sizes.items()})
     result = run(tmp_path / "store.db", builder, mod, make_space())
@@ -93,13 +93,13 @@ def test_a_function_that_kills_or_hangs_costs_itself(tmp_path, builder, tools):
     assert result.tasks[0].record is not None
 
 
-def test_a_run_with_that_function_alone_says_so(tmp_path, builder, tools):
+def test_run_fails_if_design_space_of_its_only_function_crashes(tmp_path, builder, tools):
     with pytest.raises(PluginError) as caught:
         run(tmp_path / "store.db", builder, tools.matmul(32), make_space())
     assert str(caught.value) == f"TVM ended the tuning run: {KILLS}"
 
 
-def test_what_cannot_be_sent_is_not_tried(builder, tools):
+def test_try_spaces_reports_no_problem_of_spaces_that_cannot_be_sent(builder, tools):
     lock = threading.Lock()
 
     def locked(sch):
@@ -111,7 +111,7 @@ def test_what_cannot_be_sent_is_not_tried(builder, tools):
     assert [problem(number) for number in range(3)] == [None] * 3
 
 
-def test_the_default_space_takes_the_intrinsics_of_its_target_alone():
+def test_default_space_loads_only_intrinsics_of_its_target():
     code = """
 import sys
 import cloudpickle, tvm

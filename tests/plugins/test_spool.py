@@ -1,4 +1,4 @@
-"""Databases that fail while a run measures: what was measured is in a file that imports."""
+"""If a database fails while a run measures, the measurements are in a file to import."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TILES = [(16, 1), (8, 2), (4, 4), (2, 8), (1, 16)]
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """A working directory of the test's own."""
+    """A working directory for the test alone."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     return tmp_path / "work"
@@ -59,7 +59,7 @@ class Run:
         self.handle.record_batch(batch)
 
     def refuse(self, *numbers):
-        """Record programs, which the database does not take; return the message."""
+        """Record programs, which the database rejects; return the message."""
         with raises_line(StorageError) as caught:
             self.record(*numbers)
         return str(caught.value)
@@ -102,7 +102,7 @@ def spooled(folder, name="store.db"):
 
 
 def numbers_of(measurements):
-    """Return which of :meth:`Run.record`'s programs these are, and check what is kept of them."""
+    """Return the numbers of programs of :meth:`Run.record`; assert that they are complete."""
     numbers = []
     for one in measurements:
         times = one.run_secs
@@ -125,7 +125,7 @@ def numbers_of(measurements):
         ("disk I/O error", "the disk failed"),
     ],
 )
-def test_a_batch_that_is_refused_is_beside_the_database(run, sqlite_file, words, reason):
+def test_rejected_batch_is_spooled_beside_the_database(run, sqlite_file, words, reason):
     run.record(0, 1, 2)
     stop_writes(sqlite_file, words)
     message = run.refuse(3, 4, 5, 6)
@@ -139,8 +139,8 @@ def test_a_batch_that_is_refused_is_beside_the_database(run, sqlite_file, words,
     assert not known & {one.program.digest for one in found}
 
 
-def test_programs_keep_their_identity(run, sqlite_file):
-    """A file that is imported where the run tuned meets the workloads and programs there."""
+def test_spooled_programs_keep_their_digests(run, sqlite_file):
+    """An import into the database of the run finds their workloads and programs there."""
     run.record(0, 1)
     stop_writes(sqlite_file, "database or disk is full")
     run.refuse(0, 1)
@@ -157,8 +157,8 @@ def test_batches_of_one_run_share_a_file(run, sqlite_file):
     assert numbers_of(imported(path)) == [1, 3, 0, 4, 6, 7]
 
 
-def test_a_file_that_was_deleted(run, sqlite_file):
-    """SQLite would write on into nothing: what the session stored before is kept too."""
+def test_all_batches_are_spooled_when_the_database_file_is_deleted(run, sqlite_file):
+    """SQLite would go on writing into the deleted file; earlier batches are spooled too."""
     run.record(0, 1, 2)
     for suffix in ("", "-wal", "-shm"):
         Path(f"{sqlite_file}{suffix}").unlink(missing_ok=True)
@@ -168,7 +168,9 @@ def test_a_file_that_was_deleted(run, sqlite_file):
     assert numbers_of(imported(path)) == [0, 1, "failed", 3, 4]
 
 
-def test_a_file_that_was_replaced(run, sqlite_file, sqlite_template):
+def test_all_batches_are_spooled_when_the_database_file_is_replaced(
+    run, sqlite_file, sqlite_template
+):
     run.record(0)
     sqlite_file.unlink()
     shutil.copyfile(sqlite_template, sqlite_file)
@@ -188,8 +190,8 @@ def test_batches_are_spooled_when_the_directory_is_gone(sqlite_template, start, 
     assert numbers_of(imported(path)) == [0, 1]
 
 
-def test_a_full_disk(mount, start, folder):
-    """Nothing fits beside the database either, so the batch goes to the working directory."""
+def test_batch_is_spooled_to_working_directory_when_the_disk_is_full(mount, start, folder):
+    """Nothing fits beside the database either."""
     disk = mount("1m")
     run = start(disk / "tune.db")
     run.record(0)
@@ -225,7 +227,7 @@ def test_batches_are_spooled_when_the_database_of_the_server_is_gone(
     assert numbers_of(imported(path)) == [1, 3]
 
 
-def test_no_place_takes_the_batch(run, sqlite_file, monkeypatch):
+def test_message_says_that_a_batch_is_lost_if_no_location_takes_it(run, sqlite_file, monkeypatch):
     stop_writes(sqlite_file, "database or disk is full")
 
     def refuse(path, _text):
@@ -246,7 +248,7 @@ def test_spool_leaves_out_records_without_a_module(run):
     assert numbers_of(imported(path)) == [0, 1]
 
 
-def test_half_a_batch_is_never_left(run, sqlite_file, monkeypatch):
+def test_spool_stays_unchanged_if_a_batch_cannot_be_written(run, sqlite_file, monkeypatch):
     stop_writes(sqlite_file, "database or disk is full")
     run.refuse(0)
     path = spooled(sqlite_file.parent)
@@ -260,8 +262,8 @@ def test_half_a_batch_is_never_left(run, sqlite_file, monkeypatch):
     assert list(Path.cwd().iterdir()) == []
 
 
-def test_a_line_that_was_cut_off_does_not_swallow_the_next(run, sqlite_file):
-    """A process that is killed while it writes leaves half a line."""
+def test_spool_starts_a_new_line_after_a_truncated_one(run, sqlite_file):
+    """A process that is killed while it writes leaves a truncated line."""
     stop_writes(sqlite_file, "database or disk is full")
     run.refuse(0)
     path = spooled(sqlite_file.parent)
@@ -272,8 +274,10 @@ def test_a_line_that_was_cut_off_does_not_swallow_the_next(run, sqlite_file):
 
 @pytest.mark.parametrize("strategy", ["evolutionary", "replay-trace"])
 @pytest.mark.parametrize("what", ["deleted", "refused"])
-def test_a_run_whose_database_fails_ends_cleanly(sqlite_file, tools, tmp_path, what, strategy):
-    """All that was measured is in the database or in the file, and the error keeps its type."""
+def test_run_whose_database_fails_loses_no_measurement(
+    sqlite_file, tools, tmp_path, what, strategy
+):
+    """Each measurement is in the database or in the file, and the error keeps its type."""
     database = Database(sqlite_file, target=tools.llvm)
 
     def fail(_):

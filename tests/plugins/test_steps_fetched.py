@@ -1,4 +1,4 @@
-"""What a GPU's cache stages fetch, by the features of steps and by TVM's own schedules."""
+"""Elements that cache stages of a GPU fetch: features of steps equal TVM's schedules."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def fetched(sch: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_as_much_as_tvm_fetches(name: str) -> None:
+def test_fetch_features_equal_extents_of_tvms_schedules(name: str) -> None:
     function = te.create_prim_func(WORKLOADS[name]()).with_attr("global_symbol", "main")
     mod = tvm.IRModule({"main": function})
     workload = modules.to_workload(mod)

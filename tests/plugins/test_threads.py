@@ -18,7 +18,7 @@ CPUS = sorted(os.sched_getaffinity(0))
 
 
 def printed_lines(what, *arguments, cpus=CPUS):
-    """Return what a fresh process prints, on some of the CPUs."""
+    """Return the lines that a fresh process prints on some of the CPUs."""
     environment = {k: v for k, v in os.environ.items() if k not in VARIABLES}
     lines = printed(
         *(SCRIPT, what, *arguments),
@@ -35,7 +35,7 @@ def printed_lines(what, *arguments, cpus=CPUS):
         ({"TVM_NUM_THREADS": "3"}, RuntimeThreads(3, True)),
         ({"OMP_NUM_THREADS": "2,4"}, RuntimeThreads(2, True)),
         ({"TVM_NUM_THREADS": "5", "OMP_NUM_THREADS": "2"}, RuntimeThreads(5, True)),
-        # As C's atoi reads them; TVM takes one thread at least.
+        # TVM reads numbers with C's atoi, and uses at least one thread.
         ({"TVM_NUM_THREADS": "many"}, RuntimeThreads(1, True)),
         ({"TVM_NUM_THREADS": ""}, RuntimeThreads(1, True)),
         ({"TVM_NUM_THREADS": " 4x"}, RuntimeThreads(4, True)),
@@ -45,16 +45,16 @@ def printed_lines(what, *arguments, cpus=CPUS):
         ({"TVM_BIND_THREADS": "yes"}, RuntimeThreads(6, False)),
     ],
 )
-def test_variables_as_tvm_reads_them(environment, expected):
+def test_runtime_threads_reads_environment_variables_as_tvm_does(environment, expected):
     assert RuntimeThreads.from_environment(environment, cores=6) == expected
 
 
 def counted(*environments, cpus=CPUS):
-    """Return what a fresh process says with each set of variables."""
+    """Return the thread counts of a fresh process with each set of variables."""
     return printed_lines("counts", json.dumps(environments), cpus=cpus)
 
 
-def test_bounds_of_thread_counts():
+def test_thread_count_is_bounded_by_variables_and_cpus():
     three, loky, free, openmp = counted(
         *({"TVM_NUM_THREADS": "3"}, {"LOKY_MAX_CPU_COUNT": "1"}, {}, {"OMP_NUM_THREADS": "1"})
     )
@@ -75,7 +75,7 @@ def test_bounds_of_thread_counts():
 
 
 @pytest.mark.parametrize("cpus", [CPUS, long([CPUS[-1]])], ids=["all CPUs", "one CPU"])
-def test_nothing_of_ours_runs_on_the_cpu_that_tvm_pins_a_thread_to(cpus):
+def test_threads_and_processes_use_all_cpus_after_tvm_pinned_a_thread(cpus):
     (found,) = printed_lines("pinned", cpus=cpus)
     count, all_ = found["threads"]["count"], len(cpus)
     assert (found["pinned"], found["inherited"]["pinned"]) == (1, True)
@@ -102,12 +102,12 @@ def session(fingerprint):
         ([], None),
     ],
 )
-def test_threads_of_a_session(fingerprint, expected):
+def test_threads_of_returns_thread_count_of_a_session_or_none(fingerprint, expected):
     assert threads_of(session(fingerprint)) == expected
     assert threads_of(None) is None
 
 
-def test_times_of_other_threads_stand_not_beside_one_another():
+def test_sessions_with_other_threads_have_other_classes():
     fingerprints = [
         {"cpu": "x"},
         *(

@@ -50,7 +50,7 @@ def applied(trace: Any, mod: Any, remove_postproc: bool = False) -> Any:
 
 
 def space_generator() -> Any:
-    """TVM's rules for CPUs without those for intrinsics."""
+    """Return TVM's rules for CPUs without those for intrinsics."""
     rule, postproc, mutator = ms.schedule_rule, ms.postproc, ms.mutator
     return ms.space_generator.PostOrderApply(
         sch_rules=[
@@ -92,7 +92,7 @@ def schedules() -> list[Any]:
     return list(found)
 
 
-def test_builder_shares_instructions(schedules: list[Any]) -> None:
+def test_builder_shares_instructions_without_literals(schedules: list[Any]) -> None:
     builder = trace_codec.TraceBuilder()
     stored = trace_codec.encode(schedules[0].trace)
     first, second = builder.build(stored), builder.build(stored)
@@ -107,7 +107,7 @@ def test_builder_shares_instructions(schedules: list[Any]) -> None:
     assert False in shared
 
 
-def test_changing_one_trace_leaves_the_other(schedules: list[Any]) -> None:
+def test_changing_a_built_trace_does_not_change_another_one(schedules: list[Any]) -> None:
     builder = trace_codec.TraceBuilder()
     stored = trace_codec.encode(schedules[0].trace)
     first, second = builder.build(stored), builder.build(stored)
@@ -128,7 +128,7 @@ def test_changing_one_trace_leaves_the_other(schedules: list[Any]) -> None:
         tvm.ir.assert_structural_equal(applied(trace, MODULE).mod, schedules[0].mod)
 
 
-def test_decisions_and_literals_of_each_trace_are_its_own(schedules: list[Any]) -> None:
+def test_built_traces_have_decisions_and_literals_of_their_own(schedules: list[Any]) -> None:
     builder = trace_codec.TraceBuilder()
     stored = trace_codec.encode(schedules[0].trace)
     decisions, sketch_literals, tail_literals = orjson.loads(stored.decisions)
@@ -148,7 +148,7 @@ def test_decisions_and_literals_of_each_trace_are_its_own(schedules: list[Any]) 
         assert trace_codec.encode(builder.build(trace)) == trace
 
 
-def test_caches_are_bounded(schedules: list[Any]) -> None:
+def test_builder_bounds_its_caches_of_sketches_and_tails(schedules: list[Any]) -> None:
     builder = trace_codec.TraceBuilder(max_sketches=1, max_tails=2)
     stored = [trace_codec.encode(sch.trace) for sch in schedules]
     assert len({trace.sketch for trace in stored}) == len(stored) > 1
@@ -161,7 +161,7 @@ def test_caches_are_bounded(schedules: list[Any]) -> None:
     assert len(builder._tails) == 2
 
 
-def test_least_recently_used_goes_first() -> None:
+def test_builder_drops_the_least_recently_used_sketch_first() -> None:
     builder = trace_codec.TraceBuilder(max_sketches=2)
     first, second, third = (
         Trace(orjson.dumps([["GetSBlock", [], [name, "main"], ["b0"]]]), None, b"[[],[],[]]")
@@ -172,7 +172,7 @@ def test_least_recently_used_goes_first() -> None:
     assert list(builder._sketches) == [first.sketch, third.sketch]
 
 
-def test_threads_share_a_builder(schedules: list[Any]) -> None:
+def test_builder_works_in_several_threads(schedules: list[Any]) -> None:
     builder = trace_codec.TraceBuilder(max_sketches=1, max_tails=1)
     stored = [trace_codec.encode(sch.trace) for sch in schedules] * 50
     with ThreadPoolExecutor(4) as pool:
@@ -180,7 +180,7 @@ def test_threads_share_a_builder(schedules: list[Any]) -> None:
     assert [trace_codec.encode(trace) for trace in built] == stored
 
 
-def test_empty_output_of_a_dynamic_loop() -> None:
+def test_empty_output_of_dynamic_loop_survives_round_trip() -> None:
     sch = s_tir.Schedule(dynamic)
     loop, _ = sch.get_loops(sch.get_sblock("B"))
     sch.split(loop, sch.sample_perfect_tile(loop, n=2))
@@ -232,19 +232,19 @@ def stored_of(instructions: list[Any], decisions: Any = None, literals: Any = No
         Trace(b"[]", None, b""),
     ],
 )
-def test_builder_refuses_what_it_does_not_know(stored: Trace) -> None:
+def test_builder_rejects_unknown_and_invalid_instructions(stored: Trace) -> None:
     with pytest.raises(trace_codec.UnknownInstructionError):
         trace_codec.TraceBuilder().build(stored)
 
 
-def test_index_map_must_be_one() -> None:
+def test_builder_rejects_index_map_of_another_type() -> None:
     text = tvm.ir.save_json(tvm.ir.Range(0, 4))
     stored = stored_of([BLOCK, ["TransformBlockLayout", ["b0"], [text], []]])
     with pytest.raises(trace_codec.UnknownInstructionError, match=r"not an object of .*ir\.Range"):
         trace_codec.TraceBuilder().build(stored)
 
 
-def test_replay_raises_an_error_of_ours() -> None:
+def test_replay_raises_unknown_instruction_error_for_invalid_traces() -> None:
     for stored in (
         stored_of([["System", [], [], []]]),
         stored_of([["GetSBlock", [], ["no such block", "main"], ["b0"]]]),
@@ -265,7 +265,7 @@ ELEMENTWISE = _elementwise()
 
 
 def bound(sch: Any) -> None:
-    """Steps with a decision of each kind: threads, locations, vector widths, tiles, unrolling."""
+    """Apply steps with all kinds of decisions: threads, locations, vectors, tiles, unrolling."""
     first, second = sch.get_sblock("C"), sch.get_sblock("D")
     root = sch.get_sblock("root")
     i, j = sch.get_loops(second)
@@ -300,7 +300,7 @@ MUTATORS = {
 
 
 @pytest.mark.parametrize("name", MUTATORS)
-def test_mutators_treat_built_traces_as_their_own(name: str) -> None:
+def test_tvms_mutators_treat_built_traces_like_replayed_ones(name: str) -> None:
     make, steps = MUTATORS[name]
     mutator = make()
     context = ms.TuneContext(
@@ -328,7 +328,7 @@ def test_mutators_treat_built_traces_as_their_own(name: str) -> None:
     assert trace_codec.encode(built) == stored
 
 
-def test_evolutionary_search_over_built_traces(schedules: list[Any]) -> None:
+def test_tvms_evolutionary_search_works_with_built_traces(schedules: list[Any]) -> None:
     """Candidates come from many threads that apply and mutate traces with shared instructions."""
     builder = trace_codec.TraceBuilder()
     stored = [trace_codec.encode(sch.trace) for sch in schedules]
@@ -369,7 +369,7 @@ def test_evolutionary_search_over_built_traces(schedules: list[Any]) -> None:
         again = trace_codec.encode(candidate.sch.trace)
         found = applied(builder.build(again), MODULE).mod
         tvm.ir.assert_structural_equal(found, candidate.sch.mod)
-    for trace in stored:  # what the search had is as it was
+    for trace in stored:  # the search has not changed its traces
         assert trace_codec.encode(builder.build(trace)) == trace
 
 
@@ -378,7 +378,7 @@ def test_evolutionary_search_over_built_traces(schedules: list[Any]) -> None:
     spread(sorted(MEASURED.glob("*/database_tuning_record.json")), 6),
     ids=lambda path: path.parent.name,
 )
-def test_real_records(path: Path) -> None:
+def test_built_traces_of_real_records_equal_replayed_ones(path: Path) -> None:
     line = path.with_name("database_workload.json").read_bytes().splitlines()[0]
     mod = ms.database.Workload.from_json(orjson.loads(line)).mod
     lines = path.read_bytes().splitlines()

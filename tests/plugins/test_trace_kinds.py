@@ -1,4 +1,4 @@
-"""Every instruction kind of TVM 0.27 through the codec, each on a schedule that TVM accepts."""
+"""The codec with each kind of instruction of TVM 0.27, on schedules that TVM accepts."""
 
 from __future__ import annotations
 
@@ -452,7 +452,7 @@ def example(request: pytest.FixtureRequest) -> tuple[Any, Any]:
     return function, schedule_of(function, steps)
 
 
-def test_all_kinds_are_exercised(_intrinsic: None) -> None:
+def test_all_kinds_of_instructions_are_exercised(_intrinsic: None) -> None:
     kinds = {
         str(inst.kind.name)
         for function, steps in CASES
@@ -489,7 +489,7 @@ def test_encode_equals_file_of_tvm(example: tuple[Any, Any], tmp_path: Any) -> N
     assert traces.check_trace([instructions, decisions]) == (instructions, decisions)
 
 
-def test_build_equals_replay(example: tuple[Any, Any]) -> None:
+def test_built_trace_equals_replayed_one(example: tuple[Any, Any]) -> None:
     function, sch = example
     stored = trace_codec.encode(sch.trace)
     built = trace_codec.TraceBuilder().build(stored)
@@ -514,7 +514,7 @@ def test_built_trace_makes_the_same_module(example: tuple[Any, Any]) -> None:
         tvm.ir.assert_structural_equal(applied(second, function), sch.mod)
 
 
-def test_boolean_expression_stays_one() -> None:
+def test_boolean_expression_keeps_its_type() -> None:
     """TVM's file has ``true`` for it, which TVM reads as a bare True and would write as 1."""
     sch = s_tir.Schedule(chain)
     sch.annotate(sch.get_sblock("C"), "flag", IntImm("bool", 1))
@@ -526,8 +526,8 @@ def test_boolean_expression_stays_one() -> None:
     tvm.ir.assert_structural_equal(applied(built, chain), sch.mod)
 
 
-def test_annotation_that_is_a_map() -> None:
-    """TVM writes and reads such a trace, but cannot apply it again: neither its own nor ours."""
+def test_annotation_with_a_map_is_encoded_and_built_but_cannot_be_applied() -> None:
+    """TVM writes and reads such a trace, but cannot apply it, be it replayed or built."""
     sch = s_tir.Schedule(chain)
     block = sch.get_sblock("C")
     sch.annotate(block, "map", {"b": 1, "a": [1, 2.5, "x"]})
@@ -545,7 +545,7 @@ def test_annotation_that_is_a_map() -> None:
             applied(trace, chain)
 
 
-def test_expression_among_inputs_has_no_json_form() -> None:
+def test_encode_rejects_trace_with_expression_among_inputs() -> None:
     """TVM's own database cannot write such a trace either."""
     sch = s_tir.Schedule(chain)
     loop, _ = sch.get_loops(sch.get_sblock("C"))
@@ -554,7 +554,7 @@ def test_expression_among_inputs_has_no_json_form() -> None:
         trace_codec.encode(sch.trace)
 
 
-def test_index_map_over_a_sampled_value_is_left_to_tvm() -> None:
+def test_index_map_over_a_sampled_value_is_replayed_but_not_built() -> None:
     sch = s_tir.Schedule(chain)
     block = sch.get_sblock("B")
     factor = sch.sample_categorical([2, 4], [0.5, 0.5], decision=1)
@@ -583,8 +583,8 @@ OLDEST: dict[str, Callable[[list[Any], list[Any]], tuple[list[Any], list[Any]] |
 }
 
 
-def test_oldest_form_is_upgraded(example: tuple[Any, Any]) -> None:
-    """Whatever a schedule of today is written as, its oldest form is upgraded to the same."""
+def test_upgrade_turns_oldest_form_of_instructions_into_todays(example: tuple[Any, Any]) -> None:
+    """The oldest form of each instruction is upgraded to the trace that TVM writes today."""
     function, sch = example
     stored = trace_codec.encode(sch.trace)
     instructions, decisions = traces.join_trace(stored)

@@ -1,4 +1,4 @@
-"""One call that tunes."""
+"""`tune()`: one call for a whole tuning run."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ def killed(quick, mod, **options):
         quick(mod, on_progress=stop, **options)
 
 
-def test_no_name_of_the_plugin_is_a_package():
-    """The import of a package would put it in place of the function or class of that name."""
+def test_no_public_name_of_the_plugin_is_also_a_package():
+    """The import of such a package would replace the function or class of that name."""
     packages = {module.name for module in pkgutil.iter_modules(metaschedule.__path__)}
     assert not packages & set(metaschedule.__all__)
 
 
-def test_a_run_returns_its_result(quick, tools):
+def test_tune_returns_its_result_and_reports_progress(quick, tools):
     progress = []
     result = quick(tools.matmul(32), on_progress=progress.append)
     (task,) = result.tasks
@@ -132,7 +132,7 @@ def test_known_programs_are_not_measured_again(quick, tools):
     assert third.served == 0
 
 
-def test_other_evaluators_measure_again(quick, tools):
+def test_programs_are_measured_again_with_another_evaluator(quick, tools):
     mod = tools.matmul(32)
     quick.runner.evaluator_config = EvaluatorConfig(repeat=1)
     closed(quick(mod, seed=1))
@@ -142,19 +142,19 @@ def test_other_evaluators_measure_again(quick, tools):
 
 
 @pytest.mark.stress
-def test_a_run_that_was_killed_goes_on(quick, tools):
+def test_killed_run_continues(quick, tools):
     mod, progress = tools.matmul(32), []
     killed(quick, mod, seed=3)
     rest = closed(quick(mod, seed=3, on_progress=progress.append))
     assert (rest.resumed, rest.trials) == (4, 8)
     assert progress[-1].trials == progress[-1].max_trials == 8
     assert len(set(quick.runner.ran)) == len(quick.runner.ran)
-    # It is done: with the same arguments a new one begins.
+    # The run is complete, so the same arguments start a new one.
     assert closed(quick(mod, seed=3)).resumed == 0
 
 
 def test_attack_4_a_killed_run_does_all_its_trials_whatever_was_merged(quick, tools, tmp_path):
-    """Seven records in its session came with a merge, and it ended with one trial."""
+    """A merge had put seven records into its session, and the run ended after one trial."""
     mod = tools.matmul(32)
     killed(quick, mod, seed=3, max_trials_global=12)
     theirs = tmp_path / "theirs.db"
@@ -170,14 +170,14 @@ def test_attack_4_a_killed_run_does_all_its_trials_whatever_was_merged(quick, to
     assert len(quick.runner.ran) + rest.served == 12
 
 
-def test_the_second_run_of_a_handle_goes_on_too(quick, tools, opened):
+def test_killed_second_run_of_a_handle_continues(quick, tools, opened):
     mod, database = tools.matmul(32), opened(quick.path, target=LLVM)
     quick(tools.matmul(16), database=database)
     killed(quick, mod, database=database, seed=3)
     assert quick(mod, database=database, seed=3).resumed == 4
 
 
-def test_a_run_of_other_arguments_is_another_run(quick, tools):
+def test_run_with_other_arguments_does_not_continue_a_killed_one(quick, tools):
     mod = tools.matmul(32)
     killed(quick, mod, seed=3)
     assert closed(quick(mod, seed=4)).resumed == 0
@@ -224,12 +224,12 @@ def test_trials_of_a_task_before_a_kill_count_for_its_limit(quick, tools):
     assert max(counts.values()) == 4
 
 
-def test_functions_without_a_space_are_left_out(quick, tools):
+def test_functions_without_a_design_space_are_skipped(quick, tools):
     result = closed(quick(two(tools), special_space={"second": None}))
     assert [task.name for task in result.tasks] == ["first"]
 
 
-def test_failures_are_counted_and_kept(quick, tools):
+def test_tune_counts_and_stores_failures(quick, tools):
     runner = FakeRunner(errors=lambda hash_: "RPCRunner: Timeout, killed after 10 seconds")
     progress = []
     result = quick(tools.matmul(32), runner=runner, on_progress=progress.append)
@@ -255,8 +255,8 @@ class Model:
 """
 
 
-def test_operators_of_a_relax_program(quick):
-    """What is tuned is what is asked for when the program is compiled."""
+def test_op_names_choose_the_operators_of_a_relax_program(quick):
+    """Compiling the program finds the record of the tuned operator."""
     mod = tvm.script.from_source(RELAX)
     result = quick(mod, op_names=["matmul"])
     (task,) = result.tasks
@@ -276,7 +276,7 @@ def test_parameters_of_a_relax_program_become_constants(quick):
     assert result.tasks[0].record is not None
 
 
-def test_relax_and_other_strategies_of_tvm(quick):
+def test_tune_accepts_relax_program_with_a_strategy_of_tvm(quick):
     result = closed(quick(tvm.script.from_source(RELAX), strategy="replay-trace"))
     assert len(result.tasks) == 2
     assert result.trials == 8
@@ -302,10 +302,10 @@ def test_the_session_names_the_evaluator_and_ends_with_the_run(quick, tools, ope
     assert database._handle.session() == before
 
 
-def test_nothing_of_tvms_logs_is_left(quick, tools, tmp_path):
+def test_tune_restores_loggers_of_tvm_and_prints_nothing(quick, tools, tmp_path):
     logger = logging.getLogger("tvm.s_tir.meta_schedule")
     before = logger.level, logger.propagate, list(logger.handlers)
-    mine = logging.NullHandler()  # without a name, which TVM's setting up does not bear
+    mine = logging.NullHandler()  # has no name, which TVM's setup of logs cannot handle
     logger.addHandler(mine)
     out = io.StringIO()
     try:
@@ -320,7 +320,7 @@ def test_nothing_of_tvms_logs_is_left(quick, tools, tmp_path):
     assert list((tmp_path / "logs" / "logs").glob("*.task_scheduler.log"))
 
 
-def test_temporary_files_go_with_the_run(quick, tools, tmp_path, monkeypatch):
+def test_tune_removes_its_temporary_files(quick, tools, tmp_path, monkeypatch):
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
@@ -328,7 +328,7 @@ def test_temporary_files_go_with_the_run(quick, tools, tmp_path, monkeypatch):
     assert not list(folder.glob("*tuning*"))
 
 
-def test_own_callbacks_take_the_place_of_the_default_ones(quick, tools, opened):
+def test_given_callbacks_replace_the_default_ones(quick, tools, opened):
     seen = []
 
     class Watch(ms.measure_callback.measure_callback._PyMeasureCallback):
@@ -370,7 +370,7 @@ def test_errors_of_tunedb_keep_their_class(quick, tools):
         quick(tools.matmul(32), runner=runner)
 
 
-def test_other_errors_in_a_run_are_one_line(quick, tools):
+def test_other_errors_in_a_run_become_plugin_errors_of_one_line(quick, tools):
     runner = FakeRunner(on_run=raising(OwnError("first line\nsecond line")))
     with raises_line(PluginError, match="TVM ended the tuning run: ") as caught:
         quick(tools.matmul(32), runner=runner)
@@ -396,12 +396,12 @@ def test_other_errors_in_a_run_are_one_line(quick, tools):
         ({"special_space": {"main": None}}, UsageError, "nothing to tune"),
     ],
 )
-def test_arguments_that_cannot_be_are_refused(quick, tools, options, kind, words):
+def test_tune_rejects_invalid_arguments(quick, tools, options, kind, words):
     with raises_line(kind, match=words):
         quick(tools.matmul(32), **options)
 
 
-def test_a_database_that_was_opened_is_closed_where_the_run_fails(quick, tools, monkeypatch):
+def test_failing_run_closes_only_a_database_that_it_opened(quick, tools, monkeypatch):
     opened = []
     original = Database.close
     monkeypatch.setattr(Database, "close", lambda self: opened.append(self) or original(self))
@@ -415,34 +415,34 @@ def test_a_database_that_was_opened_is_closed_where_the_run_fails(quick, tools, 
     mine.close()
 
 
-def test_no_module_is_refused(quick):
+def test_tune_rejects_other_types_and_unknown_operator_names(quick):
     with pytest.raises(UsageError, match="a int is not an IRModule"):
         quick(3)
     with pytest.raises(UsageError, match=r"no operator has conv in its name: matmul, softmax$"):
         quick(tvm.script.from_source(RELAX), op_names=["conv"])
 
 
-def test_a_read_only_database_is_refused_in_one_line(quick, tools, opened):
+def test_tune_rejects_read_only_database_in_one_line(quick, tools, opened):
     closed(quick(tools.matmul(16)))
     database = opened(quick.path, target=LLVM, read_only=True)
     with raises_line(TuneDBError, match="read-only"):
         quick(tools.matmul(32), database=database)
 
 
-def test_the_target_is_this_machine_by_default():
+def test_host_target_describes_this_machine():
     target = host_target()
     assert target.kind.name == "llvm"
     assert int(target.attrs["num-cores"]) == int(os.environ["TVM_NUM_THREADS"])
     assert str(target.attrs["mcpu"])
 
 
-def test_a_processor_without_its_number_of_cores_gets_that_of_this_machine(quick, tools):
+def test_llvm_target_without_num_cores_gets_that_of_this_machine(quick, tools):
     result = closed(quick(tools.matmul(32), target={"kind": "llvm", "mcpu": "x86-64-v2"}))
     assert int(result.target.attrs["num-cores"]) == int(os.environ["TVM_NUM_THREADS"])
     assert str(result.target.attrs["mcpu"]) == "x86-64-v2"
 
 
-def test_a_gpu_without_limits_gets_those_of_this_machine(monkeypatch):
+def test_gpu_target_without_limits_gets_those_of_this_machine(monkeypatch):
     device = {"kind": "cuda", "arch": "sm_90", "max_threads_per_block": 1024}
 
     def reported(_device):
@@ -455,12 +455,12 @@ def test_a_gpu_without_limits_gets_those_of_this_machine(monkeypatch):
     assert str(target.attrs["arch"]) == "sm_80"
 
 
-def test_a_target_with_limits_stays_as_it_is():
+def test_gpu_target_with_limits_is_not_changed():
     target = tvm.target.Target("nvidia/nvidia-a100")
     assert target_of(target, is_remote=True).same_as(target)
 
 
-def test_a_gpu_of_which_nobody_tells_the_limits(monkeypatch):
+def test_gpu_target_with_unknown_limits_is_rejected(monkeypatch):
     def absent(_device):
         raise ValueError("no such device")
 
@@ -475,29 +475,29 @@ def test_a_gpu_of_which_nobody_tells_the_limits(monkeypatch):
         )
 
 
-def test_a_session_names_the_number_of_threads(quick, tools):
+def test_session_of_a_run_names_the_number_of_threads(quick, tools):
     result = closed(quick(tools.matmul(32)))
     assert result.threads == 2
     fingerprint = json.loads(result.tasks[0].record.measurement.session.fingerprint)
     assert fingerprint["threads"] == {"count": 2, "pinned": False}
 
 
-def test_the_target_of_a_bound_database_is_taken(quick, tools, opened):
+def test_tune_takes_the_target_of_a_bound_database(quick, tools, opened):
     database = opened(quick.path, target=tools.llvm_other)
     result = quick(tools.matmul(32), database=database, target=None)
     assert int(result.target.attrs["num-cores"]) == 8
     assert result.tasks[0].record is not None
 
 
-def test_the_default_database_is_the_users(quick, tools, tmp_path, monkeypatch):
+def test_tune_opens_the_default_database_of_the_user(quick, tools, tmp_path, monkeypatch):
     monkeypatch.setenv("TUNEDB_URL", str(tmp_path / "mine.db"))
     result = closed(quick(tools.matmul(32), database=None))
     assert Path(result.database.url).name == "mine.db"
 
 
 @pytest.mark.stress
-def test_a_real_run_with_all_defaults(tools, tmp_path):
-    """Compiled and measured on this machine; the winner computes what NumPy computes."""
+def test_real_run_with_all_defaults_finds_a_correct_program(tools, tmp_path):
+    """Programs are compiled and measured here; the best one computes what NumPy computes."""
     mod = tools.matmul(64)
     result = tune(mod, database=tmp_path / "tune.db", max_trials_global=8, seed=0)
     assert result.trials == 8
@@ -535,11 +535,11 @@ tune(matmul(32), {target!r}, None, 8, database={path!r}, builder=FakeBuilder(), 
 
 
 @pytest.mark.stress
-def test_a_process_that_was_killed_is_gone_on_with(quick, tools):
+def test_run_of_a_killed_process_continues(quick, tools):
     script = KILLED.format(folder=str(Path(__file__).parent), target=LLVM, path=str(quick.path))
     done = subprocess.run([sys.executable, "-c", script], timeout=300, check=False)
     assert done.returncode == -9
     rest = closed(quick(tools.matmul(32), seed=3))
     assert (rest.resumed, rest.trials) == (4, 8)
-    # The best program of the first part begins the second one, and is not measured again.
+    # The second part starts with the best program of the first one, without measuring it again.
     assert len(quick.runner.ran) + rest.served == 4

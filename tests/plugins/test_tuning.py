@@ -15,7 +15,7 @@ from tunedb.plugins.metaschedule import Database, MeasureCallback, WarmBuilder
 
 TRIALS = 16
 
-#: What the stand-ins answer, in turn: (build error, run error, run_secs).
+#: Outcomes of the fake builder and runner, in turn: (build error, run error, run_secs).
 OUTCOMES = [
     (None, None, [0.003, 0.002]),
     ("LocalBuilder: Timeout, killed after 30.0 seconds", None, None),
@@ -77,8 +77,8 @@ def test_each_candidate_is_recorded_once(order, tools, tmp_path, opened):
     assert all(r.measurement.measured_at > 0 for r in records)
 
 
-def test_default_callbacks_and_a_second_run_that_starts_from_the_first(tools, tmp_path):
-    """The list of default callbacks works, and evolution takes its start from what is stored."""
+def test_second_run_with_default_callbacks_starts_from_the_first(tools, tmp_path):
+    """TVM's default callbacks store the records, and its evolution asks for the best ones."""
     database = Database(tmp_path / "tune.db", target=tools.llvm)
     mod = tools.matmul(64)
     _tune(mod, tools.llvm, database, "default", tmp_path)
@@ -95,7 +95,7 @@ def test_default_callbacks_and_a_second_run_that_starts_from_the_first(tools, tm
     database.close()
 
 
-def test_callback_without_a_tunedb_database_is_reported(tools, tmp_path):
+def test_callback_rejects_database_of_tvm(tools, tmp_path):
     with pytest.raises(tunedb.PluginError, match=r"MeasureCallback\(database\)"):
         memory = ms.database.MemoryDatabase()
         _tune(tools.matmul(64), tools.llvm, memory, [MeasureCallback()], tmp_path)
@@ -108,8 +108,8 @@ def test_callback_finds_the_database_of_the_run(tools, tmp_path, opened):
 
 
 @pytest.mark.stress
-def test_real_run_end_to_end(tools, tmp_path, opened):
-    """Build, measure, ask, compile: the best program computes what NumPy computes."""
+def test_best_program_of_a_real_run_computes_what_numpy_computes(tools, tmp_path, opened):
+    """Programs are built and measured, and the best one is queried and compiled."""
     target = tvm.target.Target(
         {"kind": "llvm", "num-cores": 2, "mcpu": tvm.target.codegen.llvm_get_system_cpu()}
     )

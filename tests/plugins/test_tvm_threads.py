@@ -1,4 +1,4 @@
-"""Thread blocks read from stored traces and features are those of the scheduled programs.
+"""Thread blocks read from stored traces and features equal those of the scheduled programs.
 
 Nothing is measured: candidates of TVM's own rules for CUDA, whose loops are read from their
 TVMScript text (no GPU is needed).
@@ -47,7 +47,7 @@ def kernels_of(mod):
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_stored_traces_and_features_say_what_the_program_has(name):
+def test_launches_from_traces_and_features_equal_those_of_the_program(name):
     context, candidates = te_programs.sample(name, "cuda", 8)
     order = _BLOCK.findall(context.mod["main"].script())
     features = te_programs.per_store(context, candidates)
@@ -61,7 +61,7 @@ def test_stored_traces_and_features_say_what_the_program_has(name):
             grids = [launch.grid for launch in found]
             assert all(a in (None, b) for a, (_, b) in zip(grids, actual, strict=True))
         by_rows = launches_of_rows(np.asarray(rows, np.float32), NAMES, "main")
-        # Equal neighbours count as one, and what stores constants alone has no rows.
+        # Equal neighbours count as one, and kernels that store only constants have no rows.
         runs = [k for at, k in enumerate(actual) if at == 0 or actual[at - 1] != k]
         known = [(launch.block, launch.grid) for launch in by_rows]
         assert [kernel for kernel in runs if kernel in known] == known

@@ -15,17 +15,17 @@ TRIALS, BATCH = 24, 4
 
 
 @pytest.mark.stress
-def test_the_second_run_takes_what_the_first_one_measures(sqlite_file):
+def test_second_run_serves_what_the_first_one_measures(sqlite_file):
     tune_both(str(sqlite_file))
 
 
 @pytest.mark.stress
-def test_the_second_run_takes_what_the_first_one_measures_on_a_server(postgres_url):
+def test_second_run_serves_what_the_first_one_measures_on_a_server(postgres_url):
     tune_both(postgres_url)
 
 
 def tune_both(url):
-    """Let two runs tune at once, and look at what is stored then."""
+    """Let two runs tune at once; assert that no program is measured twice."""
     done = subprocess.run(
         [sys.executable, WORKER, "pair", url],
         capture_output=True,

@@ -33,7 +33,7 @@ def tuned(request, tmp_path):
     return path
 
 
-def test_a_database_of_another_release_is_served_replayed_and_applied(tuned):
+def test_database_of_another_release_is_served_replayed_and_applied(tuned):
     mod, target = matmuls.matmul(), matmuls.llvm
     with closing(Database(tuned, target=target)) as database:
         times = [record.measurement.run_secs for record in database.store.records.iterate()]

@@ -1,4 +1,4 @@
-"""Workers are real processes, so the tests share builders and put many candidates in one batch."""
+"""WarmBuilder: its workers are real processes, so tests share builders and use large batches."""
 
 import contextlib
 import gc
@@ -34,7 +34,7 @@ TIMEOUT = 2.5
 
 
 def functions():
-    """Nested, so that cloudpickle sends them by value: a worker has no tests to import."""
+    """Return nested functions, which cloudpickle sends by value: workers cannot import tests."""
 
     def f_build(mod, _target, _params):
         import ctypes
@@ -132,7 +132,7 @@ def test_batches_share_workers(ready):
     assert [read(result)["candidate"] for result in results] == list("0123") * 4
 
 
-def test_tvm_calls_it_through_the_ffi(ready):
+def test_tvm_calls_the_builder_through_the_ffi(ready):
     assert isinstance(ready, ms.builder.Builder)
     results = ms.builder.Builder.build(ready, candidates("ok", "raise"))
     assert pids(results[:1])[0] in ready.worker_pids()
@@ -149,7 +149,7 @@ CRASHES = {
 
 
 @pytest.mark.parametrize("crashes", [list(CRASHES)[:2], long(list(CRASHES))], ids=len)
-def test_crashes_cost_one_candidate_each(ready, crashes):
+def test_crash_fails_only_its_candidate(ready, crashes):
     results = ready.build(candidates("ok", *crashes, "ok", "raise", "ok"))
     first, *crashed = results[: len(crashes) + 1]
     second, raised, third = results[len(crashes) + 1 :]
@@ -165,7 +165,7 @@ def test_crashes_cost_one_candidate_each(ready, crashes):
 
 
 @pytest.mark.parametrize("more", [[], long(["sleep", "ok"])], ids=len)
-def test_timeouts_cost_one_candidate_each_and_its_files(ready, more):
+def test_timeout_fails_only_its_candidate_and_removes_its_files(ready, more):
     directory = Path(ready.build(candidates("ok"))[0].artifact_path).parents[2]
     before, stopped = set(directory.iterdir()), ready.worker_pids()
     behaviours = ["SIGSTOP", "hold the GIL", "ok", *more]
@@ -183,7 +183,7 @@ def test_timeouts_cost_one_candidate_each_and_its_files(ready, more):
     assert not any(is_alive(pid) for pid in stopped)
 
 
-def test_exceptions_keep_the_worker(ready):
+def test_worker_survives_exceptions(ready):
     before = ready.worker_pids()
     short, long = ready.build(candidates("raise", "raise much"))
     assert classify(Phase.BUILD, short.error_msg).kind is FailureKind.COMPILE_ERROR
@@ -196,11 +196,11 @@ def test_exceptions_keep_the_worker(ready):
 
 
 @pytest.mark.parametrize("number", [long(signal.SIGKILL), signal.SIGSTOP])
-def test_no_candidate_is_blamed_for_what_befell_an_idle_worker(ready, number):
+def test_killed_or_stopped_idle_workers_fail_no_candidate(ready, number):
     before = ready.worker_pids()
     for pid in before:
         os.kill(pid, number)
-    # At once: the parent finds out before it sends, or after that.
+    # The parent notices it before or after it sends the candidates.
     after = pids(ready.build(candidates("ok", "ok", "ok")))
     assert not set(after) & set(before)
     wait_for(lambda: not any(is_alive(pid) for pid in before))
@@ -224,7 +224,7 @@ def test_removing_one_artifact_leaves_the_others(ready):
     assert read(second)["candidate"] == "1"
 
 
-def test_a_worker_is_recycled_after_its_uses_and_close_ends_everything():
+def test_worker_is_replaced_after_maximum_uses_and_close_ends_everything():
     builder = WarmBuilder(max_workers=1, maximum_uses=2, **functions())
     results = builder.build(candidates("ok", "ok", "ok"))
     first, second, third = pids(results)
@@ -239,7 +239,7 @@ def test_a_worker_is_recycled_after_its_uses_and_close_ends_everything():
         builder.build(candidates("ok"))
 
 
-def test_it_lives_as_long_as_tvm_holds_it_and_dies_without_the_collector():
+def test_builder_lives_while_tvm_holds_it_and_is_freed_without_the_collector():
     gc.collect()
     gc.disable()
     try:
@@ -301,7 +301,7 @@ def test_no_worker_outlives_a_killed_parent(tmp_path):
     wait_for(lambda: not any(is_alive(pid) for pid in workers))
 
 
-def test_an_unusable_configuration_is_reported_at_once():
+def test_builder_rejects_invalid_options_at_once():
     with pytest.raises(UsageError, match="max_workers must be positive, not 0"):
         WarmBuilder(max_workers=0)
     with pytest.raises(UsageError, match="f_build must be a function, not 3"):
@@ -320,7 +320,7 @@ def test_first_build_reports_errors_of_workers():
             ms.builder.Builder.build(builder, candidates("ok"))
 
 
-def test_a_failing_initializer_is_reported():
+def test_builder_reports_failing_initializer():
     def initializer():
         raise OSError("no licence")
 
@@ -329,14 +329,14 @@ def test_a_failing_initializer_is_reported():
         builder.build(candidates("ok"))
 
 
-def test_workers_that_cannot_start_are_reported(monkeypatch):
+def test_builder_reports_workers_that_cannot_start(monkeypatch):
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
     problem = pytest.raises(PluginError, match="cannot start a worker")
     with WarmBuilder(max_workers=2) as builder, problem:
         builder.build(candidates("ok"))
 
 
-def test_real_candidates_are_built_without_what_no_build_needs():
+def test_worker_builds_real_candidate_without_unneeded_imports():
     def f_export(module):
         import sys
         from pathlib import Path

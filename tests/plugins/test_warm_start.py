@@ -1,4 +1,4 @@
-"""Programs of similar workloads, made to fit a module of TVM."""
+"""Warm start: programs of similar workloads are adapted to a module of TVM."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_donors_fit_another_shape(sqlite_file, case):
+def test_warm_drafts_fit_donors_to_another_shape(sqlite_file, case):
     make, known, asked, kind = CASES[case]
     database = Database(sqlite_file, target=te_programs.KINDS[kind][0])
     _tune(database, _module(make, *known), kind)
@@ -103,12 +103,12 @@ def test_donors_fit_another_shape(sqlite_file, case):
     assert seconds == sorted(seconds) and seconds[0] == 1e-3
     store = handle_of(database).store
     assert None not in store.programs.ids([one.donor for one in found])
-    # What TVM draws for threads may not fit on a GPU; on a CPU nothing is drawn.
+    # TVM draws numbers of threads on a GPU, which may be illegal; on a CPU it draws nothing.
     legal = sum(one is not None for one in task.replays.schedules([one.draft for one in found]))
     assert legal == len(found) if kind == "llvm" else legal >= len(found) / 2
 
 
-def test_an_adapted_program_computes_the_same(sqlite_file):
+def test_adapted_programs_compute_the_right_product(sqlite_file):
     database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
     _tune(database, _module(_matmul, 32, 48, 64), "llvm")
     task = _task(database, _module(_matmul, 40, 36, 28), "llvm")
@@ -122,20 +122,20 @@ def test_an_adapted_program_computes_the_same(sqlite_file):
         np.testing.assert_allclose(c.numpy(), a @ b, rtol=1e-5)
 
 
-def test_the_module_itself_is_no_donor(sqlite_file):
+def test_module_is_a_donor_of_itself_only_for_another_target(sqlite_file):
     database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
     own = _module(_matmul, 64, 64, 64)
     _tune(database, own, "llvm")
     task = _task(database, own, "llvm")
     assert task.warm() == []
-    # It is one for another target, as it is.
+    # For another target it is one, without changes.
     context = te_programs.context(own, "vnni")
     templates = [schedule_queries.from_tvm(one.trace) for one in context.generate_design_space()]
     found = warm_drafts(handle_of(database), own, context.target, templates, 64)
     assert found and {one.distance for one in found} == {2.0}
 
 
-def test_other_families_and_kinds_are_no_donors(sqlite_file, tools):
+def test_warm_drafts_ignore_other_operators_and_kinds_of_target(sqlite_file, tools):
     database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
     _tune(database, _module(_softmax, 32, 64), "llvm", 4)
     task = _task(database, _module(_matmul, 64, 64, 64), "llvm")
@@ -145,14 +145,14 @@ def test_other_families_and_kinds_are_no_donors(sqlite_file, tools):
     assert warm_drafts(handle_of(database), asked, tools.cuda, task.templates, 8) == []
 
 
-def test_an_empty_database_has_no_donors(sqlite_file):
+def test_empty_database_gives_no_warm_drafts_and_no_prior(sqlite_file):
     database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
     task = _task(database, _module(_matmul, 64, 64, 64), "llvm")
     assert task.warm() == []
     assert task.prior() is None
 
 
-def test_without_templates_there_is_nothing(sqlite_file, tools):
+def test_warm_drafts_are_empty_without_templates(sqlite_file, tools):
     database = Database(sqlite_file, target=tools.llvm)
     _tune(database, _module(_matmul, 32, 32, 32), "llvm", 2)
     asked = _module(_matmul, 64, 64, 64)
@@ -160,7 +160,7 @@ def test_without_templates_there_is_nothing(sqlite_file, tools):
     assert warm_drafts(handle_of(database), asked, target, [], 8) == []
 
 
-def test_several_workloads_have_a_say_early(sqlite_file):
+def test_first_warm_drafts_come_from_several_workloads(sqlite_file):
     database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
     near, far = _module(_matmul, 64, 64, 128), _module(_matmul, 64, 128, 128)
     _tune(database, near, "llvm", 16)
@@ -172,7 +172,7 @@ def test_several_workloads_have_a_say_early(sqlite_file):
     assert len(set(distances[:5])) == 2
 
 
-def test_the_prior_knows_the_tiles_of_neighbours(sqlite_file):
+def test_tile_prior_prefers_tiles_of_neighbours(sqlite_file):
     database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
     _tune(database, _module(_matmul, 128, 64, 64), "llvm", 1)
     task = _task(database, _module(_matmul, 64, 64, 64), "llvm")
@@ -180,7 +180,7 @@ def test_the_prior_knows_the_tiles_of_neighbours(sqlite_file):
     assert _shares_above(task.prior(), neighbour.draft) < 0.1
 
 
-def test_the_prior_knows_the_tiles_of_the_module(sqlite_file):
+def test_tile_prior_prefers_tiles_of_the_module_itself(sqlite_file):
     database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
     mod = _module(_matmul, 64, 64, 64)
     _tune(database, _module(_matmul, 128, 64, 64), "llvm", 8)
@@ -190,7 +190,7 @@ def test_the_prior_knows_the_tiles_of_the_module(sqlite_file):
 
 
 def _shares_above(prior, draft):
-    """Return which share of all tilings the prior likes better than a program's, the greatest."""
+    """Return the greatest share of tilings that the prior prefers to a program's own one."""
     shares = []
     for place, factors in tiles_of(draft):
         every = tilings(math.prod(factors), len(factors), 64, random.Random(0))
@@ -200,7 +200,7 @@ def _shares_above(prior, draft):
     return max(shares)
 
 
-def test_programs_that_today_cannot_say_are_passed_over(sqlite_file):
+def test_warm_drafts_skip_programs_that_todays_tvm_cannot_express(sqlite_file):
     database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
     known = _module(_matmul, 128, 64, 64)
     _tune(database, known, "llvm", 2)

@@ -131,7 +131,9 @@ def test_transforms_are_exact(tile):
         long((1, 8, 1, 1), 8, (1, 1, 1, 1)),
     ],
 )
-def test_results_are_those_of_the_definition(tile, shape, outputs, pads):
+def test_winograd_results_equal_those_of_the_definition_within_tolerance(
+    tile, shape, outputs, pads
+):
     mod, (weights, bias) = single(shape, outputs, pads=pads)
     lowered = lower(mod, TARGET, WINOGRAD)
     (found,) = lowered.convolutions
@@ -142,7 +144,7 @@ def test_results_are_those_of_the_definition(tile, shape, outputs, pads):
     expected = by_definition(image, weights, bias, pads)
     error = np.abs(run(compile_lowered(changed, None, TARGET).executable, image) - expected).max()
     assert error <= {2: 2e-6, 4: 2e-5}[tile] * np.abs(expected).max()
-    # What follows is fused into the last transform.
+    # The operators that follow are fused into the last transform.
     names = sorted(prim_funcs(changed.mod))
     assert [name for name in names if "add" in name or "relu" in name] == [
         "fused_winograd_output_add_relu"
@@ -150,7 +152,7 @@ def test_results_are_those_of_the_definition(tile, shape, outputs, pads):
 
 
 def scheduled(task):
-    """Return the programs that the rules of a function make."""
+    """Return the programs that the custom rules of a function make."""
     context = ms.TuneContext(task, target=TARGET, space_generator=RULES, num_threads=1)
     return [schedule.mod for schedule in context.generate_design_space()]
 
@@ -183,7 +185,7 @@ def test_scheduled_transforms_compute_the_same_to_the_bit(tile):
 
 
 @pytest.mark.parametrize("activation", ["silu", "hard_swish"])
-def test_a_result_that_is_read_twice_is_fused(activation):
+def test_lower_winograd_fuses_result_that_is_read_twice(activation):
     b = Model()
     data = b.conv("image", 8, 8)
     gate = b.node("Sigmoid", [data]) if activation == "silu" else b.node("HardSigmoid", [data])
@@ -201,7 +203,7 @@ def test_a_result_that_is_read_twice_is_fused(activation):
     assert program.script().count("T.sblock(") == 3 + 1  # two steps, the result, and the root
 
 
-def test_tiles_of_another_database_apply_without_the_rules():
+def test_traces_of_transforms_replay_without_the_custom_rules():
     lowered = lower(single()[0], TARGET, WINOGRAD)
     changed = lower_winograd(lowered, TARGET, dict.fromkeys(lowered.convolutions, 4))
     (task,) = (
@@ -230,13 +232,13 @@ def test_tiles_of_another_database_apply_without_the_rules():
     ],
     ids=str,
 )
-def test_other_convolutions_stay_exact(options):
+def test_lower_keeps_other_convolutions_exact(options):
     lowered = lower(single(**options)[0], TARGET, WINOGRAD)
     assert not lowered.convolutions
     assert any("all operators are exact" in note for note in lowered.notes)
 
 
-def test_weights_that_are_parameters_channels_first_and_gpus_stay_exact():
+def test_lower_keeps_weight_parameters_channels_first_and_gpus_exact():
     mod = single()[0]
     assert not lower(mod, TARGET, Lowering(layout="keep", algorithms="winograd")).convolutions
     assert not lower(mod, CUDA, WINOGRAD).convolutions
@@ -250,7 +252,7 @@ def test_weights_that_are_parameters_channels_first_and_gpus_stay_exact():
         Lowering(algorithms="fft")
 
 
-# ------------------------------------------------------------------------- the choice
+# --------------------------------------------------------- choice of the algorithm
 
 
 @pytest.fixture
@@ -334,7 +336,7 @@ def test_measured_times_choose_the_algorithm(database):
     assert "conv2d" in name
 
 
-def test_records_of_another_algorithm_are_a_hint(database):
+def test_better_lowering_suggests_algorithm_with_records(database):
     mod = single()[0]
     tasks = parts(mod)
     exact = Lowering(bind={})
@@ -345,7 +347,7 @@ def test_records_of_another_algorithm_are_a_hint(database):
     assert better_lowering(mod, database, TARGET, exact) is None
 
 
-def test_times_in_a_network_count_more_than_those_of_the_records(database):
+def test_times_in_a_network_outweigh_those_of_the_records(database):
     mod = single()[0]
     tasks = parts(mod)
     for tile, seconds in ((1, 5e-6), (2, 1.2e-6), (4, 1e-6)):
@@ -366,7 +368,7 @@ def test_times_in_a_network_count_more_than_those_of_the_records(database):
     assert chosen(mod, database) == {4}  # it is close now, and nobody knows it in a network
 
 
-def test_networks_decide_among_algorithms_whose_records_are_close(database):
+def test_network_times_decide_among_algorithms_whose_records_are_close(database):
     mod = residual()
     lowered = lower(mod, TARGET, WINOGRAD)
     tasks = parts(mod)
@@ -408,7 +410,7 @@ def test_networks_decide_among_algorithms_whose_records_are_close(database):
     digests = {tile: {stored_digest(database._handle, t) for t in tasks[tile]} for tile in tasks}
     assert digests[2] <= {each.workload for each in result.operators}
     assert digests[1] | digests[4] == {each.workload for each in result.others}
-    # The exact functions' untuned time is shared by those that replace them.
+    # The functions that replace the exact ones share their untuned time.
     assert sum(each.untuned for each in result.operators) == pytest.approx(
         sum(time.seconds for time in untuned.functions.values())
     )
@@ -420,7 +422,7 @@ def test_networks_decide_among_algorithms_whose_records_are_close(database):
 # ------------------------------------------------------------------------------ tuning
 
 
-def test_words_select_all_algorithms_of_an_operator(tmp_path):
+def test_op_names_select_all_algorithms_of_an_operator(tmp_path):
     options = {"algorithms": "winograd", "max_trials_global": 1, "measure_network": False}
     with pytest.raises(UsageError, match="no operator has fft in its name: fused_conv2d"):
         tune(residual(), LLVM, database=tmp_path / "tune.db", op_names=["fft"], **options)
@@ -447,7 +449,7 @@ def test_equal_shapes_with_other_padding_are_other_tasks():
 
 
 @pytest.mark.stress
-def test_a_run_tunes_all_algorithms_and_counts_the_fastest(tmp_path):
+def test_run_tunes_all_algorithms_and_counts_the_fastest(tmp_path):
     mod = residual()
     builder = FakeBuilder()
     result = tune(
@@ -484,7 +486,7 @@ def test_a_run_tunes_all_algorithms_and_counts_the_fastest(tmp_path):
 
 
 @pytest.mark.stress
-def test_a_real_run_measures_the_network_with_the_fastest_algorithm(tmp_path):
+def test_real_run_measures_the_network_with_the_fastest_algorithm(tmp_path):
     mod = residual(size=28, channels=64)
     result = tune(
         mod,

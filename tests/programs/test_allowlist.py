@@ -1,4 +1,4 @@
-"""The allow-list takes all that TVM writes, and nothing else."""
+"""The allow-list accepts all that TVM writes, and nothing else."""
 
 import re
 from unittest import mock
@@ -91,7 +91,7 @@ KNOBS = [
 TEMPLATE = {"index": 70482, "template_key": "direct", "code_hash": None}
 
 
-def refused(trace, format=GRAPH):
+def rejection_of(trace, format=GRAPH):
     with pytest.raises(FormatError) as caught:
         allowlist.check_trace(trace, format)
     message = str(caught.value)
@@ -100,8 +100,8 @@ def refused(trace, format=GRAPH):
     return message
 
 
-def refused_instruction(*instructions, decisions=()):
-    return refused(split_trace([*BEGIN, *instructions], list(decisions)))
+def rejection_of_instructions(*instructions, decisions=()):
+    return rejection_of(split_trace([*BEGIN, *instructions], list(decisions)))
 
 
 # ---- what TVM writes ----------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def refused_instruction(*instructions, decisions=()):
 
 @needs_logs
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_every_program_of_the_public_logs_is_allowed(folder):
+def test_allowlist_accepts_every_program_of_the_public_logs(folder):
     looked = 0
     longest = dict.fromkeys(("part", "decisions"), 0)
     for file in find_logs([DATA / folder]):
@@ -124,7 +124,7 @@ def test_every_program_of_the_public_logs_is_allowed(folder):
                 longest["decisions"] = max(longest["decisions"], len(program.trace.decisions))
                 looked += 1
         except FormatError as error:
-            # A companion of a log, and what is no log at all.
+            # A companion of a log, or a file that is not a log.
             assert "not allowed" not in str(error), (file.name, error)
             assert "no tuning log" in str(error) or "empty" in str(error), (file.name, error)
     assert looked > 5
@@ -132,7 +132,7 @@ def test_every_program_of_the_public_logs_is_allowed(folder):
     assert longest["decisions"] < limits.MAX_FOREIGN_DECISION_BYTES / 8
 
 
-def test_small_programs_of_each_tool_are_allowed():
+def test_allowlist_accepts_small_programs_of_each_tool():
     allowlist.check_trace(TRACE, GRAPH)
     allowlist.check_trace(TRACE, WorkloadFormat.NODES)
     allowlist.check_trace(make_trace(3), WorkloadFormat.ARGUMENTS)
@@ -143,7 +143,7 @@ def test_small_programs_of_each_tool_are_allowed():
     allowlist.check_trace(split_knobs([], {}), AUTOTVM)
 
 
-def test_parts_alone_are_allowed():
+def test_check_part_and_check_decisions_accept_single_parts():
     allowlist.check_part("sketch", TRACE.sketch, GRAPH)
     allowlist.check_part("tail", TRACE.tail, GRAPH)
     allowlist.check_decisions(TRACE.decisions, GRAPH)
@@ -152,21 +152,23 @@ def test_parts_alone_are_allowed():
         allowlist.check_decisions(trace.decisions, format)
         with pytest.raises(FormatError, match="has no tail"):
             allowlist.check_part("tail", trace.sketch, format)
-        assert "has no tail" in refused(Trace(trace.sketch, trace.sketch, trace.decisions), format)
+        assert "has no tail" in rejection_of(
+            Trace(trace.sketch, trace.sketch, trace.decisions), format
+        )
 
 
 @pytest.mark.parametrize("instruction", GOOD, ids=lambda one: f"{one[0]} {one[2]}"[:40])
-def test_each_instruction_is_looked_at(instruction):
-    """A word in place of any attribute, and a text in place of any input, is refused."""
+def test_allowlist_checks_each_input_and_attribute_of_instructions(instruction):
+    """A word in place of any attribute, and a text in place of any input, is rejected."""
     kind, inputs, attrs, _ = instruction
     for place in range(len(attrs)):
         evil = [*attrs[:place], "pragma_import_llvm\n", *attrs[place + 1 :]]
-        text = refused(changed(instruction, attrs=evil))
+        text = rejection_of(changed(instruction, attrs=evil))
         assert f"{kind} at" in text, text
         assert "not allowed" in text or "for an index map" in text, text
     for place in range(len(inputs)):
         evil = [*inputs[:place], '"define void @main() {"', *inputs[place + 1 :]]
-        assert f"{kind} at" in refused(changed(instruction, inputs=evil))
+        assert f"{kind} at" in rejection_of(changed(instruction, inputs=evil))
 
 
 def changed(instruction, **parts):
@@ -176,7 +178,7 @@ def changed(instruction, **parts):
     return split_trace([*BEGIN, *(new if one is instruction else one for one in GOOD)], DECISIONS)
 
 
-# ---- what it never writes -----------------------------------------------------------------------
+# ---- what TVM never writes ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -198,8 +200,10 @@ def changed(instruction, **parts):
     ],
 )
 @pytest.mark.parametrize("value", [1, '"x.ll"', "v5", [1]])
-def test_unknown_annotations_are_refused(key, value):
-    text = refused_instruction(GOOD[1], ["Annotate", ["l1", value], [key], []], decisions=[[2, 1]])
+def test_allowlist_rejects_unknown_annotations(key, value):
+    text = rejection_of_instructions(
+        GOOD[1], ["Annotate", ["l1", value], [key], []], decisions=[[2, 1]]
+    )
     assert text.startswith(f"sketch: Annotate at 3: the annotation {key!r} is not allowed"[:50])
 
 
@@ -217,8 +221,8 @@ WRONG_VALUES = {
 @pytest.mark.parametrize(
     ("key", "value"), [(key, value) for key, values in WRONG_VALUES.items() for value in values]
 )
-def test_values_of_annotations_are_refused(key, value):
-    refused_instruction(["Annotate", ["b0", value], [key], []])
+def test_allowlist_rejects_invalid_values_of_annotations(key, value):
+    rejection_of_instructions(["Annotate", ["b0", value], [key], []])
 
 
 def fuse(*inputs, attrs=(1,), output="l9"):
@@ -251,15 +255,15 @@ def fuse(*inputs, attrs=(1,), output="l9"):
         ["SampleCategorical", [], [[1, 2], [0.5, True]], ["v9"]],
     ],
 )
-def test_instructions_that_are_refused(instruction):
+def test_allowlist_rejects_unsafe_and_invalid_instructions(instruction):
     try:
         trace = split_trace([*BEGIN, instruction], [])
     except FormatError:
         return  # it cannot even be stored
-    refused(trace)
+    rejection_of(trace)
 
 
-def test_all_kinds_are_judged():
+def test_allowlist_knows_all_instructions_but_three_unsafe_ones():
     unsafe = {"AnnotateBufferAccess", "UnsafeHideBufferAccess", "UnsafeSetDType"}
     assert set(INSTRUCTIONS) > unsafe
     assert set(INSTRUCTIONS) - unsafe == KINDS
@@ -268,28 +272,28 @@ def test_all_kinds_are_judged():
 # ---- index maps ---------------------------------------------------------------------------------
 
 
-def with_map(change):
+def rejection_of_map(change):
     graph = orjson.loads(MAP)
     change(graph)
     text = orjson.dumps(graph).decode()
-    return refused_instruction(["TransformLayout", ["b0", text], [0, 1, None, True], []])
+    return rejection_of_instructions(["TransformLayout", ["b0", text], [0, 1, None, True], []])
 
 
-def test_an_index_map_may_only_compute():
+def test_allowlist_rejects_index_maps_with_more_than_arithmetic():
     for type_ in ("ir.Call", "ir.Op", "ir.StringImm", "tirx.BufferLoad", "ir.EnvFunc", "Map"):
         graph = {"nodes": [{"type": type_, "data": {}}]}
-        assert f"an index map with the type '{type_}'" in with_map(
+        assert f"an index map with the type '{type_}'" in rejection_of_map(
             lambda g, new=graph: g.update(new)
         )
 
 
 @pytest.mark.parametrize(("node", "data"), [(8, {"a": 8}), (9, [99]), (9, [-1])])
-def test_an_index_map_must_not_go_in_circles(node, data):
+def test_allowlist_rejects_index_maps_with_reference_cycles(node, data):
     def change(graph):
         old = graph["nodes"][node]["data"]
         graph["nodes"][node]["data"] = {**old, **data} if isinstance(data, dict) else data
 
-    assert "a reference cycle" in with_map(change)
+    assert "a reference cycle" in rejection_of_map(change)
 
 
 @pytest.mark.parametrize(
@@ -300,16 +304,16 @@ def test_an_index_map_must_not_go_in_circles(node, data):
         {"evil": 1},
     ],
 )
-def test_index_maps_that_are_none(change):
-    assert "index map" in with_map(lambda graph: graph.update(change))
+def test_allowlist_rejects_graphs_that_are_not_index_maps(change):
+    assert "index map" in rejection_of_map(lambda graph: graph.update(change))
 
 
 @pytest.mark.parametrize("change", [{"evil": 1}, {"type": 5}])
-def test_nodes_that_no_index_map_has(change):
-    assert "index map" in with_map(lambda graph: graph["nodes"][0].update(change))
+def test_allowlist_rejects_invalid_nodes_of_index_maps(change):
+    assert "index map" in rejection_of_map(lambda graph: graph["nodes"][0].update(change))
 
 
-def test_an_index_map_is_short():
+def test_allowlist_rejects_too_long_index_maps():
     """MAX_INDEX_MAP_CHARS"""
     text = MAP + " " * (limits.MAX_INDEX_MAP_CHARS - len(MAP))
     sketch = [*BEGIN, ["TransformBlockLayout", ["b0"], [text], []]]
@@ -319,43 +323,43 @@ def test_an_index_map_is_short():
         )
     allowlist.check_trace(split_trace(sketch, []), GRAPH)
     sketch[-1][2] = [text + " "]
-    assert "an index map of 65537 characters" in refused(split_trace(sketch, []))
+    assert "an index map of 65537 characters" in rejection_of(split_trace(sketch, []))
 
 
 # ---- bounds -------------------------------------------------------------------------------------
 
 
-def test_a_trace_of_a_million_steps_is_refused_before_it_is_parsed(monkeypatch):
+def test_allowlist_rejects_trace_of_a_million_steps_before_parsing_it(monkeypatch):
     """MAX_FOREIGN_PART_BYTES"""
-    # What was looked at once is not parsed again.
+    # A part that was checked before is not parsed again.
     allowlist.check_trace(Trace(make_trace().sketch, None, b"[[],[],[]]"), GRAPH)
     sketch = b"[" + b",".join([b'["GetSBlock",[],["a","main"],["b0"]]'] * 1_000_000) + b"]"
     monkeypatch.setattr(orjson, "loads", None)
-    assert refused(Trace(sketch, None, b"[[],[],[]]")) == (
+    assert rejection_of(Trace(sketch, None, b"[[],[],[]]")) == (
         f"sketch of {len(sketch)} bytes, over the limit of {limits.MAX_FOREIGN_PART_BYTES}"
     )
-    assert "tail of" in refused(Trace(make_trace().sketch, sketch, b"[[],[],[]]"))
+    assert "tail of" in rejection_of(Trace(make_trace().sketch, sketch, b"[[],[],[]]"))
     for format in (ANSOR, AUTOTVM):
-        assert "sketch of" in refused(Trace(sketch, None, b""), format)
+        assert "sketch of" in rejection_of(Trace(sketch, None, b""), format)
 
 
-def test_many_steps_in_few_bytes():
+def test_allowlist_rejects_more_steps_than_the_limit():
     """MAX_FOREIGN_STEPS"""
     most = limits.MAX_FOREIGN_STEPS
     empty = ["EnterPostproc", [], [], []]
     allowlist.check_trace(split_trace([empty] * most, []), GRAPH)
-    assert "4097 instructions" in refused(split_trace([empty] * (most + 1), []))
+    assert "4097 instructions" in rejection_of(split_trace([empty] * (most + 1), []))
     halves = Trace(orjson.dumps([empty] * 3000), orjson.dumps([empty] * 3000), b"[[],[],[]]")
-    assert "6000 instructions" in refused(halves)
+    assert "6000 instructions" in rejection_of(halves)
     step = ["CI", 1]
     allowlist.check_trace(split_steps([step] * most, None), ANSOR)
-    assert "4096 steps" in refused(split_steps([step] * (most + 1), None), ANSOR)
+    assert "4096 steps" in rejection_of(split_steps([step] * (most + 1), None), ANSOR)
     knob = ["a", "ot", 1]
     allowlist.check_trace(split_knobs([knob] * most, {}), AUTOTVM)
-    assert "4096 knobs" in refused(split_knobs([knob] * (most + 1), {}), AUTOTVM)
+    assert "4096 knobs" in rejection_of(split_knobs([knob] * (most + 1), {}), AUTOTVM)
 
 
-def test_decisions_are_short():
+def test_check_decisions_rejects_too_long_decisions():
     """MAX_FOREIGN_DECISION_BYTES"""
     body = b" " * (limits.MAX_FOREIGN_DECISION_BYTES + 1)
     for format in (GRAPH, ANSOR, AUTOTVM):
@@ -363,21 +367,21 @@ def test_decisions_are_short():
             allowlist.check_decisions(body, format)
 
 
-def test_names_are_short():
+def test_allowlist_rejects_too_long_names():
     """MAX_FOREIGN_NAME_CHARS"""
     name = "n" * limits.MAX_FOREIGN_NAME_CHARS
     allowlist.check_trace(split_trace([["GetSBlock", [], [name, "main"], ["b0"]]], []), GRAPH)
-    refused(split_trace([["GetSBlock", [], [name + "n", "main"], ["b0"]]], []))
+    rejection_of(split_trace([["GetSBlock", [], [name + "n", "main"], ["b0"]]], []))
     allowlist.check_trace(split_knobs([[name, "ot", 1]], {}), AUTOTVM)
-    refused(split_knobs([[name + "n", "ot", 1]], {}), AUTOTVM)
+    rejection_of(split_knobs([[name + "n", "ot", 1]], {}), AUTOTVM)
 
 
-def test_a_refusal_is_remembered():
+def test_allowlist_caches_rejected_parts():
     """A hostile database refers to one bad sketch a million times."""
     bad = split_trace([["Nonsense", [], [], []]], [])
-    refused(bad)
+    rejection_of(bad)
     before = allowlist._cached_facts.cache_info().hits
-    refused(bad)
+    rejection_of(bad)
     assert allowlist._cached_facts.cache_info().hits == before + 1
 
 
@@ -397,9 +401,9 @@ def test_a_refusal_is_remembered():
         *(b"[[],{},[]]", b"[[],null,[]]", b"[" * 2000, b"\xff"),
     ],
 )
-def test_decisions_that_are_refused(decisions):
+def test_allowlist_rejects_invalid_decisions(decisions):
     good = make_trace()
-    assert refused(Trace(good.sketch, good.tail, decisions)).startswith("decisions: ")
+    assert rejection_of(Trace(good.sketch, good.tail, decisions)).startswith("decisions: ")
 
 
 NUMBERS = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
@@ -418,7 +422,7 @@ VALUES = (
     st.lists(st.integers(-5, 5) | NUMBERS | VALUES, max_size=3),
     st.lists(st.integers(-5, 5), max_size=2),
 )
-def test_the_quick_look_at_decisions_is_as_good_as_the_other(chosen, first, second):
+def test_fast_check_of_decisions_agrees_with_the_full_check(chosen, first, second):
     decisions = orjson.dumps([chosen, first, second])
 
     def verdict():
@@ -433,15 +437,17 @@ def test_the_quick_look_at_decisions_is_as_good_as_the_other(chosen, first, seco
         assert verdict() == quick
 
 
-def test_parts_that_do_not_belong_together():
+def test_allowlist_rejects_parts_with_undefined_or_redefined_variables():
     tail = split_trace([*BEGIN, ["EnterPostproc", [], [], []]], []).tail
     uses = b'[["EnterPostproc",[],[],[]],["Unroll",["l99"],[],[]]]'
     again = b'[["EnterPostproc",[],[],[]],["GetLoops",["b0"],[],["l1"]]]'
     good = make_trace()
     allowlist.check_trace(Trace(good.sketch, tail, good.decisions), GRAPH)
-    assert "tail: 'l99' is used before" in refused(Trace(good.sketch, uses, good.decisions))
-    assert "defines a variable of the sketch" in refused(Trace(good.sketch, again, good.decisions))
-    assert "sketch: 'l99' is used" in refused(Trace(uses, None, b"[[],[],[]]"))
+    assert "tail: 'l99' is used before" in rejection_of(Trace(good.sketch, uses, good.decisions))
+    assert "defines a variable of the sketch" in rejection_of(
+        Trace(good.sketch, again, good.decisions)
+    )
+    assert "sketch: 'l99' is used" in rejection_of(Trace(uses, None, b"[[],[],[]]"))
 
 
 @pytest.mark.parametrize(
@@ -463,9 +469,9 @@ def test_parts_that_do_not_belong_together():
         b'[["PadEinsum",["b0"],[' + b"[" * 500 + b"]" * 500 + b"],[]]]",
     ],
 )
-def test_sketches_that_are_none(sketch):
+def test_allowlist_rejects_malformed_sketches(sketch):
     for format in (GRAPH, ANSOR, AUTOTVM):
-        refused(Trace(sketch, None, b"[[],[],[]]"), format)
+        rejection_of(Trace(sketch, None, b"[[],[],[]]"), format)
 
 
 # ---- other tools --------------------------------------------------------------------------------
@@ -480,8 +486,8 @@ def test_sketches_that_are_none(sketch):
         ["CHR", 0, "a" * 100, [2]],
     ],
 )
-def test_steps_that_are_refused(step):
-    assert "is not allowed" in refused(split_steps([*STEPS, step], 1), ANSOR)
+def test_allowlist_rejects_forbidden_text_in_steps_of_ansor(step):
+    assert "is not allowed" in rejection_of(split_steps([*STEPS, step], 1), ANSOR)
 
 
 @pytest.mark.parametrize(
@@ -499,15 +505,15 @@ def test_steps_that_are_refused(step):
         b'{"steps":[],"layout_rewrite":null}',
     ],
 )
-def test_sketches_of_steps_that_are_refused(body):
-    refused(Trace(body, None, b""), ANSOR)
+def test_allowlist_rejects_malformed_sketches_of_ansor(body):
+    rejection_of(Trace(body, None, b""), ANSOR)
 
 
-def test_numbers_of_steps():
+def test_allowlist_rejects_decisions_that_do_not_match_steps_of_ansor():
     good = split_steps(STEPS, 1)
     for decisions in (b"", good.decisions + b"\1", good.decisions[:-1], good.decisions + b"\x80"):
-        assert "decisions" in refused(Trace(good.sketch, None, decisions), ANSOR)
-    assert "63 bits" in refused(Trace(good.sketch, None, b"\xff" * 9 + b"\1"), ANSOR)
+        assert "decisions" in rejection_of(Trace(good.sketch, None, decisions), ANSOR)
+    assert "63 bits" in rejection_of(Trace(good.sketch, None, b"\xff" * 9 + b"\1"), ANSOR)
 
 
 @pytest.mark.parametrize(
@@ -523,8 +529,8 @@ def test_numbers_of_steps():
         ([], {"code_hash": "x" * 65}),
     ],
 )
-def test_knobs_that_are_refused(knobs, template):
-    refused(split_knobs(knobs, template), AUTOTVM)
+def test_allowlist_rejects_forbidden_knobs_of_autotvm(knobs, template):
+    rejection_of(split_knobs(knobs, template), AUTOTVM)
 
 
 @pytest.mark.parametrize(
@@ -544,25 +550,25 @@ def test_knobs_that_are_refused(knobs, template):
         b'{"template":{},"knobs":[]}',
     ],
 )
-def test_sketches_of_knobs_that_are_refused(body):
-    refused(Trace(body, None, b"[null]"), AUTOTVM)
+def test_allowlist_rejects_malformed_sketches_of_autotvm(body):
+    rejection_of(Trace(body, None, b"[null]"), AUTOTVM)
 
 
 @pytest.mark.parametrize(
     "decisions", [b"[1]", b"[1,1,2,3]", b'["x",1,2]', b"[]", b"{}", b"", b'[1,1,"x"]', b"[1,1,1.5]"]
 )
-def test_values_of_knobs_that_are_refused(decisions):
+def test_allowlist_rejects_decisions_that_do_not_match_knobs_of_autotvm(decisions):
     good = split_knobs([["a", "sp", [1, 2]]], {})
-    assert "decisions" in refused(Trace(good.sketch, None, decisions), AUTOTVM)
+    assert "decisions" in rejection_of(Trace(good.sketch, None, decisions), AUTOTVM)
 
 
-def test_other_formats_are_unknown():
-    assert "unknown format 'new-tool'" in refused(make_trace(), "new-tool")
+def test_allowlist_rejects_unknown_formats():
+    assert "unknown format 'new-tool'" in rejection_of(make_trace(), "new-tool")
     with pytest.raises(FormatError, match="unknown format"):
         allowlist.check_decisions(b"[]", "x" * 1000)
 
 
-# ---- anything at all ----------------------------------------------------------------------------
+# ---- arbitrary input ----------------------------------------------------------------------------
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
@@ -582,7 +588,7 @@ GOODS = {GRAPH: TRACE, ANSOR: split_steps(STEPS, 1), AUTOTVM: split_knobs(KNOBS,
     st.integers(0, 8),
     st.binary(max_size=8),
 )
-def test_changed_bytes_raise_nothing_else(format, field, place, length, data):
+def test_changed_bytes_are_accepted_or_raise_only_format_error(format, field, place, length, data):
     good = GOODS[format]
     parts = {"sketch": good.sketch, "tail": good.tail, "decisions": good.decisions}
     old = parts[field] or b""
@@ -596,7 +602,7 @@ def test_changed_bytes_raise_nothing_else(format, field, place, length, data):
 
 @settings(max_examples=examples(200))
 @given(st.sampled_from([GRAPH, ANSOR, AUTOTVM]), JSON, JSON)
-def test_any_json_raises_nothing_else(format, sketch, decisions):
+def test_any_json_is_accepted_or_raises_only_format_error(format, sketch, decisions):
     try:
         trace = Trace(orjson.dumps(sketch), None, orjson.dumps(decisions))
     except TypeError:
@@ -609,7 +615,7 @@ def test_any_json_raises_nothing_else(format, sketch, decisions):
 
 @settings(max_examples=examples(200))
 @given(st.sampled_from([*INSTRUCTIONS]), st.lists(JSON, max_size=4), st.lists(JSON, max_size=4))
-def test_instructions_of_anything_hold_no_free_text(kind, inputs, attrs):
+def test_accepted_instructions_contain_no_free_text(kind, inputs, attrs):
     """Accepted instructions have only words of the lists, except names of blocks."""
     try:
         trace = split_trace([*BEGIN, [kind, inputs, attrs, []]], [])

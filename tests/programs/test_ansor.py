@@ -59,7 +59,7 @@ def is_field(kind, value):
 
 
 def reference_step(step):
-    """Return the step of the sketch and its numbers; None for what is no step."""
+    """Return the step of the sketch and its numbers; None for an invalid step."""
     if type(step) is not list or not step or type(step[0]) is not str:
         return None
     code, *fields = step
@@ -88,7 +88,7 @@ def reference_step(step):
 
 
 def split_steps_reference(steps, layout_rewrite):
-    """Return the stored form of steps; None for what are no steps."""
+    """Return the stored form of steps; None for invalid steps."""
     if layout_rewrite is not None and layout_rewrite not in (0, 1, 2):
         return None
     if type(steps) is not list:
@@ -104,7 +104,7 @@ def split_steps_reference(steps, layout_rewrite):
 # ---- each kind of step by hand -------------------------------------------------------------------
 
 
-def one(step, layout_rewrite=None):
+def split_step(step, layout_rewrite=None):
     return split_steps([step], layout_rewrite)
 
 
@@ -143,8 +143,8 @@ def sketch_of(step):
         (["PR", 5, 0, "debug_skip_region"], b'["PR",5,0,"debug_skip_region"]', b""),
     ],
 )  # fmt: skip
-def test_each_kind_of_step(step, stored, decisions):
-    trace = one(step)
+def test_each_kind_of_step_has_its_stored_form_and_survives_round_trip(step, stored, decisions):
+    trace = split_step(step)
     assert (trace.sketch, trace.tail, trace.decisions) == (sketch_of(stored), None, decisions)
     assert join_steps(trace) == ([step], None)
 
@@ -156,8 +156,8 @@ PRAGMAS = [
 
 
 @pytest.mark.parametrize("text", PRAGMAS)
-def test_pragmas_that_would_come_back_changed_stay_text(text):
-    trace = one(["PR", 1, 0, text])
+def test_pragmas_that_no_number_reproduces_stay_text(text):
+    trace = split_step(["PR", 1, 0, text])
     assert trace.sketch == sketch_of(orjson.dumps(["PR", 1, 0, text]))
     assert trace.decisions == b""
     assert join_steps(trace) == ([["PR", 1, 0, text]], None)
@@ -172,7 +172,7 @@ def test_programs_that_differ_in_numbers_share_a_sketch():
 
 @pytest.mark.parametrize("layout_rewrite", [None, 0, 1, 2])
 def test_the_layout_rewrite_is_part_of_the_sketch(layout_rewrite):
-    trace = one(["CI", 5], layout_rewrite)
+    trace = split_step(["CI", 5], layout_rewrite)
     assert trace.sketch == orjson.dumps({"layout_rewrite": layout_rewrite, "steps": [["CI", 5]]})
     assert join_steps(trace) == ([["CI", 5]], layout_rewrite)
 
@@ -208,25 +208,25 @@ def test_the_layout_rewrite_is_part_of_the_sketch(layout_rewrite):
         ({"CI": 5}, "the steps are not a list"),
     ],
 )  # fmt: skip
-def test_invalid_steps_are_named(steps, message):
+def test_split_steps_names_the_invalid_step(steps, message):
     with pytest.raises(FormatError, match=re.escape(message)):
         split_steps(steps, None)
 
 
 @pytest.mark.parametrize("layout_rewrite", [3, -1, True, 1.0, "0", 2**70])
-def test_an_unknown_layout_rewrite_is_refused(layout_rewrite):
+def test_split_steps_rejects_unknown_layout_rewrite(layout_rewrite):
     with pytest.raises(FormatError, match="layout_rewrite_option is 0, 1 or 2"):
         split_steps([], layout_rewrite)
 
 
-def test_more_steps_than_the_limit_are_refused(monkeypatch):
+def test_split_steps_rejects_more_steps_than_the_limit(monkeypatch):
     monkeypatch.setattr(limits, "MAX_INSTRUCTIONS", 3)
     assert join_steps(split_steps([["CI", 1]] * 3, 0)) == ([["CI", 1]] * 3, 0)
     with pytest.raises(FormatError, match="4 steps are over the limit of 3"):
         split_steps([["CI", 1]] * 4, 0)
 
 
-def test_steps_longer_than_any_buffer():
+def test_steps_longer_than_buffers_survive_round_trip():
     steps = [["RE", 1, list(range(3000))], ["SP", 1, 0, 2**40, [2**20] * 1500, 1]] * 3
     trace = split_steps(steps, 1)
     assert trace == split_steps_reference(steps, 1)
@@ -257,7 +257,7 @@ READABLE = [
 ]  # fmt: skip
 
 
-def test_readable_steps():
+def test_steps_of_returns_readable_steps():
     expected = [
         Step(number, step[0], *place, arguments)
         for number, (step, place, arguments) in enumerate(READABLE)
@@ -265,7 +265,7 @@ def test_readable_steps():
     assert steps_of(split_steps([step for step, _, _ in READABLE], 0)) == expected
 
 
-def test_every_annotation_has_its_word():
+def test_steps_of_names_every_annotation():
     trace = split_steps([["AN", 0, 0, number] for number in range(12)], 0)
     assert " ".join(step.arguments["annotation"] for step in steps_of(trace)) == (
         "none unroll vectorize parallel vthread blockIdx.x threadIdx.x blockIdx.y threadIdx.y "
@@ -273,9 +273,9 @@ def test_every_annotation_has_its_word():
     )
 
 
-def test_a_pragma_of_many_digits_is_readable():
+def test_steps_of_accepts_pragma_of_many_digits():
     text = "auto_unroll_max_step$" + "9" * 5000
-    assert steps_of(one(["PR", 0, 0, text]))[0].arguments == {"pragma": text}
+    assert steps_of(split_step(["PR", 0, 0, text]))[0].arguments == {"pragma": text}
 
 
 GOOD = split_steps([["SP", 3, 5, 512, [4, 2], 1], ["PR", 5, 0, "auto_unroll_max_step$16"]], 0)
@@ -310,7 +310,7 @@ def of_steps(steps, decisions=b""):
         of_steps(b"[" * 900 + b"]" * 900),
     ],
 )
-def test_damaged_parts_are_refused(trace):
+def test_join_steps_and_steps_of_reject_damaged_parts(trace):
     for read in (join_steps, steps_of):
         with pytest.raises(FormatError, match="stored steps"):
             read(trace)
@@ -333,7 +333,7 @@ junk = st.one_of(
 
 @settings(max_examples=examples(300))
 @given(ANSOR_STEPS, layouts)
-def test_the_kernel_is_the_reference_and_loses_nothing(steps, layout_rewrite):
+def test_kernel_equals_reference_and_steps_survive_round_trip(steps, layout_rewrite):
     trace = split_steps(steps, layout_rewrite)
     assert trace == split_steps_reference(steps, layout_rewrite)
     assert join_steps(trace) == (steps, layout_rewrite)
@@ -342,7 +342,7 @@ def test_the_kernel_is_the_reference_and_loses_nothing(steps, layout_rewrite):
 
 @settings(max_examples=examples(600))
 @given(ANSOR_STEPS.filter(bool), layouts, st.data())
-def test_the_kernel_refuses_what_the_reference_refuses(steps, layout_rewrite, data):
+def test_kernel_accepts_and_rejects_the_same_steps_as_the_reference(steps, layout_rewrite, data):
     step = data.draw(st.integers(0, len(steps) - 1))
     what = data.draw(st.sampled_from(["replace", "insert", "delete", "nest", "step"]))
     place = data.draw(st.integers(0, len(steps[step]) - 1))

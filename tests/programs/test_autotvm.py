@@ -38,7 +38,7 @@ TEMPLATES = st.fixed_dictionaries(
 )
 
 
-def test_names_are_the_sketch_and_numbers_the_decisions():
+def test_sketch_holds_names_and_decisions_hold_values_of_knobs():
     trace = split_knobs(ENTITY, TEMPLATE)
     assert json.loads(trace.sketch) == {
         "knobs": [
@@ -65,7 +65,7 @@ def test_configurations_of_a_task_share_their_sketch():
     assert first.decisions != second.decisions
 
 
-def test_the_order_of_knobs_and_the_template_are_the_sketch():
+def test_sketch_depends_on_order_of_knobs_and_template():
     sketches = {
         split_knobs(entity, template).sketch
         for entity, template in [
@@ -81,7 +81,7 @@ def test_the_order_of_knobs_and_the_template_are_the_sketch():
     assert len(sketches) == 7
 
 
-def test_no_knobs_are_a_schedule_as_well():
+def test_split_knobs_accepts_an_empty_list():
     trace = split_knobs([], {"index": 0, "code_hash": None})
     assert not trace.is_empty
     assert join_knobs(trace) == ([], {"index": 0, "code_hash": None})
@@ -89,7 +89,7 @@ def test_no_knobs_are_a_schedule_as_well():
 
 
 def same(left, right):
-    """Tell whether two JSON values are equal and of equal types, so that True is not 1."""
+    """Return whether two JSON values are equal and of equal types, so that True is not 1."""
     return json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
 
 
@@ -101,12 +101,12 @@ def test_split_and_join_keep_knobs(entity, template):
 
 
 @pytest.mark.parametrize("value", [None, 0.5, 1.0, False, 0, "", "NCHW", [1, [2]], {"a": 1}])
-def test_other_options_are_anything(value):
+def test_other_knobs_accept_any_json_value(value):
     entity = [["before", "sp", [1]], ["it", "ot", value], ["after", "re", [0]]]
     assert same(join_knobs(split_knobs(entity, {}))[0], entity)
 
 
-def test_steps_have_names():
+def test_steps_of_names_each_type_of_knob():
     trace = split_knobs([*ENTITY[1:5], ["cache", "an", [0, 2]]], TEMPLATE)
     assert steps_of(trace) == [
         Step(0, "sp", "split", None, None, {"knob": "tile_rc", "size": [-1, 8]}),
@@ -133,7 +133,7 @@ DEEP = json.loads("[" * 900 + "]" * 900)
     ],
     ids=lambda knob: json.dumps(knob, default=str)[:30],
 )
-def test_invalid_knobs_are_refused(knob):
+def test_split_knobs_rejects_invalid_knobs(knob):
     with pytest.raises(FormatError):
         split_knobs([*ENTITY, knob], TEMPLATE)
 
@@ -144,7 +144,7 @@ def test_knobs_must_be_a_list(entity):
         split_knobs(entity, TEMPLATE)
 
 
-def test_too_many_knobs_are_refused(monkeypatch):
+def test_split_knobs_rejects_too_many_knobs(monkeypatch):
     monkeypatch.setattr(limits, "MAX_INSTRUCTIONS", 5)
     split_knobs(ENTITY[:5], TEMPLATE)
     with pytest.raises(FormatError):
@@ -158,12 +158,12 @@ def test_too_many_knobs_are_refused(monkeypatch):
         *({"template_key": 1}, {"code_hash": ["x"]}, {"other": 1}),
     ],
 )
-def test_a_template_has_known_fields(template):
+def test_split_knobs_rejects_invalid_templates(template):
     with pytest.raises(FormatError):
         split_knobs(ENTITY, template)
 
 
-def test_many_sketches_are_not_all_remembered():
+def test_cache_of_sketches_is_bounded():
     from tunedb.programs import autotvm
 
     for number in range(autotvm._MAX_SKETCHES + 10):
@@ -190,11 +190,11 @@ GOOD = split_knobs(ENTITY, TEMPLATE)
         (b"\xff", b"\xff"),
     ],
 )
-def test_damaged_traces_are_refused(sketch, decisions):
+def test_join_knobs_rejects_damaged_traces(sketch, decisions):
     with pytest.raises(FormatError):
         join_knobs(Trace(sketch, None, decisions))
 
 
-def test_steps_of_an_unknown_type_are_refused():
+def test_steps_of_rejects_unknown_type_of_knob():
     with pytest.raises(FormatError, match="unknown type 'xx'"):
         steps_of(Trace(b'{"knobs":[["a","xx",1]],"template":{}}', None, b"[null,1]"))

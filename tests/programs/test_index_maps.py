@@ -44,7 +44,7 @@ def indented(text, version):
 
 @pytest.mark.parametrize("there", MAPS)
 @pytest.mark.parametrize("here", MAPS)
-def test_a_map_of_one_release_becomes_what_the_other_writes_to_the_bit(here, there):
+def test_written_converts_map_between_releases_bit_for_bit(here, there):
     assert len(MAPS[here]) == 4
     release = tuple(map(int, there.split(".")))
     for text, expected in zip(MAPS[here], MAPS[there], strict=True):
@@ -52,7 +52,7 @@ def test_a_map_of_one_release_becomes_what_the_other_writes_to_the_bit(here, the
         assert written(orjson.loads(text), release) == indented(expected, version)
 
 
-def test_a_map_of_the_oldest_form():
+def test_written_converts_map_of_tvm_0_9():
     read = read_index_map(orjson.loads(written(OLDEST)))
     (variable,) = read.initial
     assert (variable.kind, variable.value, variable.dtype) == ("Var", "i", "int32")
@@ -83,13 +83,13 @@ def test_a_map_of_the_oldest_form():
         ),
     ],
 )
-def test_other_graphs_are_refused(change, message):
+def test_read_index_map_rejects_other_graphs(change, message):
     with pytest.raises(FormatError, match=message):
         read_index_map(OLDEST | change)
 
 
-def test_a_map_without_integers_is_of_its_release_too():
-    """Its variables tell: those of 0.25 have their data type as text."""
+def test_is_newest_recognises_maps_without_integers():
+    """Variables show the release: those of 0.25 have their data type as text."""
     graph = orjson.loads(MAPS["0.25"][0])
     nodes = [node for node in graph["nodes"] if node["type"] in ("None", "tirx.Var")]
     assert not is_newest({"root_index": 0, "nodes": nodes})
@@ -97,7 +97,7 @@ def test_a_map_without_integers_is_of_its_release_too():
     assert not is_newest(orjson.loads(MAPS["0.26"][0]))
 
 
-def test_a_number_of_more_than_64_bits_is_refused():
+def test_written_rejects_numbers_above_64_bits():
     number = {"type_key": "IntImm", "attrs": {"dtype": "int32", "value": str(2**70)}}
     nodes = [*OLDEST["nodes"][:7], number, *OLDEST["nodes"][8:]]
     with pytest.raises(FormatError, match="cannot write an index map"):

@@ -25,7 +25,7 @@ names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
 @given(st.dictionaries(names, values))
-def test_there_and_back(configuration):
+def test_parameters_survive_round_trip(configuration):
     trace = split_parameters(configuration)
     found = join_parameters(trace)
     assert found == configuration
@@ -35,7 +35,7 @@ def test_there_and_back(configuration):
     ]
 
 
-def test_names_are_the_sketch_and_values_the_decisions():
+def test_sketch_holds_names_and_decisions_hold_values_of_parameters():
     trace = split_parameters({"x": 32, "kind": "a,b", "fast": True, "ratio": 0.5})
     assert trace.sketch == b'{"parameters":["x","kind","fast","ratio"]}'
     assert trace.decisions == b'[32,"a,b",true,0.5]'
@@ -60,7 +60,7 @@ def test_names_are_the_sketch_and_values_the_decisions():
         (dict.fromkeys(map(str, range(limits.MAX_INSTRUCTIONS + 1)), 1), "100001 parameters"),
     ],
 )
-def test_invalid_configurations_are_refused(configuration, reason):
+def test_split_parameters_rejects_invalid_configurations(configuration, reason):
     with pytest.raises(FormatError, match=reason):
         split_parameters(configuration)
 
@@ -73,12 +73,12 @@ def test_invalid_configurations_are_refused(configuration, reason):
         (b'{"parameters":[["x"]]}', b"[1]"),
     ],
 )
-def test_damaged_parameters(sketch, decisions):
+def test_join_parameters_rejects_damaged_traces(sketch, decisions):
     with pytest.raises(FormatError, match="cannot read stored parameters"):
         join_parameters(Trace(sketch, None, decisions))
 
 
-def test_steps():
+def test_steps_of_returns_one_step_per_parameter():
     first, second = steps_of(split_parameters({"x": 32, "kind": "a"}))
     assert (first.number, second.number) == (0, 1)
     assert orjson.dumps(second.arguments) == b'{"name":"kind","value":"a"}'

@@ -22,7 +22,7 @@ INSTRUCTIONS = [
 DECISIONS = [[2, [16, 8]], [4, 1]]
 
 
-def test_every_instruction_is_a_step():
+def test_steps_of_converts_every_instruction_to_a_step():
     expected = [
         ("GetSBlock", "get_sblock", {"outputs": ["b0"], "name": "C", "func_name": "main"}),
         ("GetLoops", "get_loops", {"outputs": ["l1"], "inputs": ["b0"]}),
@@ -61,7 +61,7 @@ def test_every_instruction_is_a_step():
         (["RFactor", [], [2], ["b0"]], "rfactor", {"factor_axis": 2}),
     ],
 )
-def test_names_and_attributes(instruction, name, arguments):
+def test_steps_of_names_old_instructions_and_unnamed_attributes(instruction, name, arguments):
     (step,) = instructions_of(split_trace([instruction], []))
     assert step == Step(0, instruction[0], name, None, None, {"outputs": ["b0"], **arguments})
 
@@ -73,12 +73,12 @@ def program(format_, trace):
 @pytest.mark.parametrize(
     "format_", [WorkloadFormat.GRAPH, WorkloadFormat.NODES, WorkloadFormat.ARGUMENTS]
 )
-def test_the_programs_of_metaschedule(format_):
+def test_steps_of_reads_all_formats_of_metaschedule(format_):
     trace = split_trace(INSTRUCTIONS, DECISIONS)
     assert steps_of(program(format_, trace)) == instructions_of(trace)
 
 
-def test_programs_of_other_tools():
+def test_steps_of_reads_programs_of_ansor_and_autotvm():
     from tunedb.programs.ansor import split_steps
     from tunedb.programs.autotvm import split_knobs
 
@@ -89,7 +89,7 @@ def test_programs_of_other_tools():
     assert (step.code, step.arguments) == ("sp", {"knob": "tile_y", "size": [-1, 8]})
 
 
-def test_a_format_of_a_newer_tunedb():
+def test_steps_of_rejects_unknown_format_with_hint_to_upgrade():
     with pytest.raises(FormatError, match=r"'tensor-ir'.*upgrade"):
         steps_of(program("tensor-ir", Trace(b"{}", None, b"")))
 
@@ -105,6 +105,6 @@ def test_a_format_of_a_newer_tunedb():
         (b'[["GetLoops",["b0"],[],[]]]', b"[[[[],1]],[],[]]"),
     ],
 )
-def test_damaged_traces(sketch, decisions):
+def test_steps_of_rejects_damaged_traces(sketch, decisions):
     with pytest.raises(FormatError):
         instructions_of(Trace(sketch, None, decisions))

@@ -12,6 +12,6 @@ def test_each_format_with_programs_has_one_tool():
     assert all(format in tool_of(format).signatures for format in TOOL_NAMES)
 
 
-def test_a_tuning_space_has_no_programs():
+def test_tool_of_rejects_format_of_tuning_spaces():
     with pytest.raises(FormatError, match="'t1-input'"):
         tool_of(WorkloadFormat.T1)

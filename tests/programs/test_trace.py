@@ -1,4 +1,4 @@
-"""The stored form of traces: what goes in comes out, and hostile input only gives FormatError."""
+"""The stored form of traces: round trips, and hostile input raises only FormatError."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def nested(depth: int) -> list[Any]:
     return value
 
 
-def test_split_takes_numbers_out_and_cuts_at_postproc() -> None:
+def test_split_trace_moves_numbers_to_decisions_and_cuts_at_postproc() -> None:
     stored = traces.split_trace(*VALID)
     sketch, decisions = orjson.loads(stored.sketch), orjson.loads(stored.decisions)
     assert sketch[4] == ["Split", ["l2", "None", {}], [1, 0], ["l7", "l8"]]
@@ -65,7 +65,7 @@ def test_split_takes_numbers_out_and_cuts_at_postproc() -> None:
     assert decisions == [[[2, [4, 32]], [6, 1]], [4, 0.25], [16]]
 
 
-def test_programs_of_one_sketch_share_it() -> None:
+def test_programs_that_differ_in_numbers_share_sketch_and_tail() -> None:
     other = changed([0, 4, 1, 2], 8)
     other[1] = [[6, 0], [2, [2, 64]]]
     first, second = traces.split_trace(*VALID), traces.split_trace(*other)
@@ -73,11 +73,11 @@ def test_programs_of_one_sketch_share_it() -> None:
     assert second.decisions == b"[[[2,[2,64]],[6,0]],[8,0.25],[16]]"
 
 
-def test_join_is_the_inverse() -> None:
+def test_join_trace_inverts_split_trace() -> None:
     assert list(traces.join_trace(traces.split_trace(*VALID))) == VALID
 
 
-def test_integral_floats_are_integers_as_in_the_file() -> None:
+def test_split_trace_stores_integral_floats_as_integers() -> None:
     live = changed([0, 9, 1, 1], 2.0)
     assert traces.split_trace(*live) == traces.split_trace(*changed([0, 9, 1, 1], 2))
 
@@ -90,7 +90,7 @@ def test_trace_without_postproc_has_no_tail() -> None:
 
 
 @pytest.mark.parametrize("value", [{}, {"a": 1, "b": {}}, [{}], {"a": []}])
-def test_annotations_that_are_maps(value: Any) -> None:
+def test_trace_with_map_as_annotation_survives_round_trip(value: Any) -> None:
     trace = changed([0, 9, 1, 1], value)
     assert list(traces.join_trace(traces.split_trace(*traces.check_trace(trace)))) == trace
 
@@ -126,13 +126,13 @@ OLDER: list[Any] = [
 
 
 @pytest.mark.parametrize("instruction", OLDER)
-def test_check_accepts_what_older_releases_wrote(instruction: list[Any]) -> None:
+def test_check_accepts_instructions_of_older_releases(instruction: list[Any]) -> None:
     trace = [[*VALID[0], instruction], VALID[1]]
     assert list(traces.check_trace(trace)) == trace
     assert list(traces.join_trace(traces.split_trace(*trace))) == trace
 
 
-def test_a_form_that_no_release_wrote_is_refused() -> None:
+def test_check_rejects_forms_that_no_release_wrote() -> None:
     """The inputs of one release do not go with the attributes of another."""
     for instruction in (
         ["TransformLayout", ["b0", '"x"'], [0, 1, None], []],
@@ -188,7 +188,7 @@ def test_a_form_that_no_release_wrote_is_refused() -> None:
         ),
     ],
 )
-def test_check_says_what_is_wrong(trace: Any, reason: str) -> None:
+def test_check_rejects_invalid_traces_with_a_reason(trace: Any, reason: str) -> None:
     with pytest.raises(FormatError, match=reason):
         traces.check_trace(trace)
 
@@ -200,7 +200,7 @@ def test_check_bounds_the_number_of_instructions(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 2**70, "\ud800", {1: 2}, {"a": math.nan}])
-def test_values_without_a_json_form_are_refused(value: Any) -> None:
+def test_split_trace_rejects_values_without_a_json_form(value: Any) -> None:
     for path in ([0, 9, 1, 1], [0, 6, 2, 1], [1, 0, 1]):
         with pytest.raises(FormatError):
             traces.split_trace(*changed(path, value))
@@ -208,7 +208,7 @@ def test_values_without_a_json_form_are_refused(value: Any) -> None:
         traces.dump_value([value])
 
 
-def test_split_refuses_what_is_no_trace() -> None:
+def test_split_trace_rejects_invalid_traces() -> None:
     for instructions, decisions in (
         ([1], []),
         ([["a"]], []),
@@ -235,7 +235,7 @@ def test_split_refuses_what_is_no_trace() -> None:
         Trace(b'[["Split",' + b"[" * 1000 + b"]" * 1000 + b",[],[]]]", None, b"[[],[],[]]"),
     ],
 )
-def test_join_refuses_damaged_parts(stored: Trace) -> None:
+def test_join_trace_rejects_damaged_parts(stored: Trace) -> None:
     with pytest.raises(FormatError):
         traces.join_trace(stored)
 
@@ -262,7 +262,7 @@ decision_lists = st.dictionaries(st.integers(0, 50), values, max_size=4).map(
 
 
 @given(instruction_lists, decision_lists)
-def test_round_trip(instructions: list[Any], decisions: list[Any]) -> None:
+def test_stored_trace_survives_round_trip(instructions: list[Any], decisions: list[Any]) -> None:
     stored = traces.split_trace(instructions, decisions)
     joined = traces.join_trace(stored)
     expected = orjson.loads(
@@ -287,7 +287,7 @@ def test_sketch_holds_no_number_among_inputs(instructions: list[Any], decisions:
 
 @settings(max_examples=examples(300))
 @given(st.data())
-def test_check_of_a_mutated_trace(data: st.DataObject) -> None:
+def test_mutated_trace_is_stored_or_rejected(data: st.DataObject) -> None:
     trace = copy.deepcopy(VALID)
     for _ in range(data.draw(st.integers(1, 3))):
         place: Any = trace
@@ -298,15 +298,15 @@ def test_check_of_a_mutated_trace(data: st.DataObject) -> None:
                 break
             place = inner
         place[index] = data.draw(values)
-    assert_stored_or_refused(trace)
+    assert_stored_or_rejected(trace)
 
 
 @given(values)
-def test_check_of_anything(value: Any) -> None:
-    assert_stored_or_refused(value)
+def test_any_value_is_stored_or_rejected(value: Any) -> None:
+    assert_stored_or_rejected(value)
 
 
-def assert_stored_or_refused(value: Any) -> None:
+def assert_stored_or_rejected(value: Any) -> None:
     """A trace that passes the check can be stored and comes back; all else is a FormatError."""
     try:
         instructions, decisions = traces.check_trace(value)

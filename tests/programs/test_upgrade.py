@@ -18,7 +18,7 @@ from tunedb.programs.metaschedule.trace import check_trace, join_trace, split_tr
 from tunedb.programs.metaschedule.upgrade import is_current_graph, upgrade, upgrade_trace
 from tunedb.records import Trace
 
-#: A SaveJSON text of each encoding, the old one without what a map needs.
+#: A SaveJSON text of each encoding; the old one lacks fields of a map.
 OLD_MAP = '{"root":1,"nodes":[{"type_key":""},{"type_key":"tir.IndexMap"}]}'
 NEW_MAP = '{"root_index":0,"nodes":[{"type":"tirx.IndexMap","data":{}}]}'
 
@@ -59,7 +59,7 @@ NEWEST: list[list[Any]] = [
     ["Teleport", ["b0"], [1, 2, 3], []],  # of a TVM that tunedb does not know
 ]
 
-#: What no instruction of today says, and what is named.
+#: Instructions without a current equivalent, and the reason in the error.
 LOST = [
     (["SetAxisSeparator", ["b0"], [0, 1, [1]], []], "TVM 0.26 removed SetAxisSeparator"),
     (["CacheIndex", ["b0"], [0], []], "CacheIndex of TVM 0.11"),
@@ -71,14 +71,14 @@ LOST = [
 
 
 @pytest.mark.parametrize(("old", "new"), FORMS)
-def test_each_older_form(old: list[Any], new: list[Any]) -> None:
+def test_upgrade_trace_converts_each_older_form(old: list[Any], new: list[Any]) -> None:
     decisions = [[1, [4, 4]]]
     before, after = NEWEST[0], NEWEST[1]
     assert upgrade_trace([before, old, after], decisions) == ([before, new, after], decisions)
     assert find_form(new[0], len(new[1]), len(new[2])) is CURRENT[new[0]].form
 
 
-def test_all_older_forms_are_tried() -> None:
+def test_examples_cover_all_older_forms() -> None:
     forms = {(old[0], len(old[1]), len(old[2])) for old in [pair[0] for pair in (*FORMS, *LOST)]}
     older = {kind: value.older for kind, value in INSTRUCTIONS.items()}
     older |= {kind: (value.form,) for kind, value in INSTRUCTIONS.items() if value.until}
@@ -91,7 +91,7 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-def test_the_table_of_instructions() -> None:
+def test_instructions_have_ordered_releases_and_consistent_upgrades() -> None:
     for kind, instruction in INSTRUCTIONS.items():
         forms = (instruction.form, *instruction.older)
         releases = [release(form.since) for form in forms]
@@ -107,14 +107,14 @@ def test_the_table_of_instructions() -> None:
 
 
 def is_current(trace: Trace) -> bool:
-    """Whether a trace needs no upgrade."""
+    """Return whether a trace needs no upgrade."""
     try:
         return upgrade(trace) is trace
     except FormatError:
         return False
 
 
-def test_current_traces_stay() -> None:
+def test_upgrade_keeps_current_traces() -> None:
     assert upgrade_trace(NEWEST, [[0, 1]]) == (NEWEST, [[0, 1]])
     stored = split_trace([*NEWEST, ["EnterPostproc", [], [], []]], [])
     assert upgrade(stored) is stored
@@ -122,7 +122,9 @@ def test_current_traces_stay() -> None:
 
 
 @pytest.mark.parametrize(("instruction", "reason"), LOST)
-def test_lost_forms_are_refused(instruction: list[Any], reason: str) -> None:
+def test_upgrade_rejects_forms_without_current_equivalent(
+    instruction: list[Any], reason: str
+) -> None:
     with pytest.raises(FormatError, match=reason):
         upgrade_trace([NEWEST[0], instruction], [])
     stored = split_trace([instruction], [])
@@ -131,8 +133,8 @@ def test_lost_forms_are_refused(instruction: list[Any], reason: str) -> None:
         upgrade(stored)
 
 
-def test_padding_that_changed_its_meaning() -> None:
-    """Before TVM 0.14 it gave amounts; the trace does not say so."""
+def test_upgrade_rejects_pad_einsum_of_old_traces_only() -> None:
+    """Its padding was an amount before TVM 0.14; a trace does not state which one it has."""
     pad = ["PadEinsum", ["b0"], [[0, 3, 3]], []]
     old_split = ["Split", ["l1", 4, 4], [1], ["l2", "l3"]]
     with pytest.raises(FormatError, match=r"PadEinsum of TVM before 0\.17"):
@@ -141,8 +143,8 @@ def test_padding_that_changed_its_meaning() -> None:
     assert upgrade_trace([["GetBlock", [], ["C", "main"], ["b0"]], pad], [])[0][1] == pad
 
 
-def test_stored_parts_are_upgraded_each() -> None:
-    """Numbers and decisions stay what they are; only the shared parts change."""
+def test_upgrade_converts_sketch_and_tail_and_keeps_decisions() -> None:
+    """Only the shared parts change."""
     instructions = [
         ["GetBlock", [], ["C", "main"], ["b0"]],
         ["GetLoops", ["b0"], [], ["l1", "l2"]],
@@ -170,7 +172,7 @@ def test_stored_parts_are_upgraded_each() -> None:
         b"[[[],1,1,1]]",
     ],
 )
-def test_damaged_parts(sketch: bytes) -> None:
+def test_upgrade_rejects_damaged_sketches(sketch: bytes) -> None:
     with pytest.raises(FormatError, match="cannot read"):
         upgrade(Trace(sketch, None, b"[[],[],[]]"))
     assert not is_current(Trace(sketch, None, b"[[],[],[]]"))
@@ -180,7 +182,7 @@ instructions_of_any_age = st.sampled_from([*(old for old, _ in FORMS), *NEWEST])
 
 
 @given(st.lists(instructions_of_any_age, max_size=12))
-def test_upgrading_twice_is_upgrading_once(instructions: list[Any]) -> None:
+def test_upgrade_is_idempotent(instructions: list[Any]) -> None:
     new, _ = upgrade_trace(instructions, [])
     assert upgrade_trace(new, []) == (new, [])
     assert [instruction[3] for instruction in new] == [inst[3] for inst in instructions]
@@ -190,8 +192,8 @@ def test_upgrading_twice_is_upgrading_once(instructions: list[Any]) -> None:
 
 
 @needs_logs
-def test_real_traces() -> None:
-    """Each trace of a real database becomes one of today."""
+def test_upgrade_converts_traces_of_public_logs_to_current_forms() -> None:
+    """Each instruction has its current form."""
     count = 0
     for file in (DATA / "metaschedule").rglob("*record.json"):
         for line in file.read_bytes().splitlines():
@@ -209,7 +211,7 @@ GOLDENS = Path(__file__).parent / "workload_info" / "goldens"
 @pytest.mark.parametrize(
     ("name", "current"), [("0.25.0.post1", False), ("0.26.0", False), ("0.27.0", True)]
 )
-def test_graphs_are_told_apart_by_their_integers(name, current):
+def test_is_current_graph_distinguishes_releases_by_their_integers(name, current):
     graph = orjson.loads((GOLDENS / f"matmul-{name}.json").read_bytes())
     assert is_current_graph(graph) is current
 
@@ -226,5 +228,5 @@ def test_graphs_are_told_apart_by_their_integers(name, current):
         ),
     ],
 )
-def test_other_graphs_are_not_current(graph):
+def test_is_current_graph_returns_false_for_other_graphs(graph):
     assert not is_current_graph(graph)

@@ -1,4 +1,4 @@
-"""The compiled digest, and the layout of what it is computed from."""
+"""The compiled digest, and the bytes that it is computed from."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ def reference(version, size, kind, fields):
 @example(1, 16, "measurement", [])
 @example(1, 16, "measurement", [b""])
 @example(1, 16, "", [b"\0" * 255, b"\xff" * 256, b"\1" * 257])
-def test_as_the_reference(version, size, kind, fields):
-    # The first bytes of a message are kept by kind: version must not be taken from another call.
+def test_digest_equals_the_reference(version, size, kind, fields):
+    # The code caches the first bytes of a message, version included, by kind.
     if version != identity.VERSION:
         kind = f"{kind}/{version}"
     assert digest(version, size, kind, tuple(fields)) == reference(version, size, kind, fields)
 
 
 @pytest.mark.parametrize("length", [65_535, 65_536, 2**24 - 1, 2**24, 2**24 + 258])
-def test_all_bytes_of_a_length_count(length):
+def test_digest_uses_all_bytes_of_a_field_length(length):
     fields = (b"a", b"x" * length, b"b")
     assert digest(1, 16, "body", fields) == reference(1, 16, "body", fields)
 
 
 @given(st.lists(st.binary(max_size=8), max_size=5), st.lists(st.binary(max_size=8), max_size=5))
-def test_fields_do_not_run_into_each_other(first, second):
+def test_digests_are_equal_only_for_equal_fields(first, second):
     same = digest(1, 16, "row", tuple(first)) == digest(1, 16, "row", tuple(second))
     assert same == (first == second)
 
@@ -54,14 +54,14 @@ class _Bytes(bytes):
 @pytest.mark.parametrize(
     "field", [None, "text", 1, bytearray(b"x"), memoryview(b"x"), _Bytes(b"x"), [b"x"]]
 )
-def test_only_bytes(field):
+def test_digest_rejects_fields_that_are_not_bytes(field):
     with pytest.raises(TypeError, match=type(field).__name__):
         digest(1, 16, "row", (b"x", field))
     with pytest.raises(TypeError, match="bytes"):
         identity.digest("row", field)
 
 
-def test_other_arguments_are_refused():
+def test_digest_rejects_arguments_of_other_types():
     with pytest.raises(TypeError):
         digest(1, 16, b"row", (b"x",))
     with pytest.raises(TypeError):
@@ -76,8 +76,8 @@ LEGACY = Measurement(
 )
 
 
-def test_a_digest_by_hand():
-    """The layout of a measurement of a log, spelled out once."""
+def test_measurement_digest_equals_one_computed_by_hand():
+    """The layout of a measurement from a log, written out once."""
     body = b'["matmul",128,128]'
     workload = reference(1, 16, "workload", [b"ansor-key", body])
     target = reference(1, 16, "target", [b"llvm", TARGET.config])

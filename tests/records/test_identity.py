@@ -54,8 +54,8 @@ def full_measurement():
     )
 
 
-# Changing one of these breaks merging: rows of two versions of tunedb would never meet. Whoever
-# must change them raises identity.VERSION and writes a migration that computes all digests anew.
+# Changing one of these breaks merging: equal rows of two versions of tunedb would differ. Whoever
+# must change them raises identity.VERSION and writes a migration that recomputes all digests.
 GOLDEN = {
     "workload": (lambda: make_workload(1).digest, "3296b791597e7881075d04fed7dadee9"),
     "target": (lambda: make_target(1).digest, "0d0d9e67fa16b464365e5f0ab61f1888"),
@@ -118,7 +118,7 @@ def test_every_field_of_a_measurement_is_in_its_digest(field, value):
     assert replace(old, **{field: value}).digest != old.digest
 
 
-def test_labels_are_not_in_digests():
+def test_digests_ignore_labels_scripts_and_failures():
     plain = Workload("tvm-graph", b"x")
     assert Workload("tvm-graph", b"x", "name", "0.27", "script").digest == plain.digest
     assert Target("llvm", b"{}", "llvm").digest == Target("llvm", b"{}").digest
@@ -127,24 +127,24 @@ def test_labels_are_not_in_digests():
     assert make_measurement(0, None, failure=why).digest == failed.digest
 
 
-def test_none_and_no_times_differ():
+def test_digest_distinguishes_none_from_empty_run_times():
     none = make_measurement(0, None)
     assert none.digest != make_measurement(0, (), status=Status.FAILED).digest
 
 
-def test_negative_zero_is_another_time():
+def test_digest_distinguishes_negative_zero_times():
     assert make_measurement(0, (0.0,)).digest != make_measurement(0, (-0.0,)).digest
 
 
 @given(st.lists(st.floats(), max_size=20))
-def test_floats_bit_for_bit(values):
+def test_pack_floats_keeps_all_bits(values):
     data = identity.pack_floats(values)
     assert data == struct.pack(f"<{len(values)}d", *values)
     assert identity.pack_floats(identity.unpack_floats(data)) == data
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_integers(value):
+def test_pack_int_packs_little_endian_int64(value):
     assert struct.unpack("<q", identity.pack_int(value)) == (value,)
 
 
@@ -156,17 +156,17 @@ def test_integers(value):
         ({"a": {"d": 1, "c": 2}}, '{"a":{"c":2,"d":1}}'),
     ],
 )
-def test_canonical_json(value, expected):
+def test_canonical_json_sorts_keys_and_omits_spaces(value, expected):
     assert identity.canonical_json(value) == expected.encode()
 
 
 @pytest.mark.parametrize("value", [object(), {1: 2}, "\ud800", {"a": b"x"}])
-def test_values_without_a_json_form_are_refused(value):
+def test_canonical_json_rejects_values_without_json_form(value):
     with pytest.raises(TypeError):
         identity.canonical_json(value)
 
 
-def test_canonical_numbers():
+def test_canonical_numbers_turns_integral_floats_into_integers():
     value = {"a": [1.0, 2.5, {"b": -3.0}], "c": True, "d": "1.0", "e": 1e300}
     found = identity.canonical_numbers(value)
     assert found == {"a": [1, 2.5, {"b": -3}], "c": True, "d": "1.0", "e": 1e300}
@@ -177,13 +177,13 @@ def test_canonical_numbers():
 
 
 @given(st.text(st.characters(codec=None)))
-def test_clean_text_can_be_stored(text):
+def test_clean_text_returns_encodable_text_without_nul(text):
     clean = identity.clean_text(text)
     assert "\0" not in clean
     clean.encode()
     assert identity.clean_text(clean) == clean
 
 
-def test_clean_text_leaves_text_alone():
+def test_clean_text_escapes_only_nul_and_surrogates():
     assert identity.clean_text("plain é \n 😀 \\") == "plain é \n 😀 \\"
     assert identity.clean_text("a\0b\udcff") == "a\\0b\\udcff"

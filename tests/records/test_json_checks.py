@@ -1,4 +1,4 @@
-"""Bounds on JSON values from outside."""
+"""Checks of JSON values from outside."""
 
 import json
 
@@ -16,7 +16,7 @@ def nested(levels):
     return value
 
 
-def test_values_within_the_bounds_pass():
+def test_check_value_accepts_values_within_limits():
     check_value({"a": [1, -(2**63), 2**63 - 1, 0.5, "text", None, True]}, "it")
     check_value(nested(MAX_DEPTH), "it")
 
@@ -25,17 +25,17 @@ def test_values_within_the_bounds_pass():
     "value",
     [2**63, -(2**63) - 1, [{"a": 2**64}], float("nan"), [float("inf")], nested(MAX_DEPTH + 1)],
 )
-def test_values_beyond_the_bounds_are_refused(value):
+def test_check_value_rejects_values_beyond_limits(value):
     with pytest.raises(FormatError, match=r"^the target"):
         check_value(value, "the target")
 
 
 @pytest.mark.parametrize("text", [b"[1e22]", b"[12345678901234567890.5]", b"[9223372036854775807]"])
-def test_long_numbers_that_are_kept(text):
+def test_parse_json_accepts_long_floats_and_int64_maximum(text):
     assert parse_json(text) == json.loads(text)
 
 
 @pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**30])
-def test_integers_that_orjson_would_make_floats(number):
+def test_parse_json_rejects_integers_beyond_64_bits(number):
     with pytest.raises(FormatError, match="a number that 64 bits cannot hold"):
         parse_json(b'{"a": [1, %d]}' % number)

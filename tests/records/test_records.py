@@ -15,7 +15,7 @@ def test_records_are_frozen():
         make_measurement().digest = b""
 
 
-def test_equal_records_are_equal_and_hashable():
+def test_measurements_of_equal_fields_are_equal_and_hashable():
     assert make_measurement(1) == make_measurement(1)
     assert len({make_measurement(1), make_measurement(1), make_measurement(2)}) == 2
 
@@ -30,25 +30,25 @@ def test_equal_records_are_equal_and_hashable():
         ({"kind": "llvm"}, ""),
     ],
 )
-def test_architecture(config, architecture):
+def test_architecture_comes_from_arch_mcpu_march_or_mtriple(config, architecture):
     assert Target.from_config(config).architecture == architecture
 
 
-def test_target_without_configuration():
+def test_from_config_accepts_missing_config_and_missing_kind():
     assert Target.from_config(None) is NO_TARGET
     assert NO_TARGET.attributes is None
     assert NO_TARGET.architecture == ""
     assert Target.from_config({"tag": "x"}).kind == "unknown"
 
 
-def test_target_does_not_depend_on_the_order_of_its_attributes():
+def test_target_ignores_order_of_its_attributes():
     one = Target.from_config({"kind": "llvm", "mcpu": "x"})
     assert one == Target.from_config({"mcpu": "x", "kind": "llvm"})
     assert one.attributes == {"kind": "llvm", "mcpu": "x"}
     assert make_target(0).digest != make_target(1).digest
 
 
-def test_validity():
+def test_measurement_is_valid_unless_failed_or_empty():
     assert make_measurement().is_valid
     assert not make_measurement(empty=True).is_valid
     assert not make_measurement(0, None).is_valid
@@ -59,7 +59,7 @@ def test_trust_is_ordered():
     assert Trust.FOREIGN < Trust.VERIFIED < Trust.OWN
 
 
-def test_mean_is_summed_from_left_to_right():
+def test_mean_of_sums_from_left_to_right():
     # 1e16 + 1.0 == 1e16: a compensated or reordered sum gives another mean.
     assert mean_of([1e16, 1.0, -1e16]) == 0.0
     assert mean_of([1e16, -1e16, 1.0]) == 1.0 / 3
@@ -79,5 +79,5 @@ def test_mean_is_summed_from_left_to_right():
         ((0.0,), Status.OK),
     ],
 )
-def test_status_of(run_secs, status):
+def test_status_of_is_ok_if_any_time_is_not_the_sentinel(run_secs, status):
     assert status_of(run_secs) is status

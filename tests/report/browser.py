@@ -24,7 +24,7 @@ class Browser:
         self._calls, self._buffer = 0, b""
         requests, self._requests = os.pipe()
         self._answers, answers = os.pipe()
-        # The browser reads requests from 3 and writes answers to 4.
+        # The browser reads requests from descriptor 3 and writes answers to descriptor 4.
         redirect = f'exec "$@" 3<&{requests} 4>&{answers}'
         options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe")
         self._process = subprocess.Popen(
@@ -58,7 +58,7 @@ class Browser:
         return answer["result"]
 
     def wait_for(self, session, method, count=1):
-        """Wait until so many events of a page have come."""
+        """Wait until a page has sent a number of events of a kind."""
 
         def is_it(event):
             return event.get("sessionId") == session and event.get("method") == method
@@ -121,11 +121,11 @@ class Tab:
         self.call("Emulation.setDeviceMetricsOverride", **size)
 
     def wait_for_load(self, count=1):
-        """Wait until the page has loaded so many times."""
+        """Wait until the page has loaded a number of times."""
         self._browser.wait_for(self._session, "Page.loadEventFired", count)
 
     def wait_until(self, condition):
-        """Wait until JavaScript is true, which the page may make so in a later frame."""
+        """Wait until a condition in JavaScript is true, perhaps in a later frame."""
         end = time.monotonic() + TIMEOUT
         while not self.evaluate(condition):
             assert time.monotonic() < end, condition

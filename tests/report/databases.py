@@ -41,7 +41,7 @@ def network(name="net", workload=0):
 
 
 def fill(path):
-    """Write a network, three tasks, failures, and a record of a stranger."""
+    """Write a network, three tasks, failures and a foreign record."""
     session = run_of(network())
     donor = make_measurement(0, (9e-3,)).program.digest
     timeout = Failure(FailureKind.TIMEOUT, Phase.RUN, "timed out after 30 s", 30.0)

@@ -1,4 +1,4 @@
-"""Made-up launches, judgements of advice, and reading a page again."""
+"""Made-up launches and evaluations of advice, and a parser of pages."""
 
 import re
 from dataclasses import replace
@@ -12,7 +12,7 @@ from tunedb.advisor.learn.findings import AdvisorFindings, Interval, Score
 from tunedb.report.charts import Axis, Mark, chart, zoomable
 from tunedb.report.page import Key, Plot, Section, Table, render, seconds
 
-#: A name that would run, hide or break something.
+#: A name with markup, control characters and a line break.
 EVIL = "<script>alert(1)</script>&\"'\u202ekernel\x1b[31m]]>\n<b>"
 
 VOID = {"meta", "input", "br"}
@@ -52,7 +52,7 @@ def launches(kernels=("sum", "blur", "sort"), slices=4, sizes=(32, 64, 128, 256,
 
 
 def findings():
-    """Return what judging advice may come to."""
+    """Return a made-up evaluation of advice."""
     scores = []
     for split, factor in (("random", 1.0), ("kernel", 0.7)):
         for method, value in (("svm", 0.8), ("rule", 0.5), ("nothing", 1 / 3)):
@@ -78,7 +78,7 @@ def findings():
 
 
 def curves(name="curve", **options):
-    """Return a page with two charts to zoom into, tables, a long text and a section in another."""
+    """Return a page with two zoomable charts, tables, a long text and a nested section."""
     trials = list(range(1, 41))
     axes = Axis.around(f"trial {name}", trials), Axis.around("time", [0.5, 80], logarithmic=True)
     marks = [

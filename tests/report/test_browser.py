@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not instal
 
 WIDTHS = 390, 1280
 
-#: A telephone by day, and in a long run all windows.
+#: The narrow window by day; a long run takes all windows.
 WINDOWS = [
     (long if width > 390 or night else pytest.param)(width, night, id=f"{width} {time}")
     for width, (night, time) in product(WIDTHS, ((False, "day"), (True, "night")))
@@ -36,8 +36,8 @@ WINDOWS = [
 
 in_windows = pytest.mark.parametrize(("width", "night"), WINDOWS)
 
-#: Says what overlaps, what is cut off, how much wider than the window the page is, and which links
-#: lead nowhere.
+#: Returns the texts that overlap, are cut off or too small, how much wider than the window the page
+#: is, and the links that lead nowhere.
 MEASURE = """(() => {
 const found = {wide: document.documentElement.scrollWidth - innerWidth, texts: 0,
   overlaps: [], outside: [], small: [], lost: []};
@@ -100,7 +100,7 @@ def browser(tmp_path_factory):
 
 
 def check(tab):
-    """Check that nothing overlaps, is cut off, too wide, or leads nowhere; return what there is."""
+    """Check that nothing overlaps, is cut off, too wide, or leads nowhere; return the measures."""
     found = tab.evaluate(MEASURE)
     assert {name: found[name] for name in PROBLEMS if found[name]} == {}
     assert found["wide"] <= 0
@@ -110,20 +110,20 @@ def check(tab):
 
 @pytest.fixture(scope="module")
 def page():
-    """A page with long names, and all that may be on it."""
+    """The page of the advisor with long names and all of its sections."""
     made = launches(("sum", "void convolution<float, 8, 16>(float const*, float*, int)", "sort"))
     return write(analyse(made), findings())
 
 
 @in_windows
-def test_nothing_overlaps_or_is_cut_off(browser, page, width, night):
+def test_advisor_page_has_no_overlapping_or_cut_off_texts(browser, page, width, night):
     tab = browser.open(page, width, night=night)
     assert check(tab)["texts"] > 100
     paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
     assert paper == ("rgb(18, 22, 27)" if night else "rgb(246, 247, 249)")
 
 
-def test_markings_switch_without_scripts(browser, page):
+def test_colours_of_launches_switch_without_scripts(browser, page):
     tab = browser.open(page, scripts=False)
 
     def seen():
@@ -147,7 +147,7 @@ def test_markings_switch_without_scripts(browser, page):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_sizes_far_apart_and_large_numbers(browser, width):
+def test_layout_holds_for_distant_block_sizes_and_large_numbers(browser, width):
     sizes = (1, 2, 7, 33, 224, 1024)
     made = [
         observe(threads, 1e-3 * (1 + 9 * (threads == 1)), slice=bytes([part]), record=part + 1)
@@ -158,7 +158,7 @@ def test_sizes_far_apart_and_large_numbers(browser, width):
 
 
 @in_windows
-def test_curves_are_drawn_by_the_script_of_the_page(browser, width, night):
+def test_script_of_the_page_draws_curves(browser, width, night):
     tab = browser.open(curves(), width, night=night)
     check(tab)
     found = tab.evaluate(CURVES)
@@ -167,13 +167,13 @@ def test_curves_are_drawn_by_the_script_of_the_page(browser, width, night):
     assert (found["frames"], found["legends"]) == (0, 0)
 
 
-def test_without_scripts_the_pictures_are_there(browser):
+def test_page_shows_static_pictures_without_scripts(browser):
     tab = browser.open(curves(), 390, scripts=False)
     assert check(tab)["texts"] > 20
     assert tab.evaluate(CURVES) == {"canvases": [], "frames": 2, "legends": 2}
 
 
-def test_a_script_that_the_policy_does_not_name_does_not_run(browser):
+def test_policy_blocks_changed_script(browser):
     page = curves().replace('"use strict";', '"use strict"; ')
     tab = browser.open(page)
     assert any("Content Security Policy" in str(each) for each in tab.complaints)
@@ -181,7 +181,7 @@ def test_a_script_that_the_policy_does_not_name_does_not_run(browser):
 
 
 @pytest.mark.parametrize("name", [EVIL, long("</script><script>alert(1)</script><!--")])
-def test_hostile_names_are_shown_and_do_nothing_by_scripts(browser, name):
+def test_script_shows_hostile_names_as_text(browser, name):
     tab = browser.open(curves(name), 390)
     check(tab)
     assert len(tab.evaluate(CURVES)["canvases"]) == 2
@@ -189,7 +189,7 @@ def test_hostile_names_are_shown_and_do_nothing_by_scripts(browser, name):
     assert tab.evaluate("document.scripts.length") == 3
 
 
-def test_keys_read_values_and_the_mouse_zooms(browser):
+def test_arrow_keys_read_values_and_mouse_zooms(browser):
     page = curves()
     tab = browser.open(page)
     tab.evaluate("document.querySelector('.zoom').focus()")
@@ -211,7 +211,7 @@ def test_keys_read_values_and_the_mouse_zooms(browser):
     assert tab.complaints == []
 
 
-def test_curves_follow_the_window_the_night_and_the_printer(browser):
+def test_curves_adapt_to_resizing_dark_mode_and_printing(browser):
     tab = browser.open(curves())
     tab.resize(390)
     tab.wait_until("document.querySelector('canvas').clientWidth < 390")
@@ -225,7 +225,7 @@ def test_curves_follow_the_window_the_night_and_the_printer(browser):
     assert tab.complaints == []
 
 
-def test_loading_again_can_be_paused(browser):
+def test_reloading_can_be_paused(browser):
     timers = """
         window.timers = {};
         window.setTimeout = (run, delay) => { timers[delay] = run; return delay; };
@@ -244,7 +244,7 @@ def test_loading_again_can_be_paused(browser):
     assert tab.evaluate("document.querySelector('#pause').ariaPressed") == "false"
 
 
-def test_tables_are_sorted_by_their_numbers(browser):
+def test_click_on_header_sorts_table_by_its_values(browser):
     tab = browser.open(curves())
     table = "section[aria-labelledby=section2] table"
 
@@ -279,7 +279,7 @@ for (const one of document.querySelectorAll('details')) one.open = true;
 
 @pytest.fixture(scope="module")
 def databases(tmp_path_factory):
-    """Pages of a tuned network, and of public logs where they are."""
+    """Pages of a tuned network, and of public logs if they are on this machine."""
     folder = tmp_path_factory.mktemp("databases")
     fill(folder / "network.db")
     paths = [folder / "network.db"]
@@ -297,7 +297,9 @@ def databases(tmp_path_factory):
 
 @pytest.mark.stress
 @pytest.mark.parametrize(("width", "night"), [*product(WIDTHS, (False, True))])
-def test_pages_of_databases(browser, databases, width, night):
+def test_database_pages_pass_layout_checks_with_and_without_scripts(
+    browser, databases, width, night
+):
     for page in databases:
         tab = browser.open(page, width, night=night)
         check(tab)
@@ -310,7 +312,7 @@ def test_pages_of_databases(browser, databases, width, night):
 
 @in_windows
 @pytest.mark.parametrize("kind", ["curves", long("advisor")])
-def test_axe_finds_no_barrier(browser, page, kind, width, night):
+def test_axe_finds_no_accessibility_problem(browser, page, kind, width, night):
     page = page if kind == "advisor" else curves(reload_after=3600)
     check_with_axe(browser.open(page, width, night=night))
 

@@ -1,4 +1,4 @@
-"""Pictures and tables of any page: their shapes are the numbers, whatever the numbers are."""
+"""Charts and tables of any page: their shapes equal their numbers, for any numbers."""
 
 import base64
 import hashlib
@@ -29,7 +29,7 @@ NOWHERE = st.sampled_from([math.nan, math.inf, -math.inf])
 
 @st.composite
 def axes(draw):
-    """An axis whose ends are written beside it."""
+    """Return an axis whose ticks are its ends."""
     low, factor = draw(st.floats(0.01, 1e3)), draw(st.floats(1.1, 1e3))
     logarithmic = draw(st.booleans())
     high = low * factor
@@ -40,7 +40,7 @@ def axes(draw):
 
 
 def numbers_on(axis):
-    """Numbers of which those of an axis are equal, or so far apart that people see it."""
+    """Return numbers in steps of 1 % of an axis, and numbers that have no place on it."""
     nowhere = NOWHERE | st.sampled_from([-1.0, 0.0]) if axis.logarithmic else NOWHERE
     return st.integers(0, 100).map(lambda n: axis.low + n / 100 * (axis.high - axis.low)) | nowhere
 
@@ -60,7 +60,7 @@ def inverse(svg, name, axis_):
 
 
 def check(drawn, expected, inverses):
-    """Check that coordinates are those of numbers."""
+    """Check that drawn coordinates equal the expected numbers."""
     assert len(drawn) == len(expected)
     for at, (to_number, tolerance) in enumerate(inverses):
         found = [to_number(place[at]) for place in drawn]
@@ -85,7 +85,7 @@ def drawn_places(svg, kind):
     "kind", ["line", "step", "dots", "points", "labels", "outline", "reference", "band"]
 )
 @given(data=st.data())
-def test_places_of_shapes_are_their_numbers(kind, data):
+def test_shapes_are_drawn_at_their_numbers(kind, data):
     both = data.draw(axes()), data.draw(axes())
     rows = data.draw(
         st.lists(st.tuples(*map(numbers_on, (*both, both[1]))), max_size=8), label="rows"
@@ -142,7 +142,7 @@ def places_of_names(svg, names, across):
 @pytest.mark.parametrize("is_horizontal", [False, True], ids=["vertical", "horizontal"])
 @pytest.mark.parametrize("kind", ["bars", "intervals"])
 @given(data=st.data())
-def test_ends_of_bars_and_intervals_are_their_numbers(kind, is_horizontal, data):
+def test_bars_and_intervals_end_at_their_numbers(kind, is_horizontal, data):
     values = data.draw(axes())
     rows = data.draw(
         st.lists(st.tuples(numbers_on(values), numbers_on(values)), min_size=1, max_size=8)
@@ -176,7 +176,7 @@ def test_ends_of_bars_and_intervals_are_their_numbers(kind, is_horizontal, data)
 
 
 @given(st.integers(1, 12), st.booleans())
-def test_names_of_an_axis_have_equal_distances_and_bars_do_not_overlap(count, is_horizontal):
+def test_axis_spaces_names_evenly_and_bars_do_not_overlap(count, is_horizontal):
     names, places = [f"name {i}" for i in range(count)], range(count)
     named, values = Axis.named("names", names), Axis.from_zero("count", range(1, count + 1))
     marks = [Mark("bars", places, range(1, count + 1))]
@@ -194,7 +194,7 @@ def test_names_of_an_axis_have_equal_distances_and_bars_do_not_overlap(count, is
         assert float(a.get(across)) + float(a.get(side)) < float(b.get(across))
 
 
-def test_names_are_cut_and_hostile_ones_are_text():
+def test_axis_cuts_long_names_and_shows_hostile_ones_as_text():
     names = [EVIL, "x" * 99]
     axes_ = Axis("time", 0, 1), Axis.named("kernel", names)
     shown = [each.text for each in draw_one(axes_, []).iter("text")][:2]
@@ -215,7 +215,7 @@ RANGES = {
 
 @pytest.mark.parametrize("name", RANGES)
 @given(st.lists(st.floats(), max_size=6))
-def test_any_numbers_have_a_picture(name, values):
+def test_charts_of_any_numbers_contain_no_nan_or_infinity(name, values):
     up = RANGES[name]("quantity", values)
     assert up.low < up.high
     shown = [v for v in values if has_place(v, up) and 1e-250 < abs(v) < 1e250]
@@ -246,7 +246,7 @@ def test_any_numbers_have_a_picture(name, values):
     ),
     st.booleans(),
 )
-def test_squares_are_the_numbers_of_a_matrix(rows, with_texts):
+def test_squares_of_heat_map_equal_its_matrix(rows, with_texts):
     matrix = np.array(rows).reshape(len(rows), len(rows[0]) if rows else 0)
     names = [[f"{kind} {i}" for i in range(n)] for kind, n in zip("rc", matrix.shape, strict=True)]
     texts = [[f"{i}.{j}\nbelow" for j in range(len(row))] for i, row in enumerate(rows)]
@@ -294,7 +294,7 @@ boxes = st.recursive(
 
 
 @given(boxes)
-def test_boxes_of_a_tree_stand_beside_their_children(root):
+def test_tree_places_boxes_beside_their_children(root):
     svg = tree("key", "Title", "Description", root)
     groups = {
         group.find("title").text.split(":")[0]: group
@@ -334,7 +334,7 @@ def test_boxes_of_a_tree_stand_beside_their_children(root):
 
 
 @given(data=st.data())
-def test_curves_to_zoom_are_the_drawn_ones(data):
+def test_zoomable_curves_equal_the_drawn_ones(data):
     both = data.draw(axes()), data.draw(axes())
     kinds = data.draw(st.lists(st.sampled_from(["line", "step", "dots", "points", "band"])))
     points = st.lists(st.tuples(*map(numbers_on, both)), max_size=6)
@@ -400,7 +400,7 @@ def test_a_table_shows_its_first_rows_and_counts_the_rest(rows, most):
             assert float(text) == pytest.approx(cell, rel=1e-5)
 
 
-def test_units_are_shown_and_numbers_sort():
+def test_seconds_share_and_operations_add_units_and_keep_numbers():
     assert seconds(1.5e-3) == Shown(1.5e-3, "1.500 ms")
     assert share(0.125) == Shown(0.125, "12.5 %")
     assert operations(1.2e9) == Shown(1.2e9, "1.2 GFLOP/s")
@@ -413,7 +413,7 @@ def policy(page):
 
 
 @pytest.mark.parametrize("name", ["curve", EVIL, "</script><script>alert(1)</script>", "<!--"])
-def test_a_page_runs_its_own_script_alone(name):
+def test_policy_allows_only_the_script_of_the_page(name):
     page = curves(name)
     tables = Tables(page)
     assert tables.opened == []
@@ -445,21 +445,21 @@ def test_a_page_without_curves_has_no_script():
     assert "script-src" not in policy(page)
 
 
-def test_a_page_loads_itself_again_without_scripts_if_it_should():
+def test_page_with_reload_after_reloads_without_scripts():
     page = render("Page", "Lead", [], "End", reload_after=30)
     assert '<noscript><meta http-equiv="refresh" content="30"></noscript>' in page
     assert "Loads again every 30 s." in Tables(page).text
     assert "refresh" not in render("Page", "Lead", [], "End")
 
 
-def test_parts_of_sections_have_lower_headings():
+def test_parts_of_sections_have_lower_heading_levels():
     section = Section("One", parts=(Section("Two", parts=(Section("Three"),)),))
     page = render("Zero", "", [section], "")
     headings = re.findall(r"<h(\d)[^>]*>(.*?)</h\d>", page)
     assert headings == [("1", "Zero"), ("2", "One"), ("3", "Two"), ("4", "Three")]
 
 
-def test_pictures_have_a_title_a_description_and_their_size():
+def test_chart_has_title_description_and_size():
     svg = draw_one((Axis("x"), Axis("y")), [], size=(300, 200))
     assert svg.get("viewBox") == "0 0 300 200"
     assert (svg.find("title").text, svg.find("desc").text) == ("Title", "Description")

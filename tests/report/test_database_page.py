@@ -1,4 +1,4 @@
-"""The page about a database: its numbers are the database's, whoever named what is in it."""
+"""The page about a database: its numbers equal the database's, for any names."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def page_of(path, *, name="tuning.db", **chosen):
         return write(read(store, **chosen), name)
 
 
-def test_the_page_is_whole(filled):
+def test_page_has_all_sections_and_valid_references(filled):
     page = page_of(filled)
     tables = Tables(page)
     assert page.startswith('<!DOCTYPE html>\n<html lang="en">') and tables.opened == []
@@ -70,7 +70,7 @@ def test_tables_have_the_numbers_of_the_database(filled):
     assert sources["foreign"]["served"] == "0" and "1 record of foreign sources" in tables.text
 
 
-def test_a_network_has_its_latency_over_time_and_its_operators(filled):
+def test_page_shows_latency_over_time_and_operators_of_network(filled):
     page = page_of(filled)
     tables = Tables(page)
     (row,) = tables.rows("Networks: Latency")
@@ -92,20 +92,20 @@ def test_a_network_has_its_latency_over_time_and_its_operators(filled):
 
 
 def curve(page, title, name):
-    """Return the points of a curve that people zoom into."""
+    """Return the points of a zoomable curve."""
     figure = re.search(rf">{title}</h4>.*?json\">(.*?)</script>", page, re.DOTALL)
     data = json.loads(figure[1])
     found = next(one for one in data["series"] if one["name"] == name)
     return [list(pair) for pair in zip(found["x"], found["y"], strict=True)]
 
 
-def test_a_task_has_its_search_its_best_programs_and_their_lineage(filled):
+def test_page_shows_search_best_programs_and_lineage_of_task(filled):
     page = page_of(filled)
     tables = Tables(page)
     best = curve(page, "Best so far over trials", "best so far")
     assert best == [[1, 9.1], [3, 4.2], [5, 2.05], [7, 2.05]]
     assert curve(page, "Best so far over trials", "failed")[0][0] == 2
-    # The stranger's nanosecond is in no plot.
+    # The foreign record of one nanosecond is in no plot.
     assert len(curve(page, "Best so far over trials", "time of a trial")) == 4
     task = "Task 1: matmul_0 on llvm skylake"
     rows = tables.rows(f"{task}: Best programs")
@@ -118,7 +118,7 @@ def test_a_task_has_its_search_its_best_programs_and_their_lineage(filled):
     assert "sample_perfect_tile(l1, n=2, max_innermost_factor=16, decision=[4, 4])" in tables.text
 
 
-def test_squares_of_tiles_are_speeds(filled):
+def test_squares_of_tile_factors_show_their_speeds(filled):
     page = page_of(filled)
     rows = Tables(page).rows("Tile decisions and speed")
     assert list(rows[0]) == ["factor", "2.1"]
@@ -141,11 +141,11 @@ def test_squares_of_tiles_are_speeds(filled):
         ('[7,["a"]]', True, (7, [])),
     ],
 )
-def test_factors_of_tiles(decision, is_numbered, found):
+def test_factors_returns_number_and_tile_of_decision(decision, is_numbered, found):
     assert _factors(decision, 1, is_numbered=is_numbered) == found
 
 
-def test_units_are_those_of_the_least_time():
+def test_in_unit_returns_unit_of_the_least_time():
     assert in_unit([2e-3, 5.0, float("inf")]) == (1e-3, "ms")
     assert in_unit([float("inf")]) == (1.0, "s") and in_unit([3e-10]) == (1e-9, "ns")
 
@@ -159,7 +159,7 @@ def test_units_are_those_of_the_least_time():
         ({"network": "net", "workload": "matmul_1"}, set(), 1),
     ],
 )
-def test_chosen_tasks(filled, chosen, tasks, networks):
+def test_page_shows_only_chosen_tasks(filled, chosen, tasks, networks):
     found = Tables(page_of(filled, **chosen))
     rows = found.rows("Tasks: All tasks") if tasks else []
     assert {row["task"] for row in rows} == tasks
@@ -168,25 +168,25 @@ def test_chosen_tasks(filled, chosen, tasks, networks):
 
 
 @pytest.mark.parametrize("chosen", [{"workload": "conv"}, {"target": "cuda"}, {"network": "x"}])
-def test_unknown_names_are_one_line(filled, chosen):
+def test_unknown_names_raise_error_of_one_line(filled, chosen):
     with pytest.raises(NotFoundError) as error:
         page_of(filled, **chosen)
     assert "\n" not in str(error.value)
 
 
-def test_an_empty_database_has_a_page(store):
+def test_page_of_empty_database_says_what_is_missing(store):
     page = write(read(store), "empty")
     for text in ("No task yet", "No network was tuned", "No record failed", "No model yet"):
         assert text in page
     assert "<script" not in page and "0 records of 0 workloads" in page
 
 
-def test_a_server_has_the_same_page(store):
+def test_page_works_on_sqlite_and_postgresql(store):
     add(store, *(make_measurement(n, (1e-3 * (n + 1),)) for n in range(9)))
     assert Tables(write(read(store), "x")).rows("Tasks: All tasks")[0]["best"] == "1.000 ms"
 
 
-def test_hostile_names_are_shown_and_do_nothing(sqlite_file):
+def test_page_escapes_hostile_names(sqlite_file):
     workload = make_workload(1, name=EVIL, script=f"# {EVIL}</pre><script>alert(2)</script>")
     failure = Failure(FailureKind.RUNTIME_ERROR, Phase.RUN, EVIL * 1000, 1.0)
     session = Session("s", START, canonical_json({"cpu": EVIL, "tvm": EVIL}))
@@ -207,19 +207,19 @@ def test_hostile_names_are_shown_and_do_nothing(sqlite_file):
     assert len(page) < 300_000
 
 
-def test_a_damaged_trace_is_told(filled):
+def test_page_of_damaged_trace_is_complete(filled):
     sql(filled, "UPDATE program SET decisions = X'00' WHERE id = 5")
     assert Tables(page_of(filled)).opened == []
 
 
-def test_missing_times_of_day_leave_the_plot_over_time_out(sqlite_file):
+def test_page_without_timestamps_has_no_plot_over_time(sqlite_file):
     with Store(sqlite_file) as store:
         add(store, make_measurement(0, (1e-3,), measured_at=START), make_measurement(1, (2e-3,)))
     page = page_of(sqlite_file)
     assert "Best so far over trials" in page and "Best so far over time" not in page
 
 
-def test_a_comparison_says_what_is_faster_slower_and_new(filled, sqlite_template, tmp_path):
+def test_comparison_counts_faster_slower_and_unmatched_tasks(filled, sqlite_template, tmp_path):
     from builders import copied
 
     other = copied(sqlite_template, tmp_path / "other.db")
@@ -237,7 +237,7 @@ def test_a_comparison_says_what_is_faster_slower_and_new(filled, sqlite_template
     assert "0 only here, 1 only there" in tables.text
 
 
-def test_a_run_that_goes_on_loads_its_page_again(filled):
+def test_page_of_running_search_reloads_itself(filled):
     running = Running(("8 of 64 trials",), {"net": [(0.0, 3e-3), (1.0, 2e-3)]})
     with Store(filled) as store:
         page = write(read(store), "x", running=running, reload_after=5)
@@ -246,7 +246,7 @@ def test_a_run_that_goes_on_loads_its_page_again(filled):
     assert "refresh" not in page_of(filled)
 
 
-def test_a_model_has_its_card_and_its_predictions(filled):
+def test_page_shows_card_and_predictions_of_model(filled):
     figures = {"programs": 40, "workloads": 2, "target_digests": []}
     card = {
         **{"card": 1, "kind": "ranker", "data": figures, "learnt": figures},
@@ -274,7 +274,7 @@ def test_a_model_has_its_card_and_its_predictions(filled):
     np.testing.assert_allclose(drawn, expected, atol=0.002)
 
 
-def test_own_records_make_no_foreign_note(sqlite_file):
+def test_page_of_own_records_has_no_note_about_foreign_ones(sqlite_file):
     with Store(sqlite_file) as store:
         add(store, make_measurement(0, (1e-3,), target=make_target()), source=OWN)
     assert "foreign sources: nobody" not in page_of(sqlite_file)

@@ -1,4 +1,4 @@
-"""Plots: that they show what was found. Somebody must look at them all the same."""
+"""Plots of an evaluation have its values. How they look, only people can judge."""
 
 import sys
 from dataclasses import replace
@@ -34,7 +34,7 @@ def found():
 @pytest.mark.parametrize(
     ("name", "begin"), [("a.png", b"\x89PNG"), ("a.SVG", b"<?xml"), ("a.pdf", b"%PDF")]
 )
-def test_a_file_of_the_kind_that_its_suffix_says(found, tmp_path, name, begin):
+def test_plot_writes_the_format_of_the_suffix(found, tmp_path, name, begin):
     evaluation.plot(found, tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(begin)
 
@@ -45,7 +45,7 @@ def test_equal_evaluations_give_equal_files(found, tmp_path):
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
-def test_names_are_escaped(found, tmp_path):
+def test_plot_escapes_names_of_models(found, tmp_path):
     """A recipe's name may come from somebody else's file."""
     evaluation.plot(found, tmp_path / "a.svg")
     text = (tmp_path / "a.svg").read_text()
@@ -54,7 +54,7 @@ def test_names_are_escaped(found, tmp_path):
     assert ElementTree.fromstring(text).tag.endswith("svg")
 
 
-def test_drawn_figures(found, tmp_path, monkeypatch):
+def test_plot_draws_the_values_of_the_evaluation(found, tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: drawn.append(self))
     evaluation.plot(found, tmp_path / "a.png")
@@ -73,7 +73,7 @@ def test_drawn_figures(found, tmp_path, monkeypatch):
     assert np.allclose(shares.sum(axis=0), 1.0)
 
 
-def test_one_workload_has_bars_without_intervals(found, tmp_path):
+def test_plot_accepts_evaluation_of_one_workload(found, tmp_path):
     one = [
         replace(
             result,
@@ -90,7 +90,9 @@ def test_one_workload_has_bars_without_intervals(found, tmp_path):
     assert (tmp_path / "a.png").stat().st_size > 1000
 
 
-def test_a_file_that_cannot_be_drawn_is_refused(found, tmp_path, monkeypatch):
+def test_plot_rejects_unknown_suffix_missing_folder_and_missing_matplotlib(
+    found, tmp_path, monkeypatch
+):
     for name in ("a.txt", "figure"):
         with pytest.raises(UsageError, match=r"a plot's file ends in \.png, \.svg"):
             evaluation.check(tmp_path / name)

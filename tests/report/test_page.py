@@ -1,4 +1,4 @@
-"""The page: what is drawn is in its tables, whatever there is, whoever named it."""
+"""The page of the advisor: its pictures equal its tables, for any data and any names."""
 
 import re
 import sys
@@ -37,7 +37,7 @@ def numbers(rows, *names):
     return [tuple(float(row[name]) for name in names) for row in rows]
 
 
-def test_the_page_is_whole(page, tables):
+def test_page_has_its_sections_and_closes_its_tags(page, tables):
     assert page.startswith('<!DOCTYPE html>\n<html lang="en">')
     assert tables.opened == []
     for title in ("Measured launches", "Time against block size", "Possible gain"):
@@ -51,13 +51,13 @@ def test_equal_launches_give_equal_pages(page):
     assert write(analyse(launches(seed=1)), findings()) != page
 
 
-def test_nothing_is_loaded_and_nothing_runs(page):
+def test_page_loads_no_resources_and_has_no_scripts(page):
     assert "default-src 'none'" in page
     assert not re.search(r"<script|<link|<img|<iframe|https?:|url\(|@import|\son\w+=", page)
     assert all(one.startswith("#") for one in re.findall(r'href="([^"]*)"', page))
 
 
-def test_pictures_have_names_and_references_lead_somewhere(page, tables):
+def test_pictures_have_titles_and_references_have_targets(page, tables):
     pictures = re.findall(r"<svg [^>]*role=\"img\".*?</svg>", page, re.DOTALL)
     assert len(pictures) == 12
     for text in pictures:
@@ -68,7 +68,7 @@ def test_pictures_have_names_and_references_lead_somewhere(page, tables):
         assert set(reference.split()) <= set(tables.headings)
 
 
-def test_points_are_those_of_the_table(page, tables):
+def test_points_equal_the_table_of_groups(page, tables):
     svg, rows = picture(page, "kinds"), tables.rows("Groups of launches")
     x, y = axis(svg, "x"), axis(svg, "y")
     points = list(next(g for g in svg.iter("g") if g.get("class") == "points"))
@@ -94,7 +94,7 @@ def test_points_are_those_of_the_table(page, tables):
     assert len(all_of(svg, "path", "outline")) == len(clusters)
 
 
-def test_medians_are_those_of_the_table(page, tables):
+def test_curve_of_times_equals_its_table(page, tables):
     svg = picture(page, "time0")
     title = svg.find("title").text
     rows = tables.rows(title)
@@ -109,7 +109,7 @@ def test_medians_are_those_of_the_table(page, tables):
     assert sum(int(row["best of slices"]) for row in rows) == 4
 
 
-def test_bars_of_gains_are_those_of_the_table(page, tables):
+def test_bars_of_gains_equal_their_table(page, tables):
     svg, rows = picture(page, "gains"), tables.rows("Gain from the best block")
     y = axis(svg, "y")
     for kernel, colour in zip(("sum", "blur", "sort"), ("c0", "c1", "c2"), strict=True):
@@ -122,7 +122,7 @@ def test_bars_of_gains_are_those_of_the_table(page, tables):
     assert sum(int(row["all"]) for row in rows) == 12
 
 
-def test_silhouettes_are_those_of_the_table(page, tables):
+def test_bars_of_silhouettes_equal_their_table(page, tables):
     svg, rows = picture(page, "silhouette"), tables.rows("Number of clusters")
     y = axis(svg, "y")
     tops = [y(float(one.get("y"))) for one in all_of(svg, "rect", "bar")]
@@ -133,7 +133,7 @@ def test_silhouettes_are_those_of_the_table(page, tables):
     ("key", "title"),
     [("corr", "Correlation of the inputs"), ("rotated", "Rotated components")],
 )
-def test_squares_of_a_matrix_are_those_of_the_table(page, tables, key, title):
+def test_squares_of_matrix_equal_its_table(page, tables, key, title):
     svg, rows = picture(page, key), tables.rows(title)
     expected = [float(row[name]) for row in rows for name in list(row)[1:]]
     assert min(expected) < 0 < max(expected)
@@ -149,7 +149,7 @@ def test_squares_of_a_matrix_are_those_of_the_table(page, tables, key, title):
     ]
 
 
-def test_leaves_and_boxes_are_those_of_the_table(page, tables):
+def test_picture_of_decision_tree_equals_its_table(page, tables):
     svg, rows = picture(page, "tree"), tables.rows("Decision tree")
     groups = {
         group.find("title").text.split(":")[0]: group
@@ -173,7 +173,7 @@ def test_leaves_and_boxes_are_those_of_the_table(page, tables):
     assert "→" in tables.text
 
 
-def test_judgements_are_those_of_the_tables(page, tables):
+def test_pictures_of_evaluation_equal_their_tables(page, tables):
     rows = tables.rows("Advice of svm")
     assert [row["advice decrease"] for row in rows] == ["10", "0", "7"]
     svg = picture(page, "confusion0")
@@ -193,7 +193,7 @@ def test_judgements_are_those_of_the_tables(page, tables):
     assert "Three kernels are few." in tables.text
 
 
-def test_hostile_names_are_shown_and_do_nothing():
+def test_page_shows_hostile_names_as_text():
     made = [
         observe(
             one.threads,
@@ -233,13 +233,13 @@ def test_hostile_names_are_shown_and_do_nothing():
     ids=["two", "one", "one kernel", "one label", "constant", "no counters"],
 )
 @pytest.mark.parametrize("kind", ["ratios", "raw"])
-def test_little_data_has_a_page(made, says, kind):
+def test_page_of_little_data_says_what_is_missing(made, says, kind):
     page = Tables(write(analyse(made, kind=kind)))
     assert page.opened == []
     assert says in page.text
 
 
-def test_paper_labels_and_unlabelled_launches():
+def test_page_counts_launches_without_a_label():
     made = [*launches(), observe(256, 1.0, slice=b"alone", record=999)]
     analysis = analyse(made, method="paper")
     assert analysis.labels[-1] is None
@@ -247,7 +247,7 @@ def test_paper_labels_and_unlabelled_launches():
     assert f"; {analysis.counts[None]:,} without a label." in Tables(write(analysis)).text
 
 
-def test_launches_of_another_tool_and_without_counters_do_not_blur_the_rest():
+def test_analysis_leaves_out_launches_without_common_counters():
     made = launches()
     alone = [observe(64, 1.0, slice=b"x", record=900 + i) for i in range(100)]
     other = [
@@ -263,12 +263,12 @@ def test_launches_of_another_tool_and_without_counters_do_not_blur_the_rest():
     assert "rarely measured" in text
 
 
-def test_no_launch_is_one_clear_line():
+def test_analyse_rejects_an_empty_list():
     with pytest.raises(UsageError, match=r"no launch with a run time .* tunedb import logs"):
         analyse([])
 
 
-def test_without_jinja_one_line_gives_advice(monkeypatch):
+def test_missing_jinja_raises_error_with_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
     render_module._environment.cache_clear()
     with pytest.raises(PluginError, match="Jinja does not load") as error:
@@ -277,7 +277,7 @@ def test_without_jinja_one_line_gives_advice(monkeypatch):
     assert any(need.startswith("jinja2") for need in EXTRAS[extra])
 
 
-def test_a_mark_is_an_input_or_a_known_number():
+def test_threshold_must_be_of_an_input_or_known_quantity():
     analysis = analyse(launches(), threshold=Threshold("registers", 32))
     assert analysis.over.count(True) == 20
     assert "by registers over 32" in write(analysis)
@@ -287,20 +287,20 @@ def test_a_mark_is_an_input_or_a_known_number():
         analyse(launches(), threshold=Threshold("nothing", 1))
 
 
-def test_reasons_why_nothing_was_judged_are_reported():
+def test_page_says_why_advice_was_not_evaluated():
     analysis = analyse(launches())
     assert "See: tunedb advise evaluate" in write(analysis)
     assert "Not evaluated: there is one kernel." in write(analysis, "there is one kernel")
 
 
-def test_many_kernels_share_a_colour_and_the_rest_is_counted():
+def test_page_groups_many_kernels_and_counts_those_left_out():
     names = tuple(f"kernel{i}" for i in range(30))
     page = Tables(write(analyse(launches(names, slices=1, sizes=(64, 128, 256)))))
     assert "22 other kernels" in page.text
     assert f"{30 - limits.MAX_DRAWN_KERNELS} kernels with fewer launches are left out" in page.text
 
 
-def test_only_a_part_of_many_launches_is_drawn(monkeypatch):
+def test_page_draws_a_random_sample_of_many_launches(monkeypatch):
     """MAX_DRAWN_LAUNCHES and MAX_ANALYSED_LAUNCHES"""
     monkeypatch.setattr(limits, "MAX_DRAWN_LAUNCHES", 20)
     monkeypatch.setattr(limits, "MAX_ANALYSED_LAUNCHES", 50)
@@ -313,7 +313,7 @@ def test_only_a_part_of_many_launches_is_drawn(monkeypatch):
 
 
 def luminance(colour):
-    """Relative luminance of WCAG 2."""
+    """Return the relative luminance of WCAG 2."""
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -333,7 +333,7 @@ def contrast(one, other):
 
 
 @pytest.mark.parametrize("theme", [0, 1, 2], ids=["day", "night", "paper"])
-def test_contrast(page, theme):
+def test_colours_meet_wcag_contrast(page, theme):
     values = dict(
         re.findall(r"--(\w+): (#\w+)", re.findall(r":root {(.*?)}", page, re.DOTALL)[theme])
     )
@@ -348,7 +348,7 @@ def test_contrast(page, theme):
         assert contrast(values["ink"], square) >= 4.5, name
 
 
-def test_each_colour_of_each_marking_has_a_rule(page):
+def test_each_colour_class_of_each_marking_has_a_css_rule(page):
     for name in set(re.findall(r'class="([a-c]-\w+ [^"]*)"', page)):
         for one in name.split():
             assert f".frame .{one} {{" in page

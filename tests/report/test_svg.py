@@ -27,10 +27,10 @@ finite = st.floats(-1e12, 1e12)
 
 @example(-492581209244.231, 0.001, 2)
 @given(finite, st.floats(1e-3, 1e12), st.integers(2, 10))
-def test_ticks_are_round_and_inside(low, width, count):
+def test_linear_ticks_are_evenly_spaced_and_in_range(low, width, count):
     high = low + width
     ticks = linear_ticks(low, high, count)
-    # As far as numbers of that size can tell: those around 5e11 are 6e-5 apart.
+    # The slack allows for rounding: numbers around 5e11 are 6e-5 apart.
     slack = (high - low) * 1e-6 + 2 * math.ulp(max(abs(low), abs(high)))
     assert all(low - slack <= tick <= high + slack for tick in ticks)
     assert len(ticks) <= count + 2
@@ -40,7 +40,7 @@ def test_ticks_are_round_and_inside(low, width, count):
         np.testing.assert_allclose(gaps, gaps[0], rtol=1e-3, atol=1e-3)
 
 
-def test_ticks_that_people_would_choose():
+def test_ticks_are_round_numbers():
     assert linear_ticks(0, 1) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
     assert linear_ticks(-3, 9) == pytest.approx([-2.5, 0, 2.5, 5, 7.5])
     assert linear_ticks(2, 2) == [2]
@@ -49,7 +49,7 @@ def test_ticks_that_people_would_choose():
 
 
 @given(st.floats(0.1, 1e6), st.floats(1.01, 1e6), st.floats(0, 1), st.booleans())
-def test_scales_map_ends_to_ends_and_keep_the_order(low, factor, part, logarithmic):
+def test_scale_maps_its_range_onto_its_coordinates(low, factor, part, logarithmic):
     scale = Scale(low, low * factor, 300, 20, logarithmic)
     assert scale(low) == 300
     assert scale(low * factor) == pytest.approx(20)
@@ -57,7 +57,7 @@ def test_scales_map_ends_to_ends_and_keep_the_order(low, factor, part, logarithm
     assert 20 - 1e-6 <= scale(middle) <= 300 + 1e-6
 
 
-def test_numbers():
+def test_formatters_round_numbers_and_accept_edge_cases():
     assert [number(one) for one in (1.0, 1.234, -0.001, 10.5)] == ["1", "1.23", "0", "10.5"]
     shown = [significant(one) for one in (0.25, 1234567890.0, -0.0, 1e-9, float("nan"))]
     assert shown == ["0.25", "1.235e9", "0", "1e-9", "–"]  # noqa: RUF001
@@ -69,7 +69,7 @@ def test_numbers():
 
 # XML, unlike HTML, has no noncharacters.
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cn"])))
-def test_text_is_visible_and_can_be_written(text):
+def test_add_escapes_invisible_characters_so_that_xml_can_be_written(text):
     element = Element("p")
     add(element, "b", text)
     shown = fromstring(tostring(element, encoding="utf-8")).find("b").text or ""
@@ -77,13 +77,13 @@ def test_text_is_visible_and_can_be_written(text):
     assert not {"\x1b", "\u202e", "\n"} & set(shown)
 
 
-def test_text_is_cut_in_the_middle():
+def test_cut_shortens_text_in_the_middle():
     assert cut("abcdefghij", 10) == "abcdefghij"
     assert cut("abcdefghijk", 7) == "abcd…jk"
     assert cut("a\nb", 20) == "a\\nb"
 
 
-def test_pictures_say_what_they_show():
+def test_figure_has_title_and_description():
     svg = figure(10, 20, "Name", "What is seen", "key")
     assert (svg.find("title").text, svg.find("desc").text) == ("Name", "What is seen")
     assert svg.get("aria-labelledby") == "key-title key-desc"

@@ -1,4 +1,4 @@
-"""Programs of one workload made to fit another one."""
+"""Adaptation of programs of one workload to another one."""
 
 import json
 import math
@@ -29,7 +29,9 @@ def category(draft):
 
 
 @given(tiles4, tiles4, tiles2, tiles4, tiles4, tiles2, st.booleans())
-def test_tiles_are_those_of_the_new_extents(traces, i, j, k, i2, j2, k2, cached):
+def test_adapt_fits_tiles_to_new_extents_and_keeps_fitting_ones(
+    traces, i, j, k, i2, j2, k2, cached
+):
     donor = traces.matmul(i, j, k, unroll=2, cached=cached)
     template = traces.matmul(i2, j2, k2, cached=cached)
     made = adapt(donor, template)
@@ -43,7 +45,7 @@ def test_tiles_are_those_of_the_new_extents(traces, i, j, k, i2, j2, k2, cached)
 
 
 @pytest.mark.parametrize("maker", ["matmul", "conv", "softmax", "gpu"])
-def test_a_program_on_its_own_template_stays_as_it_is(traces, maker):
+def test_adapt_keeps_program_on_its_own_template_unchanged(traces, maker):
     programs = {
         "matmul": traces.matmul(unroll=3, cached=True),
         "conv": traces.conv(place=-1, unroll=1),
@@ -56,7 +58,8 @@ def test_a_program_on_its_own_template_stays_as_it_is(traces, maker):
 
 
 def renamed(draft, **names):
-    text = json.dumps([[*vars_of(one)] for one in draft.instructions])
+    """Return a draft with other names in its instructions."""
+    text = json.dumps([[*fields_of(one)] for one in draft.instructions])
     for old, new in names.items():
         text = text.replace(f'"{old}"', f'"{new}"')
     return Draft.from_trace(
@@ -64,11 +67,11 @@ def renamed(draft, **names):
     )
 
 
-def vars_of(instruction):
+def fields_of(instruction):
     return instruction.kind, instruction.inputs, instruction.attrs, instruction.outputs
 
 
-def test_names_of_blocks_and_other_stages_do_not_matter(traces):
+def test_adapt_ignores_names_of_blocks_and_additional_stages(traces):
     for donor in (
         renamed(traces.matmul((8, 4, 2, 2), unroll=1), C="T_matmul_NT"),
         traces.matmul((8, 4, 2, 2), cached=True),
@@ -78,13 +81,13 @@ def test_names_of_blocks_and_other_stages_do_not_matter(traces):
         assert tiles(made.draft)[0] == [4, 4, 2, 2]
 
 
-def test_locations_are_kept(traces):
+def test_adapt_keeps_compute_locations(traces):
     made = adapt(traces.conv(place=-1), traces.conv((8, 8), place=2))
     assert made.kept == 1
     assert [v for _, v in sorted(made.draft.decisions.items())][-1] == -1
 
 
-def test_categories_are_kept_by_value(traces):
+def test_adapt_keeps_categories_by_value(traces):
     def made(choices, decision):
         maker = traces.Maker()
         root = maker.block("root")
@@ -101,7 +104,7 @@ def test_categories_are_kept_by_value(traces):
     assert [*lost.draft.decisions.values()] == [[4, 4]]
 
 
-def test_categories_for_different_ends_are_not_mixed_up(traces):
+def test_adapt_matches_categories_by_their_annotation(traces):
     def made(*ends):
         maker = traces.Maker()
         root = maker.block("root")
@@ -118,7 +121,7 @@ def test_categories_for_different_ends_are_not_mixed_up(traces):
     assert adapt(made(fetch), made(unroll)) is None
 
 
-def test_decisions_without_a_counterpart_stay_open(traces):
+def test_adapt_leaves_decisions_without_counterpart_undecided(traces):
     # The donor factors the first reduction alone, the template both.
     donor, template = traces.softmax((16, 4)), traces.softmax((32, 4), (32, 4))
     made = adapt(donor, template)
@@ -128,7 +131,7 @@ def test_decisions_without_a_counterpart_stay_open(traces):
     assert tiles(made.draft) in ([[32, 4]], [[32, 4], [32, 4]][:1])
 
 
-def test_tiles_of_other_loops_are_no_counterparts(traces):
+def test_adapt_does_not_transfer_tiles_of_other_loops(traces):
     def made(which):
         maker = traces.Maker()
         loops = maker.add("GetLoops", [maker.block("C")], (), "lll")
@@ -142,14 +145,14 @@ def test_tiles_of_other_loops_are_no_counterparts(traces):
     assert tiles(found.draft) == []
 
 
-def test_a_tile_whose_extent_nobody_says_stays_undecided(traces):
+def test_adapt_leaves_tile_of_unknown_extent_undecided(traces):
     template = traces.matmul()
     bare = template.without_decision(min(template.decisions))
     made = adapt(traces.matmul((8, 8, 1, 1)), bare)
     assert tiles(made.draft) == tiles(template)[1:]
 
 
-def test_the_innermost_factor_keeps_to_the_template(traces):
+def test_adapt_bounds_innermost_factor_by_template(traces):
     def made(tile, most):
         maker = traces.Maker()
         maker.tile(maker.add("GetLoops", [maker.block("C")], (), "l")[0], tile, most)
@@ -158,7 +161,7 @@ def test_the_innermost_factor_keeps_to_the_template(traces):
     assert tiles(adapt(made((1, 64), 64), made((8, 8), 16)).draft) == [[4, 16]]
 
 
-def test_the_nearest_template_has_the_same_steps(traces):
+def test_nearest_template_returns_the_one_with_the_same_steps(traces):
     plain, cached = traces.matmul(), traces.matmul(cached=True)
     templates = [plain, cached, traces.softmax()]
     assert nearest_template(traces.matmul((1, 1, 8, 8)), templates) is plain
@@ -166,7 +169,7 @@ def test_the_nearest_template_has_the_same_steps(traces):
     assert nearest_template(plain, []) is None
 
 
-def test_another_family_has_nothing_to_give(traces):
+def test_adapt_returns_none_for_empty_traces(traces):
     nothing = Draft.from_trace(split_trace([], []))
     assert adapt(nothing, traces.matmul()) is None
     assert adapt(traces.matmul(), nothing) is None
@@ -176,7 +179,7 @@ def test_another_family_has_nothing_to_give(traces):
 @pytest.mark.parametrize(
     "decision", [[0, 4, 4, 4], [-4, 4, 4, 1], [64], [], [2**70, 1, 1, 1], 3, [4.0, 4, 2, 2], None]
 )
-def test_odd_decisions_are_repaired_or_dropped(traces, decision):
+def test_adapt_repairs_or_drops_invalid_tiles(traces, decision):
     donor = traces.matmul()
     number = min(donor.decisions)
     odd = Draft(donor.instructions, {**donor.decisions, number: decision})
@@ -184,7 +187,7 @@ def test_odd_decisions_are_repaired_or_dropped(traces, decision):
     assert made.draft.decisions.get(number) in (None, [64, 1, 1, 1])
 
 
-def test_odd_categories_are_dropped(traces):
+def test_adapt_drops_invalid_categories(traces):
     donor = traces.matmul()
     number = max(donor.decisions)
     for decision in (-1, 4, [1], None):
@@ -193,7 +196,7 @@ def test_odd_categories_are_dropped(traces):
 
 
 @given(st.data())
-def test_shuffled_and_cut_donors_raise_nothing(traces, data):
+def test_adapt_returns_none_or_valid_draft_for_shuffled_traces(traces, data):
     makers = [traces.matmul(cached=True), traces.conv(), traces.softmax((16, 4), (8, 8))]
     donor, template = data.draw(st.permutations(makers))[:2]
     steps = list(donor.instructions)

@@ -22,7 +22,7 @@ def children(first, second, times=60):
 
 
 def steps(draft):
-    """Return kinds, literals and decisions of the instructions of each block."""
+    """Return kind, literals, attributes and decision of the instructions of each block."""
     found = {}
     for number, (block, one) in enumerate(
         zip(owners(draft.instructions), draft.instructions, strict=True)
@@ -35,6 +35,7 @@ def steps(draft):
 
 
 def defined_before_use(draft):
+    """Assert that each variable is defined once, and before its uses; return True."""
     known = set()
     for number, one in enumerate(draft.instructions):
         assert set(variables(one.inputs)) <= known, number
@@ -82,14 +83,14 @@ def test_a_category_that_nothing_uses_belongs_to_no_block():
     assert owners([unused]) == [None]
 
 
-def test_a_category_belongs_to_what_it_splits(traces):
+def test_a_category_belongs_to_the_block_that_it_splits_or_annotates(traces):
     draft = traces.gpu()
     assert owners(draft.instructions)[5] == C
     fetch = max(draft.decisions)
     assert owners(draft.instructions)[fetch] == ("A_shared", "main")
 
 
-def test_each_block_is_taken_from_one_parent(traces):
+def test_child_takes_each_block_from_one_parent(traces):
     first = traces.matmul((4, 4, 2, 2), unroll=0)
     second = traces.matmul((8, 2, 2, 2), (2, 4, 1, 8), unroll=3)
     made = children(first, second)
@@ -102,7 +103,7 @@ def test_each_block_is_taken_from_one_parent(traces):
     } == {("first", "second"), ("second", "first")}
 
 
-def test_numbers_are_taken_with_their_block(traces):
+def test_child_takes_annotated_numbers_with_their_block(traces):
     first = traces.matmul((4, 4, 2, 2), parallel=64, unroll=1)
     second = traces.matmul((8, 2, 2, 2), parallel=8, unroll=2)
     assert children(first, second) == {
@@ -111,13 +112,13 @@ def test_numbers_are_taken_with_their_block(traces):
     }
 
 
-def test_all_assignments_of_blocks_are_reached(traces):
+def test_cross_reaches_all_combinations_of_blocks(traces):
     first = traces.softmax((4, 8), (2, 16), unroll=0)
     second = traces.softmax((8, 4), (16, 2), unroll=3)
     assert len(children(first, second, 200)) == 2**3 - 2
 
 
-def test_annotations_of_the_root_stay_behind_the_steps_of_all_blocks(traces):
+def test_child_keeps_root_annotations_behind_rfactor_steps(traces):
     first = traces.softmax(None, None, parallel=1)
     second = traces.softmax((4, 8), (2, 16), parallel=64)
     made = children(first, second) | children(second, first)
@@ -128,7 +129,7 @@ def test_annotations_of_the_root_stay_behind_the_steps_of_all_blocks(traces):
         assert all(step[0] != "RFactor" for step in after_root)
 
 
-def test_one_differing_block_is_divided(traces):
+def test_cross_divides_block_if_parents_differ_in_no_other(traces):
     rows, columns = ((4, 4, 2, 2), (8, 2, 2, 2)), ((1, 8, 1, 8), (8, 1, 8, 1))
     first, second = (traces.matmul(i, j) for i, j in zip(rows, columns, strict=True))
     assert children(first, second) == {
@@ -137,19 +138,19 @@ def test_one_differing_block_is_divided(traces):
     }
 
 
-def test_equal_parents_have_no_children(traces):
+def test_parents_with_at_most_one_difference_have_no_children(traces):
     assert children(traces.matmul(), traces.matmul()) == set()
     assert children(traces.matmul(unroll=1), traces.matmul(unroll=2)) == set()
 
 
-def test_missing_decisions_are_taken_too(traces):
+def test_child_takes_missing_decisions_of_its_parent(traces):
     first = traces.matmul(unroll=1)
     second = traces.matmul((8, 2, 2, 2), unroll=2).without_decision(3)
     assert any(3 not in child.decisions for child in children(first, second))
     assert any(3 in child.decisions for child in children(first, second))
 
 
-def test_sketches_are_joined(traces):
+def test_cross_combines_blocks_of_different_sketches(traces):
     first = traces.matmul(cached=True, unroll=0)
     second = traces.matmul((8, 2, 2, 2), unroll=3)
     assert children(first, second) == {
@@ -158,7 +159,7 @@ def test_sketches_are_joined(traces):
     }
 
 
-def test_all_assignments_are_reached_across_sketches(traces):
+def test_cross_reaches_all_combinations_across_sketches(traces):
     """One parent factors the first reduction, the other one the second."""
     first = traces.softmax((4, 8), None, unroll=0, places=(0, 1))
     second = traces.softmax(None, (16, 2), unroll=3, places=(1, 0))
@@ -170,7 +171,7 @@ def test_all_assignments_are_reached_across_sketches(traces):
     }
 
 
-def test_children_are_numbered_as_tvm_does(traces):
+def test_children_number_variables_as_tvm_does(traces):
     first = traces.softmax((4, 8), None)
     second = traces.softmax(None, (16, 2), unroll=2)
     for child in children(first, second):
@@ -189,7 +190,7 @@ def two_blocks(maker, with_split):
     return made.draft()
 
 
-def test_variables_that_nobody_defines_rule_a_child_out(traces):
+def test_cross_makes_no_child_with_undefined_variables(traces):
     """The second block of one parent stands at a loop that the other one does not have."""
     split, whole = two_blocks(traces.Maker, True), two_blocks(traces.Maker, False)
     made = children(split, whole)
@@ -202,7 +203,7 @@ def test_variables_that_nobody_defines_rule_a_child_out(traces):
         ]
 
 
-def test_children_that_cannot_be_joined(traces):
+def test_parents_whose_blocks_need_each_other_have_no_children(traces):
     """Each parent's second block needs a loop of its own first block."""
 
     def parent(count):
@@ -216,7 +217,7 @@ def test_children_that_cannot_be_joined(traces):
     assert children(parent(2), parent(3)) == set()
 
 
-def test_other_workloads_are_not_joined(traces):
+def test_cross_returns_none_for_different_workloads(traces):
     assert children(traces.matmul(), traces.conv()) == set()
     assert children(traces.softmax(), traces.conv()) == set()
     for cached in (False, True):
@@ -224,13 +225,13 @@ def test_other_workloads_are_not_joined(traces):
         assert children(traces.matmul(unroll=1), other_extent) == set()
 
 
-def test_a_trace_that_uses_what_it_does_not_define(traces):
+def test_cross_returns_none_for_trace_with_undefined_variable(traces):
     broken = Draft((*traces.matmul().instructions, Instruction("Unroll", ("l99",), (), ())), {})
     assert children(broken, traces.matmul(unroll=2)) == set()
     assert children(traces.matmul(unroll=2), broken) == set()
 
 
-def test_an_empty_trace(traces):
+def test_cross_returns_none_for_empty_traces(traces):
     empty = Draft((), {})
     assert children(empty, empty) == children(empty, traces.matmul()) == set()
 
@@ -246,7 +247,7 @@ def parents(draw):
 
 
 @given(parents(), st.integers(0, 2**32))
-def test_every_block_of_a_child_is_one_of_its_parents(traces, pair, seed):
+def test_every_block_of_a_child_comes_from_a_parent(traces, pair, seed):
     first, second = (
         traces.softmax(*tiles, unroll=unroll, places=places) for tiles, unroll, places in pair
     )
@@ -259,7 +260,7 @@ def test_every_block_of_a_child_is_one_of_its_parents(traces, pair, seed):
     taken = {}
     for block, part in made.items():
         taken[block] = (part == mine[block], part == other[block])
-        # A block in which alone the parents differ is divided.
+        # If the parents differ in one block only, it is divided.
         assert any(taken[block]) or sum(mine[name] != other[name] for name in mine) == 1
     if all(any(one) for one in taken.values()):
         assert (True, False) in taken.values()

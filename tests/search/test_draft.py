@@ -1,4 +1,4 @@
-"""Drafts: values over stored traces."""
+"""Drafts: immutable values made from stored traces."""
 
 import pickle
 
@@ -14,7 +14,7 @@ from tunedb.search.draft import Draft, Instruction
 TAIL = [["EnterPostproc", [], [], []], ["SampleCategorical", [], [[1, 2], [0.5, 0.5]], ["v90"]]]
 
 
-def test_a_trace_comes_back_without_its_tail(traces):
+def test_draft_returns_stored_trace_without_its_tail(traces):
     instructions, decisions = join_trace(traces.matmul().trace())
     whole = split_trace([*instructions, *TAIL], [*decisions, [len(instructions) + 1, 1]])
     draft = Draft.from_trace(whole)
@@ -23,19 +23,19 @@ def test_a_trace_comes_back_without_its_tail(traces):
     assert draft == traces.matmul()
 
 
-def test_literals_are_put_back(traces):
+def test_from_trace_restores_literals(traces):
     annotation = traces.matmul(parallel=24).instructions[-3]
     assert annotation == Instruction("Annotate", ("b1", 24), ("meta_schedule.parallel",), ())
 
 
-def test_instructions_of_a_sketch_are_shared(traces):
+def test_drafts_of_equal_form_share_instructions(traces):
     drafts = [traces.matmul(), traces.matmul(unroll=3), traces.matmul(parallel=8)]
     first, second, other = (Draft.from_trace(draft.trace()) for draft in drafts)
     assert first.instructions is second.instructions
     assert first.instructions is not other.instructions
 
 
-def test_changes_make_other_drafts(traces):
+def test_with_decision_returns_a_new_draft(traces):
     old = traces.matmul()
     new = old.with_decision(3, (2, 8, 2, 2))
     assert (old.decisions[3], new.decisions[3]) == ([4, 4, 2, 2], [2, 8, 2, 2])
@@ -44,31 +44,31 @@ def test_changes_make_other_drafts(traces):
     assert new.instructions is old.instructions
 
 
-def test_a_decision_is_left_to_tvm(traces):
+def test_without_decision_removes_the_decision(traces):
     draft = traces.matmul().without_decision(3)
     assert 3 not in draft.decisions
     assert Draft.from_trace(draft.trace()) == draft
     assert draft.without_decision(3) == draft
 
 
-def test_literals_count_in_the_key_and_not_in_the_skeleton(traces):
+def test_literals_change_the_key_but_not_the_skeleton(traces):
     first, second = traces.matmul(parallel=64), traces.matmul(parallel=8)
     assert first.skeleton == second.skeleton
     assert first.key != second.key
     assert traces.matmul(cached=True).skeleton != first.skeleton
 
 
-def test_tiles(traces):
+def test_tiles_returns_sampled_tiles_by_instruction_number(traces):
     draft = traces.conv(i=(8, 2))
     assert draft.tiles == {4: [8, 2]}
 
 
-def test_drafts_are_hashed_by_what_they_are(traces):
+def test_drafts_are_equal_if_their_instructions_and_decisions_are(traces):
     assert len({traces.matmul(), traces.matmul(), traces.matmul(unroll=1)}) == 2
     assert traces.matmul() != "matmul"
 
 
-def test_own_instructions_get_the_key_of_read_ones(traces):
+def test_draft_from_instructions_equals_draft_from_trace(traces):
     read = traces.softmax((4, 8), (2, 16))
     made = Draft(read.instructions, dict(read.decisions))
     assert made == read
@@ -106,7 +106,7 @@ def test_damaged_sketches_are_refused(sketch):
 
 
 @given(st.data())
-def test_any_instructions_come_back(data):
+def test_any_instructions_survive_round_trip(data):
     value = st.recursive(
         st.integers(-(2**40), 2**40) | st.text("bl0\"'", max_size=3) | st.booleans(),
         lambda inner: st.lists(inner, max_size=3),
@@ -122,7 +122,7 @@ def test_any_instructions_come_back(data):
     assert Draft(draft.instructions, {}).trace() == trace
 
 
-def test_forms_are_keys_of_instructions(traces):
+def test_form_depends_only_on_instructions(traces):
     first, second = traces.matmul(), traces.matmul((8, 2, 2, 2), unroll=3)
     assert first.form == second.form
     assert first.form != traces.matmul(parallel=8).form

@@ -12,7 +12,7 @@ from tunedb.search.forecast import Curve, forecast, similar_curves
 
 
 def falling(arrival, length, weight=1.0):
-    """Return a curve that falls from 2 ms to 1 ms at a trial."""
+    """Return a curve that falls from 2 ms to 1 ms at the trial `arrival`."""
     seconds = [2e-3] * (arrival - 1) + [1e-3] + [3e-3] * (length - arrival)
     return Curve(seconds, weight)
 
@@ -24,7 +24,7 @@ curves = st.builds(
 )
 
 
-def test_settled_searches_say_when_it_arrives():
+def test_forecast_returns_percentiles_of_settled_searches():
     told = forecast([falling(at, 100) for at in (10, 20, 30, 40, 50)])
     assert (told.earliest, told.trials, told.latest) == (10, 30, 50)
     assert not told.is_bound
@@ -32,33 +32,33 @@ def test_settled_searches_say_when_it_arrives():
     assert told.best_seconds is None
 
 
-def test_within_five_percent_is_arrived():
+def test_search_arrives_within_5_percent_of_its_best_time():
     nearly = Curve([2.0, 1.04, *[1.5] * 20, 1.0, *[1.5] * 40])
     hardly = Curve([2.0, 1.06, *[1.5] * 20, 1.0, *[1.5] * 40])
     assert forecast([nearly] * 3).trials == 2
     assert forecast([hardly] * 3).trials == 23
 
 
-def test_a_search_that_has_not_settled_only_says_that_it_takes_longer():
+def test_forecast_counts_unsettled_search_only_up_to_its_arrival():
     told = forecast([falling(40, 50), falling(10, 100), falling(90, 200)])
-    # At 10 a third has arrived. Of the two others one is not seen any more from 40 on.
+    # At 10 a third has arrived. Of the two other searches one no longer counts from 40 on.
     assert (told.trials, told.is_bound) == (90, False)
     assert forecast([falling(10, 100), falling(40, 100), falling(90, 200)]).trials == 40
 
 
-def test_where_most_have_not_settled_it_is_a_bound():
+def test_forecast_is_a_bound_if_most_searches_have_not_settled():
     told = forecast([falling(10, 100), falling(40, 50), falling(45, 50), falling(48, 50)])
     assert told.is_bound
     assert told.trials == 48
 
 
-def test_near_curves_count_more():
+def test_forecast_counts_curves_by_weight():
     near, far = falling(10, 100, 1.0), falling(40, 100, 0.2)
     assert forecast([near, far, far, far]).trials == 10
     assert forecast([near, *[far] * 6]).trials == 40
 
 
-def test_trials_so_far_count():
+def test_forecast_is_never_below_the_trials_so_far():
     told = forecast([falling(at, 100) for at in (10, 20, 30)], trials=25, best_seconds=2e-3)
     assert (told.earliest, told.trials, told.latest) == (25, 25, 30)
     # Two of three had found their best by then.
@@ -67,21 +67,21 @@ def test_trials_so_far_count():
     assert early.best_seconds == 1e-3
 
 
-def test_failures_before_the_first_success_say_nothing_of_the_gain():
+def test_forecast_of_gain_ignores_curves_without_success_so_far():
     lame = Curve([inf] * 20 + [1e-3] * 40)
     told = forecast([lame, lame, falling(30, 100)], trials=5, best_seconds=4e-3)
     assert told.best_seconds == 2e-3
     assert forecast([lame] * 3, trials=5, best_seconds=4e-3).best_seconds == 4e-3
 
 
-def test_two_searches_or_failures_alone_say_nothing():
+def test_forecast_returns_none_for_fewer_than_three_successful_searches():
     assert forecast([falling(10, 100)] * 2) is None
     assert forecast([falling(10, 100), falling(10, 100), Curve([inf] * 50), Curve([])]) is None
     assert forecast([]) is None
 
 
 @given(st.lists(curves, max_size=8), st.integers(0, 100), st.sampled_from([None, 1e-3]))
-def test_it_is_ordered(some, trials, best):
+def test_forecast_orders_its_percentiles(some, trials, best):
     told = forecast(some, trials=trials, best_seconds=best)
     if told is None:
         assert sum(min(one.seconds) < inf for one in some) < 3
@@ -92,7 +92,7 @@ def test_it_is_ordered(some, trials, best):
     assert best is None or 0 < told.best_seconds <= best
 
 
-def test_courses_come_from_similar_workloads(store):
+def test_similar_curves_returns_curves_of_similar_workloads_nearest_first(store):
     for number in range(5):
         store.records.add(trials(matmul(number), count=20 if number else 8), OWN)
     asked = store.workloads.id_of(matmul(1).digest)

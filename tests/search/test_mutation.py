@@ -22,7 +22,7 @@ PERFECT = Instruction("SamplePerfectTile", ("l1",), (3, 16), ("v2", "v3", "v4"))
 
 
 def reached(mutate, draft, times=400):
-    """Return the drafts that a mutation makes; it must not change the draft itself."""
+    """Return the drafts that a mutation makes; assert that the draft itself does not change."""
     before = draft.trace()
     found = {mutate(draft, random.Random(seed)) for seed in range(times)}
     assert draft.trace() == before
@@ -31,19 +31,19 @@ def reached(mutate, draft, times=400):
 
 
 def changed(old, new):
-    """Return the numbers of the decisions that differ; nothing else may."""
+    """Return the numbers of the decisions that differ; assert that nothing else does."""
     assert new.instructions is old.instructions
     assert new.decisions.keys() == old.decisions.keys()
     return [number for number in old.decisions if old.decisions[number] != new.decisions[number]]
 
 
 def one_move_apart(old, new):
-    """Tell whether a divisor has moved from one level to another."""
+    """Return whether one divisor has moved from one level to another."""
     ratios = sorted(b / a for a, b in zip(old, new, strict=True) if a != b)
     return len(ratios) == 2 and ratios[0] * ratios[1] == pytest.approx(1) and ratios[1] % 1 == 0
 
 
-def test_one_divisor_of_one_tile_moves(traces):
+def test_mutate_tile_size_moves_one_divisor_of_one_tile(traces):
     draft = traces.matmul()
     made = reached(mutate_tile_size, draft)
     assert {number for new in made for number in changed(draft, new)} == {3, 5, 7}
@@ -52,13 +52,13 @@ def test_one_divisor_of_one_tile_moves(traces):
         assert one_move_apart(draft.decisions[number], new.decisions[number])
 
 
-def test_all_moves_are_reached(traces):
+def test_mutate_tile_size_reaches_all_moves(traces):
     draft = traces.conv(i=(4, 6))
     tiles = {tuple(new.decisions[4]) for new in reached(mutate_tile_size, draft)}
     assert tiles == {(8, 3), (12, 2), (24, 1), (2, 12), (1, 24)}
 
 
-def test_the_innermost_level_is_bounded():
+def test_tile_moves_do_not_grow_innermost_level_over_its_bound():
     assert tile_moves(PERFECT, [1, 1, 32]) == [
         [2, 1, 16], [4, 1, 8], [8, 1, 4], [16, 1, 2], [32, 1, 1],
         [1, 2, 16], [1, 4, 8], [1, 8, 4], [1, 16, 2], [1, 32, 1],
@@ -71,7 +71,7 @@ def test_the_innermost_level_is_bounded():
 @given(
     st.lists(st.integers(1, 48), min_size=2, max_size=5), st.integers(1, 64), st.integers(0, 2**32)
 )
-def test_moves_keep_extent_and_bound(tile, most, seed):
+def test_tile_moves_keep_extent_and_bound(tile, most, seed):
     sample = Instruction("SamplePerfectTile", ("l0",), (len(tile), most), ())
     moves = tile_moves(sample, tile)
     assert len({tuple(move) for move in moves}) == len(moves)
@@ -85,7 +85,7 @@ def test_moves_keep_extent_and_bound(tile, most, seed):
     assert made is None or made.decisions[0] in moves
 
 
-def test_the_inner_part_of_a_partitioned_tile_keeps_its_factor():
+def test_tile_moves_keep_inner_part_of_partitioned_tile_divisible():
     sample = Instruction("SamplePartitionedTile", ("l1",), (3, 1, 8), ("v2", "v3", "v4"))
     moves = tile_moves(sample, [4, 2, 8])
     assert all(move[1] * move[2] % 8 == 0 for move in moves)
@@ -95,7 +95,7 @@ def test_the_inner_part_of_a_partitioned_tile_keeps_its_factor():
     }  # fmt: skip
 
 
-def test_levels_are_drawn_alike_whatever_their_divisors(traces):
+def test_mutate_tile_size_draws_levels_with_equal_probability(traces):
     """A level with many divisors is no likelier to shrink than one with few."""
     draft = traces.conv(i=(64 * 81, 2))
     made = [mutate_tile_size(draft, random.Random(seed)) for seed in range(1000)]
@@ -103,7 +103,7 @@ def test_levels_are_drawn_alike_whatever_their_divisors(traces):
     assert 420 < grown < 580
 
 
-def test_a_prior_weighs_moves(traces):
+def test_mutate_tile_size_weighs_moves_by_prior(traces):
     asked = set()
 
     class Prior:
@@ -117,7 +117,7 @@ def test_a_prior_weighs_moves(traces):
     assert asked == {(128, 4, 0), (64, 4, 1)}
 
 
-def test_cooperative_fetch_is_mutated_with_tiles(traces):
+def test_mutate_tile_size_also_changes_cooperative_fetch(traces):
     draft = traces.gpu(fetch=1)
     numbers = {number for new in reached(mutate_tile_size, draft) for number in changed(draft, new)}
     fetch = max(draft.decisions)
@@ -127,13 +127,13 @@ def test_cooperative_fetch_is_mutated_with_tiles(traces):
 
 
 @pytest.mark.parametrize("tile", [[1, 1], [7], [1]])
-def test_nothing_to_move(tile):
+def test_mutate_tile_size_returns_none_without_moves(tile):
     sample = Instruction("SamplePerfectTile", ("l0",), (len(tile), 64), ("v1",))
     assert mutate_tile_size(Draft((sample,), {0: tile}), random.Random(1)) is None
     assert mutate_tile_size(Draft((sample,), {}), random.Random(1)) is None
 
 
-def test_another_tile_is_tried_where_nothing_moves():
+def test_mutate_tile_size_tries_another_tile_if_one_has_no_moves():
     """All of the first tile could only go to the innermost level, which is full."""
     stuck = Instruction("SamplePerfectTile", ("l0",), (2, 1), ())
     free = Instruction("SamplePerfectTile", ("l0",), (2, 64), ())
@@ -141,14 +141,14 @@ def test_another_tile_is_tried_where_nothing_moves():
     assert {tuple(new.decisions[1]) for new in reached(mutate_tile_size, draft)} == {(3, 1)}
 
 
-def test_all_other_unroll_steps_are_reached(traces):
+def test_mutate_unroll_reaches_all_other_steps(traces):
     draft = traces.matmul(unroll=2)
     made = reached(mutate_unroll, draft)
     assert all(changed(draft, new) == [max(draft.decisions)] for new in made)
     assert {new.decisions[max(draft.decisions)] for new in made} == {0, 1, 3}
 
 
-def test_steps_are_drawn_with_the_sketch_probabilities():
+def test_mutate_unroll_never_draws_steps_of_probability_0():
     instructions = (
         Instruction("SampleCategorical", (), ((0, 16, 64), (0.1, 0.9, 0.0)), ("v1",)),
         Instruction("Annotate", ("b0", "v1"), ("meta_schedule.unroll_implicit",), ()),
@@ -158,7 +158,7 @@ def test_steps_are_drawn_with_the_sketch_probabilities():
     assert {d.decisions[0] for d in reached(mutate_unroll, Draft(instructions, {0: 2}))} == {0, 1}
 
 
-def test_nothing_is_unrolled(traces):
+def test_mutate_unroll_returns_none_without_another_choice(traces):
     assert mutate_unroll(traces.gpu(), random.Random(1)) is None
     fixed = Instruction("Annotate", ("b0", 16), ("meta_schedule.unroll_explicit",), ())
     assert mutate_unroll(Draft((fixed,), {}), random.Random(1)) is None
@@ -169,7 +169,8 @@ def test_nothing_is_unrolled(traces):
     assert mutate_unroll(Draft(single, {0: 0}), random.Random(1)) is None
 
 
-def bounds(draft, nests, most=None):
+def parallel_bounds(draft, nests, most=None):
+    """Return the bounds that the mutation reaches; assert that nothing else changes."""
     made = reached(lambda d, r: mutate_parallel(d, r, {"b1": nests}, most=most), draft)
     for new in made:
         differing = [
@@ -183,40 +184,40 @@ def bounds(draft, nests, most=None):
     return {new.instructions[-3].inputs[1] for new in made}
 
 
-def test_other_numbers_of_loops_are_fused(traces):
+def test_mutate_parallel_reaches_each_other_number_of_fused_loops(traces):
     """All loops whose product is within the bound are fused, and one more."""
-    assert bounds(traces.matmul(parallel=1), [[4, 8, 2, 16]]) == {4, 32, 64}
-    assert bounds(traces.matmul(parallel=64), [[4, 8, 2, 16]]) == {1, 4, 32}
-    assert bounds(traces.matmul(parallel=64), [[4, 8, 2, 16]], most=31) == {1, 4}
-    assert bounds(traces.matmul(parallel=5), [[4, 8, 2, 16]]) == {1, 32, 64}
+    assert parallel_bounds(traces.matmul(parallel=1), [[4, 8, 2, 16]]) == {4, 32, 64}
+    assert parallel_bounds(traces.matmul(parallel=64), [[4, 8, 2, 16]]) == {1, 4, 32}
+    assert parallel_bounds(traces.matmul(parallel=64), [[4, 8, 2, 16]], most=31) == {1, 4}
+    assert parallel_bounds(traces.matmul(parallel=5), [[4, 8, 2, 16]]) == {1, 32, 64}
 
 
-def test_bounds_that_fuse_the_same_loops_count_once(traces):
+def test_mutate_parallel_has_one_bound_per_set_of_fused_loops(traces):
     """From 8 on two loops of the first nest are fused, from 16 on all three."""
-    assert bounds(traces.matmul(parallel=1), [[2, 8, 4], [8, 8]]) == {2, 8, 16}
-    assert bounds(traces.matmul(parallel=9), [[2, 8, 4], [8, 8]]) == {1, 2, 16}
-    assert bounds(traces.matmul(parallel=99), [[2, 8, 4], [8]]) == {1, 2}
+    assert parallel_bounds(traces.matmul(parallel=1), [[2, 8, 4], [8, 8]]) == {2, 8, 16}
+    assert parallel_bounds(traces.matmul(parallel=9), [[2, 8, 4], [8, 8]]) == {1, 2, 16}
+    assert parallel_bounds(traces.matmul(parallel=99), [[2, 8, 4], [8]]) == {1, 2}
 
 
-def test_unit_loops_are_passed_over(traces):
-    assert bounds(traces.matmul(parallel=4), [[1, 4, 1, 8]]) == {1}
+def test_mutate_parallel_adds_no_bounds_for_unit_loops(traces):
+    assert parallel_bounds(traces.matmul(parallel=4), [[1, 4, 1, 8]]) == {1}
 
 
-def test_nothing_to_fuse(traces):
-    assert bounds(traces.matmul(parallel=64), []) == set()
-    assert bounds(traces.matmul(parallel=64), [[], [16]]) == set()
-    assert bounds(traces.matmul(parallel=64), [[1, 1]]) == set()
+def test_mutate_parallel_returns_none_without_loops_to_fuse(traces):
+    assert parallel_bounds(traces.matmul(parallel=64), []) == set()
+    assert parallel_bounds(traces.matmul(parallel=64), [[], [16]]) == set()
+    assert parallel_bounds(traces.matmul(parallel=64), [[1, 1]]) == set()
     assert mutate_parallel(traces.matmul(), random.Random(1), {}) is None
 
 
-def test_thread_extents_are_parallelism_too(traces):
+def test_mutate_parallel_changes_thread_extents(traces):
     draft = traces.gpu(threads=2)
     made = reached(lambda d, r: mutate_parallel(d, r, {}), draft)
     assert all(changed(draft, new) == [5] for new in made)
     assert {new.decisions[5] for new in made} == {0, 1, 3}
 
 
-def test_all_other_places_are_reached(traces):
+def test_mutate_compute_location_reaches_all_other_locations(traces):
     draft = traces.conv(place=2)
     number = max(draft.decisions)
     made = reached(lambda d, r: mutate_compute_location(d, r, {number: [-2, -1, 2, 5]}), draft)
@@ -224,7 +225,7 @@ def test_all_other_places_are_reached(traces):
     assert {new.decisions[number] for new in made} == {-2, -1, 5}
 
 
-def test_only_blocks_with_other_places_are_moved(traces):
+def test_mutate_compute_location_moves_only_blocks_with_other_locations(traces):
     draft = traces.softmax((4, 8), (2, 16), places=(0, 1))
     numbers = [n for n in draft.decisions if draft.instructions[n].kind == "SampleComputeLocation"]
     legal = {numbers[0]: [0], numbers[1]: [-1, 0], numbers[2]: [1]}
@@ -232,13 +233,13 @@ def test_only_blocks_with_other_places_are_moved(traces):
     assert [changed(draft, new) for new in made] == [[numbers[1]]]
 
 
-def test_nothing_to_move_to(traces):
+def test_mutate_compute_location_returns_none_without_other_location(traces):
     draft = traces.conv(place=-1)
     for legal in ({}, {max(draft.decisions): [-1]}, {max(draft.decisions): []}):
         assert mutate_compute_location(draft, random.Random(1), legal) is None
 
 
-def test_neighbours_are_what_the_operators_reach(traces):
+def test_neighbours_returns_all_drafts_that_the_operators_reach(traces):
     nests = {"b1": [[4, 8, 2, 16]]}
     for draft in (traces.matmul(unroll=2, parallel=64), traces.conv(i=(4, 6)), traces.gpu()):
         made = {

@@ -21,8 +21,8 @@ CPU, GPU = (0.90, 0.01, 0.04, 0.05, 0.05), (0.90, 0.02, 0.10, 0.0, 0.05)
         *((kind, GPU) for kind in ("cuda", "rocm", "metal", "vulkan", "opencl")),
     ],
 )
-def test_weights_of_targets(kind, weights):
-    """Ansor's on CPUs and unknown targets; blocks do not move on GPUs."""
+def test_for_target_returns_weights_of_target_kind(kind, weights):
+    """CPUs and unknown targets have Ansor's weights; on GPUs no block is moved."""
     assert Operators.for_target(kind).weights == dict(zip(NAMES, weights, strict=True))
 
 
@@ -50,12 +50,12 @@ def test_operators_are_drawn_by_weight():
         {"tile_size": float("inf"), "unroll": 1},
     ],
 )
-def test_weights_that_are_none(weights):
+def test_operators_rejects_invalid_weights(weights):
     with pytest.raises(UsageError, match="weight"):
         Operators(weights)
 
 
-def test_one_weight_is_replaced():
+def test_with_weights_replaces_one_weight_and_rejects_unknown_operators():
     weights = Operators.for_target("llvm").with_weights(crossover=0.2)
     assert weights.weights == {**Operators.for_target("llvm").weights, "crossover": 0.2}
     with pytest.raises(UsageError, match="no search operator 'fuse'; there are tile_size"):

@@ -1,4 +1,4 @@
-"""Paired comparison: who leads, and who is beaten."""
+"""Paired comparison: which program leads, and which ones are beaten."""
 
 import random
 
@@ -13,12 +13,12 @@ def test_nothing_is_decided_in_two_rounds():
     assert standing(rounds) == Standing(0, ())
 
 
-def test_a_disturbance_of_whole_rounds_hides_nothing():
+def test_standing_decides_despite_disturbance_of_whole_rounds():
     """The machine is up to three times slower, the second program 5 % in each round."""
     assert standing([[2.0, 2.1], [3.0, 3.15], [1.0, 1.05], [2.0, 2.1]]) == Standing(0, ())
 
 
-def test_a_disturbance_of_one_program_decides_nothing():
+def test_standing_keeps_rival_after_disturbance_of_one_program():
     assert standing([[1.0, 1.05], [1.0, 3.15], [1.0, 1.05], [2.0, 1.1]]) == Standing(0, (1,))
 
 
@@ -26,13 +26,13 @@ def test_programs_within_noise_are_rivals_until_there_are_many_rounds():
     noisy = [[1.0, 1.05], [1.05, 1.0], [1.0, 1.06]]
     assert standing(noisy) == Standing(0, (1,))
     assert standing(noisy + [[1.0, 1.06]] * 20) == Standing(0, ())
-    # One per cent does not matter.
+    # A difference below 1 % does not matter.
     assert standing([[1.0, 1.002], [1.001, 1.0], [1.0, 1.001]]) == Standing(0, ())
 
 
 @pytest.mark.parametrize("noise", [0.005, 0.01])
-def test_the_winner_is_within_one_per_cent(noise):
-    """Four programs within 4 %, twelve rounds at most: as a final measures them."""
+def test_winner_is_within_1_percent_of_best_in_95_percent_of_comparisons(noise):
+    """Four programs within 4 % are compared in at most twelve rounds, as in a final."""
     rng = random.Random(0)
     close = 0
     for _ in range(300):

@@ -26,7 +26,7 @@ def learnt(traces):
     return TilePrior.from_drafts(drafts, [1.0, 0.5])
 
 
-def test_tiles_have_places(traces):
+def test_tiles_of_returns_place_and_factors_of_each_tile(traces):
     draft = traces.matmul((4, 4, 2, 2), (1, 8, 1, 8), (16, 4))
     assert [*tiles_of(draft)] == [(0, (4, 4, 2, 2)), (1, (1, 8, 1, 8)), (0, (16, 4))]
     bare = draft.without_decision(min(draft.decisions))
@@ -46,7 +46,7 @@ def test_weights_are_positive_and_their_mean_is_one(traces, extent, levels, plac
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=20), st.integers(0, 2**32))
-def test_a_draw_is_that_of_choices(weights, seed):
+def test_draw_equals_random_choices(weights, seed):
     sums, items = [*accumulate(weights)], range(len(weights))
     first, second = random.Random(seed), random.Random(seed)
     for _ in range(5):
@@ -70,7 +70,7 @@ def test_the_outermost_factor_counts_less(learnt):
     assert outer > inner
 
 
-def test_far_from_all_the_nearest_is_likely(traces):
+def test_prior_prefers_nearest_tiling_far_from_all_programs(traces):
     prior = TilePrior.from_drafts([traces.matmul(k=(1, 2**10))], [1.0])
     near, far = prior.weigh(2, [(1, 8), (8, 1)])
     assert near > far
@@ -89,7 +89,7 @@ def test_programs_count_by_weight(traces):
         ]
 
 
-def test_of_unknown_levels_all_are_alike(learnt):
+def test_prior_weighs_tilings_of_unknown_levels_equally(learnt):
     assert learnt.weigh(3, [(64, 1, 1), (1, 1, 64)]) == [1, 1]
     assert learnt.weigh(4, []) == []
 

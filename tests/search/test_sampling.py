@@ -13,6 +13,7 @@ from tunedb.search.tilings import MOST_LISTED, draw_tiling, tilings
 
 
 def drawn(template, seed, locations=None):
+    """Return a program of a template with all decisions drawn."""
     return decide(template.with_decisions({}), template, random.Random(seed), locations or {})
 
 
@@ -27,14 +28,14 @@ def test_every_decision_is_drawn_within_its_bounds(traces):
     assert len(set(programs)) > 40
 
 
-def test_given_decisions_stay(traces):
+def test_decide_keeps_given_decisions(traces):
     template = traces.matmul(i=(8, 4, 2, 2), k=(1, 1))
     number = min(template.tiles)
     fixed = template.with_decisions({number: [1, 1, 128, 1]})
     assert decide(fixed, template, random.Random(1), {}).decisions[number] == [1, 1, 128, 1]
 
 
-def test_categories_have_the_probabilities_of_the_sketch(traces):
+def test_categories_are_drawn_with_probabilities_of_sketch(traces):
     template = traces.gpu(fetch=1)
     number = max(template.decisions)
     weights = template.instructions[number].attrs[1]
@@ -43,7 +44,7 @@ def test_categories_have_the_probabilities_of_the_sketch(traces):
         assert abs(counts[category] / 2000 - weight / sum(weights)) < 0.05
 
 
-def test_places_are_the_legal_ones(traces):
+def test_compute_locations_are_drawn_from_legal_ones(traces):
     template = traces.conv()
     (number,) = (
         number
@@ -55,7 +56,7 @@ def test_places_are_the_legal_ones(traces):
     assert drawn(template, 0).decisions[number] == template.decisions[number]
 
 
-def test_tiles_follow_a_prior(traces):
+def test_draw_tiles_prefers_the_tile_that_the_prior_learnt(traces):
     template = traces.matmul(i=(8, 4, 2, 2), k=(1, 1))
     prior = TilePrior.from_drafts([template.with_decision(min(template.tiles), [1, 1, 8, 16])], [1])
     counts = Counter(
@@ -66,7 +67,7 @@ def test_tiles_follow_a_prior(traces):
 
 
 @given(st.integers(1, 2**14), st.integers(1, 5), st.sampled_from([None, 0, 1, 16]), st.randoms())
-def test_a_drawn_tiling_is_one_of_all(extent, levels, innermost, rng):
+def test_draw_tiling_returns_one_of_all_tilings(extent, levels, innermost, rng):
     tiling = draw_tiling(extent, levels, innermost, rng)
     every = tilings(extent, levels, innermost, rng)
     if not every:

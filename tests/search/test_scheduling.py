@@ -43,14 +43,14 @@ def test_the_largest_task_is_first_and_each_gets_one_batch_before_any_gets_two()
     assert order(tasks, 3) == [1, 2, 0]
 
 
-def test_weights_count():
+def test_task_choice_weighs_calls_and_networks():
     assert choose([task(), task(3), task(2)]) == 1
     both = TuningGoal((NetworkGoal(weight=4.0), NetworkGoal()))
     assert both.weights([task(1, 2), task(0, 3)]) == [6.0, 3.0]
     assert choose([task(0, 3), task(1, 0)], goal=both) == 1
 
 
-def test_operations_and_bytes_are_estimates_until_something_is_measured():
+def test_latency_is_estimated_from_roofline_until_something_is_measured():
     roofline = Roofline(1e11, ((1e7, 1e11), (1e8, 1e10)))
     assert roofline.seconds(1e9, 1e6) == pytest.approx(1e-2)
     assert roofline.seconds(1e3, 1e7) == pytest.approx(1e-4)
@@ -63,7 +63,7 @@ def test_operations_and_bytes_are_estimates_until_something_is_measured():
     assert untuned.latency == untuned.seconds == 0.05
 
 
-def test_the_latency_of_a_network_is_known_with_all_its_operators():
+def test_network_latency_is_unknown_while_that_of_any_operator_is():
     assert total_seconds([(2, 0.1), (1, 0.05)]) == pytest.approx(0.25)
     assert total_seconds([(2, 0.1), (0, None)]) == pytest.approx(0.2)
     assert total_seconds([(2, 0.1), (1, None)]) is None
@@ -89,7 +89,7 @@ def test_a_network_is_estimated_with_the_fastest_algorithms():
 
 
 def with_algorithms(exact, *parts):
-    """Return the tasks of :data:`CHOICES`, the first of which have so many operations."""
+    """Return the tasks of :data:`CHOICES`; `exact` and `parts` are numbers of operations."""
     return [task(2, flop=exact), *(task(0, flop=flop) for flop in parts), task(1, flop=1e8)]
 
 
@@ -124,7 +124,7 @@ def test_another_algorithm_is_tuned_while_it_may_become_the_fastest():
     assert GOAL.weights(tasks) == [2, 0, 0, 1]
 
 
-def test_batches_without_a_program_lower_a_hope():
+def test_batch_without_a_program_halves_hopes_of_its_task():
     tasks = with_algorithms(4e9, 3e9, 1e8)
     for one in tasks[1:]:
         one.best = 3 * one.limit
@@ -141,7 +141,7 @@ def test_an_algorithm_whose_task_stopped_early_does_not_lead():
     assert choose(tasks, goal=goal) == 0
 
 
-def test_a_network_that_is_untuned_within_its_target_needs_no_trials():
+def test_network_fast_enough_untuned_has_no_hopes_and_no_weight_for_known_tasks():
     tasks = with_algorithms(4e9, 1e9, 1e8)
     tasks[0].untuned = tasks[3].untuned = 0.1
     goal = TuningGoal((NetworkGoal(latency=1.0, choices=CHOICES),))
@@ -158,7 +158,7 @@ def test_an_algorithm_without_a_program_does_not_lead():
     assert not GOAL.hopes(tasks, 4)
 
 
-def test_algorithms_of_a_network_within_its_target_get_no_trials():
+def test_hopes_skips_networks_within_their_latency():
     tasks = with_algorithms(4e9, 3e9, 1e8)
     for one in tasks[1:]:
         one.best = 3 * one.limit
@@ -171,14 +171,14 @@ def test_a_task_with_a_stored_program_waits_for_those_without():
     assert choose([tuned, task(flop=1e9)]) == 1
 
 
-def test_gains_are_taken_per_second_of_tuning():
+def test_task_choice_compares_gains_per_second_of_tuning():
     slow, quick = task(best=1.0), task(best=1.0)
     slow.add([0.9], 4, 10.0)
     quick.add([0.9], 4, 1.0)
     assert choose([slow, quick]) == 1
 
 
-def test_each_batch_without_a_gain_halves_what_is_expected():
+def test_each_batch_without_a_gain_halves_the_expected_gain():
     one = task(best=1.0, known_trials=64)
     expected = []
     for _ in range(3):
@@ -190,13 +190,13 @@ def test_each_batch_without_a_gain_halves_what_is_expected():
     assert one.misses == 0 and one.best == 0.5
 
 
-def test_batches_that_all_fail_do_not_hold_the_others_up():
+def test_failing_task_does_not_block_other_tasks():
     tasks = [task(flop=4e9), task(flop=1e9)]
     assert order(tasks, 6, times=lambda t: [] if t.flop > 2e9 else [t.latency / 30]).count(1) >= 1
     assert tasks[0].best is None and tasks[0].misses == tasks[0].batches
 
 
-def test_stored_courses_say_what_a_batch_gains():
+def test_expected_gain_follows_stored_curves():
     falling, flat = [1.0] * 4 + [0.5] * 4, [1.0] * 8
     gains = [
         task(best=1.0, known_trials=4, curves=[Curve(course)]).expected_gain(4, 0.0)
@@ -213,7 +213,7 @@ def test_a_task_that_is_slower_than_similar_ones_is_expected_to_catch_up():
     assert slow.expected_gain(4, 1e9 / 0.02) == pytest.approx(0.04)
 
 
-def test_nothing_is_expected_beyond_the_limit_of_the_machine():
+def test_expected_gain_stays_within_limit_of_the_machine():
     limit = task().limit
     assert task(best=limit, known_trials=4).expected_gain(4, 0.0) == 0
     assert task(best=limit * 1.01, known_trials=1).expected_gain(4, 0.0) <= limit * 0.0101
@@ -223,7 +223,7 @@ def goal(*latencies):
     return TuningGoal([NetworkGoal(latency=latency) for latency in latencies])
 
 
-def test_a_run_ends_with_its_tasks_its_latency_or_its_gains():
+def test_run_ends_when_tasks_finish_latency_suffices_or_gains_are_small():
     done = task(best=0.5)
     done.is_finished = True
     assert choose([done]) is None
@@ -245,14 +245,14 @@ def test_a_network_within_its_latency_gets_no_batch():
     assert choose(tasks, goal=goal(4.2, 0.35)) is None
 
 
-def test_chance_leaves_out_a_network_within_its_latency():
+def test_random_choice_skips_network_within_its_latency():
     tasks = [task(1, 0, best=9.0), task(0, 1, best=0.1)]
     rng = random.Random(1)
     chosen = {next_task(tasks, 4, goal(10.0, None), rng, epsilon=1.0) for _ in range(50)}
     assert chosen == {1}
 
 
-def test_a_guess_is_no_latency_that_suffices():
+def test_guessed_latency_does_not_end_the_run():
     tasks = [task(best=0.1), task(flop=1e3, size=1e3)]
     assert tasks[1].latency < 1e-3
     assert choose(tasks, goal=goal(0.1)) == 0
@@ -261,13 +261,13 @@ def test_a_guess_is_no_latency_that_suffices():
     assert choose(tasks, goal=goal(1.0)) is None
 
 
-def test_time_outside_of_the_tasks_counts():
+def test_network_latency_includes_time_outside_of_tasks():
     tasks = [task(best=0.1)]
     networks = NetworkGoal(latency=0.5, rest=0.3), NetworkGoal(latency=0.5, rest=0.45)
     assert [choose(tasks, goal=TuningGoal([each])) for each in networks] == [None, 0]
 
 
-def test_chance_chooses_in_proportion_to_the_latency():
+def test_random_choice_is_proportional_to_latency():
     tasks = [task(flop=4e9, best=0.4), task(flop=1e9, best=0.1)]
     rng = random.Random(1)
     chosen = [next_task(tasks, 4, TuningGoal(), rng, epsilon=1.0) for _ in range(500)]
@@ -278,17 +278,17 @@ def test_chance_chooses_in_proportion_to_the_latency():
     ("trials", "tasks", "expected"),
     [(64, 33, 2), (528, 33, 5), (10_000, 33, 16), (8, 1, 16), (1, 5, 2)],
 )
-def test_batches_are_as_small_as_the_budget_asks_for(trials, tasks, expected):
+def test_batch_size_follows_the_trials_of_each_task(trials, tasks, expected):
     assert batch_size(trials, tasks, 16) == expected
 
 
-def test_batches_are_as_small_as_the_time_asks_for():
+def test_batch_size_shrinks_with_the_time_of_the_run():
     assert batch_size(33_000, 33, 16, seconds=600) == 12
     assert batch_size(33_000, 33, 16, seconds=60) == 2
     assert batch_size(528, 33, 16, seconds=6_000) == 5
 
 
-def test_trials_without_a_gain_end_a_task():
+def test_early_stopping_ends_task_after_trials_without_a_gain():
     goal = TuningGoal(early_stopping=8)
     one = task(best=1.0)
     for times, trials, chosen in (
@@ -307,13 +307,13 @@ def test_trials_without_a_gain_end_a_task():
 
 
 @pytest.mark.parametrize("least_gain", [1.0, -0.1])
-def test_gains_out_of_range(least_gain):
+def test_tuning_goal_rejects_least_gain_out_of_range(least_gain):
     with pytest.raises(UsageError, match="the least gain must be from 0 to 1, not "):
         TuningGoal(least_gain=least_gain)
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
 @pytest.mark.parametrize("name", ["latency", "weight"])
-def test_goals_out_of_range(name, value):
+def test_network_goal_rejects_values_out_of_range(name, value):
     with pytest.raises(UsageError, match=f"the {name} must be a positive number, not {value}"):
         NetworkGoal(**{name: value})

@@ -17,24 +17,25 @@ extents = st.one_of(
 factors = st.lists(st.integers(1, 64), min_size=1, max_size=5).map(tuple)
 
 
-def by_trying(extent, levels, limit):
+def brute_force_tilings(extent, levels, limit):
+    """Return all tilings of an extent whose last factor is within a limit."""
     every = product(divisors(extent), repeat=levels)
     return {one for one in every if math.prod(one) == extent and one[-1] <= limit}
 
 
 @given(st.integers(1, 3000))
-def test_divisors_are_those_that_divide(number):
+def test_divisors_returns_all_divisors_in_order(number):
     assert divisors(number) == tuple(n for n in range(1, number + 1) if number % n == 0)
 
 
 @given(st.integers(1, 96), st.integers(1, 4), st.sampled_from([None, 0, 1, 2, 16, 64]))
 def test_all_tilings_are_listed_once(extent, levels, most):
     found = tilings(extent, levels, most, random.Random(0))
-    assert set(found) == by_trying(extent, levels, most or extent)
+    assert set(found) == brute_force_tilings(extent, levels, most or extent)
     assert len(found) == len(set(found))
 
 
-def test_of_very_many_tilings_some_are_drawn():
+def test_tilings_returns_a_random_sample_of_very_many():
     extent = 2**12 * 3**4 * 5
     found = tilings(extent, 5, 16, random.Random(0))
     assert 1000 < len(found) <= module.MOST_LISTED
@@ -45,7 +46,7 @@ def test_of_very_many_tilings_some_are_drawn():
 
 
 @given(factors, extents, st.sampled_from([None, 1, 16, 64]))
-def test_a_repaired_tiling_is_one_of_the_extent(wanted, extent, most):
+def test_nearest_tiling_has_the_given_extent_and_bound(wanted, extent, most):
     found = nearest_tiling(wanted, extent, most)
     if found is None:
         assert len(wanted) == 1 and extent > most
@@ -56,17 +57,17 @@ def test_a_repaired_tiling_is_one_of_the_extent(wanted, extent, most):
 
 
 @given(factors)
-def test_a_tiling_that_fits_stays(wanted):
+def test_nearest_tiling_keeps_tiling_that_fits(wanted):
     assert nearest_tiling(wanted, math.prod(wanted), None) == wanted
 
 
 @given(factors.filter(lambda one: len(one) < 4), st.integers(1, 96), st.sampled_from([None, 8]))
-def test_none_is_nearer(wanted, extent, most):
+def test_nearest_tiling_has_the_least_distance(wanted, extent, most):
     def cost(one):
         pairs = enumerate(zip(one, wanted, strict=True))
         return sum(4**level * math.log2(left / right) ** 2 for level, (left, right) in pairs)
 
-    every = by_trying(extent, len(wanted), most or extent)
+    every = brute_force_tilings(extent, len(wanted), most or extent)
     found = nearest_tiling(wanted, extent, most)
     assert (found is None) == (not every)
     if every:
@@ -88,5 +89,5 @@ def test_none_is_nearer(wanted, extent, most):
         ((32, 4), 1, (1, 1)),
     ],
 )
-def test_inner_levels_stay_as_they_are(wanted, extent, expected):
+def test_nearest_tiling_changes_outer_levels_first(wanted, extent, expected):
     assert nearest_tiling(wanted, extent, 64) == expected

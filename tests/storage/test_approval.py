@@ -1,4 +1,4 @@
-"""A database is approved before it is believed."""
+"""Approvals: TVM uses only databases that the user has created or approved."""
 
 import json
 import os
@@ -24,20 +24,20 @@ STRANGER = 12345
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """The folder of approvals, which is not there yet."""
+    """The folder of approvals, which does not exist yet."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
     return tmp_path / "configuration" / "tunedb" / "approved"
 
 
 @pytest.fixture
 def theirs(sqlite_template, tmp_path):
-    """A database that somebody gave us."""
+    """A database that the user has not approved."""
     return shutil.copyfile(sqlite_template, tmp_path / "theirs.db")
 
 
 @pytest.fixture
 def mine(tmp_path, folder):
-    """A database that the user made."""
+    """A database that the user created."""
     path = tmp_path / "mine.db"
     tunedb.open(path).close()
     return path
@@ -49,7 +49,7 @@ def require(url):
 
 
 def refused(url):
-    """Return the one line with which a database is refused."""
+    """Return the only line of the error that rejects a database."""
     with pytest.raises(ApprovalError) as caught:
         require(url)
     (line,) = str(caught.value).splitlines()
@@ -92,7 +92,7 @@ def test_a_database_in_memory_needs_no_approval():
     assert approval.approvals() == ([], [])
 
 
-def test_foreign_databases_are_refused_in_one_line(theirs):
+def test_require_approved_rejects_foreign_database_until_it_is_approved(theirs):
     line = refused(theirs)
     assert line.startswith(f"{theirs}: you have not approved it; ")
     assert line.endswith(f"run: tunedb db trust {theirs}")
@@ -103,13 +103,13 @@ def test_foreign_databases_are_refused_in_one_line(theirs):
     refused(theirs)
 
 
-def test_to_open_what_is_there_is_no_approval(theirs):
-    """Neither by a command that would make it, nor by one that writes."""
+def test_opening_an_existing_database_does_not_approve_it(theirs):
+    """`tunedb.open` approves a database only if it creates it."""
     tunedb.open(theirs).close()
     refused(theirs)
 
 
-def test_a_database_that_was_moved_or_copied(tmp_path):
+def test_moved_or_copied_database_needs_a_new_approval(tmp_path):
     old, new = tmp_path / "old.db", tmp_path / "a name" / "new.db"
     tunedb.open(old).close()
     new.parent.mkdir()
@@ -119,14 +119,14 @@ def test_a_database_that_was_moved_or_copied(tmp_path):
     refused(new)
 
 
-def test_a_database_that_was_replaced_by_another(theirs, mine):
+def test_file_that_replaces_an_approved_database_is_rejected(theirs, mine):
     shutil.copyfile(theirs, mine)
     line = refused(mine)
     assert "it is not the database that you approved there" in line
     assert line.endswith(f"run: tunedb db trust {mine}")
 
 
-def test_a_replaced_database_on_a_server(bare_postgres_url):
+def test_server_database_whose_store_key_changed_is_rejected(bare_postgres_url):
     tunedb.open(bare_postgres_url).close()
     with Store(bare_postgres_url) as store, store._db.transaction() as connection:
         connection.execute(
@@ -135,14 +135,14 @@ def test_a_replaced_database_on_a_server(bare_postgres_url):
     assert "it is not the database that you approved there" in refused(bare_postgres_url)
 
 
-def test_another_users_file_with_the_key_of_the_approved_one(folder, mine):
-    """Keys are no secret: bundles carry them."""
+def test_file_with_the_approved_key_but_another_owner_is_rejected(folder, mine):
+    """Store keys are not secret: bundles contain them."""
     values = json.loads(entry(folder).read_text())
     entry(folder).write_text(json.dumps(values | {"owner": STRANGER}))
     assert "its file does not belong to the user who had it" in refused(mine)
 
 
-def test_an_empty_file_of_somebody_else_stays_his(tmp_path, monkeypatch):
+def test_database_created_in_a_file_of_another_user_is_not_approved(tmp_path, monkeypatch):
     path = tmp_path / "empty.db"
     path.touch()
     monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
@@ -150,7 +150,7 @@ def test_an_empty_file_of_somebody_else_stays_his(tmp_path, monkeypatch):
         store.require_approved()
 
 
-def test_a_link_is_the_file_that_it_leads_to(tmp_path, theirs, mine):
+def test_symbolic_link_is_approved_only_if_its_target_is(tmp_path, theirs, mine):
     mine, link = tmp_path / "mine.db", tmp_path / "link.db"
     tunedb.open(mine).close()
     link.symlink_to(mine)
@@ -172,13 +172,13 @@ def test_a_link_is_the_file_that_it_leads_to(tmp_path, theirs, mine):
         "postgresql://host/db?options=-csearch_path%3Devil",
     ],
 )
-def test_other_places_of_servers(other):
+def test_canonical_location_includes_host_port_database_and_options(other):
     assert canonical_location(parse_url(other)) != canonical_location(
         parse_url("postgresql://host/db")
     )
 
 
-def test_an_account_is_no_part_of_the_place(folder):
+def test_approval_of_a_server_ignores_account_and_stores_no_password(folder):
     one = "postgresql+psycopg://me:secret@host/db?password=hidden&user=me&sslmode=require"
     assert canonical_location(parse_url(one)) == "postgresql://host/db?sslmode=require"
     assert shell_word(parse_url(one)) == "'postgresql://me@host/db?sslmode=require&user=me'"
@@ -194,7 +194,7 @@ def test_an_account_is_no_part_of_the_place(folder):
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"location": 1}', b"\0" * 99]
 )
-def test_an_approval_that_is_damaged_approves_nothing(data, folder, mine):
+def test_damaged_approval_approves_nothing(data, folder, mine):
     path = entry(folder)
     path.write_bytes(data)
     line = refused(mine)
@@ -207,12 +207,12 @@ def test_an_approval_that_is_damaged_approves_nothing(data, folder, mine):
     require(mine)
 
 
-def test_an_approval_that_others_may_write(folder, mine):
+def test_approval_that_others_may_write_is_rejected(folder, mine):
     entry(folder).chmod(0o662)
     assert "others may write it" in refused(mine)
 
 
-def test_a_folder_of_approvals_that_others_may_write(folder, theirs, mine):
+def test_folder_of_approvals_that_others_may_write_is_rejected(folder, theirs, mine):
     folder.chmod(0o777)
     assert f"chmod go-w {folder}" in refused(mine)
     with pytest.raises(StorageError, match="others may write it"):
@@ -222,20 +222,20 @@ def test_a_folder_of_approvals_that_others_may_write(folder, theirs, mine):
     assert str(folder) in str(error)
 
 
-def test_the_approvals_of_another_user(monkeypatch, mine):
+def test_approvals_of_another_user_are_rejected(monkeypatch, mine):
     monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
     assert "it belongs to " in refused(mine)
 
 
-def test_an_approval_that_cannot_be_read(folder, mine):
+def test_unreadable_approval_is_rejected(folder, mine):
     path = entry(folder)
     path.unlink()
     path.mkdir()
     assert "cannot be read (Is a directory)" in refused(mine)
 
 
-def test_a_configuration_that_cannot_be_written(tmp_path, monkeypatch):
-    """What is made is there, and whoever made it may use it; only the next one asks."""
+def test_creator_may_use_a_database_whose_approval_cannot_be_written(tmp_path, monkeypatch):
+    """A warning is logged, and the next store that opens the database needs an approval."""
     lines = []
     monkeypatch.setattr(store_module._log, "warning", lambda text, *args: lines.append(text % args))
     (tmp_path / "configuration").write_text("a file")
@@ -248,7 +248,7 @@ def test_a_configuration_that_cannot_be_written(tmp_path, monkeypatch):
     refused(mine)
 
 
-def test_two_processes_that_approve_at_once(tmp_path):
+def test_concurrent_processes_lose_no_approval(tmp_path):
     script = """
 import sys
 from tunedb.storage import approval
@@ -265,7 +265,7 @@ for number in range(100):
     assert len(approval.approvals()[0]) == 150
 
 
-def test_a_writer_that_is_killed_leaves_the_approval_as_it_was(folder, mine):
+def test_killed_writer_leaves_the_approval_unchanged(folder, mine):
     before = entry(folder).read_bytes()
     script = """
 import os, signal, sys

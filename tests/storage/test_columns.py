@@ -1,4 +1,4 @@
-"""The table of a measurement's columns: it says the same as the schema, records and digests."""
+"""The table of a measurement's columns agrees with schema, records and digests."""
 
 import inspect
 from dataclasses import fields
@@ -15,7 +15,7 @@ TYPES = {int: schema.Int, float: schema.Real, str: schema.Text, bytes: schema.Bl
 
 
 @pytest.mark.parametrize("column", MEASUREMENT, ids=lambda column: column.name)
-def test_a_column_is_that_of_the_schema(column):
+def test_column_matches_the_schema(column):
     stored = schema.metadata.tables[column.table].c[column.stored]
     assert stored.type is TYPES[column.type]
     if column.wire:
@@ -27,17 +27,17 @@ def test_a_column_is_that_of_the_schema(column):
         assert [key.column.table.name for key in stored.foreign_keys] == [column.name]
 
 
-#: Columns of table ``measurement`` that follow from others.
+#: Columns of table ``measurement`` that are derived from others.
 DERIVED = frozenset({"program_id", "mean", "served"})
 
 
 def test_every_column_of_the_schema_is_in_the_table():
     here = {column.stored for column in MEASUREMENT if column.table == "measurement"}
-    # A program's workload and target stand in both tables.
+    # A program's workload and target are in both tables.
     assert here | DERIVED | {"workload_id", "target_id"} == set(schema.measurement.c.keys())
 
 
-def test_columns_of_records():
+def test_columns_match_the_fields_of_a_measurement():
     names = {field.name for field in fields(Measurement)}
     converted = {Form.PLAIN, Form.JSON, Form.SHARED_JSON}
     assert {column.name for column in MEASUREMENT if column.form in converted} <= names
@@ -47,6 +47,6 @@ def test_columns_of_records():
     }
 
 
-def test_the_digest_covers_the_columns_in_order():
+def test_measurement_digest_takes_the_identity_columns_in_order():
     names = list(inspect.signature(identity.measurement_digest).parameters)
     assert names == ["program", *(column.name for column in IDENTITY)]

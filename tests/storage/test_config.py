@@ -1,4 +1,4 @@
-"""Which database a command means."""
+"""The databases that a command uses: options, environment, ``tunedb.toml`` and default."""
 
 import os
 import pwd
@@ -15,7 +15,7 @@ from tunedb.storage.store import Store
 
 @pytest.fixture(autouse=True)
 def approved(tmp_path, monkeypatch):
-    """The one server of these tests, in a configuration of their own."""
+    """Approve the only server of these tests, in a configuration folder of their own."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
     approval.approve("postgresql://me@host/db", "f" * 32)
 
@@ -32,7 +32,7 @@ def located(folder, url=None, **environ):
     return found.url, found.origin
 
 
-def test_order(folder):
+def test_locate_prefers_option_then_environment_then_file_then_default(folder):
     file = folder.parent / "tunedb.toml"
     file.write_text('url = "sqlite:////srv/tune.db"')
     assert located(folder, "x.db", TUNEDB_URL="y.db") == ("x.db", "--db")
@@ -46,7 +46,7 @@ def test_order(folder):
     assert Path(url).parent.name == "tunedb"
 
 
-def test_the_nearest_file_counts(folder):
+def test_locate_reads_the_nearest_tunedb_toml(folder):
     for path, name in ((folder.parents[1], "far"), (folder.parent, "near")):
         (path / "tunedb.toml").write_text(f'url = "/{name}.db"')
     assert located(folder)[0] == "/near.db"
@@ -66,12 +66,12 @@ def test_the_nearest_file_counts(folder):
         ("postgresql://me@host/db", "postgresql://me@host/db"),
     ],
 )
-def test_paths_of_a_file_begin_at_its_folder(url, found, folder):
+def test_relative_paths_in_tunedb_toml_start_at_its_folder(url, found, folder):
     (folder.parent / "tunedb.toml").write_text(f'url = "{url}"')
     assert located(folder)[0] == found.format(folder.parent)
 
 
-def test_home(folder, monkeypatch):
+def test_locate_expands_tilde_in_tunedb_toml(folder, monkeypatch):
     monkeypatch.setenv("HOME", "/home/somebody")
     (folder / "tunedb.toml").write_text('url = "~/t.db"')
     assert located(folder)[0] == "/home/somebody/t.db"
@@ -90,19 +90,19 @@ def test_home(folder, monkeypatch):
         ('layers = [""]', UsageError),
     ],
 )
-def test_wrong_files(text, error, folder):
+def test_locate_rejects_invalid_tunedb_toml(text, error, folder):
     file = folder / "tunedb.toml"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(error, match=r"tunedb\.toml"):
         located(folder)
 
 
-def test_an_empty_file_sets_nothing(folder):
+def test_empty_tunedb_toml_sets_nothing(folder):
     (folder / "tunedb.toml").write_text("")
     assert located(folder)[1] == "default"
 
 
-def test_a_file_that_cannot_be_read(folder, monkeypatch):
+def test_locate_reports_unreadable_tunedb_toml(folder, monkeypatch):
     (folder / "tunedb.toml").write_text('url = "x"')
 
     def refuse(*_, **__):
@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_read(folder, monkeypatch):
         located(folder)
 
 
-def test_only_the_default_folder_is_made(tmp_path):
+def test_make_folder_creates_only_the_default_folder(tmp_path):
     config.make_folder(config.Location(str(tmp_path / "a" / "b" / "t.db"), "default"))
     assert (tmp_path / "a" / "b").is_dir()
     config.make_folder(config.Location(str(tmp_path / "c" / "t.db"), "--db"))
@@ -123,7 +123,7 @@ def test_only_the_default_folder_is_made(tmp_path):
         config.make_folder(config.Location(str(tmp_path / "file" / "x" / "t.db"), "default"))
 
 
-def test_the_url_is_not_in_tracebacks():
+def test_repr_of_location_hides_the_password():
     assert "hunter2" not in repr(config.Location("postgresql://me:hunter2@host/db", "--db"))
 
 
@@ -131,7 +131,7 @@ def server(folder, url=None, **environ):
     return config.locate_server(url, environ=environ, folder=folder).url
 
 
-def test_order_of_servers(folder):
+def test_locate_server_prefers_option_then_environment_then_file(folder):
     with pytest.raises(UsageError, match="TUNEDB_SERVER"):
         server(folder)
     file = folder.parent / "tunedb.toml"
@@ -148,7 +148,7 @@ def test_order_of_servers(folder):
     assert "secret" not in repr(config.locate_server("postgresql://me:secret@host/db"))
 
 
-def test_layers(folder):
+def test_locate_layers_prefers_option_to_tunedb_toml(folder):
     assert config.locate_layers(folder=folder) == ()
     file = folder.parent / "tunedb.toml"
     file.write_text('url = "own.db"\nlayers = ["team.db", "postgresql://me@host/db"]')
@@ -167,7 +167,7 @@ STRANGER = 12345
 
 @pytest.fixture
 def theirs(folder, sqlite_template):
-    """A tunedb.toml above the working directory that names a database which nobody approved."""
+    """A database that is not approved; a ``tunedb.toml`` above the working directory names it."""
     path = folder.parent / "theirs.db"
     shutil.copyfile(sqlite_template, path)
     (folder.parent / "tunedb.toml").write_text(
@@ -187,7 +187,7 @@ def refused(locate, folder):
 
 
 @pytest.mark.parametrize("locate", LOCATE)
-def test_a_file_names_approved_databases_alone(locate, folder, theirs):
+def test_tunedb_toml_may_name_only_approved_databases(locate, folder, theirs):
     line = refused(locate, folder)
     assert line.startswith(f"{theirs.with_name('tunedb.toml')} names {theirs}: ")
     assert line.endswith(f"run: tunedb db trust {theirs}")
@@ -196,7 +196,7 @@ def test_a_file_names_approved_databases_alone(locate, folder, theirs):
 
 
 @pytest.mark.parametrize("locate", LOCATE)
-def test_a_file_that_names_a_database_that_was_replaced(locate, folder, theirs, tmp_path):
+def test_tunedb_toml_that_names_a_replaced_database_is_rejected(locate, folder, theirs, tmp_path):
     approval.approve(theirs, key_of(theirs))
     Store(tmp_path / "other.db").close()
     shutil.copyfile(tmp_path / "other.db", theirs)
@@ -204,7 +204,7 @@ def test_a_file_that_names_a_database_that_was_replaced(locate, folder, theirs, 
 
 
 @pytest.mark.parametrize("locate", LOCATE)
-def test_a_database_that_is_still_to_be_made_needs_no_approval(locate, folder, theirs):
+def test_missing_database_needs_no_approval_but_a_dangling_link_does(locate, folder, theirs):
     theirs.unlink()
     locate(folder=folder)
     theirs.symlink_to(folder / "nowhere.db")
@@ -223,7 +223,7 @@ def test_databases_named_by_the_environment_need_no_approval(theirs, folder):
 
 
 @pytest.mark.parametrize("locate", LOCATE[:2])
-def test_a_file_of_somebody_else_does_not_count(locate, folder, theirs, monkeypatch):
+def test_tunedb_toml_of_another_user_is_rejected(locate, folder, theirs, monkeypatch):
     approval.approve(theirs, key_of(theirs))
     owner = pwd.getpwuid(os.geteuid()).pw_name
     monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
@@ -235,7 +235,7 @@ def test_a_file_of_somebody_else_does_not_count(locate, folder, theirs, monkeypa
 
 @pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
 @pytest.mark.parametrize("locate", LOCATE[:2])
-def test_a_file_that_others_may_write_does_not_count(locate, mode, folder, theirs):
+def test_tunedb_toml_that_others_may_write_is_rejected(locate, mode, folder, theirs):
     approval.approve(theirs, key_of(theirs))
     file = theirs.with_name("tunedb.toml")
     file.chmod(mode)
@@ -246,7 +246,7 @@ def test_a_file_that_others_may_write_does_not_count(locate, mode, folder, their
     locate(folder=folder)
 
 
-def test_a_file_of_somebody_else_has_no_layers(folder, theirs, monkeypatch):
+def test_layers_of_tunedb_toml_that_others_may_write_are_ignored(folder, theirs, monkeypatch):
     lines = []
     monkeypatch.setattr(config._log, "warning", lambda text, *args: lines.append(text % args))
     approval.approve(theirs, key_of(theirs))
@@ -257,7 +257,7 @@ def test_a_file_of_somebody_else_has_no_layers(folder, theirs, monkeypatch):
     assert "others may write it" in line
 
 
-def test_a_link_is_the_file_that_it_leads_to(folder, theirs):
+def test_link_to_tunedb_toml_that_others_may_write_is_rejected(folder, theirs):
     approval.approve(theirs, key_of(theirs))
     file = theirs.with_name("tunedb.toml")
     file.chmod(0o666)
@@ -266,7 +266,7 @@ def test_a_link_is_the_file_that_it_leads_to(folder, theirs):
     assert "others may write it" in refused(config.locate, folder)
 
 
-def test_a_file_that_is_not_the_users_is_not_even_read(folder, theirs):
+def test_tunedb_toml_that_others_may_write_is_not_parsed(folder, theirs):
     file = theirs.with_name("tunedb.toml")
     file.write_text("no TOML")
     file.chmod(0o666)

@@ -1,4 +1,4 @@
-"""Servers that take connections and do not answer: each command ends, with one line."""
+"""Deadlines: a command ends with one line of error if a server does not answer."""
 
 import socket
 import subprocess
@@ -21,7 +21,7 @@ from tunedb.storage import deadlines
 from tunedb.storage.store import Store
 from tunedb.storage.versions import upgrade
 
-#: Seconds after which a command that hangs is called so.
+#: Seconds after which a command counts as hanging.
 GUARD_S = 300
 
 
@@ -45,7 +45,7 @@ class Proxy:
     Parameters
     ----------
     sockets : str or None
-        Folder of PostgreSQL's socket; None for one that takes connections and never answers.
+        Folder of PostgreSQL's socket; None to accept connections and never answer.
     """
 
     def __init__(self, sockets=None):
@@ -58,7 +58,7 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def swallow(self):
-        """Pass nothing on any more."""
+        """Stop forwarding data."""
         self._passes.clear()
 
     def close(self):
@@ -91,7 +91,7 @@ class Proxy:
 
 @pytest.fixture
 def silent():
-    """A server that takes connections and never answers, and its URL."""
+    """The URL of a server that accepts connections and never answers."""
     proxy = Proxy()
     yield f"postgresql://me:hush@127.0.0.1:{proxy.port}/none"
     proxy.close()
@@ -110,7 +110,7 @@ def proxy(postgres_url):
 
 @contextmanager
 def locked(postgres_server, postgres_url):
-    """Let somebody who may update the table of records hold it, as every writer once could."""
+    """Lock the table of records from an account that may update it, as every writer once could."""
     postgres_server.execute("CREATE ROLE holder LOGIN")
     postgres_server.execute_in(postgres_url, "GRANT UPDATE ON measurement TO holder")
     url = make_url(postgres_url).set(drivername="postgresql", username="holder")
@@ -125,7 +125,7 @@ def locked(postgres_server, postgres_url):
 
 
 def within_guard(work):
-    """Return what a call returns; one that hangs fails."""
+    """Return the result of a call; fail if it hangs."""
     done = []
     thread = threading.Thread(target=lambda: done.append(work()), daemon=True)
     thread.start()
@@ -134,7 +134,7 @@ def within_guard(work):
     return done[0]
 
 
-def end(own, *words):
+def run_command(own, *words):
     """Run a command; return its exit code and its only line of errors."""
     result = within_guard(lambda: CliRunner().invoke(main, ["-q", "--db", str(own), *words]))
     assert result.stderr.count("\n") == 1, result.output
@@ -146,35 +146,41 @@ COMMANDS = [("pull", "URL"), ("push", "URL"), ("top", "--db", "URL")]
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_a_writer_who_holds_a_table(own, postgres_server, postgres_url, hurried, words):
+def test_command_ends_if_another_account_locks_the_table(
+    own, postgres_server, postgres_url, hurried, words
+):
     with locked(postgres_server, postgres_url):
         command = [word.replace("URL", postgres_url) for word in words]
-        code, line = end(own, *command)
+        code, line = run_command(own, *command)
     assert code == 5
     assert "another process is writing; try again" in line
 
 
 @pytest.mark.stress
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_a_server_that_takes_connections_and_never_answers(own, silent, hurried, words):
-    code, line = end(own, *[word.replace("URL", silent) for word in words])
+def test_command_ends_if_the_server_accepts_connections_and_never_answers(
+    own, silent, hurried, words
+):
+    code, line = run_command(own, *[word.replace("URL", silent) for word in words])
     assert code == 5
     assert "the database did not answer" in line
 
 
-def test_a_layer_is_left_out(own, silent, postgres_server, postgres_url, hurried):
-    """The own file answers."""
-    code, line = end(own, "top", "--layer", silent)
+def test_top_leaves_out_a_silent_or_locked_layer(
+    own, silent, postgres_server, postgres_url, hurried
+):
+    """The user's own file still answers."""
+    code, line = run_command(own, "top", "--layer", silent)
     assert code == 0
     assert "this layer is left out: the database did not answer" in line
     with locked(postgres_server, postgres_url):
-        code, line = end(own, "top", "--layer", postgres_url)
+        code, line = run_command(own, "top", "--layer", postgres_url)
     assert code == 0
     assert "this layer is left out: another process is writing" in line
 
 
-def test_a_server_that_falls_silent(own, proxy, hurried):
-    """The handshake is answered, and then nothing any more, whoever asks."""
+def test_store_raises_unreachable_error_if_the_server_falls_silent(own, proxy, hurried):
+    """The server answers the handshake, and then no statement of any store."""
     with Store(own) as here, Store(proxy.url) as there:
         assert push(here, proxy.url).new == 1
         assert there.records.count() == 1
@@ -188,12 +194,12 @@ def test_a_server_that_falls_silent(own, proxy, hurried):
             assert isinstance(error, UnreachableError)
             assert "did not answer" in str(error)
             assert "\n" not in str(error)
-        # The connections are closed: nobody waits for what was asked on them.
+        # The connections are closed: no later statement waits for an answer on them.
         assert there._db._reader is None or there._db._reader.invalidated
 
 
 def caught(work):
-    """Return what a call raises."""
+    """Return the error that a call raises."""
     try:
         work()
     except Exception as error:
@@ -201,7 +207,7 @@ def caught(work):
     raise AssertionError("nothing was raised")
 
 
-def test_the_silent_server_is_named(proxy, hurried):
+def test_error_of_a_silent_server_states_the_time_limit(proxy, hurried):
     with Store(proxy.url) as there:
         proxy.swallow()
         error = within_guard(lambda: caught(there.records.count))
@@ -209,10 +215,10 @@ def test_the_silent_server_is_named(proxy, hurried):
 
 
 @pytest.mark.parametrize("trouble", ["locked", long("silent"), long("falls silent")])
-def test_a_run_goes_on_with_its_file(
+def test_outbox_keeps_records_in_the_file_if_the_server_does_not_answer(
     own, trouble, postgres_server, postgres_url, silent, proxy, hurried
 ):
-    """As ``tunedb tune --server`` does: what is measured waits in the file."""
+    """As in ``tunedb tune --server``: measured records wait in the user's file."""
     url = {"locked": postgres_url, "silent": silent, "falls silent": proxy.url}[trouble]
 
     def run(store, stack):
@@ -232,7 +238,7 @@ def test_a_run_goes_on_with_its_file(
     assert state.error is not None
 
 
-def test_a_statement_that_takes_too_long(postgres_url, hurried):
+def test_statement_over_the_time_limit_raises_busy_error(postgres_url, hurried):
     with (
         Store(postgres_url) as store,
         pytest.raises(BusyError, match=deadlines.VARIABLE) as error,
@@ -243,7 +249,7 @@ def test_a_statement_that_takes_too_long(postgres_url, hurried):
 
 
 def test_a_pipeline_may_take_longer_than_one_statement(postgres_url, monkeypatch):
-    """Each answer begins the time anew: batches of a merge are many statements in one wait."""
+    """Each answer restarts the time limit: a batch of a merge is many statements in one wait."""
     monkeypatch.setenv(deadlines.VARIABLE, "0.5")
     # The server sends its answers when there are 8 KB of them.
     statement = "SELECT pg_sleep(%s), repeat('x', 10000)"
@@ -254,8 +260,8 @@ def test_a_pipeline_may_take_longer_than_one_statement(postgres_url, monkeypatch
         assert time.monotonic() - began > 0.5 * deadlines._SILENCE
 
 
-def test_long_statements_have_longer(postgres_url, hurried):
-    """LONG_STATEMENT_S for what looks at all of a database; afterwards it is as before."""
+def test_long_statements_raises_the_time_limit_temporarily(postgres_url, hurried):
+    """LONG_STATEMENT_S is for statements that read all of a database."""
 
     def shown(connection):
         return connection.exec_driver_sql("SHOW statement_timeout").scalar()
@@ -275,7 +281,7 @@ def test_long_statements_have_longer(postgres_url, hurried):
             assert shown(writer) == "300ms"
 
 
-def test_an_upgrade_is_not_cut(bare_postgres_url, hurried, monkeypatch):
+def test_upgrade_may_exceed_the_time_limit_of_statements(bare_postgres_url, hurried, monkeypatch):
     Store(bare_postgres_url).close()
     with Store(bare_postgres_url) as store, store._db.transaction() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
@@ -293,8 +299,8 @@ def test_invalid_deadlines_are_refused(text, monkeypatch):
     assert len(str(error.value)) < 200
 
 
-def test_default_deadlines(monkeypatch):
-    """STATEMENT_S, LOCK_S, CONNECT_S"""
+def test_connect_parameters_adds_default_deadlines_and_keeps_options_of_the_url(monkeypatch):
+    """The defaults are STATEMENT_S, LOCK_S and CONNECT_S."""
     monkeypatch.delenv(deadlines.VARIABLE, raising=False)
     monkeypatch.delenv("PGOPTIONS", raising=False)
     assert deadlines.statement_seconds() == limits.STATEMENT_S
@@ -309,8 +315,10 @@ def test_default_deadlines(monkeypatch):
     assert parameters["connect_timeout"] == "7"
 
 
-def test_a_stopped_server_process(own, postgres_server, postgres_url, hurried):
-    """SIGSTOP: the kernel still takes what is sent."""
+def test_store_raises_unreachable_error_if_the_server_process_is_stopped(
+    own, postgres_server, postgres_url, hurried
+):
+    """After SIGSTOP the kernel still accepts what the client sends."""
     with Store(postgres_url) as store:
         pid = store._db.reader().exec_driver_sql("SELECT pg_backend_pid()").scalar()
         subprocess.run(["kill", "-STOP", str(pid)], check=True)
@@ -319,5 +327,5 @@ def test_a_stopped_server_process(own, postgres_server, postgres_url, hurried):
             assert isinstance(error, UnreachableError)
         finally:
             subprocess.run(["kill", "-CONT", str(pid)], check=True)
-        # The next question has a connection of its own.
+        # The next statement opens a new connection.
         assert store.records.count() == 0

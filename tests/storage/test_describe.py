@@ -1,4 +1,4 @@
-"""What a database is."""
+"""Descriptions of databases: state, metadata and advice."""
 
 import pytest
 from builders import sql
@@ -9,14 +9,14 @@ from tunedb.storage import describe, versions
 from tunedb.storage.engine import parse_url
 
 
-def test_describe(store_url):
+def test_describe_returns_state_and_metadata_of_current_database(store_url):
     found = describe.describe(store_url)
     assert found.state == "current"
     assert found.meta["created_by"] == tunedb.__version__
     assert found.advice is None
 
 
-def test_describe_a_bare_server_database(bare_postgres_url):
+def test_describe_reports_an_empty_server_database(bare_postgres_url):
     found = describe.describe(bare_postgres_url)
     assert (found.state, found.size) == ("empty", None)
     assert "tunedb db init" in found.advice
@@ -31,7 +31,7 @@ def test_describe_a_bare_server_database(bare_postgres_url):
     ],
 )
 def test_another_programs_file_is_never_changed(use, tmp_path):
-    """Going into WAL mode alone would write into it."""
+    """Switching the file to WAL mode would already change it."""
     path = tmp_path / "other.db"
     sql(path, "CREATE TABLE x (y)")
     before = path.read_bytes()
@@ -42,7 +42,7 @@ def test_another_programs_file_is_never_changed(use, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["other.db"]
 
 
-def test_invalid_databases_are_not_described(sqlite_file, tmp_path):
+def test_describe_changes_no_file_and_rejects_invalid_or_missing_databases(sqlite_file, tmp_path):
     before = sqlite_file.read_bytes()
     describe.describe(sqlite_file)
     assert sqlite_file.read_bytes() == before

@@ -28,7 +28,7 @@ from tunedb.storage.store import Store
         ("postgresql+psycopg://u:p@h:1/d", "postgresql+psycopg", "d"),
     ],
 )
-def test_urls(text, driver, database):
+def test_parse_url_returns_driver_and_database(text, driver, database):
     url = parse_url(text)
     assert (url.drivername, url.database) == (driver, database)
 
@@ -44,7 +44,7 @@ def test_urls(text, driver, database):
         ("x\0y.db", "NUL"),
     ],
 )
-def test_urls_that_cannot_be_used(text, message):
+def test_store_rejects_unusable_urls_without_showing_passwords(text, message):
     with pytest.raises(UsageError, match=message) as caught:
         Store(text)
     assert "s3cret" not in "".join(traceback.format_exception(caught.value))
@@ -70,7 +70,7 @@ def test_a_password_is_never_shown(url):
     assert "s3cret" not in show_url(parse_url(url))
 
 
-def test_shown_urls():
+def test_show_url_hides_passwords_and_sqlite_path_returns_files_only():
     assert show_url(parse_url("sqlite:///a/b.db")) == "a/b.db"
     assert show_url(parse_url("postgresql://u:p@h:5/d")) == "postgresql+psycopg://u:***@h:5/d"
     assert show_url(parse_url("postgresql://h/d?host=%2Ftmp")).endswith("://h/d?host=%2Ftmp")
@@ -81,7 +81,7 @@ def test_shown_urls():
 @pytest.mark.parametrize(
     "name", ["a b.db", "a?mode=memory.db", "a#b.db", "50%41.db", "é漢.db", "\udcff.db", "'x\".db"]
 )
-def test_any_file_name(tmp_path, name):
+def test_store_accepts_any_file_name(tmp_path, name):
     with Store(tmp_path / name) as store:
         store.records.add([make_measurement()], OWN)
     assert [path.name for path in tmp_path.iterdir()] == [name]
@@ -96,7 +96,7 @@ def pragmas(store, connection):
     return found
 
 
-def test_settings_of_sqlite_connections(sqlite_file):
+def test_sqlite_connections_have_expected_pragmas_and_strict_tables(sqlite_file):
     expected = {
         "journal_mode": "wal",
         "synchronous": 1,  # NORMAL
@@ -158,7 +158,7 @@ def test_foreign_keys_and_types_are_enforced(store):
         ("something\nnew", StorageError, "something new"),
     ],
 )
-def test_errors_of_the_driver_become_ours(text, kind, advice):
+def test_convert_maps_driver_errors_to_classes_and_advice(text, kind, advice):
     error = convert(exc.OperationalError("SQL", {}, sqlite3.OperationalError(text)), "x.db")
     assert type(error) is kind
     assert str(error).startswith("x.db: ")
@@ -175,19 +175,19 @@ def test_errors_of_the_driver_become_ours(text, kind, advice):
         (OverflowError("too large"), UsageError),
     ],
 )
-def test_the_boundary(raised, kind):
+def test_converted_errors_raises_errors_of_tunedb(raised, kind):
     with pytest.raises(kind), engine.converted_errors("x.db"):
         raise raised
 
 
-def test_other_errors_pass_the_boundary():
+def test_converted_errors_does_not_convert_other_errors():
     with pytest.raises(KeyError), engine.converted_errors("x.db"):
         raise KeyError("a defect must not look like a database's")
     with pytest.raises(TuneDBError), engine.converted_errors("x.db"):
         raise FormatError("ours")
 
 
-def test_prepared_statements(store):
+def test_prepared_statement_binds_parameters_and_constants(store):
     meta = schema.meta.c
     found = Prepared(
         select(meta.value, literal("constant").label("c"), literal(7).label("n")).where(
@@ -217,13 +217,13 @@ def test_prepared_statements_render_once_per_dialect(sqlite_file, postgres_url):
     assert statement._rendered.keys() == {"sqlite", "postgresql"}
 
 
-def test_postgres_needs_its_driver(monkeypatch):
+def test_store_names_the_pip_command_if_psycopg_is_missing(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
     with pytest.raises(UsageError, match=r"pip install 'tunedb\[postgres\]'"):
         Store("postgresql://h/d")
 
 
-def test_names_of_one_database(tmp_path):
+def test_same_database_recognises_other_names_of_one_database(tmp_path):
     file, link, copy = tmp_path / "a.db", tmp_path / "link.db", tmp_path / "copy.db"
     file.write_bytes(b"x")
     copy.write_bytes(b"x")

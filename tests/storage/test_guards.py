@@ -1,4 +1,4 @@
-"""What the accounts of docs/sharing.md can and cannot say on a server, each by its own SQL."""
+"""What the accounts of docs/sharing.md can and cannot change on a server by their own SQL."""
 
 import importlib
 import math
@@ -143,7 +143,7 @@ REFUSED = {
 
 
 def test_writers_cannot_change_protected_rows(shared):
-    """Attack 7: who inserts is refused what identifies, ranks or serves."""
+    """Attack 7: a writer inserts rows, and cannot change what identifies, ranks or serves them."""
     with Store(shared("tunedb_owner")) as server:
         server.records.add([make_measurement(20)], FOREIGN)
         server.models.add(NewModel(b"m" * 16, "xgboost", b"{}", b"t" * 16, {}, b"bytes"))
@@ -175,15 +175,15 @@ def test_a_writer_replaces_features_that_came_with_a_merge(shared):
     assert ask(shared("tunedb_owner"), "DELETE FROM feature") == 2
 
 
-def test_a_reader_says_nothing(shared):
+def test_reader_cannot_change_anything(shared):
     with session(shared("bob")) as bob:
         for sql in (*REFUSED.values(), SOURCE.format(trust=0, store="'x'")):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 bob.execute(sql)
 
 
-def test_the_server_derives(shared):
-    """A writer's mean, workload and flag are not taken, and a foreign record is not served."""
+def test_server_derives_workload_mean_and_served_flag(shared):
+    """It ignores the values of the writer, and does not serve a foreign record."""
     mallory = shared("mallory")
     ask(mallory, SOURCE.format(trust=0, store=f"'{CAROLS}'"))
     ((source,),) = ask(mallory, "SELECT id FROM source WHERE name = 'x'")
@@ -194,7 +194,7 @@ def test_the_server_derives(shared):
     ask(mallory, lie)
     found = "SELECT workload_id, mean, served FROM measurement WHERE source_id = %s"
     assert ask(mallory, found, source) == [(1, 1.0, 0)]
-    # In the server's own name it is served, with the mean of its times.
+    # A record of the server's own source is served, with the mean of its times.
     ((own,),) = ask(mallory, f"SELECT id FROM source WHERE store = {SERVER}")
     ask(mallory, MEASUREMENT.format(source=own, mean=1e-12).replace("x1111", "x2222"))
     assert (1, 1.0, 1) in ask(mallory, found, own)
@@ -210,8 +210,8 @@ def test_servers_refuse_invalid_run_times(shared):
             ask(shared("alice"), sql)
 
 
-def test_means_are_those_of_python(postgres_url):
-    """Bit for bit, as every database derives them."""
+def test_server_computes_the_same_means_as_python(postgres_url):
+    """They are equal bit for bit."""
     drawn = random.Random(7)
     whole = [drawn.getrandbits(64).to_bytes(8, "little") for _ in range(3000)]
     values = [identity.unpack_floats(one)[0] for one in whole]
@@ -229,7 +229,7 @@ def test_means_are_those_of_python(postgres_url):
         assert connection.execute("SELECT tunedb_mean('', 1)").fetchone() == (None,)
 
 
-def test_large_merges_write_whole_databases(shared):
+def test_check_finds_no_problems_in_records_that_a_writer_adds(shared):
     with Store(shared("alice")) as store:
         made = [
             make_measurement(n, (1e-3 / (n + 1), 3e-3), workload=n % 3, empty=n % 7 == 0)
@@ -242,14 +242,14 @@ def test_large_merges_write_whole_databases(shared):
     assert report.problems == []
 
 
-def test_everything_that_is_promised(shared, alices, file, tmp_path):
-    """Writers push, pull, tune into the server and import into it; a reader pulls."""
+def test_writer_pushes_pulls_tunes_and_imports_and_reader_pulls(shared, alices, file, tmp_path):
+    """A writer uses all that docs/sharing.md promises; a reader pulls everything."""
     with Store(alices) as here:
         fill(here, 5, 6)
         report = push(here, shared("alice"))
         assert (report.new, report.reasons) == (2, {})
         assert pull(here, shared("alice")).new == 1
-    # They are of her source, which is trusted.
+    # The new records belong to her source, which is trusted.
     assert served(shared("bob")) == [True] * 7
     with Store(shared("alice")) as store:
         store.set_retry_timeout(1)
@@ -264,20 +264,20 @@ def test_everything_that_is_promised(shared, alices, file, tmp_path):
         store.sessions.add(make_session(4))
         model = NewModel(b"m" * 16, "xgboost", b"{}", b"t" * 16, {}, b"bytes")
         store.models.add_predictions(store.models.add(model), {1: 0.5})
-    # A script is code, and nobody checks a model's bytes.
+    # The server stores no script (it is code) and no bytes of a model (nobody checks them).
     assert ask(shared("bob"), "SELECT count(script) FROM workload") == [(0,)]
     assert ask(shared("bob"), "SELECT body FROM model") == [(None,)]
     with Store(file("d" * 32)) as other:
         assert pull(other, shared("bob")).new == 10
         assert digests(other) == digests(shared("bob"))
-    # Into the server, too: watermarks of the server itself.
+    # A writer also pulls into the server, which writes watermarks of the server itself.
     with Store(shared("alice")) as store, Store(file("e" * 32)) as theirs:
         fill(theirs, 60)
         assert pull(store, theirs.location).new == 1
 
 
-def test_a_known_record_gets_a_better_source(shared, alices, file):
-    """A stranger had it first; alice's push takes it over, and mallory does not get it back."""
+def test_push_moves_a_known_record_to_a_better_source(shared, alices, file):
+    """Mallory pushes it first; alice's push takes it over, and mallory cannot take it back."""
     record = make_measurement(50)
     with Store(file("f" * 32)) as theirs:
         theirs.records.add([record], Source("theirs"))
@@ -291,13 +291,13 @@ def test_a_known_record_gets_a_better_source(shared, alices, file):
     assert served(shared("bob"))[-1] is True
     ((own,),) = ask(shared("bob"), f"SELECT id FROM source WHERE store = {SERVER}")
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match="not of this account"):
-        # Neither to a source of somebody else.
+        # She cannot move a record to a source of somebody else either.
         ask(shared("mallory"), SOURCE.format(trust=0, store="'g'"))
         ask(shared("mallory"), MEASUREMENT.format(source="(SELECT max(id) FROM source)", mean=1))
         ask(shared("mallory"), "UPDATE measurement SET source_id = 1 WHERE source_id > %s", own + 1)
 
 
-def test_retractions_come_from_the_database_s_account(shared, alices, file):
+def test_server_accepts_retractions_only_from_the_account_of_their_database(shared, alices, file):
     """A push leaves out relayed retractions, reports them and goes on."""
     with Store(alices) as here, Store(file(CAROLS)) as carols:
         fill(carols, 70)
@@ -308,7 +308,7 @@ def test_retractions_come_from_the_database_s_account(shared, alices, file):
         (reason,) = report.reasons
         assert "only from the database's own account" in reason
         assert push(carols, shared("mallory")).retractions == 1
-        # Alice's source is trusted there: nobody else's word counts.
+        # Alice's source is trusted there: the server accepts retractions only from her account.
         here.trust.retract([1], "the clock was wrong")
         assert pull(carols, alices).retractions == 1
         report = push(carols, shared("mallory"))
@@ -318,12 +318,12 @@ def test_retractions_come_from_the_database_s_account(shared, alices, file):
         assert push(here, shared("alice")).retractions == 1
     assert served(shared("bob"))[0] is False
     assert served(shared("bob"))[1:4] == [True] * 3
-    # It holds for what comes later, and whoever asks for the rows to be served again.
+    # It still holds if the owner asks for the rows to be served again.
     ask(shared("tunedb_owner"), "UPDATE measurement SET served = 1")
     assert served(shared("bob"))[0] is False
 
 
-def test_only_the_owner_takes_back_in_the_server_s_name(shared):
+def test_only_the_owner_retracts_in_the_name_of_the_server(shared):
     with Store(shared("alice")) as store, pytest.raises(StorageError, match="tunedb push") as error:
         store.trust.retract([1], "no")
     assert "\n" not in str(error.value)
@@ -349,19 +349,19 @@ def test_a_database_pushes_with_one_account(shared, alices, file):
         push(store, shared("alice"))
 
 
-def test_an_account_is_the_session_s(shared):
-    """Whatever a writer writes; the first one counts."""
+def test_server_registers_a_store_key_for_the_account_that_inserts_it_first(shared):
+    """It ignores the role that the writer states."""
     insertion = "INSERT INTO account VALUES (%s, %s, 0) ON CONFLICT DO NOTHING"
     assert ask(shared("mallory"), insertion, CAROLS, "alice") == 1
     assert ask(shared("alice"), insertion, CAROLS, "alice") == 0
     rows = ask(shared("bob"), "SELECT role, registered_at > 0 FROM account ORDER BY store")
     assert rows == [("alice", True), ("mallory", True)]
-    # The owner's word counts before that of anybody who has not pushed yet (docs/sharing.md).
+    # A row of the owner precedes one of an account that has not pushed yet (docs/sharing.md).
     ask(shared("tunedb_owner"), "INSERT INTO account (store, role) VALUES ('k', 'alice')")
     assert ask(shared("mallory"), insertion, "k", "mallory") == 0
 
 
-def test_the_owner_s_own_work(shared, alices):
+def test_owner_may_set_trust_retract_add_scripts_and_remove_records(shared, alices):
     owner = shared("tunedb_owner")
     with Store(owner) as store:
         assert store.trust.set(1, Trust.FOREIGN) == 4
@@ -377,7 +377,7 @@ def test_the_owner_s_own_work(shared, alices):
         assert push(here, owner, full=True).new == 2
 
 
-def test_the_names_are_those_of_the_migration(postgres_url):
+def test_guards_lists_triggers_and_functions_of_the_migration(postgres_url):
     script = importlib.import_module("tunedb.migrations.versions.0007_server_guards")
     made = "\n".join(script.GUARDS)
     tables = re.findall(r"TRIGGER tunedb_guard BEFORE .* ON public.(\w+)", made)
@@ -406,8 +406,8 @@ GONE = {
 
 
 @pytest.mark.parametrize("what", spread(GONE, 2))
-def test_a_guard_that_is_gone(what, shared, alices):
-    """Writers read its name and the command that restores it."""
+def test_push_names_a_missing_guard_and_upgrade_restores_it(what, shared, alices):
+    """The error names the guard and the command that restores it."""
     sql, words = GONE[what]
     owner = shared("tunedb_owner")
 

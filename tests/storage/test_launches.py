@@ -1,4 +1,4 @@
-"""Launches of kernels and their counters: what they may be, and how they are stored."""
+"""Launches of kernels and their counters: validation, digests and storage."""
 
 import math
 
@@ -76,7 +76,7 @@ def test_invalid_launches_are_refused(fields, message):
         Launch(**{"kernel": "k", "threads": 32, **fields})
 
 
-def test_bounds_themselves_are_allowed():
+def test_launch_accepts_values_at_the_limits():
     most = limits.MAX_BLOCK_THREADS
     launch = Launch(
         *("k" * limits.MAX_KERNEL_CHARS, most, (most, 1, 1), (2**31 - 1, 1, 1)),
@@ -109,7 +109,7 @@ def test_invalid_counter_sets_are_refused(fields):
     assert limits.MAX_COUNTER_SET_BYTES < 1100 * 500
 
 
-def test_identity_covers_everything():
+def test_digests_cover_all_fields_of_launches_and_counter_sets():
     fields = {
         "kernel": "other",
         "threads": 64,
@@ -146,8 +146,8 @@ def test_identity_covers_everything():
     assert len(sets) == 8
 
 
-def test_one_form_of_what_is_equal():
-    """Of NaN there are many bytes, SQLite keeps no -0.0, and no version is one thing."""
+def test_launch_and_counter_set_normalise_equal_values():
+    """NaN has many encodings, SQLite keeps no -0.0, and "" and None both mean no version."""
     strange = values_of(b"\x01" + b"\0" * 5 + b"\xf8\xff")
     counters = CounterSet("ncu", None, None, (("a", ""),))
     assert counters == CounterSet("ncu", "", "", (("a", ""),))
@@ -162,7 +162,7 @@ def test_one_form_of_what_is_equal():
 
 
 @given(st.lists(st.tuples(st.text(max_size=20), st.text(max_size=5)), max_size=5))
-def test_counters_come_back(counters):
+def test_counters_survive_round_trip(counters):
     made = CounterSet("ncu", None, None, tuple(counters))
     assert counters_of(made.body) == made.counters
     assert CounterSet("ncu", None, None, made.counters) == made
@@ -196,21 +196,21 @@ def test_launches_are_stored_once(store):
     assert check(store.url).problems == []
 
 
-def test_launches_that_are_added_later(store):
+def test_add_stores_only_new_launches_of_known_records(store):
     bare = measured(1, launches=())
     store.records.add([bare], OWN)
     assert store.launches.for_record(1) == []
     assert store.launches.add([(bare, profiled(1)), (measured(9), profiled(9))]) == 1
     assert store.launches.add([(bare, profiled(1))]) == 0
     assert store.launches.add([]) == 0
-    # A file that is imported again knows more: the record is known and its launch new.
+    # A repeated import has another launch: the record is known, and its launch is new.
     store.records.add([measured(1, launches=(profiled(1, number=1),))], OWN)
     assert [one.number for one in store.launches.for_record(1)] == [0, 1]
     assert check(store.url).problems == []
 
 
-def test_a_transaction_that_fails_leaves_no_set_behind(store):
-    """Its number would be remembered and stand for nothing."""
+def test_failed_transaction_leaves_no_counter_set_in_the_cache(store):
+    """Otherwise the cache would return an id that no row has."""
     other = CounterSet("nvprof", None, None, (("a", ""),))
     launch = Launch("k", 1, counter_set=other, values=(1.0,))
     bad = make_measurement(3, (math.inf,))
@@ -221,7 +221,7 @@ def test_a_transaction_that_fails_leaves_no_set_behind(store):
     assert check(store.url).problems == []
 
 
-def test_a_pass_over_all_launches(store, monkeypatch):
+def test_iterate_yields_launches_by_record_and_applies_filters(store, monkeypatch):
     monkeypatch.setattr(reading, "_PAGE", 2)
     other = gpu_target("opencl", "gfx90a")
     records = [measured(n) for n in (3, 1, 2)]
@@ -256,18 +256,18 @@ def test_a_pass_over_all_launches(store, monkeypatch):
     assert threads() == [32, 64, 128]
 
 
-def test_launches_name_the_trust_of_their_source(store):
+def test_iterate_yields_launches_with_the_trust_of_their_source(store):
     store.records.add([measured(1)], FOREIGN)
     (row,) = store.launches.iterate()
     assert row.trust == FOREIGN.trust
 
 
-def test_t1_inputs(store):
+def test_kernel_name_finds_the_kernel_and_not_its_t1_input(store):
     body = canonical_json({"KernelSpecification": {"KernelName": "conv"}})
     store.workloads.add(Workload(WorkloadFormat.T1, body, "conv"))
     store.records.add([measured(1)], OWN)
     assert store.training.t1_inputs() == [("conv", body)]
-    # The kernel is meant, not what describes it.
+    # The name means the kernel, not the T1 input that describes it.
     kernel = store.workloads.id_of(WORKLOAD.digest)
     assert store.lookup.workloads("conv") == [kernel]
     described = 3 - kernel
@@ -296,7 +296,7 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize(("statement", "problem"), DAMAGES, ids=[s for s, _ in DAMAGES])
-def test_damage_is_found(statement, problem, sqlite_file):
+def test_check_finds_damaged_launches_and_counter_sets(statement, problem, sqlite_file):
     with Store(sqlite_file) as store:
         store.records.add([measured(1), measured(2)], OWN)
     sql(sqlite_file, statement)
@@ -304,8 +304,8 @@ def test_damage_is_found(statement, problem, sqlite_file):
     assert problem in found
 
 
-def test_launches_go_with_their_record(store):
-    """But those of the last one, whose number would be given again."""
+def test_prune_removes_launches_with_their_records(store):
+    """It keeps the last launch and its record: SQLite would reuse their ids."""
     store.records.add([measured(n) for n in range(1, 6)], OWN)
     wanted = PruneRules(selection=Selection(best=1, rest=0))
     chosen = plan(store, wanted)
@@ -316,7 +316,7 @@ def test_launches_go_with_their_record(store):
     assert check(store.url).problems == []
 
 
-def test_the_record_of_the_last_launch_stays(store):
+def test_prune_keeps_the_record_of_the_last_launch(store):
     records = [measured(n, launches=()) for n in range(1, 6)]
     store.records.add(records, OWN)
     store.launches.add([(records[2], profiled(3))])
@@ -324,7 +324,7 @@ def test_the_record_of_the_last_launch_stays(store):
     assert [row.record_id for row in store.launches.iterate()] == [3]
 
 
-def judged(names, values, *, tail=None):
+def check_parameters(names, values, *, tail=None):
     sketch = canonical_json({"parameters": names})
     trace = Trace(sketch, tail, canonical_json(values))
     allowlist.check_trace(trace, WorkloadFormat.KERNEL)
@@ -333,8 +333,8 @@ def judged(names, values, *, tail=None):
 @pytest.mark.parametrize(
     "value", [1, -7, 2**62, 0.5, True, None, "", "float4", "nhwc_v1.2", "-O3", "row-major"]
 )
-def test_parameters_that_are_allowed(value):
-    judged(["block_size_x", "_MDIMC", "a.b"], [32, value, value])
+def test_allowlist_accepts_valid_kernel_parameters(value):
+    check_parameters(["block_size_x", "_MDIMC", "a.b"], [32, value, value])
 
 
 @pytest.mark.parametrize(
@@ -359,18 +359,18 @@ def test_parameters_that_are_allowed(value):
         (["a"] * (limits.MAX_FOREIGN_STEPS + 1), [], "list of at most"),
     ],
 )
-def test_parameters_that_are_refused(names, values, message):
+def test_allowlist_rejects_invalid_kernel_parameters(names, values, message):
     with pytest.raises(FormatError, match=message):
-        judged(names, values)
+        check_parameters(names, values)
 
 
-def test_parts_of_parameters_that_are_refused():
+def test_allowlist_rejects_invalid_sketches_tails_and_decisions_of_kernels():
     for sketch in (b"[]", b"{", b'{"parameters":[],"x":1}', b'{"parameters": []}'):
         with pytest.raises(FormatError):
             allowlist.check_part("sketch", sketch, WorkloadFormat.KERNEL)
     for tail in (b"[]", b'{"parameters":[]}'):
         with pytest.raises(FormatError, match="has no tail"):
-            judged([], [], tail=tail)
+            check_parameters([], [], tail=tail)
     with pytest.raises(FormatError):
         allowlist.check_decisions(b"[1" + b" " * limits.MAX_FOREIGN_DECISION_BYTES, "gpu-kernel")
     with pytest.raises(FormatError, match="unknown format"):
@@ -390,8 +390,8 @@ def run(path, *arguments, code=0):
     return result.output
 
 
-def test_nothing_is_trained_on_kernels(kernels):
-    """And nothing fails for them: they are left out."""
+def test_feature_extraction_and_training_leave_out_kernels(kernels):
+    """They are left out without a quarantined row."""
     with Store(kernels) as store:
         steps = feature_set("steps")
         assert store.features.coverage(steps).programs == 0
@@ -428,7 +428,7 @@ def test_commands_show_kernels(kernels):
     assert orjson.loads(run(kernels, "db", "info", "--json"))["counts"]["launches"] == 3
 
 
-def test_texts_of_launches_are_escaped(sqlite_file):
+def test_show_escapes_control_characters_of_launches(sqlite_file):
     """Their names come from files of others."""
     evil = "\x1b]0;owned\x07"
     counters = CounterSet(evil, evil, evil, ((evil, evil),))

@@ -1,4 +1,4 @@
-"""Workloads that are like another one, on SQLite and PostgreSQL alike."""
+"""Similar workloads and their programs, on SQLite and PostgreSQL."""
 
 from math import inf
 
@@ -31,18 +31,18 @@ def ids_of(neighbours):
     return [one.workload_id for one in neighbours]
 
 
-def test_the_nearest_of_the_family_come_first(store):
+def test_neighbours_returns_workloads_of_the_family_nearest_first(store):
     far, near, middle = (put(store, matmul(n)) for n in (9, 1, 3))
     put(store, conv2d(0))
     found = store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)
     assert ids_of(found) == [near, middle, far]
     assert [one.level for one in found] == ["exact"] * 3
-    # 128 by (128 + 64 n) by 256: one extent of two inputs' four differs.
+    # 128 by (128 + 64 n) by 256: of the four extents of two inputs one differs.
     assert found[0].distance == pytest.approx(0.585, abs=1e-3)
     assert ids_of(store.workloads.neighbours(signature_of(matmul(0)), HERE, 1, **ANY)) == [near]
 
 
-def test_a_workload_is_no_neighbour_of_its_own(store):
+def test_workload_is_not_its_own_neighbour(store):
     own, other = put(store, matmul(0)), put(store, matmul(1))
     assert ids_of(store.workloads.neighbours(own, HERE, **ANY)) == [other]
     assert ids_of(store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)) == [own, other]
@@ -50,7 +50,7 @@ def test_a_workload_is_no_neighbour_of_its_own(store):
     assert ids_of(without) == [other]
 
 
-def test_through_another_target_it_is(store):
+def test_workload_is_its_own_neighbour_through_another_target(store):
     own = put(store, matmul(0))
     put(store, matmul(0), LIKE)
     (found,) = store.workloads.neighbours(own, HERE, **ANY)
@@ -59,7 +59,7 @@ def test_through_another_target_it_is(store):
     assert found.far == 0.5
 
 
-def test_the_nearest_targets_stand_for_a_workload(store):
+def test_neighbour_names_only_its_targets_of_the_nearest_level(store):
     one = put(store, matmul(1))
     put(store, matmul(1), LIKE)
     alike = (LIKE, make_target(7))
@@ -77,7 +77,7 @@ def test_the_nearest_targets_stand_for_a_workload(store):
     }
 
 
-def test_a_caller_knows_more_compatible_targets(store):
+def test_caller_can_declare_further_targets_compatible(store):
     here = [put(store, matmul(number), OTHER) for number in (1, 2)]
     put(store, matmul(2), LIKE)
     other = store.targets.id_of(OTHER.digest)
@@ -89,13 +89,13 @@ def test_a_caller_knows_more_compatible_targets(store):
     ]
 
 
-def test_another_target_is_as_far_as_another_shape(store):
+def test_neighbours_adds_distances_of_targets_and_shapes(store):
     other, near, far = put(store, matmul(0), OTHER), put(store, matmul(4)), put(store, matmul(40))
     found = store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)
     assert ids_of(found) == [near, other, far]
 
 
-def test_only_trusted_records_that_worked_make_a_neighbour(store):
+def test_only_workloads_with_served_records_are_neighbours(store):
     store.records.add(trials(matmul(1), count=4), FOREIGN)
     store.records.add([measure(make_tiled(matmul(2), 0), 0, FailureKind.TIMEOUT)], OWN)
     (taken_back,), _ = store.batches.add([measure(make_tiled(matmul(3), 0), 0, (1e-3,))], OWN)
@@ -113,12 +113,12 @@ def test_by_default_only_modules_are_neighbours(store):
 @pytest.mark.parametrize(
     "asked", [Signature(), Signature("f", None, "matmul"), Signature("f", (), "softmax")]
 )
-def test_an_unknown_workload_has_no_neighbours(store, asked):
+def test_signature_of_unknown_family_or_shapes_has_no_neighbours(store, asked):
     put(store, matmul(1))
     assert store.workloads.neighbours(asked, HERE, **ANY) == []
 
 
-def test_odd_questions(store):
+def test_limit_0_other_kinds_of_targets_and_unknown_ids_have_no_neighbours(store):
     put(store, matmul(1))
     asked = signature_of(matmul(0))
     assert store.workloads.neighbours(asked, HERE, 0, **ANY) == []
@@ -128,7 +128,7 @@ def test_odd_questions(store):
         store.workloads.neighbours(99, HERE)
 
 
-def test_empty_signatures_are_computed_again(store):
+def test_neighbours_computes_signatures_that_are_not_stored(store):
     near = put(store, matmul(1))
     empty = dict.fromkeys(("function", "arguments", "family", "flops"))
     with store._db.transaction() as connection:
@@ -136,7 +136,7 @@ def test_empty_signatures_are_computed_again(store):
     assert ids_of(store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)) == [near]
 
 
-def test_donors_are_the_best_programs_each_once(store):
+def test_donors_returns_best_programs_without_duplicates(store):
     workload = matmul(1)
     program = [make_tiled(workload, number) for number in range(4)]
     store.records.add(
@@ -166,7 +166,7 @@ def test_donors_of_several_targets_are_ranked_together(store):
     assert [one.digest for one in store.answers.donors(near, 5)] == [fast.digest, slow.digest]
 
 
-def test_a_course_has_every_trial_in_order(store):
+def test_courses_returns_the_time_of_each_trusted_trial_in_order(store):
     workload = matmul(1)
     store.records.add(
         [
@@ -186,7 +186,7 @@ def test_a_course_has_every_trial_in_order(store):
     assert store.answers.courses([]) == []
 
 
-def test_asking_takes_two_statements(store, monkeypatch):
+def test_neighbours_runs_two_statements(store, monkeypatch):
     for number in range(1, 6):
         put(store, matmul(number))
     asked = []

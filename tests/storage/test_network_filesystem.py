@@ -37,23 +37,23 @@ a line that the kernel would not write
         ("/data/tune.db", "fuse.sshfs"),
     ],
 )
-def test_the_file_system_of_a_path(tmp_path, path, kind):
+def test_file_system_of_returns_type_of_the_mount_of_a_path(tmp_path, path, kind):
     mounts = tmp_path / "mountinfo"
     mounts.write_text(MOUNTS)
     assert network_filesystem.file_system_of(Path(path), mounts) == kind
 
 
-def test_a_system_that_does_not_say(tmp_path):
+def test_file_system_of_returns_none_without_mountinfo(tmp_path):
     assert network_filesystem.file_system_of(Path("/tune.db"), tmp_path / "missing") is None
 
 
-def test_this_machine():
+def test_file_system_of_recognises_proc_on_this_machine():
     assert network_filesystem.file_system_of(Path("/proc/self/status")) == "proc"
 
 
 @pytest.fixture
 def mounted(tmp_path, monkeypatch):
-    """A function that lets a folder look as if it were mounted from a server."""
+    """A function that makes a folder look as if it were mounted from a server."""
 
     def mounted(kind):
         mounts = tmp_path / "mountinfo"
@@ -64,7 +64,9 @@ def mounted(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs"])
-def test_a_network_file_system(sqlite_file, mounted, monkeypatch, kind):
+def test_store_does_not_write_to_a_network_file_system_unless_allowed(
+    sqlite_file, mounted, monkeypatch, kind
+):
     with Store(sqlite_file) as store:
         store.records.add([make_measurement()], OWN)
     before = sqlite_file.read_bytes()
@@ -88,7 +90,7 @@ def test_a_network_file_system(sqlite_file, mounted, monkeypatch, kind):
         assert store.records.count() == 1
 
 
-def test_memory_and_servers_are_on_no_file_system(store_url, mounted):
+def test_memory_and_server_databases_ignore_network_file_systems(store_url, mounted):
     Store(":memory:").close()
     if store_url.startswith("postgresql"):
         mounted("nfs4")

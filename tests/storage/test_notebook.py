@@ -1,4 +1,4 @@
-"""Objects in notebooks: tables of HTML, harmless whatever strangers wrote."""
+"""HTML of objects in notebooks: plain tables, whatever text strangers put into records."""
 
 from html.parser import HTMLParser
 
@@ -19,7 +19,7 @@ CARD = {
 
 
 class Page(HTMLParser):
-    """The tags of a page, which must be those of plain tables, and its text."""
+    """The text of a page; asserts that its tags are those of plain tables."""
 
     def __init__(self, html):
         super().__init__()
@@ -51,7 +51,7 @@ def store():
         yield store
 
 
-def test_a_record(store):
+def test_html_of_record_shows_status_times_and_failure(store):
     text = text_of(store.records.get(1))
     assert text[:3] == ["Record 1", "workload", "matmul_1 (1)"]
     assert text[text.index("repeats (s)") + 1] == "0.5, 0.25"
@@ -66,7 +66,7 @@ def test_a_record(store):
     assert text_of(store.records.get(9))
 
 
-def test_a_workload_a_store_and_a_model(store):
+def test_html_of_workload_store_and_model_shows_their_figures(store):
     text = text_of(store.workloads.find("matmul_1")[0])
     assert text[text.index("records") + 1] == "6"
     assert all(text_of(workload) for workload in store.workloads.find())
@@ -77,7 +77,7 @@ def test_a_workload_a_store_and_a_model(store):
     assert text[text.index("evaluation: ndcg") + 1] == "0.5"
 
 
-def test_a_table(store):
+def test_html_of_table_shows_first_rows_and_counts_the_rest(store):
     text = text_of(store.table("records"))
     assert text[:2] == ["Table records", "record_id"]
     store.records.add([make_measurement(n, workload=9) for n in range(30)], FOREIGN)

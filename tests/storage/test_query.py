@@ -1,4 +1,4 @@
-"""Reading, on SQLite and PostgreSQL alike."""
+"""Queries of a store, on SQLite and PostgreSQL."""
 
 import random
 from dataclasses import replace
@@ -74,7 +74,7 @@ SOURCES = {"own": OWN, "foreign": FOREIGN, "verified": Source("v", trust=Trust.V
 
 @settings(max_examples=examples(60))
 @given(rows=rows, k=st.integers(0, 30), data=st.data())
-def test_top_k_is_what_a_sorted_list_says(store, rows, k, data):
+def test_top_k_equals_a_sorted_list_of_served_records(store, rows, k, data):
     first = next(_fresh) * 10
     model, pending = {}, []
 
@@ -151,7 +151,7 @@ def id_of(store, measurement):
     raise AssertionError("not stored")
 
 
-def test_k(store):
+def test_top_k_returns_k_records_and_rejects_negative_k(store):
     ids = add(store, *(make_measurement(i, (0.1 * (i + 1),)) for i in range(12)))
     assert len(store.records.top_k([1])) == 10
     assert store.records.top_k([1], None, 0) == []
@@ -164,7 +164,7 @@ def test_k(store):
 
 
 @pytest.mark.parametrize("number", [2**63, 2**70, -(2**70)])
-def test_numbers_beyond_64_bits(store, number):
+def test_ids_beyond_64_bits_find_nothing_or_are_rejected(store, number):
     add(store, make_measurement(0))
     for ask in (
         lambda: store.records.get(number),
@@ -177,7 +177,7 @@ def test_numbers_beyond_64_bits(store, number):
             assert "\n" not in str(error)
 
 
-def test_sums_from_left_to_right_decide(store):
+def test_mean_sums_run_times_from_left_to_right(store):
     # math.fsum gives all three the same mean.
     ids = add(
         store,
@@ -231,7 +231,7 @@ def test_top_k_reads_only_the_index_on_postgresql(postgres_url):
     assert "Sort" not in plan
 
 
-def test_the_target_check_walks_no_table_on_sqlite(sqlite_file):
+def test_served_targets_query_reads_only_the_index_on_sqlite(sqlite_file):
     with Store(sqlite_file) as store:
         fill(store)
         connection = store._db.reader()
@@ -241,7 +241,7 @@ def test_the_target_check_walks_no_table_on_sqlite(sqlite_file):
     assert not any(line.startswith("SCAN measurement") for line in plan)
 
 
-def test_iterate(store, monkeypatch):
+def test_iterate_yields_records_in_order_and_applies_filters(store, monkeypatch):
     monkeypatch.setattr(query_records, "_PAGE", 4)
     batch = [make_measurement(i, (0.1,), workload=i % 2, target=i % 3) for i in range(12)]
     batch[5] = make_measurement(5, None, workload=1, target=2)
@@ -257,7 +257,7 @@ def test_iterate(store, monkeypatch):
     assert list(store.records.iterate(99)) == list(store.records.iterate(1, [])) == []
 
 
-def test_iterate_while_records_are_added(store, monkeypatch):
+def test_iterate_yields_records_added_meanwhile(store, monkeypatch):
     monkeypatch.setattr(query_records, "_PAGE", 2)
     add(store, *(make_measurement(i) for i in range(4)))
     seen = []
@@ -288,7 +288,7 @@ def test_history_is_in_order_of_time(store):
     assert store.records.history([]) == store.records.history([99]) == []
 
 
-def test_an_empty_database(store):
+def test_queries_of_empty_database_return_nothing(store):
     assert store.counts() == Counts(*[0] * 12)
     assert store.records.count() == store.names.last_workload() == 0
     assert store.workloads.find() == store.targets.find() == []
@@ -298,7 +298,7 @@ def test_an_empty_database(store):
     assert store.workloads.find("x") == store.targets.find("llvm") == []
 
 
-def test_counts(store):
+def test_counts_returns_numbers_of_rows_and_count_filters_by_workload(store):
     ids = add(
         store,
         make_measurement(0, (0.1,), workload=0),
@@ -320,7 +320,7 @@ def test_counts(store):
     assert store.records.count([]) == 0
 
 
-def test_workload_summaries(store):
+def test_workload_summaries_count_records_failures_and_targets(store):
     add(
         store,
         make_measurement(0, (0.3,), workload=0),
@@ -344,7 +344,7 @@ def test_workload_summaries(store):
     assert type(one.failed) is type(one.records) is type(one.targets) is int
 
 
-def test_target_summaries(store):
+def test_target_summaries_count_records_and_workloads(store):
     add(
         store,
         make_measurement(0, workload=0),
@@ -367,7 +367,7 @@ def test_failures_are_counted_by_kind(store):
     assert store.records.failures() == {"timeout": 2, "crash": 1}
 
 
-def test_ids_by_digest(store):
+def test_id_of_finds_workloads_and_targets_by_digest(store):
     id_ = store.workloads.add(make_workload(3))
     assert store.workloads.id_of(make_workload(3).digest) == id_
     assert store.workloads.id_of(make_workload(4).digest) is None
@@ -384,7 +384,7 @@ def test_missing_rows_are_reported(store, table):
     assert str(caught.value).startswith(store.location)
 
 
-def test_names_make_equivalents(store):
+def test_workloads_that_share_an_exact_alias_are_equivalent(store):
     exact = "tvm:0.27:structural"
     same = [make_graph((8, 8), salt=n) for n in range(5)]
     one = store.workloads.add(same[0], [Alias(exact, "h1"), Alias("script", "s1")])
@@ -407,7 +407,7 @@ def test_names_make_equivalents(store):
     assert ids_of(store.records.top_k(store.workloads.equivalent(one))) == [ids[1], ids[2], ids[0]]
 
 
-def test_a_name_needs_an_equal_structure_and_a_link_does_not(store):
+def test_script_alias_needs_an_equal_structure_and_a_link_does_not(store):
     name, link = Alias("script", "s"), Alias("link", "x")
     square = store.workloads.add(make_graph((256, 256)), [name, link])
     small = store.workloads.add(make_graph((64, 64)), [name])
@@ -422,7 +422,7 @@ def test_a_name_needs_an_equal_structure_and_a_link_does_not(store):
         assert store.workloads.equivalent(alone) == [alone]
 
 
-def test_served_targets_and_targets_of(store):
+def test_answers_targets_returns_served_ones_and_programs_targets_all(store):
     add(store, make_measurement(0, (0.1,), workload=0, target=0))
     add(store, make_measurement(0, None, workload=0, target=1))
     add(store, make_measurement(0, (0.1,), workload=1, target=2))
@@ -436,7 +436,7 @@ def test_served_targets_and_targets_of(store):
     assert store.answers.targets([1]) == []
 
 
-def test_workloads_without(store):
+def test_workloads_without_returns_served_workloads_that_lack_an_alias(store):
     versions = ["0.27.0", "0.27.1", "0.13.dev0", None]
     for number, version in enumerate(versions):
         workload = make_workload(number, tvm_version=version)
@@ -448,7 +448,7 @@ def test_workloads_without(store):
     assert store.names.workloads_without("script", 0) == [1, 2, 3, 4]
 
 
-def test_find_workloads(store):
+def test_lookup_finds_workloads_by_id_name_or_digest(store):
     for number, name in enumerate(["matmul", "matmul_relu", "conv2d", "2"]):
         store.workloads.add(Workload("json", b"%d" % number, name))
     digests = [summary.digest.hex() for summary in store.workloads.find()]
@@ -462,7 +462,7 @@ def test_find_workloads(store):
     assert find("nothing") == []
 
 
-def test_find_targets(store):
+def test_lookup_finds_targets_by_id_kind_label_or_json(store):
     for target in (
         make_target(0),
         make_target(1),
@@ -484,7 +484,7 @@ def test_find_targets(store):
         find('{"kind": ')
 
 
-def test_compatible_targets(store):
+def test_compatible_returns_targets_of_the_same_kind_and_architecture(store):
     ids = [
         store.targets.add(Target.from_config(config))
         for config in (
@@ -500,14 +500,14 @@ def test_compatible_targets(store):
     assert store.targets.compatible(Target.from_config({"kind": "llvm"})) == ids[4:]
 
 
-def test_a_database_without_its_name_is_refused(store, store_url):
+def test_database_without_store_key_is_rejected(store, store_url):
     with store._db.transaction() as connection:
         connection.execute(schema.meta.delete().where(schema.meta.c.key == "store"))
     with pytest.raises(SchemaError, match="it has no store key"):
         Store(store_url)
 
 
-def test_meta(store):
+def test_meta_returns_format_store_key_and_creation(store):
     meta = store.meta()
     assert meta["format"] == "tunedb"
     assert len(meta["store"]) == 32
@@ -524,15 +524,15 @@ def test_another_thread_may_empty_the_cache_at_any_moment(moment):
     class Key(int):
         def __hash__(self):
             if next(looks) == moment:
-                cache.clear()  # what another thread does between two of our steps
+                cache.clear()  # as another thread may do between two of our steps
             return int.__hash__(self)
 
     cache.fetch(7, str)
     assert cache.fetch(Key(7), lambda key: str(int(key))) == "7"
 
 
-def test_many_workloads_pass_through_the_caches(store):
-    """More workloads, sketches and tails than are kept in memory."""
+def test_records_stay_complete_when_caches_overflow(store):
+    """The records have more workloads, sketches and tails than the caches keep."""
     batch = []
     for i in range(reader._CACHE_WORKLOADS + 10):
         trace = replace(make_trace(), sketch=b'[["GetBlock",[],[%d]]]' % i, tail=b"[[%d]]" % i)
@@ -546,7 +546,7 @@ def test_many_workloads_pass_through_the_caches(store):
     assert make_program(0).trace.tail is not None
 
 
-def test_statistics_of_a_server_follow_large_transactions(postgres_url):
+def test_server_database_is_analyzed_after_1000_added_rows(postgres_url):
     def analyses():
         counts = store._db.plain("SELECT analyze_count FROM pg_stat_user_tables")
         return sum(row[0] for row in counts)
@@ -564,7 +564,7 @@ def test_statistics_of_a_server_follow_large_transactions(postgres_url):
         assert analyses() == after
 
 
-def test_locked_statistics_do_not_harm_a_transaction(postgres_url, monkeypatch):
+def test_transaction_succeeds_while_another_session_blocks_analyze(postgres_url, monkeypatch):
     monkeypatch.setenv("TUNEDB_TIMEOUT", "0.4")
     with Store(postgres_url) as other, Store(postgres_url) as store:
         for statement in ("BEGIN", "LOCK TABLE measurement IN SHARE UPDATE EXCLUSIVE MODE"):

@@ -1,4 +1,4 @@
-"""What a retraction means, and what is served: derived from scratch after every change."""
+"""Retractions and served records, compared with a model after random changes."""
 
 from itertools import count
 
@@ -22,12 +22,12 @@ THEIRS, OTHERS = "f" * 32, "e" * 32
 
 _fresh = count(1)
 
-#: What takes records back.
+#: Subjects of retractions of records.
 OF_RECORDS = [subject for subject in SUBJECTS if subject != ALIASES]
 
 
 def add_source(store, name, *, key=None, trust=Trust.OWN):
-    """Make a source, also one of another database as a merge would; return its id and digest."""
+    """Add a source, also of another database as a merge would; return its id and digest."""
     key = key or store.key
     digest = identity.digest("source", key.encode(), name.encode())
     with store._db.transaction() as connection:
@@ -59,7 +59,7 @@ def add_under(store, measurement, source_id, trust):
         ).scalar_one()
 
 
-def take_back(store, digest, key, subject="measurement"):
+def add_retraction(store, digest, key, subject="measurement"):
     with store._db.transaction() as connection:
         return insert_retractions(connection, [Retraction(digest, key, subject, "why")])[0]
 
@@ -84,18 +84,20 @@ def served(store, id_):
         ("theirs", "others", False),
     ],
 )
-def test_who_may_take_back_what(store, of, by, counts, subject, later):
-    """Everybody their own, and we what is here; whether the record or the word comes first."""
+def test_retraction_counts_if_issued_by_us_or_by_the_database_of_the_source(
+    store, of, by, counts, subject, later
+):
+    """It does not matter whether the record or the retraction comes first."""
     keys = {"ours": store.key, "theirs": THEIRS, "others": OTHERS}
     measurement = make_measurement(0, session=make_session())
     source_id, digest = add_source(store, "them", key=keys[of])
     named = {"measurement": measurement.digest, "source": digest, "session": make_session().digest}
     if later:
-        assert take_back(store, named[subject], keys[by], subject) == 1
+        assert add_retraction(store, named[subject], keys[by], subject) == 1
     id_ = add_under(store, measurement, source_id, Trust.OWN)
     if not later:
         assert served(store, id_)
-        assert take_back(store, named[subject], keys[by], subject) == 1
+        assert add_retraction(store, named[subject], keys[by], subject) == 1
     assert served(store, id_) is not counts
     assert store.records.get(id_).retracted is counts
     assert store.counts().retracted == counts
@@ -103,24 +105,24 @@ def test_who_may_take_back_what(store, of, by, counts, subject, later):
     assert [a.id for a in store.answers.iterate()] == ([] if counts else [id_])
 
 
-def test_a_wrong_subject_changes_nothing(store):
-    """It is a label: two databases that say it differently must come to the same."""
+def test_retraction_with_a_wrong_subject_still_counts(store):
+    """The subject is a label: databases that state it differently must serve the same records."""
     source_id, digest = add_source(store, "us")
     id_ = add_under(store, make_measurement(), source_id, Trust.OWN)
-    take_back(store, digest, store.key, "session")
+    add_retraction(store, digest, store.key, "session")
     assert not served(store, id_)
 
 
-def test_a_retraction_is_known_once(store):
+def test_retraction_is_stored_once_per_issuing_database(store):
     id_ = add_under(store, make_measurement(), add_source(store, "us")[0], Trust.OWN)
     digest = store.records.get(id_).measurement.digest
-    assert take_back(store, digest, THEIRS) == 1
-    assert take_back(store, digest, THEIRS) == 0
-    assert take_back(store, digest, store.key) == 1
+    assert add_retraction(store, digest, THEIRS) == 1
+    assert add_retraction(store, digest, THEIRS) == 0
+    assert add_retraction(store, digest, store.key) == 1
     assert store.counts().retracted == 1
 
 
-def test_a_better_source_frees_a_record_of_one_that_was_taken_back(store):
+def test_better_source_restores_a_record_of_a_retracted_source(store):
     """Nobody retracted the record itself; the retraction of its session stays."""
     session = make_session()
     plain, throttled = make_measurement(0), make_measurement(1, session=session)
@@ -135,8 +137,8 @@ def test_a_better_source_frees_a_record_of_one_that_was_taken_back(store):
     assert not served(store, ids[0])
 
 
-def test_an_empty_table_costs_one_look():
-    """No source or session is looked up for a record as long as nothing was taken back."""
+def test_empty_table_of_retractions_costs_one_lookup():
+    """Without retractions a query looks up no source and no session of a record."""
     store = Store(":memory:")
     store.records.add([make_measurement(number) for number in range(50)], Source("us"))
     statement = select(schema.measurement.c.id).where(~is_retracted(schema.measurement.c))
@@ -153,7 +155,7 @@ def test_an_empty_table_costs_one_look():
         driver.set_progress_handler(None, 1)
         return taken[0], len(rows)
 
-    (empty, n_empty), _ = steps(), take_back(store, b"x" * 16, OTHERS)
+    (empty, n_empty), _ = steps(), add_retraction(store, b"x" * 16, OTHERS)
     filled, n_filled = steps()
     assert n_empty == n_filled == 50
     assert filled > empty + 50 * 20
@@ -176,7 +178,7 @@ class Universe:
         ]
         self.sessions = [Session(f"{self.number}/{n}", n, b"{}") for n in range(2)]
         self.measurements = [self.make(index) for index in range(8)]
-        #: Index of a measurement → its source; retractions with their givers.
+        #: Index of a measurement → its source; retractions with their issuers.
         self.known, self.retractions = {}, set()
 
     def make(self, index):
@@ -212,18 +214,18 @@ class Universe:
             self.known[index] = source
 
     def retract(self, subject, index, by):
-        """Add a retraction of what may or may not be there."""
+        """Add a retraction of a row that need not exist."""
         digest = {
             "measurement": lambda: self.measurements[index].digest,
             "source": lambda: self.sources[index % 4][1],
             "session": lambda: self.sessions[index % 2].digest,
         }[subject]()
-        new = take_back(self.store, digest, self.keys[by], subject)
+        new = add_retraction(self.store, digest, self.keys[by], subject)
         assert new == ((digest, self.keys[by]) not in self.retractions)
         self.retractions.add((digest, self.keys[by]))
 
     def believe(self, source, trust):
-        """Change the trust of a source, which says how many records it changed."""
+        """Change the trust of a source; assert that it returns the number of changed records."""
         before = self.all_served()
         changed = self.store.trust.set(self.sources[source][0], trust)
         self.trust[source] = trust
@@ -247,7 +249,7 @@ class Universe:
         }
 
     def check(self):
-        """Compare what the database says with the model."""
+        """Assert that the database agrees with the model."""
         store = self.store
         workload = store.workloads.id_of(make_workload(self.number).digest)
         if workload is None:
@@ -290,14 +292,14 @@ changes = st.lists(
 @settings(max_examples=examples(80))
 @given(changes=changes)
 def test_top_k_never_returns_untrusted_retracted_failed_or_other_targets_records(store, changes):
-    """Promise 11, and that `served` is what a derivation from scratch says, after any changes."""
+    """Promise 11; after any changes `served` also equals a derivation from scratch."""
     universe = Universe(store)
     for what, *arguments in changes:
         getattr(universe, what)(*arguments)
     universe.check()
 
 
-def test_the_check_of_a_database_derives_the_same(store, store_url):
+def test_check_finds_no_problems_after_retractions_and_changes_of_trust(store, store_url):
     universe = Universe(store)
     for index in range(8):
         universe.add(index, index % 4)
@@ -311,14 +313,12 @@ def test_the_check_of_a_database_derives_the_same(store, store_url):
     assert check.check(store_url).problems == []
 
 
-def test_the_check_of_a_database_finds_a_record_that_is_served_in_spite_of_its_session(
-    store, store_url
-):
+def test_check_finds_a_served_record_of_a_retracted_session(store, store_url):
     store.records.add([make_measurement(0, session=make_session())], Source("us"))
     store.trust.retract_session(1, "throttled")
     with store._db.transaction() as connection:
         if connection.dialect.name == "postgresql":
-            # As where somebody wrote before the server had guards.
+            # As if somebody wrote before the server had guards.
             connection.exec_driver_sql("ALTER TABLE measurement DISABLE TRIGGER tunedb_guard")
         connection.execute(schema.measurement.update().values(served=1))
         if connection.dialect.name == "postgresql":
@@ -328,8 +328,8 @@ def test_the_check_of_a_database_finds_a_record_that_is_served_in_spite_of_its_s
     assert "served is 1, not 0" in str(problem)
 
 
-def test_readers_leave_out_what_a_session_or_source_was_taken_back_with(store):
-    """Models learn nothing of it, and sessions are not compared by it."""
+def test_queries_leave_out_records_of_retracted_sessions_and_sources(store):
+    """Models do not learn from them, and sessions are not compared by them."""
     first, second = make_session(0), make_session(1)
     for session in (first, second):
         store.records.add([make_measurement(n, session=session) for n in range(3)], Source("us"))

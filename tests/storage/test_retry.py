@@ -1,4 +1,4 @@
-"""Servers that go away while somebody works with them."""
+"""Retries of a store while its server is away."""
 
 import time
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from tunedb.storage.store import Store
 
 
 @pytest.mark.stress
-def test_a_store_that_waits(postgres_server, postgres_url):
+def test_store_retries_until_the_server_is_back(postgres_server, postgres_url):
     with Store(postgres_url) as store:
         fill(store, 0)
         store.set_retry_timeout(30)
@@ -41,7 +41,7 @@ def test_a_store_that_waits(postgres_server, postgres_url):
         assert store.records.failures() == {"crash": 1}
 
 
-def test_retries_end(postgres_server, postgres_url):
+def test_retries_end_after_the_retry_timeout(postgres_server, postgres_url):
     with Store(postgres_url) as store:
         store.set_retry_timeout(0.5)
         with away(postgres_server, postgres_url):
@@ -53,7 +53,7 @@ def test_retries_end(postgres_server, postgres_url):
         assert store.records.count() == 0
 
 
-def test_no_retries_by_default(postgres_server, postgres_url):
+def test_store_does_not_retry_by_default(postgres_server, postgres_url):
     with Store(postgres_url) as store, away(postgres_server, postgres_url):
         began = time.monotonic()
         with pytest.raises(UnreachableError):
@@ -61,7 +61,7 @@ def test_no_retries_by_default(postgres_server, postgres_url):
         assert time.monotonic() - began < 5
 
 
-def test_waits_grow_up_to_a_bound(monkeypatch):
+def test_waits_between_retries_grow_up_to_a_limit(monkeypatch):
     waits = []
     clock = iter(range(1_000_000))
     monkeypatch.setattr(time, "sleep", waits.append)
@@ -77,8 +77,8 @@ def test_waits_grow_up_to_a_bound(monkeypatch):
     assert waits == sorted(waits)
 
 
-def test_a_server_that_does_not_accept_is_given_up_soon():
-    """An address that nobody answers: without a bound the system waits for two minutes."""
+def test_connection_to_unreachable_server_fails_within_connect_timeout():
+    """Without a limit the system waits for two minutes for an address that does not answer."""
     assert limits.CONNECT_S <= 15
     began = time.monotonic()
     with pytest.raises(UnreachableError) as caught:
@@ -96,7 +96,7 @@ def test_options_of_the_url_override_defaults(postgres_url, name):
     assert parameters[name] == "7"
 
 
-def test_an_account_that_does_not_exist_is_not_waited_for(postgres_url):
+def test_missing_role_or_database_is_not_reported_as_unreachable(postgres_url):
     for change in ({"username": "nobody_of_that_name"}, {"database": "no_such_database"}):
         url = make_url(postgres_url).set(**change).render_as_string(hide_password=False)
         with pytest.raises(StorageError) as caught:
@@ -105,8 +105,8 @@ def test_an_account_that_does_not_exist_is_not_waited_for(postgres_url):
         assert "the server has no such database or role" in str(caught.value)
 
 
-def test_nothing_is_added_twice(postgres_url, monkeypatch):
-    """A transaction whose end nobody heard of is made again."""
+def test_retry_after_unconfirmed_commit_adds_no_row_twice(postgres_url, monkeypatch):
+    """The store repeats a transaction whose commit was not confirmed."""
     with Store(postgres_url) as store:
         store.set_retry_timeout(5)
         transaction = Database.transaction

@@ -1,4 +1,4 @@
-"""Which sessions compare, and what they measured."""
+"""Sessions: which are comparable, and what they measured."""
 
 from dataclasses import replace
 
@@ -32,11 +32,11 @@ def session(number=0, text=b'{"cpu":"x","cores":2,"os":"a","tvm":"0.27"}'):
         (b"{}", False),
     ],
 )
-def test_class_of_a_session(text, same):
+def test_session_class_ignores_os_python_tunedb_and_run(text, same):
     assert (session_class(session()) == session_class(session(1, text))) is same
 
 
-def test_sessions_that_name_no_device_are_alone():
+def test_session_without_device_has_a_class_of_its_own():
     one, other = session(1, b'{"tvm":"0.27"}'), session(2, b'{"tvm":"0.27"}')
     assert session_class(one) != session_class(other)
     assert session_class(one) == session_class(replace(one))
@@ -60,7 +60,7 @@ def end_of_run(number, network):
     return session(number, canonical_json(fingerprint))
 
 
-def test_runs_of_networks_come_back_as_they_were_stored(store):
+def test_networks_returns_runs_as_they_were_stored(store):
     later = replace(NETWORK, name="later", roofline=None, weight=2.0, latency_target=5e-3)
     for number, network in ((2, later), (1, NETWORK)):
         store.sessions.add(end_of_run(number, network.as_json()))
@@ -84,7 +84,7 @@ def test_invalid_network_runs_are_left_out(store, network):
     assert store.runs.networks() == []
 
 
-def test_networks_of_strangers_are_left_out(store):
+def test_network_runs_of_foreign_sources_are_left_out(store):
     add(store, [make_measurement(session=end_of_run(1, NETWORK.as_json()))], FOREIGN)
     assert store.runs.networks() == []
 
@@ -93,13 +93,13 @@ def add(store, measurements, source=OWN):
     return store.batches.add(measurements, source)[0]
 
 
-def test_sessions_compare_unless_a_factor_parts_them(store):
+def test_sessions_are_comparable_unless_a_factor_separates_them(store):
     sessions = [session(number) for number in range(4)] + [session(9, b'{"cpu":"other"}')]
     add(store, [make_measurement(n, session=one) for n, one in enumerate(sessions)])
     assert store.runs.comparable(session(99), 1) == [1, 2, 3, 4]
     assert store.runs.comparable(sessions[4], 1) == [5]
     assert store.runs.comparable(session(99, b'{"cpu":"third"}'), 1) == []
-    # The newest is the measure: 1 is slower, 2 is another machine, 3 has no factor.
+    # The newest is the reference: 1 is slower, 2 is another machine, 3 has no factor.
     rows = [(1, 0, 1.3), (2, 1, 1.0), (4, 0, 1.05)]
     store.runs.set_factors(
         1,
@@ -109,7 +109,7 @@ def test_sessions_compare_unless_a_factor_parts_them(store):
     assert store.runs.comparable(session(99), 2) == [1, 2, 3, 4]
 
 
-def test_measured_programs(store):
+def test_measured_returns_trusted_times_and_known_failures_of_sessions(store):
     failure = Failure(FailureKind.CRASH, Phase.RUN, "gone")
     here, elsewhere = session(0), session(1, b'{"cpu":"other"}')
     ids = add(
@@ -144,7 +144,7 @@ def test_measured_programs(store):
     assert store.programs.measured([1], 1, []) == []
 
 
-def test_sessions_of_a_run(store):
+def test_runs_returns_sessions_trials_and_records_of_a_run(store):
     mine = [
         session(number, b'{"cpu":"x","run":{"key":"%s","trials":8}}' % key)
         for number, key in enumerate([b"one", b"two", b"one"])
@@ -166,13 +166,13 @@ def test_sessions_of_a_run(store):
     assert store.runs.records(session(77)) == []
 
 
-def test_records_of_an_untrusted_source_are_not_known(store):
+def test_measured_leaves_out_failed_records_of_foreign_sources(store):
     failed = make_measurement(1, (1e10,), session=session(), status=1)
     add(store, [failed], Source("foreign", SourceKind.FILE, FOREIGN.trust))
     assert store.programs.measured([1], 1, [1]) == []
 
 
-def test_the_newest_measurement_of_other_sessions(store):
+def test_newest_of_others_returns_newest_record_of_other_sessions(store):
     mine, other = session(1), session(2)
     assert store.runs.newest_of_others(mine) == 0
     add(store, [make_measurement(1, session=mine), make_measurement(2, session=mine)])

@@ -1,4 +1,4 @@
-"""docs/sql.md and docs/tables.md: questions with answers, and the columns that there are."""
+"""docs/sql.md and docs/tables.md: results of the queries, and descriptions of all columns."""
 
 import json
 import re
@@ -57,7 +57,7 @@ def filled(store_url):
 
 
 def plain(value):
-    """Return a value of either driver as JSON has it."""
+    """Return a value of either driver in one form, with times as text and JSON parsed."""
     if isinstance(value, datetime):
         return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"
     if isinstance(value, str) and value.startswith("["):
@@ -70,14 +70,14 @@ def test_the_page_has_ten_questions():
 
 
 @pytest.mark.parametrize("beginning", ANSWERS)
-def test_a_question_has_its_answer(filled, beginning):
+def test_query_of_the_page_returns_the_expected_rows(filled, beginning):
     (query,) = [sql for question, sql in QUESTIONS.items() if question.startswith(beginning)]
     rows = rows_of(filled, query)
     assert [tuple(map(plain, row.values())) for row in rows] == ANSWERS[beginning]
 
 
 def test_the_page_of_tables_describes_every_column():
-    """Each column is there with its type and unit, and no other one."""
+    """It has each column with its type and unit, and no other column."""
     text = (PAGE.parent / "tables.md").read_text("utf-8")
     described = {}
     for heading, body in re.findall(r"^## `(\w+)`\n(.*?)(?=^## |\Z)", text, re.M | re.S):

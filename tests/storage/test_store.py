@@ -112,7 +112,7 @@ BARE = Measurement(
 @pytest.mark.parametrize(
     "given_", [full_measurement(), FAILED, BARE], ids=["full", "failed", "bare"]
 )
-def test_records_come_back_whole(store, store_url, given_):
+def test_get_returns_the_complete_stored_record(store, store_url, given_):
     (id_,) = add(store, given_)
     with Store(store_url) as other:
         record = other.records.get(id_)
@@ -125,7 +125,7 @@ def test_records_come_back_whole(store, store_url, given_):
     assert (record.id, record.retracted) == (id_, False)
 
 
-def test_a_record_that_succeeded_takes_no_failure(store):
+def test_add_failures_ignores_a_record_that_succeeded(store):
     good = make_measurement()
     (id_,) = add(store, good)
     store.batches.add_failures([(good, Failure(FailureKind.TIMEOUT, Phase.RUN, "a lie"))])
@@ -133,7 +133,7 @@ def test_a_record_that_succeeded_takes_no_failure(store):
     assert store.records.failures() == {}
 
 
-def test_adding_again_changes_nothing(store):
+def test_adding_known_records_changes_nothing(store):
     batch = [make_measurement(i, workload=i % 2, failure=None) for i in range(5)]
     assert store.records.add(batch, OWN) == AddReport(new=5, known=0)
     before = list(store.records.iterate())
@@ -155,7 +155,7 @@ def test_a_batch_may_hold_the_same_record_twice(store):
     assert new == 0
 
 
-def test_equal_lines_stay_two(store):
+def test_equal_measurements_with_different_occurrences_stay_separate(store):
     lines = [make_measurement(0, occurrence=n) for n in range(2)]
     assert store.records.add(lines, OWN) == AddReport(new=2, known=0)
     assert store.records.add(lines, OWN) == AddReport(new=0, known=2)
@@ -163,7 +163,7 @@ def test_equal_lines_stay_two(store):
     assert (counts.measurements, counts.programs) == (2, 1)
 
 
-def test_add_works_in_batches_and_lazily(store, monkeypatch):
+def test_add_reads_its_iterable_lazily_and_stores_in_batches(store, monkeypatch):
     monkeypatch.setattr(limits, "BATCH_ROWS", 4)
     seen = []
 
@@ -173,7 +173,7 @@ def test_add_works_in_batches_and_lazily(store, monkeypatch):
             yield make_measurement(i)
 
     assert store.records.add(produce(), OWN) == AddReport(new=10, known=0)
-    # The fifth is asked for when the first four are stored.
+    # It asks for the fifth record when the first four are stored.
     assert seen[4] == (4, 4)
     assert seen[9] == (9, 8)
 
@@ -198,7 +198,7 @@ def test_shared_rows_are_stored_once(store):
     assert (counts.workloads, counts.targets, counts.sources) == (1, 1, 1)
 
 
-def test_add_workload_and_target(store):
+def test_adding_a_known_workload_or_target_returns_its_id(store):
     id_ = store.workloads.add(make_workload(4), [Alias("script", "abc"), Alias("script", "abc")])
     assert store.workloads.add(make_workload(4), [Alias("link", "x")]) == id_
     assert store.names.aliases(id_) == [
@@ -228,7 +228,7 @@ times = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=True)
 @example((0.1, 0.2, 0.30000000000000004))
 @example(())
 @given(run_secs=st.none() | st.lists(times, max_size=6).map(tuple))
-def test_any_times_come_back_bit_for_bit_or_are_refused(store, run_secs):
+def test_any_run_times_are_stored_bit_for_bit_or_rejected(store, run_secs):
     measurement = make_measurement(0, run_secs, workload=next(_fresh))
     if run_secs and not math.isfinite(mean_of(run_secs)):
         with pytest.raises(FormatError, match="not finite"):
@@ -244,7 +244,7 @@ def test_any_times_come_back_bit_for_bit_or_are_refused(store, run_secs):
         assert record.mean == (mean_of(run_secs) if run_secs else None)
 
 
-def test_no_list_and_an_empty_list_differ(store):
+def test_missing_and_empty_run_times_differ(store):
     none, empty = make_measurement(0, None), make_measurement(0, (), status=Status.FAILED)
     ids = add(store, none, empty)
     assert [store.records.get(i).measurement.run_secs for i in ids] == [None, ()]
@@ -252,7 +252,7 @@ def test_no_list_and_an_empty_list_differ(store):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_times_that_no_clock_gives_refuse_the_whole_batch(store, value, place):
+def test_infinite_or_nan_run_time_rejects_the_whole_batch(store, value, place):
     secs = [0.1, 0.2, 0.3]
     secs[place] = value
     good = [make_measurement(i) for i in range(3)]
@@ -263,7 +263,7 @@ def test_times_that_no_clock_gives_refuse_the_whole_batch(store, value, place):
     assert add(store, *good)
 
 
-def test_too_many_times_are_refused(store, monkeypatch):
+def test_too_many_run_times_are_rejected(store, monkeypatch):
     monkeypatch.setattr(limits, "MAX_RUN_SECS", 3)
     assert add(store, make_measurement(0, (0.1,) * 3))
     with pytest.raises(FormatError, match="4 run times"):
@@ -289,7 +289,7 @@ def test_a_broken_iterable_leaves_the_store_usable(store):
     assert store.records.add([make_measurement(1)], OWN) == AddReport(1, 0)
 
 
-def test_a_body_beyond_the_limit_is_refused(store, monkeypatch):
+def test_workload_body_over_the_limit_is_rejected(store, monkeypatch):
     monkeypatch.setattr(limits, "MAX_BODY_BYTES", 1000)
     with pytest.raises(LimitError, match="1001"):
         store.workloads.add(Workload("json", bytes(1001)))
@@ -315,7 +315,7 @@ def test_failed_foreign_and_empty_records_are_not_served(store):
     assert (summary.best, summary.records, summary.failed) == (0.5, 7, 3)
 
 
-def test_a_source_keeps_its_trust(store):
+def test_adding_records_does_not_change_the_trust_of_their_source(store):
     (foreign,) = add(store, make_measurement(0), source=FOREIGN)
     (still,) = add(store, make_measurement(1), source=replace(FOREIGN, trust=Trust.OWN))
     assert served(store, foreign, still) == [False, False]
@@ -323,7 +323,7 @@ def test_a_source_keeps_its_trust(store):
     assert store.counts().sources == 1
 
 
-def test_retraction(store):
+def test_retracted_records_are_not_served(store):
     ids = add(store, *(make_measurement(i, (0.1 * (i + 1),)) for i in range(3)))
     assert store.trust.retract([ids[0]], "wrong machine") == 1
     assert served(store, *ids) == [False, True, True]
@@ -358,7 +358,7 @@ def test_a_retraction_needs_a_reason(store):
     assert store.trust.retract([], "nothing") == 0
 
 
-def test_failures_are_replaced_by_later_ones(store):
+def test_get_returns_the_last_failure_of_a_record(store):
     failed = make_measurement(0, None)
     (id_,) = add(store, failed)
     assert store.records.get(id_).measurement.failure is None
@@ -373,7 +373,7 @@ def test_failures_are_replaced_by_later_ones(store):
     assert store.records.count() == 1
 
 
-def test_a_failure_comes_with_a_known_measurement_too(store):
+def test_adding_a_known_measurement_adds_its_failure(store):
     failed = make_measurement(0, None)
     (id_,) = add(store, failed)
     why = Failure(FailureKind.CRASH, Phase.BUILD, "segfault")
@@ -388,14 +388,14 @@ def test_a_failure_of_an_unknown_measurement_is_dropped(store):
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf])
-def test_failure_times_that_no_clock_gives_are_left_out(store, seconds):
+def test_infinite_or_nan_seconds_of_a_failure_are_dropped(store, seconds):
     failed = make_measurement(0, None, failure=Failure(FailureKind.CRASH, Phase.RUN, "m", seconds))
     (id_,) = add(store, failed)
     assert store.records.get(id_).measurement.failure.seconds is None
 
 
 @pytest.mark.parametrize("message", NASTY)
-def test_the_digest_of_a_stored_failure_is_that_of_its_row(store, message):
+def test_digest_of_a_stored_failure_matches_its_row(store, message):
     """A merge recomputes digests and refuses rows whose digest does not match."""
     failed = make_measurement(0, None, failure=Failure(FailureKind.CRASH, Phase.RUN, message, 1.0))
     (id_,) = add(store, failed)
@@ -405,7 +405,7 @@ def test_the_digest_of_a_stored_failure_is_that_of_its_row(store, message):
     assert bytes(stored) == found.failure.digest(found.digest)
 
 
-def test_quarantine(store, monkeypatch):
+def test_quarantine_stores_rows_once_and_truncates_their_data(store, monkeypatch):
     monkeypatch.setattr(limits, "MAX_QUARANTINE_BYTES", 8)
     rows = [
         Quarantined("a.json", 1, "not JSON", b"{\xff\0"),
@@ -421,7 +421,7 @@ def test_quarantine(store, monkeypatch):
     assert store.counts().quarantined == 3
 
 
-def test_add_keeps_what_was_not_understood(store):
+def test_add_stores_quarantined_rows(store):
     bad = []
 
     def parse():
@@ -514,7 +514,7 @@ ATTEMPTS = [value for name, value in sorted(globals().items()) if name.startswit
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS, ids=lambda a: a.__name__)
-def test_any_text_is_stored_or_refused(store, attempt):
+def test_any_text_is_stored_or_rejected(store, attempt):
     add(store, make_measurement(0))
     accepted = 0
     for text in NASTY:
@@ -533,7 +533,7 @@ def test_any_text_is_stored_or_refused(store, attempt):
             connection.execute(select(func.count()).select_from(table))
 
 
-def test_read_only(store_url):
+def test_read_only_store_reads_and_rejects_writes(store_url):
     with Store(store_url) as store:
         (id_,) = add(store, make_measurement(0))
     with Store(store_url, read_only=True) as store:
@@ -554,7 +554,7 @@ def test_read_only(store_url):
                 write()
             assert str(caught.value).startswith(store.location)
             assert "\n" not in str(caught.value)
-        # Even where our own check is passed by, the database refuses.
+        # The database itself rejects a write that bypasses our check.
         with (
             pytest.raises(DBAPIError, match=r"read-?only"),
             store._db.engine.connect() as connection,
@@ -564,7 +564,7 @@ def test_read_only(store_url):
         assert store.records.count() == 1
 
 
-def test_a_closed_store(store_url):
+def test_closed_store_raises_usage_error(store_url):
     store = Store(store_url)
     add(store, make_measurement(0))
     store.close()
@@ -576,13 +576,13 @@ def test_a_closed_store(store_url):
         assert again.records.count() == 1
 
 
-def test_repr_and_location(store, store_url):
+def test_repr_shows_the_location_of_the_store(store, store_url):
     assert repr(store) == f"Store({store.location!r})"
     if "://" not in store_url:
         assert store.location == store_url
 
 
-def test_memory():
+def test_databases_in_memory_work_and_are_separate():
     with Store(":memory:") as one, Store("sqlite://") as other:
         (id_,) = add(one, full_measurement())
         assert one.records.get(id_).measurement == full_measurement()
@@ -598,8 +598,8 @@ def test_memory():
         add(one, make_measurement(3))
 
 
-def test_a_source_of_two_stores_is_two(store):
-    """Otherwise "own" of another machine would become own here when they are merged."""
+def test_equal_sources_of_two_stores_have_different_digests(store):
+    """Otherwise a merge would take the source "own" of another machine for our own."""
     with Store(":memory:") as other:
         digests = []
         for one in (store, other):
@@ -618,7 +618,7 @@ def test_a_reader_does_not_wait_for_a_writer_nor_see_its_rows(store, store_url):
         assert store.records.count() == 1
 
 
-def test_a_second_writer_waits_and_gives_up_with_one_line(store_url, monkeypatch):
+def test_second_writer_waits_and_then_raises_busy_error(store_url, monkeypatch):
     monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.2)
     monkeypatch.setattr(limits, "LOCK_S", 0.2)
     with Store(store_url) as holder, Store(store_url) as waiter:
@@ -660,7 +660,7 @@ def test_threads_share_a_store(store, monkeypatch):
     assert len(set(ids)) == 12 + 8 * 12
 
 
-def test_the_count_of_new_rows_is_exact_among_writers(store_url):
+def test_concurrent_writers_count_each_new_row_once(store_url):
     """Four handles add the same rows in different order: nobody deadlocks, each row is new once."""
     batch = make_batch(1, 60)
     orders = [batch, batch[::-1], batch[30:] + batch[:30], batch[::2] + batch[1::2]]
@@ -677,10 +677,10 @@ def test_the_count_of_new_rows_is_exact_among_writers(store_url):
     assert sum(new) == 60
 
 
-def test_a_cut_connection_is_one_error_and_then_forgotten(postgres_server, postgres_url):
+def test_store_reconnects_after_one_error_per_cut_connection(postgres_server, postgres_url):
     with Store(postgres_url) as store:
         add(store, make_measurement(0))
-        # Its reader and its writer; those of a test before this one may linger.
+        # Its reader and its writer; those of an earlier test may linger.
         assert postgres_server.terminate(postgres_url) >= 2
         with raises_line(StorageError):
             store.records.count()
@@ -691,7 +691,7 @@ def test_a_cut_connection_is_one_error_and_then_forgotten(postgres_server, postg
         assert store.records.count() == 2
 
 
-def test_the_first_script_is_kept(store):
+def test_workload_keeps_its_first_script(store):
     """A workload that was imported without TVM has none; the first script stays."""
     bare = make_measurement().program.workload
     store.workloads.add(replace(bare, script=None))
@@ -702,7 +702,7 @@ def test_the_first_script_is_kept(store):
     assert store.workloads.get(1).digest == bare.digest
 
 
-def test_what_was_cut_short_never_answers(store):
+def test_queries_for_fast_programs_leave_out_records_cut_short(store):
     """Its times are the fastest of all, and no query for fast programs finds it."""
     measured = [
         make_measurement(0, (1e-9, 2e-9), status=Status.CUT_SHORT, session=make_session()),
@@ -715,9 +715,9 @@ def test_what_was_cut_short_never_answers(store):
     assert [row.id for row in store.programs.measured([1], 1, [1])] == [whole]
     assert store.workloads.find()[0].best == 0.5
     assert store.counts().failed == store.workloads.find()[0].failed == 0
-    # TVM gets it without a time where it gets all records.
+    # TVM gets it without its time when it gets all records.
     assert store.answers.get(cut).run_secs == (1e10,)
-    # Its own facts are kept.
+    # The record itself keeps its times and its status.
     found = store.records.get(cut)
     assert found.measurement.run_secs == (1e-9, 2e-9)
     assert found.measurement.status is Status.CUT_SHORT

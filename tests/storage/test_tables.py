@@ -1,4 +1,4 @@
-"""Tables: what pandas, polars, DuckDB and pyarrow read is what the database holds."""
+"""Tables: pandas, polars, DuckDB and pyarrow read what the database contains."""
 
 import json
 import sys
@@ -65,7 +65,7 @@ def rows_of(table):
 
 
 @pytest.mark.parametrize("name", tables.COLUMNS)
-def test_columns_have_their_types(store, name):
+def test_columns_have_the_documented_types(store, name):
     table = store.table(name)
     read = pa.table(table)
     read.validate(full=True)
@@ -77,7 +77,7 @@ def test_columns_have_their_types(store, name):
 
 
 @pytest.mark.parametrize("name", FROM_VIEWS)
-def test_tables_are_their_views(store, name):
+def test_table_agrees_with_its_sql_view(store, name):
     names = [column.name for column in tables.COLUMNS[name] if not column.source]
     view = store._db.plain(f"SELECT * FROM v_{name}")
     theirs = set(view[0]._mapping) - {"repeats"}
@@ -102,7 +102,7 @@ def test_tables_are_their_views(store, name):
     )
 
 
-def test_records_have_times_and_decisions(store):
+def test_records_table_has_times_decisions_and_trust(store):
     rows = rows_of(store.table("records"))
     records = list(store.records.iterate())
     for row, record in zip(rows, records, strict=True):
@@ -121,7 +121,7 @@ def test_records_have_times_and_decisions(store):
     assert (cut["status"], cut["mean_seconds"], cut["run_seconds"]) == ("cut_short", None, [1e-9])
 
 
-def test_readers_agree_with_sql(store):
+def test_pandas_polars_and_duckdb_agree_with_sql(store):
     ((count, total, best),) = store._db.plain(
         "SELECT count(*), sum(mean_seconds), min(mean_seconds) FROM v_records WHERE served"
     )
@@ -141,7 +141,7 @@ def test_readers_agree_with_sql(store):
     assert records.to_polars()["run_seconds"].list.sum()[0] == 0.75
 
 
-def test_features_are_a_list_of_fixed_size(store):
+def test_features_table_has_vectors_or_wide_columns_and_marks_merged_rows(store):
     rows = rows_of(store.table("features", feature_set=Steps().name))
     assert [(row["program_id"], row["row"], row["features"]) for row in rows] == [
         (1, 0, [1, 2]),
@@ -173,7 +173,7 @@ def test_features_are_a_list_of_fixed_size(store):
     ]
 
 
-def test_launches_have_their_counters(store):
+def test_launches_table_has_counters_and_values(store):
     gemm, evil = rows_of(store.table("launches"))
     assert (gemm["counters"], gemm["values"]) == (['["warps","%"]'], [50.0])
     assert (evil["trust"], evil["counters"]) == ("foreign", ['["warps","%"]', '["x",""]'])
@@ -181,7 +181,7 @@ def test_launches_have_their_counters(store):
 
 
 @pytest.mark.parametrize("name", ["records", "best", "failures", "tasks", "features", "launches"])
-def test_workloads_and_targets_are_chosen(store, name):
+def test_table_filters_by_workload_and_target(store, name):
     everything = rows_of(store.table(name))
     target = make_target().digest
     for workload in (1, 2):
@@ -192,7 +192,7 @@ def test_workloads_and_targets_are_chosen(store, name):
         store.table(name, "conv2d")
 
 
-def test_workloads_without_records_are_there(store):
+def test_workloads_table_includes_workloads_without_records(store):
     store.workloads.add(make_workload(7, name="nobody"))
     rows = rows_of(store.table("workloads"))
     assert [(row["workload"], row["records"], row["targets"]) for row in rows] == [
@@ -203,14 +203,14 @@ def test_workloads_without_records_are_there(store):
     assert rows_of(store.table("workloads", "nobody")) == rows[2:]
 
 
-def test_pages_are_joined(store, monkeypatch):
+def test_tables_read_in_small_pages_are_the_same(store, monkeypatch):
     expected = {name: rows_of(store.table(name)) for name in tables.COLUMNS}
     monkeypatch.setattr(tables, "_ROWS", 2)
     monkeypatch.setattr(tables, "_PROGRAMS", 1)
     assert repr({name: rows_of(store.table(name)) for name in tables.COLUMNS}) == repr(expected)
 
 
-def test_rows_that_come_while_a_table_is_read_have_their_names(store, monkeypatch):
+def test_rows_added_while_a_table_is_read_have_workload_names(store, monkeypatch):
     monkeypatch.setattr(tables, "_ROWS", 4)
     pages = store._tables._pages
 
@@ -224,7 +224,7 @@ def test_rows_that_come_while_a_table_is_read_have_their_names(store, monkeypatc
     assert rows_of(store.table("records"))[-1]["workload"] == "matmul_50"
 
 
-def test_an_empty_database(sqlite_file):
+def test_tables_of_empty_database_have_no_rows(sqlite_file):
     with Store(sqlite_file) as store:
         for name in set(tables.COLUMNS) - {"features"}:
             table = store.table(name)
@@ -233,7 +233,7 @@ def test_an_empty_database(sqlite_file):
             store.table("features")
 
 
-def test_wrong_arguments(store):
+def test_table_rejects_wrong_arguments_and_damaged_features(store):
     for arguments, options, message in (
         (("trials",), {}, "no table 'trials'; there are: records, best, "),
         (("records",), {"feature_set": "x"}, "table records has no features"),
@@ -251,7 +251,7 @@ def test_wrong_arguments(store):
         store.table("features")
 
 
-def test_missing_packages_are_named(store, monkeypatch):
+def test_conversion_without_its_package_names_the_pip_command(store, monkeypatch):
     table = store.table("records")
     for module, convert in (("pyarrow", table.to_pandas), ("polars", table.to_polars)):
         monkeypatch.setitem(sys.modules, module, None)
@@ -259,7 +259,7 @@ def test_missing_packages_are_named(store, monkeypatch):
             convert()
 
 
-def test_a_damaged_row_breaks_no_table(store):
+def test_damaged_values_break_no_table(store):
     with store._db.transaction() as connection:
         is_file = store._db.engine.dialect.name == "sqlite"
         bad = "x'ff5b'" if is_file else "'\\xff5b'"
@@ -305,7 +305,7 @@ def varint(number):
 
 
 def split(rows, kinds):
-    """Return what the kernel gives, as lists of texts."""
+    """Return the result of ``split_lists`` as lists of texts."""
     counts, lengths, data = split_lists(rows, bytes(kinds))
     sizes, lists, at = iter(np.frombuffer(lengths, np.int64).tolist()), [], 0
     for count in np.frombuffer(counts, np.int64).tolist():
@@ -320,7 +320,7 @@ def split(rows, kinds):
 
 
 @given(st.lists(st.tuples(st.sampled_from([LIST, FIRST, PACKED]), st.lists(VALUES, max_size=4))))
-def test_the_kernel_splits_as_a_parser_does(cases):
+def test_split_lists_returns_the_elements_of_json_and_packed_lists(cases):
     rows, expected = [], []
     for kind, values in cases:
         if kind == PACKED:
@@ -334,7 +334,7 @@ def test_the_kernel_splits_as_a_parser_does(cases):
 
 
 @given(st.lists(st.tuples(st.sampled_from([LIST, FIRST, PACKED]), st.none() | st.binary())))
-def test_the_kernel_takes_any_bytes(cases):
+def test_split_lists_accepts_any_bytes(cases):
     lists = split([row for _, row in cases], [kind for kind, _ in cases])
     assert len(lists) == len(cases)
     assert (
@@ -343,13 +343,13 @@ def test_the_kernel_takes_any_bytes(cases):
     )
 
 
-def test_what_is_no_utf8_is_damaged():
-    """A reader of Arrow takes texts as they are, and the halves of two rows may fit together."""
+def test_split_lists_returns_none_for_invalid_utf8():
+    """Readers of Arrow do not check texts, and parts of two rows could together be valid UTF-8."""
     rows = [b'["\xc3"]', b'["\xa9"]', '["é"]'.encode(), b'[["\xff"],1]', b'[["a"],"\xff"]']
     assert split(rows, [LIST] * 3 + [FIRST] * 2) == [None, None, ['"é"'.encode()], None, None]
 
 
-def test_numbers_beyond_64_bits_are_damaged():
+def test_split_lists_returns_none_for_numbers_beyond_int64():
     assert split([b"\xff" * 8 + b"\x7f", b"\xff" * 9 + b"\x01"], [PACKED] * 2) == [
         [b"%d" % (2**63 - 1)],
         None,
@@ -357,21 +357,21 @@ def test_numbers_beyond_64_bits_are_damaged():
 
 
 @given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1)))
-def test_integers_are_packed_with_their_bits(values):
+def test_pack_numbers_returns_integers_and_validity_bits(values):
     numbers, bits = pack_numbers(values, is_float=False)
     assert np.frombuffer(numbers, np.int64).tolist() == [value or 0 for value in values]
     assert valid(bits, len(values)) == [value is not None for value in values]
 
 
 @given(st.lists(st.none() | st.floats()))
-def test_floats_are_packed_with_their_bits(values):
+def test_pack_numbers_returns_floats_and_validity_bits(values):
     numbers, bits = pack_numbers(values, is_float=True)
     assert numbers == np.array([0 if value is None else value for value in values], float).tobytes()
     assert valid(bits, len(values)) == [value is not None for value in values]
 
 
 @given(st.integers(0, 4), st.data())
-def test_rows_become_columns(columns, data):
+def test_transpose_converts_rows_to_columns_without_leaking_references(columns, data):
     row = st.lists(st.none() | st.integers() | st.binary(), min_size=columns, max_size=columns)
     rows = data.draw(st.lists(row.map(tuple) | row))
     expected = [*zip(*rows, strict=True)] if rows else [()] * columns
@@ -383,13 +383,13 @@ def test_rows_become_columns(columns, data):
 
 
 @pytest.mark.parametrize("row", [(), (1,), (1, 2, 3)])
-def test_rows_of_another_length_are_refused(row):
+def test_transpose_rejects_rows_of_another_length(row):
     with pytest.raises(ValueError, match=rf"row 1 has {len(row)} values, not 2"):
         transpose([(1, 2), row], 2)
 
 
 @given(st.lists(st.none() | st.binary()))
-def test_bytes_are_joined_with_their_bits(values):
+def test_join_bytes_returns_lengths_validity_bits_and_data(values):
     lengths, bits, data = join_bytes(values)
     assert np.frombuffer(lengths, np.int64).tolist() == [len(value or b"") for value in values]
     assert valid(bits, len(values)) == [value is not None for value in values]
@@ -399,7 +399,7 @@ def test_bytes_are_joined_with_their_bits(values):
 
 
 @given(st.lists(st.binary(min_size=3, max_size=3)), st.binary().filter(lambda b: len(b) != 3))
-def test_digests_become_digits(digests, other):
+def test_hex_texts_converts_digests_of_equal_length_only(digests, other):
     assert hex_texts(digests, 3) == b"".join(digests).hex().encode()
     assert hex_texts([*digests, other], 3) is None
     with pytest.raises(TypeError):
@@ -407,13 +407,13 @@ def test_digests_become_digits(digests, other):
 
 
 def valid(bits, number):
-    """Return which values are there, from the bits of Arrow."""
+    """Return which values are not None, from the validity bits of Arrow."""
     if bits is None:
         return [True] * number
     return np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")[:number].tolist()
 
 
-def test_values_that_are_no_numbers_of_64_bits():
+def test_pack_numbers_rejects_large_integers_and_text():
     with pytest.raises(OverflowError):
         pack_numbers([2**63], is_float=False)
     with pytest.raises(TypeError):
@@ -423,7 +423,7 @@ def test_values_that_are_no_numbers_of_64_bits():
 
 
 @given(st.lists(st.sampled_from([0, 1, None, "x", -(2**40)])))
-def test_ids_have_their_names(ids):
+def test_name_texts_returns_the_name_of_each_id(ids):
     names = {0: b"", 1: "é".encode(), None: b"nothing"}
     lengths, texts = name_texts(ids, names)
     expected = [names.get(id_, b"unknown") for id_ in ids]
@@ -431,7 +431,7 @@ def test_ids_have_their_names(ids):
     assert texts == b"".join(expected)
 
 
-def test_decisions_of_other_tools():
+def test_records_table_has_decisions_of_any_json_values():
     """Knobs and parameters are lists of any values."""
     with Store(":memory:") as store:
         workload = make_workload(1)

@@ -1,4 +1,4 @@
-"""How far sources are believed, and what follows when that changes."""
+"""Trust in sources, and the effects of changing it."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ EVIL = b'[["Annotate",["l1",{}],["pragma_import_llvm"],[]]]'
 
 
 def with_sketch(number, sketch, **fields):
-    """Return a measurement whose trace holds something else."""
+    """Return a measurement whose trace has another sketch."""
     measurement = make_measurement(number, **fields)
     program = measurement.program
     trace = Trace(sketch, make_trace().tail, b'[[],["x"],[]]')
@@ -31,7 +31,7 @@ def rows_of(store):
     return {row.name: row for row in store.sources.summaries()}
 
 
-def test_promotion_serves_valid_records(store):
+def test_raising_trust_serves_valid_records_and_lowering_it_stops_that(store):
     store.records.add(
         [
             make_measurement(0, (0.2,)),
@@ -66,13 +66,13 @@ def test_a_dry_run_counts_and_changes_nothing(store):
     assert store.trust.set(1, Trust.OWN, dry_run=True) == 2
     assert store.sources.get(1).trust is Trust.FOREIGN
     assert served(store) == [0, 0]
-    # The store goes on as if nothing had been.
+    # The store still works, and the change is still possible.
     assert store.records.add([make_measurement(2)], OWN).new == 1
     assert store.trust.set(1, Trust.OWN) == 2
 
 
 @pytest.mark.parametrize("trust", [Trust.OWN, Trust.VERIFIED])
-def test_traces_that_are_not_allowed_block_promotion(store, trust):
+def test_trust_cannot_be_raised_while_a_source_has_forbidden_traces(store, trust):
     store.records.add(
         [make_measurement(0), with_sketch(1, EVIL), with_sketch(2, b'[["Evil",[],[],[]]]')],
         FOREIGN,
@@ -94,14 +94,14 @@ def test_traces_that_are_not_allowed_block_promotion(store, trust):
     assert served(store) == [1, 0, 0]
 
 
-def test_failed_records_are_checked_too(store):
-    """A JSON export and `get_all_tuning_records` hold them."""
+def test_raising_trust_also_checks_failed_records(store):
+    """A JSON export and `get_all_tuning_records` contain them."""
     store.records.add([with_sketch(1, EVIL, secs=None)], FOREIGN)
     with pytest.raises(FormatError, match="1 of its records must not reach TVM"):
         store.trust.set(1, Trust.VERIFIED)
 
 
-def test_records_added_during_the_check_are_checked(store, store_url, monkeypatch):
+def test_raising_trust_also_checks_records_added_meanwhile(store, store_url, monkeypatch):
     store.records.add([make_measurement(0)], FOREIGN)
     calls = []
     last_record, refused_records = store.batches.last_id, store.answers.rejected
@@ -124,8 +124,8 @@ def test_records_added_during_the_check_are_checked(store, store_url, monkeypatc
     assert store.sources.get(1).trust is Trust.FOREIGN
 
 
-def test_own_records_are_not_checked(store):
-    """What was made here is not measured by the list of what strangers may send."""
+def test_changing_trust_of_an_own_source_checks_no_traces(store):
+    """The list of allowed instructions is for traces of foreign sources."""
     store.records.add([with_sketch(1, EVIL)], OWN)
     assert store.trust.set(1, Trust.VERIFIED) == 0
     assert store.trust.set(1, Trust.OWN) == 0
@@ -142,8 +142,8 @@ def test_trust_does_not_change_workloads(store):
     assert store.workloads.get(1) == before
 
 
-def test_a_merged_source_does_not_fix_the_version_of_a_workload(store):
-    """However far it is trusted, our own word counts more."""
+def test_own_source_overrides_tvm_version_of_a_merged_source(store):
+    """It does so however trusted the merged source is."""
     store.records.add(
         [make_measurement(0, workload=make_workload(1, tvm_version="0.25.0"))], FOREIGN
     )
@@ -153,7 +153,7 @@ def test_a_merged_source_does_not_fix_the_version_of_a_workload(store):
     store.records.add([make_measurement(1, workload=make_workload(1, tvm_version="0.27.0"))], OWN)
     store._loader._workloads.clear()
     assert store.workloads.get(1).tvm_version == "0.27.0"
-    # The first own one counts.
+    # Among own sources the first one decides.
     with Store(":memory:") as other:
         for version in ("0.27.0", "0.26.0"):
             workload = make_workload(1, tvm_version=version)
@@ -161,7 +161,7 @@ def test_a_merged_source_does_not_fix_the_version_of_a_workload(store):
         assert other.workloads.get(1).tvm_version == "0.27.0"
 
 
-def test_sources_count_their_records(store):
+def test_source_summaries_count_records(store):
     store.records.add([make_measurement(n) for n in range(3)], OWN)
     store.records.add(
         [make_measurement(5, None), make_measurement(6, session=make_session())], FOREIGN
@@ -184,7 +184,7 @@ def test_sources_count_their_records(store):
     assert (own.served, own.retracted, own.reason) == (0, 3, "busy machine")
 
 
-def test_count_of_records_that_would_stop_being_served(store):
+def test_count_returns_number_of_served_records_of_ids_sources_and_sessions(store):
     session = make_session()
     store.records.add([make_measurement(n) for n in range(3)], OWN)
     store.records.add([make_measurement(n, session=session) for n in range(3, 5)], OWN)
@@ -199,7 +199,7 @@ def test_count_of_records_that_would_stop_being_served(store):
     assert store.trust.retract_session(1, "again") == 0
 
 
-def test_finding_sessions(store):
+def test_find_returns_sessions_by_key_id_or_digest(store):
     session = make_session()
     store.sessions.add(session)
     store.sessions.add(make_session(1))

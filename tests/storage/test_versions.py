@@ -1,4 +1,4 @@
-"""Files that are no database of this version, and how a new one comes to be."""
+"""Creation of databases, and files that are not a database of this version."""
 
 import os
 import re
@@ -34,15 +34,15 @@ def sql(path, *statements):
 
 
 def is_whole(path):
-    """Whether a file is a database of this version that is in order."""
+    """Assert that SQLite finds no damage in a file; return whether it is a database of tunedb."""
     assert sql(path, "PRAGMA integrity_check") == [("ok",)]
     assert sql(path, "PRAGMA foreign_key_check") == []
     with Store(path, create=False) as store:
         return store.meta()["format"] == "tunedb"
 
 
-def refused(kind, match, *stores, **options):
-    """Check that opening ends in one line of the right class, and changes nothing."""
+def assert_rejected(kind, match, *stores, **options):
+    """Assert that opening each database raises one line of error of the given class."""
     for url in stores:
         with raises_line(kind, match=match) as caught:
             Store(url, **options)
@@ -50,7 +50,7 @@ def refused(kind, match, *stores, **options):
 
 
 @pytest.mark.parametrize("there", ["nothing", "an empty file"])
-def test_a_new_file(tmp_path, there):
+def test_store_creates_a_missing_file_or_fills_an_empty_one(tmp_path, there):
     path = tmp_path / "new.db"
     if there == "an empty file":
         path.touch()
@@ -65,49 +65,51 @@ def test_a_new_file(tmp_path, there):
         assert store.records.count() == 1
 
 
-def test_an_empty_server_database(bare_postgres_url):
-    refused(SchemaError, "an empty database; run: tunedb db init", bare_postgres_url, create=False)
-    refused(SchemaError, "an empty database", bare_postgres_url, read_only=True)
+def test_only_a_creating_store_fills_an_empty_server_database(bare_postgres_url):
+    assert_rejected(
+        SchemaError, "an empty database; run: tunedb db init", bare_postgres_url, create=False
+    )
+    assert_rejected(SchemaError, "an empty database", bare_postgres_url, read_only=True)
     with Store(bare_postgres_url) as store:
         store.records.add([make_measurement()], OWN)
     with Store(bare_postgres_url, create=False) as store:
         assert store.records.count() == 1
 
 
-def test_a_missing_file(tmp_path):
+def test_missing_file_is_reported_and_not_created(tmp_path):
     path = tmp_path / "missing.db"
     command = re.escape(f"{path}: no such database; run: tunedb db init {path}")
-    refused(NotFoundError, command, path, create=False)
-    refused(NotFoundError, command, path, read_only=True)
+    assert_rejected(NotFoundError, command, path, create=False)
+    assert_rejected(NotFoundError, command, path, read_only=True)
     with pytest.raises(NotFoundError, match="tunedb db init"):
         versions.upgrade(parse_url(path))
-    refused(NotFoundError, "its folder does not exist", tmp_path / "no" / "x.db")
+    assert_rejected(NotFoundError, "its folder does not exist", tmp_path / "no" / "x.db")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_empty_file_is_not_made_by_readers(tmp_path):
+def test_readers_and_upgrade_do_not_fill_an_empty_file(tmp_path):
     path = tmp_path / "empty.db"
     path.touch()
-    refused(SchemaError, "an empty file; run: tunedb db init", path, create=False)
-    refused(SchemaError, "an empty file; run: tunedb db init", path, read_only=True)
+    assert_rejected(SchemaError, "an empty file; run: tunedb db init", path, create=False)
+    assert_rejected(SchemaError, "an empty file; run: tunedb db init", path, read_only=True)
     with pytest.raises(SchemaError, match="tunedb db init"):
         versions.upgrade(parse_url(path))
     assert path.stat().st_size == 0
 
 
-def test_a_database_without_tables(tmp_path):
+def test_only_a_creating_store_fills_a_file_without_tables(tmp_path):
     path = tmp_path / "bare.db"
     sql(path, "PRAGMA user_version=1")
-    refused(SchemaError, "an empty database; run: tunedb db init", path, create=False)
+    assert_rejected(SchemaError, "an empty database; run: tunedb db init", path, create=False)
     with pytest.raises(SchemaError, match="tunedb db init"):
         versions.upgrade(parse_url(path))
     Store(path).close()
     assert is_whole(path)
 
 
-def test_memory_databases_are_always_new():
-    refused(SchemaError, "tunedb db init", ":memory:", create=False)
-    refused(SchemaError, "tunedb db init", ":memory:", read_only=True)
+def test_memory_database_cannot_be_opened_without_creating_it():
+    assert_rejected(SchemaError, "tunedb db init", ":memory:", create=False)
+    assert_rejected(SchemaError, "tunedb db init", ":memory:", read_only=True)
     with pytest.raises(UsageError, match="only files"):
         versions.create_file(parse_url(":memory:"))
 
@@ -123,20 +125,20 @@ def test_memory_databases_are_always_new():
         (b"SQLite format 3\0" + bytes(8192), (SchemaError, StorageError), "SQLite|damaged"),
     ],
 )
-def test_other_files_are_no_database(tmp_path, content, kind, match):
+def test_store_rejects_other_files_without_changing_them(tmp_path, content, kind, match):
     path = tmp_path / "x.db"
     path.write_bytes(content)
     for options in ({}, {"create": False}, {"read_only": True}):
-        refused(kind, match, path, **options)
+        assert_rejected(kind, match, path, **options)
         assert path.read_bytes() == content
     with pytest.raises(kind, match=match):
         versions.upgrade(parse_url(path))
     assert [p.name for p in tmp_path.iterdir() if not p.name.startswith("x.db")] == []
 
 
-def test_a_folder_and_a_file_as_folder(tmp_path):
+def test_store_rejects_a_folder_and_a_path_below_a_file(tmp_path):
     (tmp_path / "file").touch()
-    refused(StorageError, "cannot be read", tmp_path, tmp_path / "file" / "x.db")
+    assert_rejected(StorageError, "cannot be read", tmp_path, tmp_path / "file" / "x.db")
 
 
 OTHERS = {
@@ -161,7 +163,9 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_a_database_of_another_program(tmp_path, bare_postgres_url, postgres_server, kind):
+def test_database_of_another_program_is_rejected(
+    tmp_path, bare_postgres_url, postgres_server, kind
+):
     path = tmp_path / "other.db"
     sql(path, *OTHERS[kind])
     before = sql(path, "SELECT * FROM sqlite_master")
@@ -173,28 +177,28 @@ def test_a_database_of_another_program(tmp_path, bare_postgres_url, postgres_ser
             connection.execute(statement)
     for url in (path, bare_postgres_url):
         for options in ({}, {"create": False}, {"read_only": True}):
-            refused(SchemaError, "a database of another program", url, **options)
+            assert_rejected(SchemaError, "a database of another program", url, **options)
         with pytest.raises(SchemaError, match="a database of another program"):
             versions.upgrade(parse_url(url))
     assert sql(path, "SELECT * FROM sqlite_master") == before
 
 
-def test_a_newer_database(store, store_url):
+def test_newer_database_is_rejected_with_the_pip_command(store, store_url):
     with store._db.transaction() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0999'")
     for options in ({}, {"create": False}, {"read_only": True}):
-        refused(SchemaError, r"run: pip install --upgrade tunedb$", store_url, **options)
+        assert_rejected(SchemaError, r"run: pip install --upgrade tunedb$", store_url, **options)
     with pytest.raises(SchemaError, match=r"schema 0999.* pip install --upgrade tunedb$"):
         versions.upgrade(parse_url(store_url))
 
 
-def test_a_database_without_version_is_refused(store, store_url):
+def test_database_without_schema_version_is_rejected(store, store_url):
     with store._db.transaction() as connection:
         connection.exec_driver_sql("DELETE FROM alembic_version")
-    refused(SchemaError, "it does not state its schema", store_url)
+    assert_rejected(SchemaError, "it does not state its schema", store_url)
 
 
-def test_an_upgrade_of_the_newest(store_url):
+def test_upgrade_of_a_current_database_changes_nothing(store_url):
     with Store(store_url) as store:
         store.records.add([make_measurement()], OWN)
     assert versions.upgrade(parse_url(store_url)) == (schema.HEAD, schema.HEAD)
@@ -216,7 +220,7 @@ def use(path):
         with Store(path) as store:
             records = list(store.records.iterate())
             store.workloads.find(), store.counts(), store.records.top_k([1], None, 500)
-            for marker in (1, 2, 3, 4, 9):  # what is known, too: so every index is read
+            for marker in (1, 2, 3, 4, 9):  # known records too, so that every index is read
                 store.batches.add(make_batch(marker, 300), OWN)
             return len(records) == 1200
     except TuneDBError as error:
@@ -226,14 +230,14 @@ def use(path):
 
 
 @pytest.mark.parametrize("share", [0.0005, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99])
-def test_a_truncated_file(filled, share):
+def test_truncated_file_raises_an_error_of_tunedb(filled, share):
     data = filled.read_bytes()
     filled.write_bytes(data[: int(len(data) * share)])
     assert not use(filled)
 
 
 @pytest.mark.stress
-def test_a_file_with_pages_of_noise(filled):
+def test_file_with_a_random_page_raises_only_errors_of_tunedb(filled):
     data = filled.read_bytes()
     good = 0
     for page in range(0, len(data) // 4096, 3):
@@ -257,7 +261,7 @@ def test_the_log_of_a_deleted_database_is_not_replayed(tmp_path):
     store.close()
     path.unlink()
     Path(f"{path}-wal").write_bytes(log)
-    refused(StorageError, r"x\.db-wal: left over from a missing database", path)
+    assert_rejected(StorageError, r"x\.db-wal: left over from a missing database", path)
     assert Path(f"{path}-wal").read_bytes() == log
     assert not path.exists()
     Path(f"{path}-wal").unlink()
@@ -265,7 +269,7 @@ def test_the_log_of_a_deleted_database_is_not_replayed(tmp_path):
         assert store.records.count() == 0
 
 
-def test_a_read_only_medium(mount):
+def test_read_only_medium_can_be_read_and_rejects_writes(mount):
     folder = mount()
     path = folder / "x.db"
     with Store(path) as store:
@@ -290,7 +294,7 @@ def test_a_read_only_medium(mount):
         assert store.records.count() == 1
 
 
-def test_a_read_only_file(mount, tmp_path):
+def test_read_only_file_can_be_read_and_rejects_writes(mount, tmp_path):
     folder = mount()
     with Store(folder / "x.db") as store:
         store.records.add([make_measurement()], OWN)
@@ -308,7 +312,7 @@ def test_a_read_only_file(mount, tmp_path):
 
 
 def fill_up(store):
-    """Add batches until the disk is full; return how many went in, and the error."""
+    """Add batches until the disk is full; return the number of stored ones, and the error."""
     for marker in range(1, 10_000):
         try:
             store.batches.add(make_batch(marker, 64), OWN)
@@ -317,7 +321,7 @@ def fill_up(store):
     raise AssertionError("the disk is never full")
 
 
-def test_a_full_disk(mount):
+def test_full_disk_raises_one_error_and_keeps_stored_batches(mount):
     folder = mount("3m")
     path = folder / "x.db"
     ballast = folder / "ballast"
@@ -341,14 +345,14 @@ def test_a_full_disk(mount):
     assert markers == [m for m in range(1, added + 2) for _ in range(64)]
 
 
-def test_a_disk_too_small_for_a_new_database(mount):
+def test_new_database_on_a_too_small_disk_fails_and_leaves_no_file(mount):
     folder = mount("128k")
-    refused(StorageError, "free some space", folder / "x.db")
+    assert_rejected(StorageError, "free some space", folder / "x.db")
     assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("there", ["nothing", long("an empty file")])
-def test_eight_processes_make_one_file(tmp_path, there):
+def test_eight_processes_create_one_file(tmp_path, there):
     folder = tmp_path / "made"
     folder.mkdir()
     path = folder / "x.db"
@@ -359,7 +363,7 @@ def test_eight_processes_make_one_file(tmp_path, there):
         assert len(set(ids.split())) == 1  # one store, not several
         assert is_whole(path)
         with Store(path) as store:
-            assert store.records.count() == 8  # nobody's record went into a file that was replaced
+            assert store.records.count() == 8  # no record went into a file that was replaced
         assert [p.name for p in folder.iterdir()] == ["x.db"]
         path.unlink()
         if there == "an empty file":
@@ -367,7 +371,7 @@ def test_eight_processes_make_one_file(tmp_path, there):
 
 
 @pytest.mark.stress
-def test_eight_processes_make_one_schema_on_a_server(bare_postgres_url):
+def test_eight_processes_create_one_schema_on_a_server(bare_postgres_url):
     ids = printed(WORKERS, "create", bare_postgres_url, 8, 0)
     assert len(set(ids.split())) == 1
     with Store(bare_postgres_url, create=False) as store:
@@ -375,8 +379,8 @@ def test_eight_processes_make_one_schema_on_a_server(bare_postgres_url):
 
 
 @pytest.mark.stress
-def test_kill_while_a_file_is_made(tmp_path):
-    """There is no file or a whole one, at whatever moment the process dies."""
+def test_killed_creator_leaves_no_file_or_a_whole_one(tmp_path):
+    """It does so at whatever moment the process dies."""
     start = time.perf_counter()
     Store(tmp_path / "timed.db").close()
     takes = time.perf_counter() - start
@@ -408,7 +412,7 @@ def test_kill_while_a_file_is_made(tmp_path):
     assert sum(round_ >= 15 for round_ in rounds) <= made < len(rounds)
 
 
-def test_a_dangling_link_makes_its_target(tmp_path):
+def test_store_creates_the_target_of_a_dangling_link(tmp_path):
     target, link = tmp_path / "target.db", tmp_path / "link.db"
     link.symlink_to(target)
     with Store(link) as store:
@@ -419,7 +423,7 @@ def test_a_dangling_link_makes_its_target(tmp_path):
         assert store.records.count() == 1
 
 
-def test_files_are_made_without_hard_links(tmp_path, monkeypatch):
+def test_store_creates_files_where_hard_links_are_unsupported(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(95, "Operation not supported")
 
@@ -451,7 +455,7 @@ def test_a_second_handle_does_not_drop_the_locks_of_the_first(sqlite_file):
         assert store.records.count() == 4
 
 
-def test_backup_beside_a_writer(filled):
+def test_backup_is_whole_while_another_store_writes(filled):
     with Store(filled) as store, store._db.transaction() as connection:
         connection.exec_driver_sql("DELETE FROM retraction")
         backup = versions.back_up(filled, "0001")

@@ -1,4 +1,4 @@
-"""Views for people, compared with what the store itself says, on both kinds of database."""
+"""SQL views, compared with the store itself, on SQLite and PostgreSQL."""
 
 import json
 import sqlite3
@@ -34,7 +34,7 @@ def parsed(value):
     return json.loads(value) if isinstance(value, str) else value
 
 
-def test_records_are_those_of_the_store(filled):
+def test_v_records_agrees_with_the_records_of_the_store(filled):
     rows = rows_of(filled, "SELECT * FROM v_records ORDER BY record_id")
     with Store(filled) as store:
         records = list(store.records.iterate())
@@ -63,14 +63,14 @@ def test_records_are_those_of_the_store(filled):
     assert [row["measured_at"] for row in rows[1:]] == [None] * 8
 
 
-def test_decisions_are_json(filled):
+def test_v_records_has_decisions_as_json(filled):
     rows = rows_of(filled, "SELECT * FROM v_records ORDER BY record_id")
     decisions = [parsed(row["decisions"]) for row in rows]
     assert decisions[:2] == [[[2, [0, 4]]], [[2, [1, 4]]]]
     assert decisions[5:7] == [[64, 300, 0], []]
 
 
-def test_best_and_tasks_are_those_of_the_store(filled):
+def test_v_best_and_v_tasks_agree_with_the_store(filled):
     with Store(filled) as store, store._db.transaction() as connection:
         connection.exec_driver_sql("UPDATE workload SET flops = 5e8 WHERE id = 2")
     best = rows_of(filled, "SELECT * FROM v_best ORDER BY workload_id, target_id")
@@ -90,7 +90,7 @@ def test_best_and_tasks_are_those_of_the_store(filled):
     assert (best[0]["gflops"], tasks[0]["best_gflops"]) == (None, None)
 
 
-def test_what_was_cut_short_is_counted_and_never_the_best(filled):
+def test_views_count_records_cut_short_and_never_call_them_best(filled):
     """Its repeats are the fastest of all."""
     (row,) = rows_of(filled, "SELECT * FROM v_records WHERE status = 'cut_short'")
     assert (row["record_id"], row["mean_seconds"], row["repeats"]) == (8, None, 1)
@@ -102,7 +102,7 @@ def test_what_was_cut_short_is_counted_and_never_the_best(filled):
     assert task["best_seconds"] == 0.125
 
 
-def test_failures_are_the_accepted_ones(filled):
+def test_v_failures_omits_foreign_failures_of_own_records(filled):
     with Store(filled) as store, store._db.transaction() as connection:
         connection.exec_driver_sql(
             "INSERT INTO failure (digest, measurement_id, kind, phase, message, source_id) "
@@ -115,14 +115,14 @@ def test_failures_are_the_accepted_ones(filled):
     ]
 
 
-def test_sessions_have_their_machine(filled):
+def test_v_sessions_shows_machine_and_numbers_of_records(filled):
     (row,) = rows_of(filled, "SELECT * FROM v_sessions")
     assert (row["cpu"], row["cores"], row["gpu"]) == ('a "b"', 4, None)
     assert (row["records"], row["failed"], row["foreign_records"]) == (2, 1, 0)
     assert "2026-01-01 00:00:00.123456" in str(row["last_measured_at"])
 
 
-def test_launches_are_the_preferred_ones(filled):
+def test_v_launches_omits_foreign_launches_of_own_records(filled):
     with Store(filled) as store, store._db.transaction() as connection:
         connection.exec_driver_sql(
             "INSERT INTO launch (digest, measurement_id, number, kernel, threads, source_id) "
@@ -137,7 +137,7 @@ def test_launches_are_the_preferred_ones(filled):
     assert (rows[0]["tool"], parsed(rows[0]["counters"])) == ("ncu", [["warps", "%"]])
 
 
-def test_both_dialects_have_the_same_columns(filled, sqlite_file):
+def test_views_have_the_same_columns_in_both_dialects(filled, sqlite_file):
     for view in VIEWS:
         (first, *_) = rows_of(filled, f"SELECT * FROM {view}")
         with closing(sqlite3.connect(sqlite_file)) as connection:
@@ -145,7 +145,7 @@ def test_both_dialects_have_the_same_columns(filled, sqlite_file):
         assert list(first) == [column[0] for column in columns]
 
 
-def test_nobody_writes_through_a_view(filled):
+def test_views_are_read_only(filled):
     """PostgreSQL would write with the rights of the owner."""
     if "://" in filled:
         query = "SELECT relname, pg_relation_is_updatable(oid, true) AS u FROM pg_class"
@@ -157,7 +157,7 @@ def test_nobody_writes_through_a_view(filled):
                 rows_of(filled, f"DELETE FROM {view}")
 
 
-def test_values_beyond_all_bounds_break_no_view(filled):
+def test_extreme_and_damaged_values_break_no_view(filled):
     """A writer of a server can put any bytes into its rows."""
     digest = identity.digest("x").hex()
     with Store(filled) as store, store._db.transaction() as connection:

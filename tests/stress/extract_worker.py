@@ -25,7 +25,7 @@ FAILS = frozenset(range(7, 1000, 7))
 
 
 class Slow(Steps):
-    """A set that takes its time, so that a kill may come anywhere."""
+    """A slow feature set, so that a kill may come anywhere."""
 
     def rows(self, programs):
         time.sleep(0.002)

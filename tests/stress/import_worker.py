@@ -30,7 +30,7 @@ def import_all(store, folder):
 
 
 def duration(folder):
-    """Return how many seconds an import takes when nothing has to be loaded any more."""
+    """Return how many seconds an import takes when all modules are loaded."""
     for _ in range(2):
         with Store(":memory:") as store:
             started = time.perf_counter()
@@ -51,7 +51,7 @@ def main(url, folder, kills, seed):
         with Store(url) as store:
             print(store.counts().measurements, flush=True)
 
-    # Not all of it, so that there is something left to add after each kill.
+    # Half of its time leaves something to add after each kill.
     kill_and_end(work, tell, kills=kills, seed=seed, longest=duration(folder) / 2)
 
 

@@ -37,12 +37,12 @@ def in_child(work, moment=None):
 
 
 def killed_or_done(status):
-    """Tell whether a process ended in one of the two ways that are meant."""
+    """Return whether a process succeeded or was killed."""
     return status in (0, signal.SIGKILL)
 
 
 def kill_and_end(work, tell, *, kills, seed, longest):
-    """Let work be killed some times at random moments, then end; tell what stands after each kill.
+    """Kill work several times at random moments, then let it end; call `tell` after each kill.
 
     Parameters
     ----------

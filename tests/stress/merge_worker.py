@@ -40,7 +40,7 @@ def main(url, other, kills, seed):
     limits.BATCH_ROWS = 16
     limits.IMPORT_BYTES = 2_000
     resume = int(seed) % 2 == 1
-    # Nothing has to be loaded any more, and half of it, so that there is something left to add.
+    # The second merge loads no module; half of its time leaves something to add after a kill.
     merge_all(":memory:", other, resume=False)
     started = time.perf_counter()
     merge_all(":memory:", other, resume=False)

@@ -29,7 +29,7 @@ BATCH = 4
 
 
 def note_commits(path):
-    """Write down what a store has taken, once it has."""
+    """Let stores log each batch after its commit."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     add_batch = Batches.add
 

@@ -1,4 +1,4 @@
-"""Training from disk takes a part of the memory that the rows would take."""
+"""Training from disk takes less memory than the rows would."""
 
 import subprocess
 import sys
@@ -56,7 +56,7 @@ def train(url, where):
     return int(grown), digest
 
 
-def test_peak_of_memory(url):
+def test_training_from_disk_takes_less_than_a_quarter_of_the_rows_in_memory(url):
     in_memory, expected = train(url, "memory")
     on_disk, found = train(url, "disk")
     assert found == expected

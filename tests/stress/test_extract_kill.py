@@ -46,7 +46,7 @@ def alone():
 
 @pytest.mark.stress
 @pytest.mark.parametrize("seed", range(20))
-def test_killed_extractions(url, alone, seed):
+def test_killed_extractions_store_the_same_as_one_run(url, alone, seed):
     sizes = lines_of(WORKER, url, 15, seed)
     assert sizes == sorted(sizes)
     assert contents(url) == alone

@@ -59,7 +59,7 @@ LEFT_OUT = {
 }
 #: Modules of the reader.
 READERS = ("my", "model", "my_package")
-#: What commands print on the page about public logs, and here about small ones.
+#: Numbers in commands on the page about public logs, and those of the small logs here.
 NUMBERS = {"70259": "40", "141": "1", "42": "1", "64": "2"}
 
 MODEL = """
@@ -104,7 +104,7 @@ def blocks(page):
     return [code for language, code in FENCED.findall(text_of(page)) if language == "python"]
 
 
-def test_there_is_something_to_run():
+def test_guides_contain_commands_and_python():
     assert all(commands(page) for page in PAGES) and all(map(blocks, PYTHON))
     lines = [line for page in PAGES for line in commands(page)]
     assert len(lines) > 70
@@ -153,7 +153,7 @@ def folder(tuned, tmp_path, monkeypatch):
 
 
 def prepare(page, folder):
-    """Write what a page takes for granted."""
+    """Write the files that a page requires."""
     if page == "plugins":
         install(folder)
     if page in ("logs", "advisor"):
@@ -253,7 +253,7 @@ def words_of(command, team):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_commands_of_a_page_run(page, folder, team, monkeypatch):
+def test_commands_of_guide_run(page, folder, team, monkeypatch):
     prepare(page, folder)
     for command in commands(page):
         if not any(re.match(start, command) for start in LEFT_OUT):
@@ -290,7 +290,7 @@ def reader_names(page):
 
 
 @pytest.mark.parametrize("page", PYTHON)
-def test_the_python_of_a_page_runs(page, folder, monkeypatch):
+def test_python_of_guide_runs(page, folder, monkeypatch):
     """The blocks of a page share their names; each finds the reader's own, as they were."""
     few = {"population_size": 16, "init_measured_ratio": 0.0, "genetic_num_iters": 1}
     tvm_search = partial(ms.search_strategy.EvolutionarySearch, **few, init_min_unmeasured=4)

@@ -84,8 +84,8 @@ def alone(folder, tmp_path):
     return contents(tmp_path / "alone.db")
 
 
-def test_the_comparison_sees_a_missing_row(folder, alone, tmp_path):
-    """And the small logs hold what they say."""
+def test_comparison_of_databases_detects_a_missing_row(folder, alone, tmp_path):
+    """The small logs have as many records and bad lines as they state."""
     assert contents(tmp_path / "alone.db") == alone
     # MetaSchedule's records come in twice: the new ones as a stream, the old ones in SQLite.
     assert len(alone["measurement"]) == small_logs.RECORDS * (len(small_logs.LOGS) - 2)
@@ -101,7 +101,7 @@ def test_the_comparison_sees_a_missing_row(folder, alone, tmp_path):
 
 
 @pytest.mark.parametrize(("kills", "seed"), [(3, 1), *(long(10, seed) for seed in range(40))])
-def test_killed_imports(store_url, folder, alone, kills, seed):
+def test_killed_imports_store_the_same_as_one_import(store_url, folder, alone, kills, seed):
     sizes = kill(store_url, folder, kills, seed)
     assert sizes == sorted(sizes)
     assert contents(store_url) == alone
@@ -113,8 +113,8 @@ LINES = [name for name in small_logs.LOGS if "sqlite" not in name]
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_a_log_that_is_read_while_it_is_written(name, sqlite_file, tmp_path):
-    """Cut off at any byte, imported, grown, imported again: the records are those of one run."""
+def test_repeated_import_of_growing_log_stores_each_record_once(name, sqlite_file, tmp_path):
+    """The log is cut off at several bytes, imported, and imported again when it has grown."""
     files = small_logs.LOGS[name]
     records = next(iter(files))
     whole = files[records]

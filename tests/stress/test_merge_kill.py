@@ -55,7 +55,7 @@ def alone(theirs, sqlite_template, tmp_path):
 
 @pytest.mark.stress
 @pytest.mark.parametrize("seed", range(7))
-def test_killed_merges(store_url, theirs, alone, seed):
+def test_killed_merges_store_the_same_as_one_merge(store_url, theirs, alone, seed):
     sizes = lines_of(WORKER, store_url, theirs, 10, seed)
     assert [size for size, _ in sizes] == sorted(size for size, _ in sizes)
     if seed % 2:

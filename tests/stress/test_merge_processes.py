@@ -101,19 +101,19 @@ def merge_at_once(url, peers, processes):
 
 
 @pytest.mark.stress
-def test_eight_processes_merge_at_once(store_url, tmp_path):
+def test_eight_processes_that_merge_at_once_store_the_union(store_url, tmp_path):
     url, count, size = store_url, 6, 4000
     peers = make_peers(tmp_path, count, size)
     union = sorted({make(n).digest for n in range((count + 1) * size // 2)})
     new = merge_at_once(url, peers, 8)
-    # Whoever came first, each record was new once.
+    # Each record was new to one process only.
     assert sum(new) == len(union)
     assert digests(url) == union
     assert check(url).problems == []
     with Store(url) as store:
-        # Whether they count depends on whose the records are.
+        # All retractions are stored; whether one counts depends on the owner of its record.
         assert len(store._db.select(schema.retraction.select())) == count
-        # Each peer's source says them of its own records.
+        # Each peer has launches of its own records.
         assert store.counts().launches == count * size
         assert len(store._db.select(schema.counter_set.select())) == 2
     assert merge_at_once(url, peers, 2) == [0, 0]

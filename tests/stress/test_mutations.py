@@ -1,4 +1,4 @@
-"""Hostile logs: whatever the bytes, a line is a record or it is quarantined."""
+"""Hostile logs: for any bytes, a line becomes a record or is quarantined."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tunedb.programs.workload_info import signature_of
 from tunedb.records import Measurement, Source
 from tunedb.storage.store import Store
 
-#: How many bytes or values are changed in all, and how many rounds that are needed for it take.
+#: How many bytes or values a test changes in all.
 amounts = pytest.mark.parametrize("amount", [480, long(100_000)])
 
 #: Changes to one log before it is read: about one for each line.
@@ -107,7 +107,7 @@ def mutated_files(rng, files):
         times = rng.randint(1, 2 * PER_LOG)
         return {name: mutated(rng, data, times, changes) for name, data in files.items()}
     if len(files) == 1:
-        # In a stream, a first workload that is lost takes the records along.
+        # In a stream, records are lost together with the first workload.
         times = rng.randint(1, 3) if "both.json" in files else PER_LOG
         return {name: mutated(rng, data, times) for name, data in files.items()}
     records, workloads = files
@@ -160,7 +160,7 @@ class Understood:
 
 
 def check_store(store, folder):
-    """Check that what was stored can be read, and that every row is what its digest says."""
+    """Assert that stored rows can be read, and that all checks of the database pass."""
     for _ in store.records.iterate():
         pass
     store.workloads.find()
@@ -171,7 +171,7 @@ def check_store(store, folder):
 
 @amounts
 @pytest.mark.parametrize("name", small_logs.LOGS)
-def test_mutated_logs(name, amount, tmp_path):
+def test_import_stores_quarantines_or_rejects_mutated_logs(name, amount, tmp_path):
     rng = random.Random(f"{name} {amount}")
     files = small_logs.LOGS[name]
     written_back = name.split()[0] in ("autotvm", "ansor")
@@ -200,7 +200,7 @@ def test_mutated_logs(name, amount, tmp_path):
 
 @amounts
 @pytest.mark.parametrize("encoding", [small_logs.OLD, small_logs.NEW])
-def test_mutated_graphs(encoding, amount):
+def test_mutated_graphs_are_stored_or_rejected(encoding, amount):
     rng = random.Random(f"{encoding} {amount}")
     text = json.dumps(small_logs.matmul(encoding, 64)).encode()
     batch, known, told = [], 0, 0
@@ -221,8 +221,8 @@ def test_mutated_graphs(encoding, amount):
     assert 0 < told < known
 
 
-def test_mutated_logs_in_every_database(store, tmp_path):
-    """PostgreSQL refuses other texts and numbers than SQLite does."""
+def test_import_of_mutated_logs_leaves_both_databases_consistent(store, tmp_path):
+    """PostgreSQL rejects other texts and numbers than SQLite does."""
     rng = random.Random(5)
     for name, files in small_logs.LOGS.items():
         for number in range(6):
@@ -232,8 +232,8 @@ def test_mutated_logs_in_every_database(store, tmp_path):
 
 
 @pytest.mark.examples
-def test_binary_junk(tmp_path):
-    """Bytes that no format has anything to do with; also in front of a log and behind it."""
+def test_reader_of_binary_junk_raises_only_format_error(tmp_path):
+    """Junk alone, in front of a log and behind it."""
     rng = random.Random(6)
     path = tmp_path / "junk"
     for name, files in small_logs.LOGS.items():

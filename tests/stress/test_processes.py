@@ -1,4 +1,4 @@
-"""Several processes on one database, and processes that are killed; long forms by `make stress`."""
+"""Several processes or threads on one database, and killed ones; in full by `make stress`."""
 
 import os
 import random
@@ -46,7 +46,7 @@ def check_whole(url):
 
 @contextmanager
 def worker(*arguments):
-    """Run workers.py; in the end it must have gone."""
+    """Run workers.py; kill it at the end."""
     process = subprocess.Popen(
         [sys.executable, WORKERS, *map(str, arguments)],
         stdin=subprocess.PIPE,
@@ -97,18 +97,18 @@ def many_writers(url, processes, batches, size):
 
 
 @pytest.mark.stress
-def test_single_commits(store_url):
+def test_processes_that_write_single_records_lose_none(store_url):
     many_writers(store_url, processes=4, batches=500, size=1)
 
 
 @pytest.mark.parametrize(("processes", "batches"), [(2, 8), long(4, 100)])
-def test_batches_are_seen_whole(store_url, processes, batches):
+def test_reader_sees_only_complete_batches_of_many_writers(store_url, processes, batches):
     many_writers(store_url, processes, batches, BATCH)
 
 
 @pytest.mark.parametrize("size", [300, long(5000)])
-def test_overlapping_records(store_url, size):
-    """Processes write the same records in different order: the count is that of the set union."""
+def test_threads_that_write_the_same_records_store_the_union(store_url, size):
+    """Each thread has its own store, and writes the records in another order."""
     batch = make_batch(1, size)
     results, errors = [], []
 
@@ -137,7 +137,7 @@ def test_overlapping_records(store_url, size):
 
 
 def kill_writers(url, rounds, seed):
-    """Kill a writer at a random moment, again and again; return what it had said was in."""
+    """Kill a writer at random moments; assert that each batch is complete or missing."""
     moments = random.Random(seed)
     acknowledged = []
     for round_ in range(rounds):
@@ -146,7 +146,7 @@ def kill_writers(url, rounds, seed):
             lines = [writer.stdout.readline()]
             time.sleep(moments.uniform(0, 0.3))
             os.kill(writer.pid, signal.SIGKILL)
-            # What had been printed is in the pipe.
+            # The pipe still has the lines that it had printed.
             lines += writer.stdout.read().splitlines()
             assert writer.wait() == -signal.SIGKILL
         acknowledged += [int(line) for line in lines if line.strip()]
@@ -154,7 +154,7 @@ def kill_writers(url, rounds, seed):
         assert set(acknowledged) <= sizes.keys()
         assert set(sizes.values()) == {BATCH}
         check_whole(url)
-    # At most one batch of each round was in before it could be acknowledged.
+    # Each kill leaves at most one batch that was stored and not yet acknowledged.
     assert len(sizes) - len(acknowledged) <= rounds
     assert len(acknowledged) >= rounds
     with Store(url) as store:
@@ -163,12 +163,12 @@ def kill_writers(url, rounds, seed):
 
 
 @pytest.mark.parametrize("rounds", [2, long(50)])
-def test_killed_writers(store_url, rounds):
+def test_killed_writers_lose_no_acknowledged_batch(store_url, rounds):
     kill_writers(store_url, rounds, seed=2)
 
 
 def cut_connections(server, url, rounds, seed):
-    """Cut a writer's connections at random moments; it goes on where it was."""
+    """Cut a writer's connections at random moments; assert that it continues without gaps."""
     moments = random.Random(seed)
     with worker("write", url, 1, 1_000_000, BATCH) as writer:
         lines, losses = [], []
@@ -209,5 +209,7 @@ def cut_connections(server, url, rounds, seed):
 
 
 @pytest.mark.parametrize("rounds", [3, long(50)])
-def test_cut_connections(postgres_server, postgres_url, rounds):
+def test_writer_with_cut_connections_loses_no_acknowledged_batch(
+    postgres_server, postgres_url, rounds
+):
     cut_connections(postgres_server, postgres_url, rounds, seed=2)

@@ -51,7 +51,7 @@ def tops(url):
 
 @pytest.mark.stress
 @pytest.mark.parametrize("seed", range(6))
-def test_killed_prunings(url, seed):
+def test_killed_prunings_keep_the_best_records_and_complete_when_repeated(url, seed):
     before = tops(url)
     sizes = lines_of(WORKER, url, 10, seed)
     assert sizes == sorted(sizes, reverse=True)

@@ -44,12 +44,12 @@ def wait_until(condition, process, what, seconds=240):
 
 
 def tell_story(server, folder, *, workers, trials, away, kills):
-    """Let tuners work, kill the server in between; return what was stored of it."""
+    """Let tuners work, and kill the server in between; return the digests that it has."""
     url = server.new_database()
     with (folder / "stderr").open("w+") as errors:
         process = subprocess.Popen(
             [sys.executable, WORKER, url, folder, str(workers), str(trials)],
-            # What the server does not take goes to files there.
+            # Records that the server does not accept go to files there.
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -92,7 +92,7 @@ def tell_story(server, folder, *, workers, trials, away, kills):
 
 
 @pytest.mark.stress
-def test_ten_tuners_and_a_server_that_is_killed_three_times(tmp_path):
+def test_ten_tuners_lose_no_record_when_the_server_is_killed_three_times(tmp_path):
     with running_postgres(durable=True) as server:
         there = tell_story(server, tmp_path, workers=10, trials=48, away=3, kills=3)
     assert len(there) > 100

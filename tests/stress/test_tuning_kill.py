@@ -19,7 +19,7 @@ TRIALS, BATCH = 24, 4
 
 @pytest.mark.stress
 @pytest.mark.parametrize("seed", range(3))
-def test_a_run_that_is_killed_twenty_times(store_url, tmp_path, seed):
+def test_killed_tuning_run_resumes_and_repeats_only_lost_batches(store_url, tmp_path, seed):
     url, log, kills = store_url, tmp_path / "log", 20
     done = subprocess.run(
         [sys.executable, WORKER, "kill", url, log, str(kills), str(seed)],
@@ -36,7 +36,7 @@ def test_a_run_that_is_killed_twenty_times(store_url, tmp_path, seed):
     stored = [one["stored"] for one in states]
     assert stored == sorted(stored)
 
-    # The last run but one ended what was left, so the last one began anew.
+    # The last run but one completed the killed ones, so the last one started anew.
     assert all(one["trials"] == TRIALS for one in runs)
     assert runs[-1]["resumed"] == 0
     lost = BATCH * sum(one["killed"] for one in states)

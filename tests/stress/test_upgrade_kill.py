@@ -64,7 +64,7 @@ def rows_of(path):
 
 @pytest.mark.stress
 @pytest.mark.parametrize("seed", range(1, 7))
-def test_killed_upgrades(old, seed):
+def test_repeated_upgrade_completes_killed_one_and_backups_are_complete(old, seed):
     kills = 10
     alone = shutil.copyfile(old, old.with_name("alone.db"))
     versions.upgrade(parse_url(alone))
@@ -83,9 +83,9 @@ def test_killed_upgrades(old, seed):
     for number, (path, _) in enumerate(lines):
         assert rows_of(path) == wanted
         if not number:
-            # The model of the frozen file is none.
+            # The model in the frozen file is not a real one: both databases report it.
             assert check(path).problems == check(alone).problems
-        # Each backup is whole: what was there before.
+        # Each backup has all records from before the upgrade.
         backups = sorted(Path(path).parent.glob(f"{Path(path).name}.bak-0001*"))
         backups = [b for b in backups if not b.name.endswith(("-wal", "-shm", "-journal"))]
         assert backups
@@ -93,6 +93,6 @@ def test_killed_upgrades(old, seed):
             with closing(sqlite3.connect(backup)) as one, closing(sqlite3.connect(old)) as other:
                 count = "SELECT count(*), sum(id) FROM measurement"
                 assert one.execute(count).fetchone() == other.execute(count).fetchone()
-    # What a killed backup left is swept by the next one.
+    # The next backup removes the files of a killed one.
     assert list(old.parent.glob(".tunedb-new-*")) == []
     assert sum(int(ended) for _, ended in lines) < kills

@@ -115,7 +115,7 @@ def end_of(child, log, lines, moment):
 
 
 def kill(url, log, kills, seed):
-    """Kill a run some times; it ends at last, and so does the one after it."""
+    """Kill a run several times, let it end, and run another one."""
     rng = random.Random(int(seed))
     Database(url).close()
     opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -126,7 +126,7 @@ def kill(url, log, kills, seed):
 
     for _ in range(int(kills)):
         child = forked(run, url, small_evolution(), 1, note)
-        # By what was measured, so that a slow machine is not killed before it has begun.
+        # Kills follow the number of measurements, so that a slow machine gets to some.
         status = end_of(child, log, rng.randrange(TRIALS), rng.uniform(0, 0.3))
         assert status in (0, signal.SIGKILL), status
         print(json.dumps({"stored": stored(url), "killed": status != 0}), flush=True)

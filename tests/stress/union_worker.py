@@ -1,7 +1,7 @@
 """Processes that merge into one database. Run as a script; tests read what it prints.
 
 python union_worker.py merge URL SEED PEER…    merge all in some order; print how many were new
-python union_worker.py read URL                query until stdin closes; complain about parts
+python union_worker.py read URL                query until stdin closes; fail at incomplete rows
 """
 
 import random
@@ -32,7 +32,7 @@ def merge_all(url, seed, *peers):
 
 
 def read(url):
-    """Look all the time: no record is without its launch, no failed one without its failure."""
+    """Query repeatedly: each record has its launch, and each failed one its failure."""
     stop = threading.Event()
 
     def wait():

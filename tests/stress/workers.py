@@ -2,7 +2,7 @@
 
 python workers.py create URL PROCESSES ROUND    open at the same moment, add one record each
 python workers.py write URL FIRST COUNT SIZE    add batches; print each number when it is in
-python workers.py read URL SIZE                 query until stdin closes; complain about parts
+python workers.py read URL SIZE                 query until stdin closes; count partial batches
 """
 
 import os
@@ -65,7 +65,7 @@ def sizes_of_batches(store):
 
 
 def read(url, size):
-    """Query all the time; print what was seen at the end."""
+    """Query repeatedly; print the number of queries and of partial batches at the end."""
     stop = threading.Event()
 
     def wait():

@@ -24,7 +24,7 @@ def make_pipe(path):
 
 
 def make_socket(path):
-    # A socket's path is short.
+    # The path of a socket must be short.
     with socket.socket(socket.AF_UNIX) as one:
         before = Path.cwd()
         os.chdir(path.parent)
@@ -55,7 +55,7 @@ def child():
 
 
 @pytest.mark.parametrize(("make", "kind"), SPECIAL, ids=[kind for _, kind in SPECIAL])
-def test_special_files_are_refused(make, kind, tmp_path):
+def test_open_regular_and_read_regular_reject_special_files(make, kind, tmp_path):
     path = tmp_path / "x"
     make(path)
     with pytest.raises(
@@ -66,7 +66,7 @@ def test_special_files_are_refused(make, kind, tmp_path):
         read_regular(path, 10)
 
 
-def test_links_to_files_are_followed(tmp_path):
+def test_open_regular_and_read_regular_follow_links_to_files(tmp_path):
     (tmp_path / "file").write_bytes(b"content")
     (tmp_path / "link").symlink_to("file")
     with open_regular(tmp_path / "link", buffering=0) as file:
@@ -74,15 +74,15 @@ def test_links_to_files_are_followed(tmp_path):
     assert read_regular(str(tmp_path / "link"), 4) == b"cont"
 
 
-def test_directories_and_missing_files_keep_their_errors(tmp_path):
+def test_open_regular_keeps_errors_for_directories_and_missing_files(tmp_path):
     with pytest.raises(IsADirectoryError):
         open_regular(tmp_path)
     with pytest.raises(FileNotFoundError):
         open_regular(tmp_path / "none")
 
 
-def test_a_file_that_becomes_a_pipe_before_it_is_opened(tmp_path, monkeypatch):
-    """The path changed after the check; a plain open() would wait here for ever."""
+def test_open_regular_rejects_pipe_that_appears_after_the_check(tmp_path, monkeypatch):
+    """A plain open() of the pipe would wait forever."""
     path = tmp_path / "x"
     make_pipe(path)
     monkeypatch.setattr(files, "require_regular", lambda *_, **__: None)
@@ -95,18 +95,18 @@ def test_a_file_that_becomes_a_pipe_before_it_is_opened(tmp_path, monkeypatch):
 def target(descriptor):
     try:
         return descriptor.readlink()
-    except OSError:  # that of the listing itself
+    except OSError:  # the descriptor of the listing itself
         return None
 
 
-def test_an_endless_regular_file_takes_no_memory(tmp_path):
+def test_read_regular_reads_at_most_the_given_bytes(tmp_path):
     path = tmp_path / "sparse"
     with path.open("wb") as file:
         file.truncate(2**40)
     assert len(read_regular(path, 1000)) == 1000
 
 
-def test_logs_of_a_database(tmp_path):
+def test_require_regular_logs_rejects_pipes_named_like_sqlite_logs(tmp_path):
     path = tmp_path / "x.db"
     require_regular_logs(path)
     for suffix in ("-journal", "-wal", "-shm"):
@@ -116,7 +116,7 @@ def test_logs_of_a_database(tmp_path):
         (tmp_path / f"x.db{suffix}").unlink()
 
 
-def test_a_file_appears_as_a_whole_or_not_at_all(tmp_path):
+def test_new_file_appears_whole_or_not_at_all(tmp_path):
     path = tmp_path / "x.txt"
     path.write_text("old")
     with pytest.raises(ZeroDivisionError), new_file(path, force=True) as made:
@@ -134,7 +134,7 @@ def test_a_file_appears_as_a_whole_or_not_at_all(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_that_came_meanwhile_is_not_lost(tmp_path):
+def test_new_file_does_not_overwrite_file_created_meanwhile(tmp_path):
     path = tmp_path / "x"
     with pytest.raises(FileExistsError), new_file(path) as made:
         made.write_text("mine")
@@ -143,7 +143,7 @@ def test_a_file_that_came_meanwhile_is_not_lost(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_system_without_links(tmp_path, monkeypatch):
+def test_new_file_works_on_file_system_without_hard_links(tmp_path, monkeypatch):
     def refuse(*_):
         raise PermissionError(1, "Operation not permitted")
 
@@ -156,20 +156,20 @@ def test_a_file_system_without_links(tmp_path, monkeypatch):
         (tmp_path / "y").touch()
 
 
-def test_names_of_255_bytes(tmp_path):
+def test_write_whole_accepts_names_of_255_bytes(tmp_path):
     path = tmp_path / ("x" * 255)
     write_whole(path, "new")
     assert path.read_text() == "new"
 
 
-def test_a_link_is_written_through(tmp_path):
+def test_write_whole_writes_through_links(tmp_path):
     (tmp_path / "link").symlink_to("file")
     write_whole(tmp_path / "link", "new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "file").read_text() == "new"
 
 
-def test_a_device_stays_what_it_is(tmp_path):
+def test_write_whole_keeps_devices_and_rejects_invalid_paths(tmp_path):
     (tmp_path / "null").symlink_to("/dev/null")
     write_whole(tmp_path / "null", "text")
     assert Path("/dev/null").is_char_device()
@@ -183,8 +183,8 @@ STEPS = ["write", "_sync", "_place"]
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_writer_that_is_killed(step, tmp_path, monkeypatch):
-    """Whatever was done, the old file stands; the next writer removes what is left."""
+def test_killed_writer_leaves_the_old_file(step, tmp_path, monkeypatch):
+    """The next writer removes the hidden folder that it leaves."""
     path = tmp_path / "x"
     path.write_text("old")
 

@@ -14,7 +14,7 @@ def test_sessions_differ_even_in_the_same_microsecond(monkeypatch):
     assert one.fingerprint == other.fingerprint
 
 
-def test_fingerprint():
+def test_fingerprint_sorts_its_keys_and_omits_unknown_values():
     found = orjson.loads(host.new_session(tvm="0.27", llvm=None, gpu="H200").fingerprint)
     assert found["tvm"] == "0.27"
     assert found["gpu"] == "H200"
@@ -24,26 +24,26 @@ def test_fingerprint():
     assert list(found) == sorted(found)
 
 
-def test_models_are_one_line_or_nothing():
+def test_cpu_and_gpu_models_are_one_line_or_none():
     for model in (host.cpu_model(), host.gpu_model()):
         assert model is None or (model.strip() == model and model and "\n" not in model)
 
 
-def test_cpu_model_where_the_system_has_no_list(monkeypatch, tmp_path):
+def test_cpu_model_returns_machine_type_without_cpuinfo(monkeypatch, tmp_path):
     monkeypatch.setattr(host, "Path", lambda _: tmp_path / "missing")
     monkeypatch.setattr("platform.processor", lambda: "")
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     assert host.cpu_model() == "riscv64"
 
 
-def test_cpu_model_reads_the_first_name(monkeypatch, tmp_path):
+def test_cpu_model_returns_first_name_of_cpuinfo(monkeypatch, tmp_path):
     listing = tmp_path / "cpuinfo"
     listing.write_bytes(b"processor\t: 0\nmodel name\t: Test \xff CPU\nmodel name\t: Other\n")
     monkeypatch.setattr(host, "Path", lambda _: listing)
     assert host.cpu_model() == "Test � CPU"
 
 
-def test_gpu_model_reads_the_drivers_files(monkeypatch, tmp_path):
+def test_gpu_model_reads_files_of_the_nvidia_driver(monkeypatch, tmp_path):
     for number, text in enumerate(["Bus Type: PCIe\n", "Model: \t NVIDIA H200\nIRQ: 1\n"]):
         folder = tmp_path / f"0000:0{number}:00.0"
         folder.mkdir()
@@ -52,7 +52,7 @@ def test_gpu_model_reads_the_drivers_files(monkeypatch, tmp_path):
     assert host.gpu_model() == "NVIDIA H200"
 
 
-def test_a_machine_measures_with_several_evaluators():
+def test_session_class_depends_on_evaluator_and_machine_class_does_not():
     def session(**fingerprint):
         content = {"cpu": "Test CPU", "threads": {"count": 2}, **fingerprint}
         return Session("a", 1, canonical_json(content))
@@ -63,7 +63,7 @@ def test_a_machine_measures_with_several_evaluators():
     assert host.machine_class(session(threads={"count": 1})) != host.machine_class(one)
 
 
-def test_the_last_cache_is_that_of_the_highest_level(monkeypatch, tmp_path):
+def test_last_cache_returns_size_of_highest_readable_level(monkeypatch, tmp_path):
     caches = {"index0": ("1", "48K"), "index2": ("2", "1024K"), "index3": ("3", "32768K")}
     for name, (level, size) in {**caches, "index4": ("4", "much")}.items():
         (tmp_path / name).mkdir()

@@ -1,4 +1,4 @@
-"""Folders of processes that were killed are swept; those of living processes are not."""
+"""Sweeps remove folders of killed processes, and keep those of living ones."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def hold(tmp_path):
-    """A function that starts a process with a folder in `tmp_path`; returns both."""
+    """A function that starts a process with a folder in `tmp_path`, and returns both."""
     started, workers = [], []
 
     def hold(worker=""):
@@ -56,7 +56,7 @@ def kill(process):
     process.wait()
 
 
-def test_a_folder_and_its_end(tmp_path):
+def test_temporary_folder_is_private_and_removed_on_close(tmp_path):
     with TemporaryFolder("known", tmp_path) as folder:
         assert folder.path.parent == tmp_path
         assert folder.path.name.startswith("tunedb-known-")
@@ -69,7 +69,7 @@ def test_a_folder_and_its_end(tmp_path):
     assert TemporaryFolder("new", tmp_path, hidden=True).path.name.startswith(".tunedb-new-")
 
 
-def test_a_folder_goes_with_its_object_and_with_its_process(tmp_path, hold):
+def test_folder_is_removed_with_its_object_or_process(tmp_path, hold):
     folder = TemporaryFolder("known", tmp_path)
     path = folder.path
     del folder
@@ -79,7 +79,7 @@ def test_a_folder_goes_with_its_object_and_with_its_process(tmp_path, hold):
     assert not path.exists()
 
 
-def test_left_overs_of_a_killed_process_are_swept(tmp_path, hold):
+def test_new_folder_removes_only_folders_of_killed_processes(tmp_path, hold):
     process, path = hold()
     with TemporaryFolder("builder", tmp_path):
         assert path.is_dir()  # it lives
@@ -89,8 +89,8 @@ def test_left_overs_of_a_killed_process_are_swept(tmp_path, hold):
         assert list(tmp_path.iterdir()) == [folder.path]
 
 
-def test_a_folder_whose_process_has_no_lock_yet(tmp_path):
-    """Killed between two calls, it left an empty folder."""
+def test_sweep_removes_folders_without_lock_only_if_empty(tmp_path):
+    """A process that is killed before it creates the lock leaves an empty folder."""
     (tmp_path / "tunedb-known-0123456789abcdef").mkdir()
     (tmp_path / "tunedb-known-fedcba9876543210").mkdir()
     (tmp_path / "tunedb-known-fedcba9876543210" / "file").touch()
@@ -98,8 +98,8 @@ def test_a_folder_whose_process_has_no_lock_yet(tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["tunedb-known-fedcba9876543210"]
 
 
-def test_a_sweeper_that_is_killed_is_followed_by_another(tmp_path, hold, monkeypatch):
-    """The lock goes last, so that what is left is still known as a left-over."""
+def test_next_sweep_finishes_a_failed_one(tmp_path, hold, monkeypatch):
+    """The lock is removed last, so that the rest is still recognised as a left-over."""
     process, path = hold()
     kill(process)
 
@@ -114,7 +114,7 @@ def test_a_sweeper_that_is_killed_is_followed_by_another(tmp_path, hold, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_other_folders_are_left_alone(tmp_path, hold, monkeypatch):
+def test_sweep_keeps_folders_of_other_programs_and_users(tmp_path, hold, monkeypatch):
     for name in ("tunedb-out", "tunedb-known-xyz", "other", "x-tunedb-known-0123456789abcdef"):
         (tmp_path / name).mkdir()
         (tmp_path / name / ".lock").touch()
@@ -133,7 +133,7 @@ def test_other_folders_are_left_alone(tmp_path, hold, monkeypatch):
     assert path.is_dir()
 
 
-def test_links_in_a_left_over_are_not_followed(tmp_path, hold):
+def test_sweep_does_not_follow_links(tmp_path, hold):
     process, path = hold()
     kill(process)
     outside = tmp_path / "outside"
@@ -144,14 +144,14 @@ def test_links_in_a_left_over_are_not_followed(tmp_path, hold):
     assert (outside / "file").exists()
 
 
-def test_a_pipe_in_the_place_of_a_lock(tmp_path):
+def test_sweep_does_not_wait_for_a_pipe_named_like_the_lock(tmp_path):
     path = tmp_path / "tunedb-known-0123456789abcdef"
     path.mkdir()
     os.mkfifo(path / ".lock")
     assert sweep(tmp_path) in (0, 1)
 
 
-def test_a_fork_neither_removes_nor_frees_a_folder(tmp_path):
+def test_fork_neither_removes_nor_unlocks_folder_of_its_parent(tmp_path):
     folder = TemporaryFolder("known", tmp_path)
     child = os.fork()
     if child == 0:
@@ -164,8 +164,8 @@ def test_a_fork_neither_removes_nor_frees_a_folder(tmp_path):
     assert not folder.path.exists()
 
 
-def test_a_worker_process_does_not_keep_a_folder(tmp_path, hold):
-    """The owner is the process that made it, not one that it started."""
+def test_sweep_removes_folder_of_killed_process_with_living_worker(tmp_path, hold):
+    """The owner of a folder is the process that created it, not one that it started."""
     process, _ = hold("with a worker")
     kill(process)
     assert sweep(tmp_path) == 1
@@ -174,8 +174,10 @@ def test_a_worker_process_does_not_keep_a_folder(tmp_path, hold):
 @pytest.mark.parametrize(
     ("owner", "name", "is_before"), [(Path, "mkdir", False), (temporary.fcntl, "flock", True)]
 )
-def test_a_sweeper_that_is_faster_than_the_maker(owner, name, is_before, tmp_path, monkeypatch):
-    """The folder goes before its lock is made or taken, and another one is made."""
+def test_folder_is_created_again_if_a_sweep_removes_it(
+    owner, name, is_before, tmp_path, monkeypatch
+):
+    """The sweep comes before the lock is created or taken."""
     real, swept = getattr(owner, name), []
 
     def with_sweeper(*args, **options):
@@ -192,7 +194,7 @@ def test_a_sweeper_that_is_faster_than_the_maker(owner, name, is_before, tmp_pat
         assert list(tmp_path.iterdir()) == [folder.path]
 
 
-def test_a_file_system_without_locks(tmp_path, monkeypatch):
+def test_folder_survives_sweeps_on_file_system_without_locks(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(38, "Function not implemented")
 
@@ -202,7 +204,7 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
         assert folder.path.is_dir()
 
 
-def test_sweeping_takes_a_bounded_time(tmp_path, monkeypatch):
+def test_sweep_stops_after_its_time_limit(tmp_path, monkeypatch):
     """SWEEP_S"""
     (tmp_path / "tunedb-known-0123456789abcdef").mkdir()
     monkeypatch.setattr(limits, "SWEEP_S", 0)
@@ -211,7 +213,7 @@ def test_sweeping_takes_a_bounded_time(tmp_path, monkeypatch):
     assert sweep(tmp_path) == 1
 
 
-def test_a_large_left_over_goes_in_several_sweeps(tmp_path, hold, monkeypatch):
+def test_several_sweeps_remove_a_large_folder(tmp_path, hold, monkeypatch):
     process, path = hold()
     kill(process)
     for number in range(5):
@@ -227,7 +229,7 @@ def test_a_large_left_over_goes_in_several_sweeps(tmp_path, hold, monkeypatch):
     assert sweep(tmp_path) == 1
 
 
-def test_a_place_that_is_missing(tmp_path):
+def test_sweep_ignores_missing_place_and_new_folder_rejects_it(tmp_path):
     assert sweep(tmp_path / "none") == 0
     with pytest.raises(FileNotFoundError):
         TemporaryFolder("known", tmp_path / "none")

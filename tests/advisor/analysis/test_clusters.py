@@ -32,7 +32,7 @@ def test_equal_calls_give_equal_clusters():
     assert cluster(points).assignment.tolist() == cluster(points).assignment.tolist()
 
 
-def test_the_silhouette_of_many_is_that_of_a_sample(monkeypatch):
+def test_silhouette_of_many_rows_is_that_of_a_sample(monkeypatch):
     points = clouds(60, 60)
     whole = cluster(points)
     monkeypatch.setattr(clusters, "SILHOUETTE_ROWS", 40)
@@ -47,14 +47,14 @@ def test_too_few_different_rows_have_no_clusters(points):
     assert cluster(points) is None
 
 
-def test_three_rows_and_two_different_ones():
+def test_three_rows_or_two_distinct_points_have_two_clusters():
     assert cluster(clouds(1, 2)).count == 2
     found = cluster(np.array([[0.0, 0.0]] * 4 + [[1.0, 1.0]] * 3))
     assert found.assignment.tolist() == [0] * 4 + [1] * 3
     assert list(found.silhouettes) == [2]
 
 
-def test_without_scikit_learn_one_line_gives_advice(monkeypatch):
+def test_missing_scikit_learn_raises_error_with_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
     with pytest.raises(PluginError, match=r"pip install 'tunedb\[advise\]'"):
         cluster(clouds(5, 5))
@@ -73,7 +73,7 @@ def test_ellipse_holds_95_percent_of_a_normal_cloud():
     assert (found.x, found.y) == pytest.approx((7, -2), abs=0.1)
 
 
-def test_outline_lies_on_the_quadratic_form_of_the_covariance():
+def test_outline_of_ellipse_has_constant_mahalanobis_distance():
     points = clouds(50) * [1, 4]
     found = ellipse(points)
     centred = found.outline() - points.mean(axis=0)

@@ -14,7 +14,7 @@ def inputs(**columns):
 
 
 def mixed(rows=40, seed=0):
-    """Return six inputs that stand for two things, and noise."""
+    """Return six inputs that follow two random factors, with noise."""
     random = np.random.default_rng(seed)
     one, other = random.normal(size=(2, rows))
     columns = {f"a{i}": one + 0.1 * random.normal(size=rows) for i in range(3)}
@@ -45,7 +45,7 @@ def test_constant_inputs_are_left_out_and_gaps_get_the_median():
     np.testing.assert_allclose(found.values[:, 0], (gap - gap.mean()) / gap.std())
 
 
-def test_launches_without_half_of_the_inputs_take_no_part():
+def test_standardise_skips_launches_without_half_of_the_inputs():
     found = standardise(
         inputs(a=[1, 2, 3, NAN], b=[1, NAN, 2, NAN], c=[3, NAN, 4, 7], d=[0, 1, 5, 2])
     )
@@ -63,7 +63,7 @@ def test_counts_become_logarithms_and_shares_do_not():
     np.testing.assert_allclose(found.values[:, 0], (logs - logs.mean()) / logs.std())
 
 
-def test_components_are_those_of_scikit_learn():
+def test_components_equal_those_of_scikit_learn():
     decomposition = pytest.importorskip("sklearn.decomposition")
     values = standardise(mixed())
     found, known = principal_components(values), decomposition.PCA().fit(values.values)
@@ -84,7 +84,7 @@ def test_loadings_are_correlations_of_inputs_with_components():
     assert (found.loadings[largest, range(6)] > 0).all()
 
 
-def test_rotated_components_are_the_two_things():
+def test_rotated_components_are_the_two_planted_factors():
     found = principal_components(standardise(mixed()))
     assert found.rotated.shape == (6, 2)
     strong = np.abs(found.rotated) > 0.9
@@ -108,16 +108,16 @@ def test_the_order_of_rows_does_not_flip_components():
 @pytest.mark.parametrize(
     "data", [inputs(a=[1, 2], b=[3, 1]), inputs(a=[1, 2, 3]), inputs(a=[1, 1, 1], b=[1, 1, 1])]
 )
-def test_too_little_has_no_components(data):
+def test_too_little_data_has_no_components(data):
     assert principal_components(standardise(data)) is None
 
 
-def test_inputs_that_are_one_have_two_columns_of_scores():
+def test_proportional_inputs_have_two_columns_of_scores():
     found = principal_components(standardise(inputs(a=[1, 2, 3, 5], b=[2, 4, 6, 10])))
     assert found.scores.shape == (4, 2)
     np.testing.assert_allclose(found.scores[:, 1], 0, atol=1e-9)
     assert found.rotated.shape[1] == 1
 
 
-def test_signs():
+def test_signs_of_returns_sign_of_the_largest_loading():
     assert signs_of(np.array([[1.0, -3.0], [-2.0, 1.0]])).tolist() == [-1, -1]

@@ -19,7 +19,7 @@ ALONE = slice_of(b"3", (64, 9.0))
 SHAPES = slice_of(b"4", (64, 1.0), (64, 2.0))
 
 
-def test_times_are_over_the_best_of_their_slice():
+def test_kernel_times_are_relative_to_the_best_of_their_slice():
     (found,) = kernel_times(ONE + TWO + ALONE + SHAPES)
     assert (found.kernel, found.slices, found.launches) == ("k", 2, 6)
     assert [one.threads for one in found.sizes] == [64, 128, 256, 512]
@@ -30,7 +30,7 @@ def test_times_are_over_the_best_of_their_slice():
     assert found.sizes[3].median == pytest.approx(1.5)
 
 
-def test_kernels_and_devices_are_apart_most_launches_first():
+def test_kernel_times_separate_kernels_and_devices_by_most_launches():
     other = slice_of(b"5", (32, 1.0), (64, 1.0), (96, 1.0), (128, 1.0), kernel="j")
     there = slice_of(b"6", (32, 1.0), (64, 1.0), device="A100")
     found = [(one.kernel, one.device) for one in kernel_times(ONE + other + there)]
@@ -38,7 +38,7 @@ def test_kernels_and_devices_are_apart_most_launches_first():
     assert found == [("j", here), ("k", here), ("k", "A100")]
 
 
-def test_gains_are_against_the_size_nearest_to_256():
+def test_slice_gains_compare_with_the_size_nearest_to_256():
     assert [one.gain for one in slice_gains(ONE + TWO + ALONE)] == [1.5, 2.0]
     assert [one.gain for one in slice_gains(ONE, base=64)] == [2.0]
     # 128 and 384 are as near: the smaller one counts.

@@ -27,7 +27,7 @@ def walk(node, row, names):
     return node.label
 
 
-def test_a_planted_threshold_is_found():
+def test_grow_finds_a_planted_threshold():
     threads = np.array([32, 64, 96, 128, 256, 512.0])
     root = grow(inputs(threads=threads), [INCREASE] * 3 + [DECREASE] * 3)
     assert (root.name, root.threshold) == ("threads", 112)
@@ -43,7 +43,7 @@ def test_a_planted_threshold_is_found():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_answers_are_those_of_scikit_learn(seed):
+def test_tree_predicts_as_scikit_learn_does(seed):
     random = np.random.default_rng(seed)
     values = random.normal(size=(300, 4))
     values[random.random(values.shape) < 0.2] = NAN
@@ -71,12 +71,12 @@ def test_rare_labels_weigh_as_much_as_frequent_ones():
     assert grow(inputs(a=values), shifted).no.label == INCREASE
 
 
-def test_launches_without_a_label_are_left_out():
+def test_grow_skips_launches_without_a_label():
     root = grow(inputs(a=[0, 0, 1, 1, 5]), [NO_CHANGE, NO_CHANGE, DECREASE, DECREASE, None])
     assert root.total == 4
 
 
-def test_a_question_says_where_unknown_values_go():
+def test_questions_say_where_unknown_values_go():
     root = grow(inputs(a=[0, 0, 0, 5, 5, 5, NAN, NAN]), [NO_CHANGE] * 3 + [DECREASE] * 5)
     assert root.unknown is False
     assert questions(root) == ("a ≤ 2.5", "a > 2.5 or not measured")
@@ -86,7 +86,7 @@ def test_a_question_says_where_unknown_values_go():
     assert questions(root) == ("a ≤ 2.5 or not measured", "a > 2.5")
 
 
-def test_questions_whose_answers_agree_are_taken_out():
+def test_grow_removes_questions_whose_leaves_agree():
     values = np.arange(40.0)
     labels = [NO_CHANGE if v < 20 else DECREASE for v in values]
     labels[5] = DECREASE
@@ -117,7 +117,7 @@ def leafy(node):
         (Inputs((), np.zeros((0, 0))), []),
     ],
 )
-def test_nothing_to_divide_has_no_tree(data, labels):
+def test_grow_returns_none_without_inputs_or_different_labels(data, labels):
     assert grow(data, labels) is None
 
 
@@ -128,12 +128,12 @@ def test_constant_inputs_leave_one_leaf():
     assert describe(root).startswith("→ ")
 
 
-def test_values_beyond_float32_are_no_error():
+def test_grow_accepts_values_beyond_float32():
     root = grow(inputs(a=[1, 2, 1e300, float("inf")]), [NO_CHANGE] * 2 + [DECREASE] * 2)
     assert root.total == 4
 
 
-def test_names_are_made_visible():
+def test_describe_escapes_names():
     node = TreeNode((1, 0, 0), Label.DECREASE)
     root = TreeNode((2, 0, 0), Label.DECREASE, EVIL, 1.0, node, node)
     assert describe(root).count("\n") == 3

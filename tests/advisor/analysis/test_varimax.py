@@ -1,4 +1,4 @@
-"""The varimax rotation, against its definition and a search over all angles."""
+"""The varimax rotation, compared with its definition and a search over all angles."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_rotation_is_orthogonal_and_keeps_communalities(p, k, seed, normalise):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_no_angle_is_better_with_two_components(seed):
+def test_varimax_is_optimal_for_two_components(seed):
     loadings = np.random.default_rng(seed).normal(size=(9, 2))
     best = max(criterion(loadings @ turn(a)) for a in np.linspace(0, np.pi / 2, 2000))
     assert criterion(varimax(loadings, normalise=False)[0]) >= best - 1e-9
@@ -46,7 +46,7 @@ def test_kaiser_normalisation_changes_the_result():
     assert np.abs(one - other).max() > 1e-3
 
 
-def test_planted_blocks_are_found():
+def test_varimax_recovers_planted_blocks():
     random = np.random.default_rng(3)
     planted = np.zeros((9, 3))
     for block in range(3):
@@ -58,7 +58,7 @@ def test_planted_blocks_are_found():
     np.testing.assert_allclose(found[:, order], planted, atol=1e-5)
 
 
-def test_rows_of_zeros_and_single_components_stay():
+def test_varimax_keeps_rows_of_zeros_and_single_components():
     loadings = np.array([[0.0, 0.0], [0.5, 0.5], [0.5, -0.5]])
     rotated, _ = varimax(loadings)
     assert not rotated[0].any()

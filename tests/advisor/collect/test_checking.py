@@ -1,4 +1,4 @@
-"""Whether two outputs are equal."""
+"""Comparison of the outputs of two runs."""
 
 import array
 import math
@@ -16,7 +16,7 @@ CLOSE = OutputConfig(tolerance=1e-3)
 
 
 @given(st.binary(max_size=40), st.sampled_from(["text", "bytes", "float32", "int32"]))
-def test_equal_bytes_are_equal(data, kind):
+def test_difference_of_equal_bytes_is_none(data, kind):
     assert difference(data, data, OutputConfig(type=kind, tolerance=0.5)) is None
 
 
@@ -39,11 +39,11 @@ def test_equal_bytes_are_equal(data, kind):
         ("1000", "1_000", "word 1 is 1_000 instead of 1000"),
     ],
 )
-def test_texts_within_a_tolerance(expected, found, message):
+def test_difference_compares_words_within_the_tolerance(expected, found, message):
     assert difference(expected.encode(), found.encode(), CLOSE) == message
 
 
-def test_without_a_tolerance_each_byte_counts():
+def test_difference_without_tolerance_compares_bytes():
     assert difference(b"1.0", b"1.00", EXACT) == "other bytes from byte 3 on"
     assert difference(b"1.0", b"1.1", EXACT) == "other bytes from byte 2 on"
     assert (
@@ -51,7 +51,7 @@ def test_without_a_tolerance_each_byte_counts():
     )
 
 
-def test_lines_that_do_not_count():
+def test_difference_ignores_matching_lines_and_printed_times():
     output = OutputConfig(ignore="^#")
     assert difference(b"1\n# took 3\n", b"1\n# took 4\n", output) is None
     assert difference(b"1\ntook 3\n", b"1\ntook 4\n", output) == "other bytes from byte 7 on"
@@ -77,18 +77,18 @@ def floats(*values):
         ((1,), (1, 2), "8 bytes instead of 4"),
     ],
 )
-def test_arrays(expected, found, message):
+def test_difference_compares_arrays_within_the_tolerance(expected, found, message):
     output = OutputConfig(type="float32", tolerance=1e-3)
     assert difference(floats(*expected), floats(*found), output) == message
 
 
-def test_bytes_that_are_no_array():
+def test_difference_reports_bytes_that_are_no_array():
     output = OutputConfig(type="float64", tolerance=0.1)
     assert difference(b"123", b"124", output) == "3 bytes are not an array of float64"
 
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=8), st.floats(0.001, 1), st.data())
-def test_arrays_agree_with_math(expected, tolerance, data):
+def test_difference_of_arrays_agrees_with_math_isclose(expected, tolerance, data):
     found = data.draw(st.lists(st.floats(width=32), min_size=len(expected), max_size=len(expected)))
     message = difference(floats(*expected), floats(*found), OutputConfig("f", "float32", tolerance))
     same = all(

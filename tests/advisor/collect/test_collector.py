@@ -1,4 +1,4 @@
-"""Runs with a toy program and stub profilers: what is run, what is kept, what comes of it."""
+"""Collection with a toy program and stub profilers: runs, failures, counters, and resuming."""
 
 import json
 import math
@@ -73,13 +73,13 @@ def test_each_variant_is_checked_and_timed(tmp_path):
     ]  # fmt: skip
 
 
-def test_wall_clock(tmp_path):
+def test_timing_by_wall_clock_measures_each_run(tmp_path):
     path = toy_gpu.configuration(tmp_path, rest="slow", **{"from": '"wall"', "repeats": "1"})
     found, _ = collect(path)
     assert all(0.05 <= outcome.run_secs[0] < 20 for outcome in found.values())
 
 
-def test_builds_are_made_once_for_each_command(tmp_path):
+def test_each_build_command_runs_once(tmp_path):
     """The command holds the limit of registers alone, so four blocks share a build."""
     path = toy_gpu.configuration(tmp_path, registers='["default", 32, 16]')
     found, _ = collect(path)
@@ -95,18 +95,18 @@ def test_builds_are_made_once_for_each_command(tmp_path):
         assert failure.message == "the build ended with status 1: ptxas fatal: too few registers"
 
 
-def test_a_wrong_result_fails_with_its_cause(tmp_path):
+def test_wrong_output_fails_the_variant_before_it_is_timed(tmp_path):
     found, _ = collect(toy_gpu.configuration(tmp_path, rest="wrong"))
     failure = found["16x4"].failure
     assert (failure.kind, failure.phase) == (FailureKind.WRONG_RESULT, Phase.RUN)
     assert "its output is not the original's: word 2 is 1001.0" in failure.message
     assert found["16x4"].run_secs == ()
     assert found["32x4"].failure is None
-    # Nobody times what is wrong.
+    # A wrong variant is not timed.
     assert [line.split()[0] for line in runs(tmp_path)].count("16x4") == 1
 
 
-def test_a_crash_is_kept(tmp_path):
+def test_crash_fails_only_its_variant(tmp_path):
     found, _ = collect(toy_gpu.configuration(tmp_path, rest="crash"))
     assert found["32x4"].failure.kind is FailureKind.CRASH
     assert "SIGSEGV" in found["32x4"].failure.message
@@ -114,7 +114,7 @@ def test_a_crash_is_kept(tmp_path):
 
 
 @pytest.mark.stress
-def test_a_hung_program_is_ended_with_its_children(tmp_path):
+def test_hung_program_is_ended_with_its_children_and_not_run_again(tmp_path):
     path = toy_gpu.configuration(tmp_path, rest="hang")
     path.write_text(path.read_text().replace("timeout = 20", "timeout = 4"))
     found, _ = collect(path)
@@ -128,14 +128,14 @@ def test_a_hung_program_is_ended_with_its_children(tmp_path):
         time.sleep(0.05)
     else:
         raise AssertionError("the child lives on")
-    # Known failures are not run again, unless that is wanted.
+    # Known failures are not run again by default.
     before = len(runs(tmp_path))
     assert collect(path)[1] == 0
     assert len(runs(tmp_path)) == before
     path.write_text(path.read_text().replace(" hang", ""))
 
 
-def test_failures_are_tried_again_when_asked(tmp_path):
+def test_again_retries_failed_variants(tmp_path):
     path = toy_gpu.configuration(tmp_path, rest="crash")
     collect(path)
     found, new = collect(path, again=True)
@@ -143,13 +143,13 @@ def test_failures_are_tried_again_when_asked(tmp_path):
     assert found["32x4"].failure is not None
 
 
-def test_an_output_that_changes_is_not_compared(tmp_path):
+def test_output_that_differs_between_runs_is_not_compared(tmp_path):
     found, _ = collect(toy_gpu.configuration(tmp_path, rest="random wrong"))
     assert not any(outcome.compared for outcome in found.values())
     assert found["16x4"].failure is None
 
 
-def test_an_output_file_of_this_run_counts(tmp_path):
+def test_output_file_is_compared_within_the_tolerance(tmp_path):
     path = toy_gpu.configuration(tmp_path, rest="file")
     output = '[programs.output]\nfrom = "out.bin"\ntype = "float32"\n'
     path.write_text(path.read_text().replace("[programs.output]\n", output))
@@ -160,8 +160,8 @@ def test_an_output_file_of_this_run_counts(tmp_path):
     assert found["64x2"].failure.message.endswith("number 2 is 6.4e-06 instead of 3.2e-06")
 
 
-def test_an_old_output_file_is_not_taken_for_a_new_one(tmp_path):
-    """The folder comes with one, and the program writes none."""
+def test_old_output_file_is_not_taken_for_a_new_one(tmp_path):
+    """The folder of the program already has the file, and the program writes none."""
     path = toy_gpu.configuration(tmp_path)
     (tmp_path / "toy" / "out.bin").write_bytes(b"old")
     output = '[programs.output]\nfrom = "out.bin"\n'
@@ -171,7 +171,7 @@ def test_an_old_output_file_is_not_taken_for_a_new_one(tmp_path):
     assert found["32x2"].failure.message.startswith("it wrote no out.bin: ")
 
 
-def test_nothing_is_compared_with_an_original_that_fails(tmp_path):
+def test_failing_original_ends_the_run_of_its_variants(tmp_path):
     path = toy_gpu.configuration(tmp_path, rest="crash")
     path.write_text(path.read_text().replace("block = [32, 2]", "block = [32, 4]"))
     found, _ = collect(path)
@@ -179,14 +179,14 @@ def test_nothing_is_compared_with_an_original_that_fails(tmp_path):
     assert len(runs(tmp_path)) == 1
 
 
-def test_a_time_that_is_not_printed(tmp_path):
+def test_missing_printed_time_fails_the_variant(tmp_path):
     pattern = "'no such time (.*)'"
     found, _ = collect(toy_gpu.configuration(tmp_path, pattern=pattern))
     assert "it prints no time" in found["32x2"].failure.message
 
 
 @pytest.mark.parametrize("command", ["run", "build"])
-def test_a_command_that_does_not_exist(tmp_path, command):
+def test_missing_command_is_an_infrastructure_failure(tmp_path, command):
     def change(configuration):
         words = ("./none", "{block_x}", "{block_y}", "{input}")
         program = replace(configuration.programs[0], **{command: words})
@@ -216,20 +216,20 @@ def test_counters_of_all_groups_are_joined(tmp_path, tool):
     assert len(profiled) == 4 * runs_of_one
 
 
-def test_times_of_the_trace_are_the_kernels(tmp_path):
+def test_timing_from_trace_returns_times_of_the_kernel(tmp_path):
     path = toy_gpu.configuration(tmp_path, tool="nvprof", **{"from": '"trace"'})
     found, _ = collect(path)
     assert found["32x2"].run_secs == pytest.approx([1e-3 / 32] * 2)
     assert found["64x2"].run_secs == pytest.approx([1e-3 / 64] * 2)
 
 
-def test_times_of_a_trace_need_nvprof(tmp_path):
+def test_timing_from_trace_needs_nvprof(tmp_path):
     path = toy_gpu.configuration(tmp_path, tool="ncu", **{"from": '"trace"'})
     with pytest.raises(UsageError, match='timing from "trace" needs nvprof'):
         collect(path)
 
 
-def test_a_group_that_fails_takes_nothing_down(tmp_path):
+def test_failing_group_of_counters_keeps_the_other_groups(tmp_path):
     path = toy_gpu.configuration(tmp_path, tool="ncu")
     counters = 'counters = ["a__x.sum", "unknown_counter", "b__x.sum"]\n'
     text = path.read_text().replace("per_run = 30", "per_run = 1")
@@ -245,7 +245,7 @@ def test_a_group_that_fails_takes_nothing_down(tmp_path):
     assert note.startswith("group 2 (unknown_counter): group2: the run ended with status 1")
 
 
-def test_a_program_that_ignores_the_block_is_found_out(tmp_path):
+def test_program_that_ignores_the_block_fails(tmp_path):
     found, _ = collect(toy_gpu.configuration(tmp_path, tool="ncu", rest="ignore"))
     assert found["32x2"].failure is None
     assert found["64x2"].failure.message == (
@@ -253,22 +253,22 @@ def test_a_program_that_ignores_the_block_is_found_out(tmp_path):
     )
 
 
-def test_several_launches_have_times_of_their_own(tmp_path):
-    """nvprof's trace tells them; under Nsight Compute the largest stands for the kernel."""
+def test_nvprof_gives_each_launch_its_own_time(tmp_path):
+    """The times come from nvprof's trace."""
     found, _ = collect(toy_gpu.configuration(tmp_path, tool="nvprof", rest="twice"))
     pairs = [(one.grid[0], one.seconds) for one in found["64x2"].launches]
     assert pairs == [(16, pytest.approx(1e-3 / 64)), (2, pytest.approx(1e-5))]
 
 
-def test_the_largest_launch_stands_for_the_kernel(tmp_path):
+def test_ncu_keeps_only_the_largest_launch_of_a_kernel(tmp_path):
     found, _ = collect(toy_gpu.configuration(tmp_path, tool="ncu", rest="twice"))
     assert [(one.grid[0], one.seconds) for one in found["64x2"].launches] == [(16, None)]
     assert not found["64x2"].notes
 
 
 @pytest.mark.parametrize("source", ["output", "trace"])
-def test_a_profiler_that_may_not_read_counters(tmp_path, source):
-    """Times stand without it, but those of its own trace."""
+def test_profiler_without_permission_loses_only_times_of_its_trace(tmp_path, source):
+    """Times from the program's output do not need the profiler."""
     path = toy_gpu.configuration(tmp_path, tool="nvprof", **{"from": f'"{source}"'})
     stub = tmp_path / "bin" / "nvprof"
     stub.write_text(
@@ -288,14 +288,14 @@ def test_a_profiler_that_may_not_read_counters(tmp_path, source):
     assert [launch.counter_set for launch in outcome.launches] == [None]
 
 
-def test_a_profiler_that_is_missing(tmp_path):
+def test_missing_profiler_is_rejected(tmp_path):
     path = toy_gpu.configuration(tmp_path, tool="ncu")
     (tmp_path / "bin" / "ncu").unlink()
     with pytest.raises(UsageError, match="ncu is not on the PATH"):
         collect(path)
 
 
-def test_an_interrupted_run_goes_on(tmp_path):
+def test_interrupted_collection_continues_with_remaining_variants(tmp_path):
     path = toy_gpu.configuration(tmp_path)
     running = collector(path).run()
     first = [next(running), next(running)]
@@ -307,7 +307,7 @@ def test_an_interrupted_run_goes_on(tmp_path):
     assert [found[key].run_secs for key in ("32x2", "16x4")] == [o.run_secs for o, _, _ in first]
 
 
-def test_a_variant_that_was_cut_off_is_run_whole(tmp_path, monkeypatch):
+def test_interrupted_variant_is_run_again_as_a_whole(tmp_path, monkeypatch):
     path = toy_gpu.configuration(tmp_path)
 
     real = module.run
@@ -328,7 +328,7 @@ def test_a_variant_that_was_cut_off_is_run_whole(tmp_path, monkeypatch):
     assert all(outcome.failure is None and outcome.compared for outcome in found.values())
 
 
-def test_a_build_that_was_cut_off_is_made_anew(tmp_path):
+def test_incomplete_build_is_repeated(tmp_path):
     path = toy_gpu.configuration(tmp_path)
     collect(path)
     (folder,) = (tmp_path / "work" / "toy").glob("build-*[0-9a-f]")
@@ -341,7 +341,7 @@ def test_a_build_that_was_cut_off_is_made_anew(tmp_path):
     assert found["32x2"].failure is None
 
 
-def test_an_edited_program_is_run_anew(tmp_path):
+def test_edited_program_is_run_again(tmp_path):
     path = toy_gpu.configuration(tmp_path)
     collect(path)
     assert collect(path)[1] == 0
@@ -350,7 +350,7 @@ def test_an_edited_program_is_run_anew(tmp_path):
     assert collect(path)[1] == 4
 
 
-def test_a_fingerprint_leaves_the_work_folder_out(tmp_path):
+def test_fingerprint_ignores_the_work_folder(tmp_path):
     folder = toy_gpu.program(tmp_path / "toy")
     work = folder / "work"
     before = fingerprint(folder, work)
@@ -371,7 +371,7 @@ def test_a_work_folder_inside_the_program_is_not_copied(tmp_path):
     assert not list((tmp_path / "work").glob("toy/build-*/work"))
 
 
-def test_a_missing_folder(tmp_path):
+def test_missing_folder_of_program_is_rejected(tmp_path):
     path = toy_gpu.configuration(tmp_path)
     path.write_text(path.read_text().replace('directory = "toy"', 'directory = "none"'))
     with pytest.raises(NotFoundError, match=r"programs\.toy\.directory: .*none is not a folder"):
@@ -407,7 +407,7 @@ def test_variants_that_differ_in_the_block_alone_are_a_slice(tmp_path, tool):
         assert {block for _, block in rows} == {(32, 2, 1), (32, 4, 1), (64, 2, 1)}
 
 
-def test_a_line_of_the_state_is_the_outcome():
+def test_outcome_survives_round_trip_through_json():
     session = new_session()
     variant = Variant("p", (32, 1, 1), 32, "1024")
     counters = CounterSet("ncu", None, "7.5", (("a", "byte"), ("b", "")))
@@ -438,7 +438,7 @@ def test_a_line_of_the_state_is_the_outcome():
         ("time 7", "time (.*)", "ns", 7e-9),
     ],
 )
-def test_printed_times(tmp_path, text, pattern, unit, seconds):
+def test_printed_time_returns_the_sum_of_times_in_seconds(tmp_path, text, pattern, unit, seconds):
     path = tmp_path / "out"
     path.write_text(text)
     assert printed_time(path, TimingConfig("output", pattern, unit)) == pytest.approx(seconds)
@@ -456,7 +456,7 @@ def test_printed_times(tmp_path, text, pattern, unit, seconds):
         ("x" * limits.MAX_PRINTED_BYTES + "time 1", "it prints no time"),
     ],
 )
-def test_invalid_times_are_refused(tmp_path, text, message):
+def test_printed_time_rejects_invalid_times(tmp_path, text, message):
     path = tmp_path / "out"
     path.write_text(text)
     with pytest.raises(VariantError, match=message):

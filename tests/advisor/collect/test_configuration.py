@@ -1,4 +1,4 @@
-"""The TOML file: what is written is what is read, and complaints name file and key."""
+"""The TOML file: what is written is what is read, and errors name file and key."""
 
 from pathlib import Path
 
@@ -104,7 +104,7 @@ def configurations(draw):
 
 
 @given(configurations())
-def test_written_configurations_are_read_back(configuration):
+def test_parse_restores_rendered_configurations(configuration):
     assert parse(render(configuration).encode(), "x") == configuration
 
 
@@ -116,7 +116,7 @@ block = [16, 16]
 """
 
 
-def test_defaults_are_those_of_the_document():
+def test_minimal_program_has_the_documented_defaults():
     (program,) = parse(MINIMAL.encode(), "x").programs
     assert (program.register_limits, program.inputs, program.original) == ((None,), (), (16, 16, 1))
     assert (program.output.source, program.timing.source) == ("stdout", "wall")
@@ -164,21 +164,21 @@ def test_defaults_are_those_of_the_document():
         ("[[programs]]", "[[programs]", "x.toml: not TOML: "),
     ],
 )  # fmt: skip
-def test_each_complaint_names_file_and_key(old, new, message):
+def test_errors_name_file_and_key(old, new, message):
     assert old in MINIMAL
     with raises_line(FormatError, match=message) as error:
         parse(MINIMAL.replace(old, new).encode(), "x.toml")
     assert str(error.value).startswith("x.toml: ")
 
 
-def test_two_programs_of_one_name_are_refused():
+def test_parse_rejects_two_programs_of_one_name():
     again = MINIMAL + MINIMAL.replace('"mm"', '"MM"')
     with pytest.raises(FormatError, match="x: programs: two have the name 'MM'"):
         parse(again.encode(), "x")
 
 
-def test_lines_for_the_shell_say_register_flag():
-    """A word with {maxrregcount} is left out where there is no limit; a line has no words."""
+def test_parse_rejects_maxrregcount_in_lines_for_the_shell():
+    """A word with {maxrregcount} is left out without a limit, but a line has no words."""
     shell = MINIMAL.replace('["./mm", "{block_x}", "{block_y}"]', '"mm {block_x} {block_y} REG"')
     parse(shell.replace("REG", "{register_flag} ${shell_variable}").encode(), "x")
     with pytest.raises(FormatError, match=r"in a line for the shell write \{register_flag\}"):
@@ -190,12 +190,12 @@ def test_a_fixed_axis_needs_no_placeholder():
     assert parse(fixed.encode(), "x").programs[0].sizes == {"y": (16,)}
 
 
-def test_the_original_number_of_registers_is_always_tried():
+def test_register_limits_always_begin_with_the_default():
     text = MINIMAL.replace('"./mm"', '"./mm", "{register_flag}"') + "registers = [64, 32, 64]\n"
     assert parse(text.encode(), "x").programs[0].register_limits == (None, 32, 64)
 
 
-def test_extents_are_bounded():
+def test_parse_rejects_too_large_extents():
     """MAX_BLOCK_EXTENT"""
     most = limits.MAX_BLOCK_EXTENT
     parse(MINIMAL.replace("[16, 16]", f"[{most}, 1]").encode(), "x")
@@ -203,7 +203,7 @@ def test_extents_are_bounded():
         parse(MINIMAL.replace("[16, 16]", f"[{most + 1}, 1]").encode(), "x")
 
 
-def test_long_files_are_refused(tmp_path):
+def test_read_rejects_long_files(tmp_path):
     """MAX_CONFIGURATION_BYTES"""
     path = tmp_path / "x.toml"
     path.write_text(MINIMAL + "#" * (limits.MAX_CONFIGURATION_BYTES - len(MINIMAL)))
@@ -213,12 +213,12 @@ def test_long_files_are_refused(tmp_path):
         read(path)
 
 
-def test_a_missing_file_gives_advice(tmp_path):
+def test_error_about_missing_file_names_the_configure_command(tmp_path):
     with pytest.raises(NotFoundError, match="no such file; write it with: tunedb advise configure"):
         read(tmp_path / "none.toml")
 
 
-def test_the_old_file_is_backed_up(tmp_path):
+def test_write_backs_up_the_old_file(tmp_path):
     path = tmp_path / "advise.toml"
     path.write_text("# by hand\n" + MINIMAL)
     configuration = read(path)
@@ -229,7 +229,7 @@ def test_the_old_file_is_backed_up(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["advise.toml", "advise.toml.bak"]
 
 
-def test_an_unreadable_configuration_is_not_written(tmp_path):
+def test_write_rejects_unreadable_configurations(tmp_path):
     path = tmp_path / "advise.toml"
     bad = Configuration(programs=(ProgramConfig(name="mm", run=("./mm",), block=(256,)),))
     with pytest.raises(FormatError, match=r"neither build nor run holds \{block_x\}"):

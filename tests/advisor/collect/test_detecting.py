@@ -1,4 +1,4 @@
-"""Devices and tools of a machine."""
+"""Detection of the devices and tools of a machine."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from tunedb.advisor.collect.cuda_detection import (
 from tunedb.errors import UsageError
 
 
-def test_devices_of_nvidia_smi():
+def test_parse_devices_reads_output_of_nvidia_smi():
     listed = "0, Tesla K40c, 3.5\n1, NVIDIA GeForce RTX 2080 Ti, 7.5\n\nNo devices were found\n"
     assert parse_devices(listed) == (
         GPU("Tesla K40c", 0, "3.5"),
@@ -21,7 +21,7 @@ def test_devices_of_nvidia_smi():
     )
 
 
-def test_an_old_driver_says_no_capability():
+def test_parse_devices_looks_up_missing_capabilities():
     assert parse_devices("0, Tesla K40c\n1, Future GPU\n") == (
         GPU("Tesla K40c", 0, "3.5"),
         GPU("Future GPU", 1, None),
@@ -35,13 +35,13 @@ def smi(folder, text):
     return str(folder)
 
 
-def test_nvidia_smi_is_asked(tmp_path):
+def test_detect_devices_accepts_old_and_failing_nvidia_smi(tmp_path):
     path = smi(tmp_path, 'case "$1" in *compute_cap*) exit 2;; esac\necho "1, Tesla K40c"\n')
     assert detect_devices(path) == (GPU("Tesla K40c", 1, "3.5"),)
     assert detect_devices(smi(tmp_path, "exit 9\n")) == ()
 
 
-def test_tools_are_found_on_the_path(tmp_path):
+def test_find_programs_finds_tools_on_the_path(tmp_path):
     path = smi(tmp_path, "true\n")
     assert find_programs(path)["nvidia-smi"] == tmp_path / "nvidia-smi"
     assert str(tmp_path) not in missing_folders(path)
@@ -55,11 +55,11 @@ def test_tools_are_found_on_the_path(tmp_path):
         ("Tesla K40c:3.7", GPU("Tesla K40c", 2, "3.7")),
     ],
 )
-def test_a_device_of_the_user(text, device):
+def test_parse_device_reads_name_and_capability(text, device):
     assert parse_device(text, 2) == device
 
 
 @pytest.mark.parametrize("text", ["My GPU", "My GPU:new", ":7.5"])
-def test_a_device_that_are_unknown(text):
+def test_parse_device_rejects_unknown_device_without_capability(text):
     with pytest.raises(UsageError, match="is not a device that tunedb knows; give its compute"):
         parse_device(text)

@@ -1,4 +1,4 @@
-"""Counters in groups for one run each."""
+"""Groups of counters, each for one run of a profiler."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ names = st.lists(
 
 
 @given(st.sampled_from([NCU, NVPROF]), names, st.integers(0, 5))
-def test_groups_are_a_partition(profiler, counters, per_run):
+def test_group_counters_returns_a_partition(profiler, counters, per_run):
     made = group_counters(profiler, counters, per_run)
     flat = [name for group in made for name in group]
     assert sorted(flat) == sorted(set(counters))
@@ -28,14 +28,14 @@ def test_groups_are_a_partition(profiler, counters, per_run):
 
 
 @given(names)
-def test_events_of_one_unit_do_not_conflict(counters):
+def test_groups_of_nvprof_respect_the_events_per_unit(counters):
     for group in group_counters(NVPROF, counters):
         for unit in set(map(event_domain, group)):
             most = 4 if unit == "multiprocessor" else 2
             assert sum(event_domain(name) == unit for name in group) <= most
 
 
-def test_units_are_known_by_the_names_of_events():
+def test_event_domain_returns_the_unit_of_an_event():
     assert event_domain("fb_subp0_read_sectors") == "fb_subp0"
     assert event_domain("l2_subp3_write_sector_misses") == "l2_subp3"
     assert event_domain("gld_request") == "multiprocessor"
@@ -46,7 +46,7 @@ def test_events_of_different_units_share_a_run():
     assert group_counters(NVPROF, mixed) == [tuple(mixed)]
 
 
-def test_a_name_that_the_tool_may_not_know_takes_no_other_down():
+def test_unverified_counters_have_groups_of_their_own():
     unsure = {row.name for row in aliases() if row.tool == "ncu" and row.checked == "no"}
     made = group_counters(NCU, NCU.default_counters((8, 0)))
     assert unsure
@@ -54,7 +54,7 @@ def test_a_name_that_the_tool_may_not_know_takes_no_other_down():
         assert set(group) <= unsure or not set(group) & unsure
 
 
-def test_table_one_is_read_on_kepler():
+def test_default_counters_of_kepler_are_the_events_of_table_one():
     """The 26 events of the document, those of memory and cache once per slice."""
     found = NVPROF.default_counters((3, 5))
     assert len(found) == 44
@@ -63,11 +63,11 @@ def test_table_one_is_read_on_kepler():
 
 
 @pytest.mark.parametrize("capability", [(7, 5), (9, 0)])
-def test_names_hold_on_the_device(capability):
+def test_default_counters_include_names_that_the_device_has(capability):
     assert "smsp__inst_executed_op_global_ld.sum" in NCU.default_counters(capability)
 
 
-def test_names_that_changed_are_not_asked_for():
+def test_default_counters_omit_names_that_the_device_lacks():
     found = NCU.default_counters((10, 0))
     assert "smsp__inst_executed_op_global_ld.sum" not in found
     assert "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum" in found

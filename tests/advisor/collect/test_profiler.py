@@ -1,4 +1,4 @@
-"""Command lines of profilers, and launches of several runs as one."""
+"""Command lines of profilers, and merging the launches of several runs."""
 
 import math
 from pathlib import Path
@@ -26,7 +26,7 @@ def launch(names="a", values=(1.0,), kernel="step(int)", block=BLOCK, grid=(4, 1
     )  # fmt: skip
 
 
-def test_counters_of_all_runs_are_one_set():
+def test_merge_launches_joins_counters_of_all_runs():
     (made,) = merge_launches(
         [
             [launch("", ())],
@@ -43,8 +43,8 @@ def test_counters_of_all_runs_are_one_set():
     assert (made.counter_set.tool_version, made.counter_set.compute_capability) == ("1", "7.5")
 
 
-def test_launches_of_one_geometry_are_averaged():
-    """NaN is what was not measured, and stays that where no launch has a value."""
+def test_merge_launches_averages_launches_of_equal_geometry():
+    """NaN stands for a value that no launch has."""
     one, other = merge_launches(
         [
             [launch("ab", (1, math.nan)), launch("ab", (3, math.nan))],
@@ -58,19 +58,19 @@ def test_launches_of_one_geometry_are_averaged():
     assert (other.values, other.number) == ((10,), 1)
 
 
-def test_a_value_that_one_launch_lacks():
+def test_merge_launches_averages_only_measured_values():
     (made,) = merge_launches([[launch("a", (math.nan,)), launch("a", (4,))]], None, BLOCK)
     assert made.values == (4,)
 
 
-def test_other_blocks_and_kernels_are_left_out():
+def test_merge_launches_skips_other_blocks_and_kernels():
     runs = [[launch(block=(64, 1, 1)), launch(kernel="clear"), launch(kernel="mystep(int)")]]
     assert merge_launches(runs, "step", BLOCK) == []
     assert len(merge_launches(runs, None, BLOCK)) == 2
 
 
 @pytest.mark.parametrize("name", ["step", "step(int)", "void ns::step<float, 32>(int)"])
-def test_a_kernel_is_known_by_its_name(name):
+def test_merge_launches_recognises_kernel_by_plain_name(name):
     assert len(merge_launches([[launch(kernel=name)]], "step", BLOCK)) == 1
 
 
@@ -79,7 +79,7 @@ def command(tool, group, **more):
     return profilers()[tool].counter_command(f"/bin/{tool}", group, Path("log.csv"), **arguments)
 
 
-def test_ncu():
+def test_command_of_ncu_has_kernel_metrics_and_options():
     words = command("ncu", ("a.sum", "b.sum"), kernel="k", options=["--timing-control", "none"])
     assert words[:2] == ["/bin/ncu", "--csv"]
     assert words[-6:] == [
@@ -90,7 +90,7 @@ def test_ncu():
     assert "--kernel-name" not in first
 
 
-def test_nvprof_tells_events_from_metrics():
+def test_command_of_nvprof_separates_events_and_metrics():
     words = command("nvprof", ("gld_request", "achieved_occupancy", "gst_request"), kernel="k.x")
     assert words[-6:] == [
         "--kernels", "^k\\.x", "--events", "gld_request,gst_request",
@@ -100,12 +100,12 @@ def test_nvprof_tells_events_from_metrics():
     assert "--kernels" not in command("nvprof", ("gld_request",), kernel="ns::k")
 
 
-def test_a_missing_tool(tmp_path):
+def test_find_tool_rejects_missing_tool(tmp_path):
     with pytest.raises(UsageError, match=r"ncu is not on the PATH; .* or use --profiler none"):
         find_tool("ncu", str(tmp_path))
 
 
-def test_files_that_are_no_profile(tmp_path):
+def test_read_launches_rejects_missing_and_invalid_files(tmp_path):
     path = tmp_path / "log.csv"
     for profiler in profilers().values():
         with pytest.raises(NotFoundError):
@@ -124,14 +124,14 @@ def test_files_that_are_no_profile(tmp_path):
         ("==PROF== Connected\nError of the program\n", None),
     ],
 )  # fmt: skip
-def test_messages_of_profilers(tmp_path, text, message):
+def test_error_message_returns_the_error_of_a_profiler(tmp_path, text, message):
     path = tmp_path / "log.csv"
     path.write_text(text)
     assert error_message(path) == message
     assert error_message(tmp_path / "none") is None
 
 
-def test_without_times_of_its_own_the_largest_launch_stands_for_a_kernel():
+def test_dominant_launches_keeps_largest_launch_of_kernel_without_times():
     small, large = launch(grid=(4, 1, 1)), launch(grid=(4, 8, 1), number=1)
     other = launch(kernel="b", number=2)
     made = dominant_launches([small, large, other])

@@ -1,4 +1,4 @@
-"""Processes: limits, leftovers, environments."""
+"""Runs of commands: exit status, time limit, remaining children, environment."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ def python(tmp_path, text, **options):
 
 
 def is_alive(pid):
-    """Tell whether a process runs; one that nobody waited for does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         stat = Path("/proc", pid, "stat").read_text()
         return stat.rpartition(")")[2].split()[0] != "Z"
@@ -36,7 +36,7 @@ def is_alive(pid):
         return False
 
 
-def test_output_and_exit_status(tmp_path):
+def test_run_reports_output_and_exit_status(tmp_path):
     ran = python(tmp_path, "import sys; print('out'); sys.exit('no good')")
     assert (ran.code, ran.is_ok) == (1, False)
     assert ran.stdout.read_text() == "out\n"
@@ -45,7 +45,7 @@ def test_output_and_exit_status(tmp_path):
 
 
 @pytest.mark.parametrize("shell", [False, True])
-def test_a_crash_is_reported_by_its_signal(tmp_path, shell):
+def test_run_reports_the_signal_of_a_crash(tmp_path, shell):
     text = "import os; os.kill(os.getpid(), 11)"
     words = [sys.executable, "-c", text]
     if shell:
@@ -55,14 +55,14 @@ def test_a_crash_is_reported_by_its_signal(tmp_path, shell):
     assert ran.reason.startswith("was ended by SIGSEGV")
 
 
-def test_a_missing_command(tmp_path):
+def test_run_of_missing_command_raises_file_not_found(tmp_path):
     with pytest.raises(FileNotFoundError):
         start(tmp_path, "no-such-command")
 
 
 @pytest.mark.stress
-def test_a_hung_command_is_killed_with_its_children(tmp_path):
-    """The command ignores being asked, and its child too."""
+def test_run_kills_hung_command_with_its_children(tmp_path):
+    """The command and its child ignore SIGTERM."""
     text = (
         "import os, signal, subprocess, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -77,8 +77,8 @@ def test_a_hung_command_is_killed_with_its_children(tmp_path):
     wait_for_end(pids)
 
 
-def test_remaining_children_of_a_command_are_ended(tmp_path):
-    """It ends well, and its child would go on, holding what it prints to."""
+def test_run_ends_remaining_children_of_a_command(tmp_path):
+    """The command succeeds, and its child would hold the output open."""
     text = (
         "import subprocess, sys\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
@@ -97,7 +97,7 @@ def wait_for_end(pids):
     raise AssertionError(f"{pids} live on")
 
 
-def test_an_interrupt_ends_the_command(tmp_path, monkeypatch):
+def test_interrupt_ends_the_command(tmp_path, monkeypatch):
     seen = []
 
     def interrupted(process, timeout=None):
@@ -113,7 +113,7 @@ def test_an_interrupt_ends_the_command(tmp_path, monkeypatch):
     wait_for_end([str(seen[0])])
 
 
-def test_the_end_of_a_long_output_is_kept(tmp_path):
+def test_tail_returns_the_end_of_a_long_output(tmp_path):
     """MAX_TAIL_BYTES"""
     path = tmp_path / "long"
     path.write_bytes(b"first\n" + b"x" * limits.MAX_TAIL_BYTES)
@@ -123,7 +123,7 @@ def test_the_end_of_a_long_output_is_kept(tmp_path):
     assert tail(tmp_path / "none") == ""
 
 
-def test_environments(tmp_path, monkeypatch):
+def test_environment_of_extends_path_and_sets_variables(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/bin")
     monkeypatch.setenv("MINE", "1")
     made = environment_of(

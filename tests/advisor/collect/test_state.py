@@ -1,4 +1,4 @@
-"""What is finished, and what a kill leaves."""
+"""Finished steps of a collection, and truncated lines after a kill."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tunedb.advisor.collect.state import CollectState, locked
 from tunedb.errors import BusyError
 
 
-def test_steps_are_found_again(tmp_path):
+def test_state_restores_finished_steps(tmp_path):
     CollectState(tmp_path).finish("a", {"value": [1.5, None]})
     state = CollectState(tmp_path)
     assert state.get("a") == {"key": "a", "value": [1.5, None]}
@@ -14,7 +14,7 @@ def test_steps_are_found_again(tmp_path):
 
 
 @pytest.mark.parametrize("cut", range(1, 20))
-def test_a_line_that_was_cut_off_does_not_count(tmp_path, cut):
+def test_state_ignores_truncated_last_line(tmp_path, cut):
     state = CollectState(tmp_path)
     state.finish("a", {"value": 1})
     state.finish("b", {"value": 2})
@@ -28,7 +28,7 @@ def test_a_line_that_was_cut_off_does_not_count(tmp_path, cut):
     assert CollectState(tmp_path).get("a") == {"key": "a", "value": 1}
 
 
-def test_the_last_word_counts_and_failures_can_be_forgotten(tmp_path):
+def test_state_returns_last_entry_and_forgets_failures(tmp_path):
     state = CollectState(tmp_path)
     state.finish("a", {"failure": None, "n": 1})
     state.finish("a", {"failure": None, "n": 2})
@@ -40,7 +40,7 @@ def test_the_last_word_counts_and_failures_can_be_forgotten(tmp_path):
     assert state.get("b") is None
 
 
-def test_one_run_at_a_time(tmp_path):
+def test_locked_rejects_a_second_run_in_the_folder(tmp_path):
     folder = tmp_path / "new" / "work"
     with locked(folder), pytest.raises(BusyError, match="another run uses it"), locked(folder):
         pass

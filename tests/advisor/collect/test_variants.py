@@ -1,4 +1,4 @@
-"""Which variants there are, and how their values get into commands."""
+"""Variants of programs, and how their values are inserted into commands."""
 
 import json
 import math
@@ -27,17 +27,17 @@ def blocks(made):
     return [variant.block for variant in made[0]]
 
 
-def test_one_dimension_gets_powers_of_two_of_whole_warps():
+def test_one_dimensional_variants_are_powers_of_two_of_whole_warps():
     made = blocks(make_variants(program((256,)), K40))
     assert made == [(n, 1, 1) for n in (256, 32, 64, 128, 512, 1024)]
 
 
-def test_an_odd_original_is_among_them_and_first():
+def test_original_block_is_the_first_variant():
     assert blocks(make_variants(program((100,)), K40))[:2] == [(100, 1, 1), (32, 1, 1)]
 
 
 @pytest.mark.parametrize("dimensions", [2, 3])
-def test_blocks_keep_their_dimensions(dimensions):
+def test_variants_keep_the_dimensions_of_the_original(dimensions):
     original = (8,) * dimensions
     made, refused = make_variants(program(original), K40)
     found = [variant.block for variant in made]
@@ -54,7 +54,7 @@ def test_blocks_keep_their_dimensions(dimensions):
         assert len(found) == 39
 
 
-def test_named_sizes_are_taken_as_they_are_and_illegal_ones_reported():
+def test_configured_sizes_are_combined_and_illegal_blocks_reported():
     made, refused = make_variants(program((16, 16), sizes={"x": (8, 64), "y": (5, 32)}), K40)
     assert sorted(v.block for v in made) == [(8, 5, 1), (8, 32, 1), (16, 16, 1), (64, 5, 1)]
     assert [(r.block, r.reason) for r in refused] == [
@@ -62,7 +62,7 @@ def test_named_sizes_are_taken_as_they_are_and_illegal_ones_reported():
     ]
 
 
-def test_one_named_axis_leaves_the_other_to_the_device():
+def test_axis_without_configured_sizes_gets_powers_of_two():
     made = blocks(make_variants(program((16, 16), sizes={"y": (16,)}), K40))
     assert {block[1] for block in made} == {16}
     assert {block[0] for block in made} == {2, 4, 8, 16, 32, 64}
@@ -77,11 +77,11 @@ def test_one_named_axis_leaves_the_other_to_the_device():
         ((2, 2, 128), "128 along z; the device takes 64"),
     ],
 )
-def test_illegal_blocks_have_a_reason(block, reason):
+def test_illegal_reason_names_the_exceeded_limit(block, reason):
     assert illegal_reason(block, K40) == reason
 
 
-def test_groups_by_input_and_registers_begin_with_the_original():
+def test_variants_of_each_input_and_limit_begin_with_the_original():
     made, _ = make_variants(
         program((64,), blocks=((64,), (32,)), registers=("default", 32), inputs=("a", "b")), K40
     )
@@ -99,34 +99,34 @@ def test_groups_by_input_and_registers_begin_with_the_original():
 NASTY = "$(touch x) `ls` ; \"'\\ *"
 
 
-def test_inputs_are_not_expanded():
+def test_command_for_inserts_values_as_they_are():
     variant = Variant("p", (32, 4, 2), 64, NASTY)
     command = ("./p", "-x={block_x},{block_y}", "{block_z}", "{threads}", "{input}", "{{x}}")
     assert command_for(command, variant) == ("./p", "-x=32,4", "2", "256", NASTY, "{{x}}")
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20))
-def test_a_shell_gets_values_as_one_word(value):
+def test_command_for_quotes_values_for_the_shell(value):
     command = command_for("printf %s {input} {block_x}", Variant("p", (7, 1, 1), None, value))
     assert command[:2] == ("/bin/sh", "-c")
     assert shlex.split(command[2]) == ["printf", "%s", value, "7"]
 
 
-def test_a_real_shell_runs_nothing_that_a_value_says(tmp_path):
+def test_shell_does_not_execute_values(tmp_path):
     command = command_for("printf %s {input}", Variant("p", (1, 1, 1), None, NASTY))
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
     assert done.stdout == NASTY
     assert list(tmp_path.iterdir()) == []
 
 
-def test_values_are_not_looked_at_for_placeholders():
+def test_placeholders_in_values_are_not_replaced():
     variant = Variant("p", (32, 1, 1), None, "{block_x}")
     assert command_for(("{input}",), variant) == ("{block_x}",)
     assert command_for("echo {input} ${block_x}", variant)[2] == "echo '{block_x}' ${block_x}"
 
 
 @pytest.mark.parametrize(("limit", "flag"), [(None, []), (32, ["-maxrregcount=32"])])
-def test_without_a_limit_no_flag(limit, flag):
+def test_register_flag_is_left_out_without_a_limit(limit, flag):
     variant = Variant("p", (32, 1, 1), limit)
     assert list(command_for(("nvcc", "{register_flag}", "x.cu"), variant)) == [
         "nvcc", *flag, "x.cu",
@@ -143,7 +143,7 @@ def plan(*programs, tool="none", device=K40, **more):
     return make_plan(Configuration(devices=(device,), programs=programs), tool=tool, **more)
 
 
-def test_runs_are_counted():
+def test_plan_counts_the_runs_of_a_variant():
     made = plan(program((64,), blocks=((64,), (32,))), tool="nvprof")
     original, other = made.variants
     # Two and one for the output, five for the time, one trace, and a run for each group.
@@ -151,14 +151,14 @@ def test_runs_are_counted():
     assert made.runs(other) == 1 + 5 + 1 + len(made.groups)
 
 
-def test_a_plan_is_json():
+def test_plan_can_be_written_as_json():
     report = json.loads(json.dumps(plan(program((64,), blocks=((64,), (2048,)))).to_json()))
     assert report["device"] == {"name": "Tesla K40c", "index": 0, "compute_capability": "3.5"}
     assert [(v["block"], v["runs"]) for v in report["variants"]] == [([64, 1, 1], 7)]
     assert report["refused"][0]["reason"] == "2048 threads; the device takes 1024"
 
 
-def test_missing_programs_and_devices_are_reported():
+def test_make_plan_rejects_missing_programs_or_devices_and_illegal_originals():
     with pytest.raises(UsageError, match="no program is configured"):
         plan()
     with pytest.raises(UsageError, match="no device is configured; name one with --device"):
@@ -169,7 +169,7 @@ def test_missing_programs_and_devices_are_reported():
         plan(program((2048,)))
 
 
-def test_there_are_not_too_many(monkeypatch):
+def test_make_plan_rejects_too_many_variants(monkeypatch):
     monkeypatch.setattr(limits, "MAX_VARIANTS", 5)
     plan(program((64,), blocks=tuple((32 * n,) for n in range(1, 6))))
     with pytest.raises(LimitError, match=r"more than 5 variants up to programs\.p"):
@@ -179,7 +179,7 @@ def test_there_are_not_too_many(monkeypatch):
 @pytest.mark.parametrize(
     ("capability", "tool"), [("3.5", "nvprof"), ("6.1", "nvprof"), ("7.0", "ncu"), ("12.0", "ncu")]
 )
-def test_a_device_decides_which_profiler(capability, tool):
+def test_compute_capability_determines_the_profiler(capability, tool):
     device = GPU("x", 0, capability)
     assert choose_profiler("auto", device).name == tool
     assert plan(program((64,)), tool=None, device=device).tool == tool
@@ -187,12 +187,12 @@ def test_a_device_decides_which_profiler(capability, tool):
 
 
 @pytest.mark.parametrize(("tool", "capability"), [("ncu", "3.5"), ("nvprof", "8.0")])
-def test_a_profiler_that_reads_nothing_there_is_refused(tool, capability):
+def test_make_plan_rejects_profiler_that_does_not_support_the_device(tool, capability):
     with pytest.raises(UsageError, match=f"{tool} reads no counters on compute capability"):
         plan(program((64,)), tool=tool, device=GPU("x", 0, capability))
 
 
-def test_named_counters_are_those_that_are_read():
+def test_plan_reads_only_configured_counters():
     configuration = Configuration(
         devices=(K40,), programs=(program((64,)),), profiler=ProfilerConfig("nvprof", ("a", "b"), 1)
     )

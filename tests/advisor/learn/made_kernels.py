@@ -11,7 +11,7 @@ SIZES = (32, 64, 128, 256, 512, 1024)
 
 
 def launch(kernel, tile, threads, seconds, *, block=None, counters=None, record=1, **given):
-    """One observation; the tile is what tells slices apart."""
+    """Return an observation; each tile is a slice of its own."""
     name = hashlib.blake2b(f"{kernel} {tile}".encode(), digest_size=16).digest()
     values = {
         "record": record,
@@ -34,7 +34,7 @@ def launch(kernel, tile, threads, seconds, *, block=None, counters=None, record=
 
 
 def kernel(name, best, *, tiles=6, strength=0.2, noise=0.0, sizes=SIZES, seed=0, counters=True):
-    """A kernel whose run time grows with the distance from its best number of threads."""
+    """Return a kernel whose run time grows with the distance from its best number of threads."""
     rng = np.random.default_rng(seed)
     found = []
     for tile in range(tiles):
@@ -54,7 +54,7 @@ def kernel(name, best, *, tiles=6, strength=0.2, noise=0.0, sizes=SIZES, seed=0,
 
 
 def three(*, bests=(128, 128, 128), **given):
-    """Three kernels."""
+    """Return three kernels."""
     names = ("saxpy_kernel", "Stencil", "reduceSum")
     made = [
         kernel(name, best, seed=i, **given)

@@ -19,12 +19,12 @@ from tunedb.formats.gpu.t1 import t1_input
 from tunedb.maintenance.check import check
 from tunedb.storage.store import Store
 
-#: Best at 128 threads, without doubt.
+#: A model with its optimum at 128 threads, and an advisor with high confidence.
 MODEL = gain.Gain(("log2 threads squared",), np.array([0.1]), 0.02)
 ADVISOR = Advisor("gain", "ratios", None, MODEL, learnt=Confidence(temperature=0.1))
 
 
-def test_advice_without_other_blocks_in_the_slice():
+def test_advise_chooses_legal_blocks_without_measured_ones():
     # Nothing else was measured: legal blocks are the candidates.
     small, right, large = (launch("k", i, t, 1.0) for i, t in enumerate((32, 128, 1024)))
     advice = advise(ADVISOR, [small, right, large], [0, 1, 2])
@@ -37,13 +37,13 @@ def test_advice_without_other_blocks_in_the_slice():
     assert sum(advice[0].probabilities) == pytest.approx(1)
 
 
-def test_blocks_that_ran_come_next():
+def test_advise_prefers_blocks_that_ran():
     rows = [launch("k", 0, 32, 2.0), launch("k", 0, 48, 1.0)]
     (advice,) = advise(ADVISOR, rows, [0])
     assert advice.block == (48, 1, 1) and advice.stake == 2.0
 
 
-def test_blocks_that_a_t1_input_allows_are_the_legal_ones():
+def test_advise_takes_legal_blocks_from_t1_input():
     allowed = t1_input(
         {
             "ConfigurationSpace": {
@@ -69,7 +69,7 @@ def test_expected_gain_comes_from_other_slices():
     rows = [launch("k", 0, 64, 1.0)]
     rows += [launch("k", 1, 64, 2.0), launch("k", 1, 128, 1.0)]
     rows += [launch("k", 2, 64, 4.0), launch("k", 2, 128, 1.0)]
-    # Far larger blocks, and slices where no step was possible, say nothing.
+    # Far larger blocks, and slices where no step is possible, do not count.
     rows += [launch("k", 3, 1024, 1.0), launch("k", 4, 64, 1.0)]
     (advice,) = advise(ADVISOR, rows, [0])
     assert advice.expected.slices == 2
@@ -125,7 +125,7 @@ def test_no_advice_that_rests_on_an_unknown_occupancy():
 
 
 @pytest.mark.parametrize("learner", ["svm", "boosted"])
-def test_counters_that_speak_for_it(learner):
+def test_reasons_name_counters_that_support_the_advice(learner):
     pytest.importorskip("sklearn")
     rows = []
     for one in three(noise=0.01, tiles=3):
@@ -156,7 +156,7 @@ def made(sqlite_file, monkeypatch):
         yield store, rows
 
 
-def test_an_advisor_in_a_database(made):
+def test_train_advisor_stores_an_advisor_that_find_returns(made):
     store, rows = made
     found = train_advisor(store, learner="gain")
     assert not found.was_there
@@ -172,13 +172,13 @@ def test_an_advisor_in_a_database(made):
     assert find(store, found.stored.id)[1].id == found.stored.id
 
 
-def test_a_database_with_an_advisor_is_sound(made, sqlite_file):
+def test_check_finds_no_problem_with_stored_advisor(made, sqlite_file):
     store, _ = made
     train_advisor(store, learner="gain")
     assert check(sqlite_file).problems == []
 
 
-def test_no_advisor(made):
+def test_find_rejects_missing_advisors(made):
     store, _ = made
     with pytest.raises(NotFoundError, match="no advisor yet; make one: tunedb advise train"):
         find(store)
@@ -186,7 +186,7 @@ def test_no_advisor(made):
         find(store, 7)
 
 
-def test_a_changed_advisor_is_refused(made, monkeypatch):
+def test_find_rejects_changed_advisor(made, monkeypatch):
     store, _ = made
     train_advisor(store, learner="gain")
     body = store.models.body(1).replace(b'"tolerance":0.0', b'"tolerance":0.9')
@@ -195,7 +195,7 @@ def test_a_changed_advisor_is_refused(made, monkeypatch):
         find(store)
 
 
-def test_the_training_digest_is_of_times_labels_and_counters():
+def test_training_digest_depends_on_times_labels_and_counters():
     rows = kernel("k", 128)
     labels = slice_best(rows)
     digest = training_digest(rows, labels)
@@ -206,6 +206,6 @@ def test_the_training_digest_is_of_times_labels_and_counters():
 
 
 @pytest.mark.parametrize("given", [("best", 0.05), ("slice-best", 1.5), ("slice-best", -0.1)])
-def test_labels_that_do_not_exist(given):
+def test_label_rejects_unknown_methods_and_invalid_tolerances(given):
     with pytest.raises(UsageError):
         label(kernel("k", 128), *given)

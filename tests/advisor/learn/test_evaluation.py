@@ -1,4 +1,4 @@
-"""Judging: nothing of what is held out is known, and baselines stand beside."""
+"""Evaluation of advice: held-out data stay unseen, and baselines are compared."""
 
 import json
 from dataclasses import replace
@@ -22,7 +22,7 @@ def score(found, method, split="kernel", held_out=""):
     return next(one for one in found.scores_of(split, held_out) if one.method == method)
 
 
-def test_advice_holds_for_a_held_out_kernel():
+def test_gain_beats_baselines_on_held_out_kernels():
     rows = three(noise=0.01)
     found = evaluate(rows, slice_best(rows), methods=("gain",))
     ours = score(found, "gain")
@@ -39,7 +39,7 @@ def test_advice_holds_for_a_held_out_kernel():
     assert found.confusion["nothing"][:, [0, 2]].sum() == 0
 
 
-def test_findings_are_json():
+def test_findings_can_be_written_as_json():
     rows = three(noise=0.01)
     found = evaluate(rows, slice_best(rows), methods=("gain",), splits=("kernel", "slice"))
     report = json.loads(json.dumps(found.to_json(), allow_nan=False))
@@ -48,8 +48,8 @@ def test_findings_are_json():
 
 
 @pytest.mark.parametrize("learner", [long("svm"), "boosted"])
-def test_a_feature_that_names_the_kernel_tells_nothing_of_a_held_out_one(learner):
-    """A sentinel: columns that name the kernel explain every label, until it is held out."""
+def test_inputs_that_name_the_kernel_do_not_help_on_held_out_kernels(learner):
+    """Such columns explain every label of the kernel, unless it is held out."""
     pytest.importorskip("sklearn")
     names = [letter * 3 for letter in "abcdef"]
     rows, labels = [], []
@@ -68,7 +68,7 @@ def test_a_feature_that_names_the_kernel_tells_nothing_of_a_held_out_one(learner
 
 @pytest.mark.parametrize("method", ["gain", "svm", "boosted"])
 def test_nothing_is_fitted_to_the_held_out_kernel(method, monkeypatch):
-    """Every look at data while a kernel is held out is without it, its times and its labels."""
+    """Each fit while a kernel is held out gets none of its launches."""
     if method != "gain":
         pytest.importorskip("sklearn")
     rows = three(noise=0.02, tiles=3)
@@ -92,7 +92,7 @@ DEVICES = ("NVIDIA TITAN RTX", "NVIDIA GeForce RTX 2080 Ti", "NVIDIA GeForce RTX
 
 
 def on_three_devices(rows):
-    """The same programs on each device."""
+    """Return the same programs on each device."""
     return [
         replace(one, device=device, program=one.slice, slice=one.slice + device.encode())
         for device in DEVICES
@@ -122,7 +122,7 @@ def test_advice_does_not_depend_on_held_out_times(split):
     assert np.array_equal(*advice) and (advice[0] != -1).any()
 
 
-def test_advice_for_a_held_out_device_comes_from_the_others():
+def test_advice_for_held_out_device_comes_from_other_devices():
     # Each kernel has its own best block, so kernels teach nothing about one another.
     rows = on_three_devices(three(bests=(32, 128, 1024), noise=0.01, tiles=3))
     found = evaluate(rows, slice_best(rows), methods=("gain",), splits=("kernel", "device"))
@@ -136,7 +136,7 @@ def test_advice_for_a_held_out_device_comes_from_the_others():
     assert score(found, "gain").measured == 0
 
 
-def test_launches_without_counters_are_judged_where_no_split_needs_them():
+def test_slice_split_skips_launches_without_counters_beside_others():
     rows = three(noise=0.01, tiles=4)
     bare = [
         replace(one, registers=None, counters={})
@@ -159,7 +159,7 @@ def test_one_kernel_cannot_be_held_out():
     assert any("too few labels" in note for note in found.notes)
 
 
-def test_unlabelled_rows_are_counted():
+def test_evaluate_counts_unlabelled_rows_and_skips_them():
     rows = three()
     labels = [
         None if one.threads == 32 else label
@@ -171,13 +171,13 @@ def test_unlabelled_rows_are_counted():
 
 
 @pytest.mark.parametrize("given", [{"splits": ("row",)}, {"methods": ("forest",)}])
-def test_names_that_do_not_exist(given):
+def test_evaluate_rejects_unknown_splits_and_methods(given):
     with pytest.raises(UsageError, match=r"no '(row|forest)'; there are"):
         evaluate(three(), slice_best(three()), **given)
 
 
 @pytest.mark.stress
-def test_ten_random_splits():
+def test_ten_splits_predict_labels_and_never_train_on_test_rows():
     pytest.importorskip("sklearn")
     rng = np.random.default_rng(0)
     truth = rng.integers(0, 3, 400).astype(np.int8)
@@ -195,7 +195,7 @@ def test_ten_random_splits():
 
 
 @pytest.mark.stress
-def test_random_splits_stand_beside_the_rest():
+def test_evaluate_reports_random_splits_with_baselines():
     pytest.importorskip("sklearn")
     rows = three(noise=0.02, tiles=4)
     found = evaluate(rows, slice_best(rows), methods=("svm",), splits=("random", "kernel"))
@@ -207,7 +207,7 @@ def test_random_splits_stand_beside_the_rest():
     }
 
 
-def test_stakes():
+def test_stakes_are_gains_over_the_block_nearest_to_256_threads():
     rows = kernel("k", 32, tiles=1, strength=0.5)
     gains, kernels = evaluation.stakes(rows)
     assert gains.tolist() == pytest.approx([np.exp(1.5)]) and kernels == ("k",)

@@ -1,4 +1,4 @@
-"""Learners: what is stored predicts what scikit-learn predicts, with numpy alone."""
+"""Stored learners predict what scikit-learn predicts, with numpy alone."""
 
 import json
 
@@ -27,12 +27,12 @@ def rows(classes=(0, 1, 2), n=150, seed=0):
 
 
 def again(model, columns):
-    """The model as it is read from what is stored."""
+    """Return the model after a round trip through JSON."""
     return type(model).from_json(json.loads(json.dumps(model.to_json())), columns)
 
 
 @pytest.mark.parametrize("classes", [(0, 1, 2), (0, 1), (0, 2), (1, 2)])
-def test_machines_equal_scikit_learn(classes):
+def test_stored_svm_scores_equal_those_of_scikit_learn(classes):
     values, truth = rows(classes)
     fitted = svm.estimator(C=3.0, gamma=0.2).fit(values, truth)
     model = again(svm.extract(fitted), 4)
@@ -45,7 +45,7 @@ def test_machines_equal_scikit_learn(classes):
     assert np.array_equal(scores.argmax(axis=1), fitted.predict(more))
 
 
-def test_machines_of_repeated_rows_equal_scikit_learn():
+def test_svm_scores_of_repeated_rows_equal_those_of_scikit_learn():
     # The same vector supports a machine several times, once for each row.
     values, truth = rows(n=30)
     values, truth = np.tile(values, (4, 1)), np.tile(truth, 4)
@@ -56,7 +56,7 @@ def test_machines_of_repeated_rows_equal_scikit_learn():
 
 
 @pytest.mark.parametrize("classes", [(0, 1, 2), (0, 1), (0, 2), (1, 2)])
-def test_trees_equal_scikit_learn(classes):
+def test_stored_tree_scores_equal_those_of_scikit_learn(classes):
     values, truth = rows(classes)
     fitted = boosted.learner().fit(values, truth)
     model = again(boosted.extract(fitted, 4), 4)
@@ -76,7 +76,7 @@ def test_contributions_add_up_to_scores():
     added = model.contributions(values)
     assert added.shape == (len(values), 3, 5)
     assert np.abs(model.start + added.sum(axis=2) - model.scores(values)).max() < 1e-9
-    # The last column says nothing of the class.
+    # The last column does not depend on the class.
     assert np.abs(added[:, :, 3]).mean() < np.abs(added[:, :, 0]).mean() / 2
 
 
@@ -89,7 +89,7 @@ def test_contributions_add_up_to_scores():
         ({"threshold": float("nan")}, "model holds"),
     ],
 )
-def test_invalid_trees_are_refused(change, message):
+def test_from_json_rejects_invalid_trees(change, message):
     values, truth = rows()
     stored = boosted.fit(values, truth, np.ones(len(truth))).to_json()
     inner = next(i for i, feature in enumerate(stored["feature"]) if feature >= 0 and i)
@@ -103,13 +103,13 @@ def test_invalid_trees_are_refused(change, message):
     "change",
     [{"gamma": -1}, {"vectors": [[1.0]]}, {"weights": [[0.0]]}, {"intercepts": ["a", 0, 0]}],
 )
-def test_invalid_machines_are_refused(change):
+def test_from_json_rejects_invalid_svm(change):
     values, truth = rows(n=40)
     with pytest.raises(FormatError):
         SVM.from_json(svm.fit(values, truth).to_json() | change, 4)
 
 
-def test_preparation():
+def test_preparation_selects_scales_and_fills_inputs():
     names = ("count", "ratio", "same", "twin", "zero", "gap")
     rng = np.random.default_rng(0)
     ratio = rng.uniform(0, 1, 50)
@@ -135,20 +135,20 @@ def test_preparation():
 
 @settings(max_examples=examples(50))
 @given(st.lists(st.floats(-50, 50), min_size=3, max_size=3), st.floats(0.01, 100))
-def test_probabilities(scores, temperature):
+def test_softmax_returns_probabilities_with_maximum_at_the_largest_score(scores, temperature):
     found = softmax(np.array([scores]), temperature)[0]
     assert found.sum() == pytest.approx(1) and (found >= 0).all()
     assert found[int(np.argmax(scores))] == found.max()
 
 
-def test_the_temperature_says_how_sure_held_out_rows_were():
+def test_calibrate_recovers_the_temperature_of_held_out_rows():
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(4000, 3))
     likely = softmax(scores, 0.5)
     truth = np.array([rng.choice(3, p=p) for p in likely], np.int8)
     assert calibrate(scores, truth) == pytest.approx(0.5, rel=0.3)
     assert calibrate(scores, np.full(4000, -1, np.int8)) == 1.0
-    # Twenty rows that were all right do not make certain.
+    # Twenty right rows do not give certainty.
     right = np.eye(3)[[0, 1, 2, 0] * 5]
     sure = softmax(right, calibrate(right, right.argmax(axis=1).astype(np.int8))).max()
     assert 0.8 < sure < 0.999

@@ -1,4 +1,4 @@
-"""Measurements on other devices: what they say, and how much each of them weighs."""
+"""Advice from measurements on other devices, and the weights of these devices."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ CAPABILITIES = {"NVIDIA TITAN RTX": "7.5", "V100": "7.0", "A100": "8.0", "MI250X
 
 
 def pair(device, ratio, tile=0, kernel="k"):
-    """A slice of two blocks: the one of 64 threads is `ratio` times as fast as that of 128."""
+    """Return a slice of two blocks: 64 threads are `ratio` times as fast as 128."""
     program = f"{kernel} {tile}".encode()
     given = {"device": device, "compute_capability": CAPABILITIES.get(device, "7.5")}
     given |= {"program": program, "slice": program + device.encode()}
@@ -62,7 +62,7 @@ def test_the_same_program_comes_before_others_of_the_kernel():
     assert table.tolist() == [-1, -1]
 
 
-def test_blocks_that_other_devices_ran():
+def test_blocks_returns_blocks_that_ran_on_other_devices():
     (one, _) = pair("NVIDIA GeForce RTX 2080 Ti", 1.0)
     known = Measured.from_observations([one, *pair("V100", 4.0), *pair("V100", 4.0, tile=1)])
     assert known.blocks(one) == [(64, 1, 1), (128, 1, 1)]

@@ -1,4 +1,4 @@
-"""What following advice costs, and what the baselines say."""
+"""Regret after advice, and the advice of baselines."""
 
 import warnings
 
@@ -43,7 +43,7 @@ def codes(*values):
         ((INCREASE, NO_CHANGE, DECREASE), (1, 1, 1)),
     ],
 )
-def test_one_step_leads_to_the_next_block(advice, times):
+def test_times_and_regret_follow_one_step_of_advice(advice, times):
     outcomes = StepOutcomes.from_observations(SLICE)
     assert outcomes.times(codes(*advice)).tolist() == list(times)
     regret = outcomes.regret(codes(*advice))
@@ -53,7 +53,7 @@ def test_one_step_leads_to_the_next_block(advice, times):
     assert against.value == pytest.approx((np.prod(times) / 8) ** (1 / 3))
 
 
-def test_of_several_shapes_the_nearest_is_next():
+def test_step_leads_to_the_block_of_nearest_shape():
     rows = [
         launch("k", 0, 64, 1.0, block=(32, 2, 1)),
         launch("k", 0, 128, 2.0, block=(128, 1, 1)),
@@ -64,20 +64,20 @@ def test_of_several_shapes_the_nearest_is_next():
     assert StepOutcomes.from_observations(rows).after[0].tolist() == [0, 0, 3]
 
 
-def test_slices_are_never_mixed():
+def test_steps_stay_within_their_slice():
     rows = [launch("k", 0, 64, 1.0), launch("k", 1, 128, 9.0)]
     outcomes = StepOutcomes.from_observations(rows)
     assert outcomes.after.tolist() == [[0, 0, 0], [1, 1, 1]]
     assert outcomes.best.tolist() == [1.0, 9.0]
 
 
-def test_regret_counts_the_rows_that_are_asked_for():
+def test_regret_counts_only_selected_rows():
     outcomes, rows = StepOutcomes.from_observations(SLICE), np.array([True, False, False])
     assert outcomes.regret(codes(1, 0, 0), rows).value == pytest.approx(4)
     assert outcomes.regret(codes(1, 0, 0), np.zeros(3, bool)) is None
 
 
-def test_the_interval_is_by_slice():
+def test_interval_of_regret_counts_slices_not_rows():
     # Rows of a slice are no independent evidence: 100 of one slice count as one.
     rows = [launch("k", 0, 64 + i, 2.0) for i in range(99)] + [launch("k", 0, 512, 1.0)]
     rows += [launch("k", 1, 64, 1.0), launch("k", 1, 128, 1.0)]
@@ -86,7 +86,7 @@ def test_the_interval_is_by_slice():
 
 
 @given(st.lists(st.tuples(st.sampled_from(range(3)), st.sampled_from([-1, 0, 1, 2]))))
-def test_figures_against_scikit_learn(rows):
+def test_accuracies_and_confusion_equal_those_of_scikit_learn(rows):
     metrics = pytest.importorskip("sklearn.metrics")
     truth, advice = codes(*(a for a, _ in rows)), codes(*(b for _, b in rows))
     advised = advice != NONE
@@ -103,18 +103,18 @@ def test_figures_against_scikit_learn(rows):
     assert np.array_equal(confusion(truth, advice), matrix)
 
 
-def test_codes_and_labels():
+def test_to_labels_restores_labels_from_codes():
     labels = [*slice_best(SLICE), None]
     assert to_codes(labels).tolist() == [INCREASE, NO_CHANGE, DECREASE, NONE]
     assert to_labels(to_codes(labels)) == labels
 
 
-def test_the_rule():
+def test_rule_advises_128_to_256_threads():
     rows = [launch("k", 0, threads, 1.0) for threads in (127, 128, 256, 257)]
     assert baselines.rule(rows).tolist() == [INCREASE, NO_CHANGE, NO_CHANGE, DECREASE]
 
 
-def test_maximum_occupancy_goes_to_the_nearest_full_block():
+def test_occupancy_advises_the_nearest_block_of_full_occupancy():
     # 7.5 holds 1,024 threads and 16 blocks: 32 threads fill a half, 64 to 1,024 all of it.
     rows = kernel("k", 128, tiles=1)
     assert baselines.occupancy(rows).tolist() == [INCREASE, *[NO_CHANGE] * 5]
@@ -124,6 +124,6 @@ def test_maximum_occupancy_goes_to_the_nearest_full_block():
     assert baselines.occupancy(heavy).tolist() == [NO_CHANGE, NO_CHANGE, DECREASE]
 
 
-def test_the_majority():
+def test_majority_returns_the_most_frequent_label():
     assert baselines.majority(codes(0, 0, 2, NONE, NONE, NONE)) == DECREASE
     assert baselines.majority(codes(NONE)) == NO_CHANGE

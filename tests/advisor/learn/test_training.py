@@ -1,4 +1,4 @@
-"""Training: what is chosen, what is refused, what is kept silent about."""
+"""Training of advisors: choice of the learner, rejected data, and when there is no advice."""
 
 import sys
 from dataclasses import replace
@@ -29,16 +29,16 @@ from tunedb.errors import FormatError, PluginError, UsageError
         (("mergeSort1", "mergeHist"), False),
     ],
 )
-def test_families(names, same):
+def test_family_groups_variants_of_a_kernel(names, same):
     assert (len({family(name) for name in names}) == 1) is same
 
 
 @pytest.mark.parametrize("name", ["kernel", "cuda_kernel", "k", "42", "کرنل", ""])
-def test_a_name_without_content_stays_a_name(name):
+def test_family_of_a_name_is_not_empty(name):
     assert family(name) or not name
 
 
-def test_launch_columns():
+def test_columns_describe_geometry_and_occupancy():
     rows = [
         launch("k", 0, 256, 1.0, block=(16, 16, 1), registers=32),
         launch("k", 0, 40, 1.0, block=(40, 1, 1), registers=255),
@@ -57,7 +57,7 @@ def test_launch_columns():
     assert np.isnan(table["occupancy"][2])
 
 
-def test_gain_recovers_weights():
+def test_fit_of_gain_recovers_weights():
     # log t = 0.3 log2 threads - 0.5 occupancy exactly, with a constant for each slice.
     rows = []
     for tile, registers in enumerate((16, 64, 128, 200)):
@@ -73,7 +73,7 @@ def test_gain_recovers_weights():
     assert found == pytest.approx([0.3, -0.5], rel=0.1)  # ridge shrinks a little
 
 
-def test_gain_scores_are_what_a_step_and_the_best_save():
+def test_gain_score_is_the_mean_saving_of_a_step_and_the_best():
     model = gain.Gain(("log2 threads squared",), np.array([0.1]), 0.02)  # best at 128
     rows = [launch("k", 0, threads, 1.0) for threads in (32, 64, 128, 256)]
     found = model.scores(rows)
@@ -85,14 +85,14 @@ def test_gain_scores_are_what_a_step_and_the_best_save():
     assert found.argmax(axis=1).tolist() == [INCREASE, INCREASE, NO_CHANGE, DECREASE]
 
 
-def test_another_shape_is_no_change():
+def test_gain_scores_better_shape_of_equal_size_as_no_change():
     model = gain.Gain(("log2 width",), np.array([0.5]), 0.02)
     rows = [launch("k", 0, 64, 1.0, block=(64, 1, 1)), launch("k", 0, 64, 1.0, block=(8, 8, 1))]
     rows += [launch("k", 0, 128, 1.0, block=(128, 1, 1))]
     assert model.scores(rows)[0].argmax() == NO_CHANGE
 
 
-def test_gain_does_not_look_at_times():
+def test_scores_of_gain_do_not_depend_on_times():
     rows = three(noise=0.05)
     model = gain.choose(rows, to_codes(slice_best(rows)))
     rng = np.random.default_rng(0)
@@ -102,7 +102,7 @@ def test_gain_does_not_look_at_times():
 
 
 @pytest.mark.parametrize("learner", ["gain", "svm", "boosted"])
-def test_training_learns_what_kernels_have_in_common(learner):
+def test_trained_advisor_is_right_on_an_unseen_kernel(learner):
     if learner != "gain":
         pytest.importorskip("sklearn")
     rows = three(noise=0.01)
@@ -114,13 +114,13 @@ def test_training_learns_what_kernels_have_in_common(learner):
     new = kernel("another", 128, seed=9, noise=0.01)
     advice = found.advisor.scores(new).argmax(axis=1)
     assert np.mean(advice == to_codes(slice_best(new))) > 0.8
-    # Where its kernels were held out it was right, so it is sure.
+    # It was right on held-out kernels, so its confidence is high.
     scores = found.advisor.scores(new)
     assert softmax(scores, found.advisor.learnt.temperature).max(axis=1).mean() > 0.6
     assert set(found.marks) == {learner}
 
 
-def test_a_stored_advisor_is_the_same():
+def test_advisor_survives_round_trip_through_bytes():
     pytest.importorskip("sklearn")
     rows = three(noise=0.05, tiles=3)
     for learner in ("gain", "svm", "boosted"):
@@ -141,12 +141,12 @@ def test_a_stored_advisor_is_the_same():
         b'{"advisor":2,"learner":"os.system","inputs":"raw"}',
     ],
 )
-def test_bytes_that_are_no_advisor(body):
+def test_from_bytes_rejects_bytes_that_are_no_advisor(body):
     with raises_line(FormatError):
         Advisor.from_bytes(body)
 
 
-def test_auto_takes_what_does_best_on_held_out_kernels():
+def test_train_chooses_the_learner_best_on_held_out_kernels():
     pytest.importorskip("sklearn")
     rows = three(noise=0.01)
     found = train(rows, slice_best(rows))
@@ -155,12 +155,12 @@ def test_auto_takes_what_does_best_on_held_out_kernels():
 
 
 def advised(advisor, rows):
-    """Advice by the model alone."""
+    """Return the advice of the model, without measurements of other devices."""
     return advisor.advise(rows, Measured.from_observations([]))[0]
 
 
 def held_out(names, scores, saved):
-    """Confidence after held-out launches with 60 rows for each name: a step from 128 to 64."""
+    """Return the confidence after 60 held-out slices of each kernel, of 128 and 64 threads."""
     rows = []
     for name in names:
         for tile in range(60):
@@ -176,7 +176,7 @@ def held_out(names, scores, saved):
     return Confidence.fit(found, truth, StepOutcomes.from_observations(rows), sets, large)
 
 
-def test_the_margin_is_one_at_which_no_held_out_kernel_loses():
+def test_fitted_margin_is_one_at_which_no_held_out_kernel_loses():
     # Of kernel b the smaller half of the predicted savings is wrong, and loses more than it may.
     half_wrong = held_out(
         "ab", lambda _, i: i / 60, lambda name, i: -1.5 if name == "b" and i < 30 else 1
@@ -191,7 +191,7 @@ def test_no_advice_if_held_out_kernels_lose_at_every_margin():
     assert np.isinf(held_out("ab", lambda *_: 0.5, lambda *_: 0).least)
 
 
-def test_a_launch_without_counters_is_new_to_learners_of_counters():
+def test_learner_of_counters_does_not_advise_launches_without_counters():
     pytest.importorskip("sklearn")
     rows = three(noise=0.01)
     advisor = train(rows, slice_best(rows), learner="boosted", inputs="raw").advisor
@@ -206,7 +206,7 @@ def single(name, counters):
 
 
 def test_kernels_with_one_block_change_nothing_and_are_not_held_out(monkeypatch):
-    """Profilers see dozens of kernels with one block: no label, so nothing to learn or judge."""
+    """Launches of kernels with one block have no label, so nothing to learn or evaluate."""
     rows = three(noise=0.02)
     others = [single(f"one{letter}", rows[0].counters) for letter in "abcdefgh"]
     fitted = []
@@ -229,7 +229,7 @@ def test_kernels_with_one_block_change_nothing_and_are_not_held_out(monkeypatch)
 
 
 def test_kernels_of_few_launches_do_not_outvote_others():
-    """Many profiles of four blocks, in which nothing matters, beside kernels where much does."""
+    """Eight small kernels of equal times are trained with three kernels of different times."""
     rows = three(noise=0.01)
     for n in range(8):
         quiet = kernel(f"quiet{'abcdefgh'[n]}", 128, tiles=1, sizes=(128, 256, 512, 1024))
@@ -249,12 +249,12 @@ def few(count):
     ("count", "words"),
     [(2, "2 of 2 launches have a label, but training needs 10"), (0, "tunedb import logs")],
 )
-def test_too_few_launches(count, words):
+def test_train_rejects_too_few_labelled_launches(count, words):
     with pytest.raises(UsageError, match=words):
         train(*few(count), learner="gain")
 
 
-def test_one_class_alone():
+def test_train_rejects_labels_of_one_class():
     rows = kernel("k", 128)
     with pytest.raises(UsageError, match="all 36 labels are noChange"):
         train(rows, [Label.NO_CHANGE] * len(rows), learner="gain")
@@ -273,7 +273,7 @@ def test_one_class_missing_is_reported_and_never_advised(learner):
         assert DECREASE not in found.advisor.scores(rows).argmax(axis=1)
 
 
-def test_constant_columns():
+def test_train_rejects_constant_inputs():
     pytest.importorskip("sklearn")
     rows = [replace(one, counters={"inst_executed": 5.0, "other": 1.0}) for one in three()]
     with pytest.raises(UsageError, match="inputs are constant"):
@@ -281,12 +281,12 @@ def test_constant_columns():
 
 
 @pytest.mark.parametrize("given", [{"learner": "forest"}, {"inputs": "pixels"}])
-def test_choices_that_do_not_exist(given):
+def test_train_rejects_unknown_learners_and_inputs(given):
     with pytest.raises(UsageError, match="no learner"):
         train(*few(6), **given)
 
 
-def test_training_without_scikit_learn(monkeypatch):
+def test_only_gain_trains_without_scikit_learn(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     rows = three()
     with pytest.raises(PluginError, match=r"pip install 'tunedb\[advise\]'"):
@@ -295,7 +295,7 @@ def test_training_without_scikit_learn(monkeypatch):
     assert len(advised(advisor, rows)) == len(rows)
 
 
-def test_one_kernel_is_reported():
+def test_training_on_one_kernel_is_reported_and_gives_no_advice():
     rows = kernel("alone", 128)
     found = train(rows, slice_best(rows), learner="gain")
     assert any("one kernel (alone)" in note for note in found.notes)
@@ -304,7 +304,7 @@ def test_one_kernel_is_reported():
     assert (advised(found.advisor, rows) == -1).all()
 
 
-def test_weights_make_families_and_classes_count_alike():
+def test_weights_are_equal_for_classes_of_families():
     groups = np.array(["a"] * 90 + ["b"] * 60)
     truth = np.array([0] * 60 + [1] * 30 + [0] * 30 + [2] * 30, np.int8)
     found = weights(groups, truth)
@@ -313,7 +313,7 @@ def test_weights_make_families_and_classes_count_alike():
     assert sums == pytest.approx([sums[0]] * 3)
 
 
-def test_a_stratified_share_leaves_every_class():
+def test_stratified_share_leaves_rows_of_every_class():
     truth = np.array([0] * 50 + [1] * 10 + [2], np.int8)
     held = stratified(truth, 0.2, np.random.default_rng(0))
     assert [int(held[truth == code].sum()) for code in range(3)] == [10, 2, 0]

@@ -21,12 +21,12 @@ def write(folder, content, name, **words):
 
 
 def read(path, **words):
-    """Return what a file holds."""
+    """Return the items of a file: records, remarks and quarantined rows."""
     return [found.item for found in read_log(LogFile(path, path.name, **words))]
 
 
 def read_kinds(path, **words):
-    """Return the records, the remarks and the bad rows of a file."""
+    """Return the records, the remarks and the quarantined rows of a file."""
     items = read(path, **words)
     kinds = (Measurement, Remark, Quarantined)
     return tuple([item for item in items if isinstance(item, kind)] for kind in kinds)
@@ -42,4 +42,5 @@ def counters_of(record):
 
 
 def problem(record):
+    """Return the problem in the workload of a record."""
     return orjson.loads(record.program.workload.body)["problem"]

@@ -1,4 +1,4 @@
-"""Files of KTT written by hand: one tree, as JSON and as XML."""
+"""Files of KTT written by hand: the same results as JSON and as XML."""
 
 import json
 from xml.etree import ElementTree

@@ -113,7 +113,7 @@ def detail(
 
 
 def ncu(*rows, header=DETAILS, before=""):
-    """Return the output of ncu, with the program's own before the table."""
+    """Return the output of ncu, with that of the program before the table."""
     return "\n".join(
         (
             "==PROF== Connected to process 4711 (/home/me/app_bs256)",

@@ -47,7 +47,7 @@ def read(file):
     return list(CLTuneFormat().read_file(file))
 
 
-def test_a_table(tmp_path):
+def test_reader_reads_table_and_quarantines_row_under_wrong_header(tmp_path):
     one, two, copy, wrong = read(write(tmp_path, TABLE, device="Mali"))
     assert join_parameters(one.program.trace) == {"MWG": 32, "MDIMC": 8, "NDIMC": 8}
     assert (one.run_secs, one.status) == ((0.0125,), Status.OK)
@@ -62,7 +62,7 @@ def test_a_table(tmp_path):
     assert wrong.reason == "a row with 3 parameters under a header with 1"
 
 
-def test_threads_that_are_not_the_blocks(tmp_path):
+def test_reader_leaves_block_unknown_if_threads_column_differs(tmp_path):
     text = "name;time;threads;block_size_x;\nk;1.00;64;32;\n"
     (found,) = read(write(tmp_path, text, "k__GPU.txt"))
     assert (found.launches[0].threads, found.launches[0].block) == (64, None)
@@ -83,14 +83,14 @@ def test_threads_that_are_not_the_blocks(tmp_path):
         ("k", "a row with -2 parameters"),
     ],
 )
-def test_a_bad_row_is_quarantined_alone(tmp_path, row, reason):
+def test_reader_quarantines_only_the_bad_row(tmp_path, row, reason):
     text = f"name;time;threads;P;\n{row}\nk;1.00;32;1;\n"
     items = read(write(tmp_path, text, device="d"))
     assert [type(item) for item in items] == [Quarantined, Measurement]
     assert reason in items[0].reason
 
 
-def test_a_document(tmp_path):
+def test_reader_reads_json_results_and_quarantines_bad_ones(tmp_path):
     first, second = read(write(tmp_path, DOCUMENT))
     assert first.run_secs == (0.0005,)
     assert first.program.target.attributes == {"kind": "opencl", "model": "NVIDIA TITAN RTX"}
@@ -103,7 +103,7 @@ def test_a_document(tmp_path):
     assert kinds == [Quarantined, Quarantined, Measurement, Measurement]
 
 
-def test_incomplete_files_are_refused(tmp_path):
+def test_reader_rejects_files_without_device_or_results(tmp_path):
     with pytest.raises(FormatError, match=r"^the file does not say its device; give --device$"):
         read(write(tmp_path, TABLE))
     with pytest.raises(FormatError, match="without results"):

@@ -1,4 +1,4 @@
-"""Expressions of T1 inputs: computed as Python does, and nothing else of Python."""
+"""Expressions of T1 inputs are evaluated as in Python; all other code is rejected."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tunedb import limits
 from tunedb.errors import FormatError
 from tunedb.formats.gpu import expressions
 
-#: What stands in the inputs of the benchmark hub and of BAT.
+#: Values as in the inputs of the benchmark hub and of BAT.
 VALUES = [
     "[0]",
     "[2**i for i in range(0, 6)]",
@@ -26,7 +26,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize("text", VALUES)
-def test_values_are_pythons(text):
+def test_values_evaluates_lists_like_python(text):
     assert expressions.values(text) == list(eval(text))
 
 
@@ -41,7 +41,7 @@ CONDITIONS = [
 
 
 @pytest.mark.parametrize("text", CONDITIONS)
-def test_conditions_are_pythons(text):
+def test_holds_evaluates_conditions_like_python(text):
     assert expressions.holds(text, PARAMETERS) == bool(eval(text, {}, PARAMETERS))
 
 
@@ -56,8 +56,8 @@ def arithmetic(draw, depth=3):
 
 
 @given(arithmetic())
-def test_arithmetic_is_pythons(text):
-    """Where the result fits 64 bits; otherwise the error is one line."""
+def test_number_evaluates_arithmetic_like_python_or_rejects_it(text):
+    """An expression without a result in 64 bits raises an error of one line."""
     try:
         found = expressions.number(f"{text} + 0", PARAMETERS)
     except FormatError as error:
@@ -110,13 +110,13 @@ REFUSED = {
 @pytest.mark.parametrize(
     ("text", "reason"), [(text, reason) for reason, texts in REFUSED.items() for text in texts]
 )
-def test_other_expressions_are_refused(text, reason):
+def test_number_rejects_unsafe_and_invalid_expressions(text, reason):
     with pytest.raises(FormatError, match=reason.replace("[", r"\[")) as caught:
         expressions.number(text, {"x": 1})
     assert "\n" not in str(caught.value)
 
 
-def test_bounds(monkeypatch):
+def test_expressions_over_the_limits_are_rejected(monkeypatch):
     """MAX_EXPRESSION_CHARS, MAX_EXPRESSION_VALUES, MAX_EXPRESSION_STEPS, MAX_EXPRESSION_DEPTH"""
     fits = "1" + " " * (limits.MAX_EXPRESSION_CHARS - 1)
     assert expressions.number(fits, {}) == 1
@@ -141,16 +141,16 @@ def test_bounds(monkeypatch):
         expressions.holds("[1 for i in range(20) if len(range(20)) > 30] == []", {})
 
 
-def test_a_variable_ends_with_its_list():
+def test_loop_variable_is_local_to_its_list_comprehension():
     assert expressions.number("sum([i for i in range(4)]) + i", {"i": 10}) == 16
 
 
-def test_the_names_of_an_expression():
+def test_names_returns_free_variables_of_expression():
     assert expressions.names("x * max(y, 2) + len([i for i in range(z)])") == {"x", "y", "z"}
     assert expressions.names("1") == frozenset()
 
 
-def test_a_tuple_is_no_value_to_compare_with_itself():
+def test_holds_rejects_comparison_of_nested_lists():
     """Lists that share lists would make one comparison take 2**depth steps."""
     doubled = "[1, 1]"
     for name in "abcdefgh":

@@ -1,4 +1,4 @@
-"""Documents of GPU tuners with anything anywhere: records, quarantine, or one clear line."""
+"""Documents of GPU tuners with an odd value give records, quarantined rows or one clear error."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def places(value, path=()):
 
 
 def put(document, path, value):
-    """Replace what stands at a path that is not empty."""
+    """Replace the value at a path that is not empty."""
     *above, last = path
     for key in above:
         document = document[key]
@@ -107,7 +107,7 @@ def put(document, path, value):
 @pytest.mark.parametrize("name", DOCUMENTS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_anything_anywhere(name, tmp_path, data):
+def test_reader_reads_quarantines_or_rejects_document_with_odd_value(name, tmp_path, data):
     document = copy.deepcopy(DOCUMENTS[name])
     put(document, data.draw(st.sampled_from([*places(document)][1:])), data.draw(ODD))
     beside = data.draw(st.sampled_from([{}, {"note": math.nan}]))
@@ -119,7 +119,7 @@ def test_anything_anywhere(name, tmp_path, data):
         assert "\n" not in str(error)
         return
     for item in found:
-        # Whatever was understood can be written: digests are of bytes.
+        # Each record can be stored: it has its digests.
         if hasattr(item, "run_secs"):
             assert item.digest
             assert item.run_secs is None or sum(item.run_secs) > 0

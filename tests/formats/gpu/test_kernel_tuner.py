@@ -61,7 +61,7 @@ def read(file):
     return list(KernelTunerFormat().read_file(file))
 
 
-def test_entries_become_records(tmp_path):
+def test_reader_converts_cache_entries_to_measurements(tmp_path):
     ok, failed, unbuilt, single = read(write(tmp_path, text_of()))
     assert join_parameters(ok.program.trace) == {"block_size_x": 32, "kind": "a"}
     assert ok.program.workload.body == b'{"kernel":"vector_add","problem":[100,2]}'
@@ -92,7 +92,7 @@ def test_entries_become_records(tmp_path):
     assert (single.run_secs, single.status, single.all_cost) == ((0.0005,), Status.OK, None)
 
 
-def test_counters_without_a_block_stay_with_the_record(tmp_path):
+def test_reader_stores_counters_in_extra_if_block_is_unknown(tmp_path):
     entry = {"P": 3, "time": 1.0, "energy": 2.5, "readings": [1.0, math.nan]}
     file = write(tmp_path, text_of({"3": entry}, tune_params_keys=["P"]))
     (found,) = read(file)
@@ -109,7 +109,7 @@ def test_counters_without_a_block_stay_with_the_record(tmp_path):
         ({"time": math.inf}, "time is inf"),
     ],
 )
-def test_errors_never_have_a_time(tmp_path, entry, message):
+def test_reader_gives_failed_entries_no_run_times(tmp_path, entry, message):
     parameters = {"block_size_x": 32, "kind": "a"}
     (found,) = read(write(tmp_path, text_of({"k": parameters | entry})))
     assert (found.status, found.run_secs) == (Status.FAILED, None)
@@ -139,7 +139,7 @@ A = {"block_size_x": 32, "kind": "a"}
         ([], "not an object"),
     ],
 )
-def test_a_bad_entry_is_quarantined_alone(tmp_path, entry, reason):
+def test_reader_quarantines_only_the_bad_entry(tmp_path, entry, reason):
     items = read(write(tmp_path, text_of({"bad": entry, **ENTRIES})))
     assert [type(item) for item in items] == [Quarantined, *[Measurement] * 4]
     assert reason in items[0].reason
@@ -162,8 +162,8 @@ UNFINISHED = {
 
 
 @pytest.mark.parametrize("cut", UNFINISHED)
-def test_an_unfinished_file_is_read_and_left_alone(tmp_path, cut):
-    """A killed run leaves it after, or in, its last entry."""
+def test_reader_reads_unfinished_cache_without_changing_it(tmp_path, cut):
+    """A killed run leaves a file that ends after its last entry, or within it."""
     text, records = UNFINISHED[cut]
     file = write(tmp_path, text)
     before = file.path.stat()
@@ -178,13 +178,13 @@ def test_an_unfinished_file_is_read_and_left_alone(tmp_path, cut):
     assert {path.name for path in tmp_path.iterdir()} == {"cache.json", "whole.json"}
 
 
-def test_lines_of_windows(tmp_path):
+def test_reader_accepts_windows_line_ends_and_byte_order_mark(tmp_path):
     text = UNFINISHED["in the last entry"][0].replace("\n", "\r\n").encode()
     assert len(read(write(tmp_path, text))) == 4
     assert len(read(write(tmp_path, b"\xef\xbb\xbf" + text_of().encode()))) == 4
 
 
-def test_a_run_that_goes_on_adds_its_new_entries(tmp_path, memory):
+def test_repeated_import_adds_only_new_entries_of_grown_cache(tmp_path, memory):
     file = write(tmp_path, UNFINISHED["in the last entry"][0])
     report = import_log(memory, file, source="x")
     assert (report.total.new, report.quarantined, len(report.remarks)) == (3, 0, 1)
@@ -197,8 +197,8 @@ def test_a_run_that_goes_on_adds_its_new_entries(tmp_path, memory):
 
 
 @given(st.integers(0, len(text_of()) - 1))
-def test_a_file_that_is_cut_anywhere(tmp_path_factory, length):
-    """It gives whole entries from its beginning, or is refused with one line."""
+def test_reader_returns_whole_entries_of_truncated_cache_or_rejects_it(tmp_path_factory, length):
+    """The error has one line."""
     folder = tmp_path_factory.mktemp("cut")
     whole = read(write(folder, text_of(), "whole.json"))
     try:
@@ -210,10 +210,10 @@ def test_a_file_that_is_cut_anywhere(tmp_path_factory, length):
     assert found == whole[: len(found)]
 
 
-# ------------------------------------------------------------------ what is a cache
+# ------------------------------------------------------------------ recognising caches
 
 
-def test_versions(tmp_path):
+def test_reader_rejects_schema_versions_other_than_1_x(tmp_path):
     known = read(write(tmp_path, text_of()))
     assert read(write(tmp_path, text_of(schema_version="1.2.0"))) == known
     for version in ("2.0.0", 1):
@@ -221,7 +221,7 @@ def test_versions(tmp_path):
             read(write(tmp_path, text_of(schema_version=version)))
 
 
-def test_numbers_that_only_python_writes(tmp_path):
+def test_reader_accepts_infinite_counter_values(tmp_path):
     entry = {"block_size_x": 32, "kind": "a", "time": 1.0, "GB/s": math.inf, "note": -math.inf}
     (found,) = read(write(tmp_path, text_of({"32,a": entry})))
     assert found.run_secs == (0.001,)
@@ -239,13 +239,13 @@ def test_numbers_that_only_python_writes(tmp_path):
         (text_of(problem_size=10**30), "64 bits"),
     ],
 )
-def test_other_documents_are_refused(tmp_path, text, reason):
+def test_reader_rejects_invalid_caches(tmp_path, text, reason):
     with pytest.raises(FormatError, match=reason) as caught:
         read(write(tmp_path, text))
     assert "\n" not in str(caught.value)
 
 
-def test_caches_are_told_from_their_schema(tmp_path):
+def test_format_distinguishes_caches_from_their_json_schema(tmp_path):
     matches = KernelTunerFormat().matches_file
     assert matches(text_of().encode()[:4096], tmp_path)
     assert matches(json.dumps(HEAD, indent=4).encode(), tmp_path)
@@ -254,8 +254,8 @@ def test_caches_are_told_from_their_schema(tmp_path):
     assert not matches(b'{"schema_version": "1.0.0", "field1": ""}', tmp_path)
 
 
-def test_a_device_without_a_name(tmp_path):
-    """Two nameless devices must not become one, where the files tell them apart."""
+def test_reader_takes_empty_names_from_options_or_file_name(tmp_path):
+    """Two devices without a name stay apart if options or names of files tell them apart."""
     text = text_of(device_name="")
     for name, words, device in [
         ("conv__MI250X.json", {}, "MI250X"),
@@ -271,15 +271,15 @@ def test_a_device_without_a_name(tmp_path):
 
 
 def test_options_do_not_rename_kernel_and_device_of_the_file(tmp_path):
-    """One word for a folder of files must not make one device of many."""
+    """An option for a folder of files must not merge different devices into one."""
     item = read(write(tmp_path, text_of(), kernel="mine", device="dev"))[0]
     assert item.program.target.attributes["model"] == "NVIDIA RTX A4000"
     assert item.program.workload.name == "vector_add"
 
 
 @pytest.mark.parametrize(("time", "times"), [(0, None), (0.0, [0.0, 0]), (5e-324, None)])
-def test_a_time_of_0_is_no_time(time, times):
-    """It would be the best of all."""
+def test_reader_rejects_entries_with_time_of_0(time, times):
+    """A time of 0 would beat all others."""
     entry = {"block_size_x": 32, "kind": "a", "time": time}
     document = orjson.loads(text_of({"32,a": entry if times is None else entry | {"times": times}}))
     space = kernel_tuner._space(document, LogFile(None, "cache"))
@@ -287,13 +287,14 @@ def test_a_time_of_0_is_no_time(time, times):
         kernel_tuner._measurement(document["cache"]["32,a"], space, {})
 
 
-def test_the_time_that_early_versions_wrote_for_none(tmp_path):
+def test_reader_marks_entry_with_time_of_1e20_as_failed(tmp_path):
+    """Early versions of Kernel Tuner wrote it for a configuration without a time."""
     (found,) = read(write(tmp_path, text_of({"32,a": {**ENTRIES["128,a"], "time": 1e20}})))
     assert (found.status, found.run_secs, found.launches) == (Status.FAILED, None, ())
     assert found.failure.message == "time is 1e+20"
 
 
-def test_a_large_space_is_left_out(tmp_path):
+def test_reader_omits_large_parameter_space_from_context(tmp_path):
     """MAX_SPACE_BYTES"""
     space = {"block_size_x": list(range(limits.MAX_SPACE_BYTES))}
     item = read(write(tmp_path, text_of(tune_params=space)))[0]
@@ -303,7 +304,7 @@ def test_a_large_space_is_left_out(tmp_path):
 # ------------------------------------------------------------------ documents
 
 
-def test_documents_are_bounded(tmp_path, monkeypatch):
+def test_reader_rejects_documents_over_the_limits(tmp_path, monkeypatch):
     """MAX_DOCUMENT_BYTES, MAX_DOCUMENT_VALUES"""
     text = text_of()
     monkeypatch.setattr(limits, "MAX_DOCUMENT_BYTES", len(text))
@@ -318,8 +319,8 @@ def test_documents_are_bounded(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["device_name", "problem_size"])
-def test_half_a_character_is_refused_in_one_line(tmp_path, memory, name):
-    """No database holds it; only Python's JSON, read where there is a NaN, has it."""
+def test_import_rejects_cache_with_lone_surrogate(tmp_path, memory, name):
+    """No database stores it; only Python's JSON parser accepts it, which reads files with NaN."""
     entry = {"block_size_x": 32, "kind": "a", "time": 1.0, "x": math.nan}
     file = write(tmp_path, text_of({"32,a": entry}, **{name: "a\ud800"}))
     report = import_log(memory, file, source="s")
@@ -329,8 +330,8 @@ def test_half_a_character_is_refused_in_one_line(tmp_path, memory, name):
     assert import_log(memory, file, source="s").total.read == 1
 
 
-def test_deeply_nested_entries_are_quarantined(tmp_path, memory):
-    """Deeper than orjson writes."""
+def test_import_quarantines_deep_entry_and_rejects_deep_parameter_space(tmp_path, memory):
+    """orjson does not write such nesting."""
     deep = 1.0
     for _ in range(300):
         deep = [deep]
@@ -353,11 +354,11 @@ def test_deeply_nested_entries_are_quarantined(tmp_path, memory):
         (None, 0),
     ],
 )
-def test_timestamps(text, expected):
+def test_microseconds_parses_timestamps_and_returns_0_for_others(text, expected):
     assert json_documents.microseconds(text) == expected
 
 
-def test_units_give_what_people_write():
+def test_seconds_converts_time_units_exactly():
     assert json_documents.seconds(3.0, json_documents.SECONDS["ms"], "") == 0.003
     assert json_documents.seconds(7, json_documents.SECONDS["ns"], "") == 7e-9
     assert json_documents.all_seconds([1, 2.5], json_documents.SECONDS["s"], "") == (1.0, 2.5)

@@ -38,10 +38,10 @@ def read_json(tmp_path, *results, **metadata):
     return read(ktt.write_json(tmp_path / "results.json", *results, **metadata))
 
 
-# ------------------------------------------------------------------ what a result becomes
+# ------------------------------------------------------------------ results as records
 
 
-def test_a_result(tmp_path):
+def test_reader_converts_result_to_measurement(tmp_path):
     (item,) = read_json(tmp_path, ktt.result(ktt.computation(16.5, counters=ktt.COUNTERS)))
     assert item.run_secs == (16.5e-6,)
     assert item.status is Status.OK
@@ -64,7 +64,7 @@ def test_a_result(tmp_path):
     assert launch.values == (2100194.0, 84.5)
 
 
-def test_other_fields_are_kept(tmp_path):
+def test_reader_stores_other_fields_in_extra_and_context(tmp_path):
     (item,) = read_json(tmp_path, ktt.result(ktt.computation(PowerUsage=90)))
     extra = orjson.loads(item.extra)
     assert {name: extra[name] for name in ktt.OVERHEADS} == ktt.OVERHEADS
@@ -79,7 +79,7 @@ def test_other_fields_are_kept(tmp_path):
     ("unit", "seconds"),
     [("Nanoseconds", 3e-9), ("Microseconds", 3e-6), ("Milliseconds", 3e-3), ("Seconds", 3.0)],
 )
-def test_units_of_time(tmp_path, unit, seconds):
+def test_reader_converts_all_time_units_to_seconds(tmp_path, unit, seconds):
     (item,) = read_json(tmp_path, ktt.result(ktt.computation(3.0)), TimeUnit=unit)
     assert item.run_secs == (item.launches[0].seconds,) == (seconds,)
 
@@ -99,13 +99,13 @@ def test_units_of_time(tmp_path, unit, seconds):
         ),
     ],
 )
-def test_bad_metadata_are_refused(tmp_path, name, value, reason):
+def test_reader_rejects_bad_metadata(tmp_path, name, value, reason):
     with pytest.raises(FormatError, match=reason):
         read_json(tmp_path, ktt.result(ktt.computation()), **{name: value})
 
 
-def test_odd_counters(tmp_path):
-    """A type that is no text means a count; no value is not 0."""
+def test_reader_accepts_counters_without_text_type_or_value(tmp_path):
+    """A counter whose type is not text is a count; a missing value is NaN and not 0."""
     counters = [("a", {}, 2.0), ("b", "Double", None), ("c", "Double", 0.0)]
     (item,) = read_json(tmp_path, ktt.result(ktt.computation(counters=counters)))
     assert item.launches[0].counter_set.counters == (("a", ""), ("b", ""), ("c", ""))
@@ -123,7 +123,7 @@ def test_odd_counters(tmp_path):
         ("OpenCL", (65, 1, 1), (5, 1, 1)),
     ],
 )
-def test_the_grid_is_in_blocks(tmp_path, counts, size, grid):
+def test_reader_returns_grid_in_blocks_for_each_type_of_global_size(tmp_path, counts, size, grid):
     made = ktt.computation(block=(16, 4, 1), grid=size)
     (item,) = read_json(tmp_path, ktt.result(made), GlobalSizeType=counts)
     assert item.launches[0].grid == grid
@@ -141,7 +141,9 @@ def test_the_grid_is_in_blocks(tmp_path, counts, size, grid):
         (("Wavefronts", "Double", 5.0), "Vulkan", "gpa", ""),
     ],
 )
-def test_targets_tools_and_units(tmp_path, counter, api, tool, unit):
+def test_reader_derives_target_profiler_and_unit_from_api_and_counter(
+    tmp_path, counter, api, tool, unit
+):
     made = ktt.computation(counters=[counter])
     (item,) = read_json(tmp_path, ktt.result(made), ComputeApi=api)
     assert item.program.target.kind == api.lower()
@@ -151,7 +153,7 @@ def test_targets_tools_and_units(tmp_path, counter, api, tool, unit):
     assert launch.values == (float(counter[2]),)
 
 
-def test_no_registers_are_unknown_registers(tmp_path):
+def test_reader_returns_none_for_register_count_of_0(tmp_path):
     made = ktt.computation()
     made["CompilationData"]["RegistersCount"] = 0
     (item,) = read_json(tmp_path, ktt.result(made))
@@ -206,20 +208,20 @@ def test_values_of_parameters_keep_their_types(tmp_path):
         ("DeviceLimitsExceeded", FailureKind.RUNTIME_ERROR, Phase.RUN),
     ],
 )
-def test_failures(tmp_path, status, kind, phase):
+def test_reader_maps_status_to_failure_kind_and_phase(tmp_path, status, kind, phase):
     (item,) = read_json(tmp_path, ktt.failed(status))
     assert (item.status, item.run_secs, item.launches) == (Status.FAILED, None, ())
     assert item.failure == Failure(kind, phase, status)
 
 
-def test_wrong_results_have_launches_without_time(tmp_path):
+def test_results_that_fail_validation_have_launches_without_times(tmp_path):
     (item,) = read_json(tmp_path, ktt.result(ktt.computation(9.5), status="ValidationFailed"))
     assert (item.status, item.run_secs) == (Status.FAILED, None)
     assert (item.launches[0].threads, item.launches[0].seconds) == (64, None)
     assert orjson.loads(item.extra)["TotalDuration"] == 9.5
 
 
-def test_ok_without_time_is_no_measurement(tmp_path):
+def test_reader_quarantines_ok_result_without_time(tmp_path):
     bad, good = read_json(tmp_path, ktt.result(duration=0.0), ktt.result(ktt.computation()))
     assert isinstance(bad, Quarantined)
     assert (bad.line, bad.reason) == (1, "a result that is Ok took no time; it was not measured")
@@ -229,7 +231,7 @@ def test_ok_without_time_is_no_measurement(tmp_path):
 # ------------------------------------------------------------------ equal and similar results
 
 
-def test_equal_results_stay_several(tmp_path, memory):
+def test_import_stores_equal_results_as_separate_records(tmp_path, memory):
     plain = ktt.result(ktt.computation(16.5))
     profiled = ktt.result(ktt.computation(16.5, counters=ktt.COUNTERS))
     path = ktt.write_json(tmp_path / "a.json", plain, profiled, plain)
@@ -241,7 +243,7 @@ def test_equal_results_stay_several(tmp_path, memory):
         assert (report.total.read, report.total.new) == (3, new)
 
 
-def test_the_user_names_what_the_file_does_not(tmp_path):
+def test_options_name_kernel_and_device_only_if_the_file_does_not(tmp_path):
     path = ktt.write_json(
         tmp_path / "a.json", ktt.result(ktt.computation(), KernelName=""), Device=""
     )
@@ -257,7 +259,7 @@ def test_the_user_names_what_the_file_does_not(tmp_path):
 # ------------------------------------------------------------------ JSON and XML
 
 
-def test_formats_know_their_files(tmp_path):
+def test_json_and_xml_formats_recognise_only_their_own_files(tmp_path):
     first = ktt.write_json(tmp_path / "a.json", ktt.result(ktt.computation()))
     second = ktt.write_xml(tmp_path / "a.xml", ktt.result(ktt.computation()))
     heads = [path.read_bytes()[:4096] for path in (first, second)]
@@ -311,8 +313,8 @@ def some_results(draw):
     return ktt.result(*made, parameters=pairs, status=status, TotalOverhead=overhead)
 
 
-def told(item):
-    """Return what a measurement says; NaN is equal to itself in text."""
+def digest_and_launches(item):
+    """Return the digest and the launches of a measurement; as text NaN equals itself."""
     return item.digest, repr([dataclasses.astuple(launch) for launch in item.launches])
 
 
@@ -322,30 +324,34 @@ def told(item):
     unit=st.sampled_from(["Nanoseconds", "Seconds"]),
     counts=st.sampled_from(["CUDA", "OpenCL", "Vulkan"]),
 )
-def test_xml_says_what_json_says(tmp_path_factory, results, unit, counts):
+def test_xml_reader_returns_the_same_records_as_json_reader(
+    tmp_path_factory, results, unit, counts
+):
     folder = tmp_path_factory.mktemp("ktt")
     fields = {"TimeUnit": unit, "GlobalSizeType": counts}
     first = read(ktt.write_json(folder / "a.json", *results, **fields))
     second = read(ktt.write_xml(folder / "a.xml", *results, **fields))
-    assert [told(item) for item in first] == [told(item) for item in second]
+    assert [digest_and_launches(item) for item in first] == [
+        digest_and_launches(item) for item in second
+    ]
     assert len(first) == len(results)
-    # The way through pieces of text gives what the whole text gives.
+    # Reading the text in pieces gives what reading all of it gives.
     whole = json.loads((folder / "a.json").read_text())["Results"]
     assert [item.run_secs is None for item in first] == [r["Status"] != "Ok" for r in whole]
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 4096])
-def test_any_piece_gives_the_same(tmp_path, monkeypatch, chunk):
+def test_readers_return_the_same_records_for_any_chunk_size(tmp_path, monkeypatch, chunk):
     made = [ktt.result(ktt.computation(2.0 + n, counters=ktt.COUNTERS)) for n in range(5)]
     paths = [ktt.write_json(tmp_path / "a.json", *made), ktt.write_xml(tmp_path / "a.xml", *made)]
-    whole = [told(item) for item in read(paths[0])]
+    whole = [digest_and_launches(item) for item in read(paths[0])]
     for module in ("ktt", "ktt_xml"):
         monkeypatch.setattr(f"tunedb.formats.gpu.{module}._CHUNK_BYTES", chunk)
     for path in paths:
-        assert [told(item) for item in read(path)] == whole
+        assert [digest_and_launches(item) for item in read(path)] == whole
 
 
-def test_old_xml_has_no_types(tmp_path):
+def test_reader_accepts_old_xml_without_value_types(tmp_path):
     path = ktt.write_xml(tmp_path / "a.xml", ktt.result(ktt.computation()))
     text = path.read_text().replace('ValueType="UnsignedInt"', 'IsDouble="false"')
     path.write_text(
@@ -412,7 +418,7 @@ def test_bad_counters_are_quarantined(tmp_path, counters, reason):
     assert reason in bad.reason
 
 
-def test_large_blocks_and_many_launches(tmp_path):
+def test_reader_quarantines_results_over_the_limits(tmp_path):
     """MAX_BLOCK_THREADS, MAX_LAUNCHES, MAX_KERNEL_CHARS"""
     fits = ktt.computation(block=(limits.MAX_BLOCK_THREADS, 1, 1))
     over = ktt.computation(block=(limits.MAX_BLOCK_THREADS, 2, 1))
@@ -426,7 +432,8 @@ def test_large_blocks_and_many_launches(tmp_path):
     assert "has over 16384 characters" in reasons[3]
 
 
-def kept_and_error(path):
+def items_and_error(path):
+    """Return the items before the error of a file, and its message."""
     found = []
     with pytest.raises(FormatError) as caught:
         for one in read_log(LogFile(path, "f")):
@@ -436,12 +443,12 @@ def kept_and_error(path):
 
 
 @pytest.mark.parametrize("writer", ["write_json", "write_xml"])
-def test_a_file_that_is_cut_off(tmp_path, writer):
+def test_reader_returns_results_before_truncation(tmp_path, writer):
     made = [ktt.result(ktt.computation(1.0 + number)) for number in range(4)]
     path = getattr(ktt, writer)(tmp_path / "a", *made)
     data = path.read_bytes()
     path.write_bytes(data[: len(data) * 3 // 4])
-    found, reason = kept_and_error(path)
+    found, reason = items_and_error(path)
     assert [item.run_secs for item in found] in ([(1e-6,), (2e-6,)], [(1e-6,), (2e-6,), (3e-6,)])
     assert "the results before it were read" in reason
 
@@ -459,13 +466,13 @@ def test_a_file_that_is_cut_off(tmp_path, writer):
         ('{"Metadata": "KttVersion", "Results": []}', "KTT's Metadata is not an object"),
     ],
 )
-def test_damaged_documents(tmp_path, text, reason):
+def test_reader_rejects_damaged_documents(tmp_path, text, reason):
     path = tmp_path / "a.json"
     path.write_text(text.replace("%s", json.dumps(ktt.METADATA)))
-    assert reason in kept_and_error(path)[1]
+    assert reason in items_and_error(path)[1]
 
 
-def test_values_without_end(tmp_path, monkeypatch):
+def test_reader_rejects_result_over_size_or_nesting_limit(tmp_path, monkeypatch):
     """MAX_LINE_BYTES, MAX_VALUES and nesting bound one result."""
     head = '{"Metadata": ' + json.dumps(ktt.METADATA) + ', "Results": ['
     path = tmp_path / "a.json"
@@ -475,11 +482,11 @@ def test_values_without_end(tmp_path, monkeypatch):
         ('"' + "x" * 2**22, "a value of more than 1048576 characters"),
     ):
         path.write_text(head + body)
-        _, error = kept_and_error(path)
+        _, error = items_and_error(path)
         assert reason in error
     monkeypatch.undo()
     path.write_text(head + "[0" + ",0" * 3_000_000 + "]]}")
-    assert "more than 1000000 values" in kept_and_error(path)[1]
+    assert "more than 1000000 values" in items_and_error(path)[1]
 
 
 @pytest.mark.parametrize(
@@ -490,15 +497,15 @@ def test_values_without_end(tmp_path, monkeypatch):
         '<!DOCTYPE t [<!ENTITY % x SYSTEM "http://example.org/x">%x;]>',
     ],
 )
-def test_document_types_are_refused(tmp_path, prologue):
+def test_xml_reader_rejects_document_type_declarations(tmp_path, prologue):
     path = ktt.write_xml(tmp_path / "a.xml", ktt.result(ktt.computation()))
     path.write_text(f"{prologue}<TuningData>" + path.read_text().split("<TuningData>", 1)[1])
-    found, reason = kept_and_error(path)
+    found, reason = items_and_error(path)
     assert found == []
     assert "KTT never writes a document type; it is rejected" in reason
 
 
-def test_xml_is_bounded(tmp_path, monkeypatch):
+def test_xml_reader_rejects_malformed_or_too_large_documents(tmp_path, monkeypatch):
     path = tmp_path / "a.xml"
     for body, reason in (
         ("<a>" * (limits.MAX_DEPTH + 1), "nested deeper than 32"),
@@ -507,13 +514,13 @@ def test_xml_is_bounded(tmp_path, monkeypatch):
         ("&unknown;", "not XML (undefined entity"),
     ):
         path.write_text(f"<TuningData><Results>{body}")
-        assert reason in kept_and_error(path)[1]
+        assert reason in items_and_error(path)[1]
     monkeypatch.setattr(limits, "MAX_LINE_BYTES", 2**19)
     path.write_text("<TuningData><Results><KernelResult a='" + "x" * 2**20)
-    assert "an element of more than 524288 bytes" in kept_and_error(path)[1]
+    assert "an element of more than 524288 bytes" in items_and_error(path)[1]
 
 
-def test_bad_numbers_in_xml(tmp_path):
+def test_xml_reader_quarantines_result_with_bad_number(tmp_path):
     path = ktt.write_xml(tmp_path / "a.xml", *[ktt.result(ktt.computation())] * 2)
     path.write_text(path.read_text().replace('RegistersCount="66"', 'RegistersCount="6,6"', 1))
     bad, good = read(path)
@@ -545,7 +552,7 @@ each_real_file = pytest.mark.parametrize(
 
 @needs_gpu_logs
 @each_real_file
-def test_a_real_file_comes_in_once(name, memory):
+def test_import_stores_all_results_of_real_file_once(name, memory):
     (file,) = find_logs([GPU / name])
     for new in (REAL[name][0], 0):
         report = import_log(memory, file, source=file.name)
@@ -556,7 +563,7 @@ def test_a_real_file_comes_in_once(name, memory):
 
 @needs_gpu_logs
 @each_real_file
-def test_launches_of_real_files(name):
+def test_launches_of_real_files_match_their_results(name):
     items = read(GPU / name)
     results, failures, profiled = REAL[name]
     assert len(items) == results
@@ -577,7 +584,7 @@ def test_launches_of_real_files(name):
 
 
 @needs_gpu_logs
-def test_the_same_configuration_with_and_without_profiler():
+def test_results_of_one_configuration_have_distinct_digests():
     items = read(GPU / "ktt/TuningOutput.json.gz")
     runs = Counter(item.program.digest for item in items)
     assert (len(items), len(runs)) == (475, 210)

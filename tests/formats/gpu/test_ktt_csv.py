@@ -35,13 +35,13 @@ def read_csv(tmp_path, *lines, **fields):
     return read(write(tmp_path / "a.csv", *lines), **fields)
 
 
-def test_a_row_before_the_header_refuses_the_file(tmp_path):
+def test_reader_rejects_file_with_row_before_header(tmp_path):
     path = write(tmp_path / "a.csv", "conv,77.5,4096,64", HEAD)
     with pytest.raises(FormatError, match="a row before the header"):
         list(KTTCSVFormat().read_file(LogFile(path, path.name)))
 
 
-def test_a_row(tmp_path):
+def test_reader_converts_row_to_measurement(tmp_path):
     (item,) = read_csv(
         tmp_path,
         f"{HEAD},BLOCK_SIZE_X,BLOCK_SIZE_Y,UNROLL,{COUNTERS},{AFTER}",
@@ -78,14 +78,14 @@ def test_a_row(tmp_path):
 @pytest.mark.parametrize(
     ("unit", "seconds"), [("ns", 3e-9), ("us", 3e-6), ("ms", 3e-3), ("s", 3.0)]
 )
-def test_names_and_units_of_the_duration(tmp_path, column, unit, seconds):
+def test_reader_accepts_all_names_and_units_of_duration(tmp_path, column, unit, seconds):
     head = HEAD.replace("Computation duration (us)", f"{column} ({unit})")
     (item,) = read_csv(tmp_path, f"{head},A", "k,3,64,32,1")
     assert item.run_secs == (seconds,)
 
 
-def test_sizes_are_products(tmp_path):
-    """Parameters that do not make as many threads are not the block."""
+def test_reader_takes_block_from_parameters_only_if_product_is_local_size(tmp_path):
+    """The file has only the number of threads of a block."""
     first, second, third = read_csv(
         tmp_path,
         f"{HEAD},WORK_GROUP_SIZE_X,WORK_GROUP_SIZE_Y",
@@ -105,7 +105,7 @@ def test_sizes_are_products(tmp_path):
         ("Wavefronts", "gpa", "unknown"),
     ],
 )
-def test_counters_are_known_by_their_names(tmp_path, counter, tool, kind):
+def test_reader_recognises_counters_and_profiler_by_name(tmp_path, counter, tool, kind):
     (item,) = read_csv(tmp_path, f"{HEAD},my__block,{counter},other_counter", "k,3,64,32,7,1,2")
     assert join_parameters(item.program.trace) == {"my__block": 7}
     assert [name for name, _ in item.launches[0].counter_set.counters] == [counter, "other_counter"]
@@ -113,7 +113,7 @@ def test_counters_are_known_by_their_names(tmp_path, counter, tool, kind):
     assert item.program.target.kind == kind
 
 
-def test_the_file_beside_names_the_parameters(tmp_path):
+def test_reader_takes_roles_of_columns_from_metadata_file(tmp_path):
     roles = {"cc": 7.5, "tp": ["A", "inst_executed"], "pc": ["B"]}
     for name in ("a.metadata.json", "a_DT.sav.metadata.json"):
         beside = tmp_path / name
@@ -136,14 +136,14 @@ def test_the_file_beside_names_the_parameters(tmp_path):
         ("[]", "has no list 'tp'"),
     ],
 )
-def test_a_damaged_file_beside(tmp_path, text, reason):
+def test_reader_rejects_damaged_metadata_file(tmp_path, text, reason):
     (tmp_path / "a.metadata.json").write_text(text)
     with pytest.raises(FormatError) as caught:
         read_csv(tmp_path, f"{HEAD},A", "k,3,64,32,1")
     assert reason in str(caught.value)
 
 
-def test_results_without_profiler_leave_cells_out(tmp_path):
+def test_reader_accepts_rows_without_counter_cells(tmp_path):
     counted, plain = read_csv(
         tmp_path,
         f"{HEAD},A,{COUNTERS},{AFTER}",
@@ -157,7 +157,7 @@ def test_results_without_profiler_leave_cells_out(tmp_path):
     assert (plain.launches[0].registers, plain.launches[0].values) == (12, ())
 
 
-def test_the_first_version_has_neither_compiler_nor_counters(tmp_path):
+def test_reader_accepts_files_without_compiler_and_counter_columns(tmp_path):
     (item,) = read_csv(tmp_path, f"{HEAD},A,B", "k,3,64,32,1,x")
     (launch,) = item.launches
     assert (launch.registers, launch.static_shared, launch.counter_set) == (None, None, None)
@@ -165,7 +165,7 @@ def test_the_first_version_has_neither_compiler_nor_counters(tmp_path):
     assert item.program.target.attributes == {"kind": "unknown"}
 
 
-def test_composite_kernels_have_several_sizes(tmp_path):
+def test_composite_kernels_have_one_launch_per_local_size(tmp_path):
     sizes = "Global size 0,Local size 0,Global size 1,Local size 1"
     head = HEAD.replace("Global size,Local size", sizes)
     (item,) = read_csv(tmp_path, f"{head},BLOCK_SIZE_X", "k,3,64,32,256,128,32")
@@ -174,7 +174,7 @@ def test_composite_kernels_have_several_sizes(tmp_path):
     assert orjson.loads(item.extra)["Global size"] == [64, 256]
 
 
-def test_failed_results_follow(tmp_path):
+def test_reader_reads_failed_results_below_second_header(tmp_path):
     lines = (
         f"{HEAD},A",
         "k,300,64,32,1",
@@ -193,12 +193,12 @@ def test_failed_results_follow(tmp_path):
     assert join_parameters(failed[2].program.trace) == {"A": 4}
 
 
-def test_semicolons(tmp_path):
+def test_reader_accepts_semicolons_as_separators(tmp_path):
     (item,) = read_csv(tmp_path, f"{HEAD},A".replace(",", ";"), "k;3;64;32;5")
     assert join_parameters(item.program.trace) == {"A": 5}
 
 
-def test_the_user_names_kernel_and_device(tmp_path):
+def test_options_name_missing_kernel_and_device(tmp_path):
     (item,) = read_csv(tmp_path, f"{HEAD},A", ",3,64,32,5", kernel="mine", device="RTX")
     assert item.program.workload.name == "mine"
     assert item.program.target.attributes == {"kind": "unknown", "model": "RTX"}
@@ -232,7 +232,7 @@ def test_bad_rows_are_quarantined(tmp_path, row, reason):
     assert good.launches[0].values == (5.0,)
 
 
-def test_a_counter_that_was_not_measured(tmp_path):
+def test_reader_accepts_nan_as_unmeasured_counter(tmp_path):
     (item,) = read_csv(tmp_path, f"{HEAD},A,inst_executed", "k,3,64,32,1,nan")
     assert math.isnan(item.launches[0].values[0])
 
@@ -251,7 +251,7 @@ def test_bad_headers_are_refused(tmp_path, head, reason):
     assert reason in str(caught.value)
 
 
-def test_bytes_that_are_no_text(tmp_path):
+def test_reader_quarantines_row_that_is_not_utf8(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(f"\ufeff{HEAD},A\r\n".encode() + b"k,3,64,32,\xff\r\nk,3,64,32,5\r\n")
     bad, good = read(path)
@@ -266,12 +266,12 @@ def test_bytes_that_are_no_text(tmp_path):
         *(b"name;time;threads;", b'{"tp": [], "rows": 5}', b""),
     ],
 )
-def test_other_files_are_not_its(head):
+def test_format_does_not_match_files_of_other_tools(head):
     assert not KTTCSVFormat().matches_file(head, Path("a.csv"))
 
 
 @needs_gpu_logs
-def test_the_real_file(memory):
+def test_import_stores_all_rows_of_real_file_once(memory):
     file, listing = find_logs(
         [GPU / "ktt" / "2080-vectorAdd_output.csv", GPU / "ktt" / "1070_profile_counters.pc.txt"]
     )

@@ -32,7 +32,7 @@ def units_of(record):
     return dict(record.launches[0].counter_set.counters)
 
 
-def test_a_launch_is_a_record_without_a_time(tmp_path):
+def test_reader_converts_launch_to_unmeasured_record(tmp_path):
     text = ncu(detail(OCCUPANCY, "54.06", "%"), detail(TIME, "4.48", "usecond"))
     (record,), _, bad = read(tmp_path, text, device="NVIDIA A100")
     assert not bad
@@ -48,7 +48,7 @@ def test_a_launch_is_a_record_without_a_time(tmp_path):
     assert problem(record) == {"application": "app"}
 
 
-def test_not_measured_is_not_zero(tmp_path):
+def test_reader_returns_nan_for_unmeasured_counters(tmp_path):
     text = ncu(
         detail("a__x.sum", "n/a"),
         detail("b__x.sum", ""),
@@ -61,7 +61,7 @@ def test_not_measured_is_not_zero(tmp_path):
     assert all(math.isnan(values[name]) for name in ("a__x.sum", "b__x.sum", "d__x.sum"))
 
 
-def test_columns_are_found_by_name_with_nvtx_between(tmp_path):
+def test_reader_finds_columns_by_name_among_nvtx_columns(tmp_path):
     header = profiles.DETAILS.replace(
         '"Kernel Name",',
         '"thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg",'
@@ -73,7 +73,7 @@ def test_columns_are_found_by_name_with_nvtx_between(tmp_path):
     assert counters_of(record) == {OCCUPANCY: 12.5}
 
 
-def test_rule_rows_and_short_rows(tmp_path):
+def test_reader_skips_rule_rows_and_accepts_rows_without_rule_cells(tmp_path):
     header = profiles.DETAILS + ',"Rule Name","Rule Type","Rule Description"'
     rule = detail("", "", section="Occupancy") + ',"Occ","WRN","1.234 is 27.595.520, roughly"'
     whole = detail("x__y.sum", "7.25") + ',"","",""'
@@ -82,7 +82,7 @@ def test_rule_rows_and_short_rows(tmp_path):
     assert counters_of(record) == {"x__y.sum": 7.25, OCCUPANCY: 9.5}
 
 
-def test_labels_keep_their_section_and_geometry_is_no_counter(tmp_path):
+def test_reader_prefixes_labels_with_section_and_separates_launch_statistics(tmp_path):
     speed, memory = "GPU Speed Of Light Throughput", "Memory Workload Analysis"
     text = ncu(
         detail("Memory Throughput", "61.20", "%", section=speed),
@@ -102,7 +102,7 @@ def test_labels_keep_their_section_and_geometry_is_no_counter(tmp_path):
     assert (record.launches[0].registers, record.launches[0].static_shared) == (40, 8190)
 
 
-def test_old_files_have_their_block_in_the_section(tmp_path):
+def test_reader_takes_block_size_of_old_files_from_launch_statistics(tmp_path):
     header = profiles.DETAILS.replace('"Block Size","Grid Size","Device","CC",', "")
     rows = [
         detail(name, value, section="Launch Statistics").replace(
@@ -114,7 +114,7 @@ def test_old_files_have_their_block_in_the_section(tmp_path):
     assert (record.launches[0].threads, record.launches[0].block) == (192, None)
 
 
-def test_a_launch_without_a_block_size_is_kept_aside(tmp_path):
+def test_reader_quarantines_launch_without_block_size(tmp_path):
     header = profiles.DETAILS.replace('"Block Size","Grid Size","Device","CC",', "")
     row = detail(OCCUPANCY, "9.5").replace('"(256, 1, 1)","(128, 1, 1)","0","8.6",', "")
     records, _, (bad,) = read(tmp_path, ncu(row, header=header))
@@ -122,7 +122,7 @@ def test_a_launch_without_a_block_size_is_kept_aside(tmp_path):
     assert "no block size" in bad.reason
 
 
-def test_the_raw_page_has_a_row_of_units(tmp_path):
+def test_reader_reads_raw_page_with_row_of_units(tmp_path):
     columns = [
         *("gpu__time_duration.sum", "launch__registers_per_thread"),
         *("launch__shared_mem_per_block_dynamic", "dram__bytes.sum", "device__attribute_warp_size"),
@@ -146,7 +146,7 @@ def test_the_raw_page_has_a_row_of_units(tmp_path):
     assert records[0].program.workload.name == "vecAdd"
 
 
-def test_both_vocabularies_of_units_give_the_same(tmp_path):
+def test_reader_converts_long_and_short_unit_names_alike(tmp_path):
     values = []
     for time, size, rate in (("usecond", "Kbyte", "Gbyte/second"), ("us", "KB", "GB/s")):
         text = raw(["a__t.sum", "b__b.sum", "c__r.sum"], [time, size, rate], (64, 8, *["1.25"] * 3))
@@ -156,7 +156,7 @@ def test_both_vocabularies_of_units_give_the_same(tmp_path):
     assert values[0] == values[1] == pytest.approx((1.25e-6, 1250.0, 1.25e9))
 
 
-def test_the_summary_page_has_averages(tmp_path):
+def test_reader_takes_averages_from_summary_page(tmp_path):
     header = (
         '"Process ID","Kernel Name","Invocations","Section Name","Metric Name","Metric Unit",'
         '"Minimum","Maximum","Average"'
@@ -173,7 +173,7 @@ def test_the_summary_page_has_averages(tmp_path):
 @pytest.mark.parametrize(
     "value", ["27.595.520", "12,5", "1.234,56", "0,75", "27 595 520", "12,3456", "1'024'000"]
 )
-def test_another_locale_is_refused_in_one_line(tmp_path, memory, value):
+def test_import_rejects_numbers_of_other_locales(tmp_path, memory, value):
     (tmp_path / "p.csv").write_text(ncu(detail("a__b.sum", value), detail("c__d.sum", "5.25")))
     (file,) = find_logs([tmp_path])
     report = import_log(memory, file, source="x")
@@ -184,14 +184,14 @@ def test_another_locale_is_refused_in_one_line(tmp_path, memory, value):
 
 
 @pytest.mark.parametrize("value", ["117.344", "1,024"])
-def test_a_number_that_means_two_things_needs_others(tmp_path, value):
+def test_reader_rejects_ambiguous_number_unless_others_show_the_locale(tmp_path, value):
     with pytest.raises(FormatError, match="is ambiguous"):
         read(tmp_path, ncu(detail("a__b.sum", value), detail("c__d.sum", "12")))
     (record,), _, _ = read(tmp_path, ncu(detail("a__b.sum", value), detail("c__d.sum", "12.5")))
     assert counters_of(record)["a__b.sum"] == float(value.replace(",", ""))
 
 
-def test_launches_of_two_sizes_are_two_workloads_and_repeats_one(tmp_path):
+def test_launches_of_equal_grid_size_share_one_workload(tmp_path):
     rows = [
         detail(OCCUPANCY, "9.5", number=number, grid=f"({grid}, 1, 1)")
         for number, grid in enumerate((128, 64, 128))
@@ -200,13 +200,13 @@ def test_launches_of_two_sizes_are_two_workloads_and_repeats_one(tmp_path):
     assert [problem(record)["launch"] for record in records] == [[1, 2], [2, 2], [1, 2]]
 
 
-def test_processes_of_one_file_are_apart(tmp_path):
+def test_launches_of_different_processes_are_separate_records(tmp_path):
     rows = [detail(OCCUPANCY, "9.5"), detail(OCCUPANCY, "8.5").replace('"4711"', '"4712"')]
     records, _, _ = read(tmp_path, ncu(*rows))
     assert [counters_of(record)[OCCUPANCY] for record in records] == [9.5, 8.5]
 
 
-def test_a_trace_gives_the_times(tmp_path):
+def test_reader_takes_run_times_from_trace(tmp_path):
     (tmp_path / "trace.txt").write_text(nsys(nsys_launch(), nsys_launch(time=4880)))
     columns = [OCCUPANCY]
     text = raw(columns, ["%"], (256, 128, "40.50"), (256, 128, "41.50"))
@@ -226,7 +226,7 @@ def test_launches_that_the_trace_lacks_stay_unmeasured(tmp_path):
     assert remark.text.startswith("1 launches without a time")
 
 
-def test_an_empty_profile_and_one_without_a_table(tmp_path):
+def test_reader_remarks_on_empty_profile_and_rejects_file_without_table(tmp_path):
     _, (remark,), _ = read(tmp_path, ncu())
     assert "profiled nothing" in remark.text
     with pytest.raises(FormatError, match="has no table"):
@@ -244,7 +244,7 @@ def test_an_empty_profile_and_one_without_a_table(tmp_path):
         (detail("a" * 300 + "__b", "1"), "too long"),
     ],
 )
-def test_damaged_rows_are_kept_aside(tmp_path, row, reason):
+def test_reader_quarantines_damaged_rows(tmp_path, row, reason):
     records, _, (bad,) = read(tmp_path, ncu(detail("z__z.sum", "1.5", number=7), row))
     counted = [record for record in records if record.launches[0].counter_set]
     assert [counters_of(record) for record in counted] == [{"z__z.sum": 1.5}]
@@ -252,7 +252,7 @@ def test_damaged_rows_are_kept_aside(tmp_path, row, reason):
     assert bad.line == 8
 
 
-def test_too_many_launches_and_counters_are_refused(tmp_path, monkeypatch):
+def test_reader_quarantines_excess_counters_and_rejects_excess_launches(tmp_path, monkeypatch):
     monkeypatch.setattr("tunedb.limits.MAX_COUNTERS", 2)
     rows = [detail(f"a__{n}.sum", "1.5") for n in range(3)]
     _, _, (bad,) = read(tmp_path, ncu(*rows))
@@ -262,7 +262,7 @@ def test_too_many_launches_and_counters_are_refused(tmp_path, monkeypatch):
         parse_report(rows_of(ncu(*(detail("a__b.sum", "1", number=n) for n in range(4)))))
 
 
-def test_files_of_others_are_not_taken():
+def test_format_does_not_match_files_of_other_tools():
     matches = formats()["ncu"].matches_file
     for head in (b'{"a": 1}', b'"ID","Name"\n', b'"Device","Kernel","Invocations","Metric Name"'):
         assert not matches(head, None)

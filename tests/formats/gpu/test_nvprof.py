@@ -62,14 +62,14 @@ def test_metrics_and_trace_become_one_record(tmp_path):
     assert one.counter_set.tool == "nvprof"
 
 
-def test_it_makes_no_difference_which_of_both_is_named(tmp_path):
+def test_reader_returns_the_same_records_for_metrics_or_trace_path(tmp_path):
     write(tmp_path, metrics=profiles.metrics(metric("ipc", "1.3")), trace=profiles.trace(launch()))
     by_metrics, by_trace = (read(tmp_path / f"{n}.csv")[0] for n in ("metrics", "trace"))
     assert [r.digest for r in by_metrics] == [r.digest for r in by_trace]
     assert by_metrics[0].launches == by_trace[0].launches
 
 
-def test_a_folder_has_each_pair_once(tmp_path, memory):
+def test_folder_import_reads_each_pair_of_files_once(tmp_path, memory):
     write(
         tmp_path,
         metrics16=profiles.metrics(metric("ipc", "1.3"), process=1),
@@ -90,7 +90,7 @@ def test_a_folder_has_each_pair_once(tmp_path, memory):
     assert [(r.total.new, r.total.known) for r in again] == [(0, 1)] * 3
 
 
-def test_variants_differ_in_their_block_alone(tmp_path):
+def test_block_sizes_of_one_program_share_one_workload(tmp_path):
     programs = []
     for block in (32, 64, 1024):
         grid = -(-50_000 // block)
@@ -105,7 +105,7 @@ def test_variants_differ_in_their_block_alone(tmp_path):
     assert len({program.digest for program in programs}) == 3
 
 
-def test_kernels_of_one_name_in_two_programs_are_apart(tmp_path):
+def test_kernels_of_one_name_in_two_applications_are_different_workloads(tmp_path):
     write(
         tmp_path,
         trace1=profiles.trace(launch(name="sum(long*, int) [9]"), command="./simpleHyperQ"),
@@ -117,7 +117,7 @@ def test_kernels_of_one_name_in_two_programs_are_apart(tmp_path):
     assert problem(two) == {"application": "concurrent -n 3"}
 
 
-def test_sizes_of_one_kernel_are_apart_and_have_no_common_counters(tmp_path):
+def test_reader_separates_grid_sizes_of_one_kernel_and_omits_averaged_counters(tmp_path):
     rows = [launch(grid=(grid, 1, 1)) for grid in (4608, 2560, 4608)]
     write(
         tmp_path,
@@ -131,7 +131,7 @@ def test_sizes_of_one_kernel_are_apart_and_have_no_common_counters(tmp_path):
     assert remark.text.startswith("counters of 1 kernel left out: averages")
 
 
-def test_template_arguments_stay_with_the_launch(tmp_path):
+def test_launch_keeps_template_arguments_that_workload_name_omits(tmp_path):
     names = [f"void matrixMulCUDA<int={n}>(float*, float*) [{n}]" for n in (8, 16)]
     write(
         tmp_path,
@@ -154,7 +154,7 @@ def test_template_arguments_stay_with_the_launch(tmp_path):
     ("unit", "time"), [("s", "0.004512"), ("ms", "4.512"), ("us", "4512"), ("ns", "4512000")]
 )
 @pytest.mark.parametrize(("smem", "size"), [("B", "4096"), ("KB", "4.000000")])
-def test_all_units_of_a_trace_give_the_same(tmp_path, start, unit, time, smem, size):
+def test_reader_converts_all_units_of_trace_alike(tmp_path, start, unit, time, smem, size):
     units = f"{start},{unit},,,,,,,,{smem},{smem},MB,GB/s,,,,"
     write(tmp_path, trace=profiles.trace(launch(time, smem=f"{size},{size}"), units=units))
     (record,), _, bad = read(tmp_path / "trace.csv")
@@ -176,23 +176,23 @@ def test_all_units_of_a_trace_give_the_same(tmp_path, start, unit, time, smem, s
         *(("High (9)", 9.0, ""), ("Max (10)", 10.0, "")),
     ],
 )
-def test_values_have_their_units_glued_on(text, value, unit):
+def test_parse_value_splits_number_and_unit(text, value, unit):
     assert parse_value(text) == (value, unit)
 
 
 @pytest.mark.parametrize("text", ["<OVERFLOW>", "nan", "inf", "-nan", "inf%"])
-def test_overflowed_values_are_nan(text):
+def test_parse_value_returns_nan_for_overflow_and_infinity(text):
     assert math.isnan(parse_value(text)[0])
 
 
 @pytest.mark.parametrize("text", ["fast", "12 furlongs/s", "1.2.3", "12,5%", "Low"])
-def test_other_values_are_refused(text):
+def test_parse_value_rejects_other_text(text):
     with pytest.raises(FormatError):
         parse_value(text)
 
 
 @given(st.text(max_size=30))
-def test_any_text_is_a_value_or_refused(text):
+def test_parse_value_returns_value_or_format_error_for_any_text(text):
     try:
         value, unit = parse_value(text)
     except FormatError:
@@ -201,7 +201,7 @@ def test_any_text_is_a_value_or_refused(text):
     assert unit in ("", "%", "byte/s")
 
 
-def test_events_and_metrics_of_one_file(tmp_path):
+def test_reader_joins_events_and_metrics_of_one_file(tmp_path):
     text = "\n".join(
         (
             "==1== NVPROF is profiling process 1, command: ./a",
@@ -237,7 +237,7 @@ def test_metrics_and_events_of_two_runs_become_one_launch(tmp_path):
     assert len(launches) == 1
 
 
-def test_a_trace_alone_is_nothing_to_remark(tmp_path):
+def test_trace_without_metrics_gives_no_remark(tmp_path):
     write(tmp_path, trace=profiles.trace(launch()))
     (record,), remarks, bad = read(tmp_path / "trace.csv")
     assert counters_of(record) is None
@@ -245,7 +245,8 @@ def test_a_trace_alone_is_nothing_to_remark(tmp_path):
     assert not bad
 
 
-def test_events_before_cuda_8_have_no_total():
+def test_parser_accepts_events_without_total_column():
+    """nvprof before CUDA 8 wrote no such column."""
     rows = f'{profiles.EVENTS_HEADER[:-8]}\n"GTX (0)","k(int)",1,"gld_request",1,3,2'
     (found,) = parse_profile(rows_of(rows)).counters.values()
     assert (found.names, found.values) == ([("gld_request", "")], [2.0])
@@ -258,7 +259,7 @@ def test_output_of_the_program_is_skipped():
     assert not found.bad
 
 
-def test_a_trace_of_nsight_systems(tmp_path):
+def test_reader_reads_trace_of_nsight_systems(tmp_path):
     write(tmp_path, gpu=nsys(nsys_launch(), nsys_launch(time=4880)))
     (record,), _, _ = read(tmp_path / "gpu.csv")
     assert record.run_secs == pytest.approx((5.12e-6, 4.88e-6))
@@ -267,7 +268,7 @@ def test_a_trace_of_nsight_systems(tmp_path):
     assert record.program.target.label == "cuda NVIDIA H200"
 
 
-def test_a_zero_result_file_is_told_and_its_trace_read(tmp_path):
+def test_reader_remarks_on_file_without_metrics_and_reads_its_trace(tmp_path):
     chatter = "==5== NVPROF is profiling process 5, command: ./sort\n==5== Profiling result:\n"
     write(tmp_path, metrics=chatter, trace=profiles.trace(launch()))
     (record,), (remark,), bad = read(tmp_path / "metrics.csv")
@@ -276,7 +277,7 @@ def test_a_zero_result_file_is_told_and_its_trace_read(tmp_path):
     assert not bad
 
 
-def test_a_damaged_row_is_kept_aside(tmp_path):
+def test_reader_quarantines_damaged_rows(tmp_path):
     rows = (
         launch("fast"),
         launch(block=(0, 1, 1)),
@@ -291,7 +292,7 @@ def test_a_damaged_row_is_kept_aside(tmp_path):
     assert all(row.data for row in bad)
 
 
-def test_counters_of_kernels_that_the_trace_lacks_are_told(tmp_path):
+def test_reader_remarks_on_counters_of_kernels_missing_in_trace(tmp_path):
     write(
         tmp_path,
         metrics=profiles.metrics(metric("ipc", "1.3", kernel="other(int)")),
@@ -314,7 +315,7 @@ def test_counters_of_kernels_that_the_trace_lacks_are_told(tmp_path):
         ),
     ],
 )
-def test_incomplete_profiles_are_refused_in_one_line(tmp_path, memory, text, reason):
+def test_import_rejects_incomplete_profiles(tmp_path, memory, text, reason):
     write(tmp_path, metrics=text)
     (file,) = find_logs([tmp_path])
     report = import_log(memory, file, source="x")
@@ -329,7 +330,7 @@ def test_a_trace_without_kernels_is_refused(tmp_path):
         read(tmp_path / "metrics.csv")
 
 
-def test_a_trace_can_be_named(tmp_path):
+def test_reader_uses_the_given_trace_path(tmp_path):
     write(tmp_path, bs256=profiles.metrics(metric("ipc", "1.3")), other=profiles.trace(launch()))
     (record,), _, _ = read(tmp_path / "bs256.csv", trace=tmp_path / "other.csv")
     assert counters_of(record) == {"ipc": 1.3}
@@ -345,7 +346,7 @@ def test_two_devices_are_two_targets(tmp_path):
     ]
 
 
-def test_an_endless_profile_is_refused(monkeypatch):
+def test_parser_rejects_profile_with_too_many_kernels_or_launches(monkeypatch):
     monkeypatch.setattr("tunedb.limits.MAX_PROFILED_KERNELS", 3)
     rows = [launch(grid=(grid, 1, 1)) for grid in range(1, 9)]
     with pytest.raises(FormatError, match="too many kernels"):
@@ -412,7 +413,7 @@ def test_real_files_import_and_a_second_import_adds_nothing(memory):
 
 
 @needs_gpu_logs
-def test_block_sizes_of_a_real_program_are_of_one_workload():
+def test_reader_finds_all_block_sizes_of_real_programs():
     blocks = defaultdict(set)
     for file in find_logs([NVPROF / "vector_add", NVPROF / "BlackScholes", NVPROF / "mergeSort"]):
         try:
@@ -423,13 +424,13 @@ def test_block_sizes_of_a_real_program_are_of_one_workload():
             continue
     assert blocks["vectorAdd"] == {32, 64, 128, 256, 512, 1024}
     assert blocks["BlackScholesGPU"] == {16, 32, 64, 128}
-    # metrics128.csv is a block of 64: names of files are not believed.
+    # metrics128.csv has a block of 64: the reader does not trust names of files.
     assert blocks["mergeSortSharedKernel"] == {64, 128, 256, 512}
 
 
 @needs_gpu_logs
-def test_real_times_are_those_of_the_joined_table():
-    """`results.csv` was made of the same traces by others: block → milliseconds."""
+def test_times_of_real_traces_equal_those_of_published_table():
+    """Others made `results.csv` from the same traces: block → milliseconds."""
     lines = (NVPROF / "vector_add" / "results.csv").read_text().splitlines()
     columns = lines[0].split(",")
     expected = {}

@@ -42,12 +42,12 @@ from tunedb.launches import Launch
         ("(int)", "(int)"),
     ],
 )
-def test_a_kernel_is_known_by_its_bare_name(name, key):
+def test_kernel_key_removes_signature_and_template_arguments(name, key):
     assert kernel_key(name) == key
 
 
 @given(st.text(min_size=1, max_size=60))
-def test_any_name_has_a_key(name):
+def test_kernel_key_returns_nonempty_key_for_any_name(name):
     assert kernel_key(name)
     assert len(kernel_key(name)) <= len(name)
 
@@ -64,7 +64,7 @@ def test_any_name_has_a_key(name):
         ("./fft_1024", "fft_1024"),
     ],
 )
-def test_a_program_is_known_without_folder_and_block_size(command, name):
+def test_application_removes_folder_and_block_size_from_command(command, name):
     assert application(command) == name
 
 
@@ -88,14 +88,14 @@ def test_a_program_is_known_without_folder_and_block_size(command, name):
         ("b", 1.0, "b"),
     ],
 )
-def test_units_have_a_base(unit, factor, base):
+def test_base_unit_returns_factor_and_base_unit(unit, factor, base):
     found, name = base_unit(unit)
     assert found == pytest.approx(factor, rel=1e-12)
     assert name == base
 
 
-def test_sizes_of_nvprof_are_binary():
-    # 195.3125 KB of 200,000 bytes, and 0.015625 KB of a warp's 16: real rows.
+def test_binary_bytes_uses_factors_of_1024_and_rejects_unknown_units():
+    # From real rows: 200,000 bytes are 195.3125 KB, 16 bytes are 0.015625 KB.
     assert binary_bytes(195.3125, "KB") == 200_000
     assert binary_bytes(0.015625, "KB") == 16
     assert binary_bytes(3.75, "KB") == 3_840
@@ -107,18 +107,18 @@ def test_sizes_of_nvprof_are_binary():
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False, width=32))
-def test_numbers_are_read_as_they_are_printed(value):
+def test_parse_number_reads_printed_numbers_back(value):
     assert parse_number(f"{value:,.6f}") == pytest.approx(value, rel=1e-12, abs=1e-6)
     assert parse_number(repr(value)) == value
 
 
 @pytest.mark.parametrize("text", ["", "n/a", "nan", "inf", "<OVERFLOW>", "1e999"])
-def test_not_measured_is_nan(text):
+def test_parse_number_returns_nan_for_unmeasured_values(text):
     assert math.isnan(parse_number(text))
 
 
 @pytest.mark.parametrize("text", ["1.2.3", "1,2", "1_000", "0x10", "١٢", "12,3456", "--1", "1e"])
-def test_other_numbers_are_refused(text):
+def test_parse_number_rejects_other_text(text):
     with pytest.raises(FormatError, match="is not a number"):
         parse_number(text)
 
@@ -132,20 +132,20 @@ def locale_of(*texts):
 
 
 @pytest.mark.parametrize("text", ["1.5", "0.123", "1234.567", "1,234.5", "1,215,000", "12.3456"])
-def test_numbers_that_tell_the_english_locale(text):
+def test_locale_accepts_ambiguous_numbers_beside_an_english_one(text):
     locale_of(text, "117.344", "1,024")
 
 
 @pytest.mark.parametrize(
     "text", ["1,5", "0,123", "1234,567", "1.234,5", "27.595.520", "12,3456", "1 215 000", "1'024"]
 )
-def test_numbers_that_tell_another_locale(text):
+def test_locale_rejects_numbers_of_other_locales(text):
     with pytest.raises(FormatError, match="another locale"):
         locale_of("1.5", text)
 
 
 @pytest.mark.parametrize("text", ["117.344", "1,024"])
-def test_numbers_that_tell_nothing(text):
+def test_locale_rejects_ambiguous_numbers(text):
     with pytest.raises(FormatError, match="is ambiguous"):
         locale_of("12", text)
 
@@ -166,7 +166,7 @@ def test_german_numbers_are_refused(values):
         locale_of(*(f"{value:,.2f}".translate(swap) for value in values))
 
 
-def test_rows_are_alone_in_their_lines(tmp_path):
+def test_read_rows_ends_each_row_at_the_end_of_its_line(tmp_path):
     path = tmp_path / "x.csv"
     path.write_bytes(
         b'\xef\xbb\xbf"a","b,c"\r\n\n==12== hello\n======== Error: signal 2\n"open,1\n2\n'
@@ -181,11 +181,11 @@ def test_rows_are_alone_in_their_lines(tmp_path):
     ]
 
 
-def test_a_cell_longer_than_csv_allows_is_no_row():
+def test_parse_row_returns_no_cells_for_too_long_cell():
     assert parse_row('"' + "x" * 200_000 + '"', 1).cells == []
 
 
-def test_a_line_that_is_too_long_ends_the_file(tmp_path, monkeypatch):
+def test_read_rows_rejects_file_with_too_long_line(tmp_path, monkeypatch):
     monkeypatch.setattr("tunedb.limits.MAX_LINE_BYTES", 10)
     path = tmp_path / "x.csv"
     path.write_text("a,b\n" + "x" * 11 + "\n")
@@ -193,7 +193,8 @@ def test_a_line_that_is_too_long_ends_the_file(tmp_path, monkeypatch):
         list(read_rows(path))
 
 
-def of(block, grid, kernel="k(int)", device=""):
+def launches_of(block, grid, kernel="k(int)", device=""):
+    """Return the launches of a kernel with one block and grid."""
     return KernelLaunches(device, Launch(kernel, threads_of(block), block, grid))
 
 
@@ -211,25 +212,25 @@ def of(block, grid, kernel="k(int)", device=""):
         (((512, 1, 1), (4, 1, 1)), ((2, 1, 1), (1, 1, 1)), False),
     ],
 )
-def test_launches_of_one_size(one, other, are_same):
-    found = problems([of(*one), of(*other)])
+def test_problems_groups_launches_of_one_problem_size(one, other, are_same):
+    found = problems([launches_of(*one), launches_of(*other)])
     assert found == ([(1, 1), (1, 1)] if are_same else [(1, 2), (2, 2)])
 
 
-def test_other_functions_of_one_template_are_apart():
+def test_problems_separates_functions_of_one_template():
     launches = [
-        of((64, 1, 1), (16, 1, 1), "void run<Add, int=64>(int)"),
-        of((128, 1, 1), (8, 1, 1), "void run<Mul, int=128>(int)"),
-        of((128, 1, 1), (8, 1, 1), "void run<Add, int=128>(int)"),
+        launches_of((64, 1, 1), (16, 1, 1), "void run<Add, int=64>(int)"),
+        launches_of((128, 1, 1), (8, 1, 1), "void run<Mul, int=128>(int)"),
+        launches_of((128, 1, 1), (8, 1, 1), "void run<Add, int=128>(int)"),
     ]
     assert problems(launches) == [(1, 2), (2, 2), (1, 2)]
 
 
-def test_kernels_and_devices_are_counted_apart():
+def test_problems_numbers_each_kernel_and_device_separately():
     launches = [
-        of((64, 1, 1), (16, 1, 1), "a(int)"),
-        of((64, 1, 1), (16, 1, 1), "b(int)"),
-        of((64, 1, 1), (16, 1, 1), "a(int)", "GTX"),
+        launches_of((64, 1, 1), (16, 1, 1), "a(int)"),
+        launches_of((64, 1, 1), (16, 1, 1), "b(int)"),
+        launches_of((64, 1, 1), (16, 1, 1), "a(int)", "GTX"),
     ]
     assert problems(launches) == [(1, 1)] * 3
 
@@ -240,7 +241,7 @@ def test_extents_out_of_bounds_are_refused(extents):
         check_extents(extents, "grid")
 
 
-def test_a_block_has_so_many_threads():
+def test_threads_of_rejects_blocks_over_65536_threads():
     assert threads_of((1024, 64, 1)) == 65_536
     with pytest.raises(FormatError, match="65537 threads"):
         threads_of((65_537, 1, 1))

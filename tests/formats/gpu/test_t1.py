@@ -1,4 +1,4 @@
-"""FAIR T1 inputs: read, checked and asked about blocks."""
+"""FAIR T1 inputs: parameters, conditions and blocks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def changed(**parts):
     return document
 
 
-def test_an_input_has_parameters_and_a_block():
+def test_t1_input_returns_parameters_defaults_and_block():
     found = t1_input(INPUT)
     assert (found.kernel, found.problem) == ("convolution_kernel", [4096, 4096])
     assert found.parameters == {
@@ -73,17 +73,17 @@ def test_an_input_has_parameters_and_a_block():
     assert read_t1(orjson.dumps(INPUT)) == found
 
 
-def test_legality():
+def test_is_legal_checks_values_and_conditions():
     found = t1_input(INPUT)
     assert found.is_legal({"block_size_x": 32, "block_size_y": 32, "tile": 1, "width": 15})
     assert not found.is_legal({"block_size_x": 64, "block_size_y": 32, "tile": 1})
     assert not found.is_legal({"block_size_x": 17, "block_size_y": 1})
-    # Nothing is said of what the input lacks, nor of a condition that cannot be computed.
+    # Unknown parameters, and conditions without all of their parameters, forbid nothing.
     assert found.is_legal({"block_size_x": 128, "other": 7})
 
 
-def test_names_of_the_block_that_are_no_parameters():
-    """CLBlast's inputs name the block by parameters that another tool has."""
+def test_block_accepts_names_that_are_not_parameters():
+    """Inputs of CLBlast name the block by parameters of another tool."""
     found = t1_input(changed(KernelSpecification__LocalSize={"X": "bx", "Y": 8}))
     assert found.local_size == ("bx", "8", "1")
     assert found.block_parameters == ()
@@ -118,7 +118,7 @@ def test_invalid_inputs_are_refused(document, reason):
     assert "\n" not in str(caught.value)
 
 
-def test_a_condition_that_divides_by_zero_for_the_defaults_is_kept():
+def test_condition_that_divides_by_zero_fails_only_when_evaluated():
     found = t1_input(changed(ConfigurationSpace__Conditions__0__Expression="width % (tile - 1)"))
     with pytest.raises(FormatError, match=r"modulo by zero|division"):
         found.is_legal({"tile": 1, "width": 15})
@@ -134,7 +134,7 @@ def test_an_input_is_imported_as_a_workload(tmp_path, memory):
     assert read_t1(body) == t1_input(INPUT)
 
 
-def test_inputs_are_told_from_their_schema(tmp_path):
+def test_format_distinguishes_inputs_from_their_json_schema(tmp_path):
     schema = {"$schema": "x", **INPUT}
     others = ({"General": {}}, {"ConfigurationSpace": {"type": "object"}}, [INPUT["General"]])
     shape = T1Format().matches_file

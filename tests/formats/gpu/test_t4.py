@@ -1,4 +1,4 @@
-"""FAIR T4 results: the three dialects, what contradicts itself, and writing them."""
+"""FAIR T4 results: reading the three dialects, inconsistent rows, and writing."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def read(file):
     return list(T4Format().read_file(file))
 
 
-def test_the_hubs_rows(tmp_path):
+def test_reader_reads_rows_of_the_benchmark_hub(tmp_path):
     (found,) = read(write(tmp_path, document(row())))
     assert join_parameters(found.program.trace) == CONFIGURATION
     assert (found.run_secs, found.status, found.all_cost) == ((0.003, 0.001, 0.002), 0, 0.9)
@@ -98,7 +98,7 @@ def test_the_hubs_rows(tmp_path):
     assert orjson.loads(found.extra) == {"times": {"compilation": 900.0, "framework": 1}}
 
 
-def test_ktts_rows(tmp_path):
+def test_reader_reads_rows_of_ktts_converter(tmp_path):
     (found,) = read(write(tmp_path, document(ktt(), metadata={})))
     assert (found.run_secs, found.all_cost) == ((0.0015,), 1.5)
     (launch,) = found.launches
@@ -109,7 +109,7 @@ def test_ktts_rows(tmp_path):
     }
 
 
-def test_counters_without_a_block_stay_with_the_record(tmp_path):
+def test_reader_stores_counters_in_extra_if_block_is_unknown(tmp_path):
     (found,) = read(write(tmp_path, document(ktt(configuration={"P": 1}))))
     assert found.launches == ()
     kept = orjson.loads(found.extra)["measurements"]
@@ -127,7 +127,7 @@ def test_counters_without_a_block_stay_with_the_record(tmp_path):
         ("GFLOP/s", "s", 2.0),
     ],
 )
-def test_the_unit_of_the_row_comes_first(tmp_path, unit, timeunit, seconds):
+def test_reader_prefers_time_unit_of_row_to_that_of_file(tmp_path, unit, timeunit, seconds):
     times = {"runtimes": [2.0]}
     result = row(times=times, measurements=[{"name": "time", "value": 2, "unit": unit}])
     (found,) = read(write(tmp_path, document(result, metadata={"timeunit": timeunit})))
@@ -145,7 +145,9 @@ def test_the_unit_of_the_row_comes_first(tmp_path, unit, timeunit, seconds):
     ],
 )
 @pytest.mark.parametrize("correctness", [0, 1])
-def test_invalidity_is_trusted(tmp_path, invalidity, kind, phase, launches, correctness):
+def test_reader_maps_invalidity_to_failure_whatever_correctness_says(
+    tmp_path, invalidity, kind, phase, launches, correctness
+):
     (found,) = read(write(tmp_path, document(failed(invalidity, correctness=correctness))))
     assert (found.status, found.run_secs) == (Status.FAILED, None)
     assert (found.failure.kind, found.failure.phase) == (kind, phase)
@@ -155,7 +157,7 @@ def test_invalidity_is_trusted(tmp_path, invalidity, kind, phase, launches, corr
     assert extra.get("correctness", 1) == correctness
 
 
-def test_run_times_of_a_failed_row_are_no_times(tmp_path):
+def test_reader_moves_run_times_of_failed_row_to_extra(tmp_path):
     result = row(invalidity="runtime", correctness=0)
     (found,) = read(write(tmp_path, document(result)))
     assert (found.status, found.run_secs) == (Status.FAILED, None)
@@ -166,8 +168,8 @@ def test_run_times_of_a_failed_row_are_no_times(tmp_path):
     ("value", "is_apart"),
     [(2.0, False), (2.039, False), (1.961, False), (2.041, True), (1.959, True), (0.0, True)],
 )
-def test_a_time_that_is_not_the_mean(tmp_path, value, is_apart):
-    """The record keeps its data, but is no best time and trains no model."""
+def test_row_with_time_over_2_percent_from_mean_is_failed(tmp_path, value, is_apart):
+    """The record keeps its data; its time is never the best one."""
     measurements = [{"name": "time", "value": value, "unit": "ms"}]
     file = write(tmp_path, document(row(measurements=measurements), row()))
     found, other, *remarks = read(file)
@@ -208,24 +210,24 @@ def test_a_time_that_is_not_the_mean(tmp_path, value, is_apart):
         ),
     ],
 )
-def test_a_bad_row_is_quarantined_alone(tmp_path, bad, reason):
+def test_reader_quarantines_only_the_bad_row(tmp_path, bad, reason):
     items = read(write(tmp_path, document(bad, row())))
     assert [type(item) for item in items] == [Quarantined, Measurement]
     assert reason in items[0].reason
 
 
-def test_a_unit_that_nothing_says(tmp_path):
+def test_reader_quarantines_row_without_time_unit(tmp_path):
     (item,) = read(write(tmp_path, document(row(), metadata={})))
     assert "neither its time nor metadata.timeunit" in item.reason
 
 
-def test_other_documents_are_refused(tmp_path):
+def test_reader_rejects_documents_that_are_not_t4_version_1(tmp_path):
     for content in (document(schema_version="2.0.0"), document(results={}), [document()]):
         with pytest.raises(FormatError, match="no results of FAIR T4, version 1"):
             read(write(tmp_path, content))
 
 
-def test_results_are_told_from_their_schema(tmp_path):
+def test_format_distinguishes_results_from_schema_and_other_tools(tmp_path):
     matches = T4Format().matches_file
     assert matches(json.dumps(document(row()), indent=4).encode()[:4096], tmp_path)
     assert matches(b'{"results": [], "schema_version": "1.0.0"}', tmp_path)
@@ -255,12 +257,14 @@ T1 = {
         ("results.json", {"kernel": "k", "device": "d"}, ("k", "d")),
     ],
 )
-def test_kernel_and_device_by_name(tmp_path, name, words, expected):
+def test_metadata_of_takes_kernel_and_device_from_options_or_file_name(
+    tmp_path, name, words, expected
+):
     place = metadata_of(write(tmp_path, document(), name, **words))
     assert (place.kernel, place.device) == expected
 
 
-def test_a_t1_input_beside_the_file_says_the_kernel(tmp_path):
+def test_reader_takes_kernel_and_problem_from_t1_input_in_same_folder(tmp_path):
     file = write(tmp_path, document(row()), "gemm__A100_T4.json")
     write(tmp_path, T1, "gemm__T1.json")
     write(tmp_path, T1, "other__T1.json")
@@ -278,7 +282,7 @@ def test_a_t1_input_beside_the_file_says_the_kernel(tmp_path):
     assert metadata_of(lone).kernel == "Xgemm"
 
 
-def test_neighbours_are_bounded(tmp_path, monkeypatch):
+def test_metadata_of_ignores_too_large_files_in_same_folder(tmp_path, monkeypatch):
     """MAX_NEIGHBOUR_BYTES"""
     file = write(tmp_path, document(row()))
     write(tmp_path, T1, "gemm__T1.json")
@@ -286,7 +290,7 @@ def test_neighbours_are_bounded(tmp_path, monkeypatch):
     assert metadata_of(file).kernel == "gemm"
 
 
-def test_ktts_file_says_what_its_conversion_lacks(tmp_path):
+def test_reader_takes_kernel_and_device_from_original_ktt_file(tmp_path):
     original = {
         "Metadata": {"ComputeApi": "CUDA", "Device": "NVIDIA TITAN RTX"},
         "Results": [{"KernelName": "coulomb"}],
@@ -315,16 +319,16 @@ def test_options_do_not_rename_kernel_and_device_of_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("times", [{}, {"runtimes": [0.0, 0]}])
-def test_a_time_of_0_is_no_time(tmp_path, times):
-    """It would be the best of all."""
+def test_reader_quarantines_row_with_time_of_0(tmp_path, times):
+    """A time of 0 would beat all others."""
     zero = [{"name": "time", "value": 0.0, "unit": "ms"}]
     (bad,) = read(write(tmp_path, document(row(times=times, measurements=zero))))
     assert isinstance(bad, Quarantined)
     assert "not measured" in bad.reason
 
 
-def test_a_row_of_many_measurements_is_refused_at_once(tmp_path):
-    """Each was compared with all others."""
+def test_reader_quarantines_row_with_too_many_counters(tmp_path):
+    """Comparing each measurement with all others would take too long."""
     numbers = range(limits.MAX_COUNTERS + 1)
     many = [{"name": f"c{number}", "value": 1.0, "unit": ""} for number in numbers]
     texts = [{"name": "t", "value": "x"}] * 1_000
@@ -334,13 +338,13 @@ def test_a_row_of_many_measurements_is_refused_at_once(tmp_path):
     assert len(orjson.loads(found.extra)["measurements"]) == 1_000
 
 
-def test_a_missing_device_is_asked_for(tmp_path):
+def test_reader_asks_for_device_that_file_does_not_name(tmp_path):
     with pytest.raises(FormatError) as caught:
         read(write(tmp_path, document(row()), "results.json", kernel="k"))
     assert str(caught.value) == "the file does not say its device; give --device"
 
 
-def test_devices_by_name(tmp_path):
+def test_device_of_name_returns_text_after_two_underscores(tmp_path):
     assert device_of_name(tmp_path / "a__B.json.gz") == "B"
     assert device_of_name(tmp_path / "B_T4.json") is None
     assert device_of_name(None) is None
@@ -355,7 +359,7 @@ OPTIONAL = {"timestamp": str, "objectives": list, "measurements": list}
 
 
 def check_schema(found):
-    """Assert what the schema of results says, by hand."""
+    """Assert that a document follows the schema of T4 results."""
     assert found["schema_version"] == "1.0.0"
     assert type(found["results"]) is list
     for result in found["results"]:
@@ -410,7 +414,7 @@ def test_export_and_import_keep_records(tmp_path):
                 assert before.counter_set == after.counter_set
 
 
-def test_a_document_is_of_one_kernel_on_one_device(tmp_path, memory):
+def test_export_rejects_records_of_several_kernels_or_devices(tmp_path, memory):
     import_log(memory, write(tmp_path, document(row()), "gemm__A100_T4.json"), source="x")
     import_log(memory, write(tmp_path, document(row()), "gemm__V100_T4.json"), source="y")
     import_log(memory, write(tmp_path, document(row()), "conv__V100_T4.json"), source="z")
@@ -426,7 +430,7 @@ def test_a_document_is_of_one_kernel_on_one_device(tmp_path, memory):
         export_document(memory, "ansor", io.BytesIO())
 
 
-def test_contradictions_and_foreign_records_are_not_written(tmp_path, memory):
+def test_export_skips_inconsistent_and_foreign_records(tmp_path, memory):
     apart = row(measurements=[{"name": "time", "value": 9.0, "unit": ""}])
     import_log(memory, write(tmp_path, document(apart, row())), source="x")
     other = copy.deepcopy(row())
@@ -440,12 +444,12 @@ def test_contradictions_and_foreign_records_are_not_written(tmp_path, memory):
 
 
 @given(st.floats(0, 1e6, allow_subnormal=False))
-def test_milliseconds_come_back(value):
+def test_milliseconds_convert_back_to_the_same_seconds(value):
     seconds = value / 1000
     assert _milliseconds(seconds) / 1000 == seconds
 
 
-def test_failures_of_other_tools_in_t4s_words():
+def test_result_maps_failure_kinds_to_invalidity():
     for kind, word in [
         (FailureKind.TIMEOUT, "timeout"),
         (FailureKind.COMPILE_ERROR, "compile"),

@@ -50,7 +50,7 @@ def read(file):
     return list(TritonFormat().read_file(file))
 
 
-def test_rows_become_records(tmp_path):
+def test_reader_converts_rows_to_measurements(tmp_path):
     one, two, *failed = read(write(tmp_path))
     assert join_parameters(one.program.trace) == PARAMETERS
     assert list(join_parameters(one.program.trace)) == list(PARAMETERS)
@@ -77,11 +77,11 @@ def test_rows_become_records(tmp_path):
         ("Radeon W6600", 32),
     ],
 )
-def test_warps_of_devices(tmp_path, device, warp):
+def test_launch_threads_follow_warp_size_of_device(tmp_path, device, warp):
     assert read(write(tmp_path, device=device))[0].launches[0].threads == 4 * warp
 
 
-def test_a_configuration_as_text(tmp_path):
+def test_reader_parses_configuration_written_as_text(tmp_path):
     text = (
         "BLOCK_M: 64, EVEN: True, num_warps: 4, num_ctas: 1, num_stages: 3, maxnreg: None, "
         "pre_hook: None"
@@ -108,20 +108,20 @@ def test_a_configuration_as_text(tmp_path):
         ([config(), -math.inf], "finite and not negative"),
     ],
 )
-def test_a_bad_row_is_quarantined_alone(tmp_path, row, reason):
+def test_reader_quarantines_only_the_bad_row(tmp_path, row, reason):
     items = read(write(tmp_path, [row, [config(), 1.0]]))
     assert [type(item) for item in items] == [Quarantined, Measurement]
     assert reason in items[0].reason
 
 
-def test_warps_that_no_block_has(tmp_path):
+def test_reader_returns_no_launch_for_invalid_number_of_warps(tmp_path):
     """MAX_WARPS"""
     most = limits.MAX_WARPS
     rows = [[config(warps), 1.0] for warps in (most, most + 1, 0, -1, True, None)]
     assert [len(found.launches) for found in read(write(tmp_path, rows))] == [1, 0, 0, 0, 0, 0]
 
 
-def test_keys(tmp_path):
+def test_reader_accepts_any_key_but_deeply_nested_ones(tmp_path):
     deep = 1
     for _ in range(300):
         deep = [deep]
@@ -134,7 +134,7 @@ def test_keys(tmp_path):
         read(LogFile(path, path.name, device="d"))
 
 
-def test_incomplete_caches_are_refused(tmp_path):
+def test_reader_rejects_caches_without_device_kernel_or_timings(tmp_path):
     with pytest.raises(FormatError, match=r"does not say its device; give --device$"):
         read(write(tmp_path, device=None))
     with pytest.raises(FormatError, match=r"does not say its kernel; give --kernel$"):
@@ -144,7 +144,7 @@ def test_incomplete_caches_are_refused(tmp_path):
     assert read(write(tmp_path, name="c.json", kernel="k"))[0].program.workload.name == "k"
 
 
-def test_caches_are_told_by_their_beginning(tmp_path):
+def test_format_recognises_caches_by_their_first_bytes(tmp_path):
     file = write(tmp_path)
     assert TritonFormat().matches_file(file.path.read_bytes()[:4096], file.path)
     assert not TritonFormat().matches_file(b'{"configs_timings": {}', file.path)

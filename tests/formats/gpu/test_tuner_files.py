@@ -1,4 +1,4 @@
-"""Collected files of GPU tuners: each comes in with the rows that ``SOURCES.md`` counts."""
+"""Public files of GPU tuners: the import reads as many rows as ``SOURCES.md`` lists."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [needs_gpu_logs, pytest.mark.examples]
 
 
 def read_sources():
-    """Return what the tables say: rows by file, None for files that are no results."""
+    """Return the numbers of rows in the tables by file; None for files without results."""
     found = {}
     for section, subsection, cells in sources():
         folder = SECTIONS.get(subsection[:2])
@@ -54,7 +54,7 @@ OURS = {
 ROWS = sum(rows or 0 for rows in OURS.values())
 
 
-def bring(store, name):
+def import_file(store, name):
     (file,) = find_logs([GPU / name])
     return import_log(store, file, source=file.name)
 
@@ -62,10 +62,10 @@ def bring(store, name):
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory):
     with Store(tmp_path_factory.mktemp("tuners") / "all.db") as store:
-        yield store, {name: bring(store, name) for name in OURS}
+        yield store, {name: import_file(store, name) for name in OURS}
 
 
-def test_each_file_has_the_rows_that_it_should_have(everything):
+def test_import_reads_the_listed_rows_of_each_file(everything):
     _, reports = everything
     assert (len(OURS), ROWS) == ((28, 4_367) if EFFORT == "few" else (42, 86_385))
     for name, rows in OURS.items():
@@ -86,15 +86,15 @@ def test_a_second_import_adds_nothing(everything):
     before = store.counts()
     total = Tally()
     for name in OURS:
-        total += bring(store, name).total
+        total += import_file(store, name).total
     assert (total.read, total.new, total.known) == (ROWS, 0, ROWS)
     assert store.counts() == before
-    # Two files hold what others hold too.
+    # Two files repeat rows of other files.
     twice = 2 if EFFORT == "few" else 2 + 6_768
     assert sum(report.total.new for report in reports.values()) == ROWS - twice
 
 
-def test_failed_configurations(everything):
+def test_import_counts_failed_configurations_of_each_file(everything):
     """The numbers of failed rows are those that the files have."""
     _, reports = everything
     failed = {name: report.total.failed for name, report in reports.items() if report.total.failed}
@@ -115,7 +115,7 @@ def test_failed_configurations(everything):
     assert failed == {name: number for name, number in expected.items() if name in OURS}
 
 
-def test_times_are_those_of_the_file():
+def test_mean_of_run_times_equals_time_in_cache():
     """The mean of all repeats is the ``time`` that the tuner wrote."""
     path = GPU / "kernel_tuner_cache" / "convolution_milo__A4000.json.gz"
     cache = json.loads(gzip.decompress(path.read_bytes()))["cache"].values()
@@ -131,7 +131,7 @@ def test_times_are_those_of_the_file():
             assert item.launches[0].threads == entry["block_size_x"] * entry["block_size_y"]
 
 
-def test_the_file_that_contradicts_itself(everything):
+def test_import_marks_inconsistent_rows_of_pnpoly_file_as_failed(everything):
     """KTT's times stand over Kernel Tuner's run times: 2,955 of 3,762 rows."""
     store, reports = everything
     (remark,) = reports[CONTRADICTORY].remarks
@@ -144,7 +144,7 @@ def test_the_file_that_contradicts_itself(everything):
     assert all(m.run_secs is None for m in records if m.status is not Status.OK)
 
 
-def test_an_unfinished_cache_is_left_as_it_is(tmp_path):
+def test_reader_reads_unfinished_cache_without_changing_it(tmp_path):
     whole = GPU / "kernel_tuner_cache" / "pnpoly__RTX_3090.json.gz"
     text = gzip.decompress(whole.read_bytes())
     path = tmp_path / "cache.json"
@@ -159,8 +159,8 @@ def test_an_unfinished_cache_is_left_as_it_is(tmp_path):
     assert some == entire[: len(some)]
 
 
-def test_a_conversion_is_its_original():
-    """KTT's file and the T4 that was made of it: the same configurations, blocks and times."""
+def test_t4_conversion_matches_original_ktt_file():
+    """Both have the same configurations, workloads, targets, threads and counters."""
     found = []
     for name in ("coulomb_2080_full_search_space", "coulomb_2080_full_search_space_converted"):
         path = GPU / "ktt" / f"{name}.json.gz"
@@ -210,7 +210,7 @@ def test_inputs_say_which_parameters_form_the_block(everything):
 
 
 @pytest.mark.stress
-def test_an_input_allows_what_the_tuner_tried():
+def test_t1_input_allows_all_configurations_of_cache():
     path = GPU / "kernel_tuner_cache" / "convolution_milo__A4000.json.gz"
     beside = GPU / "kernel_tuner_t4" / "convolution_milo__T1.json"
     input_ = read_t1(orjson.dumps(json.loads(beside.read_text())))
@@ -221,7 +221,7 @@ def test_an_input_allows_what_the_tuner_tried():
 
 
 def schema_errors(value, schema, path="results"):
-    """Yield where a value is not what a JSON schema says: the words that T4's schema uses."""
+    """Yield the places where a value violates a JSON schema, by the keywords of T4's schema."""
     kinds = {
         **{"object": dict, "array": list, "string": str},
         **{"number": int | float, "integer": int},

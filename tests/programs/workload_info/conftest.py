@@ -1,4 +1,4 @@
-"""The folders of hand-written graphs and public logs."""
+"""The folder of graphs that TVM wrote."""
 
 from pathlib import Path
 

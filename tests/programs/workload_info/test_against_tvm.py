@@ -73,7 +73,7 @@ def _graph_signature(module):
 
 
 @pytest.mark.parametrize("operator", _OPERATORS)
-def test_graph(operator):
+def test_graph_has_family_arguments_and_operations_of_tvm(operator):
     tensors = _OPERATORS[operator]
     module = _module(tensors)
     signature = _graph_signature(module)
@@ -98,7 +98,7 @@ def test_graph(operator):
         ("group_conv2d", ["group_conv2d_nchw.cuda", [1, 1], [1, 1, 1, 1], [1, 1], 2, F]),
     ],
 )
-def test_task_is_counted_as_the_graph_of_its_operator(operator, task):
+def test_autotvm_task_has_family_and_operations_of_its_graph(operator, task):
     name, *rest = task
     tensors = _OPERATORS[operator]
     inputs = [["TENSOR", [int(n) for n in t.shape], F] for t in tensors[:-1]]
@@ -108,7 +108,7 @@ def test_task_is_counted_as_the_graph_of_its_operator(operator, task):
     assert signature.family == operator.split("/")[0]
 
 
-def test_of_unknown_extent():
+def test_graph_of_unknown_extent_has_only_a_family():
     rows, weights = te.placeholder((te.var("n"), 32)), te.placeholder((24, 32))
     signature = _graph_signature(_module([rows, weights, topi.nn.dense(rows, weights)]))
     assert (signature.arguments, signature.family, signature.flops) == (None, "matmul", None)
@@ -131,7 +131,7 @@ for file in sys.argv[1:]:
 """
 
 
-def test_todays_tvm_loads_what_is_called_rebuildable(goldens):
+def test_current_tvm_loads_only_rebuildable_graphs(goldens):
     versions = ("0.27.0", "0.25.0.post1", "0.26.0")
     # In a process of its own: TVM 0.27 does not survive every graph of 0.26.
     files = [str(goldens / f"matmul-{version}.json") for version in versions]

@@ -22,30 +22,30 @@ workloads = st.builds(
 )
 
 
-def test_one_octave_in_one_extent_of_one_argument_is_one():
+def test_doubling_one_extent_makes_distance_1():
     one = Signature("f", (("float32", (8, 16)), ("float32", (4,))), "elementwise")
     other = Signature("f", (("float32", (8, 32)), ("float32", (4,))), "elementwise")
     assert distance(one, other) == 1
 
 
-def test_equal_structures_are_compared_extent_by_extent():
+def test_distance_of_equal_structures_compares_each_extent():
     # A, B and C have two extents each, of which one or two differ by 2.
     assert distance(matmul(), matmul(n=256)) == pytest.approx(sqrt(2))
     assert distance(matmul(), matmul(256, 256, 256)) == pytest.approx(sqrt(6))
 
 
-def test_a_bias_is_two_octaves():
+def test_additional_bias_makes_distance_2():
     assert distance(matmul(), matmul(bias=True)) == 2
     assert distance(matmul(), matmul(n=256, bias=True)) == pytest.approx(sqrt(4 + 2))
 
 
-def test_arguments_of_other_dimensions_never_stand_for_each_other():
+def test_arguments_with_other_numbers_of_dimensions_do_not_match():
     plain = Signature("c", (("float32", (1, 64, 56, 56)),), "conv2d")
     packed = Signature("c", (("float32", (1, 4, 56, 56, 16)),), "conv2d")
     assert distance(plain, packed) == pytest.approx(sqrt(8))
 
 
-def test_another_type_is_an_octave_for_each_argument():
+def test_another_data_type_adds_one_octave_per_argument():
     assert distance(matmul(), matmul(dtype="float16")) == pytest.approx(sqrt(3))
     assert distance(matmul(), matmul(dtype=None)) == 0
 
@@ -54,19 +54,19 @@ def test_another_type_is_an_octave_for_each_argument():
     "other",
     [matmul(family="dense"), matmul(family=None), Signature("main", None, "matmul"), Signature()],
 )
-def test_nothing_is_known_of_other_families(other):
+def test_distance_is_infinite_for_other_families_or_unknown_arguments(other):
     assert distance(matmul(), other) == inf
     assert distance(other, matmul()) == inf
 
 
 @given(workloads, workloads)
-def test_it_is_symmetric(one, other):
+def test_distance_is_symmetric(one, other):
     assert distance(one, other) == pytest.approx(distance(other, one))
     assert distance(one, one) == 0
 
 
 @given(workloads, st.lists(workloads, max_size=6))
-def test_many_at_once_are_as_one_by_one(one, others):
+def test_distances_equals_distance_to_each_workload(one, others):
     assert distances(one, others).tolist() == [distance(one, other) for other in others]
 
 
@@ -76,5 +76,5 @@ def test_extents_below_one_count_as_one():
     assert structure_of("matmul", [(4, 0), (2,)]) == ("matmul", 2, 1)
 
 
-def test_no_others():
+def test_distances_to_no_workloads_is_empty():
     assert np.array_equal(distances(matmul(), []), np.zeros(0))

@@ -32,11 +32,11 @@ NAMES = {
 @pytest.mark.parametrize(
     ("name", "family"), [(name, family) for family, names in NAMES.items() for name in names]
 )
-def test_family_of_a_name(name, family):
+def test_family_of_name_recognises_names_of_operators(name, family):
     assert family_of_name(name) == family
 
 
-def test_anchor_is_the_most_telling():
+def test_anchor_of_returns_the_most_specific_family():
     assert anchor_of(["data_movement", None, "conv2d", "elementwise"]) == "conv2d"
     assert anchor_of(["conv2d", "depthwise_conv2d"]) == "depthwise_conv2d"
     assert anchor_of(["matmul", "conv1d"]) == "conv1d"

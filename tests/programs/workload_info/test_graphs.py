@@ -20,7 +20,7 @@ def matmul(dialect, name="compute"):
 
 class TestFunction:
     @pytest.mark.parametrize("dialect", DIALECTS)
-    def test_says_name_arguments_family_and_operations(self, dialect):
+    def test_signature_has_name_arguments_family_and_operations(self, dialect):
         assert signature_of(matmul(dialect)) == Signature(
             "main",
             (("float32", (64, 64)), ("float32", (64, 64)), ("float32", (4, 5))),
@@ -29,7 +29,7 @@ class TestFunction:
         )
 
     @pytest.mark.parametrize("version", ["0.25.0.post1", "0.26.0", "0.27.0"])
-    def test_reads_what_tvm_wrote(self, goldens, version):
+    def test_signature_reads_graphs_that_tvm_wrote(self, goldens, version):
         graph = orjson.loads((goldens / f"matmul-{version}.json").read_bytes())
         del graph["metadata"]
         assert signature_of(Workload(WorkloadFormat.GRAPH, orjson.dumps(graph))) == Signature(
@@ -40,7 +40,7 @@ class TestFunction:
         )
 
     @pytest.mark.parametrize("dialect", DIALECTS)
-    def test_of_unknown_extent_has_no_arguments(self, dialect):
+    def test_function_of_unknown_extent_has_no_arguments(self, dialect):
         w = Writer(dialect)
         n = w.variable("n")
         a = w.buffer("A", "int8", Dynamic(n), 3)
@@ -49,7 +49,7 @@ class TestFunction:
         assert signature_of(w.workload([a], block)) == Signature("main", None, "data_movement", 0)
 
     @pytest.mark.parametrize("dialect", DIALECTS)
-    def test_loop_of_unknown_extent_has_no_operations(self, dialect):
+    def test_function_with_loop_of_unknown_extent_has_no_operations(self, dialect):
         w = Writer(dialect)
         a = w.buffer("A", "float32", 3)
         i = w.variable("v_i")
@@ -61,7 +61,7 @@ class TestFunction:
         )
 
     @pytest.mark.parametrize("dialect", DIALECTS)
-    def test_scalars_are_no_tensors(self, dialect):
+    def test_scalar_parameters_are_not_arguments(self, dialect):
         w = Writer(dialect)
         a = w.buffer("A", "float16", 2, 2)
         scalar = w.variable("n")
@@ -70,7 +70,7 @@ class TestFunction:
             ("float16", (2, 2)),
         )
 
-    def test_name_says_the_family_where_blocks_do_not(self):
+    def test_name_determines_family_if_blocks_do_not(self):
         w = Writer("boxed")
         workload = w.workload([], w.make("Evaluate"), name="fused_nn_conv2d_add_relu")
         assert signature_of(workload) == Signature("fused_nn_conv2d_add_relu", None, "conv2d", 0)
@@ -95,7 +95,9 @@ class TestFamily:
             ("reduction", "i", "", ["i"], ["i"]),
         ],
     )
-    def test_by_indexes(self, dialect, family, spatial, reduction, data, kernel):
+    def test_indexes_of_product_determine_family(
+        self, dialect, family, spatial, reduction, data, kernel
+    ):
         extents = dict.fromkeys(spatial, 4)
         workload = contraction(dialect, extents, dict.fromkeys(reduction, 3), data, kernel)
         assert signature_of(workload).family == family
@@ -121,7 +123,7 @@ class TestFamily:
             ("lv7_red", "reduction"),
         ],
     )
-    def test_of_a_reduction_by_its_name(self, name, family):
+    def test_name_of_block_determines_family_of_reduction(self, name, family):
         w = Writer("nodes")
         a, c = w.buffer("A", "float32", 4), w.buffer("C", "float32", 1)
         k = w.variable("k")
@@ -131,7 +133,7 @@ class TestFamily:
         assert signature_of(w.workload([a, c], block)).flops == 4
 
     @pytest.mark.parametrize("dialect", DIALECTS)
-    def test_padding_moves_data_and_computes_nothing(self, dialect):
+    def test_padding_is_data_movement_without_operations(self, dialect):
         w = Writer(dialect)
         a = w.buffer("A", "float32", 4)
         i = w.variable("i")
@@ -143,7 +145,7 @@ class TestFamily:
         assert (signature.family, signature.flops) == ("data_movement", 0)
 
     @pytest.mark.parametrize("dialect", DIALECTS)
-    def test_function_call_is_elementwise_and_counts_its_argument(self, dialect):
+    def test_function_call_is_elementwise_and_counts_only_its_argument(self, dialect):
         w = Writer(dialect)
         a = w.buffer("A", "float32", 8)
         i = w.variable("i")
@@ -152,7 +154,7 @@ class TestFamily:
         signature = signature_of(w.workload([a], block))
         assert (signature.family, signature.flops) == ("elementwise", 8)
 
-    def test_of_a_fused_function_is_its_anchors(self):
+    def test_fused_function_has_the_family_of_its_anchor(self):
         w = Writer("boxed")
         a, b, c = (w.buffer(name, "float32", 4, 4) for name in "ABC")
         i, j, k = (w.variable(name) for name in "ijk")
@@ -170,7 +172,7 @@ class TestFamily:
         signature = signature_of(w.workload([a, b, c], root))
         assert (signature.family, signature.flops) == ("matmul", 2 * 64 + 16)
 
-    def test_of_loops_inside_a_block_is_unknown(self):
+    def test_block_with_loops_inside_has_unknown_family(self):
         w = Writer("boxed")
         a = w.buffer("A", "float32", 4)
         i = w.variable("i")
@@ -182,7 +184,7 @@ class TestFamily:
 
 class TestBranches:
     @pytest.mark.parametrize("dialect", DIALECTS)
-    def test_dearer_one_counts(self, dialect):
+    def test_select_counts_operations_of_costlier_branch(self, dialect):
         w = Writer(dialect)
         a = w.buffer("A", "float32", 4)
         i = w.variable("i")
@@ -206,13 +208,13 @@ def _several(names, entry=None):
     return w.finish(w.make("IRModule", functions=w.map(*entries)))
 
 
-def test_function_that_is_tuned_is_chosen_as_metaschedule_does():
+def test_signature_describes_entry_function_or_main():
     assert signature_of(_several(["a", "main", "b"])).function == "main"
     assert signature_of(_several(["a", "main", "b"], entry="b")).function == "b"
     assert signature_of(_several(["a", "b"])) == NOTHING
 
 
-def test_keys_of_an_old_map_may_be_text():
+def test_signature_reads_old_maps_with_text_keys():
     workload = matmul("nodes")
     graph = orjson.loads(workload.body)
     entries = next(n for n in graph["nodes"] if n["type_key"] == "Map")
@@ -222,7 +224,7 @@ def test_keys_of_an_old_map_may_be_text():
 
 class TestHostileGraphs:
     def bounded(self, w, root):
-        """Return the signature, of a graph of whose nodes each costs but some calls."""
+        """Return the signature; assert that the number of calls is linear in that of nodes."""
         workload, calls = w.finish(root), itertools.count(1)
         limit = 100 * len(w.nodes) + 1_000
 
@@ -236,7 +238,7 @@ class TestHostileGraphs:
         finally:
             sys.setprofile(None)
 
-    def test_node_inside_itself(self):
+    def test_node_inside_itself_has_an_empty_signature(self):
         w = Writer("boxed")
         w.make("PrimFunc", params=2, body=3)
         w.array()
@@ -244,7 +246,7 @@ class TestHostileGraphs:
         w.array(3, 3)
         assert self.bounded(w, 1) == NOTHING
 
-    def test_expression_that_doubles_forty_thousand_times(self):
+    def test_expression_that_doubles_40000_times_is_read_in_linear_time(self):
         w = Writer("boxed")
         node = w.zero()
         for _ in range(40_000):
@@ -252,21 +254,21 @@ class TestHostileGraphs:
         function = w.make("PrimFunc", params=w.array(), body=node)
         assert self.bounded(w, function).flops is None
 
-    def test_loops_nested_ten_thousand_deep(self):
+    def test_loops_nested_10000_deep_are_read_in_linear_time(self):
         w = Writer("plain")
         one, node = w.constant(1), w.make("Evaluate")
         for _ in range(10_000):
             node = w.make("For", extent=one, body=node)
         assert self.bounded(w, w.make("PrimFunc", params=w.array(), body=node)).flops == 0
 
-    def test_array_that_ten_thousand_statements_share(self):
+    def test_array_shared_by_10000_statements_is_read_in_linear_time(self):
         w = Writer("plain")
         shared = w.array(*[0] * 10_000)
         statements = [w.make("SeqStmt", seq=shared) for _ in range(10_000)]
         body = w.make("SeqStmt", seq=w.array(*statements))
         assert self.bounded(w, w.make("PrimFunc", params=w.array(), body=body)) == NOTHING
 
-    def test_expression_that_a_thousand_blocks_share(self):
+    def test_expression_shared_by_1000_blocks_is_read_in_linear_time(self):
         w = Writer("plain")
         value = w.zero()
         for _ in range(5_000):
@@ -281,7 +283,7 @@ class TestHostileGraphs:
         assert self.bounded(w, w.make("PrimFunc", params=none, body=body)).arguments is None
 
     @pytest.mark.parametrize("value", ["9" * 5000, "1e3", "", 7, None, "-1", str(2**63)])
-    def test_numbers_that_are_none(self, value):
+    def test_graph_with_invalid_numbers_has_no_arguments_and_operations(self, value):
         graph = orjson.loads(matmul("nodes").body)
         for node in graph["nodes"]:
             if node["type_key"] == "IntImm":
@@ -289,7 +291,7 @@ class TestHostileGraphs:
         signature = signature_of(Workload(WorkloadFormat.NODES, orjson.dumps(graph)))
         assert (signature.arguments, signature.flops) == (None, None)
 
-    def test_name_that_no_database_keeps(self):
+    def test_function_name_with_nul_character_is_omitted(self):
         w = Writer("boxed")
         workload = w.workload([], w.make("Evaluate"), name="a\0b")
         assert signature_of(workload) == Signature(flops=0)
@@ -305,7 +307,7 @@ _json = st.recursive(
 
 @given(dialect=st.sampled_from(DIALECTS), data=st.data())
 @settings(max_examples=examples(200))
-def test_mutated_graphs_raise_nothing(dialect, data):
+def test_signature_of_mutated_graphs_never_raises(dialect, data):
     workload = matmul(dialect)
     graph = orjson.loads(workload.body)
     for _ in range(data.draw(st.integers(1, 4))):

@@ -109,7 +109,7 @@ class TestAutoTVM:
              ["batch_matmul.cuda", tensor(12, 128, 64), tensor(1, 96, 64)]),
         ],
     )  # fmt: skip
-    def test_task_of_topi(self, family, flops, task):
+    def test_topi_task_has_tensors_family_and_operations(self, family, flops, task):
         name, *args = task
         signature = autotvm(name, *args)
         tensors = [arg for arg in args if isinstance(arg, list) and arg[0] == "TENSOR"]
@@ -118,7 +118,7 @@ class TestAutoTVM:
         )
 
     @pytest.mark.parametrize("name", ["conv2d_no_batching", "tutorial/conv2d"])
-    def test_template_of_the_tutorial(self, name):
+    def test_conv2d_of_tutorial_has_tensors_family_and_operations(self, name):
         # N, H, W, CO, CI, KH, KW, strides, padding: 28 by 28 with stride 2 and padding 1 is 14.
         assert autotvm(name, 1, 28, 28, 128, 256, 3, 3, [2, 2], [1, 1]) == Signature(
             name,
@@ -127,7 +127,7 @@ class TestAutoTVM:
             2 * 128 * 14 * 14 * 256 * 9,
         )
 
-    def test_matmul_of_the_tutorial(self):
+    def test_matmul_of_tutorial_has_tensors_family_and_operations(self):
         assert autotvm("tutorial/matmul", 512, 256, 128, F) == Signature(
             "tutorial/matmul",
             ((F, (512, 256)), (F, (256, 128)), (F, (512, 128))),
@@ -135,7 +135,7 @@ class TestAutoTVM:
             2 * 512 * 256 * 128,
         )
 
-    def test_tensor_with_something_behind_its_type(self):
+    def test_signature_ignores_fields_after_type_of_tensor(self):
         signature = autotvm(
             "conv2d_transpose_nchw.cuda", tensor(1, 512, 1, 128),
             [*tensor(512, 1, 1, 512), [0, 0]], [1, 128], [0, 256, 0, 256], F,
@@ -159,7 +159,7 @@ class TestAutoTVM:
             ["batch_matmul.cuda", tensor(2, 3, 4), tensor(3, 5, 4)],
         ],
     )  # fmt: skip
-    def test_operations_that_cannot_be_known(self, task):
+    def test_tasks_that_cannot_be_counted_have_no_operations(self, task):
         signature = autotvm(*task)
         assert signature.flops is None
         assert signature.family is not None
@@ -170,7 +170,7 @@ class TestAutoTVM:
         assert signature.arguments == ((F, (1, 2)), (F, (3, 2)))
         assert signature.family == "data_movement"
 
-    def test_one_bad_tensor_makes_them_unknown(self):
+    def test_one_bad_tensor_makes_all_arguments_unknown(self):
         assert autotvm("dense.x86", tensor(1, 2), tensor(3, -2)).arguments is None
 
 
@@ -208,11 +208,11 @@ class TestAnsor:
              "elementwise", 128 * 64 * 49),
         ],
     )  # fmt: skip
-    def test_function_of_a_public_log(self, key, shapes, family, flops):
+    def test_key_of_public_log_has_shapes_family_and_operations(self, key, shapes, family, flops):
         arguments = tuple((None, shape) for shape in shapes)
         assert ansor(*key) == Signature(key[0], arguments, family, flops)
 
-    def test_matmul_add_names_its_type(self):
+    def test_matmul_add_takes_data_type_from_its_key(self):
         assert ansor("matmul_add", 128, 64, 32, "float16") == Signature(
             "matmul_add",
             tuple(("float16", s) for s in [(128, 64), (64, 32), (128, 32), (128, 32)]),
@@ -220,7 +220,7 @@ class TestAnsor:
             2 * 128 * 64 * 32,
         )
 
-    def test_sparse_dense_counts_what_is_stored(self):
+    def test_sparse_dense_counts_only_stored_blocks(self):
         signature = ansor("sparse_dense", 512, 512, 512, [9831, 16, 1], [9831], [33], F)
         assert signature.arguments == (
             (F, (512, 512)), (F, (9831, 16, 1)), ("int32", (9831,)), ("int32", (33,)),
@@ -228,34 +228,34 @@ class TestAnsor:
         )  # fmt: skip
         assert (signature.family, signature.flops) == ("sparse_dense", 2 * 512 * 9831 * 16)
 
-    def test_function_with_a_qualified_name(self):
+    def test_qualified_name_of_function_is_recognised(self):
         assert ansor("my.models.matmul_layer", 2, 3, 4).flops == 2 * 2 * 3 * 4
 
-    def test_function_with_tensors(self):
+    def test_function_with_tensors_takes_them_as_arguments(self):
         assert ansor("my_softmax", tensor(4, 8, dtype="int8"), -1) == Signature(
             "my_softmax", (("int8", (4, 8)),), "softmax"
         )
 
-    def test_function_that_is_unknown(self):
+    def test_unknown_function_has_only_a_name(self):
         assert ansor("mystery", 1, [2, 3], "x") == Signature("mystery")
 
-    def test_known_name_with_other_arguments_is_only_a_name(self):
+    def test_known_function_with_other_arguments_has_only_name_and_family(self):
         assert ansor("matmul_layer", 2, 3) == Signature("matmul_layer", family="matmul")
         assert ansor("matmul_layer", 2, True, 3) == Signature("matmul_layer", family="matmul")
         # Neither nnfusion's padding nor the tutorial's.
         key = ["conv2d_layer", 1, 7, 7, 8, 8, 3, 3, 1, 1]
         assert ansor(*key) == Signature("conv2d_layer", family="conv2d")
 
-    def test_hash_says_nothing(self):
+    def test_hash_without_shapes_has_an_empty_signature(self):
         assert ansor("b32ed43fb351136894c322ee49097a1a") == NOTHING
         assert ansor("d7b65649a4dd54becea0a52aabbc5af5", 1, 1000, 1, 1000) == NOTHING
 
-    def test_hash_with_shapes(self):
+    def test_hash_with_shapes_has_only_arguments(self):
         key = ["4cfcb37b4f152227e1c6b924f6e39d33", [100, 8, 4], [], [100, 32]]
         shapes = ((None, (100, 8, 4)), (None, ()), (None, (100, 32)))
         assert ansor(*key) == Signature(arguments=shapes)
 
-    def test_more_operations_than_a_float_holds(self):
+    def test_huge_extents_have_operations_as_float_or_no_arguments(self):
         most = 2**62
         assert ansor("relu_layer", most, most, most, most).flops == float(most) ** 4
         assert ansor("batch_matmul_layer", *[most] * 5) == Signature(
@@ -267,7 +267,7 @@ class TestArguments:
     def signature(self, value):
         return signature_of(Workload(WorkloadFormat.ARGUMENTS, orjson.dumps(value)))
 
-    def test_are_the_tensors(self):
+    def test_arguments_are_the_tensors_of_the_value(self):
         value = [7, [["TENSOR", F, [128, 4]], ["TENSOR", "int8", []]]]
         assert self.signature(value) == Signature(arguments=((F, (128, 4)), ("int8", ())))
 
@@ -278,24 +278,24 @@ class TestArguments:
             [7, [["TENSOR", 1, []]]],
         ],
     )
-    def test_that_are_none(self, value):
+    def test_invalid_arguments_have_an_empty_signature(self, value):
         assert self.signature(value) == NOTHING
 
 
 class TestIsRebuildable:
     @pytest.mark.parametrize("version", ["0.27.0", "0.27.0.post1", "0.27.0rc0", "0.27.3"])
-    def test_graph_of_todays_tvm(self, version):
+    def test_graph_of_current_tvm_is_rebuildable(self, version):
         assert is_rebuildable("tvm-graph", version, has_script=False)
 
     @pytest.mark.parametrize(
         "version", ["0.26.0", "0.25.0.post1", "0.22.0", "0.27.dev0", "0.270.0", "0.28.0", "", None]
     )
-    def test_graph_of_another(self, version):
+    def test_graph_of_another_tvm_is_rebuildable_only_with_script(self, version):
         assert not is_rebuildable("tvm-graph", version, has_script=False)
         assert is_rebuildable("tvm-graph", version, has_script=True)
 
     @pytest.mark.parametrize("format", ["tvm-nodes", "ansor-key", "autotvm-task", "unheard-of"])
-    def test_other_formats(self, format):
+    def test_other_formats_are_rebuildable_only_with_script(self, format):
         assert not is_rebuildable(format, "0.27.0", has_script=False)
         assert is_rebuildable(format, None, has_script=True)
 
@@ -322,18 +322,18 @@ _args = st.lists(_values, max_size=9) | st.lists(_sizes, max_size=9)
 
 @given(format=st.sampled_from(WorkloadFormat), body=st.binary() | _values.map(orjson.dumps))
 @settings(max_examples=examples(100))
-def test_foreign_bytes_raise_nothing(format, body):
+def test_signature_of_any_bytes_never_raises(format, body):
     signature_of(Workload(format, body))
 
 
 @given(name=_names, args=_args)
 @settings(max_examples=examples(150))
-def test_foreign_arguments_raise_nothing_and_can_be_stored(name, args):
+def test_signature_of_any_arguments_can_be_stored(name, args):
     for signature in (autotvm(name, *args), ansor(name, *args)):
         orjson.dumps([signature.function, signature.arguments, signature.flops])
 
 
 @pytest.mark.parametrize("body", [b"", b"[" * 100_000, b"\xff", b"null", b'{"nodes":[]}', b"[[]]"])
 @pytest.mark.parametrize("format", [*WorkloadFormat, "of-a-newer-tunedb"])
-def test_damaged_workloads_have_no_signature(format, body):
+def test_damaged_workloads_have_an_empty_signature(format, body):
     assert signature_of(Workload(format, body)) == NOTHING

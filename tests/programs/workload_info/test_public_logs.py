@@ -1,4 +1,4 @@
-"""Every workload of the public logs: what is known of it, and what cannot be."""
+"""Signatures of every workload of the public logs."""
 
 import base64
 import json
@@ -83,7 +83,7 @@ def _unknown(workloads):
     return {field: count for field, count in counts.items() if count}
 
 
-def test_autotvm():
+def test_all_autotvm_tasks_have_complete_signatures():
     tasks = _tasks()
     assert _unknown(tasks) == {}
     assert _families(tasks) == {
@@ -99,7 +99,7 @@ def test_autotvm():
 
 
 @pytest.mark.stress
-def test_ansor():
+def test_all_named_ansor_keys_have_complete_signatures():
     keys = _keys()
     hashed = [key for key in keys if len(orjson.loads(key.body)[0]) == 32]
     named = [key for key in keys if len(orjson.loads(key.body)[0]) != 32]
@@ -119,7 +119,7 @@ def test_ansor():
     }  # fmt: skip
 
 
-def test_metaschedule_json():
+def test_all_metaschedule_json_graphs_have_complete_signatures():
     graphs = _graphs(DATA / "metaschedule")
     assert _unknown(graphs) == {}
     assert _families(graphs) == {
@@ -133,7 +133,7 @@ def test_metaschedule_json():
     }
 
 
-def test_metaschedule_sqlite():
+def test_all_metaschedule_sqlite_graphs_have_complete_signatures():
     file = DATA / "metaschedule" / "mshr-h_sqlite_v0.15" / "database_workload.sqlite"
     with closing(sqlite3.connect(f"file:{file}?immutable=1", uri=True)) as database:
         rows = database.execute("SELECT mod FROM workload ORDER BY rowid").fetchall()
@@ -142,8 +142,8 @@ def test_metaschedule_sqlite():
     assert _families(graphs) == {"conv2d": 15, "data_movement": 12, "pooling": 2, "matmul": 1}
 
 
-#: By the beginning of the folder's name. "norm" is the root of a sum of squares: none of its
-#: blocks says so, and its loops are those of a sum.
+#: Families by the beginning of the folder's name. "norm" is the root of a sum of squares: no name
+#: of its blocks shows it, and its loops are those of a sum.
 _MEASURED = {
     "bmm": "batch_matmul",
     "conv1d": "conv1d",
@@ -157,7 +157,7 @@ _MEASURED = {
 }
 
 
-def test_measured_on_a_processor():
+def test_signatures_of_measured_workloads_match_their_records():
     folders = sorted(MEASURED.iterdir())
     assert len(folders) == 24
     for folder in folders:
