@@ -277,6 +277,22 @@ def buffer_of(region: Any) -> Any:
     return region.source if hasattr(region, "source") else region.buffer  # until 0.26
 
 
+def load_type() -> Any:
+    """Return TVM's class of loads from buffers."""
+    from tvm import ir, tirx
+
+    return ir.TensorLoad if hasattr(ir, "TensorLoad") else tirx.BufferLoad  # since 0.27
+
+
+def linear_equation(expression: Any, variables: list[Any]) -> list[Any]:
+    """Return the coefficients of variables and the rest; nothing for an expression not linear."""
+    if number() >= (0, 27):
+        from tvm.sym.pattern import detect_linear_equation
+    else:
+        from tvm.arith import detect_linear_equation
+    return list(detect_linear_equation(expression, variables))
+
+
 def relax_type(expression: Any) -> Any:
     """Return the type of an expression of Relax: of a tensor, with ``shape`` and ``dtype``."""
     return expression.ty if hasattr(expression, "ty") else expression.struct_info  # until 0.25

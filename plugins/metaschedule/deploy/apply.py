@@ -33,6 +33,7 @@ from ..database.database import Database
 from ..database.handle import Handle
 from ..database.layers import ServedRecord
 from ..module_source import is_relax, prim_funcs
+from ..prefetch import with_prefetch
 from ..targets import as_target, first_line, lacks_limits, with_limits
 from ..threads import use_threads
 from ..trace_codec import floats_of
@@ -507,7 +508,7 @@ def compile(
             return replace(compiled, notes=lowered.notes + compiled.notes)
         mod, uses = _scheduled(bind_sizes(mod, bind), opened, target, predicts=predicts)
         with _converted_errors("TVM cannot compile it"):
-            mod = _with_symbols(_with_defaults(mod, target))
+            mod = with_prefetch(_with_symbols(_with_defaults(mod, target)), target)
             notes = notes_of(uses, predicts=predicts)
             return Compiled(tvm.compile(mod, target=target), tuple(uses), notes)
 
@@ -584,7 +585,10 @@ def compile_lowered(
                 mod = pack_weights(mod)
         # Compiled calls that TVM writes as C do not link.
         mode = "compiled" if target.kind.name == "llvm" and not is_timed else "bytecode"
-        executable = relax.build(_with_defaults(mod, target), target, exec_mode=mode)
+        mod = _with_defaults(mod, target)
+        if database is not None:
+            mod = with_prefetch(mod, target)
+        executable = relax.build(mod, target, exec_mode=mode)
     return Compiled(executable, tuple(uses), notes)
 
 

@@ -485,7 +485,11 @@ def _evaluator(options: TuneOptions, cold: Sequence[Sequence[int]]) -> dict[str,
     config = defaults.evaluator_of(options.runner, options.evaluator)
     if config is None:
         return None
-    return {**config._asdict(), **({"cold_weights": True} if any(cold) else {})}
+    settings = dict(config._asdict())
+    if any(cold):
+        # A program that prefetches weights is hardly slower with cold ones.
+        settings |= {"cold_weights": True, "prefetch": options.builder == "warm"}
+    return settings
 
 
 def _key(

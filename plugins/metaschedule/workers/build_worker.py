@@ -88,12 +88,17 @@ def build(candidate: bytes, directory: str) -> tuple[bool, str]:
 
 
 def default_build(mod: Any, target: Any, _params: Any) -> Any:
-    """Build as TVM's ``default_build``, without its import of the tensor intrinsics."""
+    """Build as TVM's ``default_build``, without its import of the tensor intrinsics.
+
+    Large arguments are prefetched (:mod:`..prefetch`), as in a compiled network.
+    """
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
     from tvm.tirx import build as tvm_build
 
+    from ..prefetch import with_prefetch
+
     mod = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(mod)
-    return tvm_build(mod, target=target)
+    return tvm_build(with_prefetch(mod, target), target=target)
 
 
 def default_export(mod: Any) -> str:

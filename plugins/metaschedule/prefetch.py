@@ -1,0 +1,289 @@
+"""Software prefetch of the next block of a large argument, e.g. of the weights of an operator.
+
+A good program reads a block of weights once and reuses it from the caches, e.g. for each row of an
+image. The memory is idle meanwhile, and the program then waits for the next block. Here that block
+is fetched while the present one is reused, a few cache lines before each innermost loop over the
+weights. Fetching within that loop would keep LLVM from holding sums in registers, and more lines
+at a time than the processor has fill buffers stop it.
+
+Only builds of tunedb prefetch: a stored program has no instructions of it, and TVM builds the same
+program without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+
+from . import compat
+from .modules import bytes_of
+
+__all__ = ["with_prefetch"]
+
+#: Least bytes of an argument; smaller ones are read in no time.
+_LEAST_BYTES = 1 << 18
+#: Bytes of a cache line. One fetched twice costs an instruction.
+_LINE = 64
+#: Least bytes of a block: the processor itself fetches the next lines.
+_LEAST_BLOCK = 4096
+#: Most lines that are fetched at a time.
+_MOST_LINES = 20
+#: Least iterations of an innermost loop that is split, since sums leave the registers after it.
+_LEAST_STEPS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """A loop around a load.
+
+    Parameters
+    ----------
+    node : tirx.For
+        The loop.
+    extent : int
+        Number of iterations.
+    stride : int
+        Elements by which an iteration moves the load.
+    """
+
+    node: Any
+    extent: int
+    stride: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fetch:
+    """Where and what to fetch.
+
+    Parameters
+    ----------
+    loop : tirx.For
+        Innermost loop over the block.
+    parts : int
+        Number of loops into which it is split; lines are fetched before each.
+    buffer : Buffer
+        The argument.
+    start : PrimExpr
+        Index of the element with which the next block begins.
+    part : PrimExpr
+        Number of the loop among those of a block; its own parts are not counted.
+    lines : int
+        Lines that are fetched before each part.
+    """
+
+    loop: Any
+    parts: int
+    buffer: Any
+    start: Any
+    part: Any
+    lines: int
+
+
+def with_prefetch(mod: Any, target: Any) -> Any:
+    """Return a module whose functions fetch the next block of their large arguments.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Functions, scheduled or not. Those that fetch are lowered to loops without blocks.
+    target : tvm.target.Target
+        Target of the functions. Other ones than ``llvm`` have no such instruction.
+
+    Returns
+    -------
+    tvm.IRModule
+        Results of the functions are equal to the bit.
+    """
+    if target.kind.name != "llvm":
+        return mod
+    changed = {
+        name: fetching
+        for name, function in mod.functions_items()
+        if isinstance(function, tirx.PrimFunc)
+        and (fetching := _fetching(function, target)) is not None
+    }
+    if not changed:
+        return mod
+    return tvm.IRModule({**dict(mod.functions_items()), **changed}, attrs=mod.attrs)
+
+
+def _fetching(function: Any, target: Any) -> Any | None:
+    """Return a function that fetches; None where nothing is to fetch."""
+    if not any(map(_is_large, compat.arguments_of(function))):
+        return None
+    lowered = _lowered(function, target)
+    large = list(filter(_is_large, compat.arguments_of(lowered)))
+    fetches: list[_Fetch] = []
+    for loops, store in _stores(lowered.body, ()):
+        loads: list[Any] = []
+        compat.walk(store.value, compat.load_type(), loads.append)
+        for load in loads:
+            buffer = compat.buffer_of(load)
+            if any(buffer.same_as(each) for each in large):
+                fetch = _fetch(buffer, load.indices, loops)
+                if fetch is not None:
+                    fetches.append(fetch)
+    if not fetches:
+        return None
+    mod = tvm.IRModule({"main": lowered})
+    return compat.map_loops(mod, lambda loop: _with_fetches(loop, fetches))["main"]
+
+
+def _is_large(argument: Any) -> bool:
+    """Return whether an argument is a large tensor of constant shape."""
+    shape = getattr(argument, "shape", ())
+    return (
+        all(isinstance(extent, tirx.IntImm) for extent in shape)
+        and bytes_of(map(int, shape), argument.dtype) >= _LEAST_BYTES
+    )
+
+
+def _lowered(function: Any, target: Any) -> Any:
+    """Return a function without blocks, by the passes with which TVM begins to lower it."""
+    names = (
+        *("CanonicalizeLoop", "LowerCrossThreadReduction", "LowerInitBlock"),
+        *("PlanAndUpdateBufferAllocationLocation", "ConvertBlocksToOpaque", "LiftThreadBinding"),
+        *("ManifestSharedMemoryLocalStage", "CompactBufferAllocation", "LowerAutoCopy"),
+        *("UnifyThreadBinding", "LowerMatchBuffer"),
+    )
+    passes = [getattr(s_tir.transform, name)() for name in names]
+    passes += [compat.stmt_simplify(), s_tir.transform.LowerOpaqueBlock()]
+    mod = tvm.IRModule({"main": function.with_attr("target", target)})
+    with target:
+        return tvm.transform.Sequential(passes)(mod)["main"]
+
+
+def _stores(statement: Any, loops: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the stores of a statement with the loops around them, from the outside inwards."""
+    if isinstance(statement, tirx.BufferStore):
+        yield loops, statement
+    if isinstance(statement, tirx.For):
+        loops = (*loops, statement)
+    parts = [*getattr(statement, "seq", ())]
+    parts += [getattr(statement, name, None) for name in ("body", "then_case", "else_case")]
+    for part in parts:
+        if part is not None:
+            yield from _stores(part, loops)
+
+
+def _fetch(buffer: Any, indices: Sequence[Any], nest: Sequence[Any]) -> _Fetch | None:
+    """Return what to fetch for a load in a nest of loops; None if that would not help."""
+    element = bytes_of((1,), buffer.dtype)
+    loops = _loops_of(buffer, indices, nest)
+    if loops is None:
+        return None
+    start, serial = loops
+    # The innermost loop that moves the load, but for the vectorised one.
+    moving = [n for n, loop in enumerate(serial) if loop.stride]
+    steps = [n for n in moving if serial[n].node.kind != tirx.ForKind.VECTORIZED]
+    for reused in range(len(serial) - 1, 0, -1):
+        block = [serial[n] for n in moving if n > reused]
+        before = [n for n in moving if n < reused]
+        size = element * prod(loop.extent for loop in block)
+        is_reused = not serial[reused].stride and steps and steps[-1] > reused
+        if not is_reused or size < _LEAST_BLOCK or not before:
+            continue
+        if not _is_dense(block):
+            return None
+        around, last = serial[before[-1] + 1 : steps[-1]], serial[steps[-1]]
+        number = prod(loop.extent for loop in around)
+        parts = _parts(last.extent, -(-size // _LINE), number)
+        if parts is None:
+            return None
+        for n in before:
+            start = start + serial[n].node.loop_var * serial[n].stride
+        part: Any = 0
+        for loop in around:
+            part = part * loop.extent + loop.node.loop_var
+        lines = -(-size // (_LINE * number * parts))
+        start = start + serial[before[-1]].stride
+        return _Fetch(last.node, parts, buffer, start, part, lines)
+    return None
+
+
+def _parts(extent: int, lines: int, number: int) -> int | None:
+    """Return the parts of a loop before which few enough lines are fetched; None for none."""
+    for parts in range(1, extent + 1):
+        if extent % parts == 0 and lines <= _MOST_LINES * number * parts:
+            return parts if parts == 1 or extent // parts >= _LEAST_STEPS else None
+    return None
+
+
+def _loops_of(
+    buffer: Any, indices: Sequence[Any], nest: Sequence[Any]
+) -> tuple[Any, list[_Loop]] | None:
+    """Return the part of a load's flat index that no serial loop moves, and these loops.
+
+    None where the index is not linear in them, or an extent is no constant.
+    """
+    serial = [loop for loop in nest if loop.kind != tirx.ForKind.PARALLEL]
+    if not serial or not all(isinstance(loop.extent, tirx.IntImm) for loop in serial):
+        return None
+    flat: Any = 0
+    for index, extent in zip(indices, buffer.shape, strict=True):
+        flat = flat * int(extent) + index
+    linear = compat.linear_equation(flat, [loop.loop_var for loop in serial])
+    strides = linear[:-1]
+    if not linear or not all(isinstance(stride, tirx.IntImm) for stride in strides):
+        return None
+    return linear[-1], [
+        _Loop(loop, int(loop.extent), int(stride) if int(loop.extent) > 1 else 0)
+        for loop, stride in zip(serial, strides, strict=True)
+    ]
+
+
+def _is_dense(block: Sequence[_Loop]) -> bool:
+    """Return whether loops read neighbouring elements, each once."""
+    size = 1
+    for loop in sorted(block, key=lambda each: each.stride):
+        if loop.stride != size:
+            return False
+        size *= loop.extent
+    return True
+
+
+def _with_fetches(loop: Any, fetches: Sequence[_Fetch]) -> Any:
+    """Return a loop with the lines that are fetched before it or before each of its parts."""
+    for fetch in fetches:
+        if loop.loop_var.same_as(fetch.loop.loop_var):
+            return _with_fetch(loop, fetch)
+    return loop
+
+
+def _with_fetch(loop: Any, fetch: _Fetch) -> Any:
+    dtype = compat.dtype_of(loop.loop_var)
+    part, steps = tirx.Var("part", dtype), tirx.const(int(loop.extent) // fetch.parts, dtype)
+    line = _LINE // bytes_of((1,), fetch.buffer.dtype)
+    first = fetch.start + (fetch.part * fetch.parts + part) * (fetch.lines * line)
+    statements = [
+        tirx.Evaluate(_prefetch(fetch.buffer, first + number * line))
+        for number in range(fetch.lines)
+    ]
+    # TVM's `CanonicalizeLoop` lets the loop begin with 0.
+    inner = tirx.For(
+        loop.loop_var,
+        part * steps,
+        steps,
+        loop.kind,
+        loop.body,
+        loop.thread_binding,
+        loop.annotations,
+    )
+    first_part, parts = tirx.const(0, dtype), tirx.const(fetch.parts, dtype)
+    return tirx.For(
+        part, first_part, parts, tirx.ForKind.SERIAL, tirx.SeqStmt([*statements, inner])
+    )
+
+
+def _prefetch(buffer: Any, index: Any) -> Any:
+    """Return the instruction that fetches the line of an element for reading, into all caches."""
+    zero = tirx.const(0, compat.dtype_of(index))
+    indices = [*[zero] * (len(buffer.shape) - 1), index]
+    address = tirx.address_of(tirx.BufferLoad(buffer, indices))
+    read, all_caches, data = (tirx.const(number, "int32") for number in (0, 3, 1))
+    return tirx.call_intrin("void", "tirx.prefetch", address, read, all_caches, data)

@@ -1,0 +1,204 @@
+"""Programs fetch the next block of a large argument while they reuse the present one."""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir, te, tirx
+
+from tunedb.plugins.metaschedule import compat, prefetch
+from tunedb.plugins.metaschedule.deploy.apply import compile
+from tunedb.plugins.metaschedule.prefetch import with_prefetch
+from tunedb.plugins.metaschedule.tuning.defaults import host_target
+from tunedb.plugins.metaschedule.workers.build_worker import default_build
+
+TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
+#: Floats of a vector, which is a cache line here.
+LANES = 16
+
+
+@pytest.fixture(autouse=True)
+def small_arguments_are_large(monkeypatch):
+    monkeypatch.setattr(prefetch, "_LEAST_BYTES", 1 << 14)
+    monkeypatch.setattr(prefetch, "_LEAST_BLOCK", 1 << 10)
+
+
+def product(rows=8, columns=64, inner=128, *, is_packed=True, dtype="int32"):
+    """Return a schedule of a product with weights whose columns lie in vectors, and its block."""
+    data = te.placeholder((rows, inner), name="A")
+    shape = (columns // LANES, inner, LANES) if is_packed else (inner, columns)
+    weights = te.placeholder(shape, name="W")
+    k = te.reduce_axis((0, inner), name="k")
+
+    def dot(i, j):
+        weight = weights[j // LANES, k, j % LANES] if is_packed else weights[k, j]
+        return te.sum(data[i, k] * weight, axis=k)
+
+    function = te.create_prim_func(
+        [data, weights, te.compute((rows, columns), dot, name="C")], index_dtype_override=dtype
+    )
+    schedule = s_tir.Schedule(tvm.IRModule({"main": function}))
+    return schedule, schedule.get_sblock("C")
+
+
+def tiled(schedule, block, *, tile=2, steps=(2, 64), order="jktki"):
+    """Tile a product: `order` names its loops, from the outside inwards, before the vector.
+
+    t : over tiles of rows; k : over the sums, outer loops first; i : over the rows of a tile.
+    """
+    i, j, k = schedule.get_loops(block)
+    vectors, lanes = schedule.split(j, [None, LANES])
+    *tiles, rows = schedule.split(i, [None, *[2] * (order.count("t") - 1), tile])
+    sums = schedule.split(k, list(steps))
+    loops = {"j": iter([vectors]), "t": iter(tiles), "k": iter(sums), "i": iter([rows])}
+    schedule.reorder(*(next(loops[name]) for name in order), lanes)
+    schedule.vectorize(lanes)
+    schedule.unroll(rows)
+    return schedule.mod
+
+
+def value(expression, variables):
+    """Return the value of an index."""
+    kind = type(expression).__name__
+    if kind == "IntImm":
+        return int(expression)
+    if kind == "Cast":
+        return value(expression.value, variables)
+    if kind in ("Add", "Sub", "Mul"):
+        a, b = value(expression.a, variables), value(expression.b, variables)
+        return {"Add": a + b, "Sub": a - b, "Mul": a * b}[kind]
+    return next(number for variable, number in variables if variable.same_as(expression))
+
+
+def events(function, name="W"):
+    """Yield the lines of an argument that a lowered function fetches and uses, in its order."""
+
+    def line(load, variables):
+        flat = 0
+        for index, extent in zip(load.indices, compat.buffer_of(load).shape, strict=True):
+            flat = flat * int(extent) + value(index, variables)
+        return flat // LANES
+
+    def visit(statement, variables):
+        if isinstance(statement, tirx.For):
+            first, extent = value(statement.min, variables), int(statement.extent)
+            # The rows of a tile use the same line, as the lanes of a vector do.
+            is_serial = statement.kind == tirx.ForKind.SERIAL
+            for number in range(first, first + (extent if is_serial else 1)):
+                yield from visit(statement.body, ((statement.loop_var, number), *variables))
+        for part in getattr(statement, "seq", ()):
+            yield from visit(part, variables)
+        if isinstance(statement, tirx.Evaluate | tirx.BufferStore):
+            loads = []
+            compat.walk(statement.value, compat.load_type(), loads.append)
+            is_fetch = isinstance(statement, tirx.Evaluate)
+            for load in loads:
+                if compat.buffer_of(load).name == name:
+                    yield "fetch" if is_fetch else "use", line(load, variables)
+
+    yield from visit(function.body, ())
+
+
+def uses(function):
+    return [number for kind, number in events(function) if kind == "use"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tiling", "block"),
+    [
+        *(({"dtype": dtype}, {}, 64) for dtype in ("int32", "int64")),
+        # More lines than may be fetched at a time: each loop over the weights is split.
+        ({}, {"steps": (1, 128)}, 128),
+        # Several loops over a block.
+        ({"inner": 192}, {"steps": (2, 3, 32), "order": "jktkki"}, 96),
+        # The outer of two loops that reuse weights has a block that is large enough.
+        ({"rows": 16}, {"steps": (2, 8, 8), "order": "jktktki"}, 64),
+    ],
+)
+def test_next_block_is_fetched_while_the_present_one_is_used(sizes, tiling, block):
+    mod = tiled(*product(**sizes), **tiling)
+    (function,) = with_prefetch(mod, TARGET).functions.values()
+    happened = list(events(function))
+    assert uses(function) == uses(prefetch._lowered(mod["main"], TARGET))
+    fetched, blocks = set(), []
+    for kind, number in happened:
+        if kind == "fetch":
+            fetched.add(number)
+            # At most the next block, or the one after it before the present one's last use.
+            assert number // block <= len(blocks) + 1
+        elif number // block not in blocks:
+            blocks.append(number // block)
+            assert blocks == [*range(len(blocks))]
+            assert blocks == [0] or {*range(number, number + block)} <= fetched
+    assert len(blocks) >= 4
+    runs = [len(list(run)) for kind, run in groupby(happened, lambda event: event[0])]
+    fetches = runs[0::2] if happened[0][0] == "fetch" else runs[1::2]
+    assert max(fetches) <= prefetch._MOST_LINES
+    # A line is fetched once for each block, and a few behind its end.
+    assert sum(fetches) <= 1.3 * len(blocks) * block
+
+
+@pytest.mark.parametrize(
+    "mod",
+    [
+        tiled(*product(rows=2)),  # weights are used once
+        tiled(*product(is_packed=False), order="jktki"),  # lines are far from one another
+        tiled(*product(), order="tjkki"),  # no block is used again before the next one
+        tiled(*product(rows=4, inner=122), steps=(1, 122)),  # no parts with few lines
+        tiled(*product(columns=16)),  # a small argument
+        product()[0].mod,  # not scheduled
+    ],
+)
+def test_functions_without_blocks_to_fetch_stay_as_they_are(mod):
+    assert with_prefetch(mod, TARGET).same_as(mod)
+
+
+def test_other_devices_fetch_nothing():
+    mod = tiled(*product())
+    for target in ("nvidia/nvidia-a100", {"kind": "c"}):
+        assert with_prefetch(mod, tvm.target.Target(target)).same_as(mod)
+
+
+def instructions(library):
+    return len(re.findall(r"call void @llvm\.prefetch", library.inspect_source("ll")))
+
+
+def computed(library, rows=8, columns=64, inner=128):
+    """Return the product of random numbers."""
+    rng = np.random.default_rng(0)
+    shapes = [(rows, inner), (columns // LANES, inner, LANES), (rows, columns)]
+    arrays = [tvm.runtime.tensor(rng.random(shape).astype("float32")) for shape in shapes]
+    library["main"](*arrays)
+    return arrays[-1].numpy()
+
+
+@pytest.mark.parametrize("is_parallel", [False, True])
+def test_builds_prefetch_and_compute_the_same_to_the_bit(is_parallel):
+    schedule, block = product()
+    mod = tiled(schedule, block)
+    if is_parallel:
+        schedule.parallel(schedule.get_loops(block)[0])
+        mod = schedule.mod
+    target = host_target()
+    built = default_build(mod, target, None)
+    plain = tvm.tirx.build(mod, target=target)
+    assert instructions(built.mod if hasattr(built, "mod") else built) >= 16
+    assert instructions(plain.mod if hasattr(plain, "mod") else plain) == 0
+    expected = computed(tvm.compile(mod, target=target))
+    np.testing.assert_array_equal(
+        computed(tvm.compile(with_prefetch(mod, target), target)), expected
+    )
+
+
+def test_compiled_functions_prefetch(opened, tmp_path):
+    target = host_target()
+    database = opened(tmp_path / "tune.db", target=target)
+    made = compile(tiled(*product()), database)
+    assert instructions(made.executable.mod) >= 16
+    np.testing.assert_array_equal(
+        computed(made.executable), computed(tvm.compile(tiled(*product()), target=target))
+    )
