@@ -99,6 +99,7 @@ bench: setup
 	$(BIN)/python benchmarks/tables.py --json build/bench-tables.json
 	$(BIN)/python benchmarks/report.py --json build/bench-report.json
 	$(BIN)/python benchmarks/threads.py --json build/bench-threads.json
+	$(BIN)/python benchmarks/prefetch.py --json build/bench-prefetch.json
 
 # How well feature sets rank programs, and what racing saves, on measured ones: DATA=folder, or
 # half an hour of measuring.

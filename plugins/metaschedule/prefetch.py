@@ -12,6 +12,7 @@ program without.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -29,12 +30,17 @@ __all__ = ["with_prefetch"]
 _LEAST_BYTES = 1 << 18
 #: Bytes of a cache line. One fetched twice costs an instruction.
 _LINE = 64
-#: Least bytes of a block: the processor itself fetches the next lines.
-_LEAST_BLOCK = 4096
+#: Least and most bytes of a block: the processor itself fetches the next lines, and a block must
+#: stay in the caches of a core until it is used.
+_LEAST_BLOCK, _MOST_BLOCK = 1 << 12, 1 << 19
 #: Most lines that are fetched at a time.
 _MOST_LINES = 20
 #: Least iterations of an innermost loop that is split, since sums leave the registers after it.
 _LEAST_STEPS = 16
+#: Types of elements. TVM 0.25 rewrites addresses of elements of smaller floating types.
+_TYPES = re.compile("float(16|32|64)|u?int(8|16|32|64)")
+#: Annotation by which TVM marks loops with a `break`.
+_IRREGULAR = "irregular_loop_mark"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +77,11 @@ class _Fetch:
     start : PrimExpr
         Index of the element with which the next block begins.
     part : PrimExpr
-        Number of the loop among those of a block; its own parts are not counted.
+        Number of innermost loops over the present block before this one.
     lines : int
         Lines that are fetched before each part.
+    enough : int or None
+        Number of parts after which the whole block is fetched; None if it takes all of them.
     """
 
     loop: Any
@@ -82,6 +90,7 @@ class _Fetch:
     start: Any
     part: Any
     lines: int
+    enough: int | None
 
 
 def with_prefetch(mod: Any, target: Any) -> Any:
@@ -97,7 +106,7 @@ def with_prefetch(mod: Any, target: Any) -> Any:
     Returns
     -------
     tvm.IRModule
-        Results of the functions are equal to the bit.
+        The functions compute the same, in the same order.
     """
     if target.kind.name != "llvm":
         return mod
@@ -114,6 +123,9 @@ def with_prefetch(mod: Any, target: Any) -> Any:
 
 def _fetching(function: Any, target: Any) -> Any | None:
     """Return a function that fetches; None where nothing is to fetch."""
+    own_target = function.attrs.get("target") if function.attrs else None
+    if own_target is not None and own_target.kind.name != "llvm":
+        return None
     if not any(map(_is_large, compat.arguments_of(function))):
         return None
     lowered = _lowered(function, target)
@@ -130,15 +142,20 @@ def _fetching(function: Any, target: Any) -> Any | None:
                     fetches.append(fetch)
     if not fetches:
         return None
+    # Before one loop only the largest block is fetched.
+    fetches.sort(key=lambda fetch: -fetch.lines * fetch.parts)
     mod = tvm.IRModule({"main": lowered})
     return compat.map_loops(mod, lambda loop: _with_fetches(loop, fetches))["main"]
 
 
 def _is_large(argument: Any) -> bool:
-    """Return whether an argument is a large tensor of constant shape."""
-    shape = getattr(argument, "shape", ())
+    """Return whether an argument is a large tensor of constant shape without gaps."""
+    shape = getattr(argument, "shape", ())  # a number has none
     return (
-        all(isinstance(extent, tirx.IntImm) for extent in shape)
+        len(shape) > 0
+        and not len(argument.strides)
+        and all(isinstance(extent, tirx.IntImm) for extent in shape)
+        and _TYPES.fullmatch(str(argument.dtype)) is not None
         and bytes_of(map(int, shape), argument.dtype) >= _LEAST_BYTES
     )
 
@@ -151,11 +168,12 @@ def _lowered(function: Any, target: Any) -> Any:
         *("ManifestSharedMemoryLocalStage", "CompactBufferAllocation", "LowerAutoCopy"),
         *("UnifyThreadBinding", "LowerMatchBuffer"),
     )
+    last = ("AnnotateIrregularLoop", "InjectSoftwarePipeline", "LowerOpaqueBlock")
     passes = [getattr(s_tir.transform, name)() for name in names]
-    passes += [compat.stmt_simplify(), s_tir.transform.LowerOpaqueBlock()]
-    mod = tvm.IRModule({"main": function.with_attr("target", target)})
+    passes.append(compat.stmt_simplify())
+    passes += [getattr(s_tir.transform, name)() for name in last]
     with target:
-        return tvm.transform.Sequential(passes)(mod)["main"]
+        return tvm.transform.Sequential(passes)(tvm.IRModule({"main": function}))["main"]
 
 
 def _stores(statement: Any, loops: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -185,25 +203,43 @@ def _fetch(buffer: Any, indices: Sequence[Any], nest: Sequence[Any]) -> _Fetch |
         block = [serial[n] for n in moving if n > reused]
         before = [n for n in moving if n < reused]
         size = element * prod(loop.extent for loop in block)
-        is_reused = not serial[reused].stride and steps and steps[-1] > reused
+        again = serial[reused]
+        is_reused = not again.stride and again.extent > 1 and steps and steps[-1] > reused
         if not is_reused or size < _LEAST_BLOCK or not before:
             continue
-        if not _is_dense(block):
+        if size > _MOST_BLOCK or not _is_dense(block):
             return None
         around, last = serial[before[-1] + 1 : steps[-1]], serial[steps[-1]]
         number = prod(loop.extent for loop in around)
-        parts = _parts(last.extent, -(-size // _LINE), number)
-        if parts is None:
+        total = -(-size // _LINE)
+        parts = _parts(last.extent, total, number)
+        if parts is None or _IRREGULAR in (last.node.annotations or {}):
             return None
         for n in before:
             start = start + serial[n].node.loop_var * serial[n].stride
         part: Any = 0
         for loop in around:
             part = part * loop.extent + loop.node.loop_var
-        lines = -(-size // (_LINE * number * parts))
         start = start + serial[before[-1]].stride
-        return _Fetch(last.node, parts, buffer, start, part, lines)
+        lines = -(-total // (number * parts))
+        needed = -(-total // lines)
+        enough = needed if needed < number * parts else None
+        outside = nest[: [loop.same_as(last.node) for loop in nest].index(True)]
+        if not _is_known_at(start, outside):
+            return None
+        return _Fetch(last.node, parts, buffer, start, part, lines, enough)
     return None
+
+
+def _is_known_at(index: Any, outside: Sequence[Any]) -> bool:
+    """Return whether an index has no other variables than those of loops, and no loads."""
+    variables: list[Any] = []
+    loads: list[Any] = []
+    compat.walk(index, type(outside[0].loop_var), variables.append)
+    compat.walk(index, compat.load_type(), loads.append)
+    return not loads and all(
+        any(variable.same_as(loop.loop_var) for loop in outside) for variable in variables
+    )
 
 
 def _parts(extent: int, lines: int, number: int) -> int | None:
@@ -222,7 +258,10 @@ def _loops_of(
     None where the index is not linear in them, or an extent is no constant.
     """
     serial = [loop for loop in nest if loop.kind != tirx.ForKind.PARALLEL]
-    if not serial or not all(isinstance(loop.extent, tirx.IntImm) for loop in serial):
+    bounds = [bound for loop in serial for bound in (loop.min, loop.extent)]
+    if not serial or not all(isinstance(bound, tirx.IntImm) for bound in bounds):
+        return None
+    if any(int(loop.min) for loop in serial):
         return None
     flat: Any = 0
     for index, extent in zip(indices, buffer.shape, strict=True):
@@ -259,11 +298,14 @@ def _with_fetch(loop: Any, fetch: _Fetch) -> Any:
     dtype = compat.dtype_of(loop.loop_var)
     part, steps = tirx.Var("part", dtype), tirx.const(int(loop.extent) // fetch.parts, dtype)
     line = _LINE // bytes_of((1,), fetch.buffer.dtype)
-    first = fetch.start + (fetch.part * fetch.parts + part) * (fetch.lines * line)
+    done = fetch.part * fetch.parts + part
+    first = fetch.start + done * (fetch.lines * line)
     statements = [
         tirx.Evaluate(_prefetch(fetch.buffer, first + number * line))
         for number in range(fetch.lines)
     ]
+    if fetch.enough is not None:
+        statements = [tirx.IfThenElse(done < fetch.enough, _sequence(statements), None)]
     # TVM's `CanonicalizeLoop` lets the loop begin with 0.
     inner = tirx.For(
         loop.loop_var,
@@ -278,6 +320,10 @@ def _with_fetch(loop: Any, fetch: _Fetch) -> Any:
     return tirx.For(
         part, first_part, parts, tirx.ForKind.SERIAL, tirx.SeqStmt([*statements, inner])
     )
+
+
+def _sequence(statements: Sequence[Any]) -> Any:
+    return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
 
 
 def _prefetch(buffer: Any, index: Any) -> Any:

@@ -16,11 +16,6 @@ KEYS = [
 ]
 
 
-def best(run_json, path):
-    """Return the best mean by workload and target."""
-    return {(row["workload"], row["target"]): row["mean"] for row in run_json("--db", path, "top")}
-
-
 def test_bundle_reports_its_contents_and_info_returns_the_same(run_json, run, filled, tmp_path):
     path = tmp_path / "all.tunedb"
     made = run_json("--db", filled, "bundle", "-o", path)

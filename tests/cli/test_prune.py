@@ -1,6 +1,5 @@
 """``tunedb prune`` and ``tunedb vacuum``."""
 
-import json
 import os
 import pty
 import subprocess
@@ -148,6 +147,5 @@ def test_vacuum_shrinks_the_file_as_the_dry_run_predicts(run, run_json, sqlite_f
     # The pages may be one more than those that were in use.
     assert done["after"] <= planned["before"] - planned["free"] + 4096
     assert "new size" in run("--db", sqlite_file, "vacuum").stdout
-    assert json.dumps(done)
     run("--db", sqlite_file.with_name("none.db"), "vacuum", code=3)
     assert check(sqlite_file).problems == []

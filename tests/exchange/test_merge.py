@@ -27,7 +27,6 @@ from tunedb.storage.exchange_types import (
     EVERYTHING,
     Chunk,
     ForeignSource,
-    Position,
     Selection,
 )
 from tunedb.storage.store import Store
@@ -123,7 +122,6 @@ def test_report_counts_each_source_separately(makes, store):
 
 
 def test_failures_that_are_added_later_come_with_the_next_merge(store, theirs):
-    take(store.url.database, theirs) if store.url.get_backend_name() == "sqlite" else None
     with closing(DatabasePeer(theirs, own=True)) as peer:
         merge(store, peer)
         reached = peer.position()
@@ -291,10 +289,10 @@ def test_merge_rejects_malformed_rows(store):
 
 
 def test_merge_rejects_two_rows_with_the_same_number(store, chunks):
-    (first, *rest) = [c for c in chunks if c.table == "target"]
+    first = next(c for c in chunks if c.table == "target")
     report = merge(store, Given([first, *chunks]))
     assert any("two rows have the same number" in reason for reason in report.reasons)
-    assert rest or report.new < len(pool())
+    assert report.rejected >= 1
 
 
 def test_merge_rejects_invalid_failures(store, chunks):
@@ -785,4 +783,3 @@ def test_merge_reports_progress_time_and_bytes(store, theirs):
     assert seen[-1] == (len(pool()), len(pool()))
     assert report.seconds > 0
     assert report.bytes > 1_000
-    assert Position() == Position(0, 0, None, 0)

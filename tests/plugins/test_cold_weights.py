@@ -18,6 +18,8 @@ from tunedb.plugins.metaschedule.measure import racing
 from tunedb.plugins.metaschedule.measure.racing import Race, RacingRunner
 from tunedb.plugins.metaschedule.tuning import run as tuning_run
 from tunedb.plugins.metaschedule.tuning import tune as tuning
+from tunedb.plugins.metaschedule.tuning.defaults import prefetches
+from tunedb.plugins.metaschedule.workers.warm_builder import WarmBuilder
 from tunedb.system.host import fingerprint_of
 
 CONFIG = EvaluatorConfig(number=1, repeat=3, min_repeat_ms=30)
@@ -169,6 +171,7 @@ def test_run_race_measures_all_repeats_with_cold_weights(monkeypatch):
         (1 << 40, {}, False),
         (None, {}, False),  # unknown
         (0, {"racing": False}, True),
+        (0, {"builder": "local"}, True),
         (0, {"runner": FakeRunner()}, False),
         (0, {"task_scheduler": "gradient"}, False),
         (0, {"prepack": False}, False),  # weights are not known
@@ -182,7 +185,19 @@ def test_run_uses_cold_weights_for_networks_that_exceed_the_caches(
     monkeypatch.setattr(tuning_run, "last_cache", lambda: cache)
     run, fingerprint = begun(from_onnx(networks.mobile()), tmp_path, monkeypatch, **changes)
     assert any(run.cold) is is_cold
-    assert (fingerprint.get("evaluator") or {}).get("cold_weights", False) is is_cold
+    evaluator = fingerprint.get("evaluator") or {}
+    assert evaluator.get("cold_weights", False) is is_cold
+    # TVM's builder does not prefetch.
+    assert evaluator.get("prefetch", False) is (is_cold and changes.get("builder") != "local")
+
+
+def test_builds_of_warm_builder_prefetch_unless_the_user_has_a_build_function():
+    assert prefetches("warm")
+    assert not prefetches("local")
+    with WarmBuilder(max_workers=1) as builder:
+        assert prefetches(builder)
+    with WarmBuilder(max_workers=1, f_build="mine") as builder:
+        assert not prefetches(builder)
 
 
 def test_cold_weights_apply_only_to_tasks_of_network_that_exceeds_caches(tmp_path, monkeypatch):

@@ -46,13 +46,13 @@ class Tuned:
         tune(self.mod, self.target, database, tmp_path, **options)
         self.programs = first.ran
 
-    def decide(self, seconds, errors=lambda _: None, spread=None):
+    def decide(self, seconds, errors=lambda _: None, spread=None, until=float("inf")):
         calls = itertools.count()
         runner = FakeRunner(
             errors, seconds=lambda hash_: seconds(self.programs.index(hash_), next(calls))
         )
         finals = Finals(handle_of(self.database), self.target, self.builder, runner)
-        best = finals.decide(self.mod, spread)
+        best = finals.decide(self.mod, spread, until)
         self.ran = [self.programs.index(hash_) for hash_ in runner.ran]
         return best
 
@@ -302,6 +302,31 @@ def test_a_program_that_fails_in_one_final_is_in_no_other(tuned):
     assert best.measurement.program == programs[10]
 
 
+def test_programs_that_others_displaced_have_a_final_of_their_own(tuned):
+    """The best program of this evaluator was lucky, and five others took all other places."""
+    seconds = {5: 1.5e-3, 6: 1.51e-3, **dict.fromkeys(range(7, 16), 3e-3)}
+    programs = with_cold_weights(tuned, seconds)
+    best = tuned.decide(lambda number, _: ({5: 1.5e-3, 6: 1.3e-3}.get(number, 2e-3),) * 3)
+    assert tuned.ran == [*range(6), *range(5, -1, -1), *range(6), 5, 6, 6, 5, 5, 6]
+    assert best.measurement.program == tuned.top()[0].measurement.program == programs[6]
+
+
+def test_programs_of_another_evaluator_that_all_fail_leave_their_places(tuned):
+    programs = with_cold_weights(tuned, {10: 1.5e-3, 11: 1.6e-3})
+    failed = tuned.programs[:10] + tuned.programs[12:]
+    best = tuned.decide(
+        lambda number, _: (1.5e-3 - number * 1e-5,) * 3,
+        lambda hash_: "gone" if hash_ in failed else None,
+    )
+    assert best.measurement.program == programs[11]
+
+
+def test_no_further_final_begins_when_its_time_is_over(tuned):
+    with_cold_weights(tuned, {10: 1.5e-3})
+    tuned.decide(lambda number, _: (1.5e-3 + abs(10 - number) * 1e-4,) * 3, until=0.0)
+    assert set(tuned.ran) == {0, 1, 2, 3, 4, 10}
+
+
 def test_finals_of_many_records_of_another_evaluator_end(tuned, monkeypatch):
     monkeypatch.setattr(finals_module, "_FINALS", 2)
     with_cold_weights(tuned, {15: 1.5e-3})
@@ -319,7 +344,7 @@ def test_a_task_without_records_has_no_final(tuned, tools):
 def test_a_run_holds_finals_and_notes_those_that_fail(error, tools, tmp_path, monkeypatch):
     held = []
 
-    def decide(finals, mod, spread):
+    def decide(finals, mod, spread, until):
         assert spread is None
         assert finals.runner.evaluator_config.repeat == 3
         held.append(mod)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from itertools import groupby
 
+import networks
 import numpy as np
 import pytest
 import tvm
 from tvm import s_tir, te, tirx
+from tvm.relax.frontend.onnx import from_onnx
 
 from tunedb.plugins.metaschedule import compat, prefetch
+from tunedb.plugins.metaschedule.deploy import apply
 from tunedb.plugins.metaschedule.deploy.apply import compile
+from tunedb.plugins.metaschedule.deploy.network import Lowering, lower
 from tunedb.plugins.metaschedule.prefetch import with_prefetch
 from tunedb.plugins.metaschedule.tuning.defaults import host_target
 from tunedb.plugins.metaschedule.workers.build_worker import default_build
@@ -27,11 +31,11 @@ def small_arguments_are_large(monkeypatch):
     monkeypatch.setattr(prefetch, "_LEAST_BLOCK", 1 << 10)
 
 
-def product(rows=8, columns=64, inner=128, *, is_packed=True, dtype="int32"):
+def product(rows=8, columns=64, inner=128, *, is_packed=True, dtype="int32", element="float32"):
     """Return a schedule of a product with weights whose columns lie in vectors, and its block."""
-    data = te.placeholder((rows, inner), name="A")
+    data = te.placeholder((rows, inner), element, name="A")
     shape = (columns // LANES, inner, LANES) if is_packed else (inner, columns)
-    weights = te.placeholder(shape, name="W")
+    weights = te.placeholder(shape, element, name="W")
     k = te.reduce_axis((0, inner), name="k")
 
     def dot(i, j):
@@ -92,6 +96,10 @@ def events(function, name="W"):
                 yield from visit(statement.body, ((statement.loop_var, number), *variables))
         for part in getattr(statement, "seq", ()):
             yield from visit(part, variables)
+        if isinstance(statement, tirx.IfThenElse):
+            condition = statement.condition
+            if value(condition.a, variables) < value(condition.b, variables):
+                yield from visit(statement.then_case, variables)
         if isinstance(statement, tirx.Evaluate | tirx.BufferStore):
             loads = []
             compat.walk(statement.value, compat.load_type(), loads.append)
@@ -117,6 +125,8 @@ def uses(function):
         ({"inner": 192}, {"steps": (2, 3, 32), "order": "jktkki"}, 96),
         # The outer of two loops that reuse weights has a block that is large enough.
         ({"rows": 16}, {"steps": (2, 8, 8), "order": "jktktki"}, 64),
+        # More loops over a block than it has lines.
+        ({"rows": 80, "inner": 64}, {"tile": 1, "steps": (2, 32)}, 32),
     ],
 )
 def test_next_block_is_fetched_while_the_present_one_is_used(sizes, tiling, block):
@@ -157,6 +167,50 @@ def test_functions_without_blocks_to_fetch_stay_as_they_are(mod):
     assert with_prefetch(mod, TARGET).same_as(mod)
 
 
+@pytest.mark.parametrize(
+    ("element", "is_fetched"),
+    [("float16", True), ("int8", True), ("bfloat16", False), ("float8_e4m3fn", False)],
+)
+def test_elements_of_most_types_are_fetched(element, is_fetched):
+    mod = tiled(*product(inner=1024, element=element), steps=(2, 512))
+    assert with_prefetch(mod, TARGET).same_as(mod) is not is_fetched
+
+
+def test_blocks_that_leave_the_caches_are_not_fetched(monkeypatch):
+    mod = tiled(*product())
+    monkeypatch.setattr(prefetch, "_MOST_BLOCK", 64 * 64)
+    assert not with_prefetch(mod, TARGET).same_as(mod)
+    monkeypatch.setattr(prefetch, "_MOST_BLOCK", 64 * 64 - 1)
+    assert with_prefetch(mod, TARGET).same_as(mod)
+
+
+def test_blocks_at_an_index_that_is_read_from_memory_are_not_fetched():
+    """The index of the next block may be unknown, or not to be read yet."""
+    data, k = te.placeholder((8, 128), name="A"), te.reduce_axis((0, 128), name="k")
+    weights = te.placeholder((9, 128, LANES), name="W")
+    order = te.placeholder((4,), "int32", name="order")
+
+    def dot(i, j):
+        return te.sum(data[i, k] * weights[order[j // LANES], k, j % LANES], axis=k)
+
+    out = te.compute((8, 64), dot, name="C")
+    mod = tvm.IRModule({"main": te.create_prim_func([data, weights, order, out])})
+    schedule = s_tir.Schedule(mod)
+    mod = tiled(schedule, schedule.get_sblock("C"))
+    assert with_prefetch(mod, TARGET).same_as(mod)
+
+
+def test_functions_of_numbers_and_symbolic_sizes_stay_as_they_are():
+    n = te.var("n", "int64")
+    data = te.placeholder((n, 1 << 14), name="A")
+    function = te.create_prim_func([data, te.compute(data.shape, lambda i, j: data[i, j] + n)])
+    mod = tvm.IRModule({"main": function})
+    assert with_prefetch(mod, TARGET).same_as(mod)
+    with_number = te.create_prim_func([n, data, te.compute((1 << 14,), lambda j: data[n - 1, j])])
+    mod = tvm.IRModule({"main": with_number})
+    assert with_prefetch(mod, TARGET).same_as(mod)
+
+
 def test_other_devices_fetch_nothing():
     mod = tiled(*product())
     for target in ("nvidia/nvidia-a100", {"kind": "c"}):
@@ -192,6 +246,17 @@ def test_builds_prefetch_and_compute_the_same_to_the_bit(is_parallel):
     np.testing.assert_array_equal(
         computed(tvm.compile(with_prefetch(mod, target), target)), expected
     )
+
+
+def test_compiled_networks_prefetch_unless_they_are_untuned(opened, tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr(apply, "with_prefetch", lambda mod, _: given.append(mod) or mod)
+    mod, target = from_onnx(networks.mobile()), host_target()
+    database = opened(tmp_path / "tune.db", target=target)
+    compile(mod, database)
+    assert len(given) == 1
+    apply.compile_lowered(lower(mod, target, Lowering()), None, target)
+    assert len(given) == 1
 
 
 def test_compiled_functions_prefetch(opened, tmp_path):

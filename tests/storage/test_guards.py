@@ -290,10 +290,10 @@ def test_push_moves_a_known_record_to_a_better_source(shared, alices, file):
         assert push(theirs, shared("mallory"), full=True).moved == 0
     assert served(shared("bob"))[-1] is True
     ((own,),) = ask(shared("bob"), f"SELECT id FROM source WHERE store = {SERVER}")
+    # She cannot move a record to a source of somebody else either.
+    ask(shared("mallory"), SOURCE.format(trust=0, store="'g'"))
+    ask(shared("mallory"), MEASUREMENT.format(source="(SELECT max(id) FROM source)", mean=1))
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match="not of this account"):
-        # She cannot move a record to a source of somebody else either.
-        ask(shared("mallory"), SOURCE.format(trust=0, store="'g'"))
-        ask(shared("mallory"), MEASUREMENT.format(source="(SELECT max(id) FROM source)", mean=1))
         ask(shared("mallory"), "UPDATE measurement SET source_id = 1 WHERE source_id > %s", own + 1)
 
 

@@ -91,7 +91,8 @@ def test_store_does_not_write_to_a_network_file_system_unless_allowed(
 
 
 def test_memory_and_server_databases_ignore_network_file_systems(store_url, mounted):
+    is_server = store_url.startswith("postgresql")
+    mounted("nfs4")
     Store(":memory:").close()
-    if store_url.startswith("postgresql"):
-        mounted("nfs4")
+    if is_server:
         Store(store_url).close()

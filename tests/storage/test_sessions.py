@@ -167,9 +167,12 @@ def test_runs_returns_sessions_trials_and_records_of_a_run(store):
 
 
 def test_measured_leaves_out_failed_records_of_foreign_sources(store):
-    failed = make_measurement(1, (1e10,), session=session(), status=1)
+    failure = Failure(FailureKind.TIMEOUT, Phase.RUN, "too long", 1.0)
+    failed = make_measurement(1, (1e10,), session=session(), status=1, failure=failure)
     add(store, [failed], Source("foreign", SourceKind.FILE, FOREIGN.trust))
     assert store.programs.measured([1], 1, [1]) == []
+    add(store, [failed])
+    assert [one.failure for one in store.programs.measured([1], 1, [1])] == [failure]
 
 
 def test_newest_of_others_returns_newest_record_of_other_sessions(store):

@@ -88,6 +88,7 @@ def session_class(session: Session) -> bytes:
     return _class(session, NOT_TIMED)
 
 
+@lru_cache(maxsize=4096)
 def machine_class(session: Session) -> bytes:
     """Return the class of a session without the settings of its evaluator.
 

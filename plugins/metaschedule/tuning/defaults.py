@@ -204,6 +204,11 @@ def builder_of(builder: Any, workers: int | None, stack: ExitStack) -> Any:
     return _component("builder", builder, ms.Builder)
 
 
+def prefetches(builder: Any) -> bool:
+    """Return whether the builds of a builder prefetch weights (:mod:`..prefetch`)."""
+    return builder == "warm" or (isinstance(builder, WarmBuilder) and builder.prefetches)
+
+
 def cost_model_of(cost_model: Any, database: Database) -> Any:
     """Return the cost model of a run."""
     if cost_model == "tunedb":

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import shutil
+import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +52,8 @@ class _Finalist:
 
     record: Record
     tuning_record: Any
+    #: Whether its record is of this evaluator.
+    is_own: bool
     artifact: str = ""
     #: All repeats of each round.
     rounds: list[tuple[float, ...]] = field(default_factory=list)
@@ -89,7 +92,9 @@ class Finals:
     builder: Any
     runner: Any
 
-    def decide(self, mod: Any, spread: float | None = None) -> Record | None:
+    def decide(
+        self, mod: Any, spread: float | None = None, until: float = math.inf
+    ) -> Record | None:
         """Measure the best programs of a task in turn, and let the fastest one rank first.
 
         Only programs take part that sessions of this machine measured. Their times are within
@@ -106,6 +111,8 @@ class Finals:
         spread : float, optional
             Ratio within which repeats say nothing (:meth:`~..measure.racing.Race.spread`); it is
             the reach, between 1.05 and 1.5. Without it the reach is 1.1.
+        until : float
+            Time of ``time.perf_counter`` at which no further final begins.
 
         Returns
         -------
@@ -118,31 +125,37 @@ class Finals:
         StorageError
             The measurements cannot be stored.
         """
-        winner, failed = None, set[bytes]()
+        winner: _Finalist | None = None
+        met, failed, is_crowded = set[bytes](), set[bytes](), False
         for _ in range(_FINALS):
             finalists = self._finalists(mod, spread, failed)
-            if winner and winner.digest in {each.digest for each in finalists[:1]}:
+            if len(finalists) < 2 or (finalists[0].digest in met and not is_crowded):
                 break
-            raced = self._held(finalists)
-            if not raced:
+            ran = self._held(finalists)
+            failed |= {each.digest for each in finalists} - {each.digest for each in ran}
+            if len(ran) > 1:
+                winner = ran[0]
+                met |= {each.digest for each in ran}
+                # The others took the places of programs within reach of the winner.
+                others = sum(not each.is_own for each in finalists)
+                is_crowded = winner.is_own and others >= _FINALISTS - 1
+            if time.perf_counter() > until:
                 break
-            winner = raced[0]
-            failed |= {each.digest for each in finalists} - {each.digest for each in raced}
         return winner.record if winner else None
 
     def _held(self, given: Sequence[_Finalist]) -> list[_Finalist]:
-        """Hold a final and store it; return those that ran, the winner first, or none."""
+        """Hold a final and store it; return the programs that ran, the winner first."""
         finalists = self._built(given)
         try:
-            raced = self._race(finalists) if len(finalists) > 1 else []
+            ran = self._race(finalists)
         finally:
             for finalist in finalists:
                 shutil.rmtree(Path(finalist.artifact).parent, ignore_errors=True)
-        if raced:
+        if len(ran) > 1:
             self.handle.record_final(
-                [(finalist.record.measurement, finalist.times) for finalist in raced]
+                [(finalist.record.measurement, finalist.times) for finalist in ran]
             )
-        return raced
+        return ran
 
     def _ranked(self, mod: Any) -> Iterator[Record]:
         """Yield the records of a task, best first."""
@@ -160,17 +173,19 @@ class Finals:
     ) -> list[_Finalist]:
         """Return the programs of a final, in the order of their ranks.
 
-        The last one is the best of this evaluator if the others rank before it.
+        The best one of this evaluator takes the last place if as many others rank before it.
         """
         reach = min(max(spread or _REACH, _LEAST_REACH), _MOST_REACH)
         running = self.handle.session()
+        machine, own = machine_class(running), session_class(running)
         finalists: dict[bytes, _Finalist] = {}
         farthest = None
         for record in self._ranked(mod):
             session, mean = record.measurement.session, record.mean or 0.0
-            if session is None or machine_class(session) != machine_class(running):
+            if session is None or machine_class(session) != machine:
                 break
-            is_best = farthest is None and session_class(session) == session_class(running)
+            is_own = session_class(session) == own
+            is_best = is_own and farthest is None
             if is_best:
                 farthest = reach * mean
             is_full = len(finalists) == _FINALISTS
@@ -185,13 +200,11 @@ class Finals:
                 continue
             if is_full:
                 finalists.popitem()
-            finalists[digest] = _Finalist(record, tuning_record)
+            finalists[digest] = _Finalist(record, tuning_record, is_own)
         return list(finalists.values())
 
     def _built(self, finalists: Sequence[_Finalist]) -> list[_Finalist]:
-        """Return the programs that could be built; none without rivals."""
-        if len(finalists) < 2:
-            return []
+        """Return the programs that could be built."""
         replayed, inputs = [], []
         for finalist in finalists:
             schedule = Schedule(finalist.tuning_record.workload.mod)
@@ -209,8 +222,10 @@ class Finals:
         return [finalist for finalist in replayed if finalist.artifact]
 
     def _race(self, finalists: Sequence[_Finalist]) -> list[_Finalist]:
-        """Measure programs in turn; return those that ran, the winner first, or none."""
+        """Measure programs in turn; return those that ran, the winner first."""
         left = list(finalists)
+        if len(left) < 2:
+            return left
         for number in range(_ROUNDS):
             # Each other round goes backwards, so that no program always runs after the same one.
             # All run in all rounds, so that a drift of the machine is in the times of all.
@@ -221,7 +236,7 @@ class Finals:
                 else:
                     finalist.rounds.append(run_secs)
             if len(left) < 2:
-                return []
+                return left
             medians = [[median(run) for run in finalist.rounds] for finalist in left]
             now = standing([*zip(*medians, strict=True)])
             if not now.rivals:

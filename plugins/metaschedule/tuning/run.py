@@ -265,7 +265,7 @@ class Run:
                 spread = self.race.spread(number)
                 self.race.begin(number, is_whole=True)
             try:
-                finals.decide(task.mod, spread)
+                finals.decide(task.mod, spread, began + budget)
             except Exception as error:  # a builder of the user raises any class
                 reason = first_line(error)
                 self.notes.append(f"{task.name}: no final decides its best program: {reason}")
@@ -488,7 +488,7 @@ def _evaluator(options: TuneOptions, cold: Sequence[Sequence[int]]) -> dict[str,
     settings = dict(config._asdict())
     if any(cold):
         # A program that prefetches weights is hardly slower with cold ones.
-        settings |= {"cold_weights": True, "prefetch": options.builder == "warm"}
+        settings |= {"cold_weights": True, "prefetch": defaults.prefetches(options.builder)}
     return settings
 
 

@@ -69,6 +69,8 @@ class WarmBuilder(_PyBuilder):
     ----------
     pool : WorkerPool
         The workers.
+    prefetches : bool
+        Whether builds prefetch large arguments (:mod:`..prefetch`): without an `f_build`.
 
     Notes
     -----
@@ -121,6 +123,7 @@ class WarmBuilder(_PyBuilder):
         self._batches = batches
         self.pool: Final = pool
         self.timeout_sec: float = timeout_sec
+        self.prefetches: Final = f_build is None
 
     def build(self, build_inputs: Sequence[Any]) -> list[Any]:
         """Build a batch; one ``BuilderResult`` for each ``BuilderInput``, in their order."""

@@ -180,6 +180,7 @@ def test_t4_conversion_matches_original_ktt_file():
                 item.program.workload.digest,
                 item.program.target.digest,
                 launch.threads,
+                item.run_secs,
                 dict(zip(names, launch.values, strict=True)),
             )
         found.append(rows)
