@@ -14,7 +14,7 @@ from typing import Any
 from common import Row, run
 
 ROWS, COLUMNS, INNER, LANES = 49, 512, 4608, 32
-#: Inner and outer steps of the sum; a block of weights has the inner ones.
+#: Outer and inner steps of the sum; a block of weights has the inner ones.
 STEPS = ((144, 32), (72, 64), (36, 128))
 ROUNDS = 5
 

@@ -191,43 +191,58 @@ def _stores(statement: Any, loops: tuple[Any, ...]) -> Iterator[tuple[tuple[Any,
 
 def _fetch(buffer: Any, indices: Sequence[Any], nest: Sequence[Any]) -> _Fetch | None:
     """Return what to fetch for a load in a nest of loops; None if that would not help."""
-    element = bytes_of((1,), buffer.dtype)
     loops = _loops_of(buffer, indices, nest)
-    if loops is None:
+    block = loops and _block(loops[1], bytes_of((1,), buffer.dtype))
+    if not loops or not block:
         return None
-    start, serial = loops
-    # The innermost loop that moves the load, but for the vectorised one.
+    (start, serial), (to_next, last, size) = loops, block
+    around, inner = serial[to_next + 1 : last], serial[last]
+    number, total = prod(loop.extent for loop in around), -(-size // _LINE)
+    parts = _parts(inner.extent, total, number)
+    if parts is None or _IRREGULAR in (inner.node.annotations or {}):
+        return None
+    for loop in serial[: to_next + 1]:
+        start = start + loop.node.loop_var * loop.stride
+    start = start + serial[to_next].stride
+    outside = nest[: [loop.same_as(inner.node) for loop in nest].index(True)]
+    if not _is_known_at(start, outside):
+        return None
+    part: Any = 0
+    for loop in around:
+        part = part * loop.extent + loop.node.loop_var
+    lines = -(-total // (number * parts))
+    needed = -(-total // lines)
+    enough = needed if needed < number * parts else None
+    return _Fetch(inner.node, parts, buffer, start, part, lines, enough)
+
+
+def _block(serial: Sequence[_Loop], element: int) -> tuple[int, int, int] | None:
+    """Return the smallest block that is reused and worth fetching.
+
+    Parameters
+    ----------
+    serial : sequence of _Loop
+        Loops around a load, from the outside inwards.
+    element : int
+        Bytes of an element.
+
+    Returns
+    -------
+    tuple of int or None
+        Numbers of the loop that goes to the next block and of the innermost loop over a block but
+        for the vectorised one, and the bytes of a block.
+    """
     moving = [n for n, loop in enumerate(serial) if loop.stride]
     steps = [n for n in moving if serial[n].node.kind != tirx.ForKind.VECTORIZED]
     for reused in range(len(serial) - 1, 0, -1):
-        block = [serial[n] for n in moving if n > reused]
+        loops = [serial[n] for n in moving if n > reused]
         before = [n for n in moving if n < reused]
-        size = element * prod(loop.extent for loop in block)
+        size = element * prod(loop.extent for loop in loops)
         again = serial[reused]
         is_reused = not again.stride and again.extent > 1 and steps and steps[-1] > reused
-        if not is_reused or size < _LEAST_BLOCK or not before:
-            continue
-        if size > _MOST_BLOCK or not _is_dense(block):
-            return None
-        around, last = serial[before[-1] + 1 : steps[-1]], serial[steps[-1]]
-        number = prod(loop.extent for loop in around)
-        total = -(-size // _LINE)
-        parts = _parts(last.extent, total, number)
-        if parts is None or _IRREGULAR in (last.node.annotations or {}):
-            return None
-        for n in before:
-            start = start + serial[n].node.loop_var * serial[n].stride
-        part: Any = 0
-        for loop in around:
-            part = part * loop.extent + loop.node.loop_var
-        start = start + serial[before[-1]].stride
-        lines = -(-total // (number * parts))
-        needed = -(-total // lines)
-        enough = needed if needed < number * parts else None
-        outside = nest[: [loop.same_as(last.node) for loop in nest].index(True)]
-        if not _is_known_at(start, outside):
-            return None
-        return _Fetch(last.node, parts, buffer, start, part, lines, enough)
+        if is_reused and size >= _LEAST_BLOCK and before:
+            is_fit = size <= _MOST_BLOCK and _is_dense(loops)
+            return (before[-1], steps[-1], size) if is_fit else None
     return None
 
 
