@@ -10,7 +10,8 @@ tunes with weights that stay in the caches, as networks are tuned that fit there
 Each arm tunes a network in a process of its own, with the same trials and threads. The compiled
 networks are then timed in turn, in processes of their own, and their outputs compared with those of
 the untuned one. A curve is the sum of the operators' best times by their calls over wall time, the
-start included; an operator without a program counts as untuned.
+start included. An operator without a program counts as untuned: with its time in the untuned
+network, which tunedb measures, or with an equal share for each call.
 """
 
 from __future__ import annotations
@@ -214,6 +215,7 @@ def tune_arm(options: argparse.Namespace) -> None:
         lowered = lowered_by_tvm(mod, target)
         tasks = ms.relax_integration.extract_tasks(lowered, target)
         weights = {str(task.task_name): int(task.weight) for task in tasks}
+        untuned = {}
         trials = options.total or options.trials * len(tasks)
         ms.relax_integration.tune_relax(
             lowered,
@@ -251,11 +253,17 @@ def tune_arm(options: argparse.Namespace) -> None:
                 ),
             )
             weights = {task.name: task.calls for task in result.tasks}
+            untuned = {
+                one.name: one.untuned / one.calls
+                for one in result.networks[0].run.operators
+                if one.calls
+            }
             trials = result.trials
     content = {
         "seconds": time.perf_counter() - started,
         "curve": curve,
         "weights": weights,
+        "untuned": untuned,
         "trials": trials,
     }
     (options.folder / f"{options.arm}.json").write_text(json.dumps(content))
@@ -379,8 +387,8 @@ def latencies(
 def steps(content: dict[str, Any], untuned: float) -> list[tuple[float, float]]:
     """Return the curve of an arm: seconds of tuning, and the sum of the operators' best times."""
     weights = content["weights"]
-    # An equal share of the untuned network for each call of an operator without a program.
     best = dict.fromkeys(weights, untuned / sum(weights.values()))
+    best |= {name: time for name, time in content["untuned"].items() if name in weights}
     curve = [(0.0, untuned)]
     for second, name, seconds in content["curve"]:
         if seconds is not None:

@@ -1,7 +1,9 @@
-"""Starting the CLI: the time of commands that open no database, beside a bare click program.
+"""Start: commands that open no database beside a bare click program, and opening with a prior.
 
 Each command runs in a fresh process, the click program and ``tunedb`` in turn; the best of many
-runs counts. An editable installation, which is what a clone has, costs both some 20 ms.
+runs counts. An editable installation, which is what a clone has, costs both some 20 ms. A database
+is opened in fresh processes too, without and with the prior of the package; the import of the
+plugin does not count, because it reads nothing of a prior.
 """
 
 from __future__ import annotations
@@ -16,11 +18,21 @@ from common import Row, run
 RUNS = 20
 MS = 1e3
 BAR_MS = 150
+#: Fresh processes that import TVM and open a database, and most that a prior may add.
+OPENINGS, PRIOR_MS = 10, 5
 
 #: What any program with click does for ``--help``.
 BARE = "import click; click.Group('bare')(['--help'], prog_name='bare')"
 
 OURS = "from tunedb.cli import main; main({!r}, prog_name='tunedb')"
+OPEN = """
+import tempfile, time
+from tunedb.plugins.metaschedule import Database
+with tempfile.TemporaryDirectory() as folder:
+    start = time.perf_counter()
+    with Database(folder + "/tune.db", target={{"kind": "llvm"}}, prior={!r}):
+        print(time.perf_counter() - start)
+"""
 COMMANDS = (["--help"], ["--version"], ["top", "--help"], ["import", "logs", "--help"])
 
 
@@ -31,8 +43,14 @@ def seconds(code: str) -> float:
     return time.perf_counter() - start
 
 
+def opening(prior: str | None) -> float:
+    """Return the seconds in which a fresh process opens a new database."""
+    command = [sys.executable, "-c", OPEN.format(prior)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
 def measure(_: argparse.Namespace) -> list[Row]:
-    """Return the time of each command."""
+    """Return the time of each command, and of opening a database."""
     rows = []
     for command in COMMANDS:
         code = OURS.format(command)
@@ -40,8 +58,13 @@ def measure(_: argparse.Namespace) -> list[Row]:
         bare, ours = (min(times) * MS for times in zip(*timed, strict=True))
         name = " ".join(["tunedb", *command])
         rows.append(Row(name, "ms", ours, bare, f"<= {BAR_MS}", ours <= BAR_MS))
+    timed = [(opening("none"), opening(None)) for _ in range(OPENINGS)]
+    without, with_prior = (min(times) * MS for times in zip(*timed, strict=True))
+    is_ok = with_prior <= without + PRIOR_MS
+    name = "opening a database with the prior, without"
+    rows.append(Row(name, "ms", with_prior, without, f"<= {PRIOR_MS} ms more", is_ok))
     return rows
 
 
 if __name__ == "__main__":
-    run("Starting the CLI", "click", measure)
+    run("Start", "click, none", measure)

@@ -65,10 +65,8 @@ def test_outbox_delivers_after_the_server_returns(here, postgres_server, postgre
         wait_until(lambda: outbox.state.is_complete)
         with away(postgres_server, postgres_url):
             for number in range(2, 5):
-                began = time.monotonic()
                 fill(here, number)
                 outbox.notify()
-                assert time.monotonic() - began < limits.CONNECT_S
             wait_until(lambda: outbox.state.error is not None)
             assert outbox.state.waiting == 3
         wait_until(lambda: outbox.state.delivered == 4)
@@ -78,16 +76,14 @@ def test_outbox_delivers_after_the_server_returns(here, postgres_server, postgre
 
 
 def test_the_outbox_keeps_records_while_the_server_is_away(here, postgres_server, postgres_url):
-    """Closing takes a moment, the state has the error, and the file has all records."""
+    """Closing does not wait for OUTBOX_CLOSE_S, here an hour."""
     url = make_url(postgres_url).set(password="hush").render_as_string(hide_password=False)
     fill(here, 1, 2)
     with away(postgres_server, postgres_url):
         outbox = Outbox(here, url)
         outbox.start()
         wait_until(lambda: outbox.state.error is not None)
-        began = time.monotonic()
-        state = outbox.close()
-        assert time.monotonic() - began < limits.OUTBOX_CLOSE_S
+        state = outbox.close(timeout=3600)
     assert (state.delivered, state.waiting) == (0, 2)
     assert "\n" not in state.error
     for text in (state.error, state.server, repr(state)):
@@ -95,17 +91,18 @@ def test_the_outbox_keeps_records_while_the_server_is_away(here, postgres_server
     assert push(here, postgres_url).new == 2
 
 
-def test_server_that_never_answers_does_not_block_close(here, monkeypatch):
+def test_server_that_never_answers_blocks_neither_notify_nor_close(here, monkeypatch):
+    """The test would not end."""
     stuck = threading.Event()
-    monkeypatch.setattr(outbox_module, "push", lambda *_, **__: stuck.wait(30))
+    monkeypatch.setattr(outbox_module, "push", lambda *_, **__: stuck.wait())
     outbox = Outbox(here, "postgresql://nowhere/x")
     fill(here, 1)
     outbox.start()
-    began = time.monotonic()
+    fill(here, 2)
+    outbox.notify()
     state = outbox.close(timeout=0.2)
     stuck.set()
-    assert time.monotonic() - began < 5
-    assert state.waiting == 1
+    assert state.waiting == 2
 
 
 def test_close_with_timeout_ends_delivery_between_two_batches(here, postgres_url, monkeypatch):

@@ -16,6 +16,12 @@ BINARY = {
     "And": Op.OP_AND, "Or": Op.OP_OR, "LShift": Op.OP_SHL, "RShift": Op.OP_SHR,
     "BitwiseAnd": Op.OP_BITAND, "BitwiseOr": Op.OP_BITOR, "BitwiseXor": Op.OP_BITXOR,
 }  # fmt: skip
+#: Calls up to TVM 0.26, nodes later.
+BITS = {
+    "tirx.shift_left": Op.OP_SHL, "tirx.shift_right": Op.OP_SHR, "tirx.bitwise_and": Op.OP_BITAND,
+    "tirx.bitwise_or": Op.OP_BITOR, "tirx.bitwise_xor": Op.OP_BITXOR,
+    "tirx.bitwise_not": Op.OP_BITNOT,
+}  # fmt: skip
 TAGS = ["", *(f"{k}Idx.{d}" for k in ("block", "thread") for d in "xyz")]
 
 
@@ -127,7 +133,9 @@ class FromTVM:
                     return "?"  # an argument of an instruction
                 return f"{node.name}:{dtype(node)}"
             case _ if isinstance(node, CALL):
-                return f"call({self.several(node.args)}):{dtype(node)}"
+                op = BITS.get(getattr(node.op, "name", None))
+                word = "call" if op is None else int(op)
+                return f"{word}({self.several(node.args)}):{dtype(node)}"
             case tirx.Select():
                 parts = (node.condition, node.true_value, node.false_value)
                 return f"select({self.several(parts)}):{dtype(node)}"

@@ -15,7 +15,7 @@ from tunedb.plugins.metaschedule import compat
 
 
 def _bits(name, call):
-    """Return the class of an operation on bits, or until 0.26 the name of the intrinsic."""
+    """Return the class of a bitwise operation, or up to TVM 0.26 the name of its intrinsic."""
     return getattr(tirx, name, f"tirx.{call}")
 
 
@@ -36,7 +36,7 @@ _BINARY = {
 
 
 class Both:
-    """An expression, written for TVM and in the flat form at once."""
+    """Builds an expression for TVM and in the flat form at once."""
 
     def __init__(self, bits):
         self.bits = bits
@@ -60,7 +60,7 @@ class Both:
         return self.free
 
     def make(self, tree):
-        """Return TVM's expression and the number of the node."""
+        """Return TVM's expression and the number of its node in the flat form."""
         kind, *rest = tree
         if kind == "constant":
             return self.constant(*rest)
@@ -155,8 +155,10 @@ def _compare(tree, loops, bits, ranged):
     try:
         theirs = _theirs(both, expression, ranged)
     except Exception as error:
-        if "exceeds range" in str(error):
-            return  # a constant that its type cannot hold; TVM refuses to fold it
+        # TVM refuses to fold a constant that its type cannot hold; up to 0.26 it also makes one of
+        # its own, the size of the mask 2147483647.
+        if "exceeds range" in str(error) or "exceeds maximum" in str(error):
+            return
         theirs = None
     try:
         ours = bounds(both.build.nest, node, range(ranged, 3))
@@ -176,11 +178,11 @@ _OF_A_REST = (Op.OP_FLOORMOD, ("variable", 0), ("constant", 14))
 @example((Op.OP_DIV, (Op.OP_MUL, _REST, ("constant", 3)), ("constant", 3)), [(0, 1)] * 3, 32, 0)
 @example((Op.OP_FLOORMOD, _OF_A_REST, ("constant", 4)), [(0, 20)] * 3, 32, 3)
 @given(_trees, _loops, st.sampled_from([32, 64]), st.integers(0, 3))
-def test_bounds_are_those_of_tvm(tree, loops, bits, ranged):
+def test_bounds_equal_those_of_tvm(tree, loops, bits, ranged):
     _compare(tree, loops, bits, ranged)
 
 
 @settings(max_examples=examples(300))
 @given(_wide_trees, _loops, st.integers(0, 3))
-def test_bounds_at_the_limits_of_integers(tree, loops, ranged):
+def test_bounds_equal_those_of_tvm_at_the_limits_of_integers(tree, loops, ranged):
     _compare(tree, loops, 64, ranged)

@@ -1,4 +1,4 @@
-"""Generated programs: the features of ``ansor.per_store/tvm`` against TVM's own.
+"""Generated programs: the features of ``ansor.per_store/tvm`` equal TVM's own.
 
 The loop nests of tests/features/nests.py are written as TVM's IR, with casts where types differ.
 Both extractors then start from the same module.
@@ -30,7 +30,7 @@ _OPS = {
         **{"ADD": tirx.Add, "SUB": tirx.Sub, "MUL": tirx.Mul, "DIV": tirx.Div, "MOD": tirx.Mod},
         **{"FLOORDIV": tirx.FloorDiv, "FLOORMOD": tirx.FloorMod, "MIN": tirx.Min, "MAX": tirx.Max},
         **{"EQ": tirx.EQ, "LT": tirx.LT},
-        # Until 0.26, operations on bits are calls.
+        # Up to TVM 0.26, bitwise operations are calls.
         "SHL": getattr(tirx, "LShift", tirx.shift_left),
         "SHR": getattr(tirx, "RShift", tirx.shift_right),
         "BITAND": getattr(tirx, "BitwiseAnd", tirx.bitwise_and),
@@ -183,7 +183,7 @@ class Writer:
 
 
 def _theirs(mod, target):
-    """Return what TVM computes, or None where it ends in an error."""
+    """Return what TVM computes, or None if it raises an error."""
     made = ms.TuneContext(mod=mod, target=tvm.target.Target(target))
     try:
         return per_store(made, [candidate(mod)])[0]
@@ -198,15 +198,15 @@ def _theirs(mod, target):
     phases=[Phase.generate],  # shrinking takes minutes
 )
 @given(nests(fixed=True), st.sampled_from(["llvm", {"kind": "cuda", "arch": "sm_80"}]))
-def test_generated_programs(nest, target):
-    # Extents are constant: TVM divides by them, and a process ends where one is 0.
+def test_features_of_generated_programs_equal_tvms(nest, target):
+    # Extents are constant: TVM divides by them, and an extent of 0 ends the process.
     dump = nest.dump()
     writer = Writer(dump)
     try:
         functions = [writer.function(i) for i in range(len(dump["functions"]))]
         mod = tvm.IRModule({f"f{i}": one for i, one in enumerate(functions)})
     except (ValueError, TypeError, RuntimeError):
-        return  # TVM does not build it
+        return  # TVM rejects it
     theirs = _theirs(mod, target)
     if theirs is None:
         return

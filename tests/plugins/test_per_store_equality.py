@@ -191,6 +191,13 @@ def many_buffers(
 
 
 @T.prim_func(s_tir=True)
+def bits(A: T.Buffer((64,), "float32"), B: T.Buffer((64, 64), "float32"), n: T.int32):
+    for i, j in T.grid(8, 20):
+        A[j] = B[T.bitwise_and(n, 2), T.shift_right(j - 1, 3)] + B[T.shift_left(i, 2) & 5, i | j]
+        A[i ^ j] = B[T.bitwise_not(i), T.shift_left(i - 1, 1)] - A[T.shift_right(n, 30) + 8]
+
+
+@T.prim_func(s_tir=True)
 def threads(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")):
     for bx in T.thread_binding(2, "blockIdx.x"):
         for by in T.thread_binding(1, "blockIdx.y"):
@@ -215,6 +222,7 @@ BY_HAND = {
     "nested": (nested, 2),
     "branches": (branches, 1),
     "many buffers": (many_buffers, 4),
+    "bits": (bits, 1),
     "threads": (threads, 2),
 }
 

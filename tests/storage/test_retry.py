@@ -1,5 +1,6 @@
 """Retries of a store while its server is away."""
 
+import socket
 import time
 from contextlib import contextmanager
 
@@ -29,10 +30,8 @@ def test_store_retries_until_the_server_is_back(postgres_server, postgres_url):
             lambda: store.records.iterate().__next__(),
             lambda: store.meta(),
         ):
-            began = time.monotonic()
             with away(postgres_server, postgres_url, seconds=0.3):
                 work()
-            assert time.monotonic() - began < 15
         made = make_measurement(2, None)
         store.records.add([made], OWN)
         with away(postgres_server, postgres_url, seconds=0.3):
@@ -41,24 +40,35 @@ def test_store_retries_until_the_server_is_back(postgres_server, postgres_url):
         assert store.records.failures() == {"crash": 1}
 
 
-def test_retries_end_after_the_retry_timeout(postgres_server, postgres_url):
+def test_retries_end_after_the_retry_timeout(postgres_server, postgres_url, monkeypatch):
+    waits = []
+    wait = time.sleep
+
+    def counted(seconds):
+        waits.append(seconds)
+        wait(seconds)
+
     with Store(postgres_url) as store:
         store.set_retry_timeout(0.5)
         with away(postgres_server, postgres_url):
             for work in (lambda: fill(store, 1), store.records.count):
-                began = time.monotonic()
-                with raises_line(UnreachableError):
+                waits.clear()
+                with monkeypatch.context() as patched, raises_line(UnreachableError):
+                    patched.setattr(time, "sleep", counted)
                     work()
-                assert 0.2 < time.monotonic() - began < 10
+                assert len(waits) > 1
         assert store.records.count() == 0
 
 
-def test_store_does_not_retry_by_default(postgres_server, postgres_url):
-    with Store(postgres_url) as store, away(postgres_server, postgres_url):
-        began = time.monotonic()
-        with pytest.raises(UnreachableError):
-            store.records.count()
-        assert time.monotonic() - began < 5
+def test_store_does_not_retry_by_default(postgres_server, postgres_url, monkeypatch):
+    with (
+        Store(postgres_url) as store,
+        away(postgres_server, postgres_url),
+        monkeypatch.context() as patched,
+        pytest.raises(UnreachableError),
+    ):
+        patched.setattr(time, "sleep", pytest.fail)
+        store.records.count()
 
 
 def test_waits_between_retries_grow_up_to_a_limit(monkeypatch):
@@ -77,13 +87,19 @@ def test_waits_between_retries_grow_up_to_a_limit(monkeypatch):
     assert waits == sorted(waits)
 
 
-def test_connection_to_unreachable_server_fails_within_connect_timeout():
-    """Without a limit the system waits for two minutes for an address that does not answer."""
-    assert limits.CONNECT_S <= 15
-    began = time.monotonic()
+def test_connection_fails_if_nobody_listens():
     with pytest.raises(UnreachableError) as caught:
         Store("postgresql://me:secret@127.0.0.1:9/none", create=False)
-    assert time.monotonic() - began < limits.CONNECT_S + 5
+    assert "secret" not in str(caught.value)
+
+
+def test_connection_to_server_that_never_answers_fails_after_connect_timeout(monkeypatch):
+    """Without the limit the test would not end."""
+    monkeypatch.setattr(limits, "CONNECT_S", 2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://me:secret@127.0.0.1:{silent.getsockname()[1]}/none"
+        with pytest.raises(UnreachableError) as caught:
+            Store(url, create=False)
     assert "secret" not in str(caught.value)
 
 

@@ -258,8 +258,8 @@ cdef int32_t read_call(Walk* walk, Nest nest, Object* object, Node* type) noexce
     cdef Tables* tables = walk.tables
     cdef uintptr_t address = <uintptr_t>child(object, tables.offset[CALL][0])
     cdef Object* arguments = child(object, tables.offset[CALL][1])
-    cdef int32_t low = 0, high = tables.n_operators, middle, first
-    cdef uint8_t effects = 1
+    cdef int32_t low = 0, high = tables.n_operators, middle, first, count
+    cdef uint8_t effects = 1, op = OP_CALL
     cdef int64_t which = CALL_OTHER
     while low < high:
         middle = (low + high) >> 1
@@ -270,9 +270,14 @@ cdef int32_t read_call(Walk* walk, Nest nest, Object* object, Node* type) noexce
     if low < tables.n_operators and tables.operators[low].address == address:
         effects = tables.operators[low].effects
         which = tables.operators[low].call
+        op = tables.operators[low].op
     first = read_sequence(walk, nest, <Sequence*>arguments)
+    count = count_of(arguments)
+    if op != OP_CALL and walk.status == OK and count == (1 if op == OP_BITNOT else 2):
+        return nest.add_node(op, type.code, type.bits, type.lanes, nest.args[first],
+                             nest.args[first + 1] if count == 2 else NO, NO, 0)
     return nest.add_node(
-        OP_CALL, type.code, type.bits, type.lanes, first, count_of(arguments), effects, which)
+        OP_CALL, type.code, type.bits, type.lanes, first, count, effects, which)
 
 
 cdef int32_t read_shuffle(Walk* walk, Nest nest, Object* object, Node* type) noexcept nogil:

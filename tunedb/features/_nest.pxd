@@ -53,9 +53,6 @@ cpdef enum Call:  # calls that the arithmetic on indices handles
     CALL_OTHER = 0
     CALL_IF_THEN_ELSE = 1
     CALL_LIKELY = 2
-    CALL_SHIFT_LEFT = 3
-    CALL_SHIFT_RIGHT = 4
-    CALL_BITWISE_AND = 5
 
 cpdef enum ForKind:  # TVM's
     SERIAL = 0

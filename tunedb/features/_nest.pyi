@@ -46,9 +46,6 @@ class Call(IntEnum):
     CALL_OTHER = 0
     CALL_IF_THEN_ELSE = 1
     CALL_LIKELY = 2
-    CALL_SHIFT_LEFT = 3
-    CALL_SHIFT_RIGHT = 4
-    CALL_BITWISE_AND = 5
 
 class ForKind(IntEnum):
     SERIAL = 0

@@ -118,10 +118,11 @@ cdef struct Type:
     int32_t child[MAX_CHILDREN]  # offsets of the fields to walk in an unknown type
     uint8_t child_is_sequence[MAX_CHILDREN]
 
-cdef struct Operator:  # an ir.Op: the kind of its calls
+cdef struct Operator:  # an ir.Op: the kind of its calls, and the Op that they are read as
     uintptr_t address
     uint8_t call
     uint8_t effects
+    uint8_t op
 
 cdef struct Tables:
     Type* types

@@ -15,7 +15,7 @@ class Reader:
         type_offset: int,
         dtype_is_inline: bool,
         int_size: int,
-        operators: dict[int, tuple[int, bool]],
+        operators: dict[int, tuple[int, bool, int]],
         function_call: int,
         dec_ref: int,
         map_get: int,

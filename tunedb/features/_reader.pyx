@@ -422,8 +422,9 @@ cdef class Reader:
         Whether an expression holds its data type itself, as until TVM 0.25.
     int_size : int
         Bytes of ``ir.IntImm.value``: 8, or 16 if it is a TVMFFIAny.
-    operators : dict of int to (int, bool)
-        Address of each ``ir.Op``: its `Call` and whether it may have effects.
+    operators : dict of int to (int, bool, int)
+        Address of each ``ir.Op``: its `Call`, whether it may have effects, and the `Op` that a call
+        of it is read as, usually ``OP_CALL``.
     function_call, dec_ref, map_get : int
         Addresses of ``TVMFFIFunctionCall``, ``TVMFFIObjectDecRef`` and of the function object
         ``ffi.MapGetItemOrMissing``, for maps with many entries.
@@ -494,7 +495,10 @@ cdef class Reader:
             raise MemoryError
         for i, address in enumerate(sorted(operators)):
             self.tables.operators[i].address = address
-            self.tables.operators[i].call, self.tables.operators[i].effects = operators[address]
+            call, effects, op = operators[address]
+            self.tables.operators[i].call = call
+            self.tables.operators[i].effects = effects
+            self.tables.operators[i].op = op
         self.tables.n_operators = <int32_t>len(operators)
 
     def read(self, module, Nest nest=None):

@@ -48,6 +48,15 @@ _CALLS = {
     "tirx.if_then_else": Known.CALL_IF_THEN_ELSE,  # until 0.26
     "tirx.likely": Known.CALL_LIKELY,
 }
+#: Operations on bits are calls until 0.26, and nodes later.
+_BITS = {
+    "tirx.shift_left": Node.OP_SHL,
+    "tirx.shift_right": Node.OP_SHR,
+    "tirx.bitwise_and": Node.OP_BITAND,
+    "tirx.bitwise_or": Node.OP_BITOR,
+    "tirx.bitwise_xor": Node.OP_BITXOR,
+    "tirx.bitwise_not": Node.OP_BITNOT,
+}
 #: Effects of calls that count as pure (``CallEffectKind``): an annotation, a pure function.
 _PURE = (0, 1)
 #: Types of the fields to follow in a walk over an unknown type.
@@ -202,8 +211,8 @@ def _functions(mod: Any) -> list[tuple[str, Any]]:
     return [(name.name_hint, function) for name, function in mod.functions.items()]
 
 
-def _operators() -> dict[int, tuple[int, bool]]:
-    """Return the kind of calls of each operator, by its address; operators live forever."""
+def _operators() -> dict[int, tuple[int, bool, int]]:
+    """Return what a call of each operator is read as, by its address; operators live forever."""
     found = {}
     for name in Op.list_op_names():
         operator = Op.get(str(name))
@@ -212,6 +221,7 @@ def _operators() -> dict[int, tuple[int, bool]]:
         found[operator.__chandle__()] = (
             int(_CALLS.get(str(name), Known.CALL_OTHER)),
             not pure,
+            int(_BITS.get(str(name), Node.OP_CALL)),
         )
     return found
 
