@@ -71,6 +71,18 @@ def test_timer_returns_latency_operator_times_and_deviation(timer):
     assert [each.deviation for each in named] == [0.0, 0.0]
 
 
+def test_timer_waits_before_it_measures():
+    waits = []
+    mod = from_onnx(networks.mobile())
+    with NetworkTimer(before=lambda: waits.append(1)) as timer:
+        executable = compiled(mod)
+        assert not waits
+        timer.times(executable, inputs_of(mod))
+        assert len(waits) == 1
+        timer.roofline(TARGET)
+        assert len(waits) == 2
+
+
 def test_timer_reports_network_that_does_not_run_in_one_line(timer):
     @tvm.register_global_func("tunedb.test.nothing", override=True)
     def nothing(*_):

@@ -108,6 +108,38 @@ def approved():
     return approvals()[0]
 
 
+def test_prior_is_unpacked_by_a_process_beside(prior, path, opened, tools, cache):
+    database = opened(path, target=tools.llvm_newer, prior=prior)
+    layer = database._handle.prior
+    layer.begin_unpacking()
+    process = layer._unpacking
+    layer.begin_unpacking()
+    assert layer._unpacking is process
+    layer.finish_unpacking()
+    assert process.returncode == 0
+    (made,) = (cache / "tunedb" / "priors").glob("*.db")
+    before = made.stat().st_mtime_ns
+    assert tools.best(database, tools.matmul(), tools.llvm_newer) == [0.25]
+    assert made.stat().st_mtime_ns == before
+    layer.begin_unpacking()
+    assert layer._unpacking is None, "the cache has it"
+    # One whose process is killed, by the end of a run or by the system, is unpacked all the same.
+    made.unlink()
+    for end in (layer.close, lambda: layer._unpacking.kill()):
+        layer.begin_unpacking()
+        process = layer._unpacking
+        end()
+        layer.finish_unpacking()
+        assert process.returncode is not None
+    assert tools.best(database, tools.matmul(), tools.llvm_newer) == [0.25]
+    # A missing one is the first question's to tell.
+    with logged() as lines:
+        missing = opened(path, target=tools.llvm_newer, prior=path.with_suffix(".prior"))
+        missing._handle.prior.begin_unpacking()
+        assert missing._handle.prior._unpacking is None
+    assert lines == []
+
+
 @pytest.mark.parametrize(
     ("target", "answer"),
     [

@@ -263,6 +263,17 @@ def test_allowlist_rejects_unsafe_and_invalid_instructions(instruction):
     rejection_of(trace)
 
 
+def test_rejection_names_position_of_instruction():
+    """Facts of an instruction are cached without its position."""
+    good, bad = ["Unroll", ["l1"], [], []], ["Bind", ["l1"], ["blockIdx.w"], []]
+    for position in range(3):
+        reason = rejection_of(split_trace([*BEGIN, *[good] * position, bad], []))
+        assert f"Bind at {len(BEGIN) + position} has the attribute 'blockIdx.w'" in reason
+        again = [*BEGIN, *[good] * position, fuse("l1", "l2", output="l1")]
+        reason = rejection_of(split_trace(again, []))
+        assert f"Fuse at {len(BEGIN) + position} has the output 'l1', not a new" in reason
+
+
 def test_allowlist_knows_all_instructions_but_three_unsafe_ones():
     unsafe = {"AnnotateBufferAccess", "UnsafeHideBufferAccess", "UnsafeSetDType"}
     assert set(INSTRUCTIONS) > unsafe

@@ -7,6 +7,8 @@ opened as a layer and never written.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,7 @@ __all__ = [
     "merge_prior",
     "prior_path",
     "read_card",
+    "start_unpacking",
     "unpacked",
     "write_prior",
 ]
@@ -46,6 +49,13 @@ _ITEMS: dict[str, type] = {"machines": dict, "targets": str}
 
 #: Facts of a session that a card has.
 _FACTS = ("cpu", "threads", "tvm", "llvm")
+
+#: Program of a process that unpacks a prior.
+_UNPACK = """
+import pathlib, sys
+from tunedb.exchange.prior import unpacked
+unpacked(pathlib.Path(sys.argv[1]))
+"""
 
 
 def prior_path(choice: str | Path) -> Path | None:
@@ -127,9 +137,45 @@ def unpacked(path: Path) -> Path:
     TuneDBError
         It is damaged, of another version, or no prior; or the cache cannot be written.
     """
+    from .bundle import BundlePeer
+
+    database = _in_cache(path)
+    if database.exists():
+        return database
+    with BundlePeer(path) as peer:
+        _card(peer)
+        try:
+            database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with new_file(database, force=True) as file:
+                _unpack(peer, file)
+        except OSError as error:
+            folder, reason = database.parent, error.strerror
+            raise StorageError(f"{folder}: cannot be written ({reason})") from None
+    return database
+
+
+def start_unpacking(path: Path) -> subprocess.Popen[bytes] | None:
+    """Start a process that makes the database of a prior; None where the cache has it.
+
+    The process says nothing: where it fails, :func:`unpacked` has the reason.
+
+    Raises
+    ------
+    TuneDBError
+        The prior cannot be read.
+    """
+    if not sys.executable or _in_cache(path).exists():
+        return None
+    command = (sys.executable, "-P", "-c", _UNPACK, str(path))
+    silent = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=silent, stdout=silent, stderr=silent)  # noqa: S603
+
+
+def _in_cache(path: Path) -> Path:
+    """Return the place of a prior's database, or raise TuneDBError if the prior cannot be read."""
     from platformdirs import user_cache_path
 
-    from .bundle import DIGEST_BYTES, BundlePeer
+    from .bundle import DIGEST_BYTES
 
     try:
         with path.open("rb") as file:
@@ -140,18 +186,7 @@ def unpacked(path: Path) -> Path:
     except OSError as error:
         raise StorageError(f"{path}: cannot be read ({error.strerror})") from None
     folder = user_cache_path("tunedb", appauthor=False) / "priors"
-    database = folder / f"{digest}-{schema.HEAD}.db"
-    if database.exists():
-        return database
-    with BundlePeer(path) as peer:
-        _card(peer)
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with new_file(database, force=True) as file:
-                _unpack(peer, file)
-        except OSError as error:
-            raise StorageError(f"{folder}: cannot be written ({error.strerror})") from None
-    return database
+    return folder / f"{digest}-{schema.HEAD}.db"
 
 
 def _unpack(peer: BundlePeer, file: Path) -> None:
@@ -163,14 +198,13 @@ def _unpack(peer: BundlePeer, file: Path) -> None:
 
 
 def merge_prior(store: Store, peer: BundlePeer) -> None:
-    """Merge the records of a prior, and verify the foreign sources of the database."""
+    """Merge the records of a prior into a database of priors, and serve them."""
     from .merge import merge
 
     merge(store, peer)
     for source in store.sources.summaries():
         if source.trust is Trust.FOREIGN:
-            # Also checks that its programs pass the allow-list.
-            store.trust.set(source.id, Trust.VERIFIED)
+            store.trust._verify_merged(source.id)
 
 
 def write_prior(

@@ -76,6 +76,18 @@ def import_xgboost(name: str = "xgboost") -> Any:
         ) from None
 
 
+def import_in_thread() -> threading.Thread:
+    """Start to import XGBoost, which takes a second or more; a failure is silent."""
+
+    def run() -> None:
+        with suppress(PluginError):
+            import_xgboost()
+
+    thread = threading.Thread(target=run, name="tunedb-xgboost", daemon=True)
+    thread.start()
+    return thread
+
+
 @contextmanager
 def interrupt_later() -> Iterator[list[Any]]:
     """Delay Ctrl-C until the block ends; yield the list of delayed signals.

@@ -72,9 +72,31 @@ class TrustControl:
             # Outside the transaction, because a million traces take minutes.
             last = self._batches.last_id()
             self._require_allowed(source_id, source.name)
+        return self._set(source_id, trust, dry_run, last if becomes_trusted else None)
+
+    def _verify_merged(self, source_id: int) -> int:
+        """Set a source to verified after a merge of all its records, which checked them.
+
+        Parameters
+        ----------
+        source_id : int
+            Id of the source, of a database that nobody else writes.
+
+        Returns
+        -------
+        int
+            As :meth:`set`.
+        """
+        return self._set(source_id, Trust.VERIFIED)
+
+    def _set(
+        self, source_id: int, trust: Trust, dry_run: bool = False, checked: int | None = None
+    ) -> int:
+        """Set a trust; `checked` is the last record that :meth:`set` has checked."""
         with self._db.transaction() as connection:
-            if becomes_trusted:
-                self._require_allowed(source_id, source.name, after=last)
+            if checked is not None:
+                name = self._sources.get(source_id).name
+                self._require_allowed(source_id, name, after=checked)
             statements.set_trust(connection, source=source_id, new_trust=int(trust))
             with long_statements(connection):
                 changed = statements.serve_source(connection, source=source_id).rowcount

@@ -108,18 +108,27 @@ class NetworkTimer:
     ----------
     device : str
         Kind of the device, in TVM's words.
+    before : callable
+        Called before each measurement: waits for other work to end.
     seconds : float
         Time limit of one measurement, and of the start of the process.
     """
 
-    def __init__(self, device: str = "cpu", seconds: float = 60.0) -> None:
+    def __init__(
+        self,
+        device: str = "cpu",
+        before: Callable[[], object] = lambda: None,
+        seconds: float = 60.0,
+    ) -> None:
         self._device = device
+        self._before = before
         threads = use_threads()
         self._threads = threads.count
         self._folder = TemporaryFolder("network")
         self._numbers = count()
         self._outputs: dict[str, Path] = {}
         self._pool = PopenPoolExecutor(max_workers=1, timeout=seconds, initializer=use_threads)
+        self._pool.submit(_start)
 
     def __enter__(self) -> Self:
         return self
@@ -173,6 +182,7 @@ class NetworkTimer:
         return limits
 
     def _call(self, function: Any, *arguments: Any) -> Any:
+        self._before()
         try:
             return self._pool.submit(function, *arguments).result()
         except TimeoutError:
@@ -201,6 +211,10 @@ def inputs_of(mod: Any) -> Inputs | None:
 
 
 # ---------------------------------------------------------------------- in the process
+
+
+def _start() -> None:
+    """Start the process."""
 
 
 def _roofline(target: str, threads: int) -> Roofline:

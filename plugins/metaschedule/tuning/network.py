@@ -64,7 +64,7 @@ class MeasuredNetwork:
     def begin(
         cls, network: Network, target: Any, timer: NetworkTimer, roofline: Roofline | None
     ) -> Self:
-        """Measure an untuned network.
+        """Measure an untuned network, and the limits of a CPU where they are unknown.
 
         Raises
         ------
@@ -74,15 +74,14 @@ class MeasuredNetwork:
         inputs = inputs_of(bind_sizes(network.mod, network.sizes))
         if inputs is None:
             raise TuneDBError("it has no function main whose arguments are tensors of known sizes")
-        untuned = compile_lowered(network.lowered, None, target, is_timed=True)
-        return cls(
-            network,
-            target,
-            _keys(network.lowered),
-            lambda executable: timer.times(executable, inputs, network.name),
-            timer.times(untuned.executable, inputs, network.name),
-            roofline,
-        )
+
+        def measure(executable: Any) -> Times:
+            return timer.times(executable, inputs, network.name)
+
+        untuned = measure(compile_lowered(network.lowered, None, target, is_timed=True).executable)
+        if roofline is None and is_cpu(target):
+            roofline = timer.roofline(target)
+        return cls(network, target, _keys(network.lowered), measure, untuned, roofline)
 
     def times_of(self, key: int) -> list[FunctionTime]:
         """Return the untuned times of the functions with a key."""
@@ -274,6 +273,7 @@ def untuned_networks(
     target: Any,
     roofline: Roofline | None,
     notes: list[str],
+    before: Callable[[], None],
     stack: ExitStack,
 ) -> list[MeasuredNetwork]:
     """Measure untuned networks, and the machine where its limits are unknown.
@@ -288,6 +288,8 @@ def untuned_networks(
         Limits of this machine, if they are known.
     notes : list of str
         Gets a note on each network that cannot be measured.
+    before : callable
+        Called before each measurement, after the compilation: waits for other work to end.
     stack : ExitStack
         Ends the process that measures.
     """
@@ -298,13 +300,12 @@ def untuned_networks(
             f"{target.kind.name}"
         )
         return []
-    timer = stack.enter_context(NetworkTimer(str(device.type)))
+    timer = stack.enter_context(NetworkTimer(str(device.type), before))
     measured = []
     for network in networks:
         try:
-            if roofline is None and is_cpu(target):
-                roofline = timer.roofline(target)
             measured.append(MeasuredNetwork.begin(network, target, timer, roofline))
+            roofline = measured[-1].roofline
         except TuneDBError as error:
             notes.append(f"{network.name}: the network's latency is not measured: {error}")
     return measured

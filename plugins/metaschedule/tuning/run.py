@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -13,6 +13,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from ....errors import PluginError
 from ....exchange.outbox import Delivery, Outbox
+from ....models._xgboost import import_in_thread
 from ....search.scheduling import costs_of, total_seconds
 from ....system.host import last_cache, machine_class, threads_of
 from ....system.roofline import Roofline
@@ -91,6 +92,12 @@ class Run:
         Race of its candidates.
     cold : list of tuple of int
         Numbers of the parameters of each task that are cold when it is measured (:func:`_cold`).
+    builder : Builder
+        Its builder, whose workers start while it is prepared.
+    try_space : callable
+        As for :class:`.TaskScheduler`.
+    finish_preparation : callable
+        Waits for what runs beside the preparation: nothing is measured before it returns.
     problems : dict of int to str
         Number of each task that TVM cannot tune → the reason.
     """
@@ -111,6 +118,9 @@ class Run:
     measured: list[MeasuredNetwork]
     race: Race | None
     cold: list[tuple[int, ...]]
+    builder: Any
+    try_space: Callable[[int], str | None]
+    finish_preparation: Callable[[], None]
     problems: dict[int, str] = field(default_factory=dict)
 
     @classmethod
@@ -144,7 +154,23 @@ class Run:
         if options.server is not None:
             outbox = start_outbox(database.store, options.server, stack)
             on_progress = notify_outbox(outbox, on_progress)
+        if handle.prior is not None:
+            handle.prior.begin_unpacking()
+        cores = options.num_tuning_cores
+        workers = cores if isinstance(cores, int) else None
+        builder = defaults.builder_of(options.builder, workers, stack)
         tasks, networks = tasks_of(mods, target, options, handle.workloads.equality)
+        try_space = defaults.space_trial(options, builder, tasks, target)
+        imports = import_in_thread() if options.cost_model == "tunedb" else None
+
+        def finish_preparation() -> None:
+            for number in range(len(tasks)):
+                try_space(number)
+            if imports is not None:
+                imports.join()
+            if handle.prior is not None:
+                handle.prior.finish_unpacking()
+
         notes = list(dict.fromkeys(note for each in networks for note in each.lowered.notes))
         # The parts of an operator's other algorithms get no trials of their own by default.
         max_trials = options.trials(sum(any(task.calls) for task in tasks) or len(tasks))
@@ -159,7 +185,9 @@ class Run:
             earlier = [sum(counts[id_] for id_ in ids) for ids in stored]
         measured: list[MeasuredNetwork] = []
         if networks and options.measures_network():
-            measured = untuned_networks(networks, target, _roofline(handle), notes, stack)
+            measured = untuned_networks(
+                networks, target, _roofline(handle), notes, finish_preparation, stack
+            )
         if ms.Profiler.current() is None:
             stack.enter_context(ms.Profiler())
         monitors = [_task_monitor(handle, task, target, measured) for task in tasks]
@@ -181,6 +209,9 @@ class Run:
             measured=measured,
             race=race,
             cold=cold,
+            builder=builder,
+            try_space=try_space,
+            finish_preparation=finish_preparation,
         )
 
     def tune(self, stack: ExitStack) -> None:
@@ -191,8 +222,6 @@ class Run:
         TuneDBError
             As :func:`.tuning.tune`.
         """
-        builder = self._builder(stack)
-        try_space = defaults.space_trial(self.options, builder, self.tasks, self.target)
         self._load_intrinsics(stack)
         stack.enter_context(logs_in_files())
         for task in self.tasks:
@@ -209,13 +238,14 @@ class Run:
             [task.curves for task in self.monitor.tasks],
             [task.untuned for task in self.monitor.tasks],
             self.measured[0].roofline if self.measured else None,
-            try_space,
+            self.try_space,
             self.race,
         )
         runner = defaults.runner_of(
             self.options.runner, self.options.evaluator, self.race, self.cold
         )
-        arguments = self._arguments(model, scheduler, builder, runner, stack)
+        arguments = self._arguments(model, scheduler, runner, stack)
+        self.finish_preparation()
         self.monitor.start()
         try:
             self._call(arguments)
@@ -235,14 +265,14 @@ class Run:
         end_run(handle)
         # Modules with equal anchor blocks may differ, and so do their times.
         if self.options.has_finals() and handle.workloads.equality != "anchor-block":
-            self._hold_finals(builder, runner)
+            self._hold_finals(runner)
 
-    def _hold_finals(self, builder: Any, runner: Any) -> None:
+    def _hold_finals(self, runner: Any) -> None:
         """Measure the best programs of each task again, in turn, for a share of the run's time.
 
         The tasks that take most of a network's time come first.
         """
-        finals = Finals(self.database._handle, self.target, builder, runner)
+        finals = Finals(self.database._handle, self.target, self.builder, runner)
         monitors = self.monitor.tasks
         weights = self._weights()
         tuned = [
@@ -300,17 +330,12 @@ class Run:
         else:
             load_intrinsics()
 
-    def _builder(self, stack: ExitStack) -> Any:
-        cores = self.options.num_tuning_cores
-        workers = cores if isinstance(cores, int) else None
-        return defaults.builder_of(self.options.builder, workers, stack)
-
     def _arguments(
-        self, model: Any, scheduler: Any, builder: Any, runner: Any, stack: ExitStack
+        self, model: Any, scheduler: Any, runner: Any, stack: ExitStack
     ) -> dict[str, Any]:
         """Return the arguments that TVM's tuning functions share."""
         options, left = self.options, self.max_trials - self.trials_done
-        builder = ReusingBuilder(builder, self.known)
+        builder = ReusingBuilder(self.builder, self.known)
         runner = ReusingRunner(runner, self.known)
         # An error that passes through TVM keeps the builder alive.
         stack.callback(builder.close)

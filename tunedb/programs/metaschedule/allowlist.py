@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from reprlib import repr as shown  # bounded: a value may be long and deep
 from typing import Any
 
@@ -184,20 +185,30 @@ def check_index_map(where: str, text: str) -> None:
     """
     if len(text) > limits.MAX_INDEX_MAP_CHARS:
         raise FormatError(f"{where} has an index map of {len(text)} characters")
+    problem = _index_map_problem(text)
+    if problem is not None:
+        raise FormatError(f"{where} has {problem}")
+
+
+@lru_cache(maxsize=512)
+def _index_map_problem(text: str) -> str | None:
+    """Return why a text is not an allowed index map, or None. Many tails share a map."""
     graph = _graph_of(text)
     nodes = graph.get("nodes")
     if not isinstance(nodes, list) or not graph.keys() <= _GRAPH_KEYS or graph.get("b64ndarrays"):
-        raise FormatError(f"{where} has {shown(text)} for an index map")
+        return f"{shown(text)} for an index map"
+    is_current = "root_index" in graph
     for index, node in enumerate(nodes):
         if not isinstance(node, dict) or not node.keys() <= _NODE_KEYS:
-            raise FormatError(f"{where} has an index map with the object {shown(node)}")
+            return f"an index map with the object {shown(node)}"
         type_ = node.get("type", node.get("type_key"))
         if not isinstance(type_, str) or _NODE.fullmatch(type_) is None:
-            raise FormatError(f"{where} has an index map with the type {shown(type_)}")
-        if "root_index" in graph and "." in type_:
-            _check_references(where, index, type_, node.get("data"))
-    if "root_index" in graph and not _is_index_of_map(graph["root_index"], nodes):
-        raise FormatError(f"{where} has a text that is not an index map")
+            return f"an index map with the type {shown(type_)}"
+        if is_current and "." in type_ and _refers_ahead(index, type_, node.get("data")):
+            return "an index map with a reference cycle"
+    if is_current and not _is_index_of_map(graph["root_index"], nodes):
+        return "a text that is not an index map"
+    return None
 
 
 def _graph_of(text: str) -> dict[str, Any]:
@@ -209,17 +220,15 @@ def _graph_of(text: str) -> dict[str, Any]:
     return graph if isinstance(graph, dict) else {}
 
 
-def _check_references(where: str, index: int, type_: str, data: Any) -> None:
-    """Raise FormatError for an object that refers to itself or to a later one."""
+def _refers_ahead(index: int, type_: str, data: Any) -> bool:
+    """Return whether an object refers to itself or to a later one."""
     if isinstance(data, dict):
         # Until TVM 0.26 an integer held its value itself (upgrade.is_current_graph).
         fields = data.items()
         numbers = [v for key, v in fields if key != "value" or not type_.endswith(".IntImm")]
     else:
         numbers = data if isinstance(data, list) else []
-    for number in numbers:
-        if type(number) is int and not 0 <= number < index:
-            raise FormatError(f"{where} has an index map with a reference cycle")
+    return any(type(number) is int and not 0 <= number < index for number in numbers)
 
 
 def _is_index_of_map(root: Any, nodes: list[Any]) -> bool:
@@ -234,6 +243,8 @@ def _is_index_of_map(root: Any, nodes: list[Any]) -> bool:
 
 _PLACE: dict[str, Any] = {}
 _MAX_NESTING = 3
+#: Bytes of an instruction whose facts are cached; those with an index map are longer, and differ.
+_MAX_REMEMBERED_BYTES = 512
 
 #: Fast path that matches nearly all valid decisions: pairs of an index and an integer or a list of
 #: integers, and two lists of numbers. Numbers of 19 digits may be too long.
@@ -306,98 +317,139 @@ def check_tail(body: bytes) -> Facts:
         raise FormatError("no list of instructions")
     if len(instructions) > limits.MAX_FOREIGN_STEPS:
         raise FormatError(f"{len(instructions)} instructions, over {limits.MAX_FOREIGN_STEPS}")
-    checker = _InstructionChecker()
+    sampling: dict[int, bool] = {}
+    defined: set[str] = set()
+    free: set[str] = set()
+    places, written = 0, []
     for index, instruction in enumerate(instructions):
-        checker.check(index, instruction)
-    if canonical_json(instructions) != body:
+        try:
+            written.append(canonical_json(instruction))
+        except TypeError:  # nested too deep
+            raise FormatError(f"instruction {index} is {shown(instruction)}") from None
+        facts = _facts_of(index, instruction, written[-1])
+        free.update(name for name in facts.used if name not in defined)
+        for name in facts.defined:
+            if name in defined:
+                raise FormatError(
+                    f"{instruction[0]} at {index} has the output {shown(name)}, not a new variable"
+                )
+            defined.add(name)
+        places += facts.places
+        if facts.is_tile is not None:
+            sampling[index] = facts.is_tile
+    if b"[%s]" % b",".join(written) != body:
         raise FormatError("not in the canonical form")
-    return Facts(
-        len(instructions),
-        checker.places,
-        checker.sampling,
-        frozenset(checker.defined),
-        frozenset(checker.free),
-    )
+    return Facts(len(instructions), places, sampling, frozenset(defined), frozenset(free))
 
 
-class _InstructionChecker:
-    """Checker of the instructions of one part, which collects the part's facts."""
+@dataclass(frozen=True, slots=True)
+class _InstructionFacts:
+    """The facts of an instruction that do not depend on its position.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    used, defined : tuple of str
+        Variables among its inputs, and its outputs.
+    places : int
+        Number of placeholders among the inputs.
+    is_tile : bool or None
+        Whether its decision is a list; None without a decision.
+    """
+
+    used: tuple[str, ...]
+    defined: tuple[str, ...]
+    places: int
+    is_tile: bool | None
+
+
+def _facts_of(index: int, instruction: Any, body: bytes) -> _InstructionFacts:
+    """Check an instruction; most of a tail's are those of other tails, too."""
+    if len(body) > _MAX_REMEMBERED_BYTES:
+        return _checked(index, instruction)
+    try:
+        return _remembered(body)
+    except FormatError:
+        return _checked(index, instruction)  # whose message names this index
+
+
+@lru_cache(maxsize=4096)
+def _remembered(body: bytes) -> _InstructionFacts:
+    return _checked(-1, orjson.loads(body))
+
+
+def _checked(index: int, instruction: Any) -> _InstructionFacts:
+    """Return the facts of an instruction, or raise FormatError."""
+    if not (
+        isinstance(instruction, list)
+        and len(instruction) == 4
+        and isinstance(instruction[0], str)
+        and all(isinstance(field, list) for field in instruction[1:])
+    ):
+        raise FormatError(f"instruction {index} is not [kind, inputs, attrs, outputs]")
+    kind, inputs, attrs, outputs = instruction
+    if kind not in KINDS:
+        raise FormatError(f"instruction {index} is {shown(kind)}, which is not allowed")
+    form = form_of(kind, index, len(inputs), len(attrs))
+    checker = _InputChecker(kind, f"{kind} at {index}")
+    if kind == "Annotate":
+        checker.check_annotation(*inputs, *attrs)
+    else:
+        for value in inputs:
+            checker.check(value, _MAX_NESTING)
+        _check_attrs(checker.where, form, attrs)
+    defined = tuple(name for name in outputs if name != NO_OUTPUT)
+    for name in defined:
+        if not is_name(name):
+            raise FormatError(f"{checker.where} has the output {shown(name)}, not a new variable")
+    is_tile = SAMPLING[kind] == "tile" if kind in SAMPLING else None
+    return _InstructionFacts(tuple(checker.used), defined, checker.places, is_tile)
+
+
+class _InputChecker:
+    """Checker of the inputs of one instruction, which collects variables and placeholders."""
+
+    def __init__(self, kind: str, where: str) -> None:
+        self.kind = kind
+        self.where = where
+        self.used: list[str] = []
         self.places = 0
-        self.sampling: dict[int, bool] = {}
-        self.defined: set[str] = set()
-        self.free: set[str] = set()
 
-    def check(self, index: int, instruction: Any) -> None:
-        """Check the next instruction."""
-        if not (
-            isinstance(instruction, list)
-            and len(instruction) == 4
-            and isinstance(instruction[0], str)
-            and all(isinstance(field, list) for field in instruction[1:])
-        ):
-            raise FormatError(f"instruction {index} is not [kind, inputs, attrs, outputs]")
-        kind, inputs, attrs, outputs = instruction
-        if kind not in KINDS:
-            raise FormatError(f"instruction {index} is {shown(kind)}, which is not allowed")
-        form = form_of(kind, index, len(inputs), len(attrs))
-        where = f"{kind} at {index}"
-        if kind == "Annotate":
-            self._annotation(where, *inputs, *attrs)
-        else:
-            for value in inputs:
-                self._input(where, kind, value, _MAX_NESTING)
-            _check_attrs(where, form, attrs)
-        if kind in SAMPLING:
-            self.sampling[index] = SAMPLING[kind] == "tile"
-        for name in outputs:
-            if name == NO_OUTPUT:
-                continue
-            if not is_name(name) or name in self.defined:
-                raise FormatError(f"{where} has the output {shown(name)}, not a new variable")
-            self.defined.add(name)
-
-    def _use(self, name: str) -> None:
-        if name not in self.defined:
-            self.free.add(name)
-
-    def _input(self, where: str, kind: str, value: Any, depth: int) -> None:
+    def check(self, value: Any, depth: int) -> None:
         """Check an input of an instruction other than Annotate."""
         if isinstance(value, str):
             if is_name(value):
-                self._use(value)
-            elif value[:1] == "{" and kind in _MAPPED:
-                check_index_map(where, value)
+                self.used.append(value)
+            elif value[:1] == "{" and self.kind in _MAPPED:
+                check_index_map(self.where, value)
             elif value != "None":
-                raise FormatError(f"{where} has the text {shown(value)} among its inputs")
+                raise FormatError(f"{self.where} has the text {shown(value)} among its inputs")
         elif value == _PLACE:
             self.places += 1
         elif isinstance(value, list) and depth:
             for item in value:
-                self._input(where, kind, item, depth - 1)
+                self.check(item, depth - 1)
         else:
-            raise FormatError(f"{where} has {shown(value)} among its inputs")
+            raise FormatError(f"{self.where} has {shown(value)} among its inputs")
 
-    def _annotation(self, where: str, place: Any, value: Any, key: Any) -> None:
+    def check_annotation(self, place: Any, value: Any, key: Any) -> None:
         """Check an annotation: its block or loop, value and key."""
         if not is_name(place):
-            raise FormatError(f"{where} annotates {shown(place)}")
-        self._use(place)
+            raise FormatError(f"{self.where} annotates {shown(place)}")
+        self.used.append(place)
         if not isinstance(key, str) or key not in REMOVABLE or key == "schedule_rule":
-            raise FormatError(f"{where}: the annotation {shown(key)} is not allowed")
+            raise FormatError(f"{self.where}: the annotation {shown(key)} is not allowed")
         if isinstance(value, list):
             if key not in LISTS or any(item != _PLACE for item in value):
-                raise FormatError(f"{where}: {key} is {shown(value)}, which is not allowed")
+                raise FormatError(f"{self.where}: {key} is {shown(value)}, which is not allowed")
             self.places += len(value)
         elif isinstance(value, str) and not is_name(value):
             text = value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else None
             if text is None or key not in TEXTS or TEXTS[key].fullmatch(text) is None:
-                raise FormatError(f"{where}: {key} is {shown(value)}, which is not allowed")
+                raise FormatError(f"{self.where}: {key} is {shown(value)}, which is not allowed")
         elif key not in NUMBERS or not (isinstance(value, bool | str) or value == _PLACE):
-            raise FormatError(f"{where}: {key} is {shown(value)}, which is not allowed")
+            raise FormatError(f"{self.where}: {key} is {shown(value)}, which is not allowed")
         elif isinstance(value, str):
-            self._use(value)
+            self.used.append(value)
         elif value == _PLACE:
             self.places += 1
 
