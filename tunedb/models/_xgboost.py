@@ -80,7 +80,7 @@ def import_in_thread() -> threading.Thread:
     """Start to import XGBoost, which takes a second or more; a failure is silent."""
 
     def run() -> None:
-        with suppress(PluginError):
+        with suppress(Exception):  # who needs it imports it again, and tells
             import_xgboost()
 
     thread = threading.Thread(target=run, name="tunedb-xgboost", daemon=True)
