@@ -62,7 +62,6 @@ def seconds(code: str, cache: Path | None = None) -> float:
         [sys.executable, "-c", code],
         check=True,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
         env={**os.environ, **changed},
     )
     return time.perf_counter() - start

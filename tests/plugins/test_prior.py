@@ -201,6 +201,27 @@ def test_prior_skips_program_that_does_not_replay(path, opened, tools, tmp_path)
     assert (use.layer, use.mean) == ("shipped", 0.5)
 
 
+def test_unpacking_rejects_programs_that_are_not_allowed(path, opened, tools, tmp_path, cache):
+    mod = tools.matmul()
+    with closing(Database(tmp_path / "team.db", target=tools.llvm)) as database:
+        commit(database, tools, mod, 0.5)
+        evil = tvm.s_tir.Schedule(mod)
+        (loop, *_) = evil.get_loops(evil.get_sblock("C"))
+        evil.annotate(loop, "pragma_import_llvm", "define void @main() { ret void }")
+        args = ms.arg_info.ArgInfo.from_entry_func(mod)
+        workload = database.commit_workload(mod)
+        database.commit_tuning_record(
+            ms.database.TuningRecord(evil.trace, workload, [0.25], tools.llvm, args)
+        )
+        assert len(database) == 2
+    made = bundled(tmp_path / "team.prior", tmp_path / "team.db")
+    database = opened(path, target=tools.llvm, prior=made)
+    assert tools.top(database, mod) == [[0.5]]
+    (kept,) = (cache / "tunedb" / "priors").glob("*.db")
+    with closing(Store(kept, read_only=True)) as store:
+        assert store.records.count() == 1
+
+
 def test_donors_and_the_model_of_drafts_come_from_the_prior(prior, path, opened, tools):
     mod, target = tools.matmul(128), tools.llvm_newer
     context = ms.TuneContext(mod, target=target, space_generator="post-order-apply", num_threads=1)

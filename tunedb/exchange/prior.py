@@ -192,19 +192,26 @@ def _in_cache(path: Path) -> Path:
 def _unpack(peer: BundlePeer, file: Path) -> None:
     """Write a database with the records of a prior, all of them served."""
     with Store(file) as store:
-        merge_prior(store, peer)
+        merge_prior(store, peer, is_new=True)
         # TVM never reads modules from it, so it needs no approval.
         approval.forget(store.url)
 
 
-def merge_prior(store: Store, peer: BundlePeer) -> None:
-    """Merge the records of a prior into a database of priors, and serve them."""
+def merge_prior(store: Store, peer: BundlePeer, *, is_new: bool = False) -> None:
+    """Merge the records of a prior, and verify the foreign sources of the database.
+
+    Verification checks all of their programs against the allow-list, as the merge does with those
+    of the prior, which are all that a new database has.
+    """
     from .merge import merge
 
     merge(store, peer)
     for source in store.sources.summaries():
         if source.trust is Trust.FOREIGN:
-            store.trust._verify_merged(source.id)
+            if is_new:
+                store.trust._set(source.id, Trust.VERIFIED)
+            else:
+                store.trust.set(source.id, Trust.VERIFIED)
 
 
 def write_prior(

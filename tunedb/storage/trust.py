@@ -66,33 +66,17 @@ class TrustControl:
             (:mod:`tunedb.programs.allowlist`); nothing changes.
         """
         source = self._sources.get(source_id)
-        becomes_trusted = source.trust < Trust.VERIFIED <= trust
-        last = 0
-        if becomes_trusted:
+        checked = None
+        if source.trust < Trust.VERIFIED <= trust:
             # Outside the transaction, because a million traces take minutes.
-            last = self._batches.last_id()
+            checked = self._batches.last_id()
             self._require_allowed(source_id, source.name)
-        return self._set(source_id, trust, dry_run, last if becomes_trusted else None)
-
-    def _verify_merged(self, source_id: int) -> int:
-        """Set a source to verified after a merge of all its records, which checked them.
-
-        Parameters
-        ----------
-        source_id : int
-            Id of the source, of a database that nobody else writes.
-
-        Returns
-        -------
-        int
-            As :meth:`set`.
-        """
-        return self._set(source_id, Trust.VERIFIED)
+        return self._set(source_id, trust, dry_run, checked)
 
     def _set(
         self, source_id: int, trust: Trust, dry_run: bool = False, checked: int | None = None
     ) -> int:
-        """Set a trust; `checked` is the last record that :meth:`set` has checked."""
+        """Set a trust; records after that with the id `checked` are checked."""
         with self._db.transaction() as connection:
             if checked is not None:
                 name = self._sources.get(source_id).name

@@ -309,10 +309,9 @@ class PriorLayer(Layer):
 
     def close(self) -> None:
         """Close the store; the next question opens it again."""
-        process, self._unpacking = self._unpacking, None
-        if process is not None:
-            process.kill()
-            process.wait()
+        if self._unpacking is not None:
+            self._unpacking.kill()
+        self.finish_unpacking()
         super().close()
 
     def _opened(self) -> StoreAnswers | None:

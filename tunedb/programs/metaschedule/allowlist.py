@@ -185,14 +185,14 @@ def check_index_map(where: str, text: str) -> None:
     """
     if len(text) > limits.MAX_INDEX_MAP_CHARS:
         raise FormatError(f"{where} has an index map of {len(text)} characters")
-    problem = _index_map_problem(text)
+    find = _index_map_problem if len(text) > limits.MAX_REMEMBERED_BYTES else _cached_problem
+    problem = find(text)
     if problem is not None:
         raise FormatError(f"{where} has {problem}")
 
 
-@lru_cache(maxsize=512)
 def _index_map_problem(text: str) -> str | None:
-    """Return why a text is not an allowed index map, or None. Many tails share a map."""
+    """Return why a text is not an allowed index map, or None."""
     graph = _graph_of(text)
     nodes = graph.get("nodes")
     if not isinstance(nodes, list) or not graph.keys() <= _GRAPH_KEYS or graph.get("b64ndarrays"):
@@ -209,6 +209,10 @@ def _index_map_problem(text: str) -> str | None:
     if is_current and not _is_index_of_map(graph["root_index"], nodes):
         return "a text that is not an index map"
     return None
+
+
+#: Many tails share a map.
+_cached_problem = lru_cache(maxsize=512)(_index_map_problem)
 
 
 def _graph_of(text: str) -> dict[str, Any]:
