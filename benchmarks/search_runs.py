@@ -141,7 +141,14 @@ def evaluator() -> Any:
 
 
 def metaschedule(
-    mod: Any, folder: Path, trials: int, seed: int, *, warm_builder: bool, database: Any = None
+    mod: Any,
+    folder: Path,
+    trials: int,
+    seed: int,
+    *,
+    warm_builder: bool,
+    database: Any = None,
+    target: Any = None,
 ) -> Finished:
     """Run plain MetaSchedule: its strategy, cost model and JSON database."""
     from tunedb.plugins.metaschedule import MeasureCallback, WarmBuilder
@@ -153,8 +160,8 @@ def metaschedule(
     keep = ms.measure_callback.AddToDatabase() if database is None else MeasureCallback(database)
     try:
         ms.tune_tir(
-            mod, this_machine(), str(folder), trials, num_trials_per_iter=BATCH, seed=seed,
-            builder=builder, runner=ms.runner.LocalRunner(evaluator_config=evaluator()),
+            mod, target or this_machine(), str(folder), trials, num_trials_per_iter=BATCH,
+            seed=seed, builder=builder, runner=ms.runner.LocalRunner(evaluator_config=evaluator()),
             database="json" if database is None else database, cost_model="xgb",
             measure_callbacks=[
                 Watch(curve), keep, ms.measure_callback.RemoveBuildArtifact(),

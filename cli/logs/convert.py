@@ -71,7 +71,12 @@ COLUMNS = (
     type=click.IntRange(min=1),
     help="Processes that replay programs. Default: one for each processor.",
 )
-@click.option("--limit", type=click.IntRange(min=0), help="Largest number of records to replay.")
+@click.option(
+    "--best",
+    metavar="NUMBER",
+    type=click.IntRange(min=1),
+    help="Only so many of the fastest records of each workload for each target.",
+)
 @output_options
 @common_options
 @pass_settings
@@ -86,7 +91,7 @@ def command(
     bind: dict[str, Any],
     algorithms: str,
     workers: int | None,
-    limit: int | None,
+    best: int | None,
 ) -> None:
     """Convert auto_scheduler's records to schedules of today's TVM.
 
@@ -102,6 +107,7 @@ def command(
 
     Example:
       tunedb convert
+      tunedb convert --best 64
       tunedb convert --module resnet50.onnx
       tunedb convert --workload conv2d_layer --define conv2d_layer=my.operators:conv2d_layer
       tunedb convert --json | jq '.[] | select(.undefined > 0) | .workload'
@@ -127,7 +133,7 @@ def command(
                     define=define,
                     functions=functions,
                     workers=workers,
-                    limit=limit,
+                    best=best,
                     on_begin=progress.resize,
                     on_record=counter(progress),
                     report=report,

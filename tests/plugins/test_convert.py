@@ -357,7 +357,7 @@ def test_convert_stores_converted_records_beside_their_originals(stored):
     failed = programs.line(["matmul_add", 32, 24, 64, "float32"], programs.CPU, [], error=4)
     unknown = programs.line(["mystery", 32], programs.CPU, [])
     store = stored(*lines, failed, unknown)
-    first = convert(store, workers=1, limit=1)
+    first = convert(store, workers=1, best=1)
     assert first.total("replayed") == 1
     seen = []
     report = convert(store, workers=1, on_begin=seen.append, on_record=lambda: seen.append(1))
@@ -378,6 +378,22 @@ def test_convert_stores_converted_records_beside_their_originals(stored):
     assert lineage_lines(lineage_of(store, converted[0])) == [
         "replayed from record 1 of workload 1"
     ]
+
+
+def test_convert_best_replays_the_fastest_records_of_each_workload_for_each_target(stored):
+    times = {(2, 4, 8): 0.3, (1, 2, 4): 0.1, (2, 2, 4): 0.2}
+    lines = [programs.matmul_add(tile) | _seconds(time) for tile, time in times.items()]
+    store = stored(*lines, programs.factored_sum())
+    seen = []
+    report = convert(store, workers=1, best=2, on_begin=seen.append)
+    assert seen == [3]
+    assert [each.replayed for each in report.workloads] == [2, 1]
+    converted = [r for r in store.records.iterate() if r.measurement.origin is Origin.REPLAYED]
+    assert sorted(record.mean for record in converted) == [0.1, 0.2, 0.25]
+
+
+def _seconds(time):
+    return {"r": [[time], 0, 1.0, 1_700_000_000]}
 
 
 def test_converted_records_are_served_only_for_the_target_of_the_log(stored, tmp_path):

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, Self
 
 import tvm
@@ -26,7 +27,7 @@ from ....records import (
     Trust,
     WorkloadFormat,
 )
-from ....results import Record
+from ....results import Record, WorkloadSummary
 from ....storage.store import Store
 from ..threads import usable_cpus
 from ..workers.worker_pool import Job, Worker, WorkerPool
@@ -118,7 +119,7 @@ def convert(
     define: Sequence[str] = (),
     functions: Callable[[str], Mapping[str, Any]] | None = None,
     workers: int | None = None,
-    limit: int | None = None,
+    best: int | None = None,
     timeout_sec: float = 30.0,
     on_begin: Callable[[int], None] | None = None,
     on_record: Callable[[], None] | None = None,
@@ -141,8 +142,8 @@ def convert(
         log has a hash are compared with them.
     workers : int or None
         Processes; by default the number of usable processors.
-    limit : int or None
-        Largest number of records to replay.
+    best : int or None
+        Only so many of the fastest records of each workload for each target; all by default.
     timeout_sec : float
         Seconds for a definition, and for each chunk of records; a chunk that takes longer is
         replayed record by record.
@@ -174,10 +175,10 @@ def convert(
         if summary.format == WorkloadFormat.ANSOR
         and (workload_ids is None or summary.id in workload_ids)
     ]
-    if on_begin is not None:
-        on_begin(sum(summary.records for summary in chosen))
     report.workloads += [WorkloadReport(summary.id, summary.name) for summary in chosen]
-    conversion = _Conversion(store, report, limit, on_record)
+    conversion = _Conversion(store, report, best, on_record)
+    if on_begin is not None:
+        on_begin(sum(conversion.count(summary, target_ids) for summary in chosen))
     converted = [summary.id for summary in chosen]
     for ids, own in _functions(store, converted, target_ids, functions, report):
         with ConvertPool(define, own, workers=workers, timeout_sec=timeout_sec) as pool:
@@ -220,12 +221,12 @@ class _Conversion:
         self,
         store: Store,
         report: ConvertReport,
-        limit: int | None,
+        best: int | None,
         on_record: Callable[[], None] | None,
     ) -> None:
         self._store = store
         self._report = report
-        self._left = limit
+        self._best = best
         self._on_record = on_record
         #: Program → number of its records that are converted already.
         self._done = Counter(store.programs.donors(Origin.REPLAYED))
@@ -238,13 +239,29 @@ class _Conversion:
         for chunk in pool.replay(key, self._records(report, target_ids)):
             self._add(chunk, report)
 
+    def count(self, summary: WorkloadSummary, target_ids: Sequence[int] | None) -> int:
+        """Return the largest number of records of a workload that are looked at."""
+        if self._best is None:
+            return summary.records
+        return min(summary.records, self._best * len(self._targets(summary.id, target_ids)))
+
+    def _targets(self, workload_id: int, target_ids: Sequence[int] | None) -> list[int]:
+        targets = self._store.programs.targets([workload_id])
+        return [id_ for id_ in targets if target_ids is None or id_ in target_ids]
+
+    def _chosen(self, workload_id: int, target_ids: Sequence[int] | None) -> Iterable[Record]:
+        """Return the records of a workload that are looked at."""
+        records = self._store.records
+        if self._best is None:
+            return records.iterate(workload_id, target_ids)
+        targets = self._targets(workload_id, target_ids)
+        return chain.from_iterable(records.top_k(workload_id, id_, self._best) for id_ in targets)
+
     def _records(
         self, report: WorkloadReport, target_ids: Sequence[int] | None
     ) -> Iterator[Record]:
         """Yield the records that are to be replayed."""
-        for record in self._store.records.iterate(report.workload_id, target_ids):
-            if self._left == 0:
-                return
+        for record in self._chosen(report.workload_id, target_ids):
             measurement = record.measurement
             if measurement.status is not Status.OK or record.retracted:
                 self._finish()
@@ -258,8 +275,6 @@ class _Conversion:
                     report.known += 1
                     self._finish()
                     continue
-                if self._left is not None:
-                    self._left -= 1
                 yield record
 
     def _finish(self) -> None:
