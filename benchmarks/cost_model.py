@@ -29,12 +29,12 @@ from tunedb.models.baselines import TVMModel
 from tunedb.models.boosting import Boosting, Matrix, ObjectiveGradients, parameters
 from tunedb.models.dataset import Dataset, ExampleWorkload, Group
 from tunedb.models.evaluation import Result, evaluate_splits
-from tunedb.models.failures import fit_failures
+from tunedb.models.failure_training import fit_failures
 from tunedb.models.losses import SQUARED
 from tunedb.models.metrics import TRIALS
 from tunedb.models.recipe import Recipe
 from tunedb.models.scope import Scope
-from tunedb.models.splits import Split
+from tunedb.models.splits import FIRST_ROUND, Split
 from tunedb.models.training import fit
 from tunedb.storage.store import Store
 
@@ -57,6 +57,7 @@ AIM_AUROC = 0.85
 
 ROUNDS = 120
 SYNTHETIC = (88_000, 4, 164)
+CALIBRATION_BAR = 0.03
 REBUILD_BARS = {"aggregated": 15.0, "pack-sum": 60.0}
 SCORED = (2048, 4, 164)
 SCORING_BAR_MS = 15.0
@@ -124,7 +125,28 @@ def failure_rows(data: Roller, threads: int) -> list[Row]:
             raise SystemExit(f"{name}: no workload has enough failures")
         title = f"{name}: failures foreseen (AUROC, {len(evaluation.aurocs)} workloads)"
         rows.append(Row(title, "share", evaluation.auroc, 0.5, f"aim >= {AIM_AUROC}"))
-    return rows
+    return rows + calibration_rows(data, threads)
+
+
+def calibration_rows(data: Roller, threads: int) -> list[Row]:
+    """Return how far failures are from their predictions on hardware that is held out.
+
+    The baseline is the same classifier without trials there.
+    """
+    first = data.examples.take(data.examples.trials < FIRST_ROUND)
+    evaluation = fit_failures(first, threads=threads).evaluation
+    assert evaluation is not None
+    names = {first.groups[data.first_trials(name).group[0]].machine: name for name in data.machine}
+    return [
+        Row(
+            f"{names[each.machine]}, not learnt from: calibration error of failures after "
+            f"{each.trials} trials ({each.predicted:.1%} predicted, {each.rate:.1%} failed)",
+            *("share", each.error_after, each.error),
+            f"<= {CALIBRATION_BAR}",
+            each.error_after <= CALIBRATION_BAR,
+        )
+        for each in evaluation.elsewhere
+    ]
 
 
 # ---------------------------------------------------------------------- time

@@ -159,6 +159,7 @@ def _show_figures(stored: StoredModel, *, whole: bool) -> None:
     if card.get("failures"):
         click.echo()
         print_fields(_failure_fields(card["failures"]), heading="Failures of unseen workloads")
+        _print_calibration(card["failures"])
     elif stored.kind == "failures":
         click.echo("\nNot evaluated: failures, or working programs, come from one workload only")
     evaluation = card["evaluation"]
@@ -197,6 +198,41 @@ def _failure_fields(figures: dict[str, Any]) -> list[tuple[str, str]]:
         ("avoided", f"{text.percent(figures['avoided'])} of failures, for 2 % of working programs"),
         ("failure rate", text.percent(figures["rate"])),
     ]
+
+
+_RELIABILITY = (
+    Column("programs", "programs", text.number, right=True),
+    Column("predicted", "predicted", text.percent, right=True),
+    Column("failed", "failed", text.percent, right=True),
+)
+
+
+def _print_calibration(figures: dict[str, Any]) -> None:
+    """Print how far predictions hold, for unseen workloads and on other hardware."""
+    if "reliability" not in figures:
+        return
+    error = text.percent(figures["calibration_error"])
+    click.echo()
+    click.echo(bold(f"Predictions and failures of unseen workloads (calibration error {error})"))
+    print_table(_RELIABILITY, figures["reliability"])
+    click.echo()
+    if not figures["elsewhere"]:
+        click.echo(
+            "On other hardware: unknown, because only one has enough failures; the first trials "
+            "there calibrate it"
+        )
+        return
+    click.echo(bold("Predictions and failures on hardware that it did not learn from"))
+    trials = figures["elsewhere"][0]["trials"]
+    columns = (
+        Column("target", "target", lambda digest: str(digest)[:8]),
+        Column("machine", "machine"),
+        *_RELIABILITY[:2],
+        Column("rate", "failed", text.percent, right=True),
+        Column("error", "calibration error", text.percent, right=True),
+        Column("error_after", f"after {trials} trials", text.percent, right=True),
+    )
+    print_table(columns, figures["elsewhere"])
 
 
 _POOLS = {"random": "the first trials", "search": "all trials"}

@@ -205,6 +205,11 @@ def test_train_stores_classifier_of_failures(small, run, run_json):
     made = run("--db", small, "train", "--failures", "--threads", 1, "-p", "max_depth=2")
     assert made.stdout.startswith("Model 1: failures on small.steps version 1")
     assert "AUROC" in made.stdout
+    assert "Predictions and failures of unseen workloads (calibration error " in made.stdout
+    assert "hardware that it did not learn from" in made.stdout
+    assert "after 32 trials" in made.stdout
+    one = run("--db", small, "train", "--failures", "--threads", 1, "--target", 1)
+    assert "On other hardware: unknown" in one.stdout
     row = run_json("--db", small, "train", "--failures", "--threads", 1, "-p", "max_depth=2")
     assert (row["kind"], row["was_there"]) == ("failures", True)
     assert (row["card"]["recipe"]["loss"], row["card"]["recipe"]["max_depth"]) == ("logistic", 2)

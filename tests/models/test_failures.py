@@ -9,19 +9,16 @@ from hypothesis import strategies as st
 from learnable import examples_of
 
 from tunedb.errors import FormatError, UsageError
-from tunedb.models import failures as failure_training
+from tunedb.models import failure_training
 from tunedb.models.dataset import FAILURES, ExampleWorkload
+from tunedb.models.failure_training import LEAST_FAILURES, LEAST_OF_KIND, fit_failures, scaled
 from tunedb.models.failures import (
-    LEAST_FAILURES,
-    LEAST_OF_KIND,
     RECIPE,
     FailureModel,
     Scaling,
     TrialCosts,
     expected_cost,
-    fit_failures,
     penalty,
-    scaled,
 )
 from tunedb.records import FailureKind
 

@@ -26,7 +26,8 @@ def test_train_failures_stores_and_finds_the_classifier(stored):
     made = train_failures(stored, SMALL, threads=1, on_step=lambda *step: steps.append(step))
     assert (made.was_there, made.trained) == (False, True)
     assert made.stored.kind == KIND
-    assert steps[-1] == ("training", 6, 6)
+    # Five folds, one hardware with enough failures, which takes three, and the model itself.
+    assert steps[-1] == ("training", 9, 9)
     again = train_failures(stored, SMALL, threads=1)
     assert (again.was_there, again.trained) == (True, False)
     assert again.stored.digest == made.stored.digest
@@ -50,6 +51,11 @@ def test_card_of_classifier_has_failures_rate_and_costs(stored):
     # No group of the small database has five failures, but for the one that has nothing else.
     assert (judged["auroc"], judged["groups"]) == (None, 0)
     assert 0 <= judged["brier"] < 1
+    (elsewhere,) = judged["elsewhere"]
+    assert elsewhere["target"] in card["learnt"]["target_digests"]
+    assert elsewhere["programs"] < card["learnt"]["programs"]
+    programs = sum(each["programs"] for each in judged["reliability"])
+    assert programs == card["learnt"]["programs"]
     assert judged["seconds"] == {
         "ok": 0.5,
         "compile_error": 2.0,

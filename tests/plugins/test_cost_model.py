@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tvm
 from builders import OWN, make_measurement
 from logged import logged
 from tvm.s_tir import Schedule
@@ -28,6 +29,7 @@ from tunedb.errors import (
 from tunedb.features.base import feature_set
 from tunedb.models import dataset, failures, training
 from tunedb.models import store as stored
+from tunedb.models.aggregation import stacked
 from tunedb.models.failure_store import train_failures
 from tunedb.models.metrics import pairwise_accuracy
 from tunedb.models.recipe import Recipe
@@ -782,19 +784,29 @@ def test_models_of_all_losses_rank_unseen_programs(loss, database, make):
     assert make.accuracy(np.maximum(scores, 0), range(60, 100)) > 0.7
 
 
-def test_model_of_failures_lowers_scores_of_failing_programs(database, make):
-    first = CostModel(database, recipe=QUICK)
-    numbers = range(160)
-    context, candidates = make.context(), make.candidates(numbers)
+def half_failing(make, numbers):
+    """Return results of which those with wide tiles are timeouts, and which these are."""
     results = make.ok(numbers)
-    fails = [make.tile(number)[1] >= 16 for number in numbers]
+    fails = np.array([make.tile(number)[1] >= 16 for number in numbers])
     for number in np.flatnonzero(fails):
         results[number] = failure("LocalRunner: Timeout, killed after 10.0 seconds")
+    return results, fails
+
+
+def learn_failures(database, make):
+    """Train a model of failures."""
+    numbers = range(160)
+    context, candidates = make.context(), make.candidates(numbers)
+    results, _ = half_failing(make, numbers)
     store_batch(database, context, candidates, results)
-    first._online.update(context, candidates, results)
+    CostModel(database, recipe=QUICK)._online.update(context, candidates, results)
     recipe = replace(failures.RECIPE, features="tunedb.scheduled", training_set="all")
     train_failures(database.store, replace(recipe, rounds=40))
 
+
+def test_model_of_failures_lowers_scores_of_failing_programs(database, make):
+    learn_failures(database, make)
+    context = make.context()
     asked = make.candidates(range(160, 220))
     avoiding, plain = (
         CostModel(database, recipe=QUICK, avoid_failures=avoids) for avoids in (True, False)
@@ -802,12 +814,43 @@ def test_model_of_failures_lowers_scores_of_failing_programs(database, make):
     ranked = plain._online.predict(context, asked)
     # Scores below 0 are lowered, too.
     lost = (ranked - avoiding._online.predict(context, asked)) / np.abs(ranked)
-    will_fail = np.array([make.tile(number)[1] >= 16 for number in range(160, 220)])
+    _, will_fail = half_failing(make, range(160, 220))
     assert ranked.min() < 0 < lost.min() < lost.max() <= 1
     assert lost[will_fail].mean() > 0.2 > 0.05 > lost[~will_fail].mean()
     # The ledger has the scores of the ranker.
     remembered = [avoiding._online.rows.recall(one).score for one in asked]
     np.testing.assert_array_equal(remembered, ranked)
+
+
+def test_model_of_failures_counts_on_another_target_as_far_as_trials_confirm_it(
+    database, make, tools
+):
+    learn_failures(database, make)
+    context = make.context(target=tools.llvm_other)
+    model = CostModel(database, recipe=QUICK)
+    model._online.predict(context, make.candidates(range(4)))
+    ours = learner_of(model)
+    programs = [one.sch.mod for one in make.candidates(range(160, 220))]
+    rows = features_module.rows_of(programs, context.target, SCHEDULED)
+    _, will_fail = half_failing(make, range(160, 220))
+
+    def doubtless():
+        stack = stacked(rows, len(SCHEDULED.columns))
+        found = ours.failures.probabilities(*stack, cautious=True)
+        return found[will_fail].mean(), found[~will_fail].mean()
+
+    before, _ = doubtless()
+    candidates = make.candidates(range(60))
+    results, _ = half_failing(make, range(60))
+    model._online.update(context, candidates, results)
+    after, others = doubtless()
+    assert before < 0.5 < after
+    assert others < 0.1
+    # It says nothing of targets of other kinds.
+    gpu = tvm.target.Target("nvidia/nvidia-a100")
+    other = learner.Learner(database.store, ours._options, database._handle.targets.stored(gpu), [])
+    other.begin()
+    assert other.failures is None
 
 
 def test_residual_corrects_scores_of_the_measured_workload_only(database, make, monkeypatch):

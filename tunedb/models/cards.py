@@ -236,8 +236,14 @@ def describe_data(examples: Dataset) -> dict[str, Any]:
 
 def covers(stored: StoredModel, targets: Sequence[bytes]) -> bool:
     """Return whether a model was trained on records of all these targets (digests)."""
-    trained_on = set(stored.card["learnt"]["target_digests"])
+    trained_on = set(target_digests(stored))
     return all(digest.hex() in trained_on for digest in targets)
+
+
+def target_digests(stored: StoredModel) -> Sequence[str]:
+    """Return the targets that a model was trained on, as hexadecimal digests."""
+    digests: Sequence[str] = stored.card["learnt"]["target_digests"]
+    return digests
 
 
 def pairwise(card: Mapping[str, Any]) -> float | None:

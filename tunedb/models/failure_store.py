@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,8 @@ from ..results import NewModel, StoredModel
 from . import cards
 from .cards import TrainingCost
 from .dataset import FAILURES, with_rows
-from .failures import RECIPE, FailureModel, FittedFailures, check_recipe, fit_failures
+from .failure_training import FittedFailures, check_recipe, fit_failures
+from .failures import RECIPE, FailureModel
 from .recipe import Recipe
 from .scope import EVERYTHING, Scope
 from .store import body_of, unusable
@@ -38,7 +39,7 @@ class TrainedFailures:
         Loaded classifier.
     stored : StoredModel
         Row of the model; ``card["failures"]`` has its evaluation
-        (:class:`~tunedb.models.failures.FailureEvaluation`, or None).
+        (:class:`~tunedb.models.failure_training.FailureEvaluation`, or None).
     was_there : bool
         True if the database had a model of this digest before.
     trained : bool
@@ -181,6 +182,11 @@ def _evaluation_json(fitted: FittedFailures) -> dict[str, Any] | None:
         "brier": evaluation.brier,
         "brier_of_rate": evaluation.brier_of_rate,
         "avoided": evaluation.avoided,
+        "calibration_error": evaluation.error,
+        "reliability": [asdict(each) for each in evaluation.reliability],
+        "elsewhere": [
+            asdict(each) | {"target": each.target.hex()} for each in evaluation.elsewhere
+        ],
         "rate": model.rate,
         # Costs of all kinds of failure, not only of the classes of the last booster.
         "seconds": {"ok": model.costs.ok}

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ....errors import TuneDBError
 from ....models import cards, dataset, failure_store, training_job
 from ....models import store as model_store
+from ....models.aggregation import stacked
 from ....models.base import TrainingSet, recipe_part
 from ....models.failures import FailureModel
 from ....models.recipe import Recipe
@@ -144,7 +145,7 @@ class Learner:
     scoring : Scoring or None
         The model in use.
     failures : FailureModel or None
-        Model of failures; it is never retrained.
+        Model of failures, calibrated by the trials of the run; it is never retrained.
     """
 
     def __init__(
@@ -161,8 +162,13 @@ class Learner:
         self.recipe: Recipe = options.recipe or Recipe(features=options.features.name)
         self.scoring: Scoring | None = None
         self.failures: FailureModel | None = None
+        # Whether the model of failures was trained on the target; margins and outcomes of the run.
+        self._foresees = False
+        self._margins: list[float] = []
+        self._failed: list[bool] = []
         self._store = store
         self._options = options
+        self._kind = target.kind
         self._target_ids = [list(ids) for ids in target_ids if ids]
         self._trials = RunTrials(store.targets.id_of(target.digest) or 0, target.digest)
         self._base: Dataset | None = None
@@ -185,6 +191,7 @@ class Learner:
         """
         if self._options.avoid_failures:
             self.failures = self._find_failures()
+            self._calibrate()
         if given is not None:
             self.use(given)
             return
@@ -220,18 +227,45 @@ class Learner:
         self._is_partial = model.recipe.training_set != "all"
 
     def _find_failures(self) -> FailureModel | None:
-        """Return the newest model of failures for the target and feature set, or None."""
+        """Return the newest model of failures for the target and feature set, or None.
+
+        One that was trained on other targets of the kind is better than none.
+        """
         store = self._store
         groups = [[store.targets.get(id_).digest for id_ in ids] for ids in self._target_ids]
-        for stored in reversed(store.models.all(kind=failure_store.KIND)):
-            try:
-                if any(cards.covers(stored, group) for group in groups):
+        models = list(reversed(store.models.all(kind=failure_store.KIND)))
+        trained = [any(cards.covers(stored, group) for group in groups) for stored in models]
+        for foresees in (True, False):
+            for stored, is_trained in zip(models, trained, strict=True):
+                if is_trained is not foresees or not (is_trained or self._is_of_kind(stored)):
+                    continue
+                try:
                     model = failure_store.load_failures(self._store, stored)
                     model.check(self._options.features)
-                    return model
-            except TuneDBError as error:
-                _log.debug("%s: model %d is left out: %s", self._store.location, stored.id, error)
+                except TuneDBError as error:
+                    location = self._store.location
+                    _log.debug("%s: model %d is left out: %s", location, stored.id, error)
+                    continue
+                self._foresees = foresees
+                return model
         return None
+
+    def _is_of_kind(self, stored: StoredModel) -> bool:
+        """Return whether a model was trained on targets of the kind of this one."""
+        targets = self._store.targets
+        ids = (targets.id_of(bytes.fromhex(each)) for each in cards.target_digests(stored))
+        return self._kind in {targets.get(id_).kind for id_ in ids if id_ is not None}
+
+    def _calibrate(self, trials: Sequence[RunTrial] = ()) -> None:
+        """Calibrate the model of failures on the target by new trials of the run."""
+        if self.failures is None:
+            return
+        if trials:
+            rows = stacked([trial.rows for trial in trials], len(self._options.features.columns))
+            self._margins += self.failures.margins(*rows).tolist()
+            self._failed += [bool(trial.failure) for trial in trials]
+        margins, failed = np.array(self._margins), np.array(self._failed, bool)
+        self.failures = self.failures.on_target(margins, failed, is_trained=self._foresees)
 
     def _is_outgrown(self, stored: StoredModel, target_ids: list[int]) -> bool:
         """Tell whether the store has grown much since a model of few programs was trained."""
@@ -299,6 +333,7 @@ class Learner:
             rows = [trial.rows for trial in new]
             seconds = np.array([np.inf if trial.failure else trial.seconds for trial in new])
             scoring.compare(workload.digest, rows, scoring.scores(rows, threads), seconds)
+        self._calibrate(new)
         for trial in trials:
             self._trials.add(workload, trial)
         if scoring is None or self._is_due(scoring, workload.digest):

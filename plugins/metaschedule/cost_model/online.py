@@ -399,7 +399,7 @@ class OnlineModel:
         if learner.failures is not None:
             learner.failures.model.use_threads(task.threads)
             stack = stacked(rows, len(self._options.features.columns))
-            expected = learner.failures.by_kind(*stack)
+            expected = learner.failures.by_kind(*stack, cautious=True)
             share = np.clip(penalty(expected, learner.failures.costs), 0, 1)
             # A share, because losses without a scale have no unit; near the best it is the same.
             scores = scores - np.abs(scores) * share
