@@ -172,114 +172,81 @@ class FromNest:
     """The same lines from a program in the flat form."""
 
     def __init__(self, nest):
-        self.dump = nest.dump()
-        events = []  # (statements before it, order, line)
-        self._functions(events)
-        self.lines = [line for *_, line in events]
-
-    def _functions(self, events):
-        d = self.dump
-        # Loops and blocks in the order of their numbers, before the statement that begins them.
+        self.dump = d = nest.dump()
+        self.lines = []
         for f, function in enumerate(d["functions"]):
-            events.append((0, f"function {function['name']}"))
+            self.lines.append(f"function {function['name']}")
             for buffer in d["buffers"]:
                 if buffer["kind"] == 1 and buffer["function"] == f:
-                    events.append((0, self.buffer(buffer, "parameter")))
-            self._between(
-                events,
-                function["first_stmt"],
-                function["end_stmt"],
-                loops=(function["first_loop"], function["end_loop"]),
-            )
+                    self.lines.append(self.buffer(buffer, "parameter"))
+            self._statements(function)
 
-    def _between(self, events, first, end, loops):
-        """Replay the tree: loops and blocks by their numbers, statements by theirs."""
-        d = self.dump
-        opened = []
-        todo = sorted(
-            [
-                (
-                    "loop",
-                    i,
-                    d["loops"][i]["first_stmt"],
-                    d["loops"][i]["end_stmt"],
-                    d["loops"][i]["block"],
-                )
-                for i in range(*loops)
-            ]
-            + [
-                ("block", i, b["first_stmt"], b["end_stmt"], b["parent"])
-                for i, b in enumerate(d["blocks"])
-                if first <= b["first_stmt"] <= b["end_stmt"] <= end
-            ],
-            key=lambda one: (one[2], self._depth(one)),
-        )
-        inited = {}
+    def _statements(self, function):
+        """Add each statement, and loops and blocks where they begin and end."""
+        d, first, end = self.dump, function["first_stmt"], function["end_stmt"]
+        waiting = [
+            ("loop", i, d["loops"][i]) for i in range(function["first_loop"], function["end_loop"])
+        ]
+        waiting += [
+            ("block", i, block)
+            for i, block in enumerate(d["blocks"])
+            if first <= block["first_stmt"] <= block["end_stmt"] <= end
+        ]
+        waiting.sort(key=lambda one: (one[2]["first_stmt"], self._depth(one[0], one[2])))
+        opened, inited = [], {}
         for s in range(first, end + 1):
-            while opened and opened[-1][3] <= s:
-                self._close(events, opened.pop(), inited)
-            while todo and todo[0][2] == s and s < end:
-                one = todo.pop(0)
-                opened.append(one)
-                events.append((s, self._open(one)))
-                events.extend((s, line) for line in self._buffers(one))
-            if s < end:
-                stmt = d["stmts"][s]
-                block = stmt["block"]
-                if stmt["init"] and not inited.get(block):
-                    inited[block] = 1
-                    events.append((s, "init"))
-                elif not stmt["init"] and inited.get(block) == 1:
-                    inited[block] = 2
-                    events.append((s, "update"))
-                events.append((s, self._stmt(stmt)))
+            while opened and opened[-1][2]["end_stmt"] <= s:
+                self.lines.append("end" if opened.pop()[0] == "loop" else "end block")
+            if s == end:
+                break
+            while waiting and waiting[0][2]["first_stmt"] == s:
+                opened.append(waiting.pop(0))
+                kind, number, node = opened[-1]
+                self.lines += [self._loop(node)] if kind == "loop" else self._block(number, node)
+            stmt = d["stmts"][s]
+            block = stmt["block"]
+            if stmt["init"] and block not in inited:
+                inited[block] = "init"
+                self.lines.append("init")
+            elif not stmt["init"] and inited.get(block) == "init":
+                inited[block] = "update"
+                self.lines.append("update")
+            self.lines.append(self._stmt(stmt))
 
-    def _depth(self, one):
-        kind, number, *_ = one
-        d, depth = self.dump, 0
-        loop_, block_ = (
-            (d["loops"][number]["parent"], d["loops"][number]["block"])
-            if kind == "loop"
-            else (d["blocks"][number]["loop"], d["blocks"][number]["parent"])
-        )
-        while loop_ >= 0:
-            depth, loop_ = depth + 1, d["loops"][loop_]["parent"]
-        while block_ >= 0:
-            depth, block_ = depth + 1, d["blocks"][block_]["parent"]
+    def _depth(self, kind, node):
+        """Return the number of loops and blocks around a loop or block."""
+        names = ("parent", "block") if kind == "loop" else ("loop", "parent")
+        depth = 0
+        for number, nodes in zip(map(node.get, names), ("loops", "blocks"), strict=True):
+            while number >= 0:
+                depth, number = depth + 1, self.dump[nodes][number]["parent"]
         return depth
 
-    def _open(self, one):
-        kind, number, *_ = one
-        if kind == "loop":
-            loop = self.dump["loops"][number]
-            tag = "vthread.x" if loop["tag"] == 7 else TAGS[loop["tag"]]
-            return (
-                f"for {self.dump['vars'][loop['var']]['name']} {self.expr(loop['min_node'])} "
-                f"{self.expr(loop['extent_node'])} {loop['kind']} {tag} "
-                f"{bool(loop['annotated'])} {loop['auto_unroll']}"
-            )
-        block = self.dump["blocks"][number]
-        iters = self.dump["iters"][block["first_iter"] : block["first_iter"] + block["n_iter"]]
+    def _loop(self, loop):
+        tag = "vthread.x" if loop["tag"] == 7 else TAGS[loop["tag"]]
+        return (
+            f"for {self.dump['vars'][loop['var']]['name']} {self.expr(loop['min_node'])} "
+            f"{self.expr(loop['extent_node'])} {loop['kind']} {tag} "
+            f"{bool(loop['annotated'])} {loop['auto_unroll']}"
+        )
+
+    def _block(self, number, block):
+        """Yield the line of a block, and those of its buffers."""
+        d = self.dump
+        iters = d["iters"][block["first_iter"] : block["first_iter"] + block["n_iter"]]
         kinds = [(one["kind"], f"{one['extent']}:int32") for one in iters]
         values = [self.expr(one["value"]) for one in iters]
-        return f"block {block['name']} {self.expr(block['predicate'])} {kinds} {values}"
-
-    def _buffers(self, one):
-        kind, number, *_ = one
-        if kind == "loop":
-            return
-        for buffer in self.dump["buffers"]:
-            if buffer["alloc_block"] == number and buffer["kind"] == 2:
+        yield f"block {block['name']} {self.expr(block['predicate'])} {kinds} {values}"
+        own = [buffer for buffer in d["buffers"] if buffer["alloc_block"] == number]
+        for buffer in own:
+            if buffer["kind"] == 2:
                 yield self.buffer(buffer, "allocate")
-        for buffer in self.dump["buffers"]:
-            if buffer["alloc_block"] == number and buffer["kind"] == 3:
+        for buffer in own:
+            if buffer["kind"] == 3:
                 yield self.buffer(buffer, "match")
                 region = [self.expr(node) for node in buffer["region"]]
                 pairs = list(zip(region[::2], region[1::2], strict=True))
-                yield f"of {self.dump['buffers'][buffer['source']]['name']} {pairs}"
-
-    def _close(self, events, one, inited):
-        events.append((one[3], "end" if one[0] == "loop" else "end block"))
+                yield f"of {d['buffers'][buffer['source']]['name']} {pairs}"
 
     def _stmt(self, stmt):
         value = self.expr(stmt["value"])

@@ -49,7 +49,7 @@ def annotations(trace: Trace) -> set[str]:
 def test_allowlist_accepts_traces_of_tvm(kind: str, names: list[str]) -> None:
     found: set[str] = set()
     for name in names:
-        _, candidates = te_programs.sample(name, kind, 8)
+        _, candidates = te_programs.sample(name, kind, 4)
         assert candidates, name
         for candidate in candidates:
             trace = trace_codec.encode(candidate.sch.trace)

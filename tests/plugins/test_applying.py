@@ -65,32 +65,24 @@ def commit(database, tools, mod, run_secs=(1e-3,), **fields):
     tools.commit(database, mod, list(run_secs), target=TARGET, **fields)
 
 
-def assert_library_multiplies(path, seed=0):
-    """Run ``main`` of a library on random matrices; assert that it multiplies them."""
-    rng = np.random.default_rng(seed)
-    a, b = (rng.uniform(size=(16, 16)).astype("float32") for _ in "ab")
-    out = tvm.runtime.tensor(np.zeros((16, 16), "float32"))
-    tvm.runtime.load_module(str(path))["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(b), out)
-    np.testing.assert_allclose(out.numpy(), a @ b, rtol=1e-5)
+def drawn():
+    """Return two random matrices."""
+    return np.random.default_rng(0).uniform(size=(2, 16, 16)).astype("float32")
 
 
 def is_parallel(mod, name="main"):
     return "T.parallel" in mod[name].script()
 
 
-def test_tvms_pass_applies_records_of_the_database_in_scope(database, tools):
-    mod = tools.matmul()
+def test_tvms_pass_applies_the_records_that_schedule_applies(database, tools):
+    mod, other = tools.matmul(), tools.matmul(8)
     commit(database, tools, mod)
     with TARGET, database:
         applied = relax.transform.MetaScheduleApplyDatabase()(mod)
+        tvm.ir.assert_structural_equal(relax.transform.MetaScheduleApplyDatabase()(other), other)
     assert is_parallel(applied) and not is_parallel(mod)
     assert applied["main"].attrs["tirx.is_scheduled"]
-    with TARGET:
-        other = tools.matmul(8)
-        with database:
-            tvm.ir.assert_structural_equal(
-                relax.transform.MetaScheduleApplyDatabase()(other), other
-            )
+    tvm.ir.assert_structural_equal(schedule(mod, database)[0], applied)
 
 
 def test_compile_tir_returns_schedule_of_best_record_or_none(database, tools):
@@ -108,7 +100,7 @@ def test_compile_relax_builds_program_that_computes_correctly(database, tools):
     (mod,) = tasks.values()
     commit(database, tools, mod)
     made = ms.relax_integration.compile_relax(database, Model, TARGET, params=None)
-    a, b = (np.random.default_rng(i).uniform(size=(16, 16)).astype("float32") for i in range(2))
+    a, b = drawn()
     machine = relax.VirtualMachine(made, tvm.cpu())
     found = machine["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(b))
     np.testing.assert_allclose(found.numpy(), 2 * (a @ b), rtol=1e-5)
@@ -125,14 +117,6 @@ def test_schedule_names_the_record_of_each_function(database, tools):
     ]
     assert uses[0].mean == pytest.approx(3e-3)
     assert is_parallel(applied, "a") and not is_parallel(applied, "b")
-
-
-def test_schedule_applies_the_records_that_tvm_applies(database, tools):
-    mod = tools.matmul()
-    commit(database, tools, mod)
-    with TARGET, database:
-        theirs = relax.transform.MetaScheduleApplyDatabase()(mod)
-    tvm.ir.assert_structural_equal(schedule(mod, database)[0], theirs)
 
 
 def test_schedule_skips_and_quarantines_record_that_does_not_replay(database, tools):
@@ -161,7 +145,11 @@ def test_written_library_computes_the_right_product(database, tools, tmp_path, n
     write_library(made.executable, tmp_path / name)
     assert [use.record_id for use in made.uses] == [1]
     assert [path.name for path in tmp_path.glob("kernels*")] == [name]
-    assert_library_multiplies(tmp_path / name)
+    a, b = drawn()
+    out = tvm.runtime.tensor(np.zeros((16, 16), "float32"))
+    library = tvm.runtime.load_module(str(tmp_path / name))
+    library["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(b), out)
+    np.testing.assert_allclose(out.numpy(), a @ b, rtol=1e-5)
 
 
 def test_compile_finds_record_of_private_function_and_exports_its_name(database, tools, tmp_path):

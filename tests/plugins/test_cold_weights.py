@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import networks
 import numpy as np
 import pytest
 import tvm
-from fake_measuring import FakeRunner
+from fake_measuring import FakeBuilder, FakeRunner
 from tvm.relax.frontend.onnx import from_onnx
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
@@ -19,6 +19,7 @@ from tunedb.plugins.metaschedule.measure.racing import Race, RacingRunner
 from tunedb.plugins.metaschedule.tuning import run as tuning_run
 from tunedb.plugins.metaschedule.tuning import tune as tuning
 from tunedb.plugins.metaschedule.tuning.defaults import prefetches
+from tunedb.plugins.metaschedule.workers import warm_builder
 from tunedb.plugins.metaschedule.workers.warm_builder import WarmBuilder
 from tunedb.system.host import fingerprint_of
 
@@ -171,9 +172,8 @@ def test_run_race_measures_all_repeats_with_cold_weights(monkeypatch):
         (1 << 40, {}, False),
         (None, {}, False),  # unknown
         (0, {"racing": False}, True),
-        (0, {"builder": "local"}, True),
+        (0, {"builder": "warm"}, True),
         (0, {"runner": FakeRunner()}, False),
-        (0, {"task_scheduler": "gradient"}, False),
         (0, {"prepack": False}, False),  # weights are not known
         (0, {"target": GPU, "prepack": True}, False),
     ],
@@ -181,17 +181,32 @@ def test_run_race_measures_all_repeats_with_cold_weights(monkeypatch):
 def test_run_uses_cold_weights_for_networks_that_exceed_the_caches(
     cache, changes, is_cold, tmp_path, monkeypatch
 ):
+    """A run begins; another builder than the warm one does not prefetch."""
     monkeypatch.setattr(cold, "_LEAST_BYTES", 1024)
     monkeypatch.setattr(tuning_run, "last_cache", lambda: cache)
-    run, fingerprint = begun(from_onnx(networks.mobile()), tmp_path, monkeypatch, **changes)
+    builder = networks.Builder()
+    out = builder.bare_convolution("image", 8, 64, 1)
+    mod = from_onnx(builder.model(out, {"image": [1, 8, 4, 4]}, [1, 64, 4, 4]))
+    options = {"target": TARGET, "measure_network": False, "builder": FakeBuilder(), **changes}
+    seen, begin = [], tuning_run.Run.begin
+
+    def keep(options, stack):
+        run = begin(options, stack)
+        seen.extend([run, fingerprint_of(run.database._handle.session())])
+        raise StopIteration
+
+    with monkeypatch.context() as context, pytest.raises(StopIteration):
+        context.setattr(tuning_run.Run, "begin", keep)
+        tuning.tune(mod, database=tmp_path / "tune.db", **options)
+    run, fingerprint = seen
     assert any(run.cold) is is_cold
     evaluator = fingerprint.get("evaluator") or {}
     assert evaluator.get("cold_weights", False) is is_cold
-    # TVM's builder does not prefetch.
-    assert evaluator.get("prefetch", False) is (is_cold and changes.get("builder") != "local")
+    assert evaluator.get("prefetch") is ((changes.get("builder") == "warm") if is_cold else None)
 
 
-def test_builds_of_warm_builder_prefetch_unless_the_user_has_a_build_function():
+def test_builds_of_warm_builder_prefetch_unless_the_user_has_a_build_function(monkeypatch):
+    monkeypatch.setattr(warm_builder, "WorkerPool", MagicMock())  # nothing is built
     assert prefetches("warm")
     assert not prefetches("local")
     with WarmBuilder(max_workers=1) as builder:
@@ -200,21 +215,23 @@ def test_builds_of_warm_builder_prefetch_unless_the_user_has_a_build_function():
         assert not prefetches(builder)
 
 
-def test_cold_weights_apply_only_to_tasks_of_network_that_exceeds_caches(tmp_path, monkeypatch):
-    mods = {"small": from_onnx(networks.mobile()), "large": from_onnx(networks.mobile())}
-    run, _ = begun(mods, tmp_path, monkeypatch)
+@pytest.mark.parametrize(
+    ("choices", "found"),
+    [
+        ((), [(1,), (), (), ()]),
+        ((({0: 1.0}, {2: 1.0}),), [(1,), (), (1,), ()]),  # of two algorithms
+    ],
+)
+def test_cold_weights_apply_only_to_tasks_of_network_that_exceeds_caches(
+    choices, found, monkeypatch
+):
     sizes = iter([1, 1 << 40])
     monkeypatch.setattr(tuning_run, "_weight_bytes", lambda _: next(sizes))
     monkeypatch.setattr(tuning_run, "last_cache", lambda: 1 << 20)
-    tasks = [replace(task, calls=(1, 0) if n else (0, 1)) for n, task in enumerate(run.tasks)]
     monkeypatch.setattr(tuning_run, "cold_weights", lambda _: (1,))
-    networks_ = [SimpleNamespace(goal=SimpleNamespace(choices=()))] * 2
-    found = tuning_run._cold(tasks, networks_, TARGET)
-    assert found == [(1,), *[()] * (len(tasks) - 1)]
-    sizes = iter([1, 1 << 40])
-    networks_[1:] = [SimpleNamespace(goal=SimpleNamespace(choices=(({0: 1.0}, {2: 1.0}),)))]
-    found = tuning_run._cold(tasks, networks_, TARGET)
-    assert [n for n, each in enumerate(found) if each] == [0, 2]
+    tasks = [SimpleNamespace(mod=None, calls=calls) for calls in ((0, 1), *[(1, 0)] * 3)]
+    small, large = (SimpleNamespace(goal=SimpleNamespace(choices=one)) for one in ((), choices))
+    assert tuning_run._cold(tasks, [small, large], TARGET) == found
 
 
 def test_weight_bytes_counts_largest_algorithm_of_each_operator():
@@ -233,20 +250,3 @@ def test_weight_bytes_counts_largest_algorithm_of_each_operator():
     )
     # 130 numbers, and 270 more for F4 in place of both.
     assert tuning_run._weight_bytes(network) == 4 * (130 + 270)
-
-
-def begun(mod, tmp_path, monkeypatch, **changes):
-    """Return a run that has begun, and the fingerprint of its session."""
-    seen = []
-
-    def keep(options, stack):
-        run = begin(options, stack)
-        seen.extend([run, fingerprint_of(run.database._handle.session())])
-        raise StopIteration
-
-    begin = tuning_run.Run.begin
-    with monkeypatch.context() as context, pytest.raises(StopIteration):
-        context.setattr(tuning_run.Run, "begin", keep)
-        arguments = {"target": TARGET, "measure_network": False, **changes}
-        tuning.tune(mod, database=tmp_path / "tune.db", **arguments)
-    return seen

@@ -12,6 +12,7 @@ from math import log2
 import ansor_programs as programs
 import pytest
 import tvm
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from public_logs import DATA, needs_logs
@@ -55,11 +56,14 @@ def worker():
     sys.path[:] = before
 
 
+def parsed(*lines):
+    """Return the workload of lines, and the stored form of the steps of each line."""
+    return lines[0]["i"][0][0].encode(), [split_steps(line["i"][1][1], None) for line in lines]
+
+
 def replayed(worker, *lines):
     """Replay lines of one workload; return its modules, and a trace or a reason for each line."""
-    key = lines[0]["i"][0][0].encode()
-    traces = [split_steps(line["i"][1][1], None) for line in lines]
-    parts, answers = worker.replay(key, traces)
+    parts, answers = worker.replay(*parsed(*lines))
     return parts, [answer if isinstance(answer, str) else answer.trace for answer in answers]
 
 
@@ -111,13 +115,11 @@ TILES = st.sampled_from((1, 2, 3, 4, 8, 16, 64, 128))
 NUMBERS = st.tuples(TILES, TILES, TILES, st.sampled_from((0, 8, 16, 512)))
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(NUMBERS, min_size=1, max_size=5))
 def test_translated_records_equal_replayed_ones(worker, numbers):
     lines = [programs.matmul_add((a, b, c), unroll=u, n=64, m=128) for a, b, c, u in numbers]
-    first = programs.matmul_add((2, 4, 8), n=64, m=128)
-    key = first["i"][0][0].encode()
-    records = [split_steps(line["i"][1][1], None) for line in (first, *lines)]
+    key, records = parsed(programs.matmul_add((2, 4, 8), n=64, m=128), *lines)
     own = convert_worker._Worker((), {})
     _, answers = own.replay(key, records)
     replayed = [own._replay_one(key, one, []) for one in records]
@@ -130,9 +132,7 @@ def test_translated_records_equal_replayed_ones(worker, numbers):
 
 def test_worker_detects_and_drops_wrong_translation(worker, monkeypatch):
     """The worker also replays the last record of a call that it translated."""
-    lines = [programs.matmul_add((a, 4, 8)) for a in (1, 2, 4, 8)]
-    key = lines[0]["i"][0][0].encode()
-    records = [split_steps(line["i"][1][1], None) for line in lines]
+    key, records = parsed(*(programs.matmul_add((a, 4, 8)) for a in (1, 2, 4, 8)))
     own = convert_worker._Worker((), {})
     _, expected = own.replay(key, records)
     place = (key, records[0].sketch)
@@ -154,9 +154,7 @@ def test_worker_detects_and_drops_wrong_translation(worker, monkeypatch):
     "damage", [lambda data: data + b"\x01", lambda data: data[:-1], lambda data: data + b"\x80"]
 )
 def test_worker_rejects_record_with_damaged_decisions(worker, damage):
-    line = programs.matmul_add()
-    key = line["i"][0][0].encode()
-    record = split_steps(line["i"][1][1], None)
+    key, (record,) = parsed(programs.matmul_add())
     damaged = replace(record, decisions=damage(record.decisions))
     own = convert_worker._Worker((), {})
     _, (good, bad) = own.replay(key, [record, damaged])
@@ -167,9 +165,7 @@ def test_worker_rejects_record_with_damaged_decisions(worker, damage):
 @pytest.mark.parametrize("kind", KINDS)
 def test_worker_translates_only_sketches_whose_numbers_are_all_decisions(worker, kind):
     """The number of threads that fetch together is a product of tiles and not a decision."""
-    line = KINDS[kind]()
-    key = line["i"][0][0].encode()
-    record = split_steps(line["i"][1][1], None)
+    key, (record,) = parsed(KINDS[kind]())
     own = convert_worker._Worker((), {})
     own.replay(key, [record])
     has_one = (key, record.sketch) in own._translations
@@ -177,9 +173,7 @@ def test_worker_translates_only_sketches_whose_numbers_are_all_decisions(worker,
 
 
 def test_worker_translates_factored_reductions(worker):
-    lines = [programs.factored_sum(factor) for factor in (8, 2, 32)]
-    key = lines[0]["i"][0][0].encode()
-    records = [split_steps(line["i"][1][1], None) for line in lines]
+    key, records = parsed(*(programs.factored_sum(factor) for factor in (8, 2, 32)))
     own = convert_worker._Worker((), {})
     _, answers = own.replay(key, records)
     _, translation = own._translations[key, records[0].sketch]
@@ -352,7 +346,7 @@ def test_convert_rejects_malformed_or_unloadable_definitions(stored):
 # ---- The database -------------------------------------------------------------------------------
 
 
-def test_convert_stores_converted_records_beside_their_originals(stored):
+def test_convert_stores_converted_records_beside_their_originals(stored, tmp_path):
     lines = [programs.matmul_add(), programs.matmul_add((1, 2, 4)), programs.matmul_add()]
     failed = programs.line(["matmul_add", 32, 24, 64, "float32"], programs.CPU, [], error=4)
     unknown = programs.line(["mystery", 32], programs.CPU, [])
@@ -378,6 +372,13 @@ def test_convert_stores_converted_records_beside_their_originals(stored):
     assert lineage_lines(lineage_of(store, converted[0])) == [
         "replayed from record 1 of workload 1"
     ]
+    # They are served for the target of the log alone.
+    assert converted[0].measurement.program.target.attributes == {"kind": "llvm", "keys": ["cpu"]}
+    assert len(store.records.top_k(converted[0].workload_id)) == 3
+    with closing(Database(tmp_path / "tune.db", target={"kind": "llvm", "num-cores": 2})) as here:
+        workload = here.commit_workload(module_of(programs.matmul_add()))
+        assert here.has_workload(workload.mod)
+        assert not here.get_top_k(workload, 5)
 
 
 def test_convert_best_replays_the_fastest_records_of_each_workload_for_each_target(stored):
@@ -394,17 +395,6 @@ def test_convert_best_replays_the_fastest_records_of_each_workload_for_each_targ
 
 def _seconds(time):
     return {"r": [[time], 0, 1.0, 1_700_000_000]}
-
-
-def test_converted_records_are_served_only_for_the_target_of_the_log(stored, tmp_path):
-    store = stored(programs.matmul_add())
-    convert(store, workers=1)
-    (record,) = store.records.top_k(2)
-    assert record.measurement.program.target.attributes == {"kind": "llvm", "keys": ["cpu"]}
-    with closing(Database(tmp_path / "tune.db", target={"kind": "llvm", "num-cores": 2})) as here:
-        workload = here.commit_workload(module_of(programs.matmul_add()))
-        assert here.has_workload(workload.mod)
-        assert not here.get_top_k(workload, 5)
 
 
 @pytest.mark.stress
@@ -509,17 +499,17 @@ def functions():
 
 
 @pytest.mark.parametrize(
-    "dimensions",
+    ("dimensions", "reverse"),
     [
-        (32, 24, 24, 64, 32, 64, 32, 64),
+        ((32, 24, 24, 64, 32, 64, 32, 64), False),
         # The order of a network's arguments; that of the stages depends on the graph alone.
-        (32, 64, 32, 24, 24, 64, 32, 64),
-        ([32, 24], [24, 64], [32, 64], [32, 64]),
-        (),
+        ((32, 64, 32, 24, 24, 64, 32, 64), True),
+        (([32, 24], [24, 64], [32, 64], [32, 64]), False),
+        ((), False),
+        ((), True),
     ],
-    ids=["flat", "another order", "lists", "none"],
+    ids=["flat", "another order", "lists", "none", "none of reversed functions"],
 )
-@pytest.mark.parametrize("reverse", [False, True])
 def test_worker_replays_hash_on_the_function_that_its_steps_fit(functions, dimensions, reverse):
     """Other functions of these shapes have one more stage, which the steps do not fit."""
     names = sorted(functions, reverse=reverse)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_drafts import Run, seconds_of
-from tvm.s_tir import meta_schedule as ms
+from test_drafts import Run, seconds_of, store_time
 
 from tunedb.plugins.metaschedule.search.descent import Descent
 from tunedb.plugins.metaschedule.search.schedule_queries import from_tvm
@@ -31,15 +30,6 @@ def test_descent_starts_after_batches_without_gain_and_ends_at_next_gain():
     assert places == [0, 0, 4, 0, 0]
 
 
-def store(database, mod, target, candidate):
-    """Store the time of a candidate."""
-    record = ms.database.TuningRecord(
-        *(candidate.sch.trace, database.commit_workload(mod), [seconds_of(candidate)], target),
-        candidate.args_info,
-    )
-    database.commit_tuning_record(record)
-
-
 def batches(database, mod, target):
     """Search with stored measurements; return the best draft before each batch, and the batch."""
     run = Run(database, mod, target, batch=BATCH, trials=TRIALS, eps_greedy=0.0)
@@ -48,7 +38,7 @@ def batches(database, mod, target):
         candidates = run.batch()
         found.append((min(measured, default=(0, None), key=lambda one: one[0])[1], candidates))
         for each in candidates:
-            store(database, mod, target, each)
+            store_time(database, mod, target, each)
             measured.append((seconds_of(each), from_tvm(each.sch.trace)))
     return found
 
@@ -81,7 +71,7 @@ def test_descent_replays_and_measures_each_neighbour_once(tools, opened, monkeyp
     database, mod = opened(":memory:", target=tools.llvm), tools.matmul(64)
     run = Run(database, mod, tools.llvm, batch=BATCH, trials=TRIALS, eps_greedy=0.0)
     best = min(run.batch(), key=seconds_of)
-    store(database, mod, tools.llvm, best)
+    store_time(database, mod, tools.llvm, best)
     found = [around(from_tvm(best.sch.trace), run.batch()) for _ in range(3)]
     assert found[1:] == [BATCH, BATCH]
     assert set(spent) == {0}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tvm
+from effort import long
 from tvm import te, topi
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.runner import RunnerResult
@@ -79,9 +81,32 @@ class Run:
         return candidates
 
 
+def store_time(database, mod, target, candidate):
+    """Store the time of a candidate."""
+    record = ms.database.TuningRecord(
+        *(candidate.sch.trace, database.commit_workload(mod), [seconds_of(candidate)], target),
+        candidate.args_info,
+    )
+    database.commit_tuning_record(record)
+
+
 def task_of(database, mod, target):
     handle = database._handle
     return DraftTask.of(handle, handle.workloads.commit(mod).record, target)
+
+
+@pytest.fixture
+def product(tools, opened):
+    """A matmul that has no records yet: its task, design space, replayer and model."""
+    mod, database = tools.matmul(64), opened(":memory:", target=tools.llvm)
+    context, templates = space_of(mod, tools.llvm)
+    task = task_of(database, mod, tools.llvm)
+    return SimpleNamespace(
+        task=task,
+        templates=templates,
+        replayer=DraftReplayer(context.mod, (), threads=1, seed=1),
+        model=DraftModel(database._handle, task.target),
+    )
 
 
 def space_of(mod, target):
@@ -110,14 +135,13 @@ def test_search_compares_many_drafts_and_replays_few(tools, opened):
     assert max(means[3:]) < 0.8 * means[0]
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_equal_seeds_give_equal_candidates(threads, tools, opened):
+def test_equal_seeds_give_equal_candidates_with_any_number_of_threads(tools, opened):
     def digests(threads):
         database = opened(":memory:", target=tools.llvm)
         run = Run(database, tools.matmul(64), tools.llvm, threads=threads)
         return [[from_tvm(each.sch.trace).key for each in run.batch()] for _ in range(3)]
 
-    assert digests(1) == digests(threads)
+    assert digests(1) == digests(3)
 
 
 @pytest.mark.stress
@@ -135,14 +159,12 @@ def test_gpu_search_replays_few_drafts_that_tvm_rejects(tools, opened):
     assert shares[0] < 0.3 < shares[1]
 
 
-def test_can_describe_returns_false_for_unknown_instructions(tools, opened):
-    database = opened(":memory:", target=tools.llvm)
-    task = task_of(database, tools.matmul(64), tools.llvm)
-    _, templates = space_of(tools.matmul(64), tools.llvm)
-    assert can_describe(task, templates)
+def test_can_describe_returns_false_for_unknown_instructions(product):
+    templates = product.templates
+    assert can_describe(product.task, templates)
     unknown = Instruction("FoldTwice", (), (), ())
     strange = Draft((*templates[0].instructions, unknown), templates[0].decisions)
-    assert not can_describe(task, [*templates, strange])
+    assert not can_describe(product.task, [*templates, strange])
 
 
 @pytest.mark.parametrize("has_xgboost", [True, False])
@@ -189,24 +211,16 @@ def test_drafts_query_compute_locations_once_per_sketch(tools, opened, monkeypat
     assert asked == []
 
 
-def test_extents_of_a_draft_let_parallel_bounds_double(tools, opened):
-    database = opened(":memory:", target=tools.llvm)
-    context, templates = space_of(tools.matmul(64), tools.llvm)
-    task = task_of(database, tools.matmul(64), tools.llvm)
-    replayer = DraftReplayer(context.mod, (), threads=1, seed=1)
-    model = DraftModel(database._handle, task.target)
-    drafts = Drafts(model, task, replayer, 32, 1)
-    assert list(drafts.extents(templates[0]).values()) == [[[2] * 5]]
+def test_extents_of_a_draft_let_parallel_bounds_double(product):
+    drafts = Drafts(product.model, product.task, product.replayer, 32, 1)
+    assert list(drafts.extents(product.templates[0]).values()) == [[[2] * 5]]
 
 
-def test_finalists_include_legal_drafts_of_score_0_but_no_illegal_ones(tools, opened, monkeypatch):
-    database = opened(":memory:", target=tools.llvm)
-    context, templates = space_of(tools.matmul(64), tools.llvm)
-    task = task_of(database, tools.matmul(64), tools.llvm)
-    model = DraftModel(database._handle, task.target)
+def test_finalists_include_legal_drafts_of_score_0_but_no_illegal_ones(product, monkeypatch):
+    model = product.model
     monkeypatch.setattr(model, "scores", lambda _task, rows, _threads: np.zeros(len(rows)))
-    drafts = Drafts(model, task, DraftReplayer(context.mod, (), threads=1, seed=1), 32, 1)
-    pool = [Individual(one, None, Lineage(Origin.RANDOM)) for one in templates]
+    drafts = Drafts(model, product.task, product.replayer, 32, 1)
+    pool = [Individual(one, None, Lineage(Origin.RANDOM)) for one in product.templates]
     assert len(finalists(drafts.scored(pool), len(pool), (), [])) == len(pool)
     monkeypatch.setattr(model.legality, "chances", lambda rows: np.zeros(len(rows)))
     assert finalists(drafts.scored(pool), len(pool), (), []) == []
@@ -215,31 +229,22 @@ def test_finalists_include_legal_drafts_of_score_0_but_no_illegal_ones(tools, op
 # ---- the model -----------------------------------------------------------------------------------
 
 
-def measured_database(tools, opened, trials=24):
-    database = opened(":memory:", target=tools.llvm)
-    mod = tools.matmul(64)
+@pytest.fixture
+def measured(tools, opened):
+    """A database with 24 measured programs of a matmul, and its task."""
+    database, mod = opened(":memory:", target=tools.llvm), tools.matmul(64)
     run = Run(database, mod, tools.llvm)
-    for _ in range(trials // 8):
-        candidates = run.context.generate_measure_candidates()
-        for each in candidates:
-            database.commit_tuning_record(
-                ms.database.TuningRecord(
-                    each.sch.trace,
-                    database.commit_workload(mod),
-                    [seconds_of(each)],
-                    tools.llvm,
-                    each.args_info,
-                )
-            )
-    return database, mod
+    for _ in range(3):
+        for each in run.context.generate_measure_candidates():
+            store_time(database, mod, tools.llvm, each)
+    return database, task_of(database, mod, tools.llvm)
 
 
-def test_rows_of_a_draft_equal_those_of_the_program_without_its_tail(tools, opened):
-    database, mod = measured_database(tools, opened)
+def test_rows_of_a_draft_equal_those_of_the_program_without_its_tail(measured):
+    database, task = measured
     store = database.store
     digests = [record.measurement.program.digest for record in store.records.iterate()]
     programs = store.programs.get(store.programs.ids(digests))
-    task = task_of(database, mod, tools.llvm)
     drafts = [Draft.from_trace(program.trace) for program in programs]
     bare = [replace(each, trace=replace(each.trace, tail=None)) for each in programs]
     assert any(each.trace.tail is not None for each in programs)
@@ -248,8 +253,8 @@ def test_rows_of_a_draft_equal_those_of_the_program_without_its_tail(tools, open
     np.testing.assert_array_equal(np.concatenate(task.rows(drafts)), expected)
 
 
-def test_load_computed_returns_examples_without_stored_rows(tools, opened):
-    database, _ = measured_database(tools, opened)
+def test_load_computed_returns_examples_without_stored_rows(measured):
+    database, _ = measured
     computed = dataset.load_computed(database.store, STEPS)
     extract(database.store, STEPS)
     stored = dataset.load(database.store, STEPS, rows=False)
@@ -259,9 +264,8 @@ def test_load_computed_returns_examples_without_stored_rows(tools, opened):
         dataset.load_computed(database.store, STEPS, scope=Scope([10**6], None))
 
 
-def test_draft_model_trains_on_stored_records_before_the_first_trial(tools, opened):
-    database, mod = measured_database(tools, opened)
-    task = task_of(database, mod, tools.llvm)
+def test_draft_model_trains_on_stored_records_before_the_first_trial(measured):
+    database, task = measured
     model = DraftModel(database._handle, task.target)
     assert model.prepare_for(task, 1)
     programs = [
@@ -274,9 +278,8 @@ def test_draft_model_trains_on_stored_records_before_the_first_trial(tools, open
     assert np.corrcoef(scores, 1 / seconds)[0, 1] > 0.8
 
 
-def test_draft_model_weighs_own_regression_by_share_of_own_programs(tools, opened, monkeypatch):
-    database, mod = measured_database(tools, opened)
-    task = task_of(database, mod, tools.llvm)
+def test_draft_model_weighs_own_regression_by_share_of_own_programs(measured, monkeypatch):
+    database, task = measured
     model = DraftModel(database._handle, task.target)
     assert model.prepare_for(task, 1)
     examples, others = model._learner.own_examples(task.example.digest)
@@ -308,12 +311,10 @@ def test_draft_model_weighs_own_regression_by_share_of_own_programs(tools, opene
     assert model.scores(task, examples.rows, 1) == pytest.approx(expected)
 
 
-def test_untrained_draft_model_scores_all_drafts_equally(tools, opened):
-    database = opened(":memory:", target=tools.llvm)
-    task = task_of(database, tools.matmul(64), tools.llvm)
-    model = DraftModel(database._handle, task.target)
-    assert not model.prepare_for(task, 1)
-    assert model.scores(task, np.zeros((3, len(STEPS.columns)), np.float32), 1).tolist() == [1] * 3
+def test_untrained_draft_model_scores_all_drafts_equally(product):
+    assert not product.model.prepare_for(product.task, 1)
+    rows = np.zeros((3, len(STEPS.columns)), np.float32)
+    assert product.model.scores(product.task, rows, 1).tolist() == [1] * 3
 
 
 def test_legality_learns_from_rejected_drafts():
@@ -356,12 +357,15 @@ def softmax():
 @pytest.mark.parametrize(
     ("operator", "arch"),
     [
-        (lambda: te_workload.conv2d_nhwc(1, 14, 14, 32, 64, 3), "sm_60"),
-        (lambda: te_workload.conv2d_nhwc(1, 14, 14, 32, 64, 3), "sm_86"),  # pipelines its loops
-        (lambda: te_workload.matmul(7, 9, 5), "sm_86"),  # no warp of threads is demanded
-        (softmax, "sm_86"),
+        long(lambda: te_workload.conv2d_nhwc(1, 14, 14, 32, 64, 3), "sm_60", id="conv"),
+        # It pipelines its loops.
+        pytest.param(
+            lambda: te_workload.conv2d_nhwc(1, 14, 14, 32, 64, 3), "sm_86", id="pipelined"
+        ),
+        # No warp of threads is demanded.
+        pytest.param(lambda: te_workload.matmul(7, 9, 5), "sm_86", id="small"),
+        pytest.param(softmax, "sm_86", id="softmax"),
     ],
-    ids=["conv", "pipelined", "small", "softmax"],
 )
 def test_legality_agrees_with_tvm_about_gpu_limits(operator, arch, opened):
     target = tvm.target.Target(GPU | {"arch": arch})

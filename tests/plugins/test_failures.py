@@ -134,7 +134,7 @@ def test_classify_cuts_out_middle_of_long_messages():
     assert failure.seconds == 0.5
 
 
-@pytest.mark.parametrize("length", [0, 1, 99, 100, 101, 102, 150, 10_000])
+@pytest.mark.parametrize("length", [0, 100, 101, 10_000])
 def test_tidy_shortens_only_text_over_the_limit(length):
     text = "ab" * (length // 2) + "c" * (length % 2)
     tidied = tidy(text, 100)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -15,11 +16,13 @@ from tunedb import identity
 from tunedb.errors import TuneDBError
 from tunedb.formats.export import export_metaschedule
 from tunedb.plugins.metaschedule import compat
-from tunedb.plugins.metaschedule.database.database import handle_of
+from tunedb.plugins.metaschedule.database.database import Database, handle_of
+from tunedb.plugins.metaschedule.database.handle import Candidate
 from tunedb.plugins.metaschedule.tuning import finals as finals_module
 from tunedb.plugins.metaschedule.tuning import run as tuning_run
 from tunedb.plugins.metaschedule.tuning.finals import Finals
 from tunedb.plugins.metaschedule.tuning.tune import tune as tune_all
+from tunedb.plugins.metaschedule.tuning.tvm_logs import logs_in_files
 from tunedb.records import TUNING, Session
 from tunedb.storage.workloads import Neighbour
 
@@ -27,26 +30,56 @@ from tunedb.storage.workloads import Neighbour
 STEP = 1e-5
 
 
+# ---- times in a final: of the number of a program in the run, and the number of the call ---------
+
+
+def as_before(number, _):
+    return (1e-3 * (1 + number),)
+
+
+def first_was_lucky(number, _):
+    """The first program is the slowest of the six."""
+    return (2e-3 if number == 0 else 1.2e-3 + STEP * number,)
+
+
+def nearest_to(best):
+    """Return a function of times: programs near a number are fast."""
+    return lambda number, _: (1.5e-3 + abs(best - number) * 1e-4,) * 3
+
+
+# ---- a tuned task --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def searched(tools, tmp_path_factory):
+    """The candidates of a run in their order, and the hashes of their modules."""
+    builder, runner = FakeBuilder(), FakeRunner()
+    with logs_in_files(), closing(Database(":memory:", target=tools.llvm)) as database:
+        folder = tmp_path_factory.mktemp("searched")
+        tune(tools.matmul(32), tools.llvm, database, folder, builder=builder, runner=runner)
+        found = database.get_all_tuning_records()
+    builder.close()
+    return [(record.trace, record.args_info) for record in found], runner.ran
+
+
 class Tuned:
-    """A tuned task, and what a final of it measures.
+    """A tuned task; each of its programs was slower than the one before."""
 
-    Parameters
-    ----------
-    seconds : callable
-        Takes the number of a program in the run and the number of the call in the final, and
-        returns its repeats there.
-    """
-
-    def __init__(self, database, tools, tmp_path, step=STEP):
+    def __init__(self, database, tools, searched, step=STEP):
         self.database, self.mod, self.target = database, tools.matmul(32), tools.llvm
         self.tools = tools
         self.builder = FakeBuilder()
-        first = FakeRunner(seconds=lambda hash_: (1e-3 + step * first.ran.index(hash_),) * 2)
-        options = {"builder": self.builder, "runner": first}
-        tune(self.mod, self.target, database, tmp_path, **options)
-        self.programs = first.ran
+        candidates, self.programs = searched
+        workload = database.commit_workload(self.mod)
+        database.record_batch(
+            [
+                Candidate(workload, trace, self.target, args, (1e-3 + step * number,) * 2)
+                for number, (trace, args) in enumerate(candidates)
+            ]
+        )
 
     def decide(self, seconds, errors=lambda _: None, spread=None, until=float("inf")):
+        """Hold a final, in which programs take `seconds`; return its winner."""
         calls = itertools.count()
         runner = FakeRunner(
             errors, seconds=lambda hash_: seconds(self.programs.index(hash_), next(calls))
@@ -65,16 +98,15 @@ class Tuned:
 
 
 @pytest.fixture
-def tuned(tools, tmp_path, opened):
-    one = Tuned(opened(tmp_path / "tune.db", target=tools.llvm), tools, tmp_path)
+def tuned(tools, tmp_path, opened, searched):
+    one = Tuned(opened(tmp_path / "tune.db", target=tools.llvm), tools, searched)
     yield one
     one.builder.close()
 
 
 def test_a_lucky_time_does_not_win(tuned):
-    """The first program had the best time, and is the slowest of the six."""
     before = tuned.top()
-    best = tuned.decide(lambda number, _: (2e-3 if number == 0 else 1.2e-3 + STEP * number,))
+    best = tuned.decide(first_was_lucky)
     assert best.id == before[1].id
     # What the final measured is stored with the origins of the programs, the winner's first.
     again = {record.id: record for record in tuned.records()[16:]}
@@ -99,7 +131,7 @@ def test_a_lucky_time_does_not_win(tuned):
 
 
 def test_an_export_ranks_as_the_final_did(tuned, tmp_path):
-    best = tuned.decide(lambda number, _: (2e-3 if number == 0 else 1.2e-3 + STEP * number,))
+    best = tuned.decide(first_was_lucky)
     report = export_metaschedule(tuned.database.store, tmp_path)
     reason = "superseded by a final, which measured the program again"
     assert report.left_out == {reason: 5}
@@ -115,7 +147,7 @@ def test_what_a_search_is_known_to_have_tried_is_without_finals(tuned):
     store, record = tuned.database.store, tuned.records()[0]
     near = [Neighbour(record.workload_id, (record.target_id,), 0.0, "exact")]
     before = store.answers.courses(near)
-    tuned.decide(lambda number, _: (1e-3 * (1 + number),))
+    tuned.decide(as_before)
     assert store.answers.courses(near) == before
     assert len(before[0]) == 16
 
@@ -135,7 +167,7 @@ def test_many_records_of_the_others_are_superseded(tuned):
     first = tuned.top()[0].measurement
     again = [replace(first, occurrence=100 + number) for number in range(60)]
     tuned.database.store.batches.add(again, TUNING)
-    best = tuned.decide(lambda number, _: (2e-3 if number == 0 else 1.2e-3 + STEP * number,))
+    best = tuned.decide(first_was_lucky)
     assert best.measurement.program != first.program
     assert tuned.top()[0].id == best.id
     assert sum(record.measurement.program == first.program for record in tuned.top()) == 1
@@ -153,7 +185,7 @@ def test_a_program_that_does_not_replay_takes_no_part(tuned, monkeypatch):
         None,
     )
     monkeypatch.setitem(handle.records._live, broken, other)
-    tuned.decide(lambda number, _: (1e-3 * (1 + number),))
+    tuned.decide(as_before)
     assert set(tuned.ran) == {0, 2, 3, 4, 5}
 
 
@@ -174,7 +206,7 @@ def test_what_was_built_is_removed(number, tuned):
     built = FakeBuilder(lambda hash_: None if hash_ in tuned.programs[:number] else "no room")
     tuned.builder.close()
     tuned.builder = built
-    best = tuned.decide(lambda number, _: (1e-3 * (1 + number),))
+    best = tuned.decide(as_before)
     assert set(tuned.ran) == (set(range(number)) if number > 1 else set())
     assert (best is None) == (number == 1)
     folder = built.close.__self__.path
@@ -182,15 +214,15 @@ def test_what_was_built_is_removed(number, tuned):
 
 
 def test_programs_are_measured_in_turn_until_one_is_decided(tuned):
-    tuned.decide(lambda number, _: (1e-3 * (1 + number),))
+    tuned.decide(as_before)
     assert tuned.ran == [*range(6), *range(5, -1, -1), *range(6)]
 
 
 @pytest.mark.parametrize(("spread", "number"), [(1.0, 2), (None, 3), (1.2, 5), (9.0, 6)])
-def test_programs_out_of_reach_do_not_take_part(spread, number, tools, tmp_path, opened):
+def test_programs_out_of_reach_do_not_take_part(spread, number, tools, path, opened, searched):
     """Each program was slower than the one before by 5 % of the first one's time."""
-    tuned = Tuned(opened(tmp_path / "tune.db", target=tools.llvm), tools, tmp_path, step=4.9e-5)
-    tuned.decide(lambda number, _: (1e-3 * (1 + number),), spread=spread)
+    tuned = Tuned(opened(path, target=tools.llvm), tools, searched, step=4.9e-5)
+    tuned.decide(as_before, spread=spread)
     assert set(tuned.ran) == set(range(number))
     tuned.builder.close()
 
@@ -291,10 +323,7 @@ def test_finals_go_on_while_times_of_another_evaluator_rank_first(fastest, final
 def test_a_program_that_fails_in_one_final_is_in_no_other(tuned):
     programs = with_cold_weights(tuned, {10: 1.5e-3})
     failed = tuned.programs[1]
-    best = tuned.decide(
-        lambda number, _: (1.5e-3 + abs(10 - number) * 1e-4,) * 3,
-        lambda hash_: "gone" if hash_ == failed else None,
-    )
+    best = tuned.decide(nearest_to(10), lambda hash_: "gone" if hash_ == failed else None)
     assert tuned.ran.count(1) == 1
     assert set(tuned.ran) == set(range(16))
     ranked = [record.measurement.program for record in tuned.top()]
@@ -323,14 +352,14 @@ def test_programs_of_another_evaluator_that_all_fail_leave_their_places(tuned):
 
 def test_no_further_final_begins_when_its_time_is_over(tuned):
     with_cold_weights(tuned, {10: 1.5e-3})
-    tuned.decide(lambda number, _: (1.5e-3 + abs(10 - number) * 1e-4,) * 3, until=0.0)
+    tuned.decide(nearest_to(10), until=0.0)
     assert set(tuned.ran) == {0, 1, 2, 3, 4, 10}
 
 
 def test_finals_of_many_records_of_another_evaluator_end(tuned, monkeypatch):
     monkeypatch.setattr(finals_module, "_FINALS", 2)
     with_cold_weights(tuned, {15: 1.5e-3})
-    tuned.decide(lambda number, _: (1.5e-3 + abs(15 - number) * 1e-4,) * 3)
+    tuned.decide(nearest_to(15))
     assert set(tuned.ran) == {*range(10), 15}
 
 

@@ -112,18 +112,17 @@ def number(nodes, key):
     return nodes.index(kind(nodes, key))
 
 
-def deep(nodes):
-    inner = kind(nodes, "tir.BufferStore")["attrs"]
-    for _ in range(100_000):
-        nodes.append({"type_key": "tir.Add", "attrs": {"a": inner["value"], "b": inner["value"]}})
-        inner["value"] = str(len(nodes) - 1)
+def doubled(times):
+    """Return a change that adds the stored value to itself, several times."""
 
+    def change(nodes):
+        inner = kind(nodes, "tir.BufferStore")["attrs"]
+        for _ in range(times):
+            attrs = {"a": inner["value"], "b": inner["value"]}
+            nodes.append({"type_key": "tir.Add", "attrs": attrs})
+            inner["value"] = str(len(nodes) - 1)
 
-def shared(nodes):
-    inner = kind(nodes, "tir.BufferStore")["attrs"]
-    for _ in range(60):
-        nodes.append({"type_key": "tir.Add", "attrs": {"a": inner["value"], "b": inner["value"]}})
-        inner["value"] = str(len(nodes) - 1)
+    return change
 
 
 def set_in(key, **attrs):
@@ -132,8 +131,8 @@ def set_in(key, **attrs):
 
 HOSTILE = {
     "it contains itself": lambda n: kind(n, "tir.Mul")["attrs"].update(a=str(number(n, "tir.Mul"))),
-    f"nesting deeper than {MAX_NESTING}": deep,
-    "more than 200000 nodes": shared,
+    f"nesting deeper than {MAX_NESTING}": doubled(100_000),
+    "more than 200000 nodes": doubled(60),
     "without measure": lambda n: n[int(kind(n, "tir.Block")["attrs"]["reads"])].update(
         data=[1] * 1_000_000
     ),

@@ -6,6 +6,7 @@ from math import prod
 
 import pytest
 import tvm
+from effort import long
 from public_logs import DATA, needs_logs
 from tvm import te, topi
 from tvm.s_tir import meta_schedule as ms
@@ -149,39 +150,29 @@ def test_knob_draft_returns_none_if_no_output_axis_is_tiled():
     assert knob_draft("dense_small_batch.gpu", None, "matmul", entity, sketch) is None
 
 
-@pytest.mark.parametrize(
-    ("task", "template"),
-    [
+def test_knob_draft_returns_none_for_other_templates_families_and_invalid_knobs():
+    (sketch,), _ = space(convolution("NCHW"), GPU)
+    assert knob_draft("topi_nn_conv2d", "direct", "conv2d", DIRECT, sketch) is not None
+    for task, template in (
         ("topi_nn_conv2d", "winograd"),
         ("conv2d_nchw_winograd.cuda", None),
         ("conv2d_NCHWc_int8.cuda", None),
         ("topi_nn_conv2d", "int8"),
         ("conv2d_nhwc_tensorcore.cuda", None),
-    ],
-)
-def test_knob_draft_returns_none_for_winograd_int8_and_tensorcore_templates(task, template):
-    (sketch,), _ = space(convolution("NCHW"), GPU)
-    assert knob_draft(task, template, "conv2d", DIRECT, sketch) is None
-    assert knob_draft("topi_nn_conv2d", "direct", "conv2d", DIRECT, sketch) is not None
-
-
-@pytest.mark.parametrize(
-    ("task", "family", "entity"),
-    [
-        ("conv2d_nchw.cuda", "softmax", DIRECT),
-        ("conv2d_nchw.cuda", "conv2d", []),
-        ("conv2d_nchw.cuda", "conv2d", [["tile_f", "ot", [2, 1, 16, 2]]]),
-        ("conv2d_nchw.cuda", "conv2d", [["tile_f", "sp", [2, 0, 16, 2]]]),
-        ("conv2d_nchw.cuda", "conv2d", [["tile_f", "sp", [-2, 1, 16, 2]]]),
-        ("conv2d_nchw.cuda", "conv2d", [["tile_f", "sp", [-1]]]),
-        ("conv2d_nchw.cuda", "conv2d", [["tile_f", "sp", ["1", 2, 3, 4]]]),
-        ("conv2d_nchw.cuda", "conv2d", [["tile_f", "sp", [1, 2, 3, 4, 5]]]),
-        ("conv2d_nchw.cuda", "conv2d", [["tile_g", "sp", [2, 1, 16, 2]]]),
-    ],
-)
-def test_knob_draft_returns_none_for_unknown_families_and_invalid_knobs(task, family, entity):
-    (sketch,), _ = space(convolution("NCHW"), GPU)
-    assert knob_draft(task, None, family, entity, sketch) is None
+    ):
+        assert knob_draft(task, template, "conv2d", DIRECT, sketch) is None, (task, template)
+    assert knob_draft("conv2d_nchw.cuda", None, "softmax", DIRECT, sketch) is None
+    assert knob_draft("conv2d_nchw.cuda", None, "conv2d", [], sketch) is None
+    for knob in (
+        ["tile_f", "ot", [2, 1, 16, 2]],
+        ["tile_f", "sp", [2, 0, 16, 2]],
+        ["tile_f", "sp", [-2, 1, 16, 2]],
+        ["tile_f", "sp", [-1]],
+        ["tile_f", "sp", ["1", 2, 3, 4]],
+        ["tile_f", "sp", [1, 2, 3, 4, 5]],
+        ["tile_g", "sp", [2, 1, 16, 2]],
+    ):
+        assert knob_draft("conv2d_nchw.cuda", None, "conv2d", [knob], sketch) is None, knob
 
 
 def test_knob_draft_returns_none_for_sketch_of_another_operator_or_device():
@@ -209,19 +200,29 @@ def old_line(seconds, template, entity):
     }
 
 
-def test_warm_drafts_use_best_direct_record_even_if_winograd_is_faster(tmp_path, path):
+@pytest.fixture
+def imported(tmp_path, path, opened):
+    """A function that opens a database with lines of AutoTVM's log."""
+
+    def imported(target, *lines):
+        log = tmp_path / "tuned.log"
+        log.write_text("".join(json.dumps(each) + "\n" for each in lines))
+        database = opened(path, target=target, prior="none")
+        import_log(database.store, *find_logs([log]), source="tuned")
+        return database
+
+    return imported
+
+
+def test_warm_drafts_use_best_direct_record_even_if_winograd_is_faster(imported):
     winograd = [
         *(["tile_b", "sp", [36, 1, 1, 1]], ["tile_y", "sp", [2, 1, 16, 2]]),
         *(["tile_x", "sp", [7, 1, 28, 1]], ["tile_rc", "sp", [8, 8]]),
     ]
-    lines = [old_line(0.01, "winograd", winograd), old_line(0.02, "direct", DIRECT)]
-    log = tmp_path / "tuned.log"
-    log.write_text("".join(json.dumps(each) + "\n" for each in lines))
-    with closing(Database(path, target=GPU, prior="none")) as database:
-        import_log(database.store, *find_logs([log]), source="tuned")
-        mod = convolution("NCHW")
-        templates, _ = space(mod, GPU)
-        (warm,) = warm_drafts(handle_of(database), mod, GPU, templates, 8)
+    database = imported(GPU, old_line(0.01, "winograd", winograd), old_line(0.02, "direct", DIRECT))
+    mod = convolution("NCHW")
+    templates, _ = space(mod, GPU)
+    (warm,) = warm_drafts(handle_of(database), mod, GPU, templates, 8)
     expected = knob_draft("topi_nn_conv2d", "direct", "conv2d", DIRECT, templates[0])
     assert (warm.seconds, warm.draft.key) == (0.02, expected.draft.key)
 
@@ -240,28 +241,24 @@ def line(seconds, entity=PACKED):
     }
 
 
-def test_warm_drafts_use_the_best_configuration_of_a_log(tmp_path, path):
-    log = tmp_path / "tuned.log"
+def test_warm_drafts_use_the_best_configuration_of_a_log(imported):
     slower = [["tile_ic", "sp", [64, 1]], ["tile_oc", "sp", [64, 1]], *PACKED[2:]]
-    log.write_text("".join(json.dumps(each) + "\n" for each in (line(0.1, slower), line(0.01))))
-    with closing(Database(path, target=CPU, prior="none")) as database:
-        import_log(database.store, *find_logs([log]), source="tuned")
-        mod = convolution("NHWC")
-        templates, _ = space(mod, CPU)
-        (warm,) = warm_drafts(handle_of(database), mod, CPU, templates, 8)
-        expected = knob_draft("conv2d_NCHWc.x86", None, "conv2d", PACKED, templates[0])
-        assert warm.draft.key == expected.draft.key
-        assert (warm.seconds, warm.kept) == (0.01, 3 / 7)
-        (digest,) = {
-            record.measurement.program.digest
-            for record in database.store.records.iterate(1, None)
-            if record.mean == 0.01
-        }
-        assert warm.donor == digest
+    database, mod = imported(CPU, line(0.1, slower), line(0.01)), convolution("NHWC")
+    templates, _ = space(mod, CPU)
+    (warm,) = warm_drafts(handle_of(database), mod, CPU, templates, 8)
+    expected = knob_draft("conv2d_NCHWc.x86", None, "conv2d", PACKED, templates[0])
+    assert warm.draft.key == expected.draft.key
+    assert (warm.seconds, warm.kept) == (0.01, 3 / 7)
+    digests = [
+        record.measurement.program.digest
+        for record in database.store.records.iterate(1)
+        if record.mean == 0.01
+    ]
+    assert digests == [warm.donor]
 
 
 @needs_logs
-@pytest.mark.parametrize(("name", "target"), [("llvm_v0.04", CPU), ("cuda_v0.10", GPU)])
+@pytest.mark.parametrize(("name", "target"), [("llvm_v0.04", CPU), long("cuda_v0.10", GPU)])
 def test_drafts_of_public_tophub_configurations_replay(sqlite_file, name, target):
     """All drafts for the CPU replay, and nearly all for the V100."""
     with Store(sqlite_file) as store:

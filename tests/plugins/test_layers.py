@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 import pytest
 import tvm
 from builders import copied, sql
+from effort import long
 from logged import logged
 from sqlalchemy.engine import make_url
 from tvm import relax
@@ -30,7 +31,7 @@ def own_path(tmp_path):
     return tmp_path / "own.db"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", long("postgresql")])
 def team_url(request, tmp_path):
     """The URL of a team's database, which is empty."""
     if request.param == "sqlite":

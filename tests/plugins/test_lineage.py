@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import orjson
 import pytest
 from tvm.s_tir import meta_schedule as ms
 
-import tunedb
-from tunedb.errors import StorageError
-from tunedb.formats.find import find_logs
-from tunedb.formats.importer import import_log
-from tunedb.plugins.metaschedule import Database
 from tunedb.plugins.metaschedule.database import candidates
 from tunedb.plugins.metaschedule.database.candidates import CandidateRegistry, Lineage
 from tunedb.plugins.metaschedule.measure.measure_callback import record
@@ -144,24 +138,3 @@ def test_registry_drops_oldest_and_forgotten_candidates(batch, monkeypatch):
     for trace in (second, third, first):
         registry.forget(trace)
     assert registry.lineage_of(third) is None
-
-
-def test_batch_that_cannot_be_stored_is_kept_in_an_importable_file(batch, tools, tmp_path):
-    database = Database(tmp_path / "tune.db", target=tools.llvm)
-    database.commit_workload(batch.context.mod)
-    for file in tmp_path.iterdir():
-        file.unlink()
-    with pytest.raises(StorageError, match="import logs") as caught:
-        record(database._handle, batch.context, batch.candidates, batch.builds, batch.runs)
-    database.close()
-    kept = Path(str(caught.value).rsplit(" ", 1)[1])
-    assert kept.parent == tmp_path
-    with tunedb.open(":memory:") as store:
-        (file,) = find_logs([kept])
-        import_log(store, file, source="kept")
-        assert [one.measurement.run_secs for one in store.records.iterate()] == [
-            (1e-3,),
-            (2e-3,),
-            (3e-3,),
-            (4e-3,),
-        ]
