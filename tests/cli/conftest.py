@@ -74,12 +74,19 @@ def start():
                 stream.close()
 
 
-@pytest.fixture
-def small(sqlite_file):
-    """A database with two targets, whose programs have features ``small.steps``."""
-    with Store(sqlite_file) as store:
+@pytest.fixture(scope="session")
+def small_template(tmp_path_factory, sqlite_template):
+    """The database that :func:`small` copies."""
+    path = copied(sqlite_template, tmp_path_factory.mktemp("small") / "small.db")
+    with Store(path) as store:
         fill(store)
-    return sqlite_file
+    return path
+
+
+@pytest.fixture
+def small(small_template, tmp_path):
+    """A database with two targets, whose programs have features ``small.steps``."""
+    return copied(small_template, tmp_path / "small.db")
 
 
 @pytest.fixture
@@ -88,6 +95,23 @@ def kernels(tmp_path):
     path = tmp_path / "kernels.py"
     path.write_text(KERNELS)
     return path
+
+
+@pytest.fixture(scope="session")
+def tuned_template(tmp_path_factory):
+    """The database that :func:`tuned` copies."""
+    from test_apply import tune
+
+    folder = tmp_path_factory.mktemp("tuned")
+    (folder / "kernels.py").write_text(KERNELS)
+    tune(folder / "tuned.db", folder / "kernels.py", "twice")
+    return folder / "tuned.db"
+
+
+@pytest.fixture
+def tuned(tuned_template, tmp_path):
+    """A database with a record of ``twice`` of 1 ms, for two cores."""
+    return copied(tuned_template, tmp_path / "tuned.db")
 
 
 @pytest.fixture

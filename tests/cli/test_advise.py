@@ -5,19 +5,39 @@ import math
 import sys
 
 import pytest
-from builders import OWN
+from builders import OWN, copied
+from click.testing import CliRunner
 from observing import blocks_of_kernels
 
+from tunedb.cli import main
 from tunedb.storage.store import Store
+
+
+def fill(path):
+    """Put three kernels whose best block has 128 threads into a database; return its path."""
+    with Store(path) as store:
+        store.records.add(blocks_of_kernels("saxpy", "stencil", "reduce"), OWN)
+    return path
 
 
 @pytest.fixture
 def launches(sqlite_file):
-    """A database with three kernels whose best block has 128 threads."""
-    rows = blocks_of_kernels("saxpy", "stencil", "reduce")
-    with Store(sqlite_file) as store:
-        store.records.add(rows, OWN)
-    return sqlite_file
+    return fill(sqlite_file)
+
+
+@pytest.fixture(scope="module")
+def trained_template(sqlite_template, tmp_path_factory):
+    """The database that :func:`trained` copies."""
+    path = fill(copied(sqlite_template, tmp_path_factory.mktemp("trained") / "trained.db"))
+    arguments = ["--db", str(path), "advise", "train", "--learner", "gain"]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    return path
+
+
+@pytest.fixture
+def trained(trained_template, tmp_path):
+    """The same with model 1."""
+    return copied(trained_template, tmp_path / "trained.db")
 
 
 def test_train_show_and_evaluate_find_the_best_block(launches, run, run_json):
@@ -55,15 +75,14 @@ def test_train_show_and_evaluate_find_the_best_block(launches, run, run_json):
     assert one_device == {"RTX 2080 Ti"}
 
 
-def test_models_lists_an_advisor(launches, run, run_json):
-    run("--db", launches, "advise", "train", "--learner", "gain")
-    (row,) = run_json("--db", launches, "models")
+def test_models_lists_an_advisor(trained, run, run_json):
+    (row,) = run_json("--db", trained, "models")
     assert row["kind"] == "advisor" and row["size"] > 0 and row["current"] is None
-    card = run_json("--db", launches, "models", "show", "1")["card"]
+    card = run_json("--db", trained, "models", "show", "1")["card"]
     assert card["learner"] == "gain" and card["learnt"] == 72
-    shown = run("--db", launches, "models", "show", "1").stdout
+    shown = run("--db", trained, "models", "show", "1").stdout
     assert "saxpy, stencil, reduce" in shown and "model 1" in shown
-    run("--db", launches, "db", "check")
+    run("--db", trained, "db", "check")
 
 
 def test_evaluate_writes_json_report_and_rejects_missing_folder(launches, run, tmp_path):
@@ -90,13 +109,12 @@ def test_advise_rejects_bad_input(launches, run, args, code, message):
     assert message in result.stderr.splitlines()[-1]
 
 
-def test_show_rejects_unknown_kernel_device_and_model(launches, run):
-    run("--db", launches, "advise", "train", "--learner", "gain")
-    result = run("--db", launches, "advise", "show", "fft", code=3)
+def test_show_rejects_unknown_kernel_device_and_model(trained, run):
+    result = run("--db", trained, "advise", "show", "fft", code=3)
     assert "there are: reduce, saxpy, stencil" in result.stderr
     options = ("show", "saxpy", "--device", "A100")
-    assert "--device" in run("--db", launches, "advise", *options, code=3).stderr
-    assert "model 9" in run("--db", launches, "advise", "show", "a", "--model", 9, code=3).stderr
+    assert "--device" in run("--db", trained, "advise", *options, code=3).stderr
+    assert "model 9" in run("--db", trained, "advise", "show", "a", "--model", 9, code=3).stderr
 
 
 def test_train_and_evaluate_reject_empty_database(sqlite_file, run):
@@ -105,11 +123,10 @@ def test_train_and_evaluate_reject_empty_database(sqlite_file, run):
         assert "tunedb import logs" in result.stderr
 
 
-def test_train_and_evaluate_need_scikit_learn_but_show_does_not(launches, run, monkeypatch):
-    run("--db", launches, "advise", "train", "--learner", "gain")
+def test_train_and_evaluate_need_scikit_learn_but_show_does_not(trained, run, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     for args in (("train",), ("evaluate",)):
-        result = run("--db", launches, "advise", *args, code=1)
+        result = run("--db", trained, "advise", *args, code=1)
         assert "pip install 'tunedb[advise]'" in result.stderr
         assert len([line for line in result.stderr.splitlines() if line.strip()]) == 1
-    run("--db", launches, "advise", "show", "saxpy")
+    run("--db", trained, "advise", "show", "saxpy")

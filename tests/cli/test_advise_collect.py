@@ -36,8 +36,8 @@ def test_collect_stores_observations_of_configured_program(run, collect, sqlite_
     run(
         "advise", "configure", path, "--device", "Tesla K40c", "--profiler", "nvprof",
         *("--path", "bin", "--program", "toy", "--directory", "toy", "--kernel", "step"),
-        *("--build", f"{sys.executable} build.py {{register_flag}}", "--registers", "32"),
-        *("--run", f"{sys.executable} app.py {{block_x}} {{block_y}} {{input}} wrong"),
+        *("--build", f"{sys.executable} -IS build.py {{register_flag}}", "--registers", "32"),
+        *("--run", f"{sys.executable} -IS app.py {{block_x}} {{block_y}} {{input}} wrong"),
         *("--block", "32x2", "--blocks", "32x2,16x4,64x2", "--input", "500"),
         *("--tolerance", "1e-6", "--time", "kernel time: ([0-9.]+) us", "--unit", "us"),
         *("--repeats", "2"),
@@ -94,7 +94,8 @@ def test_illegal_blocks_are_reported(run, tmp_path):
     assert "toy: 64x64x1 is left out: 4096 threads; the device takes 1024" in done.stderr
 
 
-def test_second_collect_runs_nothing_again(collect, sqlite_file, tmp_path):
+def test_second_collect_runs_nothing_again(run, collect, sqlite_file, tmp_path):
+    """In another database it stores them, as after a run that was killed before it stored them."""
     path = toy_gpu.configuration(tmp_path)
     first, _ = collect(path)
     runs = toy_gpu.lines(tmp_path / "runs")
@@ -103,18 +104,12 @@ def test_second_collect_runs_nothing_again(collect, sqlite_file, tmp_path):
     assert toy_gpu.lines(tmp_path / "runs") == runs
     assert [row.pop("new") for row in first + again] == [True] * 4 + [False] * 4
     assert first == again
-    with Store(sqlite_file, create=False) as store:
-        assert store.counts().measurements == 4
-
-
-def test_finished_variants_are_stored_in_another_database(run, collect, tmp_path):
-    """So a run that was killed before it stored its variants loses none of them."""
-    path = toy_gpu.configuration(tmp_path)
-    collect(path)
     other = tmp_path / "other.db"
     run("--db", other, "advise", "collect", path)
-    with Store(other, create=False) as store:
-        assert store.counts().measurements == 4
+    for database in (sqlite_file, other):
+        with Store(database, create=False) as store:
+            assert store.counts().measurements == 4
+    assert toy_gpu.lines(tmp_path / "runs") == runs
 
 
 def test_collect_reports_original_program_that_fails_or_varies_in_output(collect, tmp_path):

@@ -37,11 +37,7 @@ def test_launches_fills_in_missing_launches_once(tmp_path, run):
     for filled, known in ((1, 0), (0, 1)):
         result = run("advise", "launches", "--db", path, "--json")
         assert json.loads(result.stdout) == {
-            "records": 1,
-            "known": known,
-            "filled": filled,
-            "unknown": 0,
-            "launches": filled,
+            **{"records": 1, "known": known, "filled": filled, "unknown": 0, "launches": filled}
         }
     with Store(path) as store:
         (launch,) = store.launches.for_record(1)

@@ -36,10 +36,9 @@ def commit(path, target, task, sch, run_secs):
         )
 
 
-def test_apply_compiles_library_from_stored_records(run, run_json, sqlite_file, kernels, tmp_path):
-    tune(sqlite_file, kernels, "twice")
+def test_apply_compiles_library_from_stored_records(run, run_json, tuned, kernels, tmp_path):
     library = tmp_path / "kernels.so"
-    rows = run_json("--db", sqlite_file, "apply", kernels, "-o", library)
+    rows = run_json("--db", tuned, "apply", kernels, "-o", library)
     assert [(row["function"], row["record"], row["mean"]) for row in rows] == [
         ("thrice", None, None),
         ("twice", 1, 1e-3),
@@ -54,12 +53,11 @@ def test_apply_compiles_library_from_stored_records(run, run_json, sqlite_file, 
         assert np.array_equal(b.numpy(), factor * a)
 
 
-def test_apply_prints_records_and_advice(run, sqlite_file, kernels, tmp_path):
-    tune(sqlite_file, kernels, "twice")
-    library = tmp_path / "kernels.tar"
-    done = run("--db", sqlite_file, "apply", kernels, "-o", library)
+def test_apply_prints_records_and_advice(run, tuned, kernels, tmp_path):
+    script = tmp_path / "scheduled.py"
+    done = run("--db", tuned, "apply", kernels, "-o", script)
     assert "twice" in done.stdout and "1.000 ms" in done.stdout
-    assert f"Wrote {library} for llvm x86-64-v2 2 cores" in done.stderr
+    assert f"Wrote {script} for llvm x86-64-v2 2 cores" in done.stderr
     assert (
         f"1 function without a record; for the reason, run: tunedb explain module {kernels}"
         in done.stderr
@@ -67,31 +65,27 @@ def test_apply_prints_records_and_advice(run, sqlite_file, kernels, tmp_path):
     assert "The records were measured with TVM_NUM_THREADS=2; set it where" in done.stderr
 
 
-def test_apply_writes_scheduled_module_as_script(run, sqlite_file, kernels, tmp_path):
-    tune(sqlite_file, kernels, "twice")
+def test_apply_writes_scheduled_module_as_script(run, tuned, kernels, tmp_path):
     script = tmp_path / "scheduled.py"
-    run("--db", sqlite_file, "apply", kernels, "-o", script, "--function", "twice")
+    run("--db", tuned, "apply", kernels, "-o", script, "--function", "twice")
     mod = load_module(script)
     assert "T.parallel(32)" in mod["twice"].script()
     other = tmp_path / "scheduled.txt"
-    run("--db", sqlite_file, "apply", kernels, "-o", other, "--script")
+    run("--db", tuned, "apply", kernels, "-o", other, "--script")
     assert "T.parallel(32)" in other.read_text()
 
 
-def test_apply_writes_nothing_if_a_required_function_has_no_record(
-    run, sqlite_file, kernels, tmp_path
-):
-    tune(sqlite_file, kernels, "twice")
+def test_apply_writes_nothing_if_a_required_function_has_no_record(run, tuned, kernels, tmp_path):
     library = tmp_path / "kernels.so"
     for options in (["--function", "thrice"], ["--all"]):
-        done = run("--db", sqlite_file, "apply", kernels, "-o", library, *options, code=3)
+        done = run("--db", tuned, "apply", kernels, "-o", library, *options, code=3)
         assert "no record for thrice; nothing was written" in done.stderr
         assert f"tunedb explain module {kernels}" in done.stderr
     assert not library.exists()
 
 
 def test_apply_selects_target_and_rejects_missing_or_ambiguous_one(
-    run, sqlite_file, kernels, tmp_path
+    run, sqlite_file, tuned, kernels, tmp_path
 ):
     out = ["-o", tmp_path / "scheduled.py"]
     done = run("--db", sqlite_file, "apply", kernels, *out, code=3)
@@ -99,44 +93,43 @@ def test_apply_selects_target_and_rejects_missing_or_ambiguous_one(
         "no record to serve; measure some: tunedb tune MODULE; or measure nothing: "
         "tunedb apply MODULE -o FILE --predict" in done.stderr
     )
-    tune(sqlite_file, kernels, "twice")
-    tune(sqlite_file, kernels, "twice", OTHER)
-    done = run("--db", sqlite_file, "apply", kernels, *out, code=2)
+    tune(tuned, kernels, "twice", OTHER)
+    done = run("--db", tuned, "apply", kernels, *out, code=2)
     assert (
         "several targets; choose one with --target: 1 (llvm x86-64-v2 2 cores), 2 (llvm x86-64-v2 8"
         in done.stderr
     )
-    done = run("--db", sqlite_file, "apply", kernels, *out, "--target", "2")
+    done = run("--db", tuned, "apply", kernels, *out, "--target", "2")
     assert "for llvm x86-64-v2 8 cores" in done.stderr
     # A target that is not stored, without and with compatible ones.
     other = ["--target", json.dumps({**TARGET, "num-cores": 4})]
-    run("--db", sqlite_file, "apply", kernels, *out, *other, code=3)
-    assert run("--db", sqlite_file, "apply", kernels, *out, *other, "--compatible").exit_code == 0
-    done = run("--db", sqlite_file, "apply", kernels, *out, "--target", "9", code=3)
+    run("--db", tuned, "apply", kernels, *out, *other, code=3)
+    assert run("--db", tuned, "apply", kernels, *out, *other, "--compatible").exit_code == 0
+    done = run("--db", tuned, "apply", kernels, *out, "--target", "9", code=3)
     assert "no target '9'" in done.stderr
 
 
-def test_apply_refuses_invalid_outputs(run, sqlite_file, kernels, tmp_path):
-    tune(sqlite_file, kernels, "twice")
+def test_apply_refuses_invalid_outputs(run, tuned, kernels, tmp_path):
     for name, words, code in (
         ("kernels.exe", "a library's name ends in one of .so", 2),
         ("nowhere/kernels.so", "kernels.so: cannot be written", 1),
         ("nowhere/kernels.py", "kernels.py: cannot be written", 1),
     ):
-        done = run("--db", sqlite_file, "apply", kernels, "-o", tmp_path / name, code=code)
+        done = run("--db", tuned, "apply", kernels, "-o", tmp_path / name, code=code)
         assert words in done.stderr
     for spec in (kernels, f"{kernels}:Kernels"):
-        done = run("--db", sqlite_file, "apply", spec, "-o", kernels, code=2)
+        done = run("--db", tuned, "apply", spec, "-o", kernels, code=2)
         assert "is the module itself" in done.stderr
     assert kernels.read_text() == KERNELS
-    done = run("--db", sqlite_file, "apply", "none.py", "-o", tmp_path / "x.so", code=3)
+    done = run("--db", tuned, "apply", "none.py", "-o", tmp_path / "x.so", code=3)
     assert "none.py: no such file" in done.stderr
-    run("--db", sqlite_file, "apply", kernels, code=2)
+    run("--db", tuned, "apply", kernels, code=2)
 
 
-def test_explain_reports_record_or_reason_for_each_function(run, run_json, sqlite_file, kernels):
-    tune(sqlite_file, kernels, "twice")
-    thrice, twice = run_json("--db", sqlite_file, "explain", "module", kernels)
+def test_explain_reports_record_or_reason_for_each_function(
+    run, run_json, tuned, kernels, monkeypatch
+):
+    thrice, twice = run_json("--db", tuned, "explain", "module", kernels)
     assert (twice["record"], twice["mean"], twice["reasons"]) == (1, 1e-3, [])
     assert (thrice["function"], thrice["record"]) == ("thrice", None)
     assert [reason["code"] for reason in thrice["reasons"]] == ["unknown"]
@@ -144,40 +137,36 @@ def test_explain_reports_record_or_reason_for_each_function(run, run_json, sqlit
     assert near["workload_id"] == 1
     # The name differs too, but is not reported.
     assert near["difference"]["where"] == "argument 1 (A), shape[0]"
-    text = run("--db", sqlite_file, "explain", "module", kernels).stdout
+    # As an object of a Python module, too.
+    monkeypatch.chdir(kernels.parent)
+    text = run("--db", tuned, "explain", "module", "kernels:Kernels").stdout
     assert "twice: record 1 of workload 1, 1.000 ms" in text
     assert "thrice: no record for llvm x86-64-v2 2 cores" in text
     assert "argument 1 (A), shape[0] is 48 here, 32 there" in text
 
 
-def test_explain_names_the_layer_that_answers(run, run_json, sqlite_file, kernels, tmp_path):
-    team, made = tmp_path / "team.db", tmp_path / "team.prior"
-    tune(team, kernels, "twice")
-    run("--db", team, "bundle", "-o", made, "--as-prior", "--licence", "MIT")
+def test_explain_names_the_layer_that_answers(
+    run, run_json, sqlite_file, tuned, kernels, tmp_path, monkeypatch
+):
+    made = tmp_path / "team.prior"
+    run("--db", tuned, "bundle", "-o", made, "--as-prior", "--licence", "MIT")
     words = ("--db", sqlite_file, "explain", "module", kernels, "--target", json.dumps(TARGET))
-    for others, layer in ((("--layer", team), str(team)), (("--prior", made), "shipped")):
+    for others, layer in ((("--layer", tuned), str(tuned)), (("--prior", made), "shipped")):
         _, twice = run_json(*words, *others)
         assert (twice["record"], twice["workload_id"], twice["mean"]) == (1, None, 1e-3)
         assert twice["layer"] == layer
-        assert f"twice: record 1 of {layer}, 1.000 ms" in run(*words, *others).stdout
+    monkeypatch.setenv("TUNEDB_PRIOR", str(made))
+    assert "twice: record 1 of shipped, 1.000 ms" in run(*words).stdout
     _, twice = run_json(*words, "--no-prior")
     assert (twice["record"], twice["layer"]) == (None, None)
 
 
-def test_explain_accepts_importable_module(run_json, sqlite_file, kernels, monkeypatch):
-    monkeypatch.chdir(kernels.parent)
-    tune(sqlite_file, kernels, "twice")
-    rows = run_json("--db", sqlite_file, "explain", "module", "kernels:Kernels")
-    assert [row["function"] for row in rows] == ["thrice", "twice"]
-
-
-def test_explain_reports_differing_target_unless_compatible(run, run_json, sqlite_file, kernels):
-    tune(sqlite_file, kernels, "twice")
+def test_explain_reports_differing_target_unless_compatible(run, run_json, tuned, kernels):
     other = ["--target", json.dumps(OTHER)]
-    _, twice = run_json("--db", sqlite_file, "explain", "module", kernels, *other)
+    _, twice = run_json("--db", tuned, "explain", "module", kernels, *other)
     assert [reason["code"] for reason in twice["reasons"]] == ["target"]
     assert "num-cores 8 here, 2 there" in twice["reasons"][0]["text"]
-    _, twice = run_json("--db", sqlite_file, "explain", "module", kernels, *other, "--compatible")
+    _, twice = run_json("--db", tuned, "explain", "module", kernels, *other, "--compatible")
     assert twice["record"] == 1
 
 

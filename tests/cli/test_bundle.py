@@ -102,7 +102,7 @@ def test_bundle_rejects_missing_records_databases_and_files(run, sqlite_file, tm
     run("bundle", "--info", tmp_path / "none.tunedb", code=3)
 
 
-def test_bundle_writes_to_stdout_and_info_reads_from_stdin(run, filled, tmp_path, start):
+def test_bundle_writes_to_stdout_and_info_reads_from_stdin(run_json, filled, tmp_path, start):
     """The bytes of standard output are a complete bundle."""
     path = tmp_path / "x.tunedb"
     with path.open("wb") as out:
@@ -110,11 +110,7 @@ def test_bundle_writes_to_stdout_and_info_reads_from_stdin(run, filled, tmp_path
         _, errors = process.communicate(timeout=300)
     assert process.returncode == 0
     assert "7 records of 2 workloads" in errors
-    with path.open("rb") as bytes_:
-        process = start("bundle", "--info", "-", "--json", stdin=bytes_)
-        output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0
-    assert json.loads(output)["records"] == 7
+    assert run_json("bundle", "--info", "-", input=path.read_bytes())["records"] == 7
     with BundlePeer(path) as peer:
         assert peer.total == 7
 

@@ -16,11 +16,13 @@ def line(key, steps):
 def test_convert_counts_records_by_workload_and_explains_refused_ones(run, tmp_path):
     log, database = tmp_path / "log.json", tmp_path / "tune.db"
     lines = [line(KEY, STEPS), line(KEY, [["CI", 9]]), line('["mystery"]', [])]
+    lines.append(line('["not chosen"]', []))
     log.write_text("".join(json.dumps(each) + "\n" for each in lines))
     run("--db", database, "import", "logs", log)
-    rows = json.loads(run("--db", database, "convert", "--json", "--workers", 1).stdout)
+    chosen = ("--workload", "1", "--workload", "mystery")
+    done = run("--db", database, "convert", "--json", "--workers", 1, *chosen)
     reason = "matmul_layer: step 0 (CI): stage 9 of 3"
-    assert rows == [
+    assert json.loads(done.stdout) == [
         {
             **{"workload_id": 1, "workload": "matmul_layer", "read": 2, "replayed": 1, "known": 0},
             **{"undefined": 0, "refused": 1, "reasons": {reason: 1}},
@@ -31,12 +33,11 @@ def test_convert_counts_records_by_workload_and_explains_refused_ones(run, tmp_p
             **{"undefined": 1, "refused": 0, "reasons": {}, "definitions": {}},
         },
     ]
-    again = run("--db", database, "convert", "--workers", 1, "--workload", "1")
-    assert "0 records converted" in again.stderr
-    assert f"1 record refused: {reason}" in again.stderr
-    shown = run("--db", database, "show", 4).stdout
+    assert "1 record converted in " in done.stderr
+    assert f"1 record refused: {reason}" in done.stderr
+    shown = run("--db", database, "show", 5).stdout
     assert "replayed from record 1 of workload 1" in shown
-    assert "4" in run("--db", database, "top", "3").stdout
+    assert "5" in run("--db", database, "top", "4").stdout
 
 
 def test_define_option_without_function_is_an_error(run, tmp_path):

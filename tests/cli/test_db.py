@@ -61,12 +61,8 @@ def test_upgrade_migrates_older_database_and_writes_backup(run, run_json, older)
     before = older.read_bytes()
     shown = run_json("--db", older, "db", "upgrade", "--dry-run")
     assert shown == {
-        "location": str(older),
-        "before": first,
-        "after": "0099",
-        "backup": None,
-        "restored": [],
-        "dry_run": True,
+        **{"location": str(older), "before": first, "after": "0099"},
+        **{"backup": None, "restored": [], "dry_run": True},
     }
     assert older.read_bytes() == before
     text = run("--db", older, "db", "upgrade").stdout

@@ -61,13 +61,13 @@ def test_evaluate_prints_figures_differences_and_warnings(small, run):
     assert few.startswith(warning)
 
 
-def test_json_has_every_figure_with_interval_random_and_skill(small, run, run_json):
-    options = ("--db", small, "evaluate", *QUICK, "--baseline", "random")
-    rows = run_json(*options)
+def test_json_has_every_figure_with_interval_random_and_skill(small, run):
+    found = run("--db", small, "evaluate", *QUICK, "--baseline", "random", "--json")
+    rows = json.loads(found.stdout)
     # Neither a fifth of 24 programs nor the eight of random origin make a pool of 10.
     assert {row["pool"] for row in rows} == {"search"}
     assert {row["regime"] for row in rows} == set(module.REGIMES[1:])
-    assert "new-family, random pools was left out: none has 10 held-out" in run(*options).stderr
+    assert "new-family, random pools was left out: none has 10 held-out" in found.stderr
     for row in rows:
         assert set(row) == {
             *("regime", "pool", "model", "workloads", "pools", "programs"),
@@ -221,9 +221,9 @@ def test_evaluate_ranks_one_database_by_models_of_another(small, run, run_json, 
         store.records.add([m for i in (7, 20) for m in trials(matmul(i))], OWN)
     options = (*QUICK, "--features", "small.steps", "--pool", "search", "--baseline", "tvm")
     between = ("--train-db", small, "--test-db", theirs)
-    found = run("evaluate", *between, *options)
+    found = run("evaluate", *between, *options, "--json")
     assert "new-hardware was left out: the training database has all targets" in found.stderr
-    rows = run_json("evaluate", *between, *options)
+    rows = json.loads(found.stdout)
     assert {(row["regime"], row["model"], row["workloads"]) for row in rows} == {
         # matmul(7) has nearly the shapes of matmul(9), whose programs failed in ours.
         (regime, model, workloads)

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_data import SMALL_STEPS, WORKLOADS, SmallSteps, fill, measure, seconds_of
+from builders import copied, sql
+from small_data import SMALL_STEPS, WORKLOADS, SmallSteps, measure, seconds_of
 from small_data import make_tiled as tiled
 
 from tunedb.features import base
@@ -24,13 +25,20 @@ def sets(monkeypatch):
     return known
 
 
-@pytest.fixture
-def small(sqlite_file):
-    """A database with model 1."""
-    with Store(sqlite_file) as store:
-        fill(store)
+@pytest.fixture(scope="module")
+def trained(small_template, tmp_path_factory):
+    """The database that :func:`small` copies."""
+    path = copied(small_template, tmp_path_factory.mktemp("trained") / "small.db")
+    with Store(path) as store, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "load_feature_sets", lambda: ({"small.steps": SMALL_STEPS}, {}))
         train(store, RECIPE, threads=1, evaluate=False)
-    return sqlite_file
+    return path
+
+
+@pytest.fixture
+def small(trained, tmp_path):
+    """A database with model 1."""
+    return copied(trained, tmp_path / "small.db")
 
 
 def program_id(path, number):
@@ -115,8 +123,7 @@ def test_invalid_requests_are_refused(small, run, sets):
     assert "no record" in fails("--record", 9999, code=3)
     assert "not both" in fails("--record", 1, "--program", 1, code=2)
     assert "no model '9'" in fails(9, code=3)
-    with Store(small) as store, store._db.transaction() as connection:
-        connection.exec_driver_sql("DELETE FROM feature WHERE program_id = 2")
+    sql(small, "DELETE FROM feature WHERE program_id = 2")
     without = fails("--program", 2, code=3)
     assert "has no rows of small.steps; run: tunedb extract --set small.steps" in without
     sets["small.steps"] = SmallSteps(version=2)

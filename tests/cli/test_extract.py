@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 
 import pytest
+from builders import sql
 from fake_sets import Rebuilder, Scheduled, Steps
 
 from tunedb.features import base
@@ -34,71 +35,58 @@ def replay(monkeypatch):
     return rebuilder
 
 
-def written_by(path, version):
-    """Set the version of TVM of all workloads of a database; return its path."""
-    with Store(path) as store, store._db.transaction() as connection:
-        connection.exec_driver_sql("UPDATE workload SET tvm_version = ?", (version,))
-    return path
-
-
-@pytest.fixture
-def modules(filled):
-    """A database with six programs of modules of TVM 0.27 in two workloads."""
-    return written_by(filled, "0.27.0")
-
-
 def by_set(rows):
     return {row["set"]: row for row in rows}
 
 
-def test_extract_fills_in_missing_rows(modules, run_json, run, sets, replay):
-    rows = by_set(run_json("--db", modules, "extract"))
+def test_extract_fills_in_missing_rows(filled, run_json, run, sets, replay):
+    rows = by_set(run_json("--db", filled, "extract"))
     assert list(rows) == ["steps", "tunedb.scheduled"]
     for row in rows.values():
         assert (row["programs"], row["done"], row["known"], row["failed"]) == (6, 6, 0, 0)
         assert row["seconds"] > 0 and row["rate"] > 0
-    again = by_set(run_json("--db", modules, "extract"))
+    again = by_set(run_json("--db", filled, "extract"))
     assert [(row["done"], row["known"]) for row in again.values()] == [(0, 6), (0, 6)]
     assert len(replay.asked) == 6
-    table = run("--db", modules, "extract").stdout
+    table = run("--db", filled, "extract").stdout
     assert table.split()[:4] == ["set", "version", "programs", "known"]
 
 
-def test_extract_selects_programs_and_sets(modules, run_json, run, sets, replay):
-    (row,) = run_json("--db", modules, "extract", "--set", "steps", "--workload", "softmax")
+def test_extract_selects_programs_and_sets(filled, run_json, run, sets, replay):
+    (row,) = run_json("--db", filled, "extract", "--set", "steps", "--workload", "softmax")
     assert (row["programs"], row["done"]) == (1, 1)
-    (row,) = run_json("--db", modules, "extract", "--set", "steps", "--target", "cuda")
+    (row,) = run_json("--db", filled, "extract", "--set", "steps", "--target", "cuda")
     assert (row["programs"], row["done"]) == (1, 1)
     names = ("--set", "steps", "--set", "varying", "--set", "steps")
-    rows = run_json("--db", modules, "extract", *names, "--limit", 2)
+    rows = run_json("--db", filled, "extract", *names, "--limit", 2)
     assert [(row["set"], row["done"]) for row in rows] == [("steps", 2), ("varying", 2)]
-    run("--db", modules, "extract", "--workload", "nothing", code=3)
-    assert "no feature set 'x'" in run("--db", modules, "extract", "--set", "x", code=3).stderr
-    failed = run("--db", modules, "extract", "--set", "broken", code=1)
+    run("--db", filled, "extract", "--workload", "nothing", code=3)
+    assert "no feature set 'x'" in run("--db", filled, "extract", "--set", "x", code=3).stderr
+    failed = run("--db", filled, "extract", "--set", "broken", code=1)
     assert "'broken' does not load (ImportError: x)" in failed.stderr
-    run("--db", modules, "extract", "--workers", 0, code=2)
+    run("--db", filled, "extract", "--workers", 0, code=2)
 
 
-def test_failures_are_quarantined_and_retried_on_request(modules, run_json, run, sets, replay):
+def test_failures_are_quarantined_and_retried_on_request(filled, run_json, run, sets, replay):
     replay.fails = {2, 3}
-    done = run("--db", modules, "extract")
+    done = run("--db", filled, "extract")
     assert "tunedb.scheduled: 2 programs: RuntimeError: TVM said no" in done.stderr
     assert "in quarantine; see: tunedb quarantine" in done.stderr
-    rows = by_set(run_json("--db", modules, "extract"))
+    rows = by_set(run_json("--db", filled, "extract"))
     assert (rows["tunedb.scheduled"]["passed"], rows["tunedb.scheduled"]["failed"]) == (2, 0)
-    kept = run_json("--db", modules, "quarantine")
+    kept = run_json("--db", filled, "quarantine")
     assert {row["line"] for row in kept if row["file"].startswith("features ")} == {2, 3}
     # Reading quarantined lines again leaves them.
-    assert run_json("--db", modules, "quarantine", "retry")["left"] == 3
+    assert run_json("--db", filled, "quarantine", "retry")["left"] == 3
     replay.fails = set()
-    rows = by_set(run_json("--db", modules, "extract", "--retry"))
+    rows = by_set(run_json("--db", filled, "extract", "--retry"))
     assert (rows["tunedb.scheduled"]["done"], rows["tunedb.scheduled"]["passed"]) == (2, 0)
-    assert len(run_json("--db", modules, "quarantine")) == 1
+    assert len(run_json("--db", filled, "quarantine")) == 1
 
 
 def test_extract_skips_scheduled_features_of_other_tvm_versions(filled, run_json, sets, replay):
     """Features of steps need no module, so they are computed."""
-    written_by(filled, "0.26.0")
+    sql(filled, "UPDATE workload SET tvm_version = '0.26.0'")
     rows = by_set(run_json("--db", filled, "extract"))
     assert (rows["steps"]["done"], rows["steps"]["unable"]) == (6, 0)
     assert (rows["tunedb.scheduled"]["done"], rows["tunedb.scheduled"]["unable"]) == (0, 6)
@@ -106,31 +94,31 @@ def test_extract_skips_scheduled_features_of_other_tvm_versions(filled, run_json
 
 
 def test_extract_leaves_out_scheduled_features_without_tvm(
-    modules, run, run_json, sets, monkeypatch
+    filled, run, run_json, sets, monkeypatch
 ):
     monkeypatch.setattr("tunedb.cli.models.extract.find_spec", lambda name: None)
-    assert [row["set"] for row in run_json("--db", modules, "extract")] == ["steps"]
-    assert "tunedb.scheduled is left out" in run("--db", modules, "extract").stderr
+    assert [row["set"] for row in run_json("--db", filled, "extract")] == ["steps"]
+    assert "tunedb.scheduled is left out" in run("--db", filled, "extract").stderr
 
 
-def test_interrupted_extract_keeps_stored_rows(modules, run, run_json, sets, replay):
+def test_interrupted_extract_keeps_stored_rows(filled, run, run_json, sets, replay):
     def rows(programs):
         raise KeyboardInterrupt
         yield
 
     replay.rows = rows
-    done = run("--db", modules, "extract", code=130)
+    done = run("--db", filled, "extract", code=130)
     assert "Interrupted; stored rows stay" in done.stderr
     assert "steps" in done.stdout
-    (row,) = run_json("--db", modules, "extract", "--set", "steps")
+    (row,) = run_json("--db", filled, "extract", "--set", "steps")
     assert (row["known"], row["done"]) == (6, 0)
 
 
-def test_features_shows_sets_and_their_coverage(modules, run_json, run, sets, replay):
-    run("--db", modules, "extract", "--set", "tunedb.scheduled", "--limit", 4)
-    with Store(modules) as store:
+def test_features_shows_sets_and_their_coverage(filled, run_json, run, sets, replay):
+    run("--db", filled, "extract", "--set", "tunedb.scheduled", "--limit", 4)
+    with Store(filled) as store:
         store.features.add(Steps("gone", version=3), [(1, [[1.0, 2.0]])])
-    rows = {row["name"]: row for row in run_json("--db", modules, "features")}
+    rows = {row["name"]: row for row in run_json("--db", filled, "features")}
     assert list(rows) == ["steps", "tunedb.scheduled", "varying", "gone"]
     row = rows["tunedb.scheduled"]
     assert (row["version"], row["needs"], row["columns"]) == (1, "scheduled", 1)
@@ -138,22 +126,19 @@ def test_features_shows_sets_and_their_coverage(modules, run_json, run, sets, re
     assert row["rows"] == sum(i % 3 for i in range(1, 5))
     assert (rows["steps"]["with"], rows["steps"]["bytes"]) == (0, None)
     assert rows["varying"]["columns"] is None
-    assert (rows["gone"]["installed"], rows["gone"]["needs"], rows["gone"]["with"]) == (
-        False,
-        None,
-        1,
-    )
-    assert run_json("--db", modules, "features", "tunedb.scheduled") == row
-    text = run("--db", modules, "features", "tunedb.scheduled").stdout
+    gone = rows["gone"]
+    assert (gone["installed"], gone["needs"], gone["with"]) == (False, None, 1)
+    assert run_json("--db", filled, "features", "tunedb.scheduled") == row
+    text = run("--db", filled, "features", "tunedb.scheduled").stdout
     assert text.startswith("tunedb.scheduled\n")
     assert "no such" not in text
-    assert "no feature set 'x'" in run("--db", modules, "features", "x", code=3).stderr
+    assert "no feature set 'x'" in run("--db", filled, "features", "x", code=3).stderr
 
 
-def test_features_lists_columns_of_a_set(modules, run_json, run, sets):
-    rows = run_json("--db", modules, "features", "steps", "--columns")
+def test_features_lists_columns_of_a_set(filled, run_json, run, sets):
+    rows = run_json("--db", filled, "features", "steps", "--columns")
     assert rows == [{"index": 0, "name": "id"}, {"index": 1, "name": "decisions"}]
-    varying = run("--db", modules, "features", "varying", "--columns")
+    varying = run("--db", filled, "features", "varying", "--columns")
     assert "depends on the program" in varying.stderr
     assert "--columns needs a set" in run("features", "--columns", code=2).stderr
 

@@ -35,36 +35,14 @@ COMMANDS = dict(walk(main))
 
 def test_all_commands_exist():
     assert {" ".join(path) for path in COMMANDS} == {
-        *(
-            "",
-            "import",
-            "import logs",
-            "convert",
-            "export",
-            "top",
-            "show",
-            "history",
-            "workloads",
-            "targets",
-        ),
+        *("", "import", "import logs", "convert", "export"),
+        *("top", "show", "history", "workloads", "targets"),
         *("quarantine", "quarantine list", "quarantine show", "quarantine retry"),
         *("db", "db init", "db upgrade", "db check", "db info", "db trust"),
         *("extract", "features", "plugins", "demo", "doctor", "completion"),
-        *(
-            "train",
-            "evaluate",
-            "simulate",
-            "explain",
-            "explain model",
-            "explain module",
-            "sessions",
-        ),
-        *("tune", "apply", "revalidate"),
-        *("prune", "vacuum"),
-        *("sources", "trust", "retract"),
-        "bundle",
-        *("push", "pull"),
-        "merge",
+        *("train", "evaluate", "simulate", "explain", "explain model", "explain module"),
+        *("tune", "apply", "revalidate", "prune", "vacuum", "sessions"),
+        *("sources", "trust", "retract", "bundle", "push", "pull", "merge"),
         *("models", "models list", "models show", "models drift", "models card"),
         *("advise", "advise train", "advise show", "advise evaluate", "advise launches"),
         *("advise configure", "advise collect", "report", "report advisor"),
@@ -89,11 +67,12 @@ def check_line(line):
     words = line.split("#")[0].split("|")[0].split(">")[0].replace('eval "$(', "").split()
     if "tunedb" not in words:
         return
-    words = [word.rstrip(')"') for word in words[words.index("tunedb") + 1 :]]
+    words = [word.rstrip(')",') for word in words[words.index("tunedb") + 1 :]]
     named, command = (), main
     while words and (*named, words[0]) in COMMANDS:
         named = (*named, words.pop(0))
         command = COMMANDS[named]
+    assert named, line
     known = {name for parameter in command.params for name in parameter.opts}
     assert {word for word in words if word.startswith("-") and word != "-"} <= known, line
 

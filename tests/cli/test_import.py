@@ -93,18 +93,7 @@ def test_import_refuses_invalid_paths(run, sqlite_file, tmp_path):
 BAD_LINES = [
     ('[0, [[[["NoSuchInstruction",[],[],[]]],[]],[1],null,null]]', "unknown instruction"),
     (b'[0, "\xff\xfe"]', "not JSON"),
-    ('{"a": 1}', "not a record of a known format"),
-    ("[9" + str(workdirs.encode(workdirs.record()), "utf-8")[2:], "its workload 9"),
     ("[-1" + str(workdirs.encode(workdirs.record()), "utf-8")[2:], "must be a line number"),
-    (
-        "[true" + str(workdirs.encode(workdirs.record()), "utf-8")[2:],
-        "not a record of a known format",
-    ),
-    (workdirs.encode(workdirs.record([float("nan")])), "not JSON"),
-    (workdirs.encode(workdirs.record([float("inf")])), "not JSON"),
-    (workdirs.encode(workdirs.record([1.5])).replace(b"1.5", b"1e999"), "not"),
-    (workdirs.encode(workdirs.record(["fast"])), "not a number"),
-    (workdirs.encode(workdirs.record(target={"keys": []})), "a target must be"),
 ]
 
 

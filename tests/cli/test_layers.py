@@ -3,7 +3,7 @@
 import pytest
 import tvm
 from builders import OWN, make_measurement, sql
-from test_apply import OTHER, tune
+from test_apply import tune
 
 from tunedb.records import Alias
 from tunedb.storage.store import Store
@@ -123,32 +123,26 @@ def test_names_of_a_layer_are_escaped(run, mine, tmp_path):
     assert "\x07" not in done.output
 
 
-def test_apply_compiles_missing_functions_from_a_layer(
-    run, run_json, sqlite_file, kernels, tmp_path
-):
+def test_apply_compiles_missing_functions_from_a_layer(run, run_json, tuned, kernels, tmp_path):
     team = tmp_path / "team.db"
-    tune(sqlite_file, kernels, "twice")
     tune(team, kernels, "twice", run_secs=(1e-6,))
     tune(team, kernels, "thrice", run_secs=(2e-3,))
-    library = tmp_path / "kernels.so"
-    rows = run_json("--db", sqlite_file, "apply", kernels, "-o", library, "--layer", team)
+    library, script = tmp_path / "kernels.so", tmp_path / "scheduled.py"
+    rows = run_json("--db", tuned, "apply", kernels, "-o", library, "--layer", team)
     assert [(row["function"], row["mean"], row["layer"]) for row in rows] == [
         ("thrice", 2e-3, str(team)),
         ("twice", 1e-3, None),
     ]
     assert tvm.runtime.load_module(str(library))["thrice"] is not None
-    table = run("--db", sqlite_file, "apply", kernels, "-o", library, "--layer", team).stdout
-    assert "team.db" in table
+    assert "team.db" in run("--db", tuned, "apply", kernels, "-o", script, "--layer", team).stdout
 
 
 def test_apply_uses_target_of_layer_if_own_database_has_none(
-    run, run_json, sqlite_file, kernels, tmp_path
+    run, run_json, sqlite_file, tuned, kernels, tmp_path
 ):
-    team = tmp_path / "team.db"
-    tune(team, kernels, "twice", target=OTHER)
-    library = tmp_path / "kernels.so"
-    rows = run_json("--db", sqlite_file, "apply", kernels, "-o", library, "--layer", team)
-    assert [row["layer"] for row in rows] == [None, str(team)]
-    assert {row["target"] for row in rows} == {"llvm x86-64-v2 8 cores"}
-    done = run("--db", sqlite_file, "apply", kernels, "-o", library, code=3)
+    script = tmp_path / "scheduled.py"
+    rows = run_json("--db", sqlite_file, "apply", kernels, "-o", script, "--layer", tuned)
+    assert [row["layer"] for row in rows] == [None, str(tuned)]
+    assert {row["target"] for row in rows} == {"llvm x86-64-v2 2 cores"}
+    done = run("--db", sqlite_file, "apply", kernels, "-o", script, code=3)
     assert "no record to serve" in done.stderr

@@ -180,7 +180,7 @@ def test_export_writes_lines_of_one_tool(run, run_json, legacy_file, tmp_path):
 def test_export_into_closed_pipe_prints_no_error(start, run, sqlite_file, tmp_path):
     log = tmp_path / "log"
     with log.open("w") as file:
-        for number in range(2000):
+        for number in range(600):
             line = {**ANSOR[0], "r": [[0.001 + number], 0, 1.0, 1700000000]}
             file.write(json.dumps(line) + "\n")
     run("--db", sqlite_file, "import", "logs", log)

@@ -88,28 +88,28 @@ def test_a_dry_run_writes_nothing(run_json, run, theirs, sqlite_file, tmp_path):
     assert not missing.exists()
 
 
-def test_rejected_records_are_reported(run, theirs, store_url):
+def test_rejected_records_are_reported(run, theirs, sqlite_file):
     """The time of a record is forged, and the name of a source has terminal codes."""
     sql(theirs, "UPDATE measurement SET run_secs = ? WHERE id = 2", bytes(8))
     sql(theirs, "UPDATE source SET name = ? WHERE name = 'board'", "\x1b[31mevil")
-    done = run("--db", store_url, "merge", theirs, code=1)
+    done = run("--db", sqlite_file, "merge", theirs, code=1)
     assert "its digest does not match its contents" in done.stderr
     assert "record 2 of nightly" in done.stderr
     assert "its source was rejected" in done.stderr
     assert "\x1b" not in done.output
-    with Store(store_url) as store:
+    with Store(sqlite_file) as store:
         assert store.records.count() == 3
         assert [row.name for row in store.sources.summaries()] == ["nightly"]
 
 
-def test_merge_rejects_names_of_trusted_sources_unless_accepted(run, run_json, theirs, store_url):
-    run("--db", store_url, "merge", theirs)
-    run("--db", store_url, "trust", "nightly", "verified")
+def test_merge_rejects_names_of_trusted_sources_unless_accepted(run, run_json, theirs, sqlite_file):
+    run("--db", sqlite_file, "merge", theirs)
+    run("--db", sqlite_file, "trust", "nightly", "verified")
     with Store(theirs) as store:
         store.records.add([make_measurement(77, (1e-9,))], Source("nightly"))
-    done = run("--db", store_url, "merge", theirs, code=1)
+    done = run("--db", sqlite_file, "merge", theirs, code=1)
     assert "give --accept-trusted-names if this really comes from it" in done.stderr
-    (row,) = run_json("--db", store_url, "merge", theirs, "--accept-trusted-names")
+    (row,) = run_json("--db", sqlite_file, "merge", theirs, "--accept-trusted-names")
     assert (row["new"], row["rejected"]) == (1, 0)
 
 

@@ -1,8 +1,8 @@
 """``tunedb models``."""
 
 import pytest
-from builders import OWN
-from small_data import SMALL_STEPS, WORKLOADS, fill, measure, trials
+from builders import OWN, copied, key_of, sql
+from small_data import SMALL_STEPS, WORKLOADS, measure, trials
 from small_data import make_tiled as tiled
 
 from tunedb.features import base
@@ -14,18 +14,26 @@ from tunedb.storage.store import Store
 RECIPE = Recipe(features="small.steps", rounds=8, patience=0, max_depth=3)
 
 
-@pytest.fixture(autouse=True)
-def sets(monkeypatch):
-    monkeypatch.setattr(base, "load_feature_sets", lambda: ({"small.steps": SMALL_STEPS}, {}))
+@pytest.fixture(scope="module", autouse=True)
+def sets():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "load_feature_sets", lambda: ({"small.steps": SMALL_STEPS}, {}))
+        yield
+
+
+@pytest.fixture(scope="module")
+def trained(small_template, tmp_path_factory):
+    """The database that :func:`small` copies."""
+    path = copied(small_template, tmp_path_factory.mktemp("trained") / "small.db")
+    with Store(path) as store:
+        train(store, RECIPE, threads=1)
+    return path
 
 
 @pytest.fixture
-def small(sqlite_file):
+def small(trained, tmp_path):
     """A database with model 1."""
-    with Store(sqlite_file) as store:
-        fill(store)
-        train(store, RECIPE, threads=1)
-    return sqlite_file
+    return copied(trained, tmp_path / "small.db")
 
 
 def add_model(path, recipe, **options):
@@ -38,8 +46,7 @@ def test_models_lists_models_with_their_figures(small, run, run_json):
     add_model(small, Recipe(features="small.steps", rounds=3, loss="log"), keep_body=False)
     one, two = run_json("--db", small, "models")
     assert (one["id"], one["kind"], one["features"], one["version"]) == (
-        *(1, "ranker", "small.steps"),
-        1,
+        *(1, "ranker", "small.steps", 1),
     )
     assert one["targets"] and "skylake" in one["target"]
     assert (one["loss"], two["loss"]) == ("relative", "log")
@@ -70,8 +77,7 @@ def test_model_is_not_current_while_features_are_missing(small, run_json):
 
 
 def test_model_with_card_of_another_layout_is_only_listed(small, run, run_json):
-    with Store(small) as store, store._db.transaction() as connection:
-        connection.exec_driver_sql("UPDATE model SET card = '{}'")
+    sql(small, "UPDATE model SET card = '{}'")
     (row,) = run_json("--db", small, "models")
     assert (row["id"], row["kind"], row["current"], row["loss"]) == (1, "ranker", False, None)
     assert "ranker" in run("--db", small, "models").stdout
@@ -81,8 +87,7 @@ def test_model_with_card_of_another_layout_is_only_listed(small, run, run_json):
 
 
 def test_card_that_is_not_json_is_reported_as_damaged(small, run):
-    with Store(small) as store, store._db.transaction() as connection:
-        connection.exec_driver_sql("UPDATE model SET card = '{'")
+    sql(small, "UPDATE model SET card = '{'")
     for command in (("models",), ("models", "show", 1), ("explain", "model")):
         message = run("--db", small, *command, code=1).stderr
         assert (
@@ -118,21 +123,14 @@ def test_models_show_prints_the_card(small, run, run_json):
 
 
 def test_models_show_rejects_ambiguous_digest(small, run):
-    other = add_model(small, Recipe(features="small.steps", rounds=2))
-    with Store(small) as store, store._db.transaction() as connection:
-        for id_ in (1, 2):
-            connection.exec_driver_sql(
-                "UPDATE model SET digest = ? WHERE id = ?", (b"\xab\xcd\xef%16d" % id_, id_)
-            )
-    assert other.id == 2
+    assert add_model(small, Recipe(features="small.steps", rounds=2)).id == 2
+    for id_ in (1, 2):
+        sql(small, "UPDATE model SET digest = ? WHERE id = ?", b"\xab\xcd\xef%16d" % id_, id_)
     assert "matches 2 models" in run("--db", small, "models", "show", "abcdef", code=2).stderr
 
 
 def test_model_of_another_database_is_shown_but_not_used(small, run, run_json):
-    with Store(small) as store, store._db.transaction() as connection:
-        connection.exec_driver_sql(
-            "UPDATE model SET card = replace(card, ?, ?)", (store.key, "0" * 32)
-        )
+    sql(small, "UPDATE model SET card = replace(card, ?, ?)", key_of(small), "0" * 32)
     assert run_json("--db", small, "models")[0]["current"] is False
     assert run_json("--db", small, "models", "show", 1)["card"]["store"] == "0" * 32
     message = run("--db", small, "explain", "model", 1, code=2).stderr
@@ -152,10 +150,8 @@ def test_model_of_unapproved_database_is_not_loaded(small, run, run_json):
 
 def test_models_escapes_names(small, run):
     evil = "\x1b]0;owned\x07"
-    with Store(small) as store, store._db.transaction() as connection:
-        connection.exec_driver_sql(
-            'UPDATE model SET card = replace(card, \'"numpy":"\', \'"numpy":"\\u001b\')'
-        )
+    change = "UPDATE model SET card = replace(card, ?, ?)"
+    sql(small, change, '"numpy":"', '"numpy":"\\u001b')
     for command in (["models"], ["models", "show", "1"]):
         assert "\x1b" not in run("--db", small, *command).output
     assert "\x1b" not in run("--db", small, "models", "show", evil, code=3).output

@@ -28,12 +28,8 @@ def with_password(url):
 def test_push_and_pull_copy_records_once(run, run_json, filled, server, tmp_path):
     assert run_json("--db", filled, "push", server, "--dry-run")["new"] == 7
     report = run_json("--db", filled, "push", server)
-    assert (report["new"], report["known"], report["rejected"], report["dry_run"]) == (
-        7,
-        0,
-        0,
-        False,
-    )
+    numbers = [report[key] for key in ("new", "known", "rejected", "dry_run")]
+    assert numbers == [7, 0, 0, False]
     assert [source["name"] for source in report["sources"]] == ["nightly"]
     assert digests(filled) == digests(server)
     other = tmp_path / "other.db"

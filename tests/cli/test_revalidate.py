@@ -33,10 +33,9 @@ def runs(monkeypatch):
     return Runs
 
 
-def test_revalidate_checks_records_of_all_workloads(run, run_json, sqlite_file, kernels, runs):
-    tune(sqlite_file, kernels, "twice")
-    tune(sqlite_file, kernels, "thrice")
-    rows = run_json("--db", sqlite_file, "revalidate", "--repeat", 2, "--seed", 3)
+def test_revalidate_checks_records_of_all_workloads(run, run_json, tuned, kernels, runs):
+    tune(tuned, kernels, "thrice")
+    rows = run_json("--db", tuned, "revalidate", "--repeat", 2, "--seed", 3)
     assert [(row["record"], row["workload_id"], row["outcome"]) for row in rows] == [
         (1, 1, "passed"),
         (2, 2, "passed"),
@@ -44,39 +43,35 @@ def test_revalidate_checks_records_of_all_workloads(run, run_json, sqlite_file, 
     assert (rows[0]["before"], rows[0]["mean"], rows[0]["ratio"]) == (1e-3, 2e-3, 2.0)
     assert rows[0]["deviation"] == 1e-7
     assert (runs.settings["repeat"], runs.settings["seed"]) == (2, 3)
-    text = run("--db", sqlite_file, "revalidate", "twice").stdout
+    text = run("--db", tuned, "revalidate", "twice").stdout
     assert "2.00" in text and "1.0e-07" in text and "passed" in text
 
 
-def test_revalidate_selects_workloads_of_a_module(run, run_json, sqlite_file, kernels, runs):
-    tune(sqlite_file, kernels, "twice")
-    (row,) = run_json("--db", sqlite_file, "revalidate", "--module", kernels)
+def test_revalidate_selects_workloads_of_a_module(run, run_json, tuned, kernels, runs):
+    (row,) = run_json("--db", tuned, "revalidate", "--module", kernels)
     assert row["workload"] == "twice"
 
 
-def test_revalidate_retracts_record_with_wrong_result(run, run_json, sqlite_file, kernels, runs):
+def test_revalidate_retracts_record_with_wrong_result(run, run_json, tuned, kernels, runs):
     runs.compared = RunOutcome((0.5, 1e-4), None)
-    tune(sqlite_file, kernels, "twice")
-    done = run("--db", sqlite_file, "revalidate", code=1)
+    done = run("--db", tuned, "revalidate", code=1)
     assert "Warning: record 1 wrong: wrong_result: wrong result: it deviates" in done.stderr
     assert "1 record of its program will no longer be served" in done.stderr
-    assert run_json("--db", sqlite_file, "show", 1)["retracted"] is True
-    done = run("--db", sqlite_file, "revalidate", code=3)
+    assert run_json("--db", tuned, "show", 1)["retracted"] is True
+    done = run("--db", tuned, "revalidate", code=3)
     assert "no record to serve" in done.stderr
 
 
-def test_revalidate_leaves_record_unchecked_if_untuned_program_fails(
-    run, sqlite_file, kernels, runs
-):
+def test_revalidate_leaves_record_unchecked_if_untuned_program_fails(run, tuned, kernels, runs):
     runs.compared = RunOutcome((), Failure(FailureKind.TIMEOUT, Phase.RUN, "TimeoutError: 3 s"))
-    tune(sqlite_file, kernels, "twice")
-    done = run("--db", sqlite_file, "revalidate", code=1)
+    done = run("--db", tuned, "revalidate", code=1)
     assert "record 1 unchecked: timeout: the untuned program does not run" in done.stderr
 
 
 def test_revalidate_verifies_foreign_records_with_the_users_module(
     run, run_json, sqlite_file, kernels, runs, tmp_path
 ):
+    # Their graph names the same file as ours, else it would need their aliases.
     theirs = tmp_path / "theirs.db"
     tune(theirs, kernels, "twice")
     with tunedb.open(theirs) as other, tunedb.open(sqlite_file) as store:
@@ -98,10 +93,8 @@ def test_revalidate_verifies_foreign_records_with_the_users_module(
     assert run_json("--db", sqlite_file, "top", "twice")[0]["trust"] == "verified"
 
 
-def test_foreign_failures_do_not_count_as_records_to_trust(run, sqlite_file, kernels, tmp_path):
-    theirs = tmp_path / "theirs.db"
-    tune(theirs, kernels, "twice")
-    with tunedb.open(theirs) as other, tunedb.open(sqlite_file) as store:
+def test_foreign_failures_do_not_count_as_records_to_trust(run, sqlite_file, tuned):
+    with tunedb.open(tuned) as other, tunedb.open(sqlite_file) as store:
         (record,) = other.records.iterate()
         failed = replace(record.measurement, status=Status.FAILED, run_secs=None)
         store.records.add([failed], Source("theirs", SourceKind.FILE, Trust.FOREIGN))
@@ -110,34 +103,31 @@ def test_foreign_failures_do_not_count_as_records_to_trust(run, sqlite_file, ker
 
 
 def test_workload_without_foreign_programs_does_not_stop_the_others(
-    run, sqlite_file, kernels, runs, tmp_path
+    run, tuned, kernels, runs, tmp_path
 ):
-    tune(sqlite_file, kernels, "twice")
     theirs = tmp_path / "theirs.db"
     tune(theirs, kernels, "thrice")
-    with tunedb.open(theirs) as other, tunedb.open(sqlite_file) as store:
+    with tunedb.open(theirs) as other, tunedb.open(tuned) as store:
         source = Source("theirs", SourceKind.FILE, Trust.FOREIGN)
         store.records.add([record.measurement for record in other.records.iterate()], source)
-    done = run("--db", sqlite_file, "revalidate", "--module", kernels, "--foreign")
+    done = run("--db", tuned, "revalidate", "--module", kernels, "--foreign")
     assert "thrice" in done.stdout and "passed" in done.stdout
     assert "left out:" in done.stderr and "no foreign program of workload 1" in done.stderr
-    done = run("--db", sqlite_file, "revalidate", "--module", kernels, "--foreign", code=3)
+    done = run("--db", tuned, "revalidate", "--module", kernels, "--foreign", code=3)
     assert "no foreign program" in done.stderr
 
 
-def test_missing_records_are_reported(run, sqlite_file, kernels, runs):
-    tune(sqlite_file, kernels, "twice")
-    assert "no workload 'nope'" in run("--db", sqlite_file, "revalidate", "nope", code=3).stderr
+def test_missing_records_are_reported(run, tuned, kernels, runs):
+    assert "no workload 'nope'" in run("--db", tuned, "revalidate", "nope", code=3).stderr
     other = ["--target", json.dumps(OTHER)]
-    done = run("--db", sqlite_file, "revalidate", *other, code=3)
+    done = run("--db", tuned, "revalidate", *other, code=3)
     assert "no program of these workloads for llvm x86-64-v2 8 cores" in done.stderr
-    done = run("--db", sqlite_file, "revalidate", "--module", kernels, "thrice", code=3)
+    done = run("--db", tuned, "revalidate", "--module", kernels, "thrice", code=3)
     assert "no workload 'thrice'" in done.stderr
 
 
-def test_interrupted_run_reports_finished_records(run, sqlite_file, kernels, runs, monkeypatch):
-    tune(sqlite_file, kernels, "twice")
-    tune(sqlite_file, kernels, "thrice")
+def test_interrupted_run_reports_finished_records(run, tuned, kernels, runs, monkeypatch):
+    tune(tuned, kernels, "thrice")
     once = revalidation.Revalidation.run
     done = []
 
@@ -148,5 +138,5 @@ def test_interrupted_run_reports_finished_records(run, sqlite_file, kernels, run
         return once(self, *args, **fields)
 
     monkeypatch.setattr(revalidation.Revalidation, "run", interrupted)
-    ended = run("--db", sqlite_file, "revalidate", code=130)
+    ended = run("--db", tuned, "revalidate", code=130)
     assert "passed" in ended.stdout and "stored measurements stay" in ended.stderr

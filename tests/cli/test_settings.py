@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 
 import pytest
+from builders import EntryPoint
 
 from tunedb.formats import base
 from tunedb.plugins.metaschedule import compat
@@ -25,13 +26,13 @@ def test_db_option_after_the_command_overrides_the_one_before(run, run_json, fil
 
 
 def test_environment_overrides_file_and_db_option_overrides_both(
-    run_json, filled, tmp_path, monkeypatch
+    run, run_json, filled, tmp_path, monkeypatch
 ):
     (tmp_path / "tunedb.toml").write_text('url = "filled.db"\n')
     assert first(run_json) == "matmul"
     other = tmp_path / "missing.db"
     monkeypatch.setenv("TUNEDB_URL", str(other))
-    assert "TUNEDB_URL" in run_json.__closure__[0].cell_contents("workloads", code=3).stderr
+    assert "TUNEDB_URL" in run("workloads", code=3).stderr
     assert first(run_json, "--db", filled) == "matmul"
     monkeypatch.setenv("TUNEDB_URL", "")
     assert first(run_json) == "matmul"
@@ -42,23 +43,6 @@ def test_invalid_configuration_file_is_rejected(run, tmp_path):
     assert "unknown key 'uri'" in run("top", code=2).stderr
     (tmp_path / "tunedb.toml").write_text("url =\n")
     assert "not TOML" in run("top", code=1).stderr
-
-
-class Entry:
-    """An entry point of another package."""
-
-    group = base.GROUP
-
-    def __init__(self, name, value, error=None):
-        self.name = name
-        self.value = value
-        self.dist = None
-        self._error = error
-
-    def load(self):
-        if self._error is not None:
-            raise self._error
-        return dict
 
 
 @pytest.fixture
@@ -106,7 +90,7 @@ def test_plugins_reports_what_an_older_tvm_lacks(run_json, monkeypatch):
 
 
 def test_a_plugin_that_fails_is_reported_and_stops_nothing(run, entries, log, sqlite_file):
-    entries.append(Entry("broken", "broken:Format", SystemError("no \x1b[2J such library")))
+    entries.append(EntryPoint("broken", SystemError("no \x1b[2J such library")))
     result = run("plugins", "--json", code=1)
     rows = {row["name"]: row for row in json.loads(result.stdout)}
     broken = rows.pop("broken")
@@ -124,7 +108,7 @@ def test_a_plugin_that_fails_is_reported_and_stops_nothing(run, entries, log, sq
 
 
 def test_environment_disables_plugins_of_other_packages(run_json, entries, monkeypatch):
-    entries.append(Entry("broken", "broken:Format", ImportError("x")))
+    entries.append(EntryPoint("broken", ImportError("x")))
     monkeypatch.setenv("TUNEDB_PLUGINS", "")
     rows = run_json("plugins")
     assert {row["loads"] for row in rows if row["name"] != "broken"} == {True}

@@ -3,10 +3,9 @@
 import re
 import shutil
 
-import pytest
 from exchanges import digests, fill, rename
 from server_roles import PAGE, SQL
-from test_help import COMMANDS, main
+from test_help import check_line
 
 from tunedb.records import Trust
 from tunedb.storage.store import Store
@@ -15,21 +14,14 @@ LINES = re.findall(r"^ +(tunedb .*)$", PAGE, re.MULTILINE) + re.findall(r"`(tune
 RETRACT = ("retract", "1", "--reason", "x", "--yes")
 
 
-def test_page_has_commands_and_sql_blocks():
+def test_commands_and_options_of_the_page_exist():
     assert len(LINES) > 15
+    for line in LINES:
+        check_line(line)
+
+
+def test_page_has_sql_blocks():
     assert [len(block) for block in SQL] == [4, 14, 2]
-
-
-@pytest.mark.parametrize("line", LINES)
-def test_commands_and_options_exist(line):
-    words = line.split("#")[0].split("|")[0].split(">")[0].split()[1:]
-    named, command = (), main
-    while words and (*named, words[0]) in COMMANDS:
-        named = (*named, words.pop(0))
-        command = COMMANDS[named]
-    assert named, line
-    known = {name for parameter in command.params for name in parameter.opts}
-    assert {word.strip(",") for word in words if word.startswith("-")} <= known
 
 
 def test_roles_of_the_page_have_the_stated_rights(

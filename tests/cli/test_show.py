@@ -27,7 +27,6 @@ from tunedb.records import (
     Session,
     Source,
     Status,
-    Workload,
 )
 from tunedb.storage.store import Store
 
@@ -85,14 +84,9 @@ def rich_file(filled):
     """A database with a failed live record that has a session, an origin and a failure."""
     with tunedb.open(filled) as store:
         known = store.records.get(1).measurement.program
-        workload = Workload(
-            known.workload.format,
-            b'{"nodes":[]}',
-            "with script",
-            "0.27.0",
-            "\n".join(f"line {i}" for i in range(30)),
-        )
-        program = type(known)(workload, known.target, known.trace)
+        script = "\n".join(f"line {i}" for i in range(30))
+        workload = replace(known.workload, body=b'{"nodes":[]}', script=script)
+        program = replace(known, workload=workload)
         measurement = Measurement(
             program,
             None,
@@ -142,10 +136,8 @@ def test_foreign_statements_about_a_record_are_marked(run, run_json, rich_file, 
 def test_a_failed_record_shows_its_failure(run, run_json, rich_file):
     shown = run_json("--db", rich_file, "show", 8)
     assert shown["failure"] == {
-        "kind": "timeout",
-        "phase": "run",
+        **{"kind": "timeout", "phase": "run", "seconds": 2.5},
         "message": "the runner said:\n\ttoo slow\x1b[2J",
-        "seconds": 2.5,
     }
     assert shown["session"]["fingerprint"] == {"cpu": "EPYC", "cores": 2}
     assert shown["session"]["started_at"] == "2027-01-15T07:59:59Z"

@@ -168,27 +168,3 @@ def test_special_files_in_a_directory_are_skipped_and_reported(own, tmp_path):
     assert len(skipped) == 3
     with Store(own) as store:
         assert store.records.count() == 1
-
-
-def test_dash_reads_logs_and_bundles_from_standard_input(own, tmp_path):
-    """The message for a pipe advises this."""
-    folder = workdirs.write(tmp_path / "w", [workdirs.record([1e-3])], [workdirs.graph("matmul")])
-    lines = b"".join(path.read_bytes() for path in sorted(folder.glob("*workload*")))
-    lines += b"".join(path.read_bytes() for path in sorted(folder.glob("*record*")))
-
-    def fed(data, *words):
-        done = subprocess.run(
-            [*workdirs.PROGRAM, "--db", own, *words],
-            input=data,
-            capture_output=True,
-            timeout=GUARD_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    fed(lines, "import", "logs", "-")
-    with Store(own) as store:
-        assert store.records.count() == 1
-    bundle = fed(b"", "bundle", "-o", "-")
-    assert b"1 record" in fed(bundle, "bundle", "--info", "-")

@@ -12,7 +12,6 @@ import pytest
 import tunedb
 from tunedb.cli import confirm
 from tunedb.records import Alias, Program, Source, SourceKind, Trace, Trust
-from tunedb.storage import schema
 
 STRANGER = Source("stranger", SourceKind.FILE, Trust.FOREIGN)
 HOSTILE = "x\x1b[31m\u202e'; DROP TABLE source;--"
@@ -50,20 +49,9 @@ def served(path):
 def test_sources_lists_each_source_with_its_counts(run, run_json, file):
     own, stranger = run_json("--db", file, "sources")
     assert own == {
-        "id": 1,
-        "digest": own["digest"],
-        "name": "own",
-        "kind": "api",
-        "trust": "own",
-        "store": own["store"],
-        "records": 3,
-        "served": 3,
-        "retracted": 0,
-        "aliases": 0,
-        "since": own["since"],
-        "reason": None,
-        "aliases_reason": None,
-        "card": None,
+        **{"id": 1, "digest": own["digest"], "name": "own", "kind": "api", "trust": "own"},
+        **{"store": own["store"], "records": 3, "served": 3, "retracted": 0, "aliases": 0},
+        **{"since": own["since"], "reason": None, "aliases_reason": None, "card": None},
     }
     assert (len(own["digest"]), len(own["store"])) == (32, 32)
     assert (stranger["trust"], stranger["kind"]) == ("foreign", "file")
@@ -78,9 +66,8 @@ def test_sources_lists_each_source_with_its_counts(run, run_json, file):
 
 
 def test_sources_shows_key_of_other_databases_and_escapes_names(run, file):
-    with tunedb.open(file) as store, store._db.transaction() as connection:
-        change = schema.source.update().where(schema.source.c.id == 2)
-        connection.execute(change.values(store="deadbeef" * 4, name=HOSTILE))
+    change = "UPDATE source SET store = ?, name = ? WHERE id = 2"
+    builders.sql(file, change, "deadbeef" * 4, HOSTILE)
     table = run("--db", file, "sources").stdout
     assert "deadbeef " in table
     assert "deadbeefd" not in table
@@ -116,30 +103,29 @@ def test_sources_reports_retracted_source_with_reason(run, run_json, file):
     assert run_json("--db", file, "sources")[0]["reason"] == "busy"
 
 
-@pytest.mark.parametrize("by", ["id", "name", "digest", "DIGEST"])
-def test_trust_changes_a_source_and_its_served_records(run, run_json, file, by):
+def test_trust_finds_source_by_id_name_and_digest(run_json, file):
     digest = run_json("--db", file, "sources")[1]["digest"]
-    words = {"id": "2", "name": "stranger", "digest": digest[:6], "DIGEST": digest.upper()}[by]
     before = file.read_bytes()
-    row = run_json("--db", file, "trust", words, "verified", "--dry-run")
-    assert row == {
-        "id": 2,
-        "name": "stranger",
-        "before": "foreign",
-        "trust": "verified",
-        "changed": 2,
-        "dry_run": True,
-    }
+    for words in ("2", "stranger", digest[:6], digest.upper()):
+        row = run_json("--db", file, "trust", words, "verified", "--dry-run")
+        assert row == {
+            **{"id": 2, "name": "stranger", "before": "foreign", "trust": "verified"},
+            **{"changed": 2, "dry_run": True},
+        }
     assert file.read_bytes() == before
-    output = run("--db", file, "trust", words, "verified", "--dry-run").stdout
-    assert output == "2 (stranger): foreign → verified; 2 records would start being served\n"
-    output = run("--db", file, "trust", words, "verified").stdout
-    assert output == "2 (stranger): foreign → verified; 2 records start being served\n"
+
+
+def test_trust_changes_a_source_and_its_served_records(run, file):
+    def trust(*words):
+        return run("--db", file, "trust", "stranger", *words).stdout.removeprefix("2 (stranger): ")
+
+    assert trust("verified", "--dry-run") == (
+        "foreign → verified; 2 records would start being served\n"
+    )
+    assert trust("verified") == "foreign → verified; 2 records start being served\n"
     assert served(file) == [1, 2, 3, 4, 5]
-    output = run("--db", file, "trust", words, "own").stdout
-    assert output == "2 (stranger): verified → own; served records stay the same\n"
-    output = run("--db", file, "trust", words, "foreign").stdout
-    assert output == "2 (stranger): own → foreign; 2 records stop being served\n"
+    assert trust("own") == "verified → own; served records stay the same\n"
+    assert trust("foreign") == "own → foreign; 2 records stop being served\n"
     assert served(file) == [1, 2, 3]
 
 
@@ -208,12 +194,8 @@ def test_retracted_records_are_no_longer_served(run, run_json, file):
         digest = store.records.get(3).measurement.digest.hex()
     row = run_json("--db", file, "retract", 1, digest[:10], 4, "--reason", "busy", "--dry-run")
     assert row == {
-        "records": [1, 3, 4],
-        "sources": [],
-        "sessions": [],
-        "reason": "busy",
-        "stopped": 2,
-        "dry_run": True,
+        **{"records": [1, 3, 4], "sources": [], "sessions": []},
+        **{"reason": "busy", "stopped": 2, "dry_run": True},
     }
     assert served(file) == [1, 2, 3]
     output = run("--db", file, "retract", 1, 3, 4, "--reason", "busy", "--yes").stdout

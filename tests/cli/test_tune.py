@@ -1,5 +1,6 @@
 """``tunedb tune``."""
 
+import json
 import os
 import re
 import signal
@@ -82,19 +83,16 @@ def test_each_function_of_a_file_is_tuned(module, fakes, run, tmp_path):
         assert store.records.count() == 8
 
 
-def test_json_has_fixed_keys_for_each_task(module, fakes, run_json):
-    first = run_json("tune", f"{module}:matmul", "--trials", 8, *SHORT)
-    assert [sorted(row) for row in first] == [
-        sorted(
-            (
-                *("task", "workload_id", "record", "best", "first", "trials", "served", "failed"),
-                *("origin", "operators", "donor", "forecast", "calls", "problem"),
-                *("network", "kind", "untuned", "seconds", "share", "flops", "limit"),
-                *("weight", "target"),
-            )
-        )
-    ]
-    (row,) = first
+def test_json_has_fixed_keys_for_each_task_and_quiet_prints_no_messages(module, fakes, run):
+    done = run("tune", f"{module}:matmul", "--trials", 8, *SHORT, "--json", "-q")
+    assert done.stderr == ""
+    (row,) = json.loads(done.stdout)
+    assert set(row) == {
+        *("task", "workload_id", "record", "best", "first", "trials", "served", "failed"),
+        *("origin", "operators", "donor", "forecast", "calls", "problem"),
+        *("network", "kind", "untuned", "seconds", "share", "flops", "limit"),
+        *("weight", "target"),
+    }
     assert (row["kind"], row["network"]) == ("task", None)
     assert (row["task"], row["trials"], row["served"], row["failed"]) == ("matmul", 8, 0, 0)
     assert row["origin"] == "random"
@@ -170,9 +168,7 @@ def test_every_option_reaches_tune(module, run, monkeypatch, tmp_path):
     assert (given["remeasure"], given["evaluator"]) == (False, EVALUATOR)
 
 
-def test_verbose_reports_progress_and_quiet_prints_no_messages(module, fakes, run):
-    quiet = run("tune", f"{module}:matmul", "--trials", 4, *SHORT, "-q")
-    assert quiet.stderr == ""
+def test_verbose_reports_progress(module, fakes, run):
     lines = run("tune", f"{module}:small", "--trials", 8, *SHORT, "-v").stderr.splitlines()
     shown = [line for line in lines if line.startswith("small: ")]
     assert [line.partition(" trials")[0] for line in shown] == ["small: 4 of 8", "small: 8 of 8"]
@@ -182,25 +178,15 @@ def test_verbose_reports_progress_and_quiet_prints_no_messages(module, fakes, ru
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("nothing.py",), 3, "nothing.py: no such file"),
         (("matmul",), 2, "matmul: not a module; give a TVMScript file"),
         (("m.py:large",), 3, "no 'large'; there are: matmul, small"),
-        (("m.py", "--function", "large"), 3, "no PrimFunc 'large'; there are: matmul, small"),
         (("m.py", "--target", "{"), 2, "--target: "),
-        (("m.py", "--target", "no-such-kind"), 2, "unknown target 'no-such-kind'"),
         (
             ("m.py", "--tracker", "localhost:1", "--key", "x", "--target", '{"kind": "llvm"}'),
             *(2, "give its number of cores"),
         ),
         (("m.py", "--trials", "0"), 2, "--trials"),
         (("m.py", "--runner", "local", "--key", "x"), 2, "are for --runner rpc"),
-        (("m.py", "--tracker", "nowhere", "--key", "x"), 2, "is not HOST:PORT"),
-        (("m.py", "--tracker", "localhost:1", "--key", "x"), 2, "describe the remote device"),
-        (
-            ("m.py", "--tracker", "localhost:1", "--key", "x", "--target", LLVM),
-            1,
-            "tracker localhost:1 does not answer",
-        ),
         (("model.onnx",), 3, "model.onnx: no such file"),
     ],
 )
@@ -229,7 +215,10 @@ def test_a_failed_run_is_reported_and_keeps_its_records(module, fakes, run, monk
 
 def test_apply_and_explain_find_records_of_tuned_network(fakes, run, run_json, tmp_path):
     """They find them only with the same options of lowering; ``top --network`` shows the run."""
-    onnx.save(networks.mobile(size=8), "net.onnx")
+    b = networks.Builder()
+    data = b.convolution(b.convolution("image", 3, 8, 3, stride=2), 8, 8, 1)
+    data = b.node("GlobalAveragePool", [data])
+    onnx.save(b.model(data, {"image": [1, 3, 8, 8]}, [1, 8, 1, 1]), "net.onnx")
     keep = ("--layout", "keep", "--no-prepack")
     tuned = run_json("tune", "net.onnx", "--per-task", 1, "--op", "conv2d", *SHORT, *keep)
     *operators, runtime, network = run_json("top", "--network", "net")
@@ -238,7 +227,7 @@ def test_apply_and_explain_find_records_of_tuned_network(fakes, run, run_json, t
     assert network["seconds"] > 0 and network["untuned"] > 0
     by_name = {row["operator"]: row for row in operators}
     convolutions = [row for row in tuned if row["kind"] == "task"]
-    assert len(convolutions) == 4
+    assert len(convolutions) == 2
     for row in convolutions:
         operator = by_name[row["task"]]
         assert row["record"] is not None and row["calls"] == operator["calls"] == 1
@@ -248,8 +237,8 @@ def test_apply_and_explain_find_records_of_tuned_network(fakes, run, run_json, t
         {key: row[key] for key in ("network", "kind", "seconds", "untuned", "share", "flops")}
         for row in (*operators, runtime, network)
     ]
-    assert [{key: row[key] for key in times[0]} for row in tuned[4:]] == times
-    assert [row["task"] for row in tuned[4:]] == [
+    assert [{key: row[key] for key in times[0]} for row in tuned[len(convolutions) :]] == times
+    assert [row["task"] for row in tuned[len(convolutions) :]] == [
         row["operator"] for row in (*operators, runtime, network)
     ]
     top = run("top", "--network").stderr
@@ -259,7 +248,7 @@ def test_apply_and_explain_find_records_of_tuned_network(fakes, run, run_json, t
     assert "no tuning run of the network other; there are: net" in none.stderr
     rows = run_json("apply", "net.onnx", "-o", tmp_path / "net.so", *keep)
     found = [row["function"] for row in rows if row["record"] is not None]
-    assert len(found) == 4 and all("conv2d" in name for name in found)
+    assert len(found) == 2 and all("conv2d" in name for name in found)
     rows = run_json("explain", "module", "net.onnx", *keep)
     assert [row["function"] for row in rows if row["record"] is not None] == found
     done = run("apply", "net.onnx", "-o", tmp_path / "net.so", code=3)
@@ -267,9 +256,7 @@ def test_apply_and_explain_find_records_of_tuned_network(fakes, run, run_json, t
     assert "; more functions have a record with --layout keep; for the reason" in done.stderr
 
 
-def test_tune_and_apply_use_other_algorithms_of_a_network(
-    fakes, run, run_json, tmp_path, monkeypatch
-):
+def test_tune_and_apply_use_other_algorithms_of_a_network(fakes, run, run_json, monkeypatch):
     let_batches_take_equal_time(monkeypatch)
     b = networks.Builder()
     data = b.node("Relu", [b.bare_convolution("image", 8, 8, 3)])
@@ -283,12 +270,12 @@ def test_tune_and_apply_use_other_algorithms_of_a_network(
     # A part of an algorithm that got no trial is not shown.
     shown = [row for row in rows if "_f" in row[0]]
     assert shown and all(row[1].isdecimal() for row in shown)
-    rows = run_json("apply", "net.onnx", "-o", tmp_path / "net.so", *winograd)
+    rows = run_json("apply", "net.onnx", "-o", "scheduled.py", *winograd)
     functions = [row for row in rows if "transpose" not in row["function"]]
     assert len(functions) in (1, 3) and all(row["record"] is not None for row in functions)
 
 
-def test_network_with_symbolic_sizes_needs_bind_option(fakes, run, run_json, tmp_path):
+def test_network_with_symbolic_sizes_needs_bind_option(fakes, run, run_json):
     onnx.save(networks.symbolic("batch", "length"), "net.onnx")
     asked = run("tune", "net.onnx", *SHORT, code=2).stderr.splitlines()[-1]
     assert asked == (
@@ -306,11 +293,11 @@ def test_network_with_symbolic_sizes_needs_bind_option(fakes, run, run_json, tmp
     ]
     assert "tunedb apply net.onnx --bind length=8 --bind batch=1 -o lib.so" in done.stderr
     sizes = ("--bind", "batch=1", "--bind", "length=4")
-    rows = run_json("apply", "net.onnx", "-o", tmp_path / "net.so", *sizes)
+    rows = run_json("apply", "net.onnx", "-o", "scheduled.py", *sizes)
     assert sum(row["record"] is not None for row in rows) == 2
     report = run_json("explain", "module", "net.onnx", *sizes)
     assert sum(row["record"] is not None for row in report) == 2
-    message = run("apply", "net.onnx", "-o", tmp_path / "net.so", *both, code=2).stderr
+    message = run("apply", "net.onnx", "-o", "scheduled.py", *both, code=2).stderr
     assert "bind: one number is expected for length, not [8, 4]" in message
     for command in (("explain", "module", "net.onnx"), ("revalidate", "--module", "net.onnx")):
         message = run(*command, "--bind", "n=1", code=2).stderr
@@ -371,7 +358,7 @@ def test_run_ends_when_networks_are_within_latency_targets(two, fakes, run, run_
     assert [row["target"] for row in totals] == [pytest.approx(1e-9)] * 2
 
 
-def test_networks_of_one_name_are_called_by_their_paths(two, fakes, run, tmp_path):
+def test_networks_of_one_name_are_called_by_their_paths(fakes, run, tmp_path):
     for name in ("a", "b"):
         (tmp_path / "work" / name).mkdir()
         onnx.save(networks.symbolic(1, 4), f"{name}/model.onnx")
@@ -385,9 +372,6 @@ def test_networks_of_one_name_are_called_by_their_paths(two, fakes, run, tmp_pat
     [
         (("--weight", "long"), "'long' is not NAME=NUMBER, e.g. bert=2"),
         (("--weight", "=2"), "'=2' is not NAME=NUMBER"),
-        (("--weight", "long=0"), "long: the weight must be a positive number, not 0.0"),
-        (("--weight", "long=inf"), "long: the weight must be a positive number, not inf"),
-        (("--weight", "wide=2"), "weights: no network 'wide'; there are: long, short"),
         (
             ("--latency-target", "long=5"),
             "'long=5' needs a unit (ns, us, µs, ms, s), e.g. bert=5ms",
@@ -395,8 +379,6 @@ def test_networks_of_one_name_are_called_by_their_paths(two, fakes, run, tmp_pat
         (("--latency-target", "5"), "'5' needs a unit"),
         (("--latency-target", "long=ms"), "'long=ms' is not [NAME=]TIME"),
         (("--latency-target", "5 minutes"), "'5 minutes' is not [NAME=]TIME"),
-        (("--latency-target", "long=0ms"), "long: the latency must be a positive number, not 0.0"),
-        (("--latency-target", "wide=5ms"), "no network 'wide'; there are: long, short"),
         (
             ("--latency-target", "5ms", "--latency-target", "long=2ms"),
             "a time without a name is that of all networks",
@@ -412,14 +394,12 @@ def test_invalid_networks_are_refused_in_one_line(two, module, fakes, run, optio
     assert result.stdout == ""
 
 
-def test_function_that_kills_the_process_is_skipped_and_reported(
-    module, fakes, run, run_json, monkeypatch
-):
+def test_function_that_kills_the_process_is_skipped_and_reported(module, fakes, run, monkeypatch):
     reason = "its design space kills the process (signal 11, SIGSEGV)"
     monkeypatch.setattr(tuning_parts, "space_trial", lambda *_: {0: reason, 1: None}.get)
-    message = run("tune", module, "--trials", 4, *SHORT, code=1).stderr
-    assert f"Warning: TVM cannot tune matmul, apply uses its default: {reason}" in message
-    matmul, small = run_json("tune", module, "--trials", 4, *SHORT, "--remeasure", code=1)
+    done = run("tune", module, "--trials", 4, *SHORT, "--json", code=1)
+    assert f"Warning: TVM cannot tune matmul, apply uses its default: {reason}" in done.stderr
+    matmul, small = json.loads(done.stdout)
     assert (matmul["problem"], matmul["trials"], matmul["record"]) == (reason, 0, None)
     assert small["problem"] is None and small["record"] is not None
 
@@ -434,7 +414,7 @@ def test_tune_rejects_network_without_anything_to_tune(run):
 
 def test_tune_reports_operators_without_a_trial(fakes, run):
     onnx.save(networks.symbolic(1, 8), "net.onnx")
-    lines = run("tune", "net.onnx", "--trials", 2, *SHORT).stderr.splitlines()
+    lines = run("tune", "net.onnx", "--trials", 2, "--no-latency", *SHORT).stderr.splitlines()
     assert (
         "3 operators without a trial; give more --trials or --minutes, or run the same command "
         "again"

@@ -5,16 +5,12 @@ from pathlib import Path
 
 import pytest
 import tvm
-from builders import key_of
-from test_apply import commit
+from test_apply import TARGET, commit
 from tvm.s_tir import Schedule
 from twice import TWICE
 
 from tunedb.plugins.metaschedule.deploy.apply import tasks_of
 from tunedb.plugins.metaschedule.module_source import load_module
-from tunedb.storage import approval
-
-TARGET = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
 
 #: LLVM's parser quotes what it does not understand.
 EVIL = "this reached the parser"
@@ -26,26 +22,29 @@ def configuration(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
 
 
-@pytest.fixture
-def kernel(tmp_path):
-    path = tmp_path / "kernel.py"
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory):
+    path = tmp_path_factory.mktemp("kernel") / "kernel.py"
     path.write_text(TWICE)
     return path
 
 
-@pytest.fixture
-def theirs(sqlite_template, kernel):
-    """A database of somebody else above the working directory, with the record as its own."""
-    path = Path.cwd().parent / "theirs.db"
-    shutil.copyfile(sqlite_template, path)
-    approval.approve(path, key_of(sqlite_template))
+@pytest.fixture(scope="module")
+def evil_template(kernel):
+    """The database that :func:`theirs` copies."""
+    path = kernel.with_name("evil.db")
     (task,) = tasks_of(load_module(kernel), TARGET).values()
     schedule = Schedule(task)
     (loop,) = schedule.get_loops(schedule.get_sblock("B"))
     schedule.annotate(loop, "pragma_import_llvm", EVIL)
     commit(path, TARGET, task, schedule, [1e-9])
-    approval.forget(path)
     return path
+
+
+@pytest.fixture
+def theirs(evil_template):
+    """A database of somebody else above the working directory, with the record as its own."""
+    return Path(shutil.copyfile(evil_template, Path.cwd().parent / "theirs.db"))
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The check of a database: which damage it reports."""
 
 import pytest
-from builders import FOREIGN, OWN, make_batch, make_measurement, make_session, sql
+from builders import FOREIGN, OWN, copied, make_batch, make_measurement, make_session, sql
 
 import tunedb
 from tunedb.errors import NotFoundError, SchemaError
@@ -35,10 +35,16 @@ def fill_derived(store):
     store.runs.set_factors(1, [SessionFactor(*one) for one in factors])
 
 
+@pytest.fixture(scope="module")
+def filled(sqlite_template, tmp_path_factory):
+    path = copied(sqlite_template, tmp_path_factory.mktemp("filled") / "filled.db")
+    fill(path)
+    return path
+
+
 @pytest.fixture
-def file(sqlite_file):
-    fill(sqlite_file)
-    return sqlite_file
+def file(filled, tmp_path, known_objects):
+    return copied(filled, tmp_path / "store.db")
 
 
 def test_check_finds_no_problem_in_undamaged_database(store_url):

@@ -334,7 +334,7 @@ def test_estimated_bytes_are_within_3_times_of_dbstat_bytes(sqlite_file):
 
 def test_vacuum_shrinks_the_file_and_keeps_all_rows(sqlite_file):
     with Store(sqlite_file) as store:
-        fill(store, [1e-3 * (i + 1) for i in range(2000)])
+        fill(store, [1e-3 * (i + 1) for i in range(600)])
         prune(store, plan(store, best_of(1)))
         planned = plan_vacuum(store)
         before = everything(store)
@@ -355,7 +355,7 @@ def best_of(number):
 
 def test_vacuum_of_postgresql_keeps_all_rows(postgres_url):
     with Store(postgres_url) as store:
-        fill(store, [1e-3 * (i + 1) for i in range(200)])
+        fill(store, [1e-3 * (i + 1) for i in range(40)])
         prune(store, plan(store, best_of(1)))
         planned = plan_vacuum(store)
         assert not planned.is_file
@@ -381,10 +381,10 @@ def test_vacuum_rejects_too_little_room_and_keeps_all_rows(
 ):
     with pytest.raises(StorageError, match="SQLITE_TMPDIR"):
         require_room("x", [Room(tmp_path, 2, 1)])
-    small = mount("1m")
+    small = mount("256k")
     monkeypatch.setenv("SQLITE_TMPDIR", str(small))
     with Store(sqlite_file) as store:
-        fill(store, [1e-3 * (i + 1) for i in range(8000)])
+        fill(store, [1e-3 * (i + 1) for i in range(2000)])
         before = everything(store)
         with pytest.raises(StorageError, match=str(small)):
             vacuum(store)

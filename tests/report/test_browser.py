@@ -146,7 +146,7 @@ def test_colours_of_launches_switch_without_scripts(browser, page):
     assert after[1] != after[4]
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", [390, long(1280)])
 def test_layout_holds_for_distant_block_sizes_and_large_numbers(browser, width):
     sizes = (1, 2, 7, 33, 224, 1024)
     made = [

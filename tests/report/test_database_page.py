@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import OWN, add, make_measurement, make_target, make_workload, sql
+from builders import OWN, add, copied, make_measurement, make_target, make_workload, sql
 from databases import START, fill, network, run_of
 from pages import EVIL, Tables, all_of, axis, picture
 
@@ -21,10 +21,16 @@ from tunedb.storage.store import Store
 from tunedb.system.text import NOTHING
 
 
+@pytest.fixture(scope="module")
+def template(sqlite_template, tmp_path_factory):
+    path = copied(sqlite_template, tmp_path_factory.mktemp("template") / "filled.db")
+    fill(path)
+    return path
+
+
 @pytest.fixture
-def filled(sqlite_file):
-    fill(sqlite_file)
-    return sqlite_file
+def filled(template, tmp_path):
+    return copied(template, tmp_path / "filled.db")
 
 
 def page_of(path, *, name="tuning.db", **chosen):
@@ -220,8 +226,6 @@ def test_page_without_timestamps_has_no_plot_over_time(sqlite_file):
 
 
 def test_comparison_counts_faster_slower_and_unmatched_tasks(filled, sqlite_template, tmp_path):
-    from builders import copied
-
     other = copied(sqlite_template, tmp_path / "other.db")
     with Store(other) as store:
         add(store, make_measurement(0, (4.1e-3,)))

@@ -20,25 +20,14 @@ def test_decompress_restores_compressed_data(data):
     assert decompress(compress(data)) == data
 
 
-def test_decompress_rejects_frame_that_expands_over_the_limit(monkeypatch):
-    bomb = zstd.compress(bytes(200 * 2**20), level=3)
-    assert len(bomb) < 20_000
-    monkeypatch.setattr(limits, "MAX_BODY_BYTES", 2**20)
-    with pytest.raises(LimitError, match="larger than 1048576 bytes"):
-        decompress(bomb)
-
-
-def test_decompress_accepts_data_of_exactly_the_limit(monkeypatch):
+def test_compress_and_decompress_take_data_up_to_the_limit(monkeypatch):
+    """MAX_BODY_BYTES"""
     monkeypatch.setattr(limits, "MAX_BODY_BYTES", 4096)
     assert decompress(compress(bytes(4096))) == bytes(4096)
-    with pytest.raises(LimitError):
-        decompress(zstd.compress(bytes(4097)))
-
-
-def test_compress_rejects_data_over_the_limit(monkeypatch):
-    monkeypatch.setattr(limits, "MAX_BODY_BYTES", 4096)
-    with pytest.raises(LimitError, match="4097"):
+    with pytest.raises(LimitError, match="a body of 4097 bytes is over 4096"):
         compress(bytes(4097))
+    with pytest.raises(LimitError, match="larger than 4096 bytes"):
+        decompress(zstd.compress(bytes(4097)))
 
 
 @pytest.mark.parametrize("cut", [0, 1, 4, 8, -1])
