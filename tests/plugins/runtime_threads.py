@@ -1,8 +1,8 @@
 """Prints how a fresh process uses TVM's threads, as JSON; run by test_threads.py.
 
-``python runtime_threads.py counts [{...}, ...]`` prints the decision with some variables of the
-environment, a line for each set; ``python runtime_threads.py pinned`` lets TVM pin the main thread
-first, and then tunes on.
+``python runtime_threads.py [{...}, ...]`` prints the decision with some variables of the
+environment, a line for each set; with ``pinned`` as a second argument, it then lets TVM pin the
+main thread, and tunes on.
 """
 
 import ctypes
@@ -123,7 +123,6 @@ def counts_of_each(environments):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "counts":
-        counts_of_each(json.loads(sys.argv[2]))
-    else:
+    counts_of_each(json.loads(sys.argv[1]))
+    if sys.argv[2:] == ["pinned"]:
         print(json.dumps(pinned()))

@@ -158,7 +158,7 @@ def test_lowering_rejects_other_layouts():
 
 @pytest.mark.parametrize(
     ("layout", "prepack"),
-    [("auto", None), long("auto", False), long("keep", None), ("keep", False)],
+    [long("auto", None), long("auto", False), long("keep", None), ("keep", False)],
 )
 def test_compiled_network_computes_the_same_for_any_layout_and_packing(
     mod, expected, database, layout, prepack

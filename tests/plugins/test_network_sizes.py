@@ -4,7 +4,8 @@ import networks
 import numpy as np
 import pytest
 import tvm
-from fake_measuring import FakeBuilder, FakeRunner, seeded_model
+from fake_tuning import tune_quickly
+from matmuls import llvm as TARGET
 from raising import raises_line
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
@@ -15,10 +16,6 @@ from tunedb.plugins.metaschedule.deploy.apply import schedule, tasks_of
 from tunedb.plugins.metaschedule.deploy.explain import explain
 from tunedb.plugins.metaschedule.deploy.network import Lowering, bind_sizes, bindings
 from tunedb.plugins.metaschedule.modules import modules_equal
-from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
-from tunedb.plugins.metaschedule.tuning.tune import tune
-
-TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})
 
 
 @pytest.fixture(scope="module")
@@ -32,25 +29,6 @@ def database(tmp_path):
         yield found
 
 
-def run(database, mod, **options):
-    builder = FakeBuilder()
-    try:
-        return tune(
-            mod,
-            TARGET,
-            database=database,
-            builder=builder,
-            runner=FakeRunner(scale=1e-4),
-            cost_model=seeded_model(),
-            strategy=EvolutionarySearch(database, population_size=8, generations=0),
-            num_tuning_cores=1,
-            seed=1,
-            **options,
-        )
-    finally:
-        builder.close()
-
-
 def test_bound_network_has_the_tasks_of_one_exported_with_these_sizes(mod):
     bound = tasks_of(mod, TARGET, Lowering(bind={"batch": 2, "length": 8}))
     static = tasks_of(from_onnx(networks.symbolic(2, 8)), TARGET)
@@ -60,7 +38,7 @@ def test_bound_network_has_the_tasks_of_one_exported_with_these_sizes(mod):
 
 def test_records_are_found_only_with_the_same_sizes(mod, database):
     sizes = {"batch": 2, "length": 8}
-    result = run(database, mod, bind=sizes, max_trials_per_task=2)
+    result = tune_quickly(mod, database, bind=sizes, max_trials_per_task=1)
     assert all(task.record is not None for task in result.tasks)
     made = compile(mod, database, bind=sizes)
     assert made.uses and all(use.record_id is not None for use in made.uses)
@@ -80,7 +58,8 @@ def test_records_are_found_only_with_the_same_sizes(mod, database):
 
 
 def test_tune_tunes_each_combination_of_sizes_and_equal_operators_once(mod, database):
-    result = run(database, mod, bind={"batch": 1, "length": [8, 4]}, max_trials_per_task=2)
+    sizes = {"batch": 1, "length": [8, 4]}
+    result = tune_quickly(mod, database, bind=sizes, max_trials_per_task=1)
     calls = {task.name: task.calls for task in result.tasks}
     assert calls == {
         **{f"fused_matmul_add_relu_batch1_length{length}": 1 for length in (8, 4)},
@@ -89,8 +68,8 @@ def test_tune_tunes_each_combination_of_sizes_and_equal_operators_once(mod, data
         "softmax": 2,
     }
     for length in (8, 4):
-        made = compile(mod, database, bind={"batch": 1, "length": length})
-        assert all(use.record_id is not None for use in made.uses)
+        _, uses = schedule(mod, database, bind={"batch": 1, "length": length})
+        assert uses and all(use.record_id is not None for use in uses)
 
 
 def test_bindings_returns_each_combination_once():
@@ -116,7 +95,7 @@ def test_missing_unknown_and_invalid_sizes_are_rejected_in_one_line(mod, databas
         lambda: compile(mod, database, bind=sizes),
         lambda: schedule(mod, database, bind=sizes),
         lambda: explain(database.store, mod, TARGET, bind=sizes),
-        lambda: run(database, mod, bind=sizes),
+        lambda: tune_quickly(mod, database, bind=sizes),
     ):
         with raises_line(UsageError, match=message):
             call()
@@ -129,6 +108,6 @@ def test_compile_rejects_several_numbers_for_one_size(mod, database):
 
 
 def test_bind_is_rejected_for_functions_without_symbolic_sizes(database, tools):
-    for call in (compile, schedule, lambda mod, database, **sizes: run(database, mod, **sizes)):
+    for call in (compile, schedule, tune_quickly):
         with pytest.raises(UsageError, match="no symbolic size 'n'; there are: none"):
             call(tools.matmul(), database, bind={"n": 4})

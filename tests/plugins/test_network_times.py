@@ -33,8 +33,15 @@ TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
 
 
 @pytest.fixture(scope="module")
-def timer():
-    with NetworkTimer(seconds=60) as made:
+def waits():
+    """What the timer has waited for."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def timer(waits):
+    with NetworkTimer(before=lambda: waits.append("other work"), seconds=60) as made:
+        assert not waits
         yield made
 
 
@@ -43,44 +50,39 @@ def compiled(mod):
     return compile_lowered(lowered, None, TARGET, is_timed=True).executable
 
 
-def test_inputs_of_returns_none_without_main():
-    mod = from_onnx(networks.mobile())
-    main = mod["main"].with_attr("global_symbol", "forward")
-    assert inputs_of(tvm.IRModule({"forward": main})) is None
-
-
 def test_timer_returns_latency_operator_times_and_deviation(timer):
     mod = from_onnx(networks.mobile(), keep_params_in_input=True)
     mod, params = relax.frontend.detach_params(mod)
     inputs = inputs_of(mod)
     assert inputs.count == 1 and len(inputs.tensors) == 1 + len(params["main"])
     # Its weights are packed by a function of the library.
-    first = timer.times(compiled(mod), inputs)
+    executable = compiled(mod)
+    first = timer.times(executable, inputs)
     assert first.latency > 0 and (first.deviation, first.tolerance) == (0.0, 1e-4)
     names = [name for name in first.functions if "conv2d" in name]
     assert sum(first.functions[name].calls for name in names) == 4
     assert not any("builtin" in name for name in first.functions)
-    again = timer.times(compiled(mod), inputs)
-    assert again.deviation == 0.0
+    assert timer.times(executable, inputs).deviation == 0.0
     # Another network deviates from the results of the first one.
     other = from_onnx(networks.mobile(channels=16))
-    found = timer.times(compiled(other), inputs_of(other))
+    executable, inputs = compiled(other), inputs_of(other)
+    found = timer.times(executable, inputs)
     assert found.deviation > found.tolerance
     # Under another name it is a network of its own, in the same process.
-    named = [timer.times(compiled(other), inputs_of(other), "a/b") for _ in range(2)]
+    named = [timer.times(executable, inputs, "a/b") for _ in range(2)]
     assert [each.deviation for each in named] == [0.0, 0.0]
 
 
-def test_timer_waits_before_it_measures():
-    waits = []
-    mod = from_onnx(networks.mobile())
-    with NetworkTimer(before=lambda: waits.append(1)) as timer:
-        executable = compiled(mod)
-        assert not waits
-        timer.times(executable, inputs_of(mod))
-        assert len(waits) == 1
-        timer.roofline(TARGET)
-        assert len(waits) == 2
+def test_timer_waits_before_it_measures(timer, waits):
+    @tvm.script.ir_module
+    class Sum:
+        @R.function
+        def main(x: R.Tensor((1,), "float32")) -> R.Tensor((1,), "float32"):
+            return R.add(x, x)
+
+    waits.clear()
+    timer.times(compiled(Sum), inputs_of(Sum), "sum")
+    assert len(waits) == 1
 
 
 def test_timer_reports_network_that_does_not_run_in_one_line(timer):
@@ -99,7 +101,7 @@ def test_timer_reports_network_that_does_not_run_in_one_line(timer):
         timer.times(executable, inputs_of(Foreign))
 
 
-def test_inputs_of_returns_none_for_symbolic_sizes():
+def test_inputs_of_returns_none_for_symbolic_sizes_and_without_main():
     @tvm.script.ir_module
     class Symbolic:
         @R.function
@@ -107,10 +109,14 @@ def test_inputs_of_returns_none_for_symbolic_sizes():
             return x
 
     assert inputs_of(Symbolic) is None
+    main = from_onnx(networks.mobile())["main"].with_attr("global_symbol", "forward")
+    assert inputs_of(tvm.IRModule({"forward": main})) is None
 
 
-def test_timer_measures_roofline_of_this_machine(timer):
+def test_timer_waits_and_measures_roofline_of_this_machine(timer, waits):
+    waits.clear()
     found = timer.roofline(TARGET)
+    assert len(waits) == 1
     assert found.flops > 1e8
     sizes = [size for size, _ in found.bandwidths]
     assert sizes == sorted(sizes) and all(rate > 1e7 for _, rate in found.bandwidths)

@@ -56,8 +56,9 @@ def add(path, measurements, source=OWN):
         store.records.add(measurements, source)
 
 
-@pytest.mark.parametrize("form", OLD, ids=["graph", "nodes"])
-@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize(
+    ("form", "read_only"), [(OLD[0], False), (OLD[1], True)], ids=["graph", "nodes, read-only"]
+)
 def test_old_own_workload_is_rebuilt_from_its_script(path, live, tools, form, read_only):
     mod, _ = live
     add(path, [old_measurement(live, form)])

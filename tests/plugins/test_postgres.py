@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tvm.s_tir import meta_schedule as ms
 
 from tunedb.plugins.metaschedule import Database
@@ -9,6 +10,7 @@ from tunedb.plugins.metaschedule.database.handle import Candidate
 from tunedb.records import Failure, FailureKind, Phase
 
 
+@pytest.mark.stress
 def test_second_handle_reads_what_the_first_stored_on_the_server(postgres_url, tools):
     mod = tools.matmul()
     first = Database(postgres_url, target=tools.llvm)

@@ -109,15 +109,6 @@ def test_trials_by_workload_counts_trials_of_the_unfinished_run(runs):
     assert of_tasks() == [1, 0]
 
 
-def test_trials_done_starts_at_0_after_a_complete_run(runs):
-    runs.run("mmmmmmmm")
-    assert runs.done() == 0
-    runs.run("mm")
-    assert runs.done() == 2
-    runs.run("smmmmm")
-    assert runs.done() == 0
-
-
 def test_end_run_completes_a_run_whose_last_trials_were_served(runs):
     session = runs.run("mmmmss")
     runs.handle.session = lambda: session

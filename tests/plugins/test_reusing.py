@@ -230,7 +230,7 @@ def test_callbacks_see_served_results_as_ordinary_ones(sqlite_file, tools, tmp_p
 def test_programs_that_hang_or_die_are_not_tried_again(
     sqlite_file, tools, tmp_path, behaviour, kind
 ):
-    """TVM's own runner loses its worker with each of them."""
+    """TVM's own runner loses its worker with such a program."""
 
     def evaluate(_module, _device, _config, _arguments):
         import os
@@ -242,7 +242,7 @@ def test_programs_that_hang_or_die_are_not_tried_again(
 
     mod = tools.matmul(64)
     runner = ms.runner.LocalRunner(timeout_sec=1.0, f_run_evaluator=evaluate)
-    for served in (0, 2):
+    for served in (0, 1):
         with (
             knowing(sqlite_file, mod, tools.llvm) as (database, known),
             closing(FakeBuilder() if served else WarmBuilder(max_workers=1)) as builder,
@@ -255,9 +255,9 @@ def test_programs_that_hang_or_die_are_not_tried_again(
                 tmp_path,
                 builder=ReusingBuilder(builder, known),
                 runner=outer,
-                trials=2,
+                trials=1,
                 strategy="replay-trace",
             )
-            assert (outer.served, outer.measured) == (served, 2 - served)
-            assert database.store.records.failures() == {kind: 2}
-            assert len(database) == 2
+            assert (outer.served, outer.measured) == (served, 1 - served)
+            assert database.store.records.failures() == {kind: 1}
+            assert len(database) == 1

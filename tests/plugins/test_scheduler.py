@@ -7,6 +7,8 @@ import networks
 import pytest
 import tvm
 from fake_measuring import FakeBuilder, FakeRunner, let_batches_take_equal_time, seeded_model
+from fake_tuning import tune_quickly
+from matmuls import llvm as TARGET
 from tvm.relax.frontend.onnx import from_onnx
 from tvm.s_tir import meta_schedule as ms
 
@@ -15,10 +17,7 @@ from tunedb.plugins.metaschedule import Database, MeasureCallback
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
 from tunedb.plugins.metaschedule.search.task_search import TaskSearch
 from tunedb.plugins.metaschedule.tuning.scheduler import TaskScheduler
-from tunedb.plugins.metaschedule.tuning.tune import tune
 from tunedb.search.scheduling import NetworkGoal, TuningGoal
-
-TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})
 
 
 @pytest.fixture
@@ -38,20 +37,11 @@ def measuring(monkeypatch):
 def run(database, measuring, mod, **options):
     """Tune without compiling; return the result and the tasks of the batches, in order."""
     batches = []
-    options.setdefault("max_trials_global", 24)
-    result = tune(
-        mod,
-        TARGET,
-        database=database,
-        cost_model=seeded_model(),
-        strategy=EvolutionarySearch(database, population_size=8, generations=0),
-        num_tuning_cores=1,
-        seed=1,
-        on_progress=lambda progress: batches.append(progress.task.name),
-        **measuring,
-        **options,
-    )
-    return result, batches
+    defaults = {
+        "max_trials_global": 24,
+        "on_progress": lambda progress: batches.append(progress.task.name),
+    }
+    return tune_quickly(mod, database, **(measuring | defaults | options)), batches
 
 
 @ms.space_generator.ScheduleFn
@@ -90,10 +80,10 @@ def test_run_ends_when_the_search_finds_nothing_new(scheduler, database, measuri
 
 def test_early_stopping_and_least_gain_end_a_run_before_its_trials(database, measuring, tools):
     trials = [
-        run(database, measuring, tools.matmul(n), max_trials_global=96, **options)[0].trials
+        run(database, measuring, tools.matmul(n), max_trials_global=48, **options)[0].trials
         for n, options in ((64, {}), (128, {"early_stopping": 8}), (256, {"least_gain": 0.9}))
     ]
-    assert trials[0] == 96 > max(trials[1:])
+    assert trials[0] == 48 > max(trials[1:])
 
 
 def test_second_run_begins_with_tasks_that_the_first_left_out(database, measuring):
@@ -106,7 +96,8 @@ def test_second_run_begins_with_tasks_that_the_first_left_out(database, measurin
 
 def test_run_notes_that_a_layout_rejected_by_tvm_is_kept(database, measuring):
     mod, layout = from_onnx(networks.mobile()), {"relax.nn.conv2d": ["NHWC", "HWIO", "X?"]}
-    result, _ = run(database, measuring, mod, max_trials_global=2, layout=layout)
+    options = {"op_names": ("matmul",), "max_trials_global": 2}
+    result, _ = run(database, measuring, mod, layout=layout, **options)
     (note,) = result.notes
     assert note.startswith("layout of relax.nn.conv2d is kept: ") and "\n" not in note
     assert result.trials == 2

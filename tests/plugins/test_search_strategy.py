@@ -40,6 +40,7 @@ GPU = {
     "max_shared_memory_per_block": 49152,
 }
 
+NAMES = [operator.name for operator in OPERATORS]
 
 pytestmark = pytest.mark.usefixtures("intrinsics")
 
@@ -82,7 +83,11 @@ def tune(database, mod, target, tmp_path, *, trials=16, batch=8, known=None, **o
 
 @derived_object
 class _Scores(ms.cost_model.PyCostModel):
-    """Scores programs by :func:`seconds_of`."""
+    """Scores programs, by default by :func:`seconds_of`."""
+
+    def __init__(self, score=lambda _number, mod: 1e-4 / seconds_of(mod)):
+        super().__init__()
+        self.score = score
 
     def load(self, path):
         pass
@@ -94,7 +99,7 @@ class _Scores(ms.cost_model.PyCostModel):
         pass
 
     def predict(self, context, candidates):
-        return np.array([1e-4 / seconds_of(one.sch.mod) for one in candidates])
+        return np.array([self.score(n, one.sch.mod) for n, one in enumerate(candidates)])
 
 
 class Task:
@@ -137,6 +142,17 @@ def origins(database, candidates):
     return [lineage.origin for lineage in lineages(database, candidates)]
 
 
+def digests(database):
+    return {one.measurement.program.digest for one in database.store.records.iterate()}
+
+
+def replayed(database):
+    """Return the hashes of the modules that stored programs replay to."""
+    replayer, programs = Replayer(database.store), database.store.programs
+    stored = [one.measurement.program.digest for one in database.store.records.iterate()]
+    return [hash_of(replayer.module(program)) for program in programs.get(programs.ids(stored))]
+
+
 # ---- whole runs ----------------------------------------------------------------------------------
 
 
@@ -159,10 +175,9 @@ def test_run_stores_where_each_candidate_came_from(model, tools, tmp_path, opene
     assert stored.keys() <= {"random", "mutated", "crossed"}
     assert stored["mutated"] > 0
     # Operators are stored beside the origin, and donors are programs of the run.
-    digests = {one.measurement.program.digest for one in records}
     donors = [one.measurement.donor for one in records if one.measurement.donor is not None]
     assert donors
-    assert digests.issuperset(donors)
+    assert digests(database).issuperset(donors)
     for one in records:
         needs_operators = one.measurement.origin in (Origin.MUTATED, Origin.CROSSED)
         assert (one.measurement.extra is not None) == needs_operators
@@ -171,10 +186,7 @@ def test_run_stores_where_each_candidate_came_from(model, tools, tmp_path, opene
     assert report["best_seconds"] == best.mean
     assert report["descent"][0]["origin"] == best.measurement.origin.value
     # The stored programs replay to the modules that were built.
-    replayer = Replayer(database.store)
-    ids = database.store.programs.ids([one.measurement.program.digest for one in records])
-    programs = database.store.programs.get(ids)
-    assert [hash_of(replayer.module(program)) for program in programs] == built
+    assert replayed(database) == built
 
 
 def test_each_task_of_a_run_has_a_search_of_its_own(tools, tmp_path, opened):
@@ -214,68 +226,60 @@ def test_second_run_serves_the_best_and_measures_nothing_again(tools, tmp_path):
     database.close()
 
 
+@pytest.fixture(scope="module")
+def measured(tools, tmp_path_factory):
+    """A database with 24 programs of a matrix product; nothing is added to it."""
+    with Database(":memory:", target=tools.llvm) as database:
+        work_dir = tmp_path_factory.mktemp("measured")
+        tune(database, tools.matmul(32), tools.llvm, work_dir, trials=24)
+        yield database
+
+
 @pytest.mark.parametrize("remeasure", [False, True])
-def test_first_batch_proposes_best_known_program_or_more_with_remeasure(
-    remeasure, tools, tmp_path, opened
-):
-    database = opened(":memory:", target=tools.llvm)
-    _, built = tune(database, tools.matmul(32), tools.llvm, tmp_path)
-    known = Known(database._handle, remeasure=remeasure)
+def test_first_batch_proposes_best_known_program_or_more_with_remeasure(remeasure, tools, measured):
+    built = replayed(measured)
+    known = Known(measured._handle, remeasure=remeasure)
     options = {"shares": Shares(0.5, 0.0, 0.5), "generations": 0, "warm": False}
-    task = Task(database, tools.matmul(32), tools.llvm, known=known, batch=16, **options)
+    task = Task(measured, tools.matmul(32), tools.llvm, known=known, batch=16, **options)
     first = task.batch()
     again = [one for one in first if hash_of(one.sch.mod) in built]
     assert len(again) == (8 if remeasure else 1)
-    assert set(origins(database, again)) == {Origin.MEASURED}
+    assert set(origins(measured, again)) == {Origin.MEASURED}
     assert remeasure or again[0].same_as(first[0])
 
 
 # ---- the first batch -----------------------------------------------------------------------------
 
 
-def test_first_batch_of_new_workload_begins_with_programs_of_neighbours(tools, tmp_path, opened):
-    database = opened(":memory:", target=tools.llvm)
-    tune(database, tools.matmul(32), tools.llvm, tmp_path, trials=24)
-    donors = {one.measurement.program.digest for one in database.store.records.iterate()}
-    task = Task(database, tools.matmul(64), tools.llvm, batch=12)
+def test_first_batch_of_new_workload_begins_with_programs_of_neighbours(tools, measured):
+    task = Task(measured, tools.matmul(64), tools.llvm, batch=12)
     first = task.batch()
-    assert origins(database, first)[:5] == [Origin.WARM] * 5
-    for found in lineages(database, first[:5]):
-        assert found.donor in donors
+    assert origins(measured, first)[:5] == [Origin.WARM] * 5
+    for found in lineages(measured, first[:5]):
+        assert found.donor in digests(measured)
         assert found.operators == ()
     (report,) = task.search.report().values()
     assert report["offspring"]["warm"] > 0
-    cold = Task(database, tools.matmul(64), tools.llvm, batch=12, warm=False)
-    assert Origin.WARM not in origins(database, cold.batch())
+    cold = Task(measured, tools.matmul(64), tools.llvm, batch=12, warm=False)
+    assert Origin.WARM not in origins(measured, cold.batch())
 
 
-def test_descendants_of_programs_of_neighbours_name_their_donor(tools, tmp_path, opened):
-    database = opened(":memory:", target=tools.llvm)
-    tune(database, tools.matmul(32), tools.llvm, tmp_path)
-    donors = {one.measurement.program.digest for one in database.store.records.iterate()}
-    task = Task(
-        database,
-        tools.matmul(64),
-        tools.llvm,
-        shares=Shares(0.0, 1.0, 0.0),
-        batch=12,
-        population_size=8,
-    )
-    found = lineages(database, task.batch())
+def test_descendants_of_programs_of_neighbours_name_their_donor(tools, measured):
+    options = {"shares": Shares(0.0, 1.0, 0.0), "batch": 12, "population_size": 8}
+    task = Task(measured, tools.matmul(64), tools.llvm, **options)
+    found = lineages(measured, task.batch())
     bred = [one for one in found if one.origin in (Origin.MUTATED, Origin.CROSSED)]
     assert bred
-    assert {one.donor for one in bred} & donors
+    assert {one.donor for one in bred} & digests(measured)
 
 
 @pytest.mark.parametrize(
     ("shares", "drawn"),
     [(Shares(1.0, 0.0, 0.0), 0), (Shares(0.5, 0.0, 0.5), 8), (Shares(0.0, 0.0, 1.0), 16)],
 )
-def test_first_population_is_drawn_in_the_given_shares(shares, drawn, tools, tmp_path, opened):
-    database = opened(":memory:", target=tools.llvm)
-    tune(database, tools.matmul(32), tools.llvm, tmp_path, trials=16, batch=16)
+def test_first_population_is_drawn_in_the_given_shares(shares, drawn, tools, measured):
     options = {"shares": shares, "generations": 0, "rank_drafts": False}
-    task = Task(database, tools.matmul(32), tools.llvm, **options)
+    task = Task(measured, tools.matmul(32), tools.llvm, **options)
     task.batch()
     (report,) = task.search.report().values()
     assert report["offspring"].get("random", 0) == drawn
@@ -329,7 +333,7 @@ def test_equal_seeds_give_equal_candidates_whatever_the_threads(kind, tools):
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("rank_drafts", [False, True])
+@pytest.mark.parametrize("rank_drafts", [long(False), True])
 def test_search_returns_empty_batches_before_its_end_as_metaschedule_does(
     rank_drafts, tools, opened
 ):
@@ -361,7 +365,7 @@ class _RejectsAll(ms.postproc.PyPostproc):
         return _RejectsAll()
 
 
-@pytest.mark.parametrize("rank_drafts", [False, True])
+@pytest.mark.parametrize("rank_drafts", [long(False), True])
 def test_search_returns_no_batch_without_legal_programs(rank_drafts, tools, opened):
     rounds = []
     database = opened(":memory:", target=tools.llvm)
@@ -388,39 +392,24 @@ def test_search_proposes_candidates_of_the_best_scores(tools, opened):
 
 
 def test_search_proposes_whole_batch_despite_nan_and_infinite_scores(tools, opened):
-    class _Odd:
-        def predict(self, context, candidates):
-            odd = [float("nan"), float("inf"), -1.0, 0.0, 1e300]
-            return [odd[number % 5] for number in range(len(candidates))]
-
-    database = opened(":memory:", target=tools.llvm)
-    task = Task(database, tools.matmul(32), tools.llvm)
-    search = task_search.TaskSearch(
-        database._handle,
-        task.search._shared.options,
-        task_search.TuningTask.from_context(task.context),
-        task_search.TrialLimits(8, 8),
-        task.context.generate_design_space(),
-        _Odd(),
-        task.search._shared.draft_model,
-    )
-    assert len(search.generate()) == 8
+    odd = [float("nan"), float("inf"), -1.0, 0.0, 1e300]
+    model = _Scores(lambda number, _: odd[number % 5])
+    task = Task(opened(":memory:", target=tools.llvm), tools.matmul(32), tools.llvm, model=model)
+    assert len(task.batch()) == 8
 
 
 @pytest.mark.parametrize("rank_drafts", [long(False), True])
-@pytest.mark.parametrize("operator", [operator.name for operator in OPERATORS])
-def test_each_operator_makes_candidates(operator, rank_drafts, tools, opened):
-    options = {"operators": Operators({operator: 1.0}), "rank_drafts": rank_drafts}
+@pytest.mark.parametrize("names", [NAMES, *(long([name]) for name in NAMES)], ids=" ".join)
+def test_each_operator_makes_candidates(names, rank_drafts, tools, opened):
+    options = {"operators": Operators(dict.fromkeys(names, 1.0)), "rank_drafts": rank_drafts}
     mod = te.create_prim_func(te_workload.conv2d_nhwc(1, 14, 14, 8, 8, 3, 1, 1))
     database = opened(":memory:", target=tools.llvm)
     task = Task(database, mod, tools.llvm, trials=60, batch=20, threads=2, **options)
     # The model of drafts learns from the first batch.
     found = [each for _ in range(2) for each in lineages(database, task.batch())]
     (report,) = task.search.report().values()
-    assert set(report["offspring"]) == {"random", operator}
-    bred = [one for one in found if one.operators]
-    assert bred
-    assert {name for one in bred for name in one.operators} == {operator}
+    assert set(report["offspring"]) == {"random", *names}
+    assert {name for one in found for name in one.operators} == set(names)
 
 
 def test_crossover_is_reported_and_can_be_disabled(tools):

@@ -4,20 +4,18 @@ import re
 
 import networks
 import pytest
-import tvm
-from fake_measuring import FakeBuilder, FakeRunner, let_batches_take_equal_time, seeded_model
+from fake_measuring import FakeRunner, let_batches_take_equal_time
+from fake_tuning import tune_quickly
+from matmuls import llvm
 from raising import raises_line
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
 from tunedb.errors import UsageError
-from tunedb.plugins.metaschedule import Database, compile
+from tunedb.plugins.metaschedule import Database
+from tunedb.plugins.metaschedule.deploy.apply import schedule
 from tunedb.plugins.metaschedule.deploy.network_times import FunctionTime, NetworkTimer, Times
-from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
-from tunedb.plugins.metaschedule.tuning.tune import tune
 from tunedb.search.scheduling import NetworkGoal
-
-TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})
 
 #: Sequences of 8 and of 4: the classifiers of both networks are equal.
 SHARED = {"fused_matmul1_add1", "softmax"}
@@ -34,23 +32,19 @@ def mods():
 def run(tmp_path, monkeypatch):
     """Tune without compiling; return the result, and the progress after each batch."""
     let_batches_take_equal_time(monkeypatch)
-    builder = FakeBuilder()
 
     def run(mod, **options):
         history = []
-        defaults = {
-            **{"target": TARGET, "database": database, "builder": builder, "seed": 1},
-            **{"runner": FakeRunner(scale=1e-4), "cost_model": seeded_model()},
-            **{"num_tuning_cores": 1},
-            "strategy": EvolutionarySearch(database, population_size=8, generations=0),
-            "on_progress": history.append,
-        }
-        return tune(mod, **(defaults | options)), history
+        return tune_quickly(mod, database, **{"on_progress": history.append} | options), history
 
-    with Database(tmp_path / "store.db", target=TARGET) as database:
+    with Database(tmp_path / "store.db", target=llvm) as database:
         run.database = database
         yield run
-    builder.close()
+
+
+def all_have_records(mod, database):
+    _, uses = schedule(mod, database)
+    return bool(uses) and all(use.record_id is not None for use in uses)
 
 
 def test_equal_functions_are_one_task_with_the_sum_of_network_weights(run, mods):
@@ -59,7 +53,7 @@ def test_equal_functions_are_one_task_with_the_sum_of_network_weights(run, mods)
     def watch(tasks, task_weights, **_):
         weights.extend(zip((str(task.task_name) for task in tasks), task_weights, strict=True))
 
-    options = {"weights": {"long": 2.0, "short": 0.5}, "max_trials_per_task": 2}
+    options = {"weights": {"long": 2.0, "short": 0.5}, "max_trials_per_task": 1}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tunedb.plugins.metaschedule.tuning.run.ms.tune_tasks", watch)
         run(mods, **options)
@@ -73,8 +67,7 @@ def test_equal_functions_are_one_task_with_the_sum_of_network_weights(run, mods)
         **dict.fromkeys(OF_LONG | OF_SHORT, 1),
         **dict.fromkeys(SHARED, 2),
     }
-    for mod in mods.values():
-        assert all(use.record_id is not None for use in compile(mod, run.database).uses)
+    assert all(all_have_records(mod, run.database) for mod in mods.values())
 
 
 def test_each_network_has_its_own_latency(run, mods):
@@ -121,12 +114,12 @@ def test_batches_go_to_the_network_of_greatest_weight(run, mods):
 
 
 def test_network_within_its_target_gets_no_more_trials(run, mods):
-    result, history = run(mods, latency_target={"long": 10.0}, max_trials_global=64)
+    result, history = run(mods, latency_target={"long": 10.0}, max_trials_global=40)
     reached = next(n for n, progress in enumerate(history) if progress.networks[0].is_reached)
     assert history[reached].networks[0].latency is not None
     later = {progress.task.name for progress in history[reached + 1 :]}
     assert later and later <= OF_SHORT | SHARED
-    assert result.trials == 64 and result.notes == ()
+    assert result.trials == 40 and result.notes == ()
 
 
 @pytest.mark.stress
@@ -192,7 +185,7 @@ def test_params_are_bound_by_name_of_their_network(run):
     params = dict(zip(names, params["main"], strict=True))
     result, _ = run({"net": mod}, params={"net": params}, max_trials_per_task=1)
     bound = relax.transform.BindParams("main", params)(mod)
-    assert all(use.record_id is not None for use in compile(bound, run.database).uses)
+    assert all_have_records(bound, run.database)
     with raises_line(UsageError, match="params: no network 'w'; there are: net"):
         run({"net": mod}, params={"w": 1})
     assert result.networks[0].name == "net"

@@ -10,16 +10,14 @@ from pathlib import Path
 import pytest
 import tvm
 import tvm_ffi
-from fake_measuring import FakeRunner, seeded_model
+from fake_tuning import tune_quickly
+from matmuls import llvm as TARGET
 from tvm.s_tir import meta_schedule as ms
 
 from tunedb.errors import PluginError
 from tunedb.plugins.metaschedule import Database, WarmBuilder
-from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
-from tunedb.plugins.metaschedule.tuning.tune import tune
 from tunedb.plugins.metaschedule.workers.space_probe import try_spaces
 
-TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})
 LIMIT = 5.0
 KILLS = "its design space kills the process (signal 11, SIGSEGV)"
 HANGS = "its design space hangs for more than 5 s"
@@ -64,19 +62,7 @@ def builder():
 
 def run(path, builder, mod, space):
     with Database(path, target=TARGET) as database:
-        return tune(
-            mod,
-            TARGET,
-            max_trials_global=4,
-            database=database,
-            builder=builder,
-            runner=FakeRunner(scale=1e-4),
-            cost_model=seeded_model(),
-            strategy=EvolutionarySearch(database, population_size=8, generations=0),
-            space=space,
-            num_tuning_cores=1,
-            seed=1,
-        )
+        return tune_quickly(mod, database, max_trials_global=4, builder=builder, space=space)
 
 
 @pytest.mark.stress

@@ -272,8 +272,9 @@ def test_spool_starts_a_new_line_after_a_truncated_one(run, sqlite_file):
     assert numbers_of(imported(path, quarantined=1)) == [1]
 
 
-@pytest.mark.parametrize("strategy", ["evolutionary", "replay-trace"])
-@pytest.mark.parametrize("what", ["deleted", "refused"])
+@pytest.mark.parametrize(
+    ("what", "strategy"), [("deleted", "evolutionary"), ("refused", "replay-trace")]
+)
 def test_run_whose_database_fails_loses_no_measurement(
     sqlite_file, tools, tmp_path, what, strategy
 ):

@@ -17,11 +17,11 @@ VARIABLES = ("TVM_NUM_THREADS", "TVM_BIND_THREADS", "OMP_NUM_THREADS", "LOKY_MAX
 CPUS = sorted(os.sched_getaffinity(0))
 
 
-def printed_lines(what, *arguments, cpus=CPUS):
-    """Return the lines that a fresh process prints on some of the CPUs."""
+def printed_lines(environments, *words, cpus):
+    """Return what a fresh process on some of the CPUs prints."""
     environment = {k: v for k, v in os.environ.items() if k not in VARIABLES}
     lines = printed(
-        *(SCRIPT, what, *arguments),
+        *(SCRIPT, json.dumps(environments), *words),
         env=environment,
         preexec_fn=lambda: os.sched_setaffinity(0, cpus),
     )
@@ -49,16 +49,20 @@ def test_runtime_threads_reads_environment_variables_as_tvm_does(environment, ex
     assert RuntimeThreads.from_environment(environment, cores=6) == expected
 
 
-def counted(*environments, cpus=CPUS):
-    """Return the thread counts of a fresh process with each set of variables."""
-    return printed_lines("counts", json.dumps(environments), cpus=cpus)
-
-
-def test_thread_count_is_bounded_by_variables_and_cpus():
-    three, loky, free, openmp = counted(
-        *({"TVM_NUM_THREADS": "3"}, {"LOKY_MAX_CPU_COUNT": "1"}, {}, {"OMP_NUM_THREADS": "1"})
+@pytest.fixture(scope="module")
+def on_all_cpus():
+    """What a process prints that may use all CPUs: its counts, and how it tunes."""
+    three, loky, one = (
+        {"TVM_NUM_THREADS": "3"},
+        {"LOKY_MAX_CPU_COUNT": "1"},
+        {"OMP_NUM_THREADS": "1"},
     )
-    one, two = counted({}, {"TVM_NUM_THREADS": "2"}, cpus=[CPUS[-1]])
+    return printed_lines([three, loky, {}, one], "pinned", cpus=CPUS)
+
+
+def test_thread_count_is_bounded_by_variables_and_cpus(on_all_cpus):
+    three, loky, free, openmp, _ = on_all_cpus
+    one, two = printed_lines([{}, {"TVM_NUM_THREADS": "2"}], cpus=[CPUS[-1]])
     for found, count in ((three, 3), (loky, 1), (one, 1), (two, 2), (free, free["cores"])):
         assert found["threads"] == {"count": count, "pinned": False}
         assert found["num-cores"] == count
@@ -75,8 +79,8 @@ def test_thread_count_is_bounded_by_variables_and_cpus():
 
 
 @pytest.mark.parametrize("cpus", [CPUS, long([CPUS[-1]])], ids=["all CPUs", "one CPU"])
-def test_threads_and_processes_use_all_cpus_after_tvm_pinned_a_thread(cpus):
-    (found,) = printed_lines("pinned", cpus=cpus)
+def test_threads_and_processes_use_all_cpus_after_tvm_pinned_a_thread(cpus, on_all_cpus):
+    *_, found = on_all_cpus if cpus == CPUS else printed_lines([], "pinned", cpus=cpus)
     count, all_ = found["threads"]["count"], len(cpus)
     assert (found["pinned"], found["inherited"]["pinned"]) == (1, True)
     assert found["now inherited"] == found["threads"] == {"count": count, "pinned": False}

@@ -167,9 +167,10 @@ def test_builder_drops_the_least_recently_used_sketch_first() -> None:
         Trace(orjson.dumps([["GetSBlock", [], [name, "main"], ["b0"]]]), None, b"[[],[],[]]")
         for name in "ABC"
     )
-    for trace in (first, second, first, third):
-        builder.build(trace)
-    assert list(builder._sketches) == [first.sketch, third.sketch]
+    kept, dropped, _, _ = map(builder.build, (first, second, first, third))
+    # Traces of a sketch that the builder has share its instructions.
+    assert builder.build(first).insts[0].same_as(kept.insts[0])
+    assert not builder.build(second).insts[0].same_as(dropped.insts[0])
 
 
 def test_builder_works_in_several_threads(schedules: list[Any]) -> None:

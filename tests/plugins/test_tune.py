@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
 import os
 import pkgutil
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 import tvm
 from fake_measuring import FakeBuilder, FakeRunner, seconds_of, seeded_model
+from products import assert_multiplies
 from raising import raises_line
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
@@ -139,18 +139,6 @@ def test_programs_are_measured_again_with_another_evaluator(quick, tools):
     quick.runner.evaluator_config = EvaluatorConfig(repeat=2)
     assert closed(quick(mod, seed=1)).served == 0
     assert closed(quick(mod, seed=2)).served > 0
-
-
-@pytest.mark.stress
-def test_killed_run_continues(quick, tools):
-    mod, progress = tools.matmul(32), []
-    killed(quick, mod, seed=3)
-    rest = closed(quick(mod, seed=3, on_progress=progress.append))
-    assert (rest.resumed, rest.trials) == (4, 8)
-    assert progress[-1].trials == progress[-1].max_trials == 8
-    assert len(set(quick.runner.ran)) == len(quick.runner.ran)
-    # The run is complete, so the same arguments start a new one.
-    assert closed(quick(mod, seed=3)).resumed == 0
 
 
 def test_attack_4_a_killed_run_does_all_its_trials_whatever_was_merged(quick, tools, tmp_path):
@@ -290,7 +278,7 @@ def test_known_programs_are_served_under_tvms_strategies(quick, tools):
     assert len(quick.runner.ran) == 8
 
 
-def test_the_session_names_the_evaluator_and_ends_with_the_run(quick, tools, opened):
+def test_the_session_names_evaluator_and_threads_and_ends_with_the_run(quick, tools, opened):
     quick.runner.evaluator_config = EvaluatorConfig(number=2)
     database = opened(quick.path, target=LLVM)
     before = database._handle.session()
@@ -299,6 +287,8 @@ def test_the_session_names_the_evaluator_and_ends_with_the_run(quick, tools, ope
     fingerprint = fingerprint_of(result.tasks[0].record.measurement.session)
     assert fingerprint["evaluator"]["number"] == 2
     assert fingerprint["run"]["trials"] == 8
+    assert result.threads == 2
+    assert fingerprint["threads"] == {"count": 2, "pinned": False}
     assert database._handle.session() == before
 
 
@@ -475,13 +465,6 @@ def test_gpu_target_with_unknown_limits_is_rejected(monkeypatch):
         )
 
 
-def test_session_of_a_run_names_the_number_of_threads(quick, tools):
-    result = closed(quick(tools.matmul(32)))
-    assert result.threads == 2
-    fingerprint = json.loads(result.tasks[0].record.measurement.session.fingerprint)
-    assert fingerprint["threads"] == {"count": 2, "pinned": False}
-
-
 def test_tune_takes_the_target_of_a_bound_database(quick, tools, opened):
     database = opened(quick.path, target=tools.llvm_other)
     result = quick(tools.matmul(32), database=database, target=None)
@@ -511,12 +494,7 @@ def test_real_run_with_all_defaults_finds_a_correct_program(tools, tmp_path):
     assert result.costs.building > 0 and result.costs.running > 0
     with result.target, result.database:
         schedule = ms.tir_integration.compile_tir(result.database, mod, result.target)
-    compiled = tvm.compile(schedule.mod, target=result.target)
-    rng = np.random.default_rng(0)
-    a, b = (rng.random((64, 64), dtype="float32") for _ in range(2))
-    arrays = [tvm.runtime.tensor(x) for x in (a, b, np.zeros((64, 64), "float32"))]
-    compiled["main"](*arrays)
-    np.testing.assert_allclose(arrays[2].numpy(), a @ b, rtol=1e-4)
+    assert_multiplies(tvm.compile(schedule.mod, target=result.target)["main"], 64)
     result.database.close()
 
 
@@ -539,7 +517,11 @@ def test_run_of_a_killed_process_continues(quick, tools):
     script = KILLED.format(folder=str(Path(__file__).parent), target=LLVM, path=str(quick.path))
     done = subprocess.run([sys.executable, "-c", script], timeout=300, check=False)
     assert done.returncode == -9
-    rest = closed(quick(tools.matmul(32), seed=3))
+    progress = []
+    rest = closed(quick(tools.matmul(32), seed=3, on_progress=progress.append))
     assert (rest.resumed, rest.trials) == (4, 8)
+    assert progress[-1].trials == progress[-1].max_trials == 8
     # The second part starts with the best program of the first one, without measuring it again.
     assert len(quick.runner.ran) + rest.served == 4
+    # The run is complete, so the same arguments start a new one.
+    assert closed(quick(tools.matmul(32), seed=3)).resumed == 0

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from types import SimpleNamespace
 
 import matmuls
@@ -85,6 +86,18 @@ def residual(size=8, channels=8):
     return from_onnx(b.model(b.node("Relu", [data]), {"image": shape}, shape))
 
 
+@cache
+def plain():
+    """A program of one convolution, whose weights are of no interest."""
+    return single()[0]
+
+
+@cache
+def block():
+    """A program of two equal convolutions, of which one adds the residual."""
+    return residual()
+
+
 def run(executable, image):
     machine = relax.VirtualMachine(executable, tvm.cpu())
     return machine["main"](tvm.runtime.tensor(image)).numpy()
@@ -120,15 +133,17 @@ def test_transforms_are_exact(tile):
     assert (fractions(matrices.output) @ elements).tolist() == expected
 
 
-@pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize(
-    ("shape", "outputs", "pads"),
+    ("tile", "shape", "outputs", "pads"),
     [
-        ((1, 8, 6, 6), 16, (1, 1, 1, 1)),
-        ((2, 24, 7, 5), 8, (1, 1, 1, 1)),
-        long((1, 8, 9, 4), 8, (0, 0, 0, 0)),
-        long((3, 16, 5, 3), 8, (2, 0, 1, 2)),
-        long((1, 8, 1, 1), 8, (1, 1, 1, 1)),
+        (2, (1, 8, 6, 6), 16, (1, 1, 1, 1)),
+        (4, (2, 24, 7, 5), 8, (1, 1, 1, 1)),
+        long(2, (2, 24, 7, 5), 8, (1, 1, 1, 1)),
+        long(4, (1, 8, 6, 6), 16, (1, 1, 1, 1)),
+        long(4, (1, 8, 9, 4), 8, (0, 0, 0, 0)),
+        long(2, (3, 16, 5, 3), 8, (2, 0, 1, 2)),
+        long(4, (3, 16, 5, 3), 8, (2, 0, 1, 2)),
+        long(4, (1, 8, 1, 1), 8, (1, 1, 1, 1)),
     ],
 )
 def test_winograd_results_equal_those_of_the_definition_within_tolerance(
@@ -157,7 +172,7 @@ def scheduled(task):
     return [schedule.mod for schedule in context.generate_design_space()]
 
 
-@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize("tile", [long(2), 4])
 def test_scheduled_transforms_compute_the_same_to_the_bit(tile):
     lowered = lower(residual(size=7, channels=16), TARGET, WINOGRAD)
     changed = lower_winograd(lowered, TARGET, dict.fromkeys(lowered.convolutions, tile))
@@ -184,7 +199,7 @@ def test_scheduled_transforms_compute_the_same_to_the_bit(tile):
             np.testing.assert_array_equal(result(program), expected)
 
 
-@pytest.mark.parametrize("activation", ["silu", "hard_swish"])
+@pytest.mark.parametrize("activation", ["silu", long("hard_swish")])
 def test_lower_winograd_fuses_result_that_is_read_twice(activation):
     b = Model()
     data = b.conv("image", 8, 8)
@@ -204,7 +219,7 @@ def test_lower_winograd_fuses_result_that_is_read_twice(activation):
 
 
 def test_traces_of_transforms_replay_without_the_custom_rules():
-    lowered = lower(single()[0], TARGET, WINOGRAD)
+    lowered = lower(plain(), TARGET, WINOGRAD)
     changed = lower_winograd(lowered, TARGET, dict.fromkeys(lowered.convolutions, 4))
     (task,) = (
         task.dispatched[0]
@@ -226,7 +241,6 @@ def test_traces_of_transforms_replay_without_the_custom_rules():
         {"stride": 2},
         {"dilation": 2},
         {"kernel": 1, "pads": (0, 0, 0, 0)},
-        {"kernel": 5},
         {"shape": (1, 3, 6, 6)},
         {"outputs": 12},
     ],
@@ -239,7 +253,7 @@ def test_lower_keeps_other_convolutions_exact(options):
 
 
 def test_lower_keeps_weight_parameters_channels_first_and_gpus_exact():
-    mod = single()[0]
+    mod = plain()
     assert not lower(mod, TARGET, Lowering(layout="keep", algorithms="winograd")).convolutions
     assert not lower(mod, CUDA, WINOGRAD).convolutions
     kept = from_onnx(networks.mobile(), keep_params_in_input=True)
@@ -261,6 +275,7 @@ def database(tmp_path):
         yield found
 
 
+@cache
 def parts(mod):
     """Return the functions of each algorithm of a program by the size of its tiles, 1 for exact."""
     found = {1: [], 2: [], 4: []}
@@ -318,7 +333,7 @@ def measured(compiled):
 
 
 def test_measured_times_choose_the_algorithm(database):
-    mod = single()[0]
+    mod = plain()
     tasks = parts(mod)
     assert {tile: len(found) for tile, found in tasks.items()} == {1: 1, 2: 3, 4: 3}
     assert chosen(mod, database) == {1}
@@ -337,7 +352,7 @@ def test_measured_times_choose_the_algorithm(database):
 
 
 def test_better_lowering_suggests_algorithm_with_records(database):
-    mod = single()[0]
+    mod = plain()
     tasks = parts(mod)
     exact = Lowering(bind={})
     assert better_lowering(mod, database, TARGET, exact) is None
@@ -348,7 +363,7 @@ def test_better_lowering_suggests_algorithm_with_records(database):
 
 
 def test_times_in_a_network_outweigh_those_of_the_records(database):
-    mod = single()[0]
+    mod = plain()
     tasks = parts(mod)
     for tile, seconds in ((1, 5e-6), (2, 1.2e-6), (4, 1e-6)):
         commit(database, tasks[tile], seconds)
@@ -369,7 +384,7 @@ def test_times_in_a_network_outweigh_those_of_the_records(database):
 
 
 def test_network_times_decide_among_algorithms_whose_records_are_close(database):
-    mod = residual()
+    mod = block()
     lowered = lower(mod, TARGET, WINOGRAD)
     tasks = parts(mod)
     assert len(tasks[1]) == 2  # with and without the residual
@@ -425,12 +440,12 @@ def test_network_times_decide_among_algorithms_whose_records_are_close(database)
 def test_op_names_select_all_algorithms_of_an_operator(tmp_path):
     options = {"algorithms": "winograd", "max_trials_global": 1, "measure_network": False}
     with pytest.raises(UsageError, match="no operator has fft in its name: fused_conv2d"):
-        tune(residual(), LLVM, database=tmp_path / "tune.db", op_names=["fft"], **options)
+        tune(plain(), LLVM, database=tmp_path / "tune.db", op_names=["fft"], **options)
     named = SimpleNamespace(
         **{"op_names": ["matmul_f4"], "bind": None, "weights": None, "latency_target": None},
         **{"layout": "auto", "prepack": None, "algorithms": "winograd"},
     )
-    tasks, (network,) = tuning_tasks({"net": residual()}, TARGET, named, "structural")
+    tasks, (network,) = tuning_tasks({"net": block()}, TARGET, named, "structural")
     numbers = {n for each in network.goal.choices for option in each for n in option}
     assert numbers == set(range(len(tasks))) and len(numbers) == 2 + 2 * 4
     with pytest.raises(UsageError, match="algorithms are for convolutions of Relax programs"):
@@ -450,7 +465,7 @@ def test_equal_shapes_with_other_padding_are_other_tasks():
 
 @pytest.mark.stress
 def test_run_tunes_all_algorithms_and_counts_the_fastest(tmp_path):
-    mod = residual()
+    mod = block()
     builder = FakeBuilder()
     result = tune(
         mod,
