@@ -113,9 +113,8 @@ def test_unpack_rejects_damaged_frames_and_wrong_sizes():
 
 
 def test_unpack_rejects_decompression_bomb():
-    """A frame that expands to a gigabyte is not unpacked beyond its stated size."""
-    compressor = zstd.ZstdCompressor()
-    bomb = b"".join(compressor.compress(bytes(2**24)) for _ in range(64)) + compressor.flush()
+    """A frame that expands to 128 MB is not unpacked beyond its stated size."""
+    bomb = zstd.compress(bytes(2**27))
     assert len(bomb) < 2**20
     with pytest.raises(LimitError, match="larger than 64 bytes"):
         unpack(4, 4, bomb)

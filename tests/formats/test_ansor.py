@@ -17,18 +17,9 @@ from tunedb import limits
 from tunedb.errors import FormatError
 from tunedb.formats import ansor
 from tunedb.formats.ansor import AnsorFormat
-from tunedb.formats.base import Line, LineFormat, LineWriter, LogFile
+from tunedb.formats.base import Line, LogFile
 from tunedb.formats.error_numbers import failure_of
-from tunedb.records import (
-    Failure,
-    FailureKind,
-    Measurement,
-    Phase,
-    Source,
-    Status,
-    Workload,
-    WorkloadFormat,
-)
+from tunedb.records import Failure, FailureKind, Measurement, Phase, Source, Status, Workload
 from tunedb.results import Record
 
 FORMAT = AnsorFormat()
@@ -70,14 +61,6 @@ def assert_round_trip(value):
 def refuse(value, message):
     with pytest.raises(FormatError, match=message):
         parse(value)
-
-
-def test_format_implements_line_reader_and_writer():
-    assert isinstance(FORMAT, LineFormat)
-    assert isinstance(FORMAT, LineWriter)
-    assert FORMAT.companions(Path("x.json")) == []
-    assert FORMAT.writes(Workload(WorkloadFormat.ANSOR, b"[]"))
-    assert not FORMAT.writes(Workload(WorkloadFormat.AUTOTVM, b"[]"))
 
 
 @pytest.mark.parametrize(
@@ -305,14 +288,11 @@ def test_reader_stores_unknown_keys_in_extra():
     }
     # They do not change the program.
     assert measurement.program.digest == parse(make()).program.digest
+    assert_round_trip({**make(), "timestamp": 5, "keys": {"i": 1}})  # names that extra uses
     deep = [1]
     for _ in range(40):
         deep = [deep]
     refuse({**make(), "w": deep}, "nested deeper than 32")
-
-
-def test_unknown_keys_with_reserved_names_survive_round_trip():
-    assert_round_trip({**make(), "timestamp": 5, "keys": {"i": 1}})
 
 
 @pytest.mark.parametrize("others", [{}, {"key": 1}])

@@ -87,7 +87,7 @@ HOSTILE = {
     )
 }
 
-FEW = ["gzip_bomb.json.gz", "zstd_bomb.json.zst", "many_values.json"]
+FEW = ["zstd_bomb.json.zst", "many_values.json"]
 
 
 @pytest.mark.parametrize("name", [*FEW, *(long(name) for name in HOSTILE if name not in FEW)])

@@ -22,8 +22,13 @@ from tunedb.maintenance.check import check
 from tunedb.records import Status, Trust
 from tunedb.storage.store import Store
 
-LEGACY = ["autotvm v0.1", "autotvm v0.2", "ansor v0.2", "ansor v0.6"]
-ALL = [*LEGACY, "metaschedule old", "metaschedule new", "metaschedule stream"]
+#: One log of each reader and layout; the long run takes other versions too.
+ALL = [
+    *("autotvm v0.2", "ansor v0.6", "metaschedule new", "metaschedule stream"),
+    *map(long, ("autotvm v0.1", "ansor v0.2", "metaschedule old")),
+]
+#: Versions that differ in the number of fields of a task alone.
+VERSIONS = ("ansor v0.3", "ansor v0.4", "ansor v0.5")
 
 
 def quarantined_lines(store):
@@ -77,7 +82,9 @@ def test_report_counts_records_by_format_and_target(store, tmp_path):
     assert check(store.url).problems == []
 
 
-@pytest.mark.parametrize("name", small_logs.LOGS)
+@pytest.mark.parametrize(
+    "name", [long(name) if name in VERSIONS else name for name in small_logs.LOGS]
+)
 def test_import_stores_each_kind_of_log_once(name, store, expected, tmp_path):
     path = small_logs.write(tmp_path, small_logs.LOGS[name])
     first = bring(store, path)
@@ -202,10 +209,14 @@ def long_lines(kind, number):
         return [*[f"{n} {long}" for n in range(number)], ansor()]
     if kind == "keys":
         return [ansor(key=json.dumps(["add", n, long])) for n in range(number)]
+    if kind == "tasks":
+        line = json.loads(autotvm())
+        tasks = [["cuda", "dense", [n, long], {}] for n in range(2 * number)]
+        return [json.dumps({**line, "input": task}) for task in tasks]
     return [json.dumps({**json.loads(ansor(tile=n)), "note": long}) for n in range(number)]
 
 
-@pytest.mark.parametrize("kind", ["junk", "leading junk", "keys", "unknown fields"])
+@pytest.mark.parametrize("kind", ["junk", "leading junk", "keys", "tasks", "unknown fields"])
 def test_import_takes_less_memory_than_half_of_the_file(kind, sqlite_file, tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "IMPORT_BYTES", 10**6)
     path = write(tmp_path / "log", *long_lines(kind, 120))
@@ -227,7 +238,7 @@ class _Stop(KeyboardInterrupt):
     pass
 
 
-@pytest.mark.parametrize("stop", range(1, 5))
+@pytest.mark.parametrize("stop", [1, 4])
 @pytest.mark.parametrize("name", ["autotvm v0.2", "ansor v0.6", "metaschedule new"])
 def test_repeated_import_completes_a_stopped_one(
     name, stop, store, expected, tmp_path, monkeypatch
@@ -257,7 +268,7 @@ def test_repeated_import_completes_a_stopped_one(
 
 @pytest.mark.parametrize("cut", [30, -30])
 def test_import_stores_records_before_damage_of_compressed_file(cut, store, tmp_path):
-    lines = [ansor(tile=tile, time=1700000000 + tile**3) for tile in range(1, 3000)]
+    lines = [ansor(tile=tile, time=1700000000 + tile**3) for tile in range(1, 1000)]
     packed = gzip.compress("\n".join(lines).encode())
     path = tmp_path / "log.gz"
     path.write_bytes(packed[:cut])
@@ -265,12 +276,12 @@ def test_import_stores_records_before_damage_of_compressed_file(cut, store, tmp_
     assert "truncated (the gzip data has no end)" in report.refused
     assert report.total.read == store.records.count()
     if cut < 0:
-        assert report.total.read > 2000
+        assert report.total.read > 600
         times = [r.measurement.measured_at for r in store.records.iterate()]
         assert times[:2] == [1700000001000000, 1700000008000000]
     path.write_bytes(packed)
     again = bring(store, path)
-    assert (again.refused, again.total.read, store.records.count()) == (None, 2999, 2999)
+    assert (again.refused, again.total.read, store.records.count()) == (None, 999, 999)
 
 
 def test_import_rejects_file_that_is_not_a_log(store, tmp_path):
@@ -368,12 +379,6 @@ def test_foreign_records_are_stored_but_not_served(store, tmp_path):
     assert check(store.url).problems == []
 
 
-def with_step(line, step):
-    value = json.loads(line)
-    value["i"][1][1].append(step)
-    return json.dumps(value)
-
-
 def test_import_quarantines_foreign_trace_with_forbidden_annotation(store, tmp_path):
     """It is quarantined with the reason, and imported once its source is trusted."""
     evil = workdirs.record()
@@ -397,9 +402,10 @@ def test_import_quarantines_foreign_trace_with_forbidden_annotation(store, tmp_p
     assert store.counts().quarantined == 0
 
 
-@pytest.mark.parametrize("step", [["PR", 2, 0, "import_llvm$1"], ["CHW", 0, "evil"]])
-def test_import_quarantines_forbidden_steps_of_foreign_sources_only(step, store, tmp_path):
-    path = write(tmp_path / "log", ansor(tile=1), with_step(ansor(tile=2), step))
+def test_import_quarantines_forbidden_steps_of_foreign_sources_only(store, tmp_path):
+    evil = json.loads(ansor(tile=2))
+    evil["i"][1][1].append(["PR", 2, 0, "import_llvm$1"])
+    path = write(tmp_path / "log", ansor(tile=1), evil)
     assert bring(store, path, source="theirs", trust=Trust.FOREIGN).quarantined == 1
     assert bring(store, path, source="mine").quarantined == 0
 

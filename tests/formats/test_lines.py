@@ -62,7 +62,7 @@ def test_read_lines_truncates_too_long_lines_and_reads_the_next_ones(short):
     assert all(line.is_whole for line in found)
 
 
-@pytest.mark.parametrize("length", range(7, 35))
+@pytest.mark.parametrize("length", [1, 9, 10, 11, 12, 34])
 def test_read_lines_marks_only_lines_over_the_limit_as_too_long(short, length):
     found = lines(b"x" * (length - 1) + b"\n" + b"next\n")
     assert [line.too_long for line in found] == [length > 10, False]

@@ -10,7 +10,6 @@ import workdirs
 from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from public_logs import DATA, needs_logs
 
 from tunedb import limits
 from tunedb.errors import FormatError
@@ -20,7 +19,6 @@ from tunedb.formats.metaschedule_sqlite import MetaScheduleSQLiteFormat
 from tunedb.formats.reading import read_log
 from tunedb.records import Measurement, Quarantined, Source, Status, Workload, WorkloadFormat
 from tunedb.results import Record
-from tunedb.storage.store import Store
 
 FORMAT = MetaScheduleSQLiteFormat()
 
@@ -230,13 +228,6 @@ def test_reader_ignores_other_tables_views_and_triggers(write_tables):
     assert len(read(write_tables(script=more))) == 2
 
 
-def test_reader_rejects_database_of_tunedb(tmp_path):
-    path = tmp_path / "tune.db"
-    Store(path).close()
-    with pytest.raises(FormatError, match="a database of tunedb, not a log"):
-        read(path)
-
-
 def test_reader_rejects_database_with_unfinished_changes(write_tables):
     """The reader would miss the changes in the file beside it."""
     path = write_tables()
@@ -275,21 +266,3 @@ def test_reader_reads_quarantines_or_rejects_files_with_changed_bytes(tmp_path_f
     path.write_bytes(data)
     with suppress(FormatError):
         assert all(isinstance(item, Workload | Measurement | Quarantined) for item in read(path))
-
-
-@needs_logs
-@pytest.mark.stress
-def test_reader_reads_all_records_of_public_database():
-    path = DATA / "metaschedule" / "mshr-h_sqlite_v0.15" / "database_tuning_record.sqlite"
-    found = read(path)
-    runs = [item for item in found if isinstance(item, Measurement)]
-    assert (len(found), len(runs)) == (30 + 506, 506)
-    assert sum(m.status is Status.FAILED for m in runs) == 0
-    assert {m.program.workload.tvm_version for m in runs} == {"0.16.dev0"}
-    uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
-    with closing(sqlite3.connect(uri, uri=True)) as connection:
-        rows = connection.execute("SELECT * FROM tuning_record ORDER BY rowid").fetchall()
-    for measurement, (index, *texts) in zip(runs, rows, strict=True):
-        fields = record_fields(Record(1, 1, 1, measurement, Source("own"), None))
-        assert fields == [json.loads(text) for text in texts]
-        assert measurement.program.workload == found[index]

@@ -37,17 +37,14 @@ def line(protocol, *versions):
 
 class TestFiles:
     @pytest.mark.parametrize("protocol", PROTOCOLS)
-    @pytest.mark.parametrize(
-        "value",
-        [[], {}, [1, 2], {"a": 1}, TASK, collections.OrderedDict(a=1), ENTITY, [{"x": [1]}]],
-    )
+    @pytest.mark.parametrize("value", [[], {}, TASK, collections.OrderedDict(a=1), ENTITY])
     def test_refusal_recognises_pickled_objects_of_every_protocol(self, protocol, value):
         reason = refusal(pickle.dumps(value, protocol))
         assert "a pickle, which is refused because unpickling runs code; load it" in reason
         assert "\n" not in reason
 
     @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
-    @pytest.mark.parametrize("value", [None, 1, "text", 0.5, (1, 2), b"x", {1}, RESULT])
+    @pytest.mark.parametrize("value", [None, "text", RESULT])
     def test_refusal_recognises_pickled_values_from_protocol_2_on(self, protocol, value):
         assert "a pickle" in refusal(pickle.dumps(value, protocol))
 

@@ -126,18 +126,8 @@ def test_retry_reads_more_rows_than_one_page(store, old_reader, tmp_path, monkey
     assert bring(store, path).total.new == 0
 
 
-def test_retry_recovers_lines_of_deleted_files(store, old_reader, tmp_path):
-    """A line of auto_scheduler or AutoTVM needs no other file."""
-    path = write(tmp_path / "log", ansor(tile=1), ansor(tile=50))
-    bring(store, path)
-    path.unlink()
-    old_reader.undo()
-    assert retry_quarantine(store).recovered == 1
-    assert store.records.count() == 2
-
-
 def test_retry_takes_model_from_folder_of_deleted_file(store, old_reader, tmp_path):
-    """TenSet's folders name the processor."""
+    """TenSet's folders name the processor; the line needs nothing else."""
     folder = tmp_path / "measure_records" / "e5-2673"
     folder.mkdir(parents=True)
     path = write(folder / "log.json", ansor(tile=1), ansor(tile=50))
@@ -243,16 +233,23 @@ def test_retry_leaves_records_of_mixed_stream_for_a_new_import(store, old_record
     assert workload_formats(store) == {WorkloadFormat.GRAPH: 2}
 
 
-def test_retry_recovers_workload_line_and_its_record(store, tmp_path, monkeypatch):
-    folder = workdirs.write(tmp_path / "log", [workdirs.record([1.0])])
-    path = folder / "database_tuning_record.json"
+@pytest.fixture
+def old_workloads(monkeypatch):
+    """An older reader, which rejects all workloads; `undo()` gives today's one back."""
 
     def refuse(self, index, value):
         raise FormatError("an unknown graph")
 
     with monkeypatch.context() as patch:
         patch.setattr(RecordParser, "add_workload", refuse)
-        bring(store, path)
+        yield patch
+
+
+def test_retry_recovers_workload_line_and_its_record(store, old_workloads, tmp_path):
+    folder = workdirs.write(tmp_path / "log", [workdirs.record([1.0])])
+    path = folder / "database_tuning_record.json"
+    bring(store, path)
+    old_workloads.undo()
     beside = folder / "database_workload.json"
     assert lines_left(store) == [(str(path), 1), (str(beside), 1)]
     report = retry_quarantine(store)
@@ -264,15 +261,10 @@ def test_retry_recovers_workload_line_and_its_record(store, tmp_path, monkeypatc
     assert bring(store, path).total.new == 0
 
 
-def test_retry_counts_recovered_workload_without_records(store, tmp_path, monkeypatch):
+def test_retry_counts_recovered_workload_without_records(store, old_workloads, tmp_path):
     path = write(tmp_path / "w.json", workdirs.workload_line(workdirs.graph()), "junk")
-
-    def refuse(self, index, value):
-        raise FormatError("an unknown graph")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RecordParser, "add_workload", refuse)
-        bring(store, path)
+    bring(store, path)
+    old_workloads.undo()
     report = retry_quarantine(store)
     assert (report.tried, report.recovered, report.workloads) == (2, 0, 1)
     assert (report.known, report.left) == (0, 1)

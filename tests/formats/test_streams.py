@@ -137,7 +137,7 @@ def test_peek_returns_the_whole_head(write, codec):
                 assert stream.read() == text
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstd.compress])
+@pytest.mark.parametrize("pack", [bytes, zstd.compress])
 def test_position_grows_with_the_file_read(write, pack):
     data = pack(os.urandom(4_000_000))
     with open_log(write(data)) as (stream, position):
@@ -204,9 +204,8 @@ class TestDamage:
         assert lines == LINES
         assert f"other bytes follow the end of the {codec} data" in message
 
-    @codecs
-    def test_truncated_stream_raises_the_error_on_every_read(self, write, codec):
-        packed = CODECS[codec](TEXT)
+    def test_truncated_stream_raises_the_error_on_every_read(self, write):
+        packed = gzip.compress(TEXT)
         with open_log(write(packed[: len(packed) // 2])) as (stream, _):
             for _ in range(3):
                 with pytest.raises(FormatError, match="truncated"):
@@ -247,8 +246,8 @@ class TestBombs:
     @codecs
     def test_stream_that_expands_too_much_raises_error(self, write, monkeypatch, codec):
         monkeypatch.setattr(limits, "MAX_EXPANSION", 500)
-        monkeypatch.setattr(limits, "MIN_EXPANDED_BYTES", 8 * 2**20)
-        packed = bomb(codec, 24)
+        monkeypatch.setattr(limits, "MIN_EXPANDED_BYTES", 2**21)
+        packed = bomb(codec, 8)
         # The lines before it are delivered.
         path = write(CODECS[codec](b"one\n") + packed, "bomb.x")
         read_bytes = 0
@@ -259,13 +258,13 @@ class TestBombs:
             assert stream.readline() == b"one\n"
             while data := stream.read(2**16):
                 read_bytes += len(data)
-        # Eight MiB are allowed, or 500 times the file if that is more.
-        assert read_bytes <= max(8 * 2**20, 500 * len(packed)) + 2**20
+        # Two MiB are allowed, or 500 times the file if that is more.
+        assert read_bytes <= max(2**21, 500 * len(packed)) + 2**20
 
-    @codecs
-    def test_small_log_of_equal_lines_is_not_rejected(self, write, codec):
+    def test_small_log_of_equal_lines_is_not_rejected(self, write):
         data = b"the same line\n" * 150_000
-        packed = CODECS[codec](data)
+        packed = zstd.compress(data)
+        assert len(data) > limits.MAX_EXPANSION * len(packed)
         assert read(write(packed))[0] == data
 
     def test_expansion_is_counted_over_all_members(self, write, monkeypatch):
@@ -299,11 +298,12 @@ class TestBombs:
     )
     def test_lzma_dictionary_over_the_limit_is_rejected(self, write, monkeypatch, codec, kind):
         filters = [
-            {"id": lzma.FILTER_LZMA2 if codec == "xz" else lzma.FILTER_LZMA1, "dict_size": 2**24}
+            {"id": lzma.FILTER_LZMA2 if codec == "xz" else lzma.FILTER_LZMA1, "dict_size": 2**21}
         ]
-        packed = lzma.compress(TEXT, format=kind, filters=filters)
-        assert read(write(packed))[0] == TEXT
-        monkeypatch.setattr(limits, "MAX_WINDOW_BYTES", 2**23)
+        text = TEXT[:20_000]
+        packed = lzma.compress(text, format=kind, filters=filters)
+        assert read(write(packed))[0] == text
+        monkeypatch.setattr(limits, "MAX_WINDOW_BYTES", 2**20)
         with pytest.raises(FormatError, match=rf"{codec}: .*If it is not damaged, unpack it"):
             read(write(packed))
 
@@ -311,9 +311,9 @@ class TestBombs:
         # xz -9 has a dictionary of 64 MiB, zstd --ultra -22 and --long a window of 128.
         assert limits.MAX_WINDOW_BYTES >= 2**27
 
-    def test_reading_a_line_of_100_mb_takes_less_than_30_mib(self, tmp_path):
-        """A line of 100 MB in 10 kB of zstd; in a process of its own, whose peak is its own."""
-        packed = zstd.compress(b'["' + b"x" * 100 * 2**20 + b'"]\nnext\n')
+    def test_reading_a_line_of_60_mib_takes_less_than_30_mib(self, tmp_path):
+        """A line in a few kB of zstd; in a process of its own, whose peak is its own."""
+        packed = zstd.compress(b'["' + b"x" * 60 * 2**20 + b'"]\nnext\n')
         path = tmp_path / "log.zst"
         path.write_bytes(packed)
         script = """
@@ -348,7 +348,7 @@ class TestRefused:
         with pytest.raises(FormatError, match="a zip archive; unpack it"), open_log(path):
             pass
 
-    @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
+    @pytest.mark.parametrize("mode", ["w", "w:gz"])
     @pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT])
     def test_open_log_rejects_tar_archives(self, tmp_path, mode, kind):
         path = tmp_path / "logs.tar"
@@ -434,9 +434,9 @@ class TestStandardInput:
         "print(sys.stdin.closed)"
     )
 
-    @pytest.mark.parametrize("codec", [None, *CODECS])
-    def test_open_log_reads_standard_input_from_a_pipe(self, codec):
-        data = CODECS[codec](TEXT) if codec else TEXT
+    @pytest.mark.parametrize("pack", [bytes, zstd.compress])
+    def test_open_log_reads_standard_input_from_a_pipe(self, pack):
+        data = pack(TEXT)
         done = printed("-c", self.SCRIPT, input=data, text=False)
         assert done.decode().split() == [str(len(TEXT)), str(len(data)), "False"]
 
@@ -452,14 +452,6 @@ class TestStandardInput:
                 process.stdin.flush()
             process.stdin.close()
             assert process.stdout.read().split() == [b"8", str(len(packed)).encode(), b"False"]
-
-    def test_truncated_standard_input_raises_format_error(self, monkeypatch):
-        class Stdin:
-            buffer = io.BytesIO(gzip.compress(TEXT)[:100])
-
-        monkeypatch.setattr(sys, "stdin", Stdin)
-        with pytest.raises(FormatError, match="truncated"), open_log(None) as (stream, _):
-            stream.read()
 
     def test_open_log_raises_not_found_without_standard_input(self, monkeypatch):
         monkeypatch.setattr(sys, "stdin", None)

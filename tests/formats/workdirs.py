@@ -1,4 +1,4 @@
-"""Work directories of MetaSchedule, written by hand, and how to run the command line."""
+"""Work directories of MetaSchedule and other logs, written by hand and read back."""
 
 import base64
 import json
@@ -6,8 +6,14 @@ import struct
 import sys
 from pathlib import Path
 
+import orjson
+import pytest
+
+from tunedb.errors import FormatError
 from tunedb.formats.base import LogFile
 from tunedb.formats.importer import import_log
+from tunedb.formats.reading import read_log
+from tunedb.identity import canonical_numbers
 from tunedb.storage.store import Store
 
 #: The command line as a process of its own.
@@ -123,6 +129,38 @@ def encode(line):
     if isinstance(line, bytes):
         return line
     return (line if isinstance(line, str) else json.dumps(line)).encode()
+
+
+def items_and_error(path):
+    """Return the items before the error of a file, and its message."""
+    found = []
+    with pytest.raises(FormatError) as caught:
+        for item in read_log(LogFile(path, "name")):
+            found.append(item)
+    assert "\n" not in str(caught.value)
+    return found, str(caught.value)
+
+
+def canonical(line):
+    """Return a line as text that is equal for equal lines: 1.0 is 1, and true is not."""
+    value = orjson.loads(line) if isinstance(line, bytes | str) else line
+    return json.dumps(canonical_numbers(value), sort_keys=True)
+
+
+def graph_of(body):
+    """Return the graph in the base64 of a workload, with the version that wrote it."""
+    return canonical(base64.b64decode(body)[8:])
+
+
+def pairs(records):
+    """Return each record of a work directory with its workload, by the path of the records."""
+    beside = records.with_name(records.name.replace("tuning_record", "workload"))
+    workloads, lines = (
+        [orjson.loads(line) for line in path.read_bytes().splitlines()]
+        for path in (beside, records)
+    )
+    graphs = [graph_of(body) for _, body in workloads]
+    return [(graphs[index], canonical(fields)) for index, fields in lines]
 
 
 def digests_in_order(store):

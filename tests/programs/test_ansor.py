@@ -20,8 +20,7 @@ from tunedb.records import Trace
 
 INT64_MAX = 2**63 - 1
 
-# ---- the reference: what docs of tunedb.programs.ansor say, step by step and in plain Python
-# --------
+# ---- the reference: what docs of tunedb.programs.ansor say, step by step and in plain Python -----
 
 #: Fields behind the code: i index, z integer, l list of indexes, s text, or the numbers allowed.
 PLAIN = {
@@ -168,13 +167,6 @@ def test_programs_that_differ_in_numbers_share_a_sketch():
     second = split_steps([["SP", 2, 0, 96, [8, 3], 1], ["PR", 2, 0, "auto_unroll_max_step$64"]], 0)
     assert first.sketch is second.sketch  # one object: its hash is computed once
     assert (first.decisions, second.decisions) == (b"\x40\x04\x02\x10", b"\x60\x08\x03\x40")
-
-
-@pytest.mark.parametrize("layout_rewrite", [None, 0, 1, 2])
-def test_the_layout_rewrite_is_part_of_the_sketch(layout_rewrite):
-    trace = split_step(["CI", 5], layout_rewrite)
-    assert trace.sketch == orjson.dumps({"layout_rewrite": layout_rewrite, "steps": [["CI", 5]]})
-    assert join_steps(trace) == ([["CI", 5]], layout_rewrite)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -267,7 +266,7 @@ def test_every_block_of_a_child_comes_from_a_parent(traces, pair, seed):
         assert (False, True) in taken.values()
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_equal_seeds_make_equal_children(traces, seed):
+def test_equal_seeds_make_equal_children(traces):
     pair = traces.softmax((4, 8), None), traces.softmax(None, (16, 2), unroll=2)
-    assert cross(*pair, random.Random(seed)) == cross(*pair, random.Random(seed))
+    for seed in range(3):
+        assert cross(*pair, random.Random(seed)) == cross(*pair, random.Random(seed))

@@ -144,17 +144,17 @@ def test_reader_prefers_time_unit_of_row_to_that_of_file(tmp_path, unit, timeuni
         ("constraints", FailureKind.UNKNOWN, Phase.UNKNOWN, 0),
     ],
 )
-@pytest.mark.parametrize("correctness", [0, 1])
 def test_reader_maps_invalidity_to_failure_whatever_correctness_says(
-    tmp_path, invalidity, kind, phase, launches, correctness
+    tmp_path, invalidity, kind, phase, launches
 ):
-    (found,) = read(write(tmp_path, document(failed(invalidity, correctness=correctness))))
-    assert (found.status, found.run_secs) == (Status.FAILED, None)
-    assert (found.failure.kind, found.failure.phase) == (kind, phase)
-    assert len(found.launches) == launches
-    extra = orjson.loads(found.extra)
-    assert (extra["invalidity"], extra["time"]) == (invalidity, "RuntimeFailedConfig")
-    assert extra.get("correctness", 1) == correctness
+    rows = [failed(invalidity, correctness=correctness) for correctness in (0, 1)]
+    for correctness, found in enumerate(read(write(tmp_path, document(*rows)))):
+        assert (found.status, found.run_secs) == (Status.FAILED, None)
+        assert (found.failure.kind, found.failure.phase) == (kind, phase)
+        assert len(found.launches) == launches
+        extra = orjson.loads(found.extra)
+        assert (extra["invalidity"], extra["time"]) == (invalidity, "RuntimeFailedConfig")
+        assert extra.get("correctness", 1) == correctness
 
 
 def test_reader_moves_run_times_of_failed_row_to_extra(tmp_path):
@@ -456,13 +456,9 @@ def test_result_maps_failure_kinds_to_invalidity():
         (FailureKind.WRONG_RESULT, "correctness"),
         (FailureKind.CRASH, "runtime"),
     ]:
-        measurement = Measurement(
-            _program(), None, Status.FAILED, failure=Failure(kind, Phase.RUN, "why")
-        )
+        program = Program(kernel_workload("k"), gpu_target("cuda", "d"), split_parameters({"a": 1}))
+        failure = Failure(kind, Phase.RUN, "why")
+        measurement = Measurement(program, None, Status.FAILED, failure=failure)
         result = json.loads(T4Format().result(measurement, []))
         assert (result["invalidity"], result["correctness"]) == (word, 0)
         assert result["measurements"][0]["value"] == "why"
-
-
-def _program():
-    return Program(kernel_workload("k"), gpu_target("cuda", "d"), split_parameters({"a": 1}))

@@ -2,7 +2,6 @@
 
 from math import inf, sqrt
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,7 +73,3 @@ def test_extents_below_one_count_as_one():
     assert log_extents([(4, 0), (-1,)]).tolist() == [2, 0, 0]
     assert log_extents([]).shape == (0,)
     assert structure_of("matmul", [(4, 0), (2,)]) == ("matmul", 2, 1)
-
-
-def test_distances_to_no_workloads_is_empty():
-    assert np.array_equal(distances(matmul(), []), np.zeros(0))

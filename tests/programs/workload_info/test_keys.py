@@ -334,6 +334,6 @@ def test_signature_of_any_arguments_can_be_stored(name, args):
 
 
 @pytest.mark.parametrize("body", [b"", b"[" * 100_000, b"\xff", b"null", b'{"nodes":[]}', b"[[]]"])
-@pytest.mark.parametrize("format", [*WorkloadFormat, "of-a-newer-tunedb"])
-def test_damaged_workloads_have_an_empty_signature(format, body):
-    assert signature_of(Workload(format, body)) == NOTHING
+def test_damaged_workloads_have_an_empty_signature(body):
+    for format in (*WorkloadFormat, "of-a-newer-tunedb"):
+        assert signature_of(Workload(format, body)) == NOTHING, format
