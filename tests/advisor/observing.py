@@ -2,7 +2,10 @@
 
 import math
 
-from tunedb.advisor.observations import Observation
+import numpy as np
+
+from tunedb.advisor.observations import Inputs, Observation
+from tunedb.features.ansor import NAMES
 from tunedb.formats.gpu.kernels import gpu_target, kernel_workload
 from tunedb.launches import CounterSet, Launch
 from tunedb.programs.kernel import split_parameters
@@ -74,6 +77,22 @@ def blocks_of_kernels(*kernels, **fields):
 def counted(value=1.0):
     """Return the fields of a launch with one counter."""
     return {"counter_set": NCU, "values": (value,)}
+
+
+def inputs(**columns):
+    """Return inputs with some columns."""
+    return Inputs(tuple(columns), np.array(list(columns.values()), float).T)
+
+
+def ansor_rows(*kernels, gpu=1.0):
+    """Return a row of Ansor's features for each pair of extents of threads and of blocks."""
+    made = np.zeros((len(kernels), len(NAMES)), np.float32)
+    made[:, NAMES.index("is_gpu")] = gpu
+    for row, (threads, blocks) in zip(made, kernels, strict=True):
+        for kind, extents in (("threadIdx", threads), ("blockIdx", blocks)):
+            for axis, extent in zip("xyz", extents, strict=True):
+                row[NAMES.index(f"{kind}_{axis}_len")] = np.log2(extent + 1)
+    return made
 
 
 def elementwise(threads, tile=4, unroll=16):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from observing import PROFILED
+from observing import PROFILED, inputs
 from public_logs import GPU, needs_gpu_logs
 
 from tunedb.advisor.inputs import raw
@@ -16,10 +16,6 @@ from tunedb.advisor.selection import correlations, select
 
 X = np.array([1.0, 2, 3, 4, 5])
 NOISE = np.array([1.0, -1, 1, -1, 0.5])
-
-
-def inputs(**columns):
-    return Inputs(tuple(columns), np.column_stack(list(columns.values())).astype(float))
 
 
 def test_select_reports_why_it_drops_inputs():

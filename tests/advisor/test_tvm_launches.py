@@ -1,12 +1,11 @@
 """Launches that are computed for GPU programs of TVM."""
 
-import numpy as np
 import pytest
 from builders import FOREIGN, OWN, make_measurement, make_target, make_workload
+from observing import ansor_rows
 
 from tunedb import limits
 from tunedb.advisor.tvm_launches import FillReport, fill_launches, gpu_targets
-from tunedb.features.ansor import NAMES
 from tunedb.features.base import feature_set
 from tunedb.programs.ansor import split_steps
 from tunedb.programs.kernel import split_parameters
@@ -84,12 +83,7 @@ def test_fill_launches_adds_launches_of_tvm_gpu_programs(store):
 def test_fill_launches_takes_grids_from_stored_features(memory):
     for threads in (64, 0, 32):
         memory.records.add([measured(threads)], OWN)
-    rows = np.zeros((2, len(NAMES)), np.float32)
-    rows[:, NAMES.index("is_gpu")] = 1
-    for name, extent in (("threadIdx_x", 64), ("threadIdx_y", 1), ("threadIdx_z", 1)):
-        rows[:, NAMES.index(f"{name}_len")] = np.log2(extent + 1)
-    for name, extent in (("blockIdx_x", 9), ("blockIdx_y", 1), ("blockIdx_z", 1)):
-        rows[:, NAMES.index(f"{name}_len")] = np.log2(extent + 1)
+    rows = ansor_rows(*[((64, 1, 1), (9, 1, 1))] * 2)
     one = feature_set("ansor.per_store/tvm")
     ids = memory.programs.ids(
         [record.measurement.program.digest for record in memory.records.iterate()]

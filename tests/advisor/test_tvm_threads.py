@@ -1,9 +1,9 @@
 """Thread blocks of TVM's own programs, from traces, steps and features."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from observing import ansor_rows
 
 from tunedb import limits
 from tunedb.advisor.tvm_launches import (
@@ -302,17 +302,6 @@ def test_steps_without_definite_thread_extents_give_no_launch(steps):
     assert of_steps(*steps) == ()
 
 
-def rows(*kernels, gpu=1.0):
-    """Return rows with the extents of threads and blocks that are given."""
-    made = np.zeros((len(kernels), len(NAMES)), np.float32)
-    made[:, NAMES.index("is_gpu")] = gpu
-    for row, (threads, blocks) in zip(made, kernels, strict=True):
-        for kind, extents in (("threadIdx", threads), ("blockIdx", blocks)):
-            for axis, extent in zip("xyz", extents, strict=True):
-                row[NAMES.index(f"{kind}_{axis}_len")] = np.log2(extent + 1)
-    return made
-
-
 extents = st.tuples(st.integers(1, 1024), st.integers(1, 8), st.integers(1, 8))
 grids = st.tuples(st.integers(1, 2**18), st.integers(1, 2**16), st.integers(1, 64))
 
@@ -321,24 +310,27 @@ grids = st.tuples(st.integers(1, 2**18), st.integers(1, 2**16), st.integers(1, 6
 def test_launches_of_rows_restores_extents_from_logarithms(kernels):
     stores = [(threads, blocks) for threads, blocks, times in kernels for _ in range(times)]
     runs = [one for at, one in enumerate(stores) if at == 0 or stores[at - 1] != one]
-    launches = launches_of_rows(rows(*stores), NAMES, "main")
+    launches = launches_of_rows(ansor_rows(*stores), NAMES, "main")
     assert blocks_and_grids(launches) == runs
     assert [one.number for one in launches] == list(range(len(runs)))
 
 
 def test_launches_of_rows_reads_columns_that_tvm_0_26_computed():
     """Block size 32 x 8 as TVM 0.26 gave it: 5.044 and 3.170."""
-    made = rows(((1, 1, 1), (1, 1, 1)))
+    made = ansor_rows(((1, 1, 1), (1, 1, 1)))
     made[0, 49:57] = [1.0, 4.0875, 1.0, 1.0, 5.044394, 3.169925, 1.0, 1.0]
     assert blocks_and_grids(launches_of_rows(made, NAMES, "main")) == [((32, 8, 1), (16, 1, 1))]
 
 
 def test_launches_of_rows_ignores_cpu_rows_and_too_large_extents():
-    assert launches_of_rows(rows(((1, 1, 1), (1, 1, 1)), gpu=0.0), NAMES, "main") == ()
-    assert blocks_and_grids(launches_of_rows(rows(((32, 1, 1), (2**20, 1, 1))), NAMES, "m")) == [
-        ((32, 1, 1), None)
-    ]
-    assert launches_of_rows(rows(((limits.MAX_BLOCK_THREADS, 2, 1), (1, 1, 1))), NAMES, "m") == ()
+    def told(threads, blocks, gpu=1.0):
+        rows = ansor_rows((threads, blocks), gpu=gpu)
+        return blocks_and_grids(launches_of_rows(rows, NAMES, "main"))
+
+    one = (1, 1, 1)
+    assert told(one, one, gpu=0.0) == []
+    assert told((32, 1, 1), (2**20, 1, 1)) == [((32, 1, 1), None)]
+    assert told((limits.MAX_BLOCK_THREADS, 2, 1), one) == []
 
 
 def launches(*threads, grid=None):

@@ -1,16 +1,11 @@
 """A dataset with families, shapes and machines, for splits and evaluations."""
 
-import hashlib
 from dataclasses import replace
 
 import numpy as np
-from learnable import learnable
+from learnable import digest_of, learnable
 
 from tunedb.models.dataset import ExampleWorkload, Group
-
-
-def digest_of(number):
-    return hashlib.blake2b(b"%d" % number, digest_size=16).digest()
 
 
 def make_workload(number, family="matmul", shapes=((64, 64), (64, 64)), flops=None):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from effort import spread
 from judged_data import judged, make_workload, matmul_of
 from learnable import examples_of, learnable
 
@@ -95,7 +96,7 @@ def test_nearest_neighbour_prefers_same_workload_and_same_machine():
     assert same_workload.tolist() == [0.9]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", spread(range(20), 8))
 def test_nearest_workload_equals_that_of_a_plain_loop(seed):
     """The loop goes over all workloads."""
     rng = np.random.default_rng(seed)

@@ -10,7 +10,7 @@ from judged_data import WORKLOADS, judged
 from learnable import quick
 
 from tunedb.errors import NotFoundError, UsageError
-from tunedb.models import evaluation as findings
+from tunedb.models import evaluation as module
 from tunedb.models import metrics, splits
 from tunedb.models.baselines import NearestNeighbour, RandomOrder
 from tunedb.models.evaluation import (
@@ -145,8 +145,6 @@ def test_pools_of_a_workload_are_averaged_into_one_value():
 
 
 def test_recipes_train_on_the_training_side_of_each_split(monkeypatch):
-    from tunedb.models import evaluation
-
     seen = []
 
     def fit(examples, recipe, threads):
@@ -154,7 +152,7 @@ def test_recipes_train_on_the_training_side_of_each_split(monkeypatch):
         scores = lambda rows, starts: np.arange(len(starts) - 1.0)  # noqa: E731
         return SimpleNamespace(model=SimpleNamespace(scores=scores))
 
-    monkeypatch.setattr(evaluation, "fit", fit)
+    monkeypatch.setattr(module, "fit", fit)
     made = list(splits.new_workload(EXAMPLES, splits.SplitPlan(seeds=3)))
     evaluated(seeds=3, regimes=["new-workload"], recipes={"x": quick(loss="log")})
     assert [one[0] for one in seen] == [set(EXAMPLES.workload[s.train].tolist()) for s in made]
@@ -241,9 +239,7 @@ def test_evaluate_rejects_unknown_missing_and_duplicate_names(options, why):
 
 
 def test_evaluate_trains_nothing_for_splits_without_pools(monkeypatch):
-    from tunedb.models import evaluation
-
-    monkeypatch.setattr(evaluation, "fit", lambda *_, **__: pytest.fail("in vain"))
+    monkeypatch.setattr(module, "fit", lambda *_, **__: pytest.fail("in vain"))
     told = []
     with pytest.raises(UsageError, match="same-workload, search pools: none has 15 held-out"):
         evaluated(regimes=["same-workload"], fewest=15, on_step=lambda *args: told.append(args))
@@ -336,7 +332,7 @@ def test_compare_averages_differences_over_common_workloads():
 def test_differences_pair_each_recipe_with_later_ones_and_baselines():
     recipes = {"a": quick(), "b": quick()}
     names = ["a", "b", "random", "nearest"]
-    found = findings.Evaluation(
+    found = module.Evaluation(
         results=tuple(result_of([0.5, 0.75], name) for name in names),
         recipes=recipes,
         baselines=("random", "nearest"),

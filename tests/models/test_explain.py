@@ -1,6 +1,7 @@
 """Contributions and importance of columns."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ def rows_of(programs, rng):
     return rows
 
 
+@cache
 def learnt(rows="pack-sum", members=1):
     """Return a model of 60 programs of three rows; the score is twice column 0 less column 1."""
     rng = np.random.default_rng(0)

@@ -25,22 +25,6 @@ def test_seconds_applies_label_to_times_of_each_program(name, programs):
     assert found == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"), [("median", [2.0, 2.5]), ("mean", [3.0, 4.0]), ("minimum", [1.0, 1.0])]
-)
-def test_labels_return_median_mean_and_minimum(name, expected):
-    """The median of an even number of times is the mean of the two in the middle."""
-    label, _ = recipe_part("label", name)
-    times = np.array([6.0, 1.0, 2.0, 10.0, 2.0, 1.0, 3.0])
-    assert label.seconds(times, np.array([0, 3, 7])).tolist() == expected
-
-
-def test_labels_of_no_programs_are_empty():
-    for name in REFERENCES:
-        found = recipe_part("label", name)[0].seconds(np.zeros(0), np.zeros(1, np.int64))
-        assert found.shape == (0,)
-
-
 def test_labels_do_not_change_the_times():
     times = np.array([3.0, 1.0, 2.0])
     for name in REFERENCES:

@@ -105,29 +105,6 @@ def test_pairwise_accuracy_ranks_and_spearman_equal_references(pool):
         assert metrics.spearman(y, scores) == 0.0
 
 
-def test_measure_returns_figures_computed_by_hand():
-    y = np.array([0.5, 1.0, 0.25, 0.0, 0.95])
-    found = measure(y, np.array([3.0, 2.0, 2.0, 0.0, 1.0]))
-    # 10 pairs; wrong: (0.5, 1.0), (0.5, 0.95), (0.25, 0.95); undecided: (1.0, 0.25).
-    assert found.pairwise == pytest.approx(6.5 / 10)
-    assert found.top1 == 0.5
-    assert found.top5 == 1.0
-    # The second and third are in either order.
-    assert found.trials90 == found.trials95 == pytest.approx(1 + 3 / 2)
-    assert metrics.recall_size(y) == 1
-    assert found.recall30 == 0.0
-    assert peak_curve(y, -y, 2) == pytest.approx([0.0, 0.125])
-
-
-@given(few)
-def test_figures_do_not_depend_on_the_order_of_programs(pool):
-    y, scores = map(np.array, pool)
-    assume(y.min() < y.max())
-    backwards = measure(y[::-1], scores[::-1])
-    assert metrics.row(measure(y, scores)) == pytest.approx(metrics.row(backwards))
-    assert peak_curve(y, scores) == pytest.approx(peak_curve(y[::-1], scores[::-1]))
-
-
 @pytest.mark.parametrize("n", [7, 64, 500])
 def test_chance_equals_the_closed_form_of_a_random_order(n):
     rng = np.random.default_rng(n)

@@ -9,6 +9,7 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learnable import learnable, quick
+from raising import raises_line
 
 from tunedb import identity, limits
 from tunedb.errors import FormatError, LimitError, UsageError
@@ -113,9 +114,8 @@ def test_model_rejects_rows_of_wrong_shape(model):
     ],
 )
 def test_model_rejects_features_of_other_sets_versions_and_columns(model, change, message):
-    with pytest.raises(UsageError, match=message) as caught:
+    with raises_line(UsageError, match=message):
         model.score_examples(replace(EXAMPLES, **change))
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("rows", ["pack-sum", "aggregated"])
@@ -198,9 +198,8 @@ def test_from_bytes_rejects_boosters_that_xgboost_cannot_read(data):
     whole = made_of(constant(0.5))
     raw = bytes(whole.boosters[0].save_raw("ubj"))
     junk = sealed(bodies=b"x" * len(raw), of=whole.to_bytes())
-    with pytest.raises(FormatError, match="XGBoost cannot read the model") as caught:
+    with raises_line(FormatError, match="XGBoost cannot read the model"):
         Model.from_bytes(junk)
-    assert "\n" not in str(caught.value)
 
 
 def test_from_bytes_rejects_models_over_the_limits(data, monkeypatch):

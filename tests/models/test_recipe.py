@@ -27,8 +27,13 @@ def test_from_dict_rejects_unknown_fields():
     [
         ({"eta": 0.0}, "a recipe with eta 0.0; the least is 1e-06"),
         ({"eta": 1.1}, "a recipe with eta 1.1; the greatest is 1"),
+        ({"members": 0}, "a recipe with members 0; the least is 1"),
         ({"members": 1001}, "a recipe with members 1001; the greatest is 1000"),
+        ({"patience": -1}, "a recipe with patience -1; the least is 0"),
+        ({"seed": -1}, "a recipe with seed -1; the least is 0"),
+        ({"seed": 2**64}, "a recipe with seed 18446744073709551616; the greatest is .*"),
         ({"hessian_power": -1.0}, "a recipe with hessian_power -1.0; the least is 0"),
+        ({"hessian_power": float("inf")}, "a recipe with hessian_power inf; give a number"),
         ({"reg_lambda": float("nan")}, "a recipe with reg_lambda nan; give a number"),
     ],
 )

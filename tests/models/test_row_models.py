@@ -41,14 +41,6 @@ def test_aggregated_returns_sums_maxima_log_sums_and_row_counts():
     assert AGGREGATED.columns(("a", "b")) == names
 
 
-def test_log_sum_adds_the_values_behind_the_logarithms():
-    """It adds the bytes of two statements; the sum of their logarithms is that of the product."""
-    logs = np.log2(1 + np.array([[1000.0], [24.0]], np.float32))
-    (row,) = AGGREGATED.rows(logs, starts_of([2]))[0]
-    assert row[2] == pytest.approx(math.log2(1 + 1024), rel=1e-6)
-    assert row[0] == pytest.approx(math.log2(1001 * 25), rel=1e-6)
-
-
 def test_log_sum_counts_numbers_above_100_as_100():
     rows = np.array([[3e38, -3e38], [101, -1e6]], np.float32)
     made = AGGREGATED.rows(rows, starts_of([2]))[0]

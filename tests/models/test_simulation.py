@@ -160,8 +160,7 @@ def test_regression_joins_the_first_model_only_with_loss_relative(numbered, orac
 
 
 def test_real_models_beat_a_random_order():
-    (model,) = search(replace(BATCH, random=0.0))
-    (random,) = search(replace(BATCH, random=1.0))
+    model, random = search(replace(BATCH, random=0.0), replace(BATCH, random=1.0), seeds=1)
     assert model.areas.mean() > random.areas.mean()
 
 
@@ -171,9 +170,10 @@ def test_curve_of_a_pool_smaller_than_trials_ends_at_its_best(numbered, oracle):
     assert (found.curves[:, 59:] == 1.0).all()
 
 
-def test_on_step_reports_each_search():
+def test_on_step_reports_each_search(numbered, oracle):
     steps = []
-    search(BATCH, replace(BATCH, batch=30), on_step=lambda done, total: steps.append((done, total)))
+    both = (BATCH, replace(BATCH, batch=30))
+    search(*both, examples=numbered, on_step=lambda *step: steps.append(step))
     total = 2 * 2 * len(EXAMPLES.workloads)
     assert steps == [(done, total) for done in range(1, total + 1)]
 

@@ -12,7 +12,7 @@ from tunedb.models.failures import RECIPE
 from tunedb.models.scope import Scope
 from tunedb.models.store import is_current, load_model
 
-SMALL = replace(RECIPE, features=SMALL_STEPS.name, rounds=20)
+SMALL = replace(RECIPE, features=SMALL_STEPS.name, rounds=8)
 
 
 @pytest.fixture(autouse=True)

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from learnable import examples_of, learnable, quick
+from learnable import examples_of, learnable, noisy, quick
+from raising import raises_line
 
-from tunedb.errors import FormatError, NotFoundError, UsageError
+from tunedb.errors import FormatError, UsageError
 from tunedb.models import training
 from tunedb.models._xgboost import import_xgboost
 from tunedb.models.boosting import Boosting
@@ -35,8 +36,13 @@ def accuracy(model, examples):
     )
 
 
-@pytest.mark.parametrize("loss", ["throughput", "throughput:0.2", "squared:0.5", "log", "rank"])
-@pytest.mark.parametrize("rows", ["pack-sum", "aggregated"])
+@pytest.mark.parametrize(
+    ("loss", "rows"),
+    [
+        *(("throughput", "pack-sum"), ("throughput", "aggregated")),
+        *(("squared:0.5", "pack-sum"), ("log", "pack-sum"), ("rank", "aggregated")),
+    ],
+)
 def test_models_learn_to_rank_unseen_workloads(loss, rows):
     """Throughput depends on the sum over rows."""
     seen = learnable(8, 60, rows=(2, 2), seed=1)
@@ -71,7 +77,6 @@ def test_training_starts_from_a_fitted_base_score():
 @pytest.mark.parametrize(
     "choices",
     [
-        {},
         {"subsample": 0.6, "colsample_bytree": 0.4, "members": 2},
         {"loss": "rank:4", "patience": 3, "rows": "aggregated"},
     ],
@@ -105,13 +110,6 @@ def test_training_within_a_callback_does_not_change_the_model():
 
 
 # ---- stopping -----------------------------------------------------------------------------------
-
-
-def noisy():
-    """Return examples whose labels are mostly noise, so that only the first rounds generalise."""
-    examples = learnable(10, 40, failing=0, seed=4)
-    noise = np.random.default_rng(5).random(len(examples))
-    return replace(examples, throughput=0.2 * examples.throughput + 0.8 * noise)
 
 
 def test_training_stops_when_held_out_workloads_no_longer_improve():
@@ -265,10 +263,9 @@ def test_fit_trains_only_on_the_training_set():
 # ---- bad input ----------------------------------------------------------------------------------
 
 
-def assert_rejected(examples, message, error=UsageError, **choices):
-    with pytest.raises(error, match=message) as caught:
+def assert_rejected(examples, message, **choices):
+    with raises_line(UsageError, match=message):
         train(examples, **choices)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +291,7 @@ def test_fit_rejects_examples_without_rows():
     assert_rejected(empty, "2 programs have no rows of features small")
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_dataset_rejects_features_that_are_not_finite(value):
     rows = EXAMPLES.rows.copy()
     rows[EXAMPLES.starts[7] :, 2] = value
@@ -316,13 +313,6 @@ def test_fit_accepts_large_finite_features():
     ("choices", "message"),
     [
         ({"rounds": 0}, "a recipe with rounds 0; the least is 1"),
-        ({"members": 0}, "a recipe with members 0; the least is 1"),
-        ({"patience": -1}, "a recipe with patience -1; the least is 0"),
-        ({"seed": -1}, "a recipe with seed -1; the least is 0"),
-        ({"seed": 2**64}, "a recipe with seed 18446744073709551616; the greatest is"),
-        ({"eta": np.nan}, "a recipe with eta nan; give a number"),
-        ({"hessian_power": np.inf}, "a recipe with hessian_power inf; give a number"),
-        ({"eta": 1.5}, "a recipe with eta 1.5; the greatest is 1"),
         ({"gamma": -1.0}, "XGBoost rejects the recipe: "),
         ({"loss": "rank:x"}, "loss rank:x is invalid"),
         ({"training_set": "first:x"}, "first"),
@@ -330,11 +320,6 @@ def test_fit_accepts_large_finite_features():
 )
 def test_fit_rejects_invalid_recipes(choices, message):
     assert_rejected(EXAMPLES, message, **choices)
-
-
-@pytest.mark.parametrize("kind", ["loss", "rows", "training_set"])
-def test_fit_rejects_unknown_parts_of_recipe(kind):
-    assert_rejected(EXAMPLES, "there are: ", NotFoundError, **{kind: "x"})
 
 
 # ---- speed --------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from learnable import examples_of
+from raising import raises_line
 
 from tunedb.errors import UsageError
 from tunedb.models.base import recipe_part
@@ -48,12 +49,16 @@ def test_first_chooses_the_first_trials_of_each_group():
     assert choose("first", long).tolist() == [*range(64), 70]
 
 
-@pytest.mark.parametrize("argument", ["0", "-1", "x", "1.5", "²", "9" * 30, " 3", "3,4"])
-@pytest.mark.parametrize("name", ["first", "diverse"])
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [
+        *(("first", text) for text in ("0", "-1", "x", "1.5", "²", "9" * 30, " 3", "3,4")),
+        ("diverse", "0"),
+    ],
+)
 def test_first_and_diverse_reject_invalid_numbers(name, argument):
-    with pytest.raises(UsageError, match=f"training set '{name}:") as raised:
+    with raises_line(UsageError, match=f"training set '{name}:"):
         choose(f"{name}:{argument}", EXAMPLES)
-    assert "\n" not in str(raised.value)
 
 
 def with_origins(*origins):

@@ -2,15 +2,12 @@
 
 import numpy as np
 import pytest
+from observing import inputs
 
 from tunedb.advisor.analysis.components import principal_components, signs_of, standardise
 from tunedb.advisor.observations import Inputs
 
 NAN = float("nan")
-
-
-def inputs(**columns):
-    return Inputs(tuple(columns), np.array(list(columns.values()), dtype=float).T)
 
 
 def mixed(rows=40, seed=0):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from observing import inputs
 from pages import EVIL
 
 from tunedb.advisor.analysis.trees import TreeNode, grow
@@ -12,10 +13,6 @@ tree = pytest.importorskip("sklearn.tree")
 
 NAN = float("nan")
 DECREASE, NO_CHANGE, INCREASE = LABELS
-
-
-def inputs(**columns):
-    return Inputs(tuple(columns), np.array(list(columns.values()), dtype=float).T)
 
 
 def walk(node, row, names):

@@ -3,8 +3,6 @@
 import json
 import math
 import os
-import time
-from pathlib import Path
 
 import pytest
 import toy_gpu
@@ -31,6 +29,9 @@ from tunedb.records import Failure, FailureKind, Phase, Source, Status
 from tunedb.storage.store import Store
 from tunedb.system.host import new_session
 
+#: The original alone, and with another block, for tests of what no further block changes.
+ONE, TWO = ("32x2",), ("32x2", "64x2")
+
 
 def collector(path, *, again=False, change=None):
     configuration = read(path)
@@ -51,6 +52,11 @@ def collect(path, **options):
         limit = outcome.variant.registers
         found[key if limit is None else f"{key} r{limit}"] = outcome
     return found, sum(is_new for _, _, is_new in rows)
+
+
+def outcomes(tmp_path, **options):
+    """Return the outcomes of a configuration of the toy program by block."""
+    return collect(toy_gpu.configuration(tmp_path, **options))[0]
 
 
 def runs(tmp_path):
@@ -74,21 +80,20 @@ def test_each_variant_is_checked_and_timed(tmp_path):
 
 
 def test_timing_by_wall_clock_measures_each_run(tmp_path):
-    path = toy_gpu.configuration(tmp_path, rest="slow", **{"from": '"wall"', "repeats": "1"})
-    found, _ = collect(path)
-    assert all(0.05 <= outcome.run_secs[0] < 20 for outcome in found.values())
+    found = outcomes(tmp_path, rest="slow", blocks=ONE, clock="wall", repeats=1)
+    assert 0.05 <= found["32x2"].run_secs[0] < 20
 
 
 def test_each_build_command_runs_once(tmp_path):
-    """The command holds the limit of registers alone, so four blocks share a build."""
-    path = toy_gpu.configuration(tmp_path, registers='["default", 32, 16]')
-    found, _ = collect(path)
+    """The command holds the limit of registers alone, so two blocks share a build."""
+    registers = '["default", 32, 16]'
+    found = outcomes(tmp_path, blocks=TWO, registers=registers)
     built = list((tmp_path / "work").glob("toy/build-*/built"))
     assert len(built) == 2
     assert all(file.read_text() == "once\n" for file in built)
     assert not (tmp_path / "toy" / "built").exists()
     assert {line.split()[2] for line in runs(tmp_path)} == {"default", "-maxrregcount=32"}
-    for block in ("32x2", "16x4", "32x4", "64x2"):
+    for block in TWO:
         assert found[f"{block} r32"].failure is None
         failure = found[f"{block} r16"].failure
         assert (failure.kind, failure.phase) == (FailureKind.COMPILE_ERROR, Phase.BUILD)
@@ -96,7 +101,7 @@ def test_each_build_command_runs_once(tmp_path):
 
 
 def test_wrong_output_fails_the_variant_before_it_is_timed(tmp_path):
-    found, _ = collect(toy_gpu.configuration(tmp_path, rest="wrong"))
+    found = outcomes(tmp_path, rest="wrong", blocks=("32x2", "16x4", "32x4"))
     failure = found["16x4"].failure
     assert (failure.kind, failure.phase) == (FailureKind.WRONG_RESULT, Phase.RUN)
     assert "its output is not the original's: word 2 is 1001.0" in failure.message
@@ -107,7 +112,7 @@ def test_wrong_output_fails_the_variant_before_it_is_timed(tmp_path):
 
 
 def test_crash_fails_only_its_variant(tmp_path):
-    found, _ = collect(toy_gpu.configuration(tmp_path, rest="crash"))
+    found = outcomes(tmp_path, rest="crash", blocks=("32x2", "32x4", "64x2"))
     assert found["32x4"].failure.kind is FailureKind.CRASH
     assert "SIGSEGV" in found["32x4"].failure.message
     assert found["64x2"].failure is None
@@ -120,23 +125,15 @@ def test_hung_program_is_ended_with_its_children_and_not_run_again(tmp_path):
     found, _ = collect(path)
     assert found["64x2"].failure.kind is FailureKind.TIMEOUT
     assert found["64x2"].failure.seconds >= 4
-    child = (tmp_path / "child").read_text()
-    for _ in range(1200):
-        stat = Path("/proc", child, "stat")
-        if not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z":
-            break
-        time.sleep(0.05)
-    else:
-        raise AssertionError("the child lives on")
+    toy_gpu.wait_for_end([(tmp_path / "child").read_text()])
     # Known failures are not run again by default.
     before = len(runs(tmp_path))
     assert collect(path)[1] == 0
     assert len(runs(tmp_path)) == before
-    path.write_text(path.read_text().replace(" hang", ""))
 
 
 def test_again_retries_failed_variants(tmp_path):
-    path = toy_gpu.configuration(tmp_path, rest="crash")
+    path = toy_gpu.configuration(tmp_path, rest="crash", blocks=("32x2", "32x4"))
     collect(path)
     found, new = collect(path, again=True)
     assert new == 1
@@ -144,13 +141,13 @@ def test_again_retries_failed_variants(tmp_path):
 
 
 def test_output_that_differs_between_runs_is_not_compared(tmp_path):
-    found, _ = collect(toy_gpu.configuration(tmp_path, rest="random wrong"))
+    found = outcomes(tmp_path, rest="random wrong", blocks=("32x2", "16x4"))
     assert not any(outcome.compared for outcome in found.values())
     assert found["16x4"].failure is None
 
 
 def test_output_file_is_compared_within_the_tolerance(tmp_path):
-    path = toy_gpu.configuration(tmp_path, rest="file")
+    path = toy_gpu.configuration(tmp_path, rest="file", blocks=("32x2", "32x4", "64x2"))
     output = '[programs.output]\nfrom = "out.bin"\ntype = "float32"\n'
     path.write_text(path.read_text().replace("[programs.output]\n", output))
     found, _ = collect(path)
@@ -181,7 +178,7 @@ def test_failing_original_ends_the_run_of_its_variants(tmp_path):
 
 def test_missing_printed_time_fails_the_variant(tmp_path):
     pattern = "'no such time (.*)'"
-    found, _ = collect(toy_gpu.configuration(tmp_path, pattern=pattern))
+    found = outcomes(tmp_path, pattern=pattern)
     assert "it prints no time" in found["32x2"].failure.message
 
 
@@ -199,54 +196,47 @@ def test_missing_command_is_an_infrastructure_failure(tmp_path, command):
 
 @pytest.mark.parametrize("tool", ["ncu", "nvprof"])
 def test_counters_of_all_groups_are_joined(tmp_path, tool):
-    found, _ = collect(toy_gpu.configuration(tmp_path, tool=tool))
+    found = outcomes(tmp_path, tool=tool, blocks=ONE)
     plan = make_plan(read(tmp_path / "advise.toml"))
-    (launch,) = found["64x2"].launches
+    (launch,) = found["32x2"].launches
     names = [name for name, _ in launch.counter_set.counters]
     assert sorted(names) == sorted(name for group in plan.groups for name in group)
-    assert launch.values == tuple(128 * (len(name) + 1) for name in names)
+    assert launch.values == tuple(64 * (len(name) + 1) for name in names)
     assert (launch.registers, launch.static_shared, launch.dynamic_shared) == (24, 1024, 0)
-    assert (launch.block, launch.grid) == ((64, 2, 1), (16, 1, 1))
+    assert (launch.block, launch.grid) == ((32, 2, 1), (32, 1, 1))
     capability = {"ncu": "7.5", "nvprof": "3.5"}[tool]
     assert launch.counter_set.compute_capability == capability
     # Under the profiler nothing was timed.
-    assert found["64x2"].run_secs == pytest.approx([17.625e-6] * 2)
+    assert found["32x2"].run_secs == pytest.approx([33.25e-6] * 2)
     profiled = [json.loads(line) for line in toy_gpu.lines(tmp_path / "profiled")]
-    runs_of_one = len(plan.groups) + (tool == "nvprof")
-    assert len(profiled) == 4 * runs_of_one
+    assert len(profiled) == len(plan.groups) + (tool == "nvprof")
 
 
 def test_timing_from_trace_returns_times_of_the_kernel(tmp_path):
-    path = toy_gpu.configuration(tmp_path, tool="nvprof", **{"from": '"trace"'})
-    found, _ = collect(path)
+    found = outcomes(tmp_path, tool="nvprof", counters=["ipc"], blocks=TWO, clock="trace")
     assert found["32x2"].run_secs == pytest.approx([1e-3 / 32] * 2)
     assert found["64x2"].run_secs == pytest.approx([1e-3 / 64] * 2)
 
 
 def test_timing_from_trace_needs_nvprof(tmp_path):
-    path = toy_gpu.configuration(tmp_path, tool="ncu", **{"from": '"trace"'})
+    path = toy_gpu.configuration(tmp_path, tool="ncu", clock="trace")
     with pytest.raises(UsageError, match='timing from "trace" needs nvprof'):
         collect(path)
 
 
 def test_failing_group_of_counters_keeps_the_other_groups(tmp_path):
-    path = toy_gpu.configuration(tmp_path, tool="ncu")
-    counters = 'counters = ["a__x.sum", "unknown_counter", "b__x.sum"]\n'
-    text = path.read_text().replace("per_run = 30", "per_run = 1")
-    path.write_text(text.replace("[profiler]\n", f"[profiler]\n{counters}"))
-    found, _ = collect(path)
-    outcome = found["32x4"]
+    counters = ["a__x.sum", "unknown_counter", "b__x.sum"]
+    found = outcomes(tmp_path, tool="ncu", counters=counters, per_run=1, blocks=ONE)
+    outcome = found["32x2"]
     assert outcome.failure is None
-    assert [name for name, _ in outcome.launches[0].counter_set.counters] == [
-        "a__x.sum",
-        "b__x.sum",
-    ]
+    measured = [name for name, _ in outcome.launches[0].counter_set.counters]
+    assert measured == ["a__x.sum", "b__x.sum"]
     (note,) = outcome.notes
     assert note.startswith("group 2 (unknown_counter): group2: the run ended with status 1")
 
 
 def test_program_that_ignores_the_block_fails(tmp_path):
-    found, _ = collect(toy_gpu.configuration(tmp_path, tool="ncu", rest="ignore"))
+    found = outcomes(tmp_path, tool="ncu", rest="ignore", counters=["a__x.sum"], blocks=TWO)
     assert found["32x2"].failure is None
     assert found["64x2"].failure.message == (
         "no kernel was launched with a block of 64x2x1; launched: step(float *, int) with 32x2x1"
@@ -255,21 +245,21 @@ def test_program_that_ignores_the_block_fails(tmp_path):
 
 def test_nvprof_gives_each_launch_its_own_time(tmp_path):
     """The times come from nvprof's trace."""
-    found, _ = collect(toy_gpu.configuration(tmp_path, tool="nvprof", rest="twice"))
-    pairs = [(one.grid[0], one.seconds) for one in found["64x2"].launches]
-    assert pairs == [(16, pytest.approx(1e-3 / 64)), (2, pytest.approx(1e-5))]
+    found = outcomes(tmp_path, tool="nvprof", rest="twice", counters=["ipc"], blocks=ONE)
+    pairs = [(one.grid[0], one.seconds) for one in found["32x2"].launches]
+    assert pairs == [(32, pytest.approx(1e-3 / 32)), (2, pytest.approx(1e-5))]
 
 
 def test_ncu_keeps_only_the_largest_launch_of_a_kernel(tmp_path):
-    found, _ = collect(toy_gpu.configuration(tmp_path, tool="ncu", rest="twice"))
-    assert [(one.grid[0], one.seconds) for one in found["64x2"].launches] == [(16, None)]
-    assert not found["64x2"].notes
+    found = outcomes(tmp_path, tool="ncu", rest="twice", counters=["a__x.sum"], blocks=ONE)
+    assert [(one.grid[0], one.seconds) for one in found["32x2"].launches] == [(32, None)]
+    assert not found["32x2"].notes
 
 
 @pytest.mark.parametrize("source", ["output", "trace"])
 def test_profiler_without_permission_loses_only_times_of_its_trace(tmp_path, source):
     """Times from the program's output do not need the profiler."""
-    path = toy_gpu.configuration(tmp_path, tool="nvprof", **{"from": f'"{source}"'})
+    path = toy_gpu.configuration(tmp_path, tool="nvprof", blocks=ONE, clock=source)
     stub = tmp_path / "bin" / "nvprof"
     stub.write_text(
         "#!/bin/sh\nwhile [ $# -gt 0 ]; do [ $1 = --log-file ] && log=$2; shift; done\n"
@@ -308,15 +298,14 @@ def test_interrupted_collection_continues_with_remaining_variants(tmp_path):
 
 
 def test_interrupted_variant_is_run_again_as_a_whole(tmp_path, monkeypatch):
-    path = toy_gpu.configuration(tmp_path)
-
+    path = toy_gpu.configuration(tmp_path, blocks=TWO)
     real = module.run
     monkeypatch.setattr(module, "run", lambda *a, **k: stop(real, *a, **k))
     calls = []
 
     def stop(real, *args, **options):
         calls.append(args)
-        if len(calls) == 6:
+        if len(calls) == 7:
             raise KeyboardInterrupt
         return real(*args, **options)
 
@@ -324,30 +313,29 @@ def test_interrupted_variant_is_run_again_as_a_whole(tmp_path, monkeypatch):
         collect(path)
     monkeypatch.undo()
     found, new = collect(path)
-    assert new == 3
+    assert new == 1
     assert all(outcome.failure is None and outcome.compared for outcome in found.values())
 
 
 def test_incomplete_build_is_repeated(tmp_path):
-    path = toy_gpu.configuration(tmp_path)
+    path = toy_gpu.configuration(tmp_path, blocks=ONE)
     collect(path)
     (folder,) = (tmp_path / "work" / "toy").glob("build-*[0-9a-f]")
     (folder / "limit").unlink()
-    state = tmp_path / "work" / "state.jsonl"
-    state.write_text("")
+    (tmp_path / "work" / "state.jsonl").write_text("")
     found, new = collect(path)
-    assert new == 4
+    assert new == 1
     assert (folder / "limit").read_text() == "default"
     assert found["32x2"].failure is None
 
 
 def test_edited_program_is_run_again(tmp_path):
-    path = toy_gpu.configuration(tmp_path)
+    path = toy_gpu.configuration(tmp_path, blocks=TWO)
     collect(path)
     assert collect(path)[1] == 0
     app = tmp_path / "toy" / "app.py"
     app.write_text(app.read_text() + "\n# edited\n")
-    assert collect(path)[1] == 4
+    assert collect(path)[1] == len(TWO)
 
 
 def test_fingerprint_ignores_the_work_folder(tmp_path):
@@ -362,7 +350,7 @@ def test_fingerprint_ignores_the_work_folder(tmp_path):
 
 
 def test_a_work_folder_inside_the_program_is_not_copied(tmp_path):
-    path = toy_gpu.configuration(tmp_path)
+    path = toy_gpu.configuration(tmp_path, blocks=ONE)
     path.write_text(path.read_text().replace('directory = "toy"', 'directory = "."'))
     for name in ("app.py", "build.py"):
         os.link(tmp_path / "toy" / name, tmp_path / name)
@@ -380,7 +368,10 @@ def test_missing_folder_of_program_is_rejected(tmp_path):
 
 @pytest.mark.parametrize("tool", ["ncu", long("nvprof"), "none"])
 def test_variants_that_differ_in_the_block_alone_are_a_slice(tmp_path, tool):
-    path = toy_gpu.configuration(tmp_path, tool=tool, rest="wrong", registers='["default", 32]')
+    counters = {"ncu": ["a__x.sum"], "nvprof": ["ipc"], "none": ()}[tool]
+    path = toy_gpu.configuration(
+        tmp_path, tool=tool, rest="wrong", counters=counters, registers='["default", 32]'
+    )
     configuration = read(path)
     with Store(":memory:") as store:
         for _ in range(2):

@@ -3,10 +3,9 @@
 import os
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
+from toy_gpu import wait_for_end
 
 from tunedb import limits
 from tunedb.advisor.collect.configuration import EnvironmentConfig
@@ -25,15 +24,6 @@ def start(tmp_path, *words, timeout=30.0, environment=None):
 
 def python(tmp_path, text, **options):
     return start(tmp_path, sys.executable, "-c", text, **options)
-
-
-def is_alive(pid):
-    """Return whether a process runs; a zombie does not."""
-    try:
-        stat = Path("/proc", pid, "stat").read_text()
-        return stat.rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_run_reports_output_and_exit_status(tmp_path):
@@ -86,15 +76,6 @@ def test_run_ends_remaining_children_of_a_command(tmp_path):
     )
     assert python(tmp_path, text).is_ok
     wait_for_end((tmp_path / "pids").read_text().split())
-
-
-def wait_for_end(pids):
-    assert pids
-    for _ in range(1200):
-        if not any(map(is_alive, pids)):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{pids} live on")
 
 
 def test_interrupt_ends_the_command(tmp_path, monkeypatch):

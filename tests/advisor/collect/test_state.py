@@ -13,7 +13,7 @@ def test_state_restores_finished_steps(tmp_path):
     assert state.get("b") is None
 
 
-@pytest.mark.parametrize("cut", range(1, 20))
+@pytest.mark.parametrize("cut", [1, 2, 10, 19])
 def test_state_ignores_truncated_last_line(tmp_path, cut):
     state = CollectState(tmp_path)
     state.finish("a", {"value": 1})

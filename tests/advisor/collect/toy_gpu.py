@@ -5,7 +5,9 @@ understand the arguments that tunedb gives, and write what the tools write. They
 they need: a test starts dozens of them.
 """
 
+import json
 import sys
+import time
 from pathlib import Path
 
 #: ``app.py X Y INPUT [WHAT]``: computes with a block of X x Y.
@@ -161,15 +163,32 @@ def program(folder):
     return folder
 
 
-def configuration(tmp_path, *, rest="", tool="none", more="", registers='["default"]', **timing):
-    """Write a configuration with the toy program; return its path."""
+#: Blocks of the configuration; each of them costs a test some ten processes.
+BLOCKS = ("32x2", "16x4", "64x2", "32x4")
+
+
+def configuration(
+    tmp_path,
+    *,
+    rest="",
+    tool="none",
+    counters=(),
+    per_run=30,
+    blocks=BLOCKS,
+    registers='["default"]',
+    clock="output",
+    **timing,
+):
+    """Write a configuration with the toy program, whose original is 32x2; return its path."""
     device, capability = ("GeForce RTX 2080 Ti", "7.5") if tool == "ncu" else ("Tesla K40c", "3.5")
     program(tmp_path / "toy")
     install(tmp_path / "bin")
     python = sys.executable
-    times = {"from": '"output"', "pattern": '"kernel time: ([0-9.]+) us"', "unit": '"us"'}
+    times = {"from": f'"{clock}"', "pattern": '"kernel time: ([0-9.]+) us"', "unit": '"us"'}
     times |= {"repeats": "2", **timing}
-    clock = "\n".join(f"{key} = {value}" for key, value in times.items())
+    timed = "\n".join(f"{key} = {value}" for key, value in times.items())
+    named = f"counters = {json.dumps(counters)}" if counters else ""
+    listed = ", ".join(f"[{block.replace('x', ', ')}]" for block in blocks)
     path = tmp_path / "advise.toml"
     path.write_text(
         f"""
@@ -181,7 +200,8 @@ TOY_PROFILED = "{tmp_path}/profiled"
 TOY_CHILD = "{tmp_path}/child"
 [profiler]
 tool = "{tool}"
-per_run = 30
+per_run = {per_run}
+{named}
 [[devices]]
 name = "{device}"
 compute_capability = "{capability}"
@@ -192,15 +212,14 @@ kernel = "step"
 build = ["{python}", "-IS", "build.py", "{{register_flag}}"]
 run = "{python} -IS app.py {{block_x}} {{block_y}} {{input}} {rest}"
 block = [32, 2]
-blocks = [[32, 2], [16, 4], [64, 2], [32, 4]]
+blocks = [{listed}]
 registers = {registers}
 inputs = ["1000"]
 timeout = 20
-{more}
 [programs.output]
 tolerance = 1e-6
 [programs.timing]
-{clock}
+{timed}
 """
     )
     return path
@@ -209,3 +228,21 @@ tolerance = 1e-6
 def lines(path):
     """Return the lines of a file, none where there is no file."""
     return Path(path).read_text().splitlines() if Path(path).exists() else []
+
+
+def wait_for_end(pids):
+    """Wait until processes have ended; a zombie has."""
+    assert pids
+    for _ in range(1200):
+        if not any(map(_is_alive, pids)):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{pids} live on")
+
+
+def _is_alive(pid):
+    try:
+        stat = Path("/proc", pid, "stat").read_text()
+        return stat.rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -128,7 +128,7 @@ def test_no_advice_that_rests_on_an_unknown_occupancy():
 def test_reasons_name_counters_that_support_the_advice(learner):
     pytest.importorskip("sklearn")
     rows = []
-    for one in three(noise=0.01, tiles=3):
+    for one in three(noise=0.01, tiles=2):
         # One counter alone tells the label.
         apart = np.log2(one.threads / 128)
         rows.append(replace(one, threads=128, counters={"signal": apart, "noise": one.seconds % 1}))
@@ -150,13 +150,13 @@ def test_reasons_name_counters_that_support_the_advice(learner):
 @pytest.fixture
 def made(sqlite_file, monkeypatch):
     """A database whose launches are made up."""
-    rows = three(noise=0.01)
+    rows = three(noise=0.01, tiles=2)
     monkeypatch.setattr(stored, "load", lambda query: rows)
     with Store(sqlite_file) as store:
         yield store, rows
 
 
-def test_train_advisor_stores_an_advisor_that_find_returns(made):
+def test_train_advisor_stores_an_advisor_that_find_returns_and_check_accepts(made, sqlite_file):
     store, rows = made
     found = train_advisor(store, learner="gain")
     assert not found.was_there
@@ -170,11 +170,6 @@ def test_train_advisor_stores_an_advisor_that_find_returns(made):
     assert other.stored.id != found.stored.id
     assert find(store)[1].id == other.stored.id
     assert find(store, found.stored.id)[1].id == found.stored.id
-
-
-def test_check_finds_no_problem_with_stored_advisor(made, sqlite_file):
-    store, _ = made
-    train_advisor(store, learner="gain")
     assert check(sqlite_file).problems == []
 
 
