@@ -1,14 +1,16 @@
 """Databases that exchange records, for tests."""
 
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from threading import Timer
 
 from builders import make_measurement, sql
 from sqlalchemy.engine import make_url
 
+from tunedb.exchange.bundle import new_manifest, write_bundle
+from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.records import Source
 from tunedb.storage import approval, schema, versions
-from tunedb.storage.exchange_types import COLUMNS, Chunk
+from tunedb.storage.exchange_types import COLUMNS, EVERYTHING, Chunk
 from tunedb.storage.store import Store
 
 OWN = Source("nightly")
@@ -32,6 +34,21 @@ class Given:
 
     def close(self):
         pass
+
+
+def given_by(url, selection=EVERYTHING):
+    """Return the chunks that a database gives."""
+    with closing(DatabasePeer(url, own=True)) as peer:
+        return list(peer.chunks(selection))
+
+
+def bundled(path, selection=EVERYTHING):
+    """Write a database as a bundle beside it; return its path."""
+    bundle = path.with_suffix(".tunedb")
+    with closing(DatabasePeer(path, own=True)) as peer:
+        manifest = new_manifest(peer.store_key, selection)
+        write_bundle(bundle, peer.chunks(selection), manifest, force=True)
+    return bundle
 
 
 def changed(chunks, table, *, row=0, **values):

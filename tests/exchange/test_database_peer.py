@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 from builders import OWN, make_measurement, make_program, make_session, make_workload, sql
+from exchanges import bundled
 from gathering import digests, gather, measurements
 from raising import raises_line
 
 import tunedb.migrations
 from tunedb import identity, limits
 from tunedb.errors import NotFoundError, SchemaError, StorageError
-from tunedb.exchange.bundle import BundlePeer, new_manifest, write_bundle
+from tunedb.exchange.bundle import BundlePeer
 from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.peers import open_peer
 from tunedb.launches import CounterSet, Launch
@@ -311,10 +312,7 @@ def test_open_peer_recognises_databases(filled, tmp_path):
 def test_open_peer_recognises_bundle_by_its_bytes(sqlite_file, tmp_path):
     with Store(sqlite_file) as store:
         store.records.add([make_measurement(0)], OWN)
-    path = tmp_path / "named.db"
-    with DatabasePeer(sqlite_file, own=True) as peer:
-        manifest = new_manifest(peer.store_key, EVERYTHING)
-        write_bundle(path, peer.chunks(EVERYTHING), manifest)
+    path = bundled(sqlite_file).rename(tmp_path / "named.db")
     with closing(open_peer(path)) as bundle:
         assert isinstance(bundle, BundlePeer)
         assert digests(gather(bundle)) == {make_measurement(0).digest}

@@ -219,28 +219,20 @@ def test_sqlite_files_are_recognised(filled, tmp_path):
     assert not is_sqlite(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("revision", "match"),
-    [
-        ("'0099'", r"written by a newer tunedb \(schema 0099, .*pip install --upgrade"),
-        ("char(27) || '[2J' || char(10) || 'x'", r"schema \\x1b\[2J\\nx"),
-    ],
-)
-def test_peer_rejects_newer_schema(filled, revision, match):
-    sql(filled, f"UPDATE alembic_version SET version_num = {revision}", "PRAGMA wal_checkpoint")
-    refused(SchemaError, match, filled)
+REVISION = "UPDATE alembic_version SET version_num = "
 
 
 @pytest.mark.parametrize(
     ("change", "match"),
     [
+        (REVISION + "'0099'", r"written by a newer tunedb \(schema 0099, .*pip install --upgrade"),
+        (REVISION + "char(27) || '[2J' || char(10) || 'x'", r"schema \\x1b\[2J\\nx"),
         ("DELETE FROM alembic_version", "it does not state its schema"),
         ("DELETE FROM meta WHERE key = 'store'", "it has no store key"),
-        ("UPDATE meta SET value = 'x' WHERE key = 'store'", "it has no store key"),
         ("UPDATE meta SET value = char(27) || '[2J' WHERE key = 'store'", "it has no store key"),
     ],
 )
-def test_peer_rejects_file_without_revision_or_store_key(filled, change, match):
+def test_peer_rejects_file_of_unknown_schema_or_without_store_key(filled, change, match):
     sql(filled, change, "PRAGMA wal_checkpoint(TRUNCATE)")
     refused(SchemaError, match, filled)
 
@@ -419,7 +411,7 @@ def test_huge_values_take_little_memory(filled, where):
                 [(n, bytes([n] * 16)) for n in range(1, 40)],
             )
         else:
-            for n in range(10, 50):
+            for n in range(10, 40):
                 value = "hex(zeroblob(6000000))" if where == "extra" else "zeroblob(12000000)"
                 extra, run_secs = (value, "NULL") if where == "extra" else ("NULL", value)
                 connection.execute(

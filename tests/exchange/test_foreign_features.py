@@ -1,18 +1,17 @@
 """Features of others: rows that a merge stores, marks or rejects, and rows that count."""
 
-import shutil
 from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from builders import OWN, make_graph, make_measurement
-from exchanges import THEIRS, Given, rename
+from exchanges import THEIRS, Given, bundled, given_by, rename
 
 from tunedb import limits
 from tunedb.errors import StorageError
 from tunedb.exchange import held_features
-from tunedb.exchange.bundle import BundlePeer, new_manifest, write_bundle
+from tunedb.exchange.bundle import BundlePeer
 from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.merge import merge
 from tunedb.exchange.sync import pull
@@ -56,8 +55,8 @@ def fill(path, forged=(), count=N, value=1e30):
 
 
 @pytest.fixture
-def their_path(sqlite_template, tmp_path):
-    return rename(shutil.copyfile(sqlite_template, tmp_path / "theirs.db"), THEIRS)
+def their_path(makes):
+    return makes.empty(THEIRS)
 
 
 def take(store, path, **options):
@@ -66,10 +65,7 @@ def take(store, path, **options):
 
 
 def take_bundle(store, path):
-    bundle = path.with_suffix(".tunedb")
-    with closing(DatabasePeer(path, own=True)) as peer:
-        write_bundle(bundle, peer.chunks(ASKED), new_manifest(peer.store_key, ASKED), force=True)
-    with closing(BundlePeer(bundle)) as peer:
+    with closing(BundlePeer(bundled(path, ASKED))) as peer:
         return merge(store, peer, selection=ASKED)
 
 
@@ -137,12 +133,12 @@ def test_attack_6_merge_rejects_features_of_own_programs(store, their_path):
     assert rows_of(store) == right_rows(store)
 
 
-def test_merge_stores_features_of_own_programs_once_if_accepted(store, their_path):
+def test_merge_stores_features_of_own_programs_once_if_accepted(store, their_path, makes):
     """A second database with the same features adds no rows."""
     store.records.add([record(number) for number in range(1, N + 1)], OWN)
     assert take(store, fill(their_path), accept_trusted_names={THEIRS}).features == 2 * N
     assert len(marks(store)) == 2 * N
-    again = fill(rename(shutil.copyfile(their_path, their_path.with_name("again.db")), "c" * 32))
+    again = fill(rename(makes.copy(their_path), "c" * 32))
     assert take(store, again, accept_trusted_names=True).features == 0
 
 
@@ -265,8 +261,7 @@ def test_full_temporary_folder_raises_storage_error(store, their_path, monkeypat
 def test_merge_ignores_features_of_records_that_did_not_come(store, their_path):
     """Programs without records are not stored; their rows are neither counted nor written."""
     fill(their_path)
-    with closing(DatabasePeer(their_path, own=True)) as peer:
-        chunks = list(peer.chunks(ASKED))
+    chunks = given_by(their_path, ASKED)
     kept = [replace(c, rows=c.rows[:3]) if c.table == "measurement" else c for c in chunks]
     report = merge(store, Given(kept), selection=ASKED)
     assert (report.new, report.features) == (3, 6)

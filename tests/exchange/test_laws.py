@@ -4,19 +4,18 @@ from contextlib import closing
 
 import numpy as np
 from effort import EFFORT
-from exchanges import rename
+from exchanges import bundled, rename
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 from unions import CRASH, Makes, contents, launch, pool, take
 
-from tunedb.exchange.bundle import BundlePeer, new_manifest, write_bundle
-from tunedb.exchange.database_peer import DatabasePeer
+from tunedb.exchange.bundle import BundlePeer
 from tunedb.exchange.merge import merge
 from tunedb.maintenance.check import check
 from tunedb.records import Alias, Source, SourceKind, Status, Trust
 from tunedb.storage import schema
-from tunedb.storage.exchange_types import EVERYTHING, Selection
+from tunedb.storage.exchange_types import Selection
 from tunedb.storage.store import Store
 
 EACH = settings(max_examples=3 if EFFORT == "few" else 40)
@@ -165,11 +164,8 @@ def test_a_database_and_its_bundle_merge_equally(known, sqlite_template, tmp_pat
     a, b, _ = teams(makes, known)
     if not known[1][0] and not known[1][1]:
         return
-    bundle = b.with_suffix(".tunedb")
-    with closing(DatabasePeer(b, own=True)) as peer:
-        write_bundle(bundle, peer.chunks(EVERYTHING), new_manifest(peer.store_key, EVERYTHING))
     whole, through = makes.merged(a, b), makes.copy(a)
-    with Store(through) as store, closing(BundlePeer(bundle)) as peer:
+    with Store(through) as store, closing(BundlePeer(bundled(b))) as peer:
         report = merge(store, peer)
     assert report.rejected == 0
     assert contents(through) == contents(whole)

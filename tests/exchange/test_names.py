@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 from builders import make_graph, make_measurement, sql
-from exchanges import Given, changed
+from exchanges import Given, changed, given_by
 from unions import merge_from
 
 import tunedb.migrations
@@ -13,7 +13,7 @@ from tunedb.exchange.merge import merge
 from tunedb.maintenance.check import check
 from tunedb.records import Alias, Source, SourceKind, Trust
 from tunedb.storage.engine import make_engine, parse_url
-from tunedb.storage.exchange_types import COLUMNS, EVERYTHING, Chunk, ForeignSource
+from tunedb.storage.exchange_types import COLUMNS, Chunk, ForeignSource
 from tunedb.storage.names import AliasTrust
 from tunedb.storage.store import Store
 
@@ -28,12 +28,6 @@ LARGE, SMALL = make_graph((256, 256)), make_graph((64, 64))
 def small(makes):
     """A database of others with a fast record of the small workload, and no name."""
     return makes.holding(NIGHTLY, make_measurement(1, (1e-6,), workload=SMALL))
-
-
-def given(path):
-    """Return the chunks that a database gives."""
-    with closing(DatabasePeer(path, own=True)) as peer:
-        return list(peer.chunks(EVERYTHING))
 
 
 def numbered(chunks, table):
@@ -66,7 +60,7 @@ def victim(store, small):
     """A store with an own record of the large workload; the small one's source is verified."""
     (own,), _ = store.batches.add([make_measurement(0, (1e-3,), workload=LARGE)], Source("own"))
     large = store.workloads.add(LARGE, [SCRIPT, HASH])
-    merge(store, Given(given(small)))
+    merge(store, Given(given_by(small)))
     trust(store, "nightly")
     assert store.records.top_k(store.workloads.equivalent(large))[0].id == own
     return store
@@ -85,7 +79,7 @@ def test_attack_1_names_of_known_records_do_not_replace_the_own_best_one(
     before = [one.id for one in victim.records.top_k(victim.workloads.equivalent(large))]
     report = merge(
         victim,
-        Given(named(given(small), SCRIPT, HASH, source=source)),
+        Given(named(given_by(small), SCRIPT, HASH, source=source)),
         accept_trusted_names=believe,
     )
     taken = 2 if source is STRANGER or believe else 0
@@ -104,8 +98,7 @@ def test_attack_1_names_do_not_make_workloads_of_other_shapes_equal(victim, beli
     name = Alias("script", "cd" * 16)
     large, other = (victim.workloads.id_of(one.digest) for one in (LARGE, SMALL))
     victim.names.add(other, [name], Source("own"))
-    with closing(DatabasePeer(victim.url, own=True)) as peer:
-        chunks = list(peer.chunks(EVERYTHING))
+    chunks = given_by(victim.url)
     sources = [row for chunk in chunks if chunk.table == "source" for row in chunk.rows]
     (nightly,) = [row[0] for row in sources if row[2] == "nightly"]
     lie = Chunk("workload_alias", [(large, name.scheme, name.key, nightly)])
@@ -116,7 +109,7 @@ def test_attack_1_names_do_not_make_workloads_of_other_shapes_equal(victim, beli
 
 
 def test_dry_run_counts_names_by_source(victim, small):
-    chunks = named(given(small), SCRIPT, source=STRANGER)
+    chunks = named(given_by(small), SCRIPT, source=STRANGER)
     dry = merge(victim, Given(chunks), dry_run=True)
     assert (dry.new, dry.aliases) == (0, 1)
     assert [t.aliases for t in dry.sources.values() if t.name == "stranger"] == [1]
@@ -156,7 +149,7 @@ def test_retracting_a_source_takes_its_names_back(store, makes):
 
 @pytest.mark.parametrize("table", ["workload", "source"])
 def test_merge_rejects_name_whose_workload_or_source_is_missing(store, small, table):
-    chunks = given(small)
+    chunks = given_by(small)
     numbers = {one: numbered(chunks, one) for one in ("workload", "source")} | {table: 77}
     rows = [(numbers["workload"], "script", "x", numbers["source"])]
     report = merge(store, Given([*chunks, Chunk("workload_alias", rows)]))
@@ -166,7 +159,7 @@ def test_merge_rejects_name_whose_workload_or_source_is_missing(store, small, ta
 
 
 def test_names_without_source_belong_to_the_source_of_the_records(store, small, store_url):
-    chunks = named(given(small), SCRIPT)
+    chunks = named(given_by(small), SCRIPT)
     report = merge(store, Given(changed(chunks, "workload_alias", source=None)))
     assert report.aliases == 1
     (row,) = store.sources.summaries()

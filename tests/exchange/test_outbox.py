@@ -24,26 +24,26 @@ def wait_until(condition, seconds=300):
 
 def test_outbox_delivers_announced_records(here, postgres_url):
     with Outbox(here, postgres_url) as outbox:
-        for number in range(5):
+        for number in range(3):
             fill(here, number)
             outbox.notify()
             wait_until(lambda: outbox.state.is_complete)
         # The position is stored a moment before the records are counted.
-        wait_until(lambda: outbox.state.delivered == 5)
+        wait_until(lambda: outbox.state.delivered == 3)
         assert outbox.state.error is None
     assert digests(here) == digests(postgres_url)
 
 
 def test_close_delivers_remaining_records(here, postgres_url):
     """It also delivers records that came during the last push."""
-    fill(here, *range(30))
+    fill(here, *range(10))
     outbox = Outbox(here, postgres_url)
     outbox.start()
-    for number in range(30, 60):
+    for number in range(10, 20):
         fill(here, number)
         outbox.notify()
     state = outbox.close()
-    assert (state.delivered, state.waiting, state.error) == (60, 0, None)
+    assert (state.delivered, state.waiting, state.error) == (20, 0, None)
     assert outbox.close() == state
     assert digests(here) == digests(postgres_url)
 
@@ -113,7 +113,7 @@ def test_close_with_timeout_ends_delivery_between_two_batches(here, postgres_url
 
     def slow(*args, on_progress, **kwargs):
         def show(report):
-            time.sleep(0.2)
+            time.sleep(0.1)
             on_progress(report)
 
         return real(*args, on_progress=show, **kwargs)

@@ -1,11 +1,10 @@
 """Statements of strangers about own records and sessions do not change own facts."""
 
-import shutil
 from contextlib import closing
 
 import pytest
 from builders import OWN, make_measurement, make_session
-from exchanges import THEIRS, Given, rename
+from exchanges import THEIRS, Given
 
 from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.merge import merge
@@ -39,11 +38,11 @@ def take(store, path, **options):
 
 
 @pytest.fixture
-def stranger(sqlite_template, tmp_path):
+def stranger(makes):
     """A function that makes a stranger's database with our records and statements about them."""
 
     def make(store, *, failures=(), launches=(), records=()):
-        path = rename(shutil.copyfile(sqlite_template, tmp_path / "theirs.db"), THEIRS)
+        path = makes.empty(THEIRS)
         with Store(path) as theirs:
             theirs.records.add(list(records), Source("liar"))
             if store.url.drivername.startswith("sqlite"):

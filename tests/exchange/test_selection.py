@@ -5,6 +5,8 @@ import random
 import tracemalloc
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +20,6 @@ from test_column_codec import rows_of
 from tunedb import limits
 from tunedb.errors import LimitError, NotFoundError, StorageError
 from tunedb.exchange import selection as choosing
-from tunedb.exchange import selection as filtering
 from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.selection import Ranks, chosen_ids, filtered
 from tunedb.records import Alias, Failure, FailureKind, Phase, Source, Status, Target
@@ -94,9 +95,11 @@ def fill(path, records):
         # Every name in a selection exists.
         first = [(make_measurement(99, (9.0,), workload=w), "own") for w in range(3)]
         first.append((make_measurement(98, (8.0,), target=TARGETS[1]), "other"))
-        for measurement, source in first + records:
-            store.records.add([measurement], Source(source))
-            stored.setdefault(measurement.digest, (measurement, source))
+        for source, pairs in groupby(first + records, key=itemgetter(1)):
+            batch = [measurement for measurement, _ in pairs]
+            store.records.add(batch, Source(source))
+            for measurement in batch:
+                stored.setdefault(measurement.digest, (measurement, source))
     return list(stored.values())
 
 
@@ -287,7 +290,7 @@ def test_target_labels_ignores_invalid_configurations():
     assert target_labels(None, config) == ([], None)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(60))
 @given(st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1).flatmap(chunks_of))
 def test_filtered_accepts_any_rows(chunks):
     """The verification follows, and reports what is wrong with which row."""
@@ -317,7 +320,7 @@ def test_a_stream_of_long_texts_takes_little_memory():
 
 
 def test_filtered_rejects_too_many_shared_rows(monkeypatch):
-    monkeypatch.setattr(filtering, "_MAX_SHARED", 9)
+    monkeypatch.setattr(choosing, "_MAX_SHARED", 9)
     chunks = [Chunk("sketch", [(n, None, b"[]") for n in range(10)])]
     with pytest.raises(LimitError, match="more than 9 workloads, sketches and similar rows"):
         list(filtered(lambda: iter(chunks), Selection(best=1)))

@@ -262,30 +262,28 @@ def test_second_exchange_completes_an_interrupted_one(
 
 @pytest.mark.parametrize("exchange", [pull, push])
 def test_repeated_exchange_completes_after_cut_connections(
-    sqlite_template, tmp_path, postgres_server, postgres_url, small_batches, exchange
+    here, postgres_server, postgres_url, small_batches, exchange
 ):
-    path = shutil.copyfile(sqlite_template, tmp_path / "here.db")
-    with Store(path) as here:
-        with Store(postgres_url) as there:
-            fill(there if exchange is pull else here, *range(60))
-        cuts = 0
-        for _ in range(20):
-            done = []
+    with Store(postgres_url) as there:
+        fill(there if exchange is pull else here, *range(60))
+    cuts = 0
+    for _ in range(20):
+        done = []
 
-            def cut(report, done=done):
-                if report.read >= 30 and not done:
-                    done.append(postgres_server.terminate(postgres_url))
+        def cut(report, done=done):
+            if report.read >= 30 and not done:
+                done.append(postgres_server.terminate(postgres_url))
 
-            try:
-                exchange(here, postgres_url, on_progress=cut)
-            except UnreachableError as error:
-                assert "\n" not in str(error)
-                cuts += 1
-            else:
-                break
-        assert cuts
-        assert digests(here) == digests(postgres_url)
-        assert exchange(here, postgres_url).read == 0
+        try:
+            exchange(here, postgres_url, on_progress=cut)
+        except UnreachableError as error:
+            assert "\n" not in str(error)
+            cuts += 1
+        else:
+            break
+    assert cuts
+    assert digests(here) == digests(postgres_url)
+    assert exchange(here, postgres_url).read == 0
 
 
 def test_a_database_is_not_exchanged_with_itself(here, there, there_url):

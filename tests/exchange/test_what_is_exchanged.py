@@ -1,15 +1,12 @@
 """Data that a database never gives away: models, trust, notes, scripts, passwords."""
 
-import shutil
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from builders import OWN, make_measurement, make_workload
 from bundle_bytes import bundle_of, take_apart
 from click.testing import CliRunner
-from exchanges import rename
 
 from tunedb.cli import main
 from tunedb.exchange.bundle import BundlePeer
@@ -38,9 +35,9 @@ AT_HOME = {
 
 
 @pytest.fixture
-def theirs(sqlite_template, tmp_path):
+def theirs(makes):
     """A database with a model, a note, a script and a quarantined line."""
-    path = rename(shutil.copyfile(sqlite_template, tmp_path / "theirs.db"), "a" * 32)
+    path = makes.empty("a" * 32)
     with Store(path) as store:
         workload = make_workload(script="# a script of ours")
         store.records.add([make_measurement(1, workload=workload)], Source("nightly"))
@@ -65,7 +62,7 @@ def test_local_tables_and_columns_are_not_exchanged():
     assert not columns & {"trust", "note", "served", "script", "card", "score", "factor"}
 
 
-def test_models_notes_and_scripts_are_not_exchanged(theirs, sqlite_template, tmp_path):
+def test_models_notes_and_scripts_are_not_exchanged(theirs, makes, tmp_path):
     """Nor are predictions, trust and quarantined lines."""
     packed = tmp_path / "x.tunedb"
     with closing(DatabasePeer(theirs)) as peer:
@@ -73,9 +70,8 @@ def test_models_notes_and_scripts_are_not_exchanged(theirs, sqlite_template, tmp
     head, frame = take_apart(packed.read_bytes())
     for secret in (MARK, NOTE.encode(), b"a script of ours"):
         assert secret not in head + frame
-    for number, peer in enumerate((DatabasePeer(theirs), BundlePeer(packed))):
-        path = tmp_path / f"ours{number}.db"
-        rename(shutil.copyfile(sqlite_template, path), "b" * 32)
+    for peer in (DatabasePeer(theirs), BundlePeer(packed)):
+        path = makes.empty("b" * 32)
         with closing(peer), Store(path) as store:
             assert merge(store, peer, selection=EVERYTHING).new == 1
             assert store.counts().measurements == 1
@@ -105,12 +101,9 @@ def test_exchange_commands_do_not_print_passwords(theirs, tmp_path):
         assert "hunter2" not in result.output
 
 
-def test_modules_of_others_are_not_exported(tmp_path, sqlite_template):
+def test_modules_of_others_are_not_exported(tmp_path, makes):
     """TVM would parse every module of an exported file."""
-    theirs, ours = (
-        rename(Path(shutil.copyfile(sqlite_template, tmp_path / f"{name}.db")), name * 32)
-        for name in "ab"
-    )
+    theirs, ours = makes.empty("a" * 32), makes.empty("b" * 32)
     with Store(theirs) as store:
         store.records.add([make_measurement(0), make_measurement(1, workload=1)], OWN)
     with Store(ours) as store, closing(DatabasePeer(theirs)) as peer:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from effort import long
 
 CAMPAIGN = Path(__file__).with_name("campaign.py")
 KEPT = Path(__file__).parents[2] / "build" / "fuzz"
@@ -24,7 +25,7 @@ def run(seed, *bounds):
     assert done.returncode == 0, "\n".join(["it found something, or was ended; replay:", *kept])
 
 
-@pytest.mark.parametrize("cases", [6, pytest.param(300, marks=pytest.mark.stress)])
+@pytest.mark.parametrize("cases", [6, long(300)])
 def test_campaign_finds_no_harm(cases):
     run(cases, "--cases", cases)
 

@@ -127,11 +127,6 @@ def test_digests_ignore_labels_scripts_and_failures():
     assert make_measurement(0, None, failure=why).digest == failed.digest
 
 
-def test_digest_distinguishes_none_from_empty_run_times():
-    none = make_measurement(0, None)
-    assert none.digest != make_measurement(0, (), status=Status.FAILED).digest
-
-
 def test_digest_distinguishes_negative_zero_times():
     assert make_measurement(0, (0.0,)).digest != make_measurement(0, (-0.0,)).digest
 

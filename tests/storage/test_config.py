@@ -233,7 +233,7 @@ def test_tunedb_toml_of_another_user_is_rejected(locate, folder, theirs, monkeyp
     assert line.endswith(f'run: sudo chown "$USER" {file}')
 
 
-@pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
+@pytest.mark.parametrize("mode", [0o664, 0o646])
 @pytest.mark.parametrize("locate", LOCATE[:2])
 def test_tunedb_toml_that_others_may_write_is_rejected(locate, mode, folder, theirs):
     approval.approve(theirs, key_of(theirs))

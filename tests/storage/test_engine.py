@@ -78,9 +78,7 @@ def test_show_url_hides_passwords_and_sqlite_path_returns_files_only():
     assert sqlite_path(parse_url(":memory:")) is sqlite_path(parse_url("postgresql://h/d")) is None
 
 
-@pytest.mark.parametrize(
-    "name", ["a b.db", "a?mode=memory.db", "a#b.db", "50%41.db", "é漢.db", "\udcff.db", "'x\".db"]
-)
+@pytest.mark.parametrize("name", ["a b#c 50%41 é漢 'x\".db", "a?mode=memory.db", "\udcff.db"])
 def test_store_accepts_any_file_name(tmp_path, name):
     with Store(tmp_path / name) as store:
         store.records.add([make_measurement()], OWN)

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from builders import FOREIGN, OWN, make_measurement, make_session, make_workload
 from click.testing import CliRunner
-from effort import spread
+from effort import examples, spread
 from exchanges import digests, fill, rename
 from raising import raises_line
 from sqlalchemy.engine import make_url
@@ -210,15 +210,16 @@ def test_servers_refuse_invalid_run_times(shared):
             ask(shared("alice"), sql)
 
 
+@pytest.mark.examples
 def test_server_computes_the_same_means_as_python(postgres_url):
     """They are equal bit for bit."""
     drawn = random.Random(7)
-    whole = [drawn.getrandbits(64).to_bytes(8, "little") for _ in range(3000)]
+    whole = [drawn.getrandbits(64).to_bytes(8, "little") for _ in range(examples(3000))]
     values = [identity.unpack_floats(one)[0] for one in whole]
     values = [one for one in values if math.isfinite(one) and abs(one) < 1e300]
     special = [0.0, -0.0, 1.0, -1.5, 1e10, 2.2e-308, 5e-324, 1e-310, 1.7e308, 1e-3]
     lists = [[one] for one in special + values]
-    lists += [[drawn.choice(special[:7] + values) for _ in range(4)] for _ in range(1000)]
+    lists += [[drawn.choice(special[:7] + values) for _ in range(4)] for _ in range(examples(1000))]
     lists += [[drawn.lognormvariate(-8, 2) for _ in range(drawn.randint(1, 9))] for _ in lists]
     with session(postgres_url) as connection:
         rows = [(identity.pack_floats(one), mean_of(one)) for one in lists]

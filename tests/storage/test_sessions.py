@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from builders import FOREIGN, OWN, make_measurement, make_session
+from builders import FOREIGN, add, make_measurement, make_session
 
 from tunedb.identity import canonical_json
-from tunedb.records import Failure, FailureKind, Phase, Session, Source, SourceKind, Status
+from tunedb.records import Failure, FailureKind, Phase, Session, Status
 from tunedb.results import SessionFactor
 from tunedb.storage.network_runs import NetworkRun, OperatorTime
 from tunedb.system.host import session_class
@@ -85,17 +85,13 @@ def test_invalid_network_runs_are_left_out(store, network):
 
 
 def test_network_runs_of_foreign_sources_are_left_out(store):
-    add(store, [make_measurement(session=end_of_run(1, NETWORK.as_json()))], FOREIGN)
+    add(store, make_measurement(session=end_of_run(1, NETWORK.as_json())), source=FOREIGN)
     assert store.runs.networks() == []
-
-
-def add(store, measurements, source=OWN):
-    return store.batches.add(measurements, source)[0]
 
 
 def test_sessions_are_comparable_unless_a_factor_separates_them(store):
     sessions = [session(number) for number in range(4)] + [session(9, b'{"cpu":"other"}')]
-    add(store, [make_measurement(n, session=one) for n, one in enumerate(sessions)])
+    add(store, *(make_measurement(n, session=one) for n, one in enumerate(sessions)))
     assert store.runs.comparable(session(99), 1) == [1, 2, 3, 4]
     assert store.runs.comparable(sessions[4], 1) == [5]
     assert store.runs.comparable(session(99, b'{"cpu":"third"}'), 1) == []
@@ -114,20 +110,18 @@ def test_measured_returns_trusted_times_and_known_failures_of_sessions(store):
     here, elsewhere = session(0), session(1, b'{"cpu":"other"}')
     ids = add(
         store,
-        [
-            make_measurement(0, (0.002,), session=here),
-            make_measurement(0, (0.001, 0.003), session=here, occurrence=1),
-            make_measurement(1, (1e10,), session=here, status=1, failure=failure),
-            make_measurement(2, (1e10,), session=here, status=1),
-            make_measurement(3, session=elsewhere),
-            make_measurement(4),
-            make_measurement(5, workload=1, session=here),
-            make_measurement(6, target=1, session=here),
-            make_measurement(7, session=here),
-            make_measurement(9, (1e-9,), session=here, status=Status.CUT_SHORT),
-        ],
+        make_measurement(0, (0.002,), session=here),
+        make_measurement(0, (0.001, 0.003), session=here, occurrence=1),
+        make_measurement(1, (1e10,), session=here, status=1, failure=failure),
+        make_measurement(2, (1e10,), session=here, status=1),
+        make_measurement(3, session=elsewhere),
+        make_measurement(4),
+        make_measurement(5, workload=1, session=here),
+        make_measurement(6, target=1, session=here),
+        make_measurement(7, session=here),
+        make_measurement(9, (1e-9,), session=here, status=Status.CUT_SHORT),
     )
-    add(store, [make_measurement(8, session=here, occurrence=8)], FOREIGN)
+    add(store, make_measurement(8, session=here, occurrence=8), source=FOREIGN)
     store.trust.retract([ids[8]], "wrong")
     found = store.programs.measured([1], 1, [1])
     assert [one.id for one in found] == ids[:3]
@@ -149,14 +143,12 @@ def test_runs_returns_sessions_trials_and_records_of_a_run(store):
         session(number, b'{"cpu":"x","run":{"key":"%s","trials":8}}' % key)
         for number, key in enumerate([b"one", b"two", b"one"])
     ]
-    add(store, [make_measurement(n, session=one) for n, one in enumerate(mine)])
+    add(store, *(make_measurement(n, session=one) for n, one in enumerate(mine)))
     add(
         store,
-        [
-            make_measurement(9, session=mine[0], occurrence=3),
-            make_measurement(9, session=mine[0], occurrence=5, workload=1),
-            make_measurement(9, session=make_session()),
-        ],
+        make_measurement(9, session=mine[0], occurrence=3),
+        make_measurement(9, session=mine[0], occurrence=5, workload=1),
+        make_measurement(9, session=make_session()),
     )
     assert [id_ for id_, _ in store.runs.sessions_of_run("one")] == [1, 3]
     assert store.runs.sessions_of_run("three") == []
@@ -169,19 +161,19 @@ def test_runs_returns_sessions_trials_and_records_of_a_run(store):
 def test_measured_leaves_out_failed_records_of_foreign_sources(store):
     failure = Failure(FailureKind.TIMEOUT, Phase.RUN, "too long", 1.0)
     failed = make_measurement(1, (1e10,), session=session(), status=1, failure=failure)
-    add(store, [failed], Source("foreign", SourceKind.FILE, FOREIGN.trust))
+    add(store, failed, source=FOREIGN)
     assert store.programs.measured([1], 1, [1]) == []
-    add(store, [failed])
+    add(store, failed)
     assert [one.failure for one in store.programs.measured([1], 1, [1])] == [failure]
 
 
 def test_newest_of_others_returns_newest_record_of_other_sessions(store):
     mine, other = session(1), session(2)
     assert store.runs.newest_of_others(mine) == 0
-    add(store, [make_measurement(1, session=mine), make_measurement(2, session=mine)])
+    add(store, make_measurement(1, session=mine), make_measurement(2, session=mine))
     assert store.runs.newest_of_others(mine) == 0
     assert store.runs.newest_of_others(other) == 2
-    add(store, [make_measurement(3, session=other), make_measurement(4, session=mine)])
+    add(store, make_measurement(3, session=other), make_measurement(4, session=mine))
     assert store.runs.newest_of_others(mine) == 3
-    add(store, [make_measurement(5, session=None)])
+    add(store, make_measurement(5, session=None))
     assert store.runs.newest_of_others(mine) == 5

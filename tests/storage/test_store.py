@@ -155,14 +155,6 @@ def test_a_batch_may_hold_the_same_record_twice(store):
     assert new == 0
 
 
-def test_equal_measurements_with_different_occurrences_stay_separate(store):
-    lines = [make_measurement(0, occurrence=n) for n in range(2)]
-    assert store.records.add(lines, OWN) == AddReport(new=2, known=0)
-    assert store.records.add(lines, OWN) == AddReport(new=0, known=2)
-    counts = store.counts()
-    assert (counts.measurements, counts.programs) == (2, 1)
-
-
 def test_add_reads_its_iterable_lazily_and_stores_in_batches(store, monkeypatch):
     monkeypatch.setattr(limits, "BATCH_ROWS", 4)
     seen = []
@@ -191,7 +183,8 @@ def test_shared_rows_are_stored_once(store):
         for i in range(3)
         for n in range(2)
     ]
-    add(store, *batch)
+    assert store.records.add(batch, OWN) == AddReport(new=6, known=0)
+    assert store.records.add(batch, OWN) == AddReport(new=0, known=6)
     counts = store.counts()
     assert (counts.measurements, counts.programs) == (6, 3)
     assert (counts.sketches, counts.tails, counts.sessions) == (1, 1, 1)
@@ -244,20 +237,13 @@ def test_any_run_times_are_stored_bit_for_bit_or_rejected(store, run_secs):
         assert record.mean == (mean_of(run_secs) if run_secs else None)
 
 
-def test_missing_and_empty_run_times_differ(store):
-    none, empty = make_measurement(0, None), make_measurement(0, (), status=Status.FAILED)
-    ids = add(store, none, empty)
-    assert [store.records.get(i).measurement.run_secs for i in ids] == [None, ()]
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_infinite_or_nan_run_time_rejects_the_whole_batch(store, value, place):
-    secs = [0.1, 0.2, 0.3]
-    secs[place] = value
+@pytest.mark.parametrize(
+    "secs", [(math.nan, 0.2, 0.3), (0.1, math.inf, 0.3), (0.1, 0.2, -math.inf)]
+)
+def test_infinite_or_nan_run_time_rejects_the_whole_batch(store, secs):
     good = [make_measurement(i) for i in range(3)]
     with raises_line(FormatError, match=r"run time .*inf|run time nan"):
-        add(store, *good, make_measurement(9, tuple(secs)))
+        add(store, *good, make_measurement(9, secs))
     counts = store.counts()
     assert (counts.measurements, counts.programs, counts.sources) == (0, 0, 0)
     assert add(store, *good)
@@ -342,11 +328,11 @@ def test_a_retracted_record_stays_retracted_when_it_is_added_again(store, store_
         assert served(other, id_) == [False]
 
 
-@pytest.mark.parametrize("ids", [[99], [1, 99]])
-def test_retracting_unknown_records_is_refused(store, ids):
+def test_retracting_unknown_records_is_refused(store):
     add(store, make_measurement(0))
-    with pytest.raises(NotFoundError, match="no record 99"):
-        store.trust.retract(ids, "x")
+    for ids in ([99], [1, 99]):
+        with pytest.raises(NotFoundError, match="no record 99"):
+            store.trust.retract(ids, "x")
     assert store.counts().retracted == 0
     assert served(store, 1) == [True]
 
@@ -387,22 +373,25 @@ def test_a_failure_of_an_unknown_measurement_is_dropped(store):
     assert store.records.failures() == {}
 
 
-@pytest.mark.parametrize("seconds", [math.nan, math.inf])
-def test_infinite_or_nan_seconds_of_a_failure_are_dropped(store, seconds):
-    failed = make_measurement(0, None, failure=Failure(FailureKind.CRASH, Phase.RUN, "m", seconds))
-    (id_,) = add(store, failed)
-    assert store.records.get(id_).measurement.failure.seconds is None
+def test_infinite_or_nan_seconds_of_a_failure_are_dropped(store):
+    failures = [Failure(FailureKind.CRASH, Phase.RUN, "m", math.nan)]
+    failures += [Failure(FailureKind.CRASH, Phase.RUN, "m", math.inf)]
+    ids = add(store, *(make_measurement(n, None, failure=f) for n, f in enumerate(failures)))
+    assert [store.records.get(id_).measurement.failure.seconds for id_ in ids] == [None, None]
 
 
-@pytest.mark.parametrize("message", NASTY)
-def test_digest_of_a_stored_failure_matches_its_row(store, message):
+def test_digest_of_a_stored_failure_matches_its_row(store):
     """A merge recomputes digests and refuses rows whose digest does not match."""
-    failed = make_measurement(0, None, failure=Failure(FailureKind.CRASH, Phase.RUN, message, 1.0))
-    (id_,) = add(store, failed)
-    found = store.records.get(id_).measurement
-    with store._db.transaction() as connection:
-        stored = connection.execute(select(schema.failure.c.digest)).scalar_one()
-    assert bytes(stored) == found.failure.digest(found.digest)
+    failures = [Failure(FailureKind.CRASH, Phase.RUN, message, 1.0) for message in NASTY]
+    add(store, *(make_measurement(n, None, failure=f) for n, f in enumerate(failures)))
+    found = [record.measurement for record in store.records.iterate()]
+    stored = store._db.select(
+        select(schema.failure.c.digest).order_by(schema.failure.c.measurement_id)
+    )
+    assert [bytes(row.digest) for row in stored] == [
+        one.failure.digest(one.digest) for one in found
+    ]
+    assert len(found) == len(NASTY)
 
 
 def test_quarantine_stores_rows_once_and_truncates_their_data(store, monkeypatch):
@@ -631,17 +620,19 @@ def test_second_writer_waits_and_then_raises_busy_error(store_url, monkeypatch):
         assert add(holder, make_measurement(1)) == [2]
 
 
+@pytest.mark.examples
 def test_threads_share_a_store(store, monkeypatch):
-    """Eight threads on one handle, with caches that are too small for what they read."""
+    """Many threads on one handle, with caches that are too small for what they read."""
     monkeypatch.setattr(store._loader._workloads, "_max_size", 2)
     for cache in store._loader.bodies.values():
         monkeypatch.setattr(cache, "_max_size", 1)
     add(store, *(make_measurement(i, workload=i) for i in range(8)))
-    ids, barrier = [], threading.Barrier(8)
+    threads, rounds = examples(8), examples(12)
+    ids, barrier = [], threading.Barrier(threads)
 
     def work(number):
         barrier.wait()
-        for i in range(12):
+        for i in range(rounds):
             common = make_measurement(i, measured_at=7)
             ids.extend(add(store, replace(common), make_measurement(i, occurrence=number)))
             for workload in range(1, 9):
@@ -652,12 +643,12 @@ def test_threads_share_a_store(store, monkeypatch):
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(work, range(1, 9)))
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(work, range(1, threads + 1)))
     finally:
         sys.setswitchinterval(interval)
-    assert store.records.count() == 8 + 12 + 8 * 12
-    assert len(set(ids)) == 12 + 8 * 12
+    assert store.records.count() == 8 + rounds + threads * rounds
+    assert len(set(ids)) == rounds + threads * rounds
 
 
 def test_concurrent_writers_count_each_new_row_once(store_url):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from builders import OWN, make_batch, make_measurement
+from builders import OWN, copied, make_batch, make_measurement
 from effort import EFFORT, long
 from processes import printed
 from raising import raises_line
@@ -206,12 +206,18 @@ def test_upgrade_of_a_current_database_changes_nothing(store_url):
         assert store.records.count() == 1
 
 
-@pytest.fixture
-def filled(sqlite_file):
-    with Store(sqlite_file) as store:
+@pytest.fixture(scope="module")
+def filled_template(sqlite_template, tmp_path_factory):
+    path = copied(sqlite_template, tmp_path_factory.mktemp("filled") / "store.db")
+    with Store(path) as store:
         for marker in range(1, 5):
             store.batches.add(make_batch(marker, 300), OWN)
-    return sqlite_file
+    return path
+
+
+@pytest.fixture
+def filled(filled_template, tmp_path):
+    return copied(filled_template, tmp_path / "store.db")
 
 
 def use(path):
@@ -229,7 +235,7 @@ def use(path):
         return False
 
 
-@pytest.mark.parametrize("share", [0.0005, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99])
+@pytest.mark.parametrize("share", [0.0005, 0.01, 0.1, 0.5, 0.9, 0.99])
 def test_truncated_file_raises_an_error_of_tunedb(filled, share):
     data = filled.read_bytes()
     filled.write_bytes(data[: int(len(data) * share)])

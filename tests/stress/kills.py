@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 
 def in_child(work, moment=None):
@@ -63,14 +64,44 @@ def kill_and_end(work, tell, *, kills, seed, longest):
     assert in_child(work) == 0
 
 
-def lines_of(worker, *arguments):
-    """Return the lines of numbers that a script prints, which must end well."""
+def output_of(worker, *arguments, timeout=300):
+    """Return what a script prints, which must end well and have no errors to tell."""
     done = subprocess.run(
         [sys.executable, worker, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=timeout,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    return [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    return done.stdout
+
+
+def lines_of(worker, *arguments):
+    """Return the lines of numbers that a script prints."""
+    lines = output_of(worker, *arguments).splitlines()
+    return [tuple(map(int, line.split())) for line in lines]
+
+
+@contextmanager
+def started(worker, *arguments):
+    """Run a script; kill it at the end."""
+    process = subprocess.Popen(
+        [sys.executable, worker, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def end_of(process):
+    """Let a started script end well, without errors; return what it prints."""
+    output, errors = process.communicate(timeout=300)
+    assert (process.returncode, errors) == (0, "")
+    return output

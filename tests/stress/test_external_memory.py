@@ -1,13 +1,12 @@
 """Training from disk takes less memory than the rows would."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from builders import OWN
 from external_worker import WIDE
+from kills import output_of
 from small_data import WORKLOADS, make_tiled, measure
 
 from tunedb.storage.store import Store
@@ -44,15 +43,7 @@ def url(sqlite_file):
 
 
 def train(url, where):
-    done = subprocess.run(
-        [sys.executable, WORKER, url, where],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    grown, digest = done.stdout.split()
+    grown, digest = output_of(WORKER, url, where, timeout=600).split()
     return int(grown), digest
 
 

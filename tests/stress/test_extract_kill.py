@@ -23,12 +23,11 @@ def url(store_url):
     return store_url
 
 
-def contents(url):
+def contents(store):
     """Return the rows of each program, and what stands in quarantine."""
-    with Store(url, read_only=True) as store:
-        rows = store.features.rows(SET, range(1, PROGRAMS + 1))
-        kept = sorted((row.item.line, row.item.reason) for row in store.quarantine.rows())
-        return [None if found is None else found.tolist() for found in rows], kept
+    rows = store.features.rows(SET, range(1, PROGRAMS + 1))
+    kept = sorted((row.item.line, row.item.reason) for row in store.quarantine.rows())
+    return [None if found is None else found.tolist() for found in rows], kept
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +38,7 @@ def alone():
         report = extract(store, SET)
         failed = sum(number in FAILS for number in range(1, PROGRAMS + 1))
         assert (report.done, report.failed) == (PROGRAMS - failed, failed)
-        rows = store.features.rows(SET, range(1, PROGRAMS + 1))
-        kept = sorted((row.item.line, row.item.reason) for row in store.quarantine.rows())
-        return [None if found is None else found.tolist() for found in rows], kept
+        return contents(store)
 
 
 @pytest.mark.stress
@@ -49,5 +46,6 @@ def alone():
 def test_killed_extractions_store_the_same_as_one_run(url, alone, seed):
     sizes = lines_of(WORKER, url, 15, seed)
     assert sizes == sorted(sizes)
-    assert contents(url) == alone
+    with Store(url, read_only=True) as store:
+        assert contents(store) == alone
     assert check(url).problems == []

@@ -1,20 +1,17 @@
 """Many processes that merge overlapping databases and bundles into one, while another reads."""
 
-import subprocess
-import sys
-from contextlib import closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from builders import OWN, make_measurement, make_session
+from exchanges import bundled
+from kills import end_of, started
 from unions import launch
 
-from tunedb.exchange.bundle import new_manifest, write_bundle
-from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.maintenance.check import check
 from tunedb.records import Failure, FailureKind, Phase
 from tunedb.storage import schema
-from tunedb.storage.exchange_types import EVERYTHING
 from tunedb.storage.store import Store
 
 WORKER = Path(__file__).with_name("union_worker.py")
@@ -54,50 +51,22 @@ def make_peers(folder, count, size):
             batch = [make(n) for n in range(first, first + size)]
             store.batches.add(batch, OWN)
             store.trust.retract([1 + number], "a busy machine")
-        peers.append(bundle(path) if number % 2 else path)
+        peers.append(bundled(path) if number % 2 else path)
     return peers
-
-
-def bundle(path):
-    """Write a database as a bundle; return where."""
-    out = path.with_suffix(".tunedb")
-    with closing(DatabasePeer(path, own=True)) as peer:
-        chunks = peer.chunks(EVERYTHING)
-        write_bundle(out, chunks, new_manifest(peer.store_key, EVERYTHING))
-    return out
-
-
-def start(*arguments):
-    return subprocess.Popen(
-        [sys.executable, WORKER, *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def merge_at_once(url, peers, processes):
     """Let processes merge while one reads; return how many records each found new."""
-    reader = start("read", url)
-    writers = []
-    try:
+    with ExitStack() as stack:
+        reader = stack.enter_context(started(WORKER, "read", url))
         assert reader.stdout.readline() == "ready\n"
-        writers = [start("merge", url, seed, *peers) for seed in range(processes)]
-        new = []
-        for writer in writers:
-            output, errors = writer.communicate(timeout=300)
-            assert writer.returncode == 0, errors
-            assert errors == ""
-            new.append(int(output))
-        output, errors = reader.communicate(timeout=300)
-        assert (reader.returncode, errors) == (0, "")
-        assert int(output.partition("=")[2]) >= 2
+        writers = [
+            stack.enter_context(started(WORKER, "merge", url, seed, *peers))
+            for seed in range(processes)
+        ]
+        new = [int(end_of(writer)) for writer in writers]
+        assert int(end_of(reader).partition("=")[2]) >= 2
         return new
-    finally:
-        for process in (reader, *writers):
-            process.kill()
-            process.communicate()
 
 
 @pytest.mark.stress

@@ -26,7 +26,7 @@ from tunedb.records import Measurement, Source
 from tunedb.storage.store import Store
 
 #: How many bytes or values a test changes in all.
-amounts = pytest.mark.parametrize("amount", [480, long(100_000)])
+amounts = pytest.mark.parametrize("amount", [240, long(100_000)])
 
 #: Changes to one log before it is read: about one for each line.
 PER_LOG = 24

@@ -2,12 +2,11 @@
 
 import shutil
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from kills import output_of
 from sqlalchemy import select
 
 from tunedb import identity
@@ -70,15 +69,8 @@ def test_repeated_upgrade_completes_killed_one_and_backups_are_complete(old, see
     versions.upgrade(parse_url(alone))
     wanted = rows_of(alone)
     assert len(wanted["measurement"]) > RECORDS
-    done = subprocess.run(
-        [sys.executable, WORKER, old.parent, str(kills), str(seed)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = [line.rsplit(" ", 1) for line in done.stdout.splitlines()]
+    output = output_of(WORKER, old.parent, kills, seed)
+    lines = [line.rsplit(" ", 1) for line in output.splitlines()]
     assert len(lines) == kills
     for number, (path, _) in enumerate(lines):
         assert rows_of(path) == wanted
