@@ -833,6 +833,13 @@ def test_model_of_failures_counts_on_another_target_as_far_as_trials_confirm_it(
     after, others = doubtless()
     assert before < 0.5 < after
     assert others < 0.1
+    # TVM does not show a model those that fail to build; a broken connection says nothing.
+    candidates = make.candidates(range(60, 68))
+    model._online.predict(context, candidates)
+    for error, trials in (("RPCRunner: TVMError: Connection reset by peer", 60), ("a bug", 68)):
+        builds = [SimpleNamespace(error_msg=error, artifact_path=None)] * 8
+        record(database._handle, context, candidates, builds, [failure(None)] * 8)
+        assert ours.failures.target.trials == trials
     # It says nothing of targets of other kinds.
     gpu = tvm.target.Target("nvidia/nvidia-a100")
     other = learner.Learner(database.store, ours._options, database._handle.targets.stored(gpu), [])

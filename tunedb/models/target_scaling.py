@@ -36,7 +36,7 @@ _TRAINED, _NEW = 0.9, 0.5
 #: Share of the posterior that an interval holds.
 INTERVAL = 0.8
 
-#: Most Newton steps; the posterior has one maximum. A shorter step than the other ends them.
+#: Most steps of Newton's method, and the length of a step that ends it.
 _NEWTON, _NEAR = 50, 1e-8
 
 

@@ -163,7 +163,7 @@ class Learner:
         self.scoring: Scoring | None = None
         self.failures: FailureModel | None = None
         # Whether the model of failures was trained on the target; margins and outcomes of the run.
-        self._foresees = False
+        self._is_trained_here = False
         self._margins: list[float] = []
         self._failed: list[bool] = []
         self._store = store
@@ -191,7 +191,7 @@ class Learner:
         """
         if self._options.avoid_failures:
             self.failures = self._find_failures()
-            self._calibrate()
+            self.calibrate([], [])
         if given is not None:
             self.use(given)
             return
@@ -233,21 +233,19 @@ class Learner:
         """
         store = self._store
         groups = [[store.targets.get(id_).digest for id_ in ids] for ids in self._target_ids]
-        models = list(reversed(store.models.all(kind=failure_store.KIND)))
-        trained = [any(cards.covers(stored, group) for group in groups) for stored in models]
-        for foresees in (True, False):
-            for stored, is_trained in zip(models, trained, strict=True):
-                if is_trained is not foresees or not (is_trained or self._is_of_kind(stored)):
-                    continue
-                try:
+        models = [
+            (any(cards.covers(stored, group) for group in groups), stored)
+            for stored in reversed(store.models.all(kind=failure_store.KIND))
+        ]
+        for is_trained, stored in sorted(models, key=lambda each: not each[0]):
+            try:
+                if is_trained or self._is_of_kind(stored):
                     model = failure_store.load_failures(self._store, stored)
                     model.check(self._options.features)
-                except TuneDBError as error:
-                    location = self._store.location
-                    _log.debug("%s: model %d is left out: %s", location, stored.id, error)
-                    continue
-                self._foresees = foresees
-                return model
+                    self._is_trained_here = is_trained
+                    return model
+            except TuneDBError as error:
+                _log.debug("%s: model %d is left out: %s", self._store.location, stored.id, error)
         return None
 
     def _is_of_kind(self, stored: StoredModel) -> bool:
@@ -256,16 +254,17 @@ class Learner:
         ids = (targets.id_of(bytes.fromhex(each)) for each in cards.target_digests(stored))
         return self._kind in {targets.get(id_).kind for id_ in ids if id_ is not None}
 
-    def _calibrate(self, trials: Sequence[RunTrial] = ()) -> None:
-        """Calibrate the model of failures on the target by new trials of the run."""
+    def calibrate(self, rows: Sequence[NDArray[np.float32]], failed: Sequence[bool]) -> None:
+        """Calibrate the model of failures on the target by trials of the run, if there is one."""
         if self.failures is None:
             return
-        if trials:
-            rows = stacked([trial.rows for trial in trials], len(self._options.features.columns))
-            self._margins += self.failures.margins(*rows).tolist()
-            self._failed += [bool(trial.failure) for trial in trials]
-        margins, failed = np.array(self._margins), np.array(self._failed, bool)
-        self.failures = self.failures.on_target(margins, failed, is_trained=self._foresees)
+        if rows:
+            stack = stacked(rows, len(self._options.features.columns))
+            self._margins += self.failures.margins(*stack).tolist()
+            self._failed += failed
+        self.failures = self.failures.on_target(
+            np.array(self._margins), np.array(self._failed, bool), is_trained=self._is_trained_here
+        )
 
     def _is_outgrown(self, stored: StoredModel, target_ids: list[int]) -> bool:
         """Tell whether the store has grown much since a model of few programs was trained."""
@@ -333,7 +332,7 @@ class Learner:
             rows = [trial.rows for trial in new]
             seconds = np.array([np.inf if trial.failure else trial.seconds for trial in new])
             scoring.compare(workload.digest, rows, scoring.scores(rows, threads), seconds)
-        self._calibrate(new)
+        self.calibrate([trial.rows for trial in new], [bool(trial.failure) for trial in new])
         for trial in trials:
             self._trials.add(workload, trial)
         if scoring is None or self._is_due(scoring, workload.digest):

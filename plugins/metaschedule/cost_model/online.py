@@ -244,37 +244,41 @@ class OnlineModel:
             self._predicted_at = _now()
 
     def not_built(self, failed: Sequence[tuple[Program, Any]], began: int) -> None:
-        """Add the predictions for candidates that failed to build, which TVM leaves out.
+        """Learn from candidates that failed to build, which TVM leaves out.
 
-        Candidates that no search has scored are left out. An error is logged once.
+        Their predictions are stored, and they calibrate the model of failures. Candidates that no
+        search has seen are left out. An error is logged once.
 
         Parameters
         ----------
         failed : sequence of Program and tvm MeasureCandidate
-            Programs of a batch that failed to build.
+            Programs of a batch that failed to build, for a reason of their own.
         began : int
             Time when the first candidate of the batch was stored, in microseconds since 1970:
             programs that were measured before are no predictions, as in :meth:`update`.
         """
         with self.lock:
             recalled = [(program, self.rows.recall(candidate)) for program, candidate in failed]
-            scored = [
-                (program, candidate)
-                for program, candidate in recalled
-                if candidate is not None and candidate.scorer is not None
+            seen = [
+                (program, candidate) for program, candidate in recalled if candidate is not None
             ]
-            if not scored:
+            if not seen:
                 return
             try:
-                ids = self._store.programs.ids([program.digest for program, _ in scored])
+                ids = self._store.programs.ids([program.digest for program, _ in seen])
                 known = self._store.training.measured_before([id_ for id_ in ids if id_], began)
             except TuneDBError as error:
                 self._warn("predictions left out", error)
                 return
-            for (program, candidate), id_ in zip(scored, ids, strict=True):
-                if id_ not in known and candidate.scorer is not None:
+            for (program, candidate), id_ in zip(seen, ids, strict=True):
+                if id_ in known:
+                    continue
+                if candidate.scorer is not None:
                     self.ledger.add(candidate.scorer, program.digest, candidate.score)
-            self.rows.release([candidate for _, candidate in scored])
+                learner = self._learners.get(program.target.digest)
+                if learner is not None and candidate.rows is not None:
+                    learner.calibrate([candidate.rows], [True])
+            self.rows.release([candidate for _, candidate in seen])
             self.ledger.write()
 
     def save(self, path: str) -> None:

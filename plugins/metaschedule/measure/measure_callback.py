@@ -8,7 +8,7 @@ from typing import Any
 from tvm.s_tir.meta_schedule.measure_callback.measure_callback import _PyMeasureCallback
 
 from ....errors import PluginError
-from ....records import Failure, Phase
+from ....records import Failure, FailureKind, Phase
 from ....run_times import NO_TIME, is_cut_short
 from ..compat import register_errors
 from ..database.database import Database, handle_of
@@ -83,6 +83,7 @@ def record(
         ``MeasureCandidate``, ``BuilderResult`` and ``RunnerResult`` of each candidate.
     """
     workload = handle.commit_workload(context.mod)
+    failures = [failure_of(build, run) for build, run in zip(builds, runs, strict=True)]
     programs = handle.record_batch(
         [
             Candidate(
@@ -91,19 +92,24 @@ def record(
                 target=context.target,
                 args_info=candidate.args_info,
                 run_secs=run_secs_of(run),
-                failure=failure_of(build, run),
+                failure=failure,
                 is_served=is_served(build),
                 is_cut_short=is_cut_short(run_secs_of(run)),
             )
-            for candidate, build, run in zip(candidates, builds, runs, strict=True)
+            for candidate, build, run, failure in zip(
+                candidates, builds, runs, failures, strict=True
+            )
         ]
     )
     if handle.features.wanted:
         handle.features.commit(programs, candidates, context.target)
     failed = [
         (program, candidate)
-        for program, candidate, build in zip(programs, candidates, builds, strict=True)
-        if program is not None and build.error_msg is not None
+        for program, candidate, failure in zip(programs, candidates, failures, strict=True)
+        if program is not None
+        and failure is not None
+        and failure.phase is Phase.BUILD
+        and failure.kind is not FailureKind.INFRASTRUCTURE
     ]
     for model in list(handle.models) if failed else ():
         model.not_built(failed, handle.batch_began)
