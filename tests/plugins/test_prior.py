@@ -7,17 +7,15 @@ from pathlib import Path
 from platform import machine
 from types import SimpleNamespace
 
-import networks
 import numpy as np
 import pytest
 import tvm
 from builders import make_target
 from learnable import learnable, quick
 from logged import logged
-from tvm.relax.frontend.onnx import from_onnx
 from tvm.s_tir import meta_schedule as ms
 
-from tunedb.errors import FormatError, NotFoundError, UsageError
+from tunedb.errors import FormatError, NotFoundError
 from tunedb.exchange.bundle import new_manifest, write_bundle
 from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.prior import card_of, read_card
@@ -27,7 +25,6 @@ from tunedb.plugins.metaschedule import Database, modules
 from tunedb.plugins.metaschedule.cost_model import learner
 from tunedb.plugins.metaschedule.cost_model.learner import CostModelOptions, Learner
 from tunedb.plugins.metaschedule.cost_model.scoring import Scoring
-from tunedb.plugins.metaschedule.deploy import apply
 from tunedb.plugins.metaschedule.deploy.apply import schedule
 from tunedb.plugins.metaschedule.search import schedule_queries
 from tunedb.plugins.metaschedule.search.draft_model import DraftModel, DraftTask
@@ -141,22 +138,6 @@ def test_prior_is_unpacked_by_a_process_beside(prior, path, opened, tools, cache
         missing._handle.prior.begin_unpacking()
         assert missing._handle.prior._unpacking is None
     assert lines == []
-
-
-@pytest.mark.parametrize(("trials", "begun"), [(0, True), (None, False)])
-@pytest.mark.parametrize("function", [apply.compile, schedule])
-def test_prediction_unpacks_prior_beside_the_lowering(
-    function, trials, begun, prior, path, opened, tools, cache, monkeypatch
-):
-    database = opened(path, target=tools.llvm_newer, prior=prior)
-
-    def lower(*_):
-        assert (database._handle.prior._unpacking is not None) is begun
-        raise UsageError("seen")
-
-    monkeypatch.setattr(apply, "lower_fastest", lower)
-    with pytest.raises(UsageError, match="seen"):
-        function(from_onnx(networks.mobile()), database, trials=trials)
 
 
 @pytest.mark.parametrize(

@@ -369,7 +369,6 @@ def schedule(
     """
     target, predicts = _target_of(database, target), _predicts(trials)
     use_threads()
-    _begin_unpacking(database, predicts=predicts)
     with _converted_errors("TVM cannot lower it"):
         lowering = Lowering(layout, prepack, bind, algorithms)
         if is_relax(mod):
@@ -387,13 +386,6 @@ def _predicts(trials: int | None) -> bool:
             f"tune(mod, max_trials_per_task={trials}) measures"
         )
     return trials is not None
-
-
-def _begin_unpacking(database: Database, *, predicts: bool) -> None:
-    """Unpack a prior, which predictions need, beside the lowering."""
-    prior = database._handle.prior
-    if predicts and prior is not None:
-        prior.begin_unpacking()
 
 
 def _scheduled(
@@ -509,7 +501,6 @@ def compile(
     with _opened(database, target) as opened:
         target = _target_of(opened, target)
         use_threads()
-        _begin_unpacking(opened, predicts=predicts)
         if is_relax(mod):
             with _converted_errors("TVM cannot compile it"):
                 lowered = lower_fastest(mod, target, lowering, opened._handle)
