@@ -15,7 +15,6 @@ import shutil
 import statistics
 import tempfile
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,8 @@ import numpy as np
 import orjson
 import tvm
 from common import Row, approve, run
-from search_runs import BATCH, Curve, Finished, Watch, evaluator, metaschedule
+from search_runs import metaschedule, tunedb
 
-from tunedb.plugins.metaschedule import Database, MeasureCallback, tune
 from tunedb.plugins.metaschedule.convert import operators
 from tunedb.plugins.metaschedule.convert.convert import convert
 from tunedb.plugins.metaschedule.convert.workloads import DefinedWorkload
@@ -67,23 +65,6 @@ def fill(path: Path, log: Path, left_out: Iterable[bytes]) -> None:
                 store.trust.retract(records, "an operator of the benchmark")
         report = convert(store, best=BEST)
     print(path.stem, report.total("replayed"), "programs", flush=True)
-
-
-def tunedb(mod: Any, target: Any, database: Path, trials: int, seed: int) -> Finished:
-    """Tune a function with tunedb."""
-    from tvm.s_tir import meta_schedule as ms
-
-    curve = Curve()
-    with closing(Database(database, target=target, prior="none")) as opened:
-        tune(
-            mod, target, max_trials_global=trials, num_trials_per_iter=BATCH, seed=seed,
-            database=opened, evaluator=evaluator(),
-            measure_callbacks=[
-                Watch(curve), MeasureCallback(opened), ms.measure_callback.RemoveBuildArtifact(),
-                ms.measure_callback.UpdateCostModel(),
-            ],
-        )  # fmt: skip
-    return Finished(curve)
 
 
 def compare(
@@ -136,11 +117,13 @@ def measure(options: argparse.Namespace) -> list[Row]:
                     mod, folder / f"tvm-{number}", MANY, options.seed,
                     warm_builder=False, target=target,
                 ),
-                ALONE: tunedb(mod, target, folder / f"{number}.db", MANY, options.seed),
+                ALONE: tunedb(
+                    mod, folder / f"{number}.db", MANY, options.seed, target=target
+                ),
             }  # fmt: skip
             for arm in (OTHERS, ALL):
                 copy = approve(shutil.copy(folder / f"{arm}.db", folder / f"{arm}-{number}.db"))
-                runs[arm] = tunedb(mod, target, copy, FEW, options.seed)
+                runs[arm] = tunedb(mod, copy, FEW, options.seed, target=target)
             curves = {arm: run.curve for arm, run in runs.items() if run.curve.best(None)}
             winners = {arm: curve.winner(None) for arm, curve in curves.items()}
             winners[f"{ALONE}, {FEW} trials"] = curves[ALONE].winner(FEW)

@@ -184,26 +184,37 @@ def tunedb(
     warm: bool = True,
     crossover: bool = True,
     again: bool = False,
+    target: Any = None,
 ) -> Finished:
     """Run ``tune`` on a database, and again if a second run is wanted."""
     from tunedb.plugins.metaschedule import Database, EvolutionarySearch
 
     curve = Curve()
-    with closing(Database(path, target=this_machine())) as database:
+    target = target or this_machine()
+    with closing(Database(path, target=target)) as database:
         search = EvolutionarySearch(database, warm=warm, crossover=crossover)
         began = time.perf_counter()
-        _tune(mod, database, trials, seed, curve, strategy=search)
+        _tune(mod, database, trials, seed, curve, target=target, strategy=search)
         curve.took = time.perf_counter() - began
         (report,) = search.report().values()
         return Finished(curve, report, _again(mod, database, seed) if again else None)
 
 
-def _tune(mod: Any, database: Any, trials: int, seed: int, curve: Curve, **options: Any) -> Any:
+def _tune(
+    mod: Any,
+    database: Any,
+    trials: int,
+    seed: int,
+    curve: Curve,
+    *,
+    target: Any = None,
+    **options: Any,
+) -> Any:
     from tunedb.plugins.metaschedule import MeasureCallback, tune
 
     return tune(
-        mod, this_machine(), max_trials_global=trials, num_trials_per_iter=BATCH, seed=seed,
-        database=database, evaluator=evaluator(), **options,
+        mod, target or this_machine(), max_trials_global=trials, num_trials_per_iter=BATCH,
+        seed=seed, database=database, evaluator=evaluator(), **options,
         measure_callbacks=[
             Watch(curve), MeasureCallback(database), ms.measure_callback.RemoveBuildArtifact(),
             ms.measure_callback.UpdateCostModel(),

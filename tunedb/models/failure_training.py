@@ -202,7 +202,7 @@ def fit_failures(
     steps = len(folds) + 1 + _TRAININGS_OF_HARDWARE * len(hardware)
     run = _FailureTraining(seen, chosen.failed, recipe, threads_to_use(threads), on_step, steps)
     margins = run.held_out(folds)
-    elsewhere = tuple(_on_hardware(run, chosen, programs, folds) for programs in hardware)
+    elsewhere = tuple(_on_hardware(run, chosen, here, parts) for here, parts in hardware)
     boosters = run.boosters(np.arange(len(chosen)))
     kinds, kind_boosters = _kinds(run, chosen)
     model = FailureModel(
@@ -439,11 +439,13 @@ def evaluate_margins(
 _TRAININGS_OF_HARDWARE = 3
 
 
-def _held_out_hardware(chosen: Dataset, folds: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
-    """Return the programs of each hardware that can be held out, at most four with the most.
+def _held_out_hardware(
+    chosen: Dataset, folds: list[NDArray[np.int64]]
+) -> list[tuple[NDArray[np.int64], list[NDArray[np.int64]]]]:
+    """Return the programs of each hardware that can be held out, and two halves of all others.
 
-    It needs failures and programs besides those that calibrate, and the others, and each half of
-    them, must have both outcomes.
+    They are the four with the most programs. Each needs failures, and programs besides those that
+    calibrate; each half must have both outcomes.
     """
     machines = [(group.target, group.machine) for group in chosen.groups]
     names = sorted(set(machines))
@@ -454,8 +456,8 @@ def _held_out_hardware(chosen: Dataset, folds: list[NDArray[np.int64]]) -> list[
         parts = _halves(chosen, here, folds)
         is_enough = chosen.failed[here].sum() >= LEAST_FAILURES and len(here) > 2 * _CALIBRATED_BY
         if is_enough and parts and all(0 < chosen.failed[p].sum() < len(p) for p in parts):
-            found.append(here)
-    return sorted(found, key=len, reverse=True)[:_MOST_HARDWARE]
+            found.append((here, parts))
+    return sorted(found, key=lambda each: len(each[0]), reverse=True)[:_MOST_HARDWARE]
 
 
 def _halves(
@@ -472,10 +474,9 @@ def _on_hardware(
     run: _FailureTraining,
     chosen: Dataset,
     here: NDArray[np.int64],
-    folds: list[NDArray[np.int64]],
+    halves: list[NDArray[np.int64]],
 ) -> HardwareEvaluation:
     """Evaluate the calibration on hardware by classifiers that did not learn from it."""
-    halves = _halves(chosen, here, folds)
     others = np.concatenate(halves)
     held = [
         mean_margin(run.boosters(one), run.seen[other]) for one, other in (halves, halves[::-1])

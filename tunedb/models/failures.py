@@ -30,7 +30,7 @@ from .base import Floats
 from .dataset import FAILURES, Dataset
 from .model import Model
 from .recipe import Recipe
-from .target_scaling import TargetScaling
+from .target_scaling import TargetScaling, sigmoid
 
 if TYPE_CHECKING:
     from ..features.base import NamedSet
@@ -157,8 +157,7 @@ class Scaling:
 
     def __call__(self, margins: Floats) -> Floats:
         """Return probabilities of the shape of `margins`."""
-        # tanh, because exp overflows for margins below -700.
-        return 0.5 + 0.5 * np.tanh(0.5 * self.log_odds(margins))
+        return sigmoid(self.log_odds(margins))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from .failures import Scaling
 
-__all__ = ["CalibrationBin", "TargetScaling", "calibration_bins", "calibration_error"]
+__all__ = ["CalibrationBin", "TargetScaling", "calibration_bins", "calibration_error", "sigmoid"]
 
 #: Standard deviations of the slope, a factor, and of the shift, in log odds: of a target like those
 #: of the training, and of any other. A shift of 2 makes rare failures seven times as frequent, or
@@ -113,13 +113,13 @@ class TargetScaling:
     def __call__(self, margins: Floats) -> Floats:
         """Return expected probabilities (MacKay, The evidence framework, 1992, section 4)."""
         mean, variance = self.log_odds(margins)
-        return _sigmoid(mean / np.sqrt(1 + np.pi / 8 * variance))
+        return sigmoid(mean / np.sqrt(1 + np.pi / 8 * variance))
 
     def interval(self, margins: Floats, share: float = INTERVAL) -> tuple[Floats, Floats]:
         """Return the lower and the upper end of an interval that holds a share of the posterior."""
         mean, variance = self.log_odds(margins)
         half = NormalDist().inv_cdf(0.5 + share / 2) * np.sqrt(variance)
-        return _sigmoid(mean - half), _sigmoid(mean + half)
+        return sigmoid(mean - half), sigmoid(mean + half)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class Posterior:
 
         weights, hessian, value = prior, precision, logarithm(prior)
         for _ in range(_NEWTON):
-            predicted = _sigmoid(pivot + weights @ inputs)
+            predicted = sigmoid(pivot + weights @ inputs)
             gradient = inputs @ (failed - predicted) - precision @ (weights - prior)
             hessian = (inputs * (predicted * (1 - predicted))) @ inputs.T + precision
             step = np.linalg.solve(hessian, gradient)
@@ -201,8 +201,8 @@ class Posterior:
         return mean, slopes * distance**2 + 2 * both * distance + shifts
 
 
-def _sigmoid(odds: Floats) -> Floats:
-    """Return probabilities; tanh, because exp overflows for log odds below -700."""
+def sigmoid(odds: Floats) -> Floats:
+    """Return the probabilities of log odds; tanh, because exp overflows for those below -700."""
     probabilities: Floats = 0.5 + 0.5 * np.tanh(0.5 * odds)
     return probabilities
 

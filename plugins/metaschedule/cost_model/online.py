@@ -270,14 +270,17 @@ class OnlineModel:
             except TuneDBError as error:
                 self._warn("predictions left out", error)
                 return
+            rows: dict[bytes, list[Any]] = {}
             for (program, candidate), id_ in zip(seen, ids, strict=True):
                 if id_ in known:
                     continue
                 if candidate.scorer is not None:
                     self.ledger.add(candidate.scorer, program.digest, candidate.score)
-                learner = self._learners.get(program.target.digest)
-                if learner is not None and candidate.rows is not None:
-                    learner.calibrate([candidate.rows], [True])
+                if candidate.rows is not None:
+                    rows.setdefault(program.target.digest, []).append(candidate.rows)
+            for target, of_target in rows.items():
+                if target in self._learners:
+                    self._learners[target].calibrate(of_target, [True] * len(of_target))
             self.rows.release([candidate for _, candidate in seen])
             self.ledger.write()
 
