@@ -3,7 +3,8 @@
 Tasks of MobileNetV2 are searched for a CPU and for a GPU, with made-up run times: each way of the
 search in turn, drafts that a model ranks and programs that are all replayed. With `--data`, models
 of drafts, of programs and both together rank the measured programs of workloads that they have not
-seen, or have seen 32 programs of.
+seen, or have seen 32 programs of. With `--prior`, the model of drafts ranks programs of the prior
+with and without the regression of a workload's own programs.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from common import Row, run
 from metaschedule import import_logs, read_examples
 
 from tunedb.models import dataset
+from tunedb.models.base import recipe_part
 from tunedb.models.dataset import Dataset
+from tunedb.models.kernel_regression import KernelRegression, weight_of_trees
 from tunedb.models.metrics import pairwise_accuracy
-from tunedb.models.model import joined_scores
+from tunedb.models.model import Model, joined_scores
 from tunedb.models.recipe import Recipe
-from tunedb.models.training import fit
+from tunedb.models.training import fit, tuning_recipe
 from tunedb.storage.store import Store
 
 #: Batch → most seconds of search per trial on a CPU.
@@ -40,8 +43,8 @@ GPU = "nvidia/geforce-rtx-3090"
 
 SETS = ("steps", "tunedb.scheduled")
 FOLDS = 6
-#: Programs that a pool needs beside the first ones, and orders of each pool.
-LEFT, SEEDS = 28, 3
+#: Programs that a pool needs beside the first ones, and the most pools of a fold.
+LEFT, POOLS = 14, 40
 
 
 # ---- the search ----------------------------------------------------------------------------------
@@ -206,45 +209,75 @@ def ranking_rows(data: Path, threads: int) -> Iterator[Row]:
             title = f"{seen}, {name}"
             yield Row(f"{title}: pairs in order", "share", found[name][0], base[0])
             yield Row(f"{title}: best time / best of the first 4", "share", found[name][1], base[1])
-    yield from first_rows(examples["drafts"], threads)
 
 
-def first_rows(examples: Dataset, threads: int) -> Iterator[Row]:
-    """Yield the lines about models of a workload's first programs alone, beside boosted trees."""
-    for own in (16, 32, 64):
-        found = []
-        for number in range(len(examples.workloads)):
-            pool = np.flatnonzero(examples.workload == number)
-            if len(pool) < LEFT + own:
-                continue
-            for seed in range(SEEDS):
-                shuffled = np.random.default_rng((number, seed)).permutation(pool)
-                found.append(first_scores(examples, shuffled[:own], shuffled[own:], threads))
-        (ours, theirs), (our_first, their_first) = np.mean(found, axis=0).tolist()
-        title = f"{own} programs of the workload alone"
-        yield Row(f"{title}: pairs in order", "share", ours, theirs)
-        yield Row(f"{title}: best of the first 8 / best", "share", our_first, their_first)
+def prior_rows(threads: int) -> Iterator[Row]:
+    """Yield the lines about the regression of a workload's first programs, on those of the prior.
+
+    Workloads are held out a sixth at a time. The first programs are drawn, not the first ones that
+    were measured: those of a prior are the choice of a search.
+    """
+    from tunedb.exchange.prior import IN_WHEEL, unpacked
+    from tunedb.plugins.metaschedule.cost_model.learner import BASE_PROGRAMS
+    from tunedb.plugins.metaschedule.search.draft_model import DraftFeatures
+
+    with Store(unpacked(IN_WHEEL), read_only=True) as store:
+        features, recipe = DraftFeatures(), Recipe()
+        examples = dataset.load_computed(
+            store, features, label=recipe.label, corrected=recipe.corrected
+        )
+        examples = dataset.compute_rows(store, features, examples)
+    rng = np.random.default_rng(0)
+    folds = rng.permutation(len(examples.workloads)) % FOLDS
+    found = []
+    for fold in range(FOLDS):
+        is_test = (folds == fold)[examples.workload]
+        others = examples.take(~is_test)
+        policy, argument = recipe_part("training set", f"diverse:{BASE_PROGRAMS}")
+        others = others.take(policy.choose(others, argument, recipe.seed))
+        trees = fit(others, _tuning(others), threads=threads).model
+        pools = [
+            np.flatnonzero((examples.group == group) & ~examples.failed)
+            for group in np.unique(examples.group[is_test])
+        ]
+        pools = [pool for pool in pools if len(pool) >= FIRST + LEFT]
+        for number in rng.permutation(len(pools))[:POOLS]:
+            shuffled = rng.permutation(pools[number])
+            found.append(first_scores(examples, shuffled, trees, len(others), threads))
+    means = np.mean(found, axis=0)
+    for trained, (ours, theirs) in zip(
+        ("trees of others", "trees of these programs alone"), (means[:2], means[2:]), strict=True
+    ):
+        title = f"{FIRST} own programs, {trained} with the regression"
+        yield Row(f"{title}: pairs in order", "share", ours[0], theirs[0])
+        yield Row(f"{title}: mean of the first 8 / best", "share", ours[1], theirs[1])
 
 
-def first_scores(examples: Dataset, known: Any, asked: Any, threads: int) -> list[list[float]]:
-    """Return pairs in order and the best of the first 8: the search's blend, and trees alone."""
-    from tunedb.models.kernel_regression import KernelRegression, weight_beside_trees
-    from tunedb.models.training import tuning_recipe
+def _tuning(examples: Dataset) -> Recipe:
+    return tuning_recipe(Recipe(features=examples.feature_set), len(examples))
 
-    own = examples.take(known)
+
+def first_scores(
+    examples: Dataset, shuffled: Any, trees: Model, others: int, threads: int
+) -> list[tuple[float, float]]:
+    """Return pairs in order and the mean of the first 8 of four models of a pool.
+
+    Trees of other workloads with the regression of the first programs and without, then trees of
+    the first programs alone with it and without.
+    """
+    own, asked = examples.take(shuffled[:FIRST]), examples.take(shuffled[FIRST:])
     own = replace(own, throughput=dataset.throughput_of(own.seconds, own.group))
-    recipe = tuning_recipe(Recipe(features=examples.feature_set), len(own))
-    tested = examples.take(asked)
-    trees = fit(own, recipe, threads=threads).model.scores(tested.rows, tested.starts)
-    regression = KernelRegression.fit(own.rows, own.throughput).scores(tested.rows)
-    weight = weight_beside_trees(len(own), 0)
-    both = weight * regression + (1 - weight) * trees
-    best = tested.throughput.max()
-    pairs, first = [], []
-    for scores in (both, trees):
-        pairs.append(pairwise_accuracy(tested.throughput, scores))
-        first.append(tested.throughput[np.argsort(-scores)[:8]].max() / best)
-    return [pairs, first]
+    best = asked.throughput.max()
+    found = []
+    for model, count in ((trees, others), (fit(own, _tuning(own), threads=threads).model, 0)):
+        weight = weight_of_trees(len(own), count)
+        expected = weight * model.scores(own.rows, own.starts)
+        regression = KernelRegression.fit(own.rows, own.throughput, expected)
+        alone = model.scores(asked.rows, asked.starts)
+        for scores in (regression.scores(asked.rows, weight * alone), alone):
+            first = asked.throughput[np.argsort(-scores)[:8]].mean()
+            found.append((pairwise_accuracy(asked.throughput, scores), first / best))
+    return found
 
 
 def order(examples: dict[str, Dataset], own: int, threads: int) -> dict[str, Any]:
@@ -284,13 +317,20 @@ def order(examples: dict[str, Dataset], own: int, threads: int) -> dict[str, Any
 def measure(options: argparse.Namespace) -> list[Row]:
     """Return the table."""
     rows = list(search_rows(options))
-    return rows + (list(ranking_rows(options.data, options.threads)) if options.data else [])
+    if options.prior:
+        rows += prior_rows(options.threads)
+    if options.data:
+        rows += ranking_rows(options.data, options.threads)
+    return rows
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks", type=int, default=4, help="of MobileNetV2 (default 4)")
     parser.add_argument("--size", type=int, default=96, help="of its images (default 96)")
     parser.add_argument("--data", type=Path, help="directory with measured logs")
+    parser.add_argument(
+        "--prior", action="store_true", help="rank the programs of the package's prior, too"
+    )
     parser.add_argument("--threads", type=int, default=2, help="of XGBoost (default 2)")
 
 

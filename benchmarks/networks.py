@@ -34,6 +34,7 @@ from statistics import median
 from typing import Any
 
 from common import Row, approve, run
+from held_out import kind_of, write_without
 
 from tunedb.exchange.prior import IN_WHEEL
 from tunedb.plugins.metaschedule.threads import runtime_threads
@@ -102,24 +103,8 @@ def lowered_by_tvm(mod: Any, target: Any, *more: Any) -> Any:
 
 def held_out(options: argparse.Namespace) -> Path:
     """Write the prior without the workloads of the network; return the file."""
-    from tunedb.exchange.prior import unpacked, write_prior
-    from tunedb.storage.exchange_types import Selection
-    from tunedb.storage.store import Store
-
-    file = options.folder / "held-out.bundle"
-    if file.exists():
-        return file
-    equal = _kinds(options)
-    database = unpacked(options.prior)
-    with Store(database, read_only=True) as store:
-        known = store.workloads.find()
-    kept = [one for one in known if _kind_of(one.signature) not in equal]
-    print(f"prior: {len(known) - len(kept)} of {len(known)} workloads left out")
-    if not kept:
-        raise SystemExit(f"{options.prior}: only workloads of {options.network}")
-    selection = Selection(workloads=tuple(one.digest.hex() for one in kept))
-    write_prior(database, file, selection, "none")
-    return file
+    file: Path = options.folder / "held-out.bundle"
+    return file if file.exists() else write_without(_kinds(options), options.prior, file)
 
 
 def with_others(options: argparse.Namespace, database: Path) -> None:
@@ -152,7 +137,7 @@ def with_others(options: argparse.Namespace, database: Path) -> None:
     equal = _kinds(options)
     with Store(approve(database)) as store:
         found = store.workloads.find()
-        ids = [one.id for one in found if _kind_of(one.signature) in equal]
+        ids = [one.id for one in found if kind_of(one.signature) in equal]
         print(f"others: {len(ids)} of {len(found)} workloads left out")
         if ids:
             records = [record.id for record in store.records.iterate(ids)]
@@ -170,12 +155,7 @@ def _kinds(options: argparse.Namespace) -> set[tuple[Any, ...]]:
 
     target = host_target()
     tasks = ms.relax_integration.extract_tasks(lower(load(options), target, Lowering()).mod, target)
-    return {_kind_of(signature_of(to_workload(task.dispatched[0]))) for task in tasks}
-
-
-def _kind_of(signature: Any) -> tuple[Any, ...]:
-    """Return the family and the shapes of a workload."""
-    return signature.family, tuple(tuple(shape) for _, shape in signature.arguments or ())
+    return {kind_of(signature_of(to_workload(task.dispatched[0]))) for task in tasks}
 
 
 def predict_arm(options: argparse.Namespace) -> None:

@@ -1,8 +1,9 @@
 """How many trials, and how long, until a good program: tunedb beside plain MetaSchedule.
 
-tunedb tunes in an empty database, and in one that holds plain MetaSchedule's records of two other
-workloads of each family, and none of the tuned workloads. All tuners take turns on a workload with
-the same evaluator and batches; the best programs of all runs are measured again in alternation. A
+tunedb tunes in an empty database, without a prior and with that of the package, which then lacks
+the tuned workloads, and in a database that holds plain MetaSchedule's records of two other
+workloads of each family, and none of the tuned ones. All tuners take turns on a workload with the
+same evaluator and batches; the best programs of all runs are measured again in alternation. A
 folder keeps finished runs: an interrupted benchmark continues where it stopped.
 
 A trial's time is the median of its repeats. "Good" is within 5 % of the best that plain
@@ -26,9 +27,13 @@ from typing import Any
 import numpy as np
 from candidates import make_module
 from common import Row, approve, run
+from held_out import kind_of, write_without
 from measured import this_machine
 from rich.console import Console
 from search_runs import Finished, metaschedule, tunedb
+
+from tunedb.exchange.prior import IN_WHEEL
+from tunedb.programs.workload_info import signature_of
 
 #: What is tuned → what the database holds of its family.
 WORKLOADS = {
@@ -38,13 +43,15 @@ WORKLOADS = {
     "softmax_256_256": ("softmax_1024_128", "softmax_512_512"),
 }
 PLAIN, WARM_BUILDER = "MetaSchedule", "MetaSchedule, warm builder"
-TUNEDB, EMPTY = "tunedb", "tunedb, empty database"
+TUNEDB, EMPTY, PRIOR = "tunedb", "tunedb, empty database", "tunedb, empty database and prior"
 NO_WARM_START, NO_CROSSOVER = "tunedb, no warm start", "tunedb, no crossover"
 #: Trials of donors, of plain MetaSchedule and of tunedb, seeds, and rounds of the last measurement.
 FULL, QUICK = (64, 128, 64, 3, 15), (32, 48, 32, 1, 7)
 #: Trials after which the best programs are compared.
 EARLY = 32
 GOOD = 1.05
+#: Most trials to a good program with a prior.
+WITH_PRIOR = 5
 console = Console()
 
 
@@ -88,7 +95,7 @@ class Compared:
 
 
 def tuners(
-    donors: Path, trials: tuple[int, int], ablations: bool
+    donors: Path, prior: Path, trials: tuple[int, int], ablations: bool
 ) -> dict[str, Callable[[str, int, Path], Finished]]:
     """Return what runs each tuner on a workload, given its name, a seed and a folder."""
     plain, ours = trials
@@ -110,11 +117,20 @@ def tuners(
         ),
         TUNEDB: with_database(again=True),
         EMPTY: lambda name, seed, folder: tunedb(make_module(name), folder / "tune.db", ours, seed),
+        PRIOR: lambda name, seed, folder: tunedb(
+            make_module(name), folder / "tune.db", ours, seed, prior=prior
+        ),
     }
     if ablations:
         found[NO_WARM_START] = with_database(warm=False)
         found[NO_CROSSOVER] = with_database(crossover=False)
     return found
+
+
+def _kind(name: str) -> tuple[object, ...]:
+    from tunedb.plugins.metaschedule.modules import to_workload
+
+    return kind_of(signature_of(to_workload(make_module(name))))
 
 
 def make_donors(path: Path, trials: int) -> None:
@@ -213,6 +229,11 @@ def geometric(values: Sequence[float]) -> float:
 
 def lines(found: Sequence[Compared], names: Sequence[str]) -> Iterator[Row]:
     """Yield the table."""
+    few = statistics.median(one.trials(PRIOR) for one in found)
+    yield Row(
+        f"{PRIOR}: trials to a good program, median", "trials", few,
+        statistics.median(one.trials(PLAIN) for one in found), f"≤ {WITH_PRIOR}", few <= WITH_PRIOR,
+    )  # fmt: skip
     for tuner, most in ((EMPTY, 4), (TUNEDB, 20)):
         middle = statistics.median(one.trials(tuner) / one.trials(PLAIN) for one in found)
         yield Row(
@@ -308,7 +329,10 @@ def measure(options: argparse.Namespace) -> list[Row]:
     ]
     if missing and not donors.exists():
         make_donors(donors, donor_trials)
-    tools = tuners(donors, (plain, ours), not options.no_ablations)
+    prior = kept / "prior.bundle"
+    if missing and not prior.exists():
+        write_without({_kind(name) for name in WORKLOADS}, IN_WHEEL, prior)
+    tools = tuners(donors, prior, (plain, ours), not options.no_ablations)
     found = [compared(name, seed, tools, rounds, kept) for name in names for seed in range(seeds)]
     return list(lines(found, names))
 

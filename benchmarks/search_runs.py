@@ -185,13 +185,14 @@ def tunedb(
     crossover: bool = True,
     again: bool = False,
     target: Any = None,
+    prior: str | Path = "none",
 ) -> Finished:
     """Run ``tune`` on a database, and again if a second run is wanted."""
     from tunedb.plugins.metaschedule import Database, EvolutionarySearch
 
     curve = Curve()
     target = target or this_machine()
-    with closing(Database(path, target=target)) as database:
+    with closing(Database(path, target=target, prior=prior)) as database:
         search = EvolutionarySearch(database, warm=warm, crossover=crossover)
         began = time.perf_counter()
         _tune(mod, database, trials, seed, curve, target=target, strategy=search)

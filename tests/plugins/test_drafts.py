@@ -12,15 +12,17 @@ import tvm
 from effort import long
 from tvm import te, topi
 from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.analysis import estimate_tir_flops
 from tvm.s_tir.meta_schedule.runner import RunnerResult
 from tvm.s_tir.meta_schedule.testing import te_workload
 
 from tunedb.extraction.extract import extract
 from tunedb.features.steps import STEPS
 from tunedb.models import dataset
+from tunedb.models.kernel_regression import KernelRegression
 from tunedb.models.scope import Scope
 from tunedb.plugins.metaschedule.database.candidates import Lineage
-from tunedb.plugins.metaschedule.search import task_search
+from tunedb.plugins.metaschedule.search import draft_model, task_search
 from tunedb.plugins.metaschedule.search.draft_model import (
     DraftModel,
     DraftTask,
@@ -180,6 +182,45 @@ def test_search_replays_every_program_on_request_or_without_xgboost(
     assert only.replayed >= only.programs > 64
 
 
+@pytest.mark.parametrize("batch", [2, 8])
+def test_predicted_programs_and_those_of_neighbours_take_turns_in_the_first_batch(
+    batch, measured, tools
+):
+    database, _ = measured
+    run = Run(database, tools.matmul(96), tools.llvm, batch=batch, eps_greedy=0.0)
+    lineage_of = database._handle.candidates.lineage_of
+    is_warm = [lineage_of(each.sch.trace).origin is Origin.WARM for each in run.batch()]
+    # A program of a neighbour may also be the best predicted one.
+    assert [sum(is_warm[:2]), sum(is_warm[:4])] == [1, min(batch, 4) // 2]
+
+
+# ---- replays -------------------------------------------------------------------------------------
+
+
+def replays(operator, number):
+    """Return the replayer of an operator, and random drafts of it."""
+    mod = tvm.IRModule({"main": te.create_prim_func(operator)})
+    context, templates = space_of(mod, tvm.target.Target({"kind": "llvm", "num-cores": 2}))
+    replayer = DraftReplayer(context.mod, context.space_generator.postprocs, threads=1, seed=1)
+    return replayer, [each.with_decisions({}) for each in templates for _ in range(number)]
+
+
+def test_drafts_that_repeat_most_of_their_work_are_rejected():
+    replayer, drafts = replays(softmax(), 8)
+    legal = replayer.schedules(drafts)
+    same, _ = replays(softmax(), 0)
+    every = same._map(same._postprocessed, drafts)
+    counts = [estimate_tir_flops(each.mod) for each in every]
+    assert [each is not None for each in legal] == [n <= 4 * min(counts) for n in counts]
+    assert 0 < legal.count(None) < len(legal)
+
+
+def test_drafts_without_operations_are_legal():
+    data = te.placeholder((16, 32), name="A")
+    replayer, drafts = replays([data, topi.transpose(data)], 4)
+    assert None not in replayer.schedules(drafts)
+
+
 # ---- queries of drafts ---------------------------------------------------------------------------
 
 
@@ -278,37 +319,31 @@ def test_draft_model_trains_on_stored_records_before_the_first_trial(measured):
     assert np.corrcoef(scores, 1 / seconds)[0, 1] > 0.8
 
 
-def test_draft_model_weighs_own_regression_by_share_of_own_programs(measured, monkeypatch):
+def test_regression_of_own_programs_corrects_the_draft_model(measured, monkeypatch):
     database, task = measured
     model = DraftModel(database._handle, task.target)
     assert model.prepare_for(task, 1)
     examples, others = model._learner.own_examples(task.example.digest)
     assert (len(examples), others) == (len(list(database.store.records.iterate())), 0)
-    regression, weight = model._own_regression(task)
-    assert weight == 0.5
-    trees = model._learner.scoring
-    expected = trees.for_search(
-        task.example.digest,
-        examples.rows[:, None],
-        trees.scorer.model.scores(examples.rows, examples.starts),
-    )
-    own = np.exp(regression.scores(examples.rows) / 0.3)
-    blended = model.scores(task, examples.rows, 1)
-    assert blended == pytest.approx((own * expected) ** 0.5)
-    # The regression has its own loss, whatever the loss of the trees.
-    monkeypatch.setattr(model._learner, "recipe", replace(model._learner.recipe, loss="squared"))
-    assert model.scores(task, examples.rows, 1) == pytest.approx(blended)
+    trees = model._learner.scoring.scorer.model.scores(examples.rows, examples.starts)
 
-    def of_others(own_examples, count):
-        monkeypatch.setattr(model._learner, "own_examples", lambda digest: (own_examples, count))
+    def scores(examples, others):
+        monkeypatch.setattr(model._learner, "own_examples", lambda digest: (examples, others))
         model._own.clear()
-        return model._own_regression(task)
+        return np.log(model.scores(task, examples.rows, 1)) * 0.3
 
-    assert of_others(examples, 24 * len(examples))[1] == 0.25
-    assert of_others(examples.take(np.arange(15)), 0) is None
+    for others, weight in ((0, 0.5), (24 * len(examples), 0.75)):
+        expected = weight * trees
+        regression = KernelRegression.fit(examples.rows, examples.throughput, expected)
+        assert scores(examples, others) == pytest.approx(regression.scores(examples.rows, expected))
     failed = replace(examples, throughput=np.zeros(len(examples)))
-    assert of_others(failed, 0) is None
-    assert model.scores(task, examples.rows, 1) == pytest.approx(expected)
+    assert scores(failed, 0) == pytest.approx(trees)
+    # Only the last programs count, by their trials.
+    monkeypatch.setattr(draft_model, "MOST_OWN", 5)
+    last = examples.take(np.argsort(examples.trials)[-5:])
+    expected = 0.5 * trees[np.sort(np.argsort(examples.trials)[-5:])]
+    fitted = KernelRegression.fit(last.rows, last.throughput, expected)
+    assert scores(examples, 0) == pytest.approx(fitted.scores(examples.rows, 0.5 * trees))
 
 
 def test_untrained_draft_model_scores_all_drafts_equally(product):

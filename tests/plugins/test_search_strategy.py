@@ -251,11 +251,12 @@ def test_first_batch_proposes_best_known_program_or_more_with_remeasure(remeasur
 # ---- the first batch -----------------------------------------------------------------------------
 
 
-def test_first_batch_of_new_workload_begins_with_programs_of_neighbours(tools, measured):
+def test_first_batch_of_new_workload_has_programs_of_neighbours(tools, measured):
     task = Task(measured, tools.matmul(64), tools.llvm, batch=12)
     first = task.batch()
-    assert origins(measured, first)[:5] == [Origin.WARM] * 5
-    for found in lineages(measured, first[:5]):
+    warm = [found for found in lineages(measured, first) if found.origin is Origin.WARM]
+    assert len(warm) >= 5
+    for found in warm:
         assert found.donor in digests(measured)
         assert found.operators == ()
     (report,) = task.search.report().values()

@@ -1,4 +1,4 @@
-"""Regression of few programs of one workload, where boosted trees have too little to split."""
+"""Regression of a workload's own programs around the scores of boosted trees."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from .base import Floats
 
 #: Loss in whose units the scores are, and its exponent of the throughput.
 LOSS, _POWER = "relative", 0.3
-#: Length scale of the kernel in standard deviations of a column, and variance of the noise. Of
-#: length scales 1, 2, 4 and those of the greatest likelihood, 2 found the best programs among the
-#: first 8 of 16 to 64 random programs of 23 CPU workloads (docs/search.md).
-_LENGTH = 2.0
-_NOISE = 0.1
+#: Length scale of the kernel in standard deviations of a column, and variance of the noise in units
+#: of the kernel's. Of length scales 0.5, 1 and 2 and noises 0.1, 0.3 and 1 these ordered most pairs
+#: of programs, with 16 to 40 own ones, beside trees of other workloads and without
+#: (`benchmarks/drafts.py --prior`).
+_LENGTH = 0.5
+_NOISE = 0.3
 #: Most standard deviations of a column: programs outside of what was measured are not trusted far.
 _FARTHEST = 5.0
-#: Least programs of a workload, and most: of more, trees learn as well.
-_LEAST, _MOST = 16, 256
-#: Examples of other workloads that say as much as one of the workload itself, and the greatest
-#: weight beside boosted trees. With 16 to 64 own programs and few of other workloads the regression
-#: finds better programs than the trees; with thousands of others it does not.
-_OTHERS, _MOST_WEIGHT = 8, 0.5
+#: Most programs that a regression learns from, the last ones: it takes the cube of their number.
+MOST_OWN = 256
+#: Examples of other workloads that say as much as one of the workload itself, and the least weight
+#: of the trees.
+_OTHERS, _LEAST_WEIGHT = 8, 0.5
 #: Least deviation of a column that varies, relative to its size.
 _VARIES = 1e-6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelRegression:
-    """Posterior mean of a Gaussian process with a squared-exponential kernel.
+    """Posterior mean of a Gaussian process around a given mean function.
 
-    The model is equation 2.25 of Rasmussen and Williams, *Gaussian Processes for Machine Learning*
-    (2006). It predicts the throughput to the power of 0.3, as the loss ``relative`` does.
+    The model is equation 2.38 of Rasmussen and Williams, *Gaussian Processes for Machine Learning*
+    (2006), with a squared-exponential kernel. It predicts the throughput to the power of 0.3, as
+    the loss ``relative`` does; its mean is that of trees, plus a constant.
 
     Parameters
     ----------
@@ -47,7 +48,7 @@ class KernelRegression:
     weights : ndarray of float64, shape (n,)
         Weights of the kernel around each program.
     level : float
-        Mean of the predicted quantity.
+        Mean difference of the predicted quantity to the given mean function.
     """
 
     columns: NDArray[np.int64]
@@ -58,7 +59,7 @@ class KernelRegression:
     level: float
 
     @classmethod
-    def fit(cls, rows: NDArray[np.float32], throughput: Floats) -> Self:
+    def fit(cls, rows: NDArray[np.float32], throughput: Floats, expected: Floats) -> Self:
         """Return the regression of programs.
 
         Parameters
@@ -67,37 +68,40 @@ class KernelRegression:
             One row for each program.
         throughput : ndarray of float64, shape (n,)
             Throughput relative to the best, 0 for a failure.
+        expected : ndarray of float64, shape (n,)
+            Values of the mean function.
         """
         values = rows.astype(np.float64)
         mean, scale = values.mean(axis=0), values.std(axis=0)
         columns = np.flatnonzero(scale > _VARIES * (1 + np.abs(mean)))
         mean, scale = mean[columns], scale[columns]
         points = (values[:, columns] - mean) / scale
-        quality = throughput**_POWER
-        level = float(quality.mean())
+        differences = throughput**_POWER - expected
+        level = float(differences.mean())
         covariance = _kernel(points, points) + _NOISE * np.eye(len(points))
-        weights: Floats = np.linalg.solve(covariance, quality - level).astype(np.float64)
+        weights: Floats = np.linalg.solve(covariance, differences - level).astype(np.float64)
         return cls(columns, mean, scale, points, weights, level)
 
-    def scores(self, rows: NDArray[np.float32]) -> Floats:
-        """Return a score for each row; the higher, the faster."""
+    def scores(self, rows: NDArray[np.float32], expected: Floats) -> Floats:
+        """Return a score for each row, given the values of the mean function."""
         values = (rows[:, self.columns].astype(np.float64) - self.mean) / self.scale
         asked = np.clip(values, -_FARTHEST, _FARTHEST)
-        scores: Floats = _kernel(asked, self.points) @ self.weights + self.level
+        scores: Floats = expected + self.level + _kernel(asked, self.points) @ self.weights
         return scores
 
 
-def weight_beside_trees(own: int, others: int) -> float:
-    """Return the weight of a regression of own programs beside 1 minus it for boosted trees.
+def weight_of_trees(own: int, others: int) -> float:
+    """Return the weight of the trees' scores in the mean function of a regression.
+
+    Trees that have learnt nearly all from the workload's own programs predict these too well: the
+    regression would have nothing to learn.
 
     Parameters
     ----------
     own, others : int
         Number of examples of the workload, and of all others that the trees have learnt from.
     """
-    if not _LEAST <= own <= _MOST:
-        return 0.0
-    return min(own / (own + others / _OTHERS), _MOST_WEIGHT)
+    return max(1 - own / (own + others / _OTHERS), _LEAST_WEIGHT)
 
 
 def _kernel(one: Floats, other: Floats) -> Floats:

@@ -18,7 +18,7 @@ from ....models import dataset
 from ....models._xgboost import import_xgboost, threads_to_use
 from ....models.base import recipe_part
 from ....models.dataset import ExampleWorkload
-from ....models.kernel_regression import LOSS, KernelRegression, weight_beside_trees
+from ....models.kernel_regression import LOSS, MOST_OWN, KernelRegression, weight_of_trees
 from ....models.scope import Scope
 from ....programs.workload_info import signature_of
 from ....records import Program, Target, Workload
@@ -29,6 +29,7 @@ from ..features.candidate_features import unstored_program
 
 if TYPE_CHECKING:
     from ....models.dataset import Dataset
+    from ....models.model import Model
     from ....models.recipe import Recipe
     from ....models.share import ExpectedShare
     from ....records import Signature
@@ -166,9 +167,9 @@ class DraftModel:
     """Scores of drafts for one target, learnt from stored programs and the trials of the run.
 
     Its rows are those of the feature set ``steps`` without post-processing. It is trained as
-    :class:`~..cost_model.cost_model.CostModel` is. A regression of a workload's own
-    programs (:mod:`tunedb.models.kernel_regression`) counts as much as the boosted trees, and less
-    where other workloads have more than eight times as many.
+    :class:`~..cost_model.cost_model.CostModel` is. A regression of the workload's own programs
+    corrects the scores of the trees (:mod:`tunedb.models.kernel_regression`): it learns from each
+    batch, also where the trees have learnt from thousands of other programs.
 
     Parameters
     ----------
@@ -190,19 +191,24 @@ class DraftModel:
         self, handle: Handle, target: Target, groups: Sequence[Sequence[int]] | None = None
     ) -> None:
         self.legality: Final = Legality()
-        options = CostModelOptions(_FEATURES, None, avoid_failures=False)
+        # The regression corrects the scores.
+        options = CostModelOptions(_FEATURES, None, residuals=False, avoid_failures=False)
         self._store = store = handle.store
         if groups is None:
             groups = handle.targets.groups(target)
         shipped = None if handle.prior is None else _PriorExamples(handle.prior, target)
         self._learner = Learner(store, options, target, groups, _ComputedExamples(store), shipped)
         self._learner.begin()
-        # By workload: its own regression and the weight of that, None where it has none.
+        # By workload: the regression of its own programs and the weight of the trees, None where it
+        # has none.
         self._own: dict[bytes, tuple[KernelRegression, float] | None] = {}
 
     def prepare_for(self, task: DraftTask, threads: int) -> bool:
         """Train if a task asks for it; return whether there is a model."""
+        scoring = self._learner.scoring
         self._learner.prepare_for(task.example, threads)
+        if self._learner.scoring is not scoring:
+            self._own.clear()
         return self._learner.scoring is not None
 
     def scores(self, task: DraftTask, rows: Rows, threads: int) -> Floats:
@@ -210,32 +216,32 @@ class DraftModel:
         scoring = self._learner.scoring
         if scoring is None:
             return np.ones(len(rows))
-        model = scoring.scorer.model
-        model.use_threads(threads)
-        own = model.scores(rows, np.arange(len(rows) + 1))
-        each: Any = rows[:, None]
-        found = scoring.for_search(task.example.digest, each, own).clip(min=0)
-        regression, weight = self._own_regression(task) or (None, 0.0)
-        if regression is None:
-            return found
-        # Both predict a throughput; the product of powers is a weighted mean of their logarithms.
-        predicted = positive(regression.scores(rows), LOSS)
-        blended: Floats = predicted**weight * found ** (1 - weight)
-        return blended
+        trees = scoring.scorer.model
+        trees.use_threads(threads)
+        found = _scores(trees, rows)
+        own = self._own_regression(task, trees)
+        if own is not None:
+            regression, weight = own
+            found = regression.scores(rows, weight * found)
+        return positive(found, LOSS)
 
     def expected_share(self, threads: int) -> ExpectedShare | None:
         """Return the share of the best that such models reach on held-out workloads."""
         return self._learner.expected_share(threads)
 
-    def _own_regression(self, task: DraftTask) -> tuple[KernelRegression, float] | None:
-        """Return the regression of a workload's own programs, and its weight."""
+    def _own_regression(
+        self, task: DraftTask, trees: Model
+    ) -> tuple[KernelRegression, float] | None:
+        """Return the regression of a workload's own programs, and the weight of the trees."""
         digest = task.example.digest
         if digest not in self._own:
             examples, others = self._learner.own_examples(digest)
-            weight = weight_beside_trees(len(examples), others)
             self._own[digest] = None
-            if weight > 0 and examples.throughput.max() > 0:
-                regression = KernelRegression.fit(examples.rows, examples.throughput)
+            if len(examples) and examples.throughput.max() > 0:
+                weight = weight_of_trees(len(examples), others)
+                last = examples.take(np.argsort(examples.trials, kind="stable")[-MOST_OWN:])
+                expected = weight * _scores(trees, last.rows)
+                regression = KernelRegression.fit(last.rows, last.throughput, expected)
                 self._own[digest] = regression, weight
         return self._own[digest]
 
@@ -262,6 +268,11 @@ class DraftModel:
                 trials += [] if trial is None else [trial]
         self._learner.add(task.example, trials, {id_ for id_ in ids if id_}, threads)
         self._own.clear()
+
+
+def _scores(trees: Model, rows: Rows) -> Floats:
+    """Return the scores of programs of one row each."""
+    return trees.scores(rows, np.arange(len(rows) + 1))
 
 
 class Legality:

@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 _EMPTY_ROUNDS = 5
 #: Most adapted programs of neighbours for each trial of a batch.
 _WARM_PER_TRIAL = 8
-#: Adapted programs of neighbours in the first batch, unchanged: inside of one instruction set the
-#: five best of a neighbour are the best first guess.
+#: Adapted programs of neighbours in the first batch, unchanged. With a model of drafts they take
+#: turns with the programs that it predicts to be the fastest: for matrix products both are good
+#: guesses, and for convolutions the neighbours' may take three times as long.
 _FIRST_WARM = 5
 #: Most programs of a population that is replayed: in all, and for each trial of a batch.
 _REPLAYED, _REPLAYED_PER_TRIAL = 256, 16
@@ -177,6 +178,8 @@ class _Compared(NamedTuple):
     drawn: list[Individual]
     #: Neighbours of the best program to be measured, with their schedules.
     near: Sequence[Individual] = ()
+    #: Whether a model of drafts chose the programs.
+    has_model: bool = False
 
 
 class TaskSearch:
@@ -310,13 +313,18 @@ class TaskSearch:
         counts = self.report.counts
         replayed, illegal = counts.offspring.total(), counts.illegal.total()
         if self._drafts is None:
-            compared, warm, programs, drawn, near = self._round_of_programs()
+            compared, warm, programs, drawn, near, has_model = self._round_of_programs()
         else:
-            compared, warm, programs, drawn, near = self._round_of_drafts(
+            compared, warm, programs, drawn, near, has_model = self._round_of_drafts(
                 self._drafts, number, n_random
             )
-        first = [*self._served(), *warm[:_FIRST_WARM]] if self._rounds == 1 else near
-        picked = self._pick(number, n_random, first, programs, drawn)
+        programs = sorted(programs, key=lambda individual: -individual.score)
+        if self._rounds == 1:
+            guesses = warm[:_FIRST_WARM]
+            if has_model:
+                guesses = [*itertools.chain(*zip(programs, guesses, strict=False)), *guesses]
+            near = [*self._served(), *guesses]
+        picked = self._pick(number, n_random, near, programs, drawn)
         if self._options.on_round is not None:
             self._options.on_round(
                 Round(
@@ -373,7 +381,7 @@ class TaskSearch:
         if has_model:
             scores = joined_scores([program.score for program in programs], scores, COST_WEIGHT)
         programs = [program.scored(score) for program, score in zip(programs, scores, strict=True)]
-        return _Compared(len(breeding.individuals), warm, programs, random_ones, near)
+        return _Compared(len(breeding.individuals), warm, programs, random_ones, near, has_model)
 
     def _finalists_of(
         self, drafts: Drafts, breeding: Breeding, number: int, size: int
@@ -545,11 +553,10 @@ class TaskSearch:
         number: int,
         n_random: int,
         first: Sequence[Individual],
-        programs: Sequence[Individual],
+        best: Sequence[Individual],
         drawn: Sequence[Individual],
     ) -> list[Individual]:
         """Return the programs to measure: `first`, the best, and some of the random ones."""
-        best = sorted(programs, key=lambda individual: -individual.score)
         shuffled = self._rng.sample(drawn, len(drawn))
         picked: list[Individual] = []
         for individuals, most in (

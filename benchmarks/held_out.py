@@ -1,0 +1,36 @@
+"""A prior without the workloads that a benchmark tunes."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from pathlib import Path
+from typing import Any
+
+from tunedb.exchange.prior import unpacked, write_prior
+from tunedb.storage.exchange_types import Selection
+from tunedb.storage.store import Store
+
+
+def kind_of(signature: Any) -> tuple[Any, ...]:
+    """Return the family and the shapes of a workload."""
+    return signature.family, tuple(tuple(shape) for _, shape in signature.arguments or ())
+
+
+def write_without(kinds: Set[tuple[Any, ...]], prior: Path, file: Path) -> Path:
+    """Write a prior without workloads of some families and shapes; return the file.
+
+    Raises
+    ------
+    SystemExit
+        No workload is left.
+    """
+    database = unpacked(prior)
+    with Store(database, read_only=True) as store:
+        known = store.workloads.find()
+    kept = [one for one in known if kind_of(one.signature) not in kinds]
+    print(f"prior: {len(known) - len(kept)} of {len(known)} workloads left out")
+    if not kept:
+        raise SystemExit(f"{prior}: no other workloads")
+    selection = Selection(workloads=tuple(one.digest.hex() for one in kept))
+    write_prior(database, file, selection, "none")
+    return file
