@@ -313,30 +313,35 @@ class TaskSearch:
         counts = self.report.counts
         replayed, illegal = counts.offspring.total(), counts.illegal.total()
         if self._drafts is None:
-            compared, warm, programs, drawn, near, has_model = self._round_of_programs()
+            compared = self._round_of_programs()
         else:
-            compared, warm, programs, drawn, near, has_model = self._round_of_drafts(
-                self._drafts, number, n_random
-            )
-        programs = sorted(programs, key=lambda individual: -individual.score)
-        if self._rounds == 1:
-            guesses = warm[:_FIRST_WARM]
-            if has_model:
-                guesses = [*itertools.chain(*zip(programs, guesses, strict=False)), *guesses]
-            near = [*self._served(), *guesses]
-        picked = self._pick(number, n_random, near, programs, drawn)
+            compared = self._round_of_drafts(self._drafts, number, n_random)
+        best = sorted(compared.programs, key=lambda individual: -individual.score)
+        first = compared.near if self._rounds > 1 else self._guesses(compared, best)
+        picked = self._pick(number, n_random, first, best, compared.drawn)
         if self._options.on_round is not None:
             self._options.on_round(
                 Round(
                     self.report.task,
                     self._rounds,
-                    compared,
+                    compared.number,
                     counts.offspring.total() - replayed,
                     counts.illegal.total() - illegal,
                     len(picked),
                 )
             )
         return picked
+
+    def _guesses(self, compared: _Compared, best: Sequence[Individual]) -> list[Individual]:
+        """Return the first programs of a run: a known one, then those of neighbours.
+
+        With a model the best predicted ones take turns with these.
+        """
+        guesses = compared.warm[:_FIRST_WARM]
+        if compared.has_model:
+            turns = zip(best, guesses, strict=False)
+            guesses = [*itertools.chain.from_iterable(turns), *guesses]
+        return [*self._served(), *guesses]
 
     def _round_of_programs(self) -> _Compared:
         """Evolve programs, each of which is replayed."""
