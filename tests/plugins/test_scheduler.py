@@ -81,7 +81,7 @@ def test_run_ends_when_the_search_finds_nothing_new(scheduler, database, measuri
 def test_early_stopping_and_least_gain_end_a_run_before_its_trials(database, measuring, tools):
     trials = [
         run(database, measuring, tools.matmul(n), max_trials_global=96, **options)[0].trials
-        for n, options in ((64, {}), (128, {"early_stopping": 8}), (256, {"least_gain": 0.9}))
+        for n, options in ((64, {}), (128, {"early_stopping": 1}), (256, {"least_gain": 0.9}))
     ]
     assert trials[0] == 96 > max(trials[1:])
 

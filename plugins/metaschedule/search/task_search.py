@@ -378,7 +378,7 @@ class TaskSearch:
         with ms.Profiler.timeit("tunedb/Search/Finalists"):
             around = [one for one in around if one.draft.key not in self._spent]
             around.sort(key=lambda individual: -individual.score)
-            near = self._replayed(drafts, around[: _FINALISTS * places])[:places]
+            near = self._distinct(self._replayed(drafts, around[: _FINALISTS * places]), places)
             able = [one for one in drawn if one.score > 0] or drawn
             random_ones = self._replayed(drafts, self._rng.sample(able, min(n_random, len(able))))
             programs = self._finalists_of(drafts, breeding, number - len(near), size)
@@ -579,6 +579,16 @@ class TaskSearch:
         """Tell whether a program must be measured: neither proposed before nor known."""
         mod = individual.schedule.mod
         return self._proposed.add(mod) and (individual.is_served or not self._is_known(mod))
+
+    def _distinct(self, programs: Sequence[Individual], most: int) -> list[Individual]:
+        """Return the first programs whose modules are new and differ."""
+        seen = ModuleSet(self._handle.workloads.equality)
+        new = (
+            program
+            for program in programs
+            if program.schedule.mod not in self._proposed and seen.add(program.schedule.mod)
+        )
+        return list(itertools.islice(new, most))
 
     def _is_known(self, mod: Any) -> bool:
         known = self._options.known
