@@ -24,13 +24,12 @@ from common import Row, run
 from metaschedule import import_logs, read_examples
 
 from tunedb.models import dataset
-from tunedb.models.base import recipe_part
 from tunedb.models.dataset import Dataset
-from tunedb.models.kernel_regression import KernelRegression, weight_of_trees
+from tunedb.models.kernel_regression import KernelRegression, share_of_trees
 from tunedb.models.metrics import pairwise_accuracy
 from tunedb.models.model import Model, joined_scores
 from tunedb.models.recipe import Recipe
-from tunedb.models.training import fit, tuning_recipe
+from tunedb.models.training import fit, select, tuning_recipe
 from tunedb.storage.store import Store
 
 #: Batch → most seconds of search per trial on a CPU.
@@ -222,9 +221,10 @@ def prior_rows(threads: int) -> Iterator[Row]:
     from tunedb.plugins.metaschedule.search.draft_model import DraftFeatures
 
     with Store(unpacked(IN_WHEEL), read_only=True) as store:
-        features, recipe = DraftFeatures(), Recipe()
+        features = DraftFeatures()
+        diverse = Recipe(features=features.name, training_set=f"diverse:{BASE_PROGRAMS}")
         examples = dataset.load_computed(
-            store, features, label=recipe.label, corrected=recipe.corrected
+            store, features, label=diverse.label, corrected=diverse.corrected
         )
         examples = dataset.compute_rows(store, features, examples)
     rng = np.random.default_rng(0)
@@ -232,9 +232,7 @@ def prior_rows(threads: int) -> Iterator[Row]:
     found = []
     for fold in range(FOLDS):
         is_test = (folds == fold)[examples.workload]
-        others = examples.take(~is_test)
-        policy, argument = recipe_part("training set", f"diverse:{BASE_PROGRAMS}")
-        others = others.take(policy.choose(others, argument, recipe.seed))
+        others = select(examples.take(~is_test), diverse)
         trees = fit(others, _tuning(others), threads=threads).model
         pools = [
             np.flatnonzero((examples.group == group) & ~examples.failed)
@@ -270,11 +268,11 @@ def first_scores(
     best = asked.throughput.max()
     found = []
     for model, count in ((trees, others), (fit(own, _tuning(own), threads=threads).model, 0)):
-        weight = weight_of_trees(len(own), count)
-        expected = weight * model.scores(own.rows, own.starts)
-        regression = KernelRegression.fit(own.rows, own.throughput, expected)
+        of_own = model.scores(own.rows, own.starts)
+        share = share_of_trees(len(own), count)
+        regression = KernelRegression.fit(own.rows, own.throughput, of_own, share)
         alone = model.scores(asked.rows, asked.starts)
-        for scores in (regression.scores(asked.rows, weight * alone), alone):
+        for scores in (regression.scores(asked.rows, alone), alone):
             first = asked.throughput[np.argsort(-scores)[:8]].mean()
             found.append((pairwise_accuracy(asked.throughput, scores), first / best))
     return found

@@ -8,11 +8,11 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunedb.models.kernel_regression import KernelRegression, weight_of_trees
+from tunedb.models.kernel_regression import KernelRegression, share_of_trees
 from tunedb.models.metrics import pairwise_accuracy
 
 
-def reference(rows, throughput, expected, asked, expected_of_asked):
+def reference(rows, throughput, trees, share, asked, trees_of_asked):
     """Return the posterior means by the formula, with loops."""
     rows, asked = rows.astype(float), asked.astype(float)
     columns = [
@@ -31,17 +31,19 @@ def reference(rows, throughput, expected, asked, expected_of_asked):
         return math.exp(-sum(squares) / max(1, len(columns)) / (2 * 0.5**2))
 
     points = [standard(row) for row in rows]
-    differences = [value**0.3 - mean for value, mean in zip(throughput, expected, strict=True)]
+    differences = [
+        value**0.3 - share * score for value, score in zip(throughput, trees, strict=True)
+    ]
     level = sum(differences) / len(differences)
     covariance = [
         [kernel(a, b) + 0.3 * (i == j) for j, b in enumerate(points)] for i, a in enumerate(points)
     ]
     weights = np.linalg.solve(covariance, [value - level for value in differences])
     found = []
-    for row, mean in zip(asked, expected_of_asked, strict=True):
+    for row, score in zip(asked, trees_of_asked, strict=True):
         point = [min(max(value, -5.0), 5.0) for value in standard(row)]
         parts = [w * kernel(point, other) for w, other in zip(weights, points, strict=True)]
-        found.append(mean + level + sum(parts))
+        found.append(share * score + level + sum(parts))
     return found
 
 
@@ -51,9 +53,10 @@ def test_scores_equal_the_formula(seed, count, columns):
     rng = np.random.default_rng(seed)
     rows = rng.integers(0, 4, (count, columns)).astype(np.float32)
     asked = rng.integers(-30, 30, (5, columns)).astype(np.float32)
-    throughput, expected, expected_of_asked = rng.random(count), rng.random(count), rng.random(5)
-    scores = KernelRegression.fit(rows, throughput, expected).scores(asked, expected_of_asked)
-    formula = reference(rows, throughput, expected, asked, expected_of_asked)
+    throughput, trees, trees_of_asked = rng.random(count), rng.random(count), rng.random(5)
+    share = rng.random()
+    scores = KernelRegression.fit(rows, throughput, trees, share).scores(asked, trees_of_asked)
+    formula = reference(rows, throughput, trees, share, asked, trees_of_asked)
     assert scores == pytest.approx(formula, abs=1e-6)
 
 
@@ -62,11 +65,11 @@ def test_regression_orders_unseen_programs():
     rows = rng.random((80, 4)).astype(np.float32)
     throughput = np.exp(-4 * np.abs(rows[:, 0] - 0.5) - rows[:, 1])
     best, none = throughput[:40].max(), np.zeros(40)
-    model = KernelRegression.fit(rows[:40], throughput[:40] / best, none)
+    model = KernelRegression.fit(rows[:40], throughput[:40] / best, none, 1.0)
     assert pairwise_accuracy(throughput[40:], model.scores(rows[40:], none)) > 0.75
     # A mean function that knows one of two columns makes it better than either.
     expected = -0.3 * rows[:, 1]
-    model = KernelRegression.fit(rows[:40], throughput[:40] / best, expected[:40])
+    model = KernelRegression.fit(rows[:40], throughput[:40] / best, expected[:40], 1.0)
     both = pairwise_accuracy(throughput[40:], model.scores(rows[40:], expected[40:]))
     assert both > pairwise_accuracy(throughput[40:], expected[40:]) + 0.1
     assert both > 0.8
@@ -77,7 +80,7 @@ def test_regression_ignores_constant_columns():
     rows = rng.random((20, 3)).astype(np.float32)
     rows[:, 1] = 1e6
     none = np.zeros(20)
-    model = KernelRegression.fit(rows, rng.random(20), none)
+    model = KernelRegression.fit(rows, rng.random(20), none, 1.0)
     other = rows.copy()
     other[:, 1] = -7.0
     assert (model.scores(rows, none) == model.scores(other, none)).all()
@@ -85,7 +88,7 @@ def test_regression_ignores_constant_columns():
 
 def test_equal_programs_have_the_mean_as_score():
     rows, none = np.ones((5, 3), np.float32), np.zeros(5)
-    model = KernelRegression.fit(rows, np.array([0.0, 0.25, 0.5, 0.75, 1.0]), none)
+    model = KernelRegression.fit(rows, np.array([0.0, 0.25, 0.5, 0.75, 1.0]), none, 1.0)
     mean = np.mean(np.array([0.0, 0.25, 0.5, 0.75, 1.0]) ** 0.3)
     assert model.scores(rows, none) == pytest.approx([mean] * 5)
 
@@ -93,13 +96,13 @@ def test_equal_programs_have_the_mean_as_score():
 def test_scores_of_distant_programs_are_finite():
     rng = np.random.default_rng(2)
     rows = rng.random((20, 3)).astype(np.float32)
-    model = KernelRegression.fit(rows, rng.random(20), np.zeros(20))
+    model = KernelRegression.fit(rows, rng.random(20), np.zeros(20), 1.0)
     assert np.isfinite(model.scores(np.full((2, 3), 1e30, np.float32), np.zeros(2))).all()
 
 
 @pytest.mark.parametrize(
-    ("own", "others", "weight"),
+    ("own", "others", "share"),
     [(16, 0, 0.5), (16, 128, 0.5), (16, 384, 0.75), (1, 4000, 500 / 501)],
 )
-def test_weight_of_trees_depends_on_share_of_own_programs(own, others, weight):
-    assert weight_of_trees(own, others) == pytest.approx(weight)
+def test_share_of_trees_depends_on_number_of_own_programs(own, others, share):
+    assert share_of_trees(own, others) == pytest.approx(share)

@@ -332,18 +332,17 @@ def test_regression_of_own_programs_corrects_the_draft_model(measured, monkeypat
         model._own.clear()
         return np.log(model.scores(task, examples.rows, 1)) * 0.3
 
-    for others, weight in ((0, 0.5), (24 * len(examples), 0.75)):
-        expected = weight * trees
-        regression = KernelRegression.fit(examples.rows, examples.throughput, expected)
-        assert scores(examples, others) == pytest.approx(regression.scores(examples.rows, expected))
+    for others, share in ((0, 0.5), (24 * len(examples), 0.75)):
+        regression = KernelRegression.fit(examples.rows, examples.throughput, trees, share)
+        assert scores(examples, others) == pytest.approx(regression.scores(examples.rows, trees))
     failed = replace(examples, throughput=np.zeros(len(examples)))
     assert scores(failed, 0) == pytest.approx(trees)
     # Only the last programs count, by their trials.
     monkeypatch.setattr(draft_model, "MOST_OWN", 5)
-    last = examples.take(np.argsort(examples.trials)[-5:])
-    expected = 0.5 * trees[np.sort(np.argsort(examples.trials)[-5:])]
-    fitted = KernelRegression.fit(last.rows, last.throughput, expected)
-    assert scores(examples, 0) == pytest.approx(fitted.scores(examples.rows, 0.5 * trees))
+    latest = np.sort(np.argsort(examples.trials)[-5:])
+    last = examples.take(latest)
+    fitted = KernelRegression.fit(last.rows, last.throughput, trees[latest], 0.5)
+    assert scores(examples, 0) == pytest.approx(fitted.scores(examples.rows, trees))
 
 
 def test_untrained_draft_model_scores_all_drafts_equally(product):

@@ -22,20 +22,20 @@ _NOISE = 0.3
 _FARTHEST = 5.0
 #: Most programs that a regression learns from, the last ones: it takes the cube of their number.
 MOST_OWN = 256
-#: Examples of other workloads that say as much as one of the workload itself, and the least weight
+#: Examples of other workloads that say as much as one of the workload itself, and the least share
 #: of the trees.
-_OTHERS, _LEAST_WEIGHT = 8, 0.5
+_OTHERS, _LEAST_SHARE = 8, 0.5
 #: Least deviation of a column that varies, relative to its size.
 _VARIES = 1e-6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelRegression:
-    """Posterior mean of a Gaussian process around a given mean function.
+    """Posterior mean of a Gaussian process around the scores of boosted trees.
 
     The model is equation 2.38 of Rasmussen and Williams, *Gaussian Processes for Machine Learning*
     (2006), with a squared-exponential kernel. It predicts the throughput to the power of 0.3, as
-    the loss ``relative`` does; its mean is that of trees, plus a constant.
+    the loss ``relative`` does; its mean function is a share of the trees' score, plus a constant.
 
     Parameters
     ----------
@@ -48,7 +48,9 @@ class KernelRegression:
     weights : ndarray of float64, shape (n,)
         Weights of the kernel around each program.
     level : float
-        Mean difference of the predicted quantity to the given mean function.
+        Constant of the mean function.
+    share : float
+        Share of the trees' score in the mean function (:func:`share_of_trees`).
     """
 
     columns: NDArray[np.int64]
@@ -57,9 +59,12 @@ class KernelRegression:
     points: Floats
     weights: Floats
     level: float
+    share: float
 
     @classmethod
-    def fit(cls, rows: NDArray[np.float32], throughput: Floats, expected: Floats) -> Self:
+    def fit(
+        cls, rows: NDArray[np.float32], throughput: Floats, trees: Floats, share: float
+    ) -> Self:
         """Return the regression of programs.
 
         Parameters
@@ -68,30 +73,34 @@ class KernelRegression:
             One row for each program.
         throughput : ndarray of float64, shape (n,)
             Throughput relative to the best, 0 for a failure.
-        expected : ndarray of float64, shape (n,)
-            Values of the mean function.
+        trees : ndarray of float64, shape (n,)
+            Scores of the trees.
+        share : float
+            Share of these in the mean function.
         """
         values = rows.astype(np.float64)
         mean, scale = values.mean(axis=0), values.std(axis=0)
         columns = np.flatnonzero(scale > _VARIES * (1 + np.abs(mean)))
         mean, scale = mean[columns], scale[columns]
         points = (values[:, columns] - mean) / scale
-        differences = throughput**_POWER - expected
+        differences = throughput**_POWER - share * trees
         level = float(differences.mean())
         covariance = _kernel(points, points) + _NOISE * np.eye(len(points))
         weights: Floats = np.linalg.solve(covariance, differences - level).astype(np.float64)
-        return cls(columns, mean, scale, points, weights, level)
+        return cls(columns, mean, scale, points, weights, level, share)
 
-    def scores(self, rows: NDArray[np.float32], expected: Floats) -> Floats:
-        """Return a score for each row, given the values of the mean function."""
+    def scores(self, rows: NDArray[np.float32], trees: Floats) -> Floats:
+        """Return a score for each row, given those of the trees."""
         values = (rows[:, self.columns].astype(np.float64) - self.mean) / self.scale
         asked = np.clip(values, -_FARTHEST, _FARTHEST)
-        scores: Floats = expected + self.level + _kernel(asked, self.points) @ self.weights
+        scores: Floats = (
+            self.share * trees + self.level + _kernel(asked, self.points) @ self.weights
+        )
         return scores
 
 
-def weight_of_trees(own: int, others: int) -> float:
-    """Return the weight of the trees' scores in the mean function of a regression.
+def share_of_trees(own: int, others: int) -> float:
+    """Return the share of the trees' scores in the mean function of a regression.
 
     Trees that have learnt nearly all from the workload's own programs predict these too well: the
     regression would have nothing to learn.
@@ -101,7 +110,7 @@ def weight_of_trees(own: int, others: int) -> float:
     own, others : int
         Number of examples of the workload, and of all others that the trees have learnt from.
     """
-    return max(1 - own / (own + others / _OTHERS), _LEAST_WEIGHT)
+    return max(1 - own / (own + others / _OTHERS), _LEAST_SHARE)
 
 
 def _kernel(one: Floats, other: Floats) -> Floats:

@@ -24,7 +24,7 @@ from ..errors import NotFoundError, UsageError
 from .base import Floats
 from .dataset import Dataset, throughput_of
 from .evaluation import Difference, interval
-from .kernel_regression import LOSS, MOST_OWN, KernelRegression, weight_of_trees
+from .kernel_regression import LOSS, MOST_OWN, KernelRegression, share_of_trees
 from .model import joined_scores
 from .recipe import Recipe
 from .run_trials import join
@@ -272,11 +272,11 @@ class _Search:
         asked = pool.take(numbers)
         scores = fitted.scores(asked.rows, asked.starts)
         if model == 0 and len(own) and self._has_regression:
-            weight = weight_of_trees(len(own), len(examples) - len(own))
+            share = share_of_trees(len(own), len(examples) - len(own))
             last = own.take(np.isin(np.sort(measured), measured[-MOST_OWN:]))
-            expected = weight * fitted.scores(last.rows, last.starts)
-            regression = KernelRegression.fit(last.rows, last.throughput, expected)
-            scores = regression.scores(asked.rows, weight * scores)
+            trees = fitted.scores(last.rows, last.starts)
+            regression = KernelRegression.fit(last.rows, last.throughput, trees, share)
+            scores = regression.scores(asked.rows, scores)
         return scores[np.argsort(np.argsort(numbers))]
 
 

@@ -18,7 +18,7 @@ from ....models import dataset
 from ....models._xgboost import import_xgboost, threads_to_use
 from ....models.base import recipe_part
 from ....models.dataset import ExampleWorkload
-from ....models.kernel_regression import LOSS, MOST_OWN, KernelRegression, weight_of_trees
+from ....models.kernel_regression import LOSS, MOST_OWN, KernelRegression, share_of_trees
 from ....models.scope import Scope
 from ....programs.workload_info import signature_of
 from ....records import Program, Target, Workload
@@ -199,9 +199,8 @@ class DraftModel:
         shipped = None if handle.prior is None else _PriorExamples(handle.prior, target)
         self._learner = Learner(store, options, target, groups, _ComputedExamples(store), shipped)
         self._learner.begin()
-        # By workload: the regression of its own programs and the weight of the trees, None where it
-        # has none.
-        self._own: dict[bytes, tuple[KernelRegression, float] | None] = {}
+        # By workload: the regression of its own programs, None where it has none.
+        self._own: dict[bytes, KernelRegression | None] = {}
 
     def prepare_for(self, task: DraftTask, threads: int) -> bool:
         """Train if a task asks for it; return whether there is a model."""
@@ -219,30 +218,27 @@ class DraftModel:
         trees = scoring.scorer.model
         trees.use_threads(threads)
         found = _scores(trees, rows)
-        own = self._own_regression(task, trees)
-        if own is not None:
-            regression, weight = own
-            found = regression.scores(rows, weight * found)
+        regression = self._own_regression(task, trees)
+        if regression is not None:
+            found = regression.scores(rows, found)
         return positive(found, LOSS)
 
     def expected_share(self, threads: int) -> ExpectedShare | None:
         """Return the share of the best that such models reach on held-out workloads."""
         return self._learner.expected_share(threads)
 
-    def _own_regression(
-        self, task: DraftTask, trees: Model
-    ) -> tuple[KernelRegression, float] | None:
-        """Return the regression of a workload's own programs, and the weight of the trees."""
+    def _own_regression(self, task: DraftTask, trees: Model) -> KernelRegression | None:
+        """Return the regression of a workload's own programs around the trees' scores."""
         digest = task.example.digest
         if digest not in self._own:
             examples, others = self._learner.own_examples(digest)
             self._own[digest] = None
             if len(examples) and examples.throughput.max() > 0:
-                weight = weight_of_trees(len(examples), others)
                 last = examples.take(np.argsort(examples.trials, kind="stable")[-MOST_OWN:])
-                expected = weight * _scores(trees, last.rows)
-                regression = KernelRegression.fit(last.rows, last.throughput, expected)
-                self._own[digest] = regression, weight
+                share = share_of_trees(len(examples), others)
+                self._own[digest] = KernelRegression.fit(
+                    last.rows, last.throughput, _scores(trees, last.rows), share
+                )
         return self._own[digest]
 
     def add(
