@@ -21,8 +21,9 @@ from ....errors import UsageError
 from ..activations import define_activations
 from ..compat import constant_value, relax_type, symbols_of
 from ..modules import FREE_LAYOUTS
-from ..targets import first_line, is_cpu
+from ..targets import is_cpu
 from ..winograd import TILES, Convolution, convolutions_of, with_winograd
+from .layouts import convert_layouts
 
 __all__ = [
     "DEFAULT",
@@ -52,6 +53,9 @@ Algorithms = Literal["exact", "winograd"]
 #: MetaSchedule's rules for CPUs vectorise the innermost axis, which should be the channels.
 _CPU_LAYOUT = {"relax.nn.conv2d": ["NHWC", "HWIO"]}
 
+#: Operators on constants that change nothing but the shape.
+_RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
+
 #: Operators on constants whose results are bitwise equal in numpy and TVM, by IEEE 754.
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "relax.add": np.add,
@@ -59,6 +63,8 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "relax.multiply": np.multiply,
     "relax.divide": np.divide,
     "relax.sqrt": np.sqrt,
+    "relax.isnan": np.isnan,
+    "relax.where": np.where,
 }
 
 
@@ -226,8 +232,8 @@ def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
     Exception
         A pass of TVM fails; it may raise any class.
     """
+    given, transform = mod, relax.transform
     mod = bind_sizes(mod, lowering.bind)
-    transform, notes = relax.transform, []
     with target, tvm.transform.PassContext(opt_level=3):
         mod = tvm.transform.Sequential(
             [
@@ -238,11 +244,7 @@ def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
                 transform.FoldConstant(),
             ]
         )(mod)
-        for name, layouts in lowering.layouts(target).items():
-            try:
-                mod = transform.ConvertLayout({name: layouts})(mod)
-            except Exception as error:  # TVM rejects some operators with a failed check
-                notes.append(f"layout of {name} is kept: {first_line(error)}")
+        mod, notes = convert_layouts(mod, lowering.layouts(target))
         # Transposed weights.
         mod = tvm.transform.Sequential(
             [transform.CanonicalizeBindings(), fold_constants, transform.FoldConstant()]
@@ -252,8 +254,26 @@ def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
         convolutions = convolutions_of(mod) if is_cpu(target) else []
         if not convolutions:
             notes.append("winograd: no 3x3 convolution for it, all operators are exact")
-    lowered = Lowered(mod, tuple(notes), lowering, mod, tuple(convolutions))
-    return replace(lowered, mod=_fused(mod, target, lowering))
+    fused = _fused(mod, target, lowering)
+    if lowering.layouts(target) and (names := _not_lowered(fused)):
+        kept = lower(given, target, replace(lowering, layout="keep"))
+        note = f"layouts are kept: TVM has no code for {names[0]} in others"
+        return replace(kept, notes=(note, *kept.notes), lowering=lowering)
+    return Lowered(fused, tuple(notes), lowering, mod, tuple(convolutions))
+
+
+def _not_lowered(mod: Any) -> list[str]:
+    """Return the names of operators with a layout that are no PrimFuncs yet."""
+    names: set[str] = set()
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relax.Call) and isinstance(node.op, tvm.ir.Op):
+            names.add(str(node.op.name))
+
+    for func in mod.functions.values():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, visit)
+    return sorted(name for name in names if name.startswith(("relax.nn.", "relax.image.")))
 
 
 def lower_winograd(lowered: Lowered, target: Any, tiles: Mapping[Convolution, int]) -> Lowered:
@@ -416,15 +436,14 @@ class _ConstantFolder(relax.PyExprMutator):
 
     def visit_call_(self, call: Any) -> Any:
         """Return the result of a call, or the call itself if only TVM can compute it."""
+        shape = getattr(relax_type(call), "shape", None)
         call = self.visit_expr_post_order(call)
         name = getattr(call.op, "name", None)
-        if name == "relax.reshape" and isinstance(call.args[1], relax.ShapeExpr):
-            shape = list(call.args[1].values)
-            if not all(isinstance(extent, tvm.tirx.IntImm) for extent in shape):
+        if name in _RESHAPES and isinstance(shape, relax.ShapeExpr):
+            if not all(isinstance(extent, tvm.tirx.IntImm) for extent in shape.values):
                 return call
-            return self._computed(
-                call, call.args[:1], lambda data: data.reshape([int(extent) for extent in shape])
-            )
+            extents = [int(extent) for extent in shape.values]
+            return self._computed(call, call.args[:1], lambda data: data.reshape(extents))
         if name == "relax.permute_dims":
             axes = call.attrs.axes and [int(axis) for axis in call.attrs.axes]
             return self._computed(
@@ -441,13 +460,13 @@ class _ConstantFolder(relax.PyExprMutator):
             return relax.const(compute(*values))
 
     def _value(self, argument: Any) -> Any | None:
-        """Return a constant of float32 or float64 as an array; None for other arguments."""
+        """Return a constant of float32, float64 or bool as an array; None for other arguments."""
         if isinstance(argument, relax.Var):
             argument = self.lookup_binding(argument)
         value = constant_value(argument)
         if value is None:
             return None
         dtype = str(relax_type(argument).dtype)
-        if dtype not in ("float32", "float64"):
+        if dtype not in ("float32", "float64", "bool"):
             return None
         return value.numpy() if isinstance(value, tvm.runtime.Tensor) else np.asarray(value, dtype)

@@ -1,0 +1,160 @@
+"""Layouts of a Relax program's operators, converted by TVM's ``ConvertLayout``.
+
+``ConvertLayout`` puts a transposition before and after each operator that it does not know, and
+such an operator is not fused with a convolution. So operators of one element at a time are written
+with operators that it knows first, and transpositions that cancel are removed afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, te, tirx, topi
+
+from ..compat import constant_value, relax_type, walk
+from ..targets import first_line
+
+__all__ = ["convert_layouts"]
+
+#: Operators that TVM lowers in one layout alone, and that must not follow their input's.
+_FIXED = {
+    "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
+    "relax.nn.conv3d_transpose": ["NCDHW", "IODHW"],
+    "relax.nn.conv1d_transpose": ["NCW", "IOW"],
+}
+
+
+def convert_layouts(mod: Any, layouts: Mapping[str, Sequence[str]]) -> tuple[Any, list[str]]:
+    """Convert the layouts of a Relax program's operators.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        The program, whose constants are folded.
+    layouts : mapping of str to sequence of str
+        Layouts of operators, as ``ConvertLayout`` takes them.
+
+    Returns
+    -------
+    tvm.IRModule
+        The program, with transpositions of constants that are not folded.
+    list of str
+        A line for each operator whose layout TVM rejects.
+    """
+    if not layouts:
+        return mod, []
+    mod, notes = _with_known_operators(mod), []
+    for name, wanted in layouts.items():
+        try:
+            mod = relax.transform.ConvertLayout(_FIXED | {name: list(wanted)})(mod)
+        except Exception as error:  # TVM rejects some operators with a failed check
+            notes.append(f"layout of {name} is kept: {first_line(error)}")
+    return _rewritten(mod, _TranspositionMerger), notes
+
+
+def _rewritten(mod: Any, mutator: Callable[[Any], Any]) -> Any:
+    """Return a program after a mutator of its Relax functions, without what is not used then."""
+    rewriter = mutator(mod)
+    functions = {
+        var: rewriter.visit_expr(func) if isinstance(func, relax.Function) else func
+        for var, func in mod.functions_items()
+    }
+    mod = tvm.IRModule(functions, attrs=mod.attrs)
+    passes = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
+    return tvm.transform.Sequential(passes)(mod)
+
+
+def _with_known_operators(mod: Any) -> Any:
+    """Write element-wise operators of a program with those that ``ConvertLayout`` knows."""
+    return _rewritten(mod, _ElementwiseRewriter)
+
+
+@relax.expr_functor.mutator
+class _ElementwiseRewriter(relax.PyExprMutator):
+    """Replaces clips and leaky ReLUs."""
+
+    def __init__(self, mod: Any) -> None:
+        super().__init__(mod)
+        self._functions = {
+            var: _bare(func)
+            for var, func in mod.functions_items()
+            if isinstance(func, tirx.PrimFunc)
+        }
+
+    def visit_call_(self, call: Any) -> Any:
+        """Return a call in operators that ``ConvertLayout`` knows, or the call itself."""
+        call = self.visit_expr_post_order(call)
+        name, op = getattr(call.op, "name", None), relax.op
+        if name == "relax.clip":
+            x, *bounds = call.args
+            least, largest = (_scalar(x, constant_value(bound)) for bound in bounds)
+            return op.maximum(self.builder_.emit(op.minimum(x, largest)), least)
+        if name == "relax.nn.leakyrelu" and 0 <= call.attrs.alpha <= 1:
+            x = call.args[0]
+            return op.maximum(x, self.builder_.emit(op.multiply(x, _scalar(x, call.attrs.alpha))))
+        return self._bounded(call) if name == "relax.call_tir" else call
+
+    def _bounded(self, call: Any) -> Any:
+        """Return the operator in place of the function that TVM's importer makes of ONNX's Clip."""
+        func, arguments = self._functions[call.args[0]], list(call.args[1])
+        numbers: list[Any] = []
+        if len(arguments) == 1:
+            walk(func, tirx.FloatImm, numbers.append)
+            arguments += [_scalar(arguments[0], number) for number in numbers]
+        shapes: list[Any] = [getattr(relax_type(each), "shape", None) for each in arguments]
+        if len(shapes) != 2 or not all(isinstance(shape, relax.ShapeExpr) for shape in shapes):
+            return call
+        x, bound = (
+            te.placeholder(shape.values, relax_type(each).dtype)
+            for shape, each in zip(shapes, arguments, strict=True)
+        )
+        for compute, operator in _BOUNDS.items():
+            same = [x, compute(x, numbers[0])] if numbers else [x, bound, compute(x, bound)]
+            if not bound.shape and tvm_ffi.structural_equal(_bare(te.create_prim_func(same)), func):
+                return operator(*arguments)
+        return call
+
+
+_BOUNDS = {topi.maximum: relax.op.maximum, topi.minimum: relax.op.minimum}
+
+
+def _scalar(x: Any, number: Any) -> Any:
+    """Return a number as a constant of the dtype of a tensor."""
+    return relax.const(getattr(number, "value", number), str(relax_type(x).dtype))
+
+
+def _bare(func: Any) -> Any:
+    """Return a PrimFunc without attributes."""
+    for name in func.attrs.keys() if func.attrs else ():
+        func = func.without_attr(name)
+    return func
+
+
+@relax.expr_functor.mutator
+class _TranspositionMerger(relax.PyExprMutator):
+    """Merges a transposition with the one of its argument; removes those that change nothing."""
+
+    def visit_call_(self, call: Any) -> Any:
+        """Return one transposition for two, or their argument."""
+        call = self.visit_expr_post_order(call)
+        axes = _axes(call)
+        if axes is None:
+            return call
+        (x,) = call.args
+        inner = self.lookup_binding(x) if isinstance(x, relax.Var) else None
+        if inner is not None and (before := _axes(inner)) is not None:
+            (x,) = inner.args
+            axes = [before[axis] for axis in axes]
+        return x if axes == sorted(axes) else relax.op.permute_dims(x, axes)
+
+
+def _axes(call: Any) -> list[int] | None:
+    """Return the axes of a transposition; None for other expressions."""
+    if not isinstance(call, relax.Call) or getattr(call.op, "name", None) != "relax.permute_dims":
+        return None
+    if call.attrs.axes is None:
+        return list(reversed(range(relax_type(call).ndim)))
+    return [int(axis) for axis in call.attrs.axes]

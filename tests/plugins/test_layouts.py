@@ -1,0 +1,161 @@
+"""Channels come last in whole networks: operators without a layout do not interrupt them."""
+
+import networks
+import numpy as np
+import onnx
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax.frontend.onnx import from_onnx
+from tvm.script import ir as I
+from tvm.script import relax as R
+from tvm.script import tirx as T
+
+from tunedb.plugins.metaschedule.deploy.apply import compile_lowered
+from tunedb.plugins.metaschedule.deploy.layouts import convert_layouts
+from tunedb.plugins.metaschedule.deploy.network import Lowering, lower
+from tunedb.plugins.metaschedule.module_source import prim_funcs
+
+TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})
+LAYOUTS = {"relax.nn.conv2d": ["NHWC", "HWIO"]}
+IMAGE = np.random.default_rng(0).normal(size=(1, 3, 8, 8)).astype("float32") * 4
+
+
+def clip(b, data):
+    bounds = [b.constant(np.float32(bound)) for bound in (-0.5, 1.0)]
+    return b.node("Clip", [data, *bounds])
+
+
+def clip_below(b, data):
+    return b.node("Clip", [data, b.constant(np.float32(0.25))])
+
+
+def clip_of_nan(b, data):
+    bounds = [b.constant(np.float32(bound)) for bound in (np.nan, 1.0)]
+    return b.node("Clip", [data, *bounds])
+
+
+def layer_norm(b, data):
+    data = b.node("Transpose", [data], perm=[0, 2, 3, 1])
+    data = b.node("LayerNormalization", [data, b.weight(8), b.weight(8)], axis=-1)
+    return b.node("Transpose", [data], perm=[0, 3, 1, 2])
+
+
+def steep(b, data):
+    return b.node("LeakyRelu", [data], alpha=2.0)
+
+
+ACTIVATIONS = {
+    "Clip": clip,
+    "Clip of one bound": clip_below,
+    "Clip with NaN": clip_of_nan,
+    "Clip of opset 6": lambda b, data: b.node("Clip", [data], min=-0.5, max=1.0),
+    "HardSigmoid": lambda b, data: b.node("HardSigmoid", [data]),
+    "HardSwish": lambda b, data: b.node("HardSwish", [data]),
+    "LeakyRelu": lambda b, data: b.node("LeakyRelu", [data], alpha=0.1),
+    "LayerNormalization between transpositions": layer_norm,
+}
+
+
+def network(*middles, opset=17):
+    """Return convolutions with something between them, as a Relax program."""
+    b = networks.Builder()
+    data = b.convolution("image", 3, 8, 3, relu=False)
+    for middle in middles:
+        data = b.convolution(middle(b, data), 8, 8, 1, relu=False)
+    return from_onnx(b.model(data, {"image": [1, 3, 8, 8]}, [1, 8, 8, 8], opset))
+
+
+def run(mod, layout):
+    lowered = lower(mod, TARGET, Lowering(layout))
+    machine = relax.VirtualMachine(compile_lowered(lowered, None, TARGET).executable, tvm.cpu())
+    return machine["main"](tvm.runtime.tensor(IMAGE)).numpy(), lowered
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_nothing_is_transposed_between_two_convolutions(name):
+    mod = network(ACTIVATIONS[name], opset=6 if "opset 6" in name else 17)
+    names = sorted(prim_funcs(lower(mod, TARGET, Lowering()).mod))
+    # The network's image and its result.
+    assert sum("transpose" in each for each in names) == 2, names
+    kept = prim_funcs(lower(mod, TARGET, Lowering("keep")).mod)
+    assert len(names) <= len(kept) + 2
+
+
+def test_results_are_those_of_the_layout_of_the_network():
+    middles = [middle for name, middle in ACTIVATIONS.items() if "opset 6" not in name]
+    for mod in (network(*middles, steep), network(ACTIVATIONS["Clip of opset 6"], opset=6)):
+        result, expected = run(mod, "auto")[0], run(mod, "keep")[0]
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+        assert len(np.unique(result)) > 100
+
+
+@I.ir_module
+class Similar:
+    """Functions that resemble those of a Clip."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def mirrored(
+        a: T.Buffer((T.int64(1), T.int64(4)), "float32"),
+        bound: T.Buffer((), "float32"),
+        b: T.Buffer((T.int64(1), T.int64(4)), "float32"),
+    ):
+        T.func_attr({"tirx.noalias": True})
+        for i, j in T.grid(T.int64(1), T.int64(4)):
+            with T.sblock("T_maximum"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                b[vi, vj] = T.max(a[vi, T.int64(3) - vj], bound[()])
+
+    @T.prim_func(private=True, s_tir=True)
+    def elementwise(
+        a: T.Buffer((T.int64(1), T.int64(4)), "float32"),
+        bound: T.Buffer((T.int64(1), T.int64(4)), "float32"),
+        b: T.Buffer((T.int64(1), T.int64(4)), "float32"),
+    ):
+        T.func_attr({"tirx.noalias": True})
+        for i, j in T.grid(T.int64(1), T.int64(4)):
+            with T.sblock("T_maximum"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                b[vi, vj] = T.max(a[vi, vj], bound[vi, vj])
+
+    @R.function
+    def main(x: R.Tensor((1, 4), "float32")) -> R.Tensor((1, 4), "float32"):
+        cls = Similar
+        with R.dataflow():
+            y = R.call_tir(cls.mirrored, (x, R.const(0.0, "float32")), R.Tensor((1, 4), "float32"))
+            z = R.call_tir(cls.elementwise, (y, x), R.Tensor((1, 4), "float32"))
+            R.output(z)
+        return z
+
+
+def test_only_functions_of_a_clip_become_operators():
+    mod, notes = convert_layouts(Similar, LAYOUTS)
+    assert notes == []
+    assert sorted(prim_funcs(mod)) == ["elementwise", "mirrored"]
+
+
+def decoder(b, data):
+    upsampled = b.node("ConvTranspose", [data, b.weight(8, 8, 2, 2)], strides=[2, 2])
+    return b.node("MaxPool", [upsampled], kernel_shape=[2, 2], strides=[2, 2])
+
+
+def test_a_transposed_convolution_has_the_layout_for_which_tvm_has_code():
+    mod = network(decoder)
+    result, lowered = run(mod, "auto")
+    assert lowered.notes == ()
+    np.testing.assert_allclose(result, run(mod, "keep")[0], rtol=1e-5, atol=1e-5)
+
+
+def test_layouts_without_code_are_kept_and_a_line_says_so():
+    mod, wanted = network(decoder), {"relax.nn.conv2d_transpose": ["NHWC", "IOHW"]}
+    result, lowered = run(mod, LAYOUTS | wanted)
+    (note,) = lowered.notes
+    assert note == ("layouts are kept: TVM has no code for relax.nn.conv2d_transpose in others")
+    np.testing.assert_array_equal(result, run(mod, "keep")[0])
+
+
+def test_importing_an_old_opset_makes_functions_of_a_clip():
+    """If this fails, the importer makes operators now, and one case above tests nothing."""
+    mod = network(ACTIVATIONS["Clip of opset 6"], opset=6)
+    assert sorted(prim_funcs(mod)) == ["maximum", "minimum"]
+    assert onnx.defs.get_schema("Clip", 6).attributes.keys() == {"min", "max"}
