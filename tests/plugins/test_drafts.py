@@ -34,6 +34,7 @@ from tunedb.plugins.metaschedule.search.population import Individual
 from tunedb.plugins.metaschedule.search.schedule_queries import (
     DraftReplayer,
     from_tvm,
+    gathers,
     locations,
 )
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
@@ -199,10 +200,15 @@ def test_predicted_programs_and_those_of_neighbours_take_turns_in_the_first_batc
 
 def replays(operator, number):
     """Return the replayer of an operator, and random drafts of it."""
+    replayer, templates = replayer_of(operator)
+    return replayer, [each.with_decisions({}) for each in templates for _ in range(number)]
+
+
+def replayer_of(operator):
     mod = tvm.IRModule({"main": te.create_prim_func(operator)})
     context, templates = space_of(mod, tvm.target.Target({"kind": "llvm", "num-cores": 2}))
-    replayer = DraftReplayer(context.mod, context.space_generator.postprocs, threads=1, seed=1)
-    return replayer, [each.with_decisions({}) for each in templates for _ in range(number)]
+    postprocs = context.space_generator.postprocs
+    return DraftReplayer(context.mod, postprocs, threads=1, seed=1), templates
 
 
 def test_drafts_that_repeat_most_of_their_work_are_rejected():
@@ -219,6 +225,46 @@ def test_drafts_without_operations_are_legal():
     data = te.placeholder((16, 32), name="A")
     replayer, drafts = replays([data, topi.transpose(data)], 4)
     assert None not in replayer.schedules(drafts)
+
+
+def channels_in_vectors():
+    """Return a replayer of a convolution of 16 channels, and drafts of two and of one pixel.
+
+    The padding is inlined: MetaSchedule then looks at the strides of the result alone.
+    """
+    replayer, templates = replayer_of(te_workload.conv2d_nhwc(1, 16, 16, 8, 16, 3, padding=1))
+    template = max(templates, key=lambda each: len(each.tiles))
+    _, rows, columns, channels, *_ = template.tiles
+    draft = template.with_decision(rows, [4, 2, 2, 1]).with_decision(channels, [1, 1, 1, 16])
+    for number, instruction in enumerate(draft.instructions):
+        if instruction.kind == "SampleComputeLocation":
+            draft = draft.with_decision(number, -2)
+    tiles = ([2, 2, 2, 2], [2, 2, 4, 1])
+    return replayer, [draft.with_decision(columns, tile) for tile in tiles]
+
+
+def test_vectors_over_two_axes_are_rejected_where_one_axis_is_possible():
+    replayer, (two_pixels, one_pixel) = channels_in_vectors()
+    fused, single = (
+        replayer._postprocessed(draft, seed=1).mod for draft in (two_pixels, one_pixel)
+    )
+    assert gathers(fused) == 1  # the weights
+    assert gathers(single) == 0
+    assert replayer.schedules([two_pixels])[0] is not None
+    legal = [each is not None for each in replayer.schedules([two_pixels, one_pixel, two_pixels])]
+    assert legal == [False, True, False]
+
+
+def test_vectors_over_two_axes_that_stand_in_a_row_are_no_gathers():
+    data = te.placeholder((64, 4, 4), name="A")
+    k = te.reduce_axis((0, 64), name="k")
+    total = te.compute((4, 4), lambda i, j: te.sum(data[k, i, j], k), name="total")
+    schedule = tvm.s_tir.Schedule(te.create_prim_func([data, total]))
+    i, j, reduced = schedule.get_loops(schedule.get_sblock("total"))
+    schedule.reorder(reduced, i, j)
+    schedule.vectorize(schedule.fuse(i, j))
+    assert "T.vectorized(16)" in schedule.mod.script().replace("T.int64(16)", "16")
+    assert gathers(schedule.mod) == 0
 
 
 # ---- queries of drafts ---------------------------------------------------------------------------

@@ -154,6 +154,19 @@ def test_layouts_without_code_are_kept_and_a_line_says_so():
     np.testing.assert_array_equal(result, run(mod, "keep")[0])
 
 
+def test_channels_of_three_dimensional_convolutions_come_last():
+    b = networks.Builder()
+    data = b.node("Conv", ["video", b.weight(8, 3, 3, 3, 3)], pads=[1] * 6)
+    data = b.node("Conv", [b.node("Relu", [data]), b.weight(4, 8, 1, 1, 1)])
+    mod = from_onnx(b.model(data, {"video": [1, 3, 4, 8, 8]}, [1, 4, 4, 8, 8]))
+    functions = prim_funcs(lower(mod, TARGET, Lowering()).mod)
+    assert sum("transpose" in name for name in functions) == 2
+    # The image and the first result.
+    of = tvm.s_tir.meta_schedule.arg_info.ArgInfo.from_prim_func
+    shapes = [tuple(each.as_json()[2]) for func in functions.values() for each in of(func)]
+    assert {(1, 4, 8, 8, 3), (1, 4, 8, 8, 8)} <= set(shapes)
+
+
 def test_importing_an_old_opset_makes_functions_of_a_clip():
     """If this fails, the importer makes operators now, and one case above tests nothing."""
     mod = network(ACTIVATIONS["Clip of opset 6"], opset=6)

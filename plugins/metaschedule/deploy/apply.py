@@ -466,7 +466,7 @@ def compile(
         With None, such functions are compiled as above.
     layout : {"auto", "keep"} or mapping
         Layout of activations and weights of a Relax program, as in the tuning run: ``auto`` puts
-        channels of ``conv2d`` last on CPUs; a mapping is that of TVM's ``ConvertLayout``.
+        channels of convolutions last on CPUs; a mapping is that of TVM's ``ConvertLayout``.
     prepack : bool or None
         Whether weights are packed in the layout of the best programs: constants here, parameters
         by a function of the library, which :attr:`Compiled.notes` names. None: on CPUs. Programs

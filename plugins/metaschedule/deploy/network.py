@@ -51,7 +51,7 @@ Layout = Literal["auto", "keep"] | Mapping[str, Sequence[str]]
 Algorithms = Literal["exact", "winograd"]
 
 #: MetaSchedule's rules for CPUs vectorise the innermost axis, which should be the channels.
-_CPU_LAYOUT = {"relax.nn.conv2d": ["NHWC", "HWIO"]}
+_CPU_LAYOUT = {"relax.nn.conv2d": ["NHWC", "HWIO"], "relax.nn.conv3d": ["NDHWC", "DHWIO"]}
 
 #: Operators on constants that change nothing but the shape.
 _RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
@@ -75,8 +75,8 @@ class Lowering:
     Parameters
     ----------
     layout : {"auto", "keep"} or mapping
-        Layout of activations and weights. ``auto``: channels last for ``conv2d`` on CPUs, no
-        change elsewhere. A mapping is that of TVM's ``ConvertLayout``, e.g.
+        Layout of activations and weights. ``auto``: channels last for ``conv2d`` and ``conv3d``
+        on CPUs, no change elsewhere. A mapping is that of TVM's ``ConvertLayout``, e.g.
         ``{"relax.nn.conv2d": ["NHWC", "HWIO"]}``.
     prepack : bool or None
         Whether the tuner chooses the layout of weights, which are packed when the program is

@@ -133,7 +133,7 @@ def tune(
         ``anchor-block``.
     layout, prepack
         Layout of a Relax program and packing of its weights, as for :func:`compile`, which needs
-        equal values: ``auto`` puts channels of ``conv2d`` last on CPUs, where the search also
+        equal values: ``auto`` puts channels of convolutions last on CPUs, where the search also
         chooses the layout of weights.
     algorithms : {"exact", "winograd"}
         As for :func:`compile`, which needs the same word. ``winograd`` also tunes the parts of
