@@ -6,7 +6,7 @@ import io
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from math import prod
@@ -21,6 +21,7 @@ from tvm.script.parser.core.entry import _default_globals
 
 from ...errors import FormatError, NotFoundError, PluginError, TuneDBError, UsageError
 from ...system.files import require_regular
+from .compat import relax_type
 
 __all__ = ["FORMS", "load_module"]
 
@@ -337,11 +338,53 @@ def _external_bytes(onnx: Any, model: Any) -> int:
 def _from_onnx(onnx: Any, path: Path, model: Any) -> Any:
     """Return a model of ONNX as a Relax program.
 
+    A model that TVM refuses, or of whose tensors it does not know the shape, is simplified:
+    exporters compute sizes from the shapes of tensors by operators, of which TVM folds some.
+
     Raises
     ------
     FormatError
         TVM lacks an operator, or cannot convert a node.
     """
+    refusal, mod = None, None
+    try:
+        mod = _converted(onnx, path, model)
+        if _has_shapes(mod):
+            return mod
+    except Exception as error:  # TVM raises any class
+        refusal = error
+    simplified = _simplified(model)
+    if simplified is not None:
+        with suppress(Exception):
+            return _converted(onnx, path, simplified)
+    if refusal is not None:
+        raise refusal
+    return mod
+
+
+def _has_shapes(mod: Any) -> bool:
+    """Return whether TVM knows the shape of each tensor, in numbers or symbols."""
+    unknown: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relax.Call) and getattr(relax_type(node), "shape", 0) is None:
+            unknown.append(node)
+
+    relax.analysis.post_order_visit(mod["main"], visit)
+    return not unknown
+
+
+def _simplified(model: Any) -> Any | None:
+    """Return a model whose constants are computed; None without onnxsim, or where it fails."""
+    try:
+        simplified, _ = import_module("onnxsim").simplify(model)
+    except Exception:  # its C++ raises any class
+        return None
+    return simplified
+
+
+def _converted(onnx: Any, path: Path, model: Any) -> Any:
+    """Return a model as TVM's frontend converts it; FormatError as :func:`_from_onnx`."""
     from tvm.relax.frontend.onnx import from_onnx
 
     try:

@@ -297,6 +297,40 @@ def test_onnx_operator_that_tvm_lacks_is_named_with_its_node(saved, capfd):
     assert capfd.readouterr().out == ""
 
 
+def halves(builder, data):
+    """Return the first half of the channels, by operators on the shape."""
+    channels = builder.node(
+        "Gather", [builder.node("Shape", [data]), builder.constant([1], "int64")]
+    )
+    half = builder.node("Div", [channels, builder.constant([2], "int64")])
+    ends = builder.node("Mul", [half, builder.constant([1], "int64")])
+    zero, one = (builder.constant([number], "int64") for number in (0, 1))
+    return builder.node("Slice", [data, zero, ends, one])
+
+
+def rows(builder, data):
+    """Return all rows as one, whose number is computed."""
+    shape = builder.node("Shape", [data])
+    last = builder.node("Gather", [shape, builder.constant([3], "int64")], axis=0)
+    sizes = [builder.constant([1], "int64"), builder.constant([-1], "int64"), last]
+    return builder.node("Reshape", [data, builder.node("Concat", sizes, axis=0)])
+
+
+@pytest.mark.parametrize(("middle", "shape"), [(halves, [1, 4, 8, 8]), (rows, [1, 64, 8])])
+def test_onnx_sizes_that_operators_compute_are_simplified(middle, shape, saved, monkeypatch):
+    builder = networks.Builder()
+    data = middle(builder, builder.node("Relu", ["image"]))
+    path = saved(builder.model(data, {"image": [1, 8, 8, 8]}, shape))
+    main = load_module(path)["main"]
+    assert [int(extent) for extent in relax_type(main.body).shape] == shape
+    # Alone, TVM refuses the model, or knows no shape.
+    monkeypatch.setitem(sys.modules, "onnxsim", None)
+    if middle is rows:
+        assert refused(path).startswith("TVM cannot convert Reshape ")
+    else:
+        assert relax_type(load_module(path)["main"].body).shape is None
+
+
 def test_load_module_rejects_onnx_opset_that_is_too_new(saved):
     newest = onnx.defs.onnx_opset_version()
     model = networks.mobile()
