@@ -123,20 +123,29 @@ class Builder:
         )
 
 
-def mobilenet_v2(size: int = 224, classes: int = 1000) -> Any:
-    """Return MobileNetV2, one image of `size` x `size`."""
+def mobilenet_v2(size: int = 224, classes: int = 1000, *, relu6: bool = False) -> Any:
+    """Return MobileNetV2, one image of `size` x `size`.
+
+    With `relu6` the activations are those of the paper, as exporters write them.
+    """
     b = Builder()
-    data, channels = b.convolution("image", 3, 32, 3, stride=2), 32
+    bounds = [b.constant(0.0), b.constant(6.0)] if relu6 else []
+
+    def activated(data: str, channels: int, out: int, size: int, **options: int) -> str:
+        data = b.convolution(data, channels, out, size, relu=not relu6, **options)
+        return b.node("Clip", [data, *bounds]) if relu6 else data
+
+    data, channels = activated("image", 3, 32, 3, stride=2), 32
     for expansion, out, repetitions, first in _MOBILENET:
         for stride in (first, *[1] * (repetitions - 1)):
             inner, wide = data, channels * expansion
             if expansion > 1:
-                inner = b.convolution(inner, channels, wide, 1)
-            inner = b.convolution(inner, wide, wide, 3, stride=stride, groups=wide)
+                inner = activated(inner, channels, wide, 1)
+            inner = activated(inner, wide, wide, 3, stride=stride, groups=wide)
             inner = b.convolution(inner, wide, out, 1, relu=False)
             data = b.node("Add", [data, inner]) if stride == 1 and channels == out else inner
             channels = out
-    data = b.convolution(data, channels, 1280, 1)
+    data = activated(data, channels, 1280, 1)
     data = b.node("Flatten", [b.node("GlobalAveragePool", [data])])
     data = b.dense(data, 1280, classes)
     return b.model(data, {"image": [1, 3, size, size]}, [1, classes])
@@ -286,6 +295,10 @@ def llama_block(
 #: Name → the model, by its size: ``quick`` and full.
 NETWORKS = {
     "mobilenet_v2": {"quick": lambda: mobilenet_v2(96), "full": lambda: mobilenet_v2(224)},
+    "mobilenet_v2_relu6": {
+        "quick": lambda: mobilenet_v2(96, relu6=True),
+        "full": lambda: mobilenet_v2(relu6=True),
+    },
     "resnet18": {"quick": lambda: resnet18(64), "full": lambda: resnet18(224)},
     "bert": {
         "quick": lambda: bert(32, layers=1, width=256, heads=4),
