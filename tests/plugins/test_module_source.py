@@ -15,7 +15,7 @@ from tvm.relax import BlockBuilder, Var, const
 from tvm.script import relax as R
 
 from tunedb import FormatError, NotFoundError, PluginError, UsageError
-from tunedb.plugins.metaschedule import module_source
+from tunedb.plugins.metaschedule import compat, module_source
 from tunedb.plugins.metaschedule.compat import relax_type
 from tunedb.plugins.metaschedule.module_source import as_module, is_relax, load_module, prim_funcs
 
@@ -326,8 +326,8 @@ def test_onnx_sizes_that_operators_compute_are_simplified(middle, shape, saved, 
     # Alone, TVM refuses the model, or knows no shape.
     monkeypatch.setitem(sys.modules, "onnxsim", None)
     if middle is rows:
-        assert refused(path).startswith("TVM cannot convert Reshape ")
-    else:
+        assert refused(path).startswith("TVM cannot convert ")
+    elif compat.number() > (0, 25):
         assert relax_type(load_module(path)["main"].body).shape is None
 
 
