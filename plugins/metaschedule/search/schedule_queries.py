@@ -399,8 +399,8 @@ def gathers(mod: IRModule) -> int:
     """Return the accesses of reductions to elements that do not stand in a row in a vector loop.
 
     Where a whole row is shorter than a vector, MetaSchedule fuses the loop of the next axis into
-    the vector loop. An access that depends on one of the two axes then becomes scalar accesses: of
-    eight such convolutions, the best reached 2 to 32 % of the throughput of the best program.
+    the vector loop. An access that depends on one of the two axes then becomes scalar accesses:
+    seven such convolutions reached 2 to 32 % of the throughput of the best program.
 
     Parameters
     ----------
