@@ -146,6 +146,22 @@ def test_a_transposed_convolution_has_the_layout_for_which_tvm_has_code():
     np.testing.assert_allclose(result, run(mod, "keep")[0], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("axes", "layouts"),
+    [(1, {"relax.nn.conv1d": ["NWC", "WIO"]}), (3, {"relax.nn.conv3d": ["NDHWC", "DHWIO"]})],
+)
+def test_transposed_convolutions_of_other_ranks_have_theirs(axes, layouts):
+    b = networks.Builder()
+    data = b.node("Conv", ["data", b.weight(8, 3, *[3] * axes)], pads=[1] * (2 * axes))
+    data = b.node("ConvTranspose", [data, b.weight(8, 8, *[2] * axes)], strides=[2] * axes)
+    data = b.node("Conv", [b.node("Relu", [data]), b.weight(4, 8, *[1] * axes)])
+    mod = from_onnx(b.model(data, {"data": [1, 3, *[4] * axes]}, [1, 4, *[8] * axes]))
+    lowered = lower(mod, TARGET, Lowering(layouts))
+    assert lowered.notes == ()
+    # Into and out of the layout, for each of the two convolutions.
+    assert sum(name.count("transpose") for name in prim_funcs(lowered.mod)) >= 3
+
+
 def test_layouts_without_code_are_kept_and_a_line_says_so():
     mod, wanted = network(decoder), {"relax.nn.conv2d_transpose": ["NHWC", "IOHW"]}
     result, lowered = run(mod, LAYOUTS | wanted)
