@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import prod
 from typing import Any
 
 import orjson
 import tvm
 import tvm_ffi
+from tvm import relax
 from tvm.tirx import PrimFunc, SeqStmt
 
 from ...identity import canonical_json, digest
@@ -107,6 +108,24 @@ def modules_equal(left: Any, right: Any, equality: str) -> bool:
         if all(anchor is not None for anchor in anchors):
             left, right = anchors
     return bool(tvm_ffi.structural_equal(left, right, skip_tensor_content=equality != "structural"))
+
+
+def rewrite_functions(mod: Any, mutator: Callable[[Any], Any]) -> Any:
+    """Return a program after a mutator of its Relax functions.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        The program.
+    mutator : callable
+        Class of a ``PyExprMutator``, which is made of the program.
+    """
+    rewriter = mutator(mod)
+    functions = {
+        var: rewriter.visit_expr(func) if isinstance(func, relax.Function) else func
+        for var, func in mod.functions_items()
+    }
+    return relax.transform.CanonicalizeBindings()(tvm.IRModule(functions, attrs=mod.attrs))
 
 
 def alias(mod: Any, equality: str) -> Alias:

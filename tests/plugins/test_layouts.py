@@ -166,7 +166,7 @@ def test_layouts_without_code_are_kept_and_a_line_says_so():
     mod, wanted = network(decoder), {"relax.nn.conv2d_transpose": ["NHWC", "IOHW"]}
     result, lowered = run(mod, LAYOUTS | wanted)
     (note,) = lowered.notes
-    assert note == ("layouts are kept: TVM has no code for relax.nn.conv2d_transpose in others")
+    assert note == "layouts are kept: TVM has no code for relax.nn.conv2d_transpose in others"
     np.testing.assert_array_equal(result, run(mod, "keep")[0])
 
 

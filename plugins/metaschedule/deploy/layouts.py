@@ -7,17 +7,17 @@ with operators that it knows first, and transpositions that cancel are removed a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tvm
 import tvm_ffi
 from tvm import relax, te, tirx, topi
 
 from ..compat import constant_value, relax_type, walk
+from ..modules import rewrite_functions
 from ..targets import first_line
 
-__all__ = ["convert_layouts"]
+__all__ = ["convert_layouts", "transposed_axes"]
 
 #: Operators that TVM lowers in one layout alone, and that must not follow their input's.
 _FIXED = {
@@ -46,30 +46,15 @@ def convert_layouts(mod: Any, layouts: Mapping[str, Sequence[str]]) -> tuple[Any
     """
     if not layouts:
         return mod, []
-    mod, notes = _with_known_operators(mod), []
+    mod, notes = rewrite_functions(mod, _ElementwiseRewriter), []
     for name, wanted in layouts.items():
         try:
             mod = relax.transform.ConvertLayout(_FIXED | {name: list(wanted)})(mod)
         except Exception as error:  # TVM rejects some operators with a failed check
             notes.append(f"layout of {name} is kept: {first_line(error)}")
-    return _rewritten(mod, _TranspositionMerger), notes
-
-
-def _rewritten(mod: Any, mutator: Callable[[Any], Any]) -> Any:
-    """Return a program after a mutator of its Relax functions, without what is not used then."""
-    rewriter = mutator(mod)
-    functions = {
-        var: rewriter.visit_expr(func) if isinstance(func, relax.Function) else func
-        for var, func in mod.functions_items()
-    }
-    mod = tvm.IRModule(functions, attrs=mod.attrs)
-    passes = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
-    return tvm.transform.Sequential(passes)(mod)
-
-
-def _with_known_operators(mod: Any) -> Any:
-    """Write element-wise operators of a program with those that ``ConvertLayout`` knows."""
-    return _rewritten(mod, _ElementwiseRewriter)
+    mod = rewrite_functions(mod, _TranspositionMerger)
+    # The functions of Clips.
+    return relax.transform.DeadCodeElimination()(mod), notes
 
 
 @relax.expr_functor.mutator
@@ -90,7 +75,10 @@ class _ElementwiseRewriter(relax.PyExprMutator):
         name, op = getattr(call.op, "name", None), relax.op
         if name == "relax.clip":
             x, *bounds = call.args
-            least, largest = (_scalar(x, constant_value(bound)) for bound in bounds)
+            numbers = [constant_value(bound) for bound in bounds]
+            if any(number is None for number in numbers):
+                return call
+            least, largest = (_scalar(x, number) for number in numbers)
             return op.maximum(self.builder_.emit(op.minimum(x, largest)), least)
         if name == "relax.nn.leakyrelu" and 0 <= call.attrs.alpha <= 1:
             x = call.args[0]
@@ -107,13 +95,15 @@ class _ElementwiseRewriter(relax.PyExprMutator):
         shapes: list[Any] = [getattr(relax_type(each), "shape", None) for each in arguments]
         if len(shapes) != 2 or not all(isinstance(shape, relax.ShapeExpr) for shape in shapes):
             return call
+        if len(shapes[1].values) > 0:
+            return call
         x, bound = (
             te.placeholder(shape.values, relax_type(each).dtype)
             for shape, each in zip(shapes, arguments, strict=True)
         )
         for compute, operator in _BOUNDS.items():
             same = [x, compute(x, numbers[0])] if numbers else [x, bound, compute(x, bound)]
-            if not bound.shape and tvm_ffi.structural_equal(_bare(te.create_prim_func(same)), func):
+            if tvm_ffi.structural_equal(_bare(te.create_prim_func(same)), func):
                 return operator(*arguments)
         return call
 
@@ -140,18 +130,18 @@ class _TranspositionMerger(relax.PyExprMutator):
     def visit_call_(self, call: Any) -> Any:
         """Return one transposition for two, or their argument."""
         call = self.visit_expr_post_order(call)
-        axes = _axes(call)
+        axes = transposed_axes(call)
         if axes is None:
             return call
         (x,) = call.args
         inner = self.lookup_binding(x) if isinstance(x, relax.Var) else None
-        if inner is not None and (before := _axes(inner)) is not None:
+        if inner is not None and (before := transposed_axes(inner)) is not None:
             (x,) = inner.args
             axes = [before[axis] for axis in axes]
         return x if axes == sorted(axes) else relax.op.permute_dims(x, axes)
 
 
-def _axes(call: Any) -> list[int] | None:
+def transposed_axes(call: Any) -> list[int] | None:
     """Return the axes of a transposition; None for other expressions."""
     if not isinstance(call, relax.Call) or getattr(call.op, "name", None) != "relax.permute_dims":
         return None

@@ -20,10 +20,10 @@ from tvm.relax import pipeline
 from ....errors import UsageError
 from ..activations import define_activations
 from ..compat import constant_value, relax_type, symbols_of
-from ..modules import FREE_LAYOUTS
+from ..modules import FREE_LAYOUTS, rewrite_functions
 from ..targets import is_cpu
 from ..winograd import TILES, Convolution, convolutions_of, with_winograd
-from .layouts import convert_layouts
+from .layouts import convert_layouts, transposed_axes
 
 __all__ = [
     "DEFAULT",
@@ -53,6 +53,9 @@ Algorithms = Literal["exact", "winograd"]
 #: MetaSchedule's rules for CPUs vectorise the innermost axis, which should be the channels.
 _CPU_LAYOUT = {"relax.nn.conv2d": ["NHWC", "HWIO"], "relax.nn.conv3d": ["NDHWC", "DHWIO"]}
 
+#: Types of constants that are folded.
+_FLOATS = ("float32", "float64")
+
 #: Operators on constants that change nothing but the shape.
 _RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
 
@@ -64,7 +67,6 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "relax.divide": np.divide,
     "relax.sqrt": np.sqrt,
     "relax.isnan": np.isnan,
-    "relax.where": np.where,
 }
 
 
@@ -422,12 +424,7 @@ def fold_constants(mod: Any, _context: Any) -> Any:
 
     TVM's ``FoldConstant`` compiles a function for each: 13 s for the batch norms of MobileNetV2.
     """
-    mutator = _ConstantFolder(mod)
-    folded = {
-        var: mutator.visit_expr(func) if isinstance(func, relax.Function) else func
-        for var, func in mod.functions_items()
-    }
-    return relax.transform.CanonicalizeBindings()(tvm.IRModule(folded, attrs=mod.attrs))
+    return rewrite_functions(mod, _ConstantFolder)
 
 
 @relax.expr_functor.mutator
@@ -444,29 +441,36 @@ class _ConstantFolder(relax.PyExprMutator):
                 return call
             extents = [int(extent) for extent in shape.values]
             return self._computed(call, call.args[:1], lambda data: data.reshape(extents))
-        if name == "relax.permute_dims":
-            axes = call.attrs.axes and [int(axis) for axis in call.attrs.axes]
+        if (axes := transposed_axes(call)) is not None:
             return self._computed(
                 call, call.args, lambda data: np.ascontiguousarray(data.transpose(axes))
             )
+        if name == "relax.where":
+            return self._computed(call, call.args, np.where, (*_FLOATS, "bool"))
         compute = _ARITHMETIC.get(str(name))
         return call if compute is None else self._computed(call, call.args, compute)
 
-    def _computed(self, call: Any, arguments: Sequence[Any], compute: Callable[..., Any]) -> Any:
-        values = [self._value(argument) for argument in arguments]
+    def _computed(
+        self,
+        call: Any,
+        arguments: Sequence[Any],
+        compute: Callable[..., Any],
+        dtypes: Sequence[str] = _FLOATS,
+    ) -> Any:
+        values = [self._value(argument, dtypes) for argument in arguments]
         if any(value is None for value in values):
             return call
         with np.errstate(all="ignore"):
             return relax.const(compute(*values))
 
-    def _value(self, argument: Any) -> Any | None:
-        """Return a constant of float32, float64 or bool as an array; None for other arguments."""
+    def _value(self, argument: Any, dtypes: Sequence[str]) -> Any | None:
+        """Return a constant of one of the dtypes as an array; None for other arguments."""
         if isinstance(argument, relax.Var):
             argument = self.lookup_binding(argument)
         value = constant_value(argument)
         if value is None:
             return None
         dtype = str(relax_type(argument).dtype)
-        if dtype not in ("float32", "float64", "bool"):
+        if dtype not in dtypes:
             return None
         return value.numpy() if isinstance(value, tvm.runtime.Tensor) else np.asarray(value, dtype)

@@ -321,21 +321,17 @@ class DraftReplayer:
     def schedules(self, drafts: Sequence[Draft]) -> list[Any]:
         """Return the schedule of each draft, postprocessed; None for an illegal draft."""
         schedules = self._map(self._postprocessed, drafts)
-        found = [
-            (each, _operations(each.mod), gathers(each.mod))
+        costs = [
+            (0.0, math.inf) if each is None else (_operations(each.mod), gathers(each.mod))
             for each in schedules
-            if each is not None
         ]
-        for _, operations, gathered in found:
-            self._least_operations = min(self._least_operations, operations or math.inf)
-            self._least_gathers = min(self._least_gathers, gathered)
+        self._least_operations = min([self._least_operations, *(n for n, _ in costs if n > 0)])
+        self._least_gathers = min([self._least_gathers, *(gathered for _, gathered in costs)])
         most = _MOST_OPERATIONS * self._least_operations
-        bad = {
-            id(each)
-            for each, operations, gathered in found
-            if operations > most or gathered > self._least_gathers
-        }
-        return [None if id(each) in bad else each for each in schedules]
+        return [
+            each if operations <= most and gathered <= self._least_gathers else None
+            for each, (operations, gathered) in zip(schedules, costs, strict=True)
+        ]
 
     def stored_schedules(self, traces: Sequence[Any]) -> list[Any]:
         """Return the schedules of whole traces, with the postprocessing that they name.
