@@ -21,9 +21,8 @@ class First:
 @pytest.fixture
 def entries(monkeypatch):
     added = []
-    monkeypatch.setattr(
-        extensions, "entry_points", lambda group: added if group == "tunedb.labels" else []
-    )
+    found = {"tunedb.labels": added}
+    monkeypatch.setattr(extensions, "entry_points", lambda group: found.get(group, []))
     base.load_parts.cache_clear()
     yield added
     base.load_parts.cache_clear()
@@ -59,12 +58,9 @@ def test_parts_that_do_not_load_are_reported(entries):
 
 def test_load_parts_returns_all_parts_of_tunedb():
     base.load_parts.cache_clear()
-    names = {}
-    for kind in base.GROUPS:
-        found, broken = base.load_parts(kind)
-        assert broken == {}
-        names[kind] = list(found)
-    assert names == {
+    found = {kind: base.load_parts(kind) for kind in base.GROUPS}
+    assert [broken for _, broken in found.values()] == [{}] * len(found)
+    assert {kind: list(parts) for kind, (parts, _) in found.items()} == {
         "loss": ["log", "rank", "relative", "squared", "throughput"],
         "row model": ["aggregated", "pack-sum"],
         "label": ["mean", "median", "minimum"],

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from learnable import examples_of
 from small_data import SMALL_STEPS, WORKLOADS
 
 from tunedb.errors import FormatError
@@ -52,9 +53,6 @@ def test_card_describes_data_recipe_and_body(examples):
     assert card["scope"] == {"workloads": None, "targets": None, "sources": None}
     assert card["body"] == {"digest": cards.body_digest(b"boosters").hex(), "bytes": 8}
     assert (card["evaluation"], card["drift"]) == (None, {"pairwise_p5": None})
-
-
-def test_card_survives_round_trip_through_json(examples):
     card = make_card(examples, cost=cards.TrainingCost().to_json(), training={"rounds": 3})
     assert json.loads(canonical_json(card)) == card
     assert card["cost"]["peak_bytes"] > 1_000_000
@@ -62,56 +60,38 @@ def test_card_survives_round_trip_through_json(examples):
 
 
 def test_describe_data_returns_no_throughput_if_all_programs_failed():
-    from test_dataset import make_examples
-
-    examples = make_examples([1, 2])
-    failed = dataclasses.replace(examples, failures=np.int8([1, 2]), throughput=np.zeros(2))
-    told = cards.describe_data(failed)
-    assert (told["throughput"], told["failed"]) == (
-        None,
-        {str(FAILURES[1]): 1, str(FAILURES[2]): 1},
-    )
+    examples = examples_of(np.zeros((3, 1)), [1, 2], [0, 1], [0.0, 0.0])
+    told = cards.describe_data(dataclasses.replace(examples, failures=np.int8([1, 2])))
+    assert told["throughput"] is None
+    assert told["failed"] == {str(FAILURES[1]): 1, str(FAILURES[2]): 1}
     assert cards.describe_data(examples.take([0]))["workloads"] == 1
 
 
 def test_scope_survives_round_trip_by_digests(stored):
-    store = stored
     scope = Scope(workload_ids=[2, 1], target_ids=[2], source_ids=[1])
-    values = json.loads(json.dumps(scope.to_json(store)))
-    assert values["workloads"][0] == {
-        "digest": store.workloads.get(2).digest.hex(),
-        "name": store.workloads.get(2).name,
-    }
+    values = json.loads(json.dumps(scope.to_json(stored)))
+    second = stored.workloads.get(2)
+    assert values["workloads"][0] == {"digest": second.digest.hex(), "name": second.name}
     assert values["sources"][0]["name"] == "own"
-    assert Scope.from_json(store, values) == scope
-    assert Scope.from_json(store, Scope().to_json(store)) == Scope()
+    assert Scope.from_json(stored, values) == scope
+    assert Scope.from_json(stored, Scope().to_json(stored)) == Scope()
     # A missing target is left out; without any other the scope has none, and not all.
     values["targets"][0]["digest"] = "00" * 16
-    assert Scope.from_json(store, values).target_ids == []
-
-
-def row(told, **changes):
-    """Return the columns of a row of table ``model`` that its digest follows from."""
-    fields = {
-        "kind": "ranker",
-        "parameters": b"{}",
-        "training_digest": b"t" * 16,
-        "card": canonical_json(told),
-        "body": b"boosters",
-    }
-    return {**fields, **changes}
+    assert Scope.from_json(stored, values).target_ids == []
 
 
 def test_digest_of_row_equals_model_digest_and_rejects_other_bodies(examples):
     card = make_card(examples)
+    row = {"kind": "ranker", "parameters": b"{}", "training_digest": b"t" * 16}
+    row |= {"card": canonical_json(card), "body": b"boosters"}
     expected = cards.model_digest("ranker", b"{}", b"t" * 16, card["versions"])
-    assert cards.digest_of_row(**row(card)) == expected
-    assert cards.digest_of_row(**row(card, body=None)) == expected
-    assert cards.digest_of_row(**row(card, parameters=b"[]")) != expected
+    assert cards.digest_of_row(**row) == expected
+    assert cards.digest_of_row(**row | {"body": None}) == expected
+    assert cards.digest_of_row(**row | {"parameters": b"[]"}) != expected
     with pytest.raises(FormatError, match="body"):
-        cards.digest_of_row(**row(card, body=b"others"))
+        cards.digest_of_row(**row | {"body": b"others"})
     with pytest.raises(FormatError, match="not an object"):
-        cards.digest_of_row(**row(card, card=b"[]"))
+        cards.digest_of_row(**row | {"card": b"[]"})
 
 
 def test_covers_returns_whether_model_learnt_all_targets(examples):
@@ -135,32 +115,22 @@ def test_versions_are_compared_as_numbers():
     assert cards.numbers("3.10.0") > cards.numbers("3.9.1")
 
 
-@pytest.fixture
-def of_unknown_origin(examples):
-    """A dataset of unknown origins, so that the first trials of a group are its random pool."""
-    return dataclasses.replace(examples, origins=np.zeros(len(examples), np.int8))
-
-
-def test_quick_evaluation_compares_model_with_baselines(of_unknown_origin):
-    examples, seen = of_unknown_origin, []
-    told = training_job.quick_evaluation(
-        examples,
-        dataclasses.replace(RECIPE, rounds=40),
-        noise=np.array([-0.01, 0.01]),
-        threads=1,
-        on_step=lambda done, total: seen.append((done, total)),
-    )
+def test_quick_evaluation_compares_model_with_baselines(examples):
+    # Of unknown origins, so that the first trials of a group are its random pool.
+    examples, seen = dataclasses.replace(examples, origins=np.zeros(len(examples), np.int8)), []
+    options = {"noise": np.array([-0.01, 0.01]), "threads": 1}
+    recipe = dataclasses.replace(RECIPE, rounds=40)
+    on_step = lambda *step: seen.append(step)  # noqa: E731
+    told = training_job.quick_evaluation(examples, recipe, on_step=on_step, **options)
     assert json.loads(canonical_json(told)) == told
     assert told["impossible"] is None and seen
     assert set(told["pools"]) == {"random", "search"}
-    random = told["pools"]["random"]
-    assert set(random["figures"]) == {"model", "random", "nearest", "noise floor"}
-    pairwise = {name: values["pairwise"][0] for name, values in random["figures"].items()}
+    figures = {pool: values["figures"] for pool, values in told["pools"].items()}
+    assert set(figures["random"]) == {"model", "random", "nearest", "noise floor"}
+    pairwise = {name: values["pairwise"][0] for name, values in figures["random"].items()}
     assert pairwise["random"] == 0.5 < pairwise["model"] < pairwise["noise floor"] <= 1
     assert told["pairwise"] == pairwise["model"]
-    assert told["pairwise_p5"] <= min(
-        values["figures"]["model"]["pairwise"][0] for values in told["pools"].values()
-    )
+    assert told["pairwise_p5"] <= min(each["model"]["pairwise"][0] for each in figures.values())
     card = make_card(examples, evaluation=told)
     assert cards.pairwise(card) == told["pairwise"]
     assert card["drift"]["pairwise_p5"] == told["pairwise_p5"]

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from builders import sql
-from effort import long
+from effort import EFFORT, long
 from hypothesis import given
 from hypothesis import strategies as st
 from learnable import examples_of, learnable, quick
@@ -54,8 +54,9 @@ def scratch(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client():
-    """Two workers, each a process of its own."""
-    with start(2) as local, distributed.Client(local) as client:
+    """Two workers that are sent data over TCP; in the long run each is a process of its own."""
+    options = {"processes": EFFORT != "few", "protocol": "tcp"}
+    with start(2, **options) as local, distributed.Client(local) as client:
         yield client
 
 
@@ -68,9 +69,6 @@ def here():
 
 def addresses(client):
     return sorted(client.scheduler_info(n_workers=-1)["workers"])
-
-
-# ---------------------------------------------------------------------- accuracy
 
 
 def accuracy(model, examples=UNSEEN):
@@ -116,18 +114,11 @@ def test_cluster_trains_a_model_as_accurate_as_one_machine(workers, choices, cli
 
 
 @pytest.mark.stress
-def test_cluster_model_of_many_rows_is_as_accurate_as_that_of_one_machine(client):
-    """One machine takes the bounds of bins from a sample of the rows."""
-    examples = learnable(workloads=5, programs=2000, rows=(1, 5))
-    recipe = quick(rounds=20)
-    expected = accuracy(fit(examples, recipe, threads=1).model, examples)
-    fitted = fit_on_cluster(client, examples, recipe)
-    assert accuracy(fitted.model, examples) == pytest.approx(expected, abs=0.01)
-
-
-@pytest.mark.stress
 def test_cluster_model_of_extreme_columns_is_as_accurate_as_that_of_one_machine(client):
-    """Columns are constant, of few values, huge, negative, nearly always 0, and row numbers."""
+    """Columns are constant, of few values, huge, negative, nearly always 0, and row numbers.
+
+    One machine takes the bounds of bins from a sample of the rows.
+    """
     examples = learnable(workloads=5, programs=2000, rows=(1, 5), columns=8)
     rows, rng = examples.rows, np.random.default_rng(0)
     rows[:, 2] = -3e38
@@ -152,19 +143,27 @@ def test_subsample_changes_the_model_of_a_cluster(client):
     assert fit_on_cluster(client, EXAMPLES, recipe).model.to_bytes() != whole.to_bytes()
 
 
-def test_cluster_trains_with_more_workers_than_workloads(here):
+def test_cluster_trains_with_more_workers_than_workloads_and_leaves_no_data(here):
     for workloads in (1, 2):
         examples = learnable(workloads=workloads)
         model = fit_on_cluster(here, examples, quick()).model
         expected = accuracy(fit(examples, quick(), threads=1).model, examples)
         assert accuracy(model, examples) == pytest.approx(expected, abs=0.03)
+    for _ in range(600):
+        left = here.run(lambda dask_worker: len(dask_worker.data))
+        if not any(left.values()):
+            return
+        time.sleep(0.1)
+    pytest.fail(f"values are left: {left}")
 
 
 def test_simultaneous_trainings_give_the_same_model(here):
-    recipe = quick(rounds=3)
+    """Several groups share the ids of their programs, which changes nothing."""
+    recipe = quick(training_set="first:20", rounds=3)
     expected = fit_on_cluster(here, EXAMPLES, recipe).model.to_bytes()
+    twice = replace(EXAMPLES, program_ids=EXAMPLES.program_ids % 120)
     with ThreadPoolExecutor(2) as pool:
-        trainings = [pool.submit(fit_on_cluster, here, EXAMPLES, recipe) for _ in range(2)]
+        trainings = [pool.submit(fit_on_cluster, here, one, recipe) for one in (EXAMPLES, twice)]
     assert [one.result().model.to_bytes() for one in trainings] == [expected] * 2
 
 
@@ -180,15 +179,11 @@ def test_waiting_trainings_do_not_time_out(here, monkeypatch):
         assert found.result().model.to_bytes() == expected
 
 
-# ---------------------------------------------------------------------- division among workers
-
-
 def test_each_worker_gets_whole_workloads(here, monkeypatch):
     """The test compares the input of XGBoost and the matrices on its workers."""
     divided, given_to, found = [], [], {}
-    monkeypatch.setattr(
-        cluster, "divide", lambda *given: divided.append(divide(*given)) or divided[-1]
-    )
+    remembered = lambda *given: divided.append(divide(*given)) or divided[-1]  # noqa: E731
+    monkeypatch.setattr(cluster, "divide", remembered)
     module, local = cluster._import_xgboost_dask(), cluster._TrainingState.here
     original = module.DaskQuantileDMatrix
 
@@ -224,34 +219,14 @@ def test_each_worker_gets_whole_workloads(here, monkeypatch):
         assert np.array_equal(found[number][2], programs)
 
 
-def test_training_leaves_no_data_on_workers(here):
-    fit_on_cluster(here, EXAMPLES, quick(rounds=1))
-    for _ in range(600):
-        left = here.run(lambda dask_worker: len(dask_worker.data))
-        if not any(left.values()):
-            return
-        time.sleep(0.1)
-    pytest.fail(f"values are left: {left}")
-
-
 def test_large_labels_cause_no_warning_about_large_tasks(here):
     """Dask warns of tasks that contain large data, and transfers them slowly."""
     examples = learnable(workloads=12, programs=500, rows=(1, 1))
     recipe = quick(loss="rank", patience=2, rounds=3)
-    with (
-        dask.config.set({"distributed.admin.large-graph-warning-threshold": "100 kB"}),
-        warnings.catch_warnings(),
-    ):
+    large = {"distributed.admin.large-graph-warning-threshold": "100 kB"}
+    with dask.config.set(large), warnings.catch_warnings():
         warnings.simplefilter("error")
         assert fit_on_cluster(here, examples, recipe).programs == len(examples)
-
-
-def test_programs_in_several_groups_do_not_change_the_model(here):
-    """The groups share the ids of their programs."""
-    twice = replace(EXAMPLES, program_ids=EXAMPLES.program_ids % 120)
-    recipe = quick(training_set="first:20", rounds=3)
-    model = fit_on_cluster(here, twice, recipe).model
-    assert model.to_bytes() == fit_on_cluster(here, EXAMPLES, recipe).model.to_bytes()
 
 
 def labels_of(rows_by_workload):
@@ -283,35 +258,21 @@ def test_divide_gives_next_largest_workload_to_worker_with_fewest_rows():
     assert [share.tolist() for share in divide(examples, 2)] == [[0, 3], [1, 2, 4]]
 
 
-# ---------------------------------------------------------------------- rows from a database
-
-
-def check_database(client, url):
+def test_workers_read_rows_from_both_databases(client, store_url):
     recipe = quick(rounds=2)
-    with Store(url) as store:
+    with Store(store_url) as store:
         fill(store)
         labels = load(store, SMALL_STEPS, rows=False)
         examples = load(store, SMALL_STEPS)
-    read = fit_on_cluster(client, labels, recipe, url=url)
+    read = fit_on_cluster(client, labels, recipe, url=store_url)
     sent = fit_on_cluster(client, examples, recipe)
     assert read.model.to_bytes() == sent.model.to_bytes()
-
-
-def test_workers_read_rows_from_sqlite(client, sqlite_file):
-    check_database(client, str(sqlite_file))
-
-
-def test_workers_read_rows_from_postgresql(client, postgres_url):
-    check_database(client, postgres_url)
 
 
 def test_fit_on_cluster_rejects_url_of_another_database(client, stored, sqlite_file):
     labels = load(stored, SMALL_STEPS, rows=False)
     with pytest.raises(StorageError, match="is not the database of the labels"):
         fit_on_cluster(client, labels, quick(), url=str(sqlite_file))
-
-
-# ---------------------------------------------------------------------- errors
 
 
 def test_failure_of_one_worker_ends_training_at_once_and_frees_the_others(
@@ -326,13 +287,9 @@ def test_failure_of_one_worker_ends_training_at_once_and_frees_the_others(
     sql(sqlite_file, "DELETE FROM feature WHERE program_id = ?", damaged)
     with pytest.raises(StorageError, match=f"features of program {damaged} changed during"):
         fit_on_cluster(client, labels, quick(), url=str(sqlite_file))
-    assert fit_on_cluster(client, EXAMPLES, quick(rounds=2)).rounds == 2
-    assert "Traceback" not in capfd.readouterr().err
-
-
-def test_fit_on_cluster_reports_recipe_that_xgboost_rejects(client, capfd):
     with pytest.raises(UsageError, match="XGBoost rejects the recipe"):
         fit_on_cluster(client, EXAMPLES, quick(gamma=-1.0))
+    assert fit_on_cluster(client, EXAMPLES, quick(rounds=2)).rounds == 2
     assert "Traceback" not in capfd.readouterr().err
 
 
@@ -345,9 +302,8 @@ class Broken:
         return 0.0
 
     def derivatives(self, scores):
-        raise import_xgboost().core.XGBoostError(
-            "[1] a.cc\n\n- something is wrong\nStack trace:\n 1"
-        )
+        message = "[1] a.cc\n\n- something is wrong\nStack trace:\n 1"
+        raise import_xgboost().core.XGBoostError(message)
 
 
 def test_errors_of_xgboost_on_workers_are_reported_in_one_line(here, monkeypatch):
@@ -357,31 +313,30 @@ def test_errors_of_xgboost_on_workers_are_reported_in_one_line(here, monkeypatch
         fit_on_cluster(here, EXAMPLES, quick())
 
 
-def test_fit_on_cluster_rejects_single_program_and_programs_without_rows(client):
-    with pytest.raises(UsageError, match="nothing to learn from"):
-        fit_on_cluster(client, EXAMPLES.take([1]), quick())
-    without = examples_of(np.zeros((0, 2)), [0, 0, 0], [0, 0, 0], [1, 0.5, 0.2])
-    with pytest.raises(UsageError, match="have no rows of features small"):
-        fit_on_cluster(client, without, quick(), url="somewhere.db")
+WITHOUT_ROWS = examples_of(np.zeros((0, 2)), [0, 0, 0], [0, 0, 0], [1, 0.5, 0.2])
 
 
-def test_fit_on_cluster_rejects_examples_without_rows_and_url(client):
-    with pytest.raises(UsageError, match="examples have no rows"):
-        fit_on_cluster(client, replace(EXAMPLES, rows=EXAMPLES.rows[:0]), quick())
+@pytest.mark.parametrize(
+    ("examples", "options", "message"),
+    [
+        (EXAMPLES.take([1]), {}, "nothing to learn from"),
+        (WITHOUT_ROWS, {"url": "somewhere.db"}, "have no rows of features small"),
+        (replace(EXAMPLES, rows=EXAMPLES.rows[:0]), {}, "examples have no rows"),
+        (EXAMPLES, {"workers": ["tcp://nowhere:1"]}, "no worker tcp://nowhere:1; there are: inpr"),
+    ],
+    ids=["one program", "no rows of programs", "no rows and no URL", "unknown worker"],
+)
+def test_fit_on_cluster_rejects_examples_without_rows_and_unknown_workers(
+    examples, options, message, here
+):
+    with pytest.raises(UsageError, match=message):
+        fit_on_cluster(here, examples, quick(), **options)
 
 
 def test_fit_on_cluster_rejects_cluster_without_workers():
-    with (
-        start(0, processes=False) as local,
-        distributed.Client(local) as client,
-        pytest.raises(UsageError, match=r"no worker at inproc://.*; run: dask worker inproc"),
-    ):
+    error = pytest.raises(UsageError, match=r"no worker at inproc://.*; run: dask worker inproc")
+    with start(0, processes=False) as local, distributed.Client(local) as client, error:
         fit_on_cluster(client, EXAMPLES, quick())
-
-
-def test_fit_on_cluster_rejects_unknown_worker_address(here):
-    with pytest.raises(UsageError, match=r"no worker tcp://nowhere:1; there are: inproc://"):
-        fit_on_cluster(here, EXAMPLES, quick(), workers=["tcp://nowhere:1"])
 
 
 @pytest.mark.stress

@@ -13,7 +13,7 @@ from learnable import examples_of, learnable, noisy, quick, untrained
 from tunedb.models.boosting import parameters
 from tunedb.models.model import Model
 from tunedb.models.recipe import Recipe
-from tunedb.models.training import fit, select
+from tunedb.models.training import best_round, fit, select
 
 of_each_loss = pytest.mark.parametrize("loss", ["throughput", Recipe().loss])
 
@@ -56,40 +56,25 @@ def test_defect_1_loss_falls_where_many_rows_share_a_leaf(rows, rounds, loss):
 def test_defect_2_workload_with_only_failures_is_left_out(loss):
     """In TVM it gets the perfect label, 1e10 / 1e10; here it does not change the model."""
     examples = learnable(3, 20)
-    dead = examples_of(
-        examples.rows,
-        examples.sizes,
-        examples.group,
-        np.where(examples.group == 2, 0, examples.throughput),
-    )
+    throughput = np.where(examples.group == 2, 0, examples.throughput)
+    dead = examples_of(examples.rows, examples.sizes, examples.group, throughput)
     assert np.unique(select(dead, quick()).group).tolist() == [0, 1]
     alone = dead.take(dead.group != 2)
-    models = [train(one, loss=loss).model for one in (dead, alone)]
-    scores = [model.score_examples(dead).tolist() for model in models]
+    fitted = [train(one, loss=loss) for one in (dead, alone)]
+    assert fitted[0].left_out == {"only failures": 20, "training set": 0}
+    scores = [one.model.score_examples(dead).tolist() for one in fitted]
     assert scores[0] == scores[1]
-
-
-def failing_region():
-    """Return examples of which those with a large first column fail, and which these are."""
-    rows = np.random.default_rng(0).random((200, 2))
-    region = rows[:, 0] > 0.5
-    throughput = np.where(region, 0, 0.5 + rows[:, 1] / 2)
-    return examples_of(rows, np.ones(200, int), np.arange(200) % 4, throughput), region
 
 
 @pytest.mark.parametrize("loss", ["throughput", "squared", "log", "rank", "relative"])
 def test_defect_3_failures_get_the_lowest_scores(loss):
     """In TVM failures have label and weight 0, so the model ignores a region that fails."""
-    examples, region = failing_region()
+    rows = np.random.default_rng(0).random((200, 2))
+    region = rows[:, 0] > 0.5
+    throughput = np.where(region, 0, 0.5 + rows[:, 1] / 2)
+    examples = examples_of(rows, np.ones(200, int), np.arange(200) % 4, throughput)
     scores = train(examples, loss=loss, rounds=20).model.score_examples(examples)
     assert scores[region].max() < scores[~region].min()
-
-
-def test_defect_3_failures_of_weight_0_are_scored_like_other_programs():
-    """So the test above can fail."""
-    examples, region = failing_region()
-    model = train(examples, loss="throughput:0", rounds=20).model
-    assert model.score_examples(examples)[region].min() > 0.4
 
 
 def test_defect_4_tree_method_is_pinned_to_hist():
@@ -107,6 +92,7 @@ def test_defect_5_model_without_trees_loads():
     again = Model.from_bytes(model.to_bytes(), threads=1)
     expected = objective.base(examples.sizes) * examples.sizes
     assert again.score_examples(examples) == pytest.approx(expected, rel=1e-6)
+    assert again.rounds == 0
 
 
 def test_defect_6_device_selects_a_gpu():
@@ -122,24 +108,34 @@ def test_defect_6_device_selects_a_gpu():
 @of_each_loss
 def test_defect_7_held_out_workloads_stop_training_at_the_best_round(loss):
     """TVM watches the training set and keeps all trees; these labels are mostly noise."""
-    fitted = train(noisy(), loss=loss, rounds=200, patience=5, max_depth=6)
+    examples = noisy()
+    fitted = train(examples, loss=loss, rounds=200, patience=5, max_depth=6)
     assert fitted.held_out
     assert len(fitted.history) == fitted.best_round + 5 < 200
-    assert fitted.model.boosters[0].num_boosted_rounds() == fitted.best_round
+    assert fitted.rounds == fitted.best_round == best_round(fitted.history, 5)
+    assert fitted.model.boosters[0].num_boosted_rounds() == fitted.model.rounds == fitted.rounds
+    # The booster is trained on all workloads for the rounds that were best.
+    direct = train(examples, loss=loss, rounds=fitted.best_round, max_depth=6)
+    mine, other = (one.model.score_examples(examples).tolist() for one in (fitted, direct))
+    assert mine == other
 
 
-@pytest.mark.parametrize("rows", [1, 4])
-def test_defect_8_first_scores_are_right_on_average(rows):
-    """TVM starts at half the number of rows; here the base is fitted."""
-    run, objective = untrained(learnable(rows=(rows, rows)))
-    mean = np.average(objective.labels, weights=objective.weights)
-    assert run.scores() == pytest.approx(np.full(len(objective.labels), mean), rel=1e-6)
+@pytest.mark.parametrize("loss", ["throughput", "squared", "log", "rank", Recipe().loss])
+def test_defect_8_first_scores_are_right_on_average(loss):
+    """TVM starts at half the number of rows; here the base is fitted.
 
-
-def test_defect_8_all_scores_start_at_0_by_default():
-    """Only differences count in the default loss, so programs with more rows start no higher."""
-    run, _ = untrained(learnable(rows=(1, 4)), loss=Recipe().loss)
-    assert set(run.scores()) == {0.0}
+    Only differences count in ``rank`` and the default loss, so all scores start at 0.
+    """
+    for rows in ((1, 1), (4, 4), (1, 4)):
+        examples = learnable(rows=rows)
+        run, objective = untrained(examples, loss=loss)
+        base = objective.base(examples.sizes)
+        assert run.scores() == pytest.approx(base * examples.sizes, rel=1e-6)
+        if loss in ("rank", Recipe().loss):
+            assert set(run.scores()) == {0.0}
+        elif rows[0] == rows[1]:
+            mean = np.average(objective.labels, weights=objective.weights)
+            assert run.scores() == pytest.approx(np.full(len(examples), mean), rel=1e-6)
 
 
 @of_each_loss

@@ -14,12 +14,21 @@ def add_model(store, marker=0, threshold=None):
     return store.models.add(NewModel(bytes([marker]) * 16, "ranker", b"{}", b"t" * 16, card, None))
 
 
-def predict(store, model, scores, measurements, source=OWN):
+def predict(store, model, scores, measurements):
     """Store measurements, and scores of their programs by a model; return the programs' ids."""
-    store.batches.add(measurements, source)
+    store.batches.add(measurements, OWN)
     ids = store.programs.ids([one.program.digest for one in measurements])
     store.models.add_predictions(model, dict(zip(ids, scores, strict=True)))
     return ids
+
+
+def slower(count, **fields):
+    """Return measurements of programs, each slower than the one before."""
+    return [make_measurement(i, (1e-3 * (i + 1),), **fields) for i in range(count)]
+
+
+def retract(store, measurement):
+    store.trust.retract(store.records.find(measurement.digest.hex()), "the clock was wrong")
 
 
 def failed(number, kind=FailureKind.CRASH, **fields):
@@ -39,48 +48,32 @@ def test_drift_reports_share_of_pairs_in_right_order(store):
     assert found.drifted is None  # too few to tell
 
 
-def test_drift_is_reported_below_the_cards_threshold(store):
-    model = add_model(store, threshold=0.6)
-    batch = [make_measurement(i, (1e-3 * (i + 1),)) for i in range(drift.FEWEST)]
-    predict(store, model, range(drift.FEWEST), batch)  # the slowest one has the highest score
-    (found,) = drift.drift(store, model)
-    assert (found.pairwise, found.drifted) == (0.0, True)
-    other = add_model(store, 1, threshold=0.6)
-    predict(store, other, [-i for i in range(drift.FEWEST)], batch)
-    (found,) = drift.drift(store, other)
-    assert (found.pairwise, found.drifted) == (1.0, False)
-    assert [one.model_id for one in drift.drift(store)] == [model, other]
-
-
-def test_a_model_without_evaluation_has_no_threshold(store):
-    model = add_model(store)
-    batch = [make_measurement(i, (1e-3 * (i + 1),)) for i in range(drift.FEWEST)]
-    predict(store, model, range(drift.FEWEST), batch)
-    (found,) = drift.drift(store)
-    assert (found.pairwise, found.threshold, found.drifted) == (0.0, None, None)
-
-
-def test_drift_ranks_each_workload_and_target_separately(store):
-    model = add_model(store)
-    batch = [
-        *(make_measurement(i, (1e-3 * (i + 1),)) for i in range(2)),
-        *(make_measurement(i, (1e-3 * (i + 1),), workload=1) for i in range(3)),
-        *(make_measurement(i, (1e-3 * (i + 1),), target=1) for i in range(4)),
-    ]
-    predict(store, model, range(9), batch)
-    found = drift.drift(store)
-    assert [(one.workload_id, one.target_id, one.trials) for one in found] == [
-        (1, 1, 2),
-        (1, 2, 4),
-        (2, 1, 3),
-    ]
-    assert [one.pairwise for one in found] == [0.0, 0.0, 0.0]
-
-
 def test_pairwise_is_none_if_all_programs_failed(store):
     predict(store, add_model(store), (1.0, 2.0), [failed(0), failed(1)])
     (found,) = drift.drift(store)
     assert (found.trials, found.failed, found.pairwise, found.drifted) == (2, 2, None, None)
+
+
+@pytest.mark.parametrize(("threshold", "verdicts"), [(0.6, [True, False]), (None, [None, None])])
+def test_drift_is_reported_below_the_cards_threshold(store, threshold, verdicts):
+    """A model without evaluation has none."""
+    batch, places = slower(drift.FEWEST), range(drift.FEWEST)
+    wrong, right = (add_model(store, marker, threshold) for marker in range(2))
+    predict(store, wrong, places, batch)  # the slowest one has the highest score
+    predict(store, right, [-i for i in places], batch)
+    found = drift.drift(store)
+    assert [(one.model_id, one.pairwise) for one in found] == [(wrong, 0.0), (right, 1.0)]
+    assert [(one.threshold, one.drifted) for one in found] == [(threshold, v) for v in verdicts]
+    assert drift.drift(store, right) == found[1:]
+
+
+def test_drift_ranks_each_workload_and_target_separately(store):
+    batch = [*slower(2), *slower(3, workload=1), *slower(4, target=1)]
+    predict(store, add_model(store), range(9), batch)
+    found = drift.drift(store)
+    cells = [(one.workload_id, one.target_id, one.trials) for one in found]
+    assert cells == [(1, 1, 2), (1, 2, 4), (2, 1, 3)]
+    assert [one.pairwise for one in found] == [0.0, 0.0, 0.0]
 
 
 def test_trials_omit_unmeasured_retracted_and_infrastructure_records(store):
@@ -94,7 +87,7 @@ def test_trials_omit_unmeasured_retracted_and_infrastructure_records(store):
         taken_back,
     ]
     ids = predict(store, model, range(5), batch)
-    store.trust.retract([store.records.find(taken_back.digest.hex())[0]], "the clock was wrong")
+    retract(store, taken_back)
     found = store.training.trials(model)
     assert [one.program_id for one in found] == [ids[0], ids[3]]
     assert [one.mean for one in found] == [2e-3, None]
@@ -116,19 +109,10 @@ def test_trial_has_fastest_time_and_first_record_of_its_program(store):
 
 
 def test_ranks_returns_predicted_and_measured_place_of_each_trial(store):
-    model = add_model(store)
     batch = [make_measurement(i, (secs,)) for i, secs in enumerate((1e-3, 3e-3, 2e-3))]
-    predict(store, model, (1.0, 3.0, 2.0, 4.0), [*batch, failed(3)])
+    predict(store, add_model(store), (1.0, 3.0, 2.0, 4.0), [*batch, failed(3)])
     found = drift.ranks(store.training.trials())
     assert [(place, real) for _, place, real in found] == [(4, 1), (2, 3), (3, 2), (1, None)]
-
-
-def test_numbered_returns_sources_by_id(store):
-    store.records.add([make_measurement(0)], OWN)
-    ((id_, digest, source),) = store.sources.numbered()
-    assert (source, len(digest)) == (OWN, 16)
-    assert store.sources.numbered([id_]) == [(id_, digest, source)]
-    assert store.sources.numbered([id_ + 1]) == []
 
 
 def test_measured_before_returns_programs_measured_before_a_time(store):
@@ -144,7 +128,7 @@ def test_measured_before_returns_programs_measured_before_a_time(store):
     ]
     store.batches.add(batch, OWN)
     ids = store.programs.ids([one.program.digest for one in batch[:6]])
-    store.trust.retract([store.records.find(taken_back.digest.hex())[0]], "the clock was wrong")
+    retract(store, taken_back)
     found = [store.training.measured_before(ids, moment) for moment in (10, 20, 21)]
     assert found == [{ids[5]}, {ids[0], ids[2], ids[5]}, {ids[0], ids[1], ids[2], ids[5]}]
     assert store.training.measured_before([ids[0]], 20) == {ids[0]}

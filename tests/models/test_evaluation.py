@@ -47,17 +47,16 @@ def evaluated(examples=EXAMPLES, recipes=None, **options):
     return evaluate(examples, recipes, threads=1, **options)
 
 
-def result_of(values, model="m", workloads=None, **fields):
+def result_of(values, model="m", workloads=None):
     """Return a result with given pairwise accuracies, and 0.5 for everything else."""
     n = len(values)
     table = np.full((n, len(FIGURES)), 0.5)
     table[:, 0] = values
-    workloads = range(n) if workloads is None else workloads
     return Result(
         regime="new-workload",
         pool="random",
         model=model,
-        workloads=tuple(b"%d" % i for i in workloads),
+        workloads=tuple(b"%d" % i for i in workloads or range(n)),
         values=table,
         random=np.full((n, len(FIGURES)), 0.5),
         floor=None,
@@ -66,7 +65,6 @@ def result_of(values, model="m", workloads=None, **fields):
         ranks=np.eye(BINS) / BINS,
         pools=n,
         programs=10 * n,
-        **fields,
     )
 
 
@@ -77,12 +75,9 @@ def test_evaluate_returns_results_of_all_regimes_pools_and_models():
     # A fifth of 20 programs is too few for a pool of 10.
     expected = [(r, p, m) for r in regimes[1:] for p in pools for m in models]
     assert cells == expected
-    assert found.splits["new-workload"]["splits"] == found.splits["same-workload"]["splits"] == 2
-    assert found.splits["new-family"]["splits"] == found.splits["new-hardware"]["splits"] == 2
-    assert found.impossible == {
-        f"same-workload, {pool} pools": "none has 10 held-out programs, one of them faster"
-        for pool in pools
-    }
+    assert [found.splits[regime]["splits"] for regime in regimes] == [2] * 4
+    why = "none has 10 held-out programs, one of them faster"
+    assert found.impossible == {f"same-workload, {pool} pools": why for pool in pools}
     assert found.examples == EXAMPLES.digest.hex()
     result = found.result("new-family", "search", "b")
     assert result.workloads == tuple(sorted(one.digest for one in WORKLOADS))
@@ -94,9 +89,8 @@ def test_random_baseline_has_the_figures_of_a_random_order():
     regimes = ["new-workload", "new-hardware"]
     models = {"recipes": {"m": quick(rounds=1)}, "baselines": (Oracle(), RandomOrder())}
     found = evaluated(seeds=2, regimes=regimes, **models)
-    for regime, pool in (("new-workload", "random"), ("new-hardware", "search")):
-        perfect = found.result(regime, pool, "oracle")
-        random = found.result(regime, pool, "random")
+    for cell in (("new-workload", "random"), ("new-hardware", "search")):
+        perfect, random = found.result(*cell, "oracle"), found.result(*cell, "random")
         assert np.array_equal(random.values, perfect.random)
         assert np.array_equal(random.values, random.random)
         assert np.array_equal(random.peak, perfect.random_peak)
@@ -107,15 +101,10 @@ def test_random_baseline_has_the_figures_of_a_random_order():
 
 def test_perfect_model_has_perfect_figures():
     oracle = Oracle()
-    (result,) = evaluate_splits(
-        EXAMPLES,
-        list(splits.new_family(EXAMPLES, splits.SplitPlan())),
-        {},
-        baselines=(oracle,),
-        pools=("search",),
-    )
-    assert result.values == pytest.approx(np.ones_like(result.values))
-    assert result.peak == pytest.approx(np.ones_like(result.peak))
+    made = list(splits.new_family(EXAMPLES, splits.SplitPlan()))
+    (result,) = evaluate_splits(EXAMPLES, made, {}, baselines=(oracle,), pools=("search",))
+    for table in (result.values, result.peak):
+        assert table == pytest.approx(np.ones_like(table))
     assert np.trace(result.ranks) > 0.85
     assert result.ranks.sum() == pytest.approx(1.0)
     assert result.summary("trials90").skill == 1.0
@@ -159,15 +148,12 @@ def test_recipes_train_on_the_training_side_of_each_split(monkeypatch):
     assert {one[1:] for one in seen} == {("log", 1)}
 
 
-def test_repeated_evaluation_gives_equal_json():
-    one, other = (evaluated(seeds=1, regimes=["new-workload"]).to_json() for _ in range(2))
-    one["seconds"] = other["seconds"] = 0
-    assert json.dumps(one) == json.dumps(other)
-
-
-def test_evaluation_json_has_all_results_and_no_nan():
-    found = evaluated(judged(WORKLOADS[:2]), regimes=["new-workload"], seeds=1, pools=["search"])
-    text = json.dumps(found.to_json(), allow_nan=False)
+def test_evaluation_json_has_all_results_and_no_nan_and_is_reproducible():
+    options = {"regimes": ["new-workload"], "seeds": 1, "pools": ["search"]}
+    told, again = (evaluated(judged(WORKLOADS[:2]), **options).to_json() for _ in range(2))
+    told["seconds"] = again["seconds"] = 0
+    text = json.dumps(told, allow_nan=False)
+    assert json.dumps(again) == text
     told = json.loads(text)
     (first, random) = told["results"]
     assert (first["model"], random["model"]) == ("plain", "random")
@@ -201,9 +187,7 @@ def test_impossible_regimes_are_reported_and_the_others_evaluated():
     assert {one.regime for one in found.results} == {"new-workload"}
     assert list(found.impossible)[:2] == ["new-family", "new-hardware"]
     assert "two families are needed; there is matmul" in found.impossible["new-family"]
-    with pytest.raises(
-        UsageError, match=r"nothing can be evaluated \(new-family: workloads of two"
-    ):
+    with pytest.raises(UsageError, match=r"nothing can be evaluated \(new-family: workloads of tw"):
         evaluated(judged(WORKLOADS[:1]), regimes=["new-family", "new-hardware"])
 
 
@@ -236,6 +220,8 @@ def test_split_with_nothing_to_learn_is_reported_and_the_others_evaluated():
 def test_evaluate_rejects_unknown_missing_and_duplicate_names(options, why):
     with pytest.raises(UsageError, match=why):
         evaluated(**options)
+    with pytest.raises(NotFoundError, match="no loss 'x'"):
+        evaluated(recipes={"m": quick(loss="x")})
 
 
 def test_evaluate_trains_nothing_for_splits_without_pools(monkeypatch):
@@ -246,17 +232,11 @@ def test_evaluate_trains_nothing_for_splits_without_pools(monkeypatch):
     assert told == []
 
 
-def test_evaluate_rejects_unknown_loss():
-    with pytest.raises(NotFoundError, match="no loss 'x'"):
-        evaluated(recipes={"m": quick(loss="x")})
-
-
 def test_results_have_a_noise_floor():
     noise = np.log([0.8, 1.25])
     found = evaluated(regimes=["new-workload"], seeds=1, noise=noise)
-    result = found.result("new-workload", "search", "plain")
-    floor = dict(zip(FIGURES, result.floor.mean(axis=0), strict=True))
-    assert 0.6 < floor["pairwise"] < 1.0
+    floor = found.result("new-workload", "search", "plain").floor.mean(axis=0)
+    assert 0.6 < floor[FIGURES.index("pairwise")] < 1.0
     assert found.noise == pytest.approx(np.log(1.25))
     told = found.to_json()["results"][0]["noise_floor"]
     assert told["top1"] == pytest.approx(found.results[0].floor.mean(axis=0)[1])
@@ -274,9 +254,8 @@ def test_repeat_noise_returns_deviations_of_repeated_times():
         return repeat_noise(Records(n_times=sizes, times=flat, failed=failed))
 
     # Two times 10 % apart: each deviates by log(1.1) / 2, scaled to the variance of one run.
-    found = noise(
-        [(1.0, 1.1), (3.0,), (), (1e10,) * 2, (0.0, 2.0), (1e10, 2.0)], [0, 0, 1, 1, 0, 0]
-    )
+    times = [(1.0, 1.1), (3.0,), (), (1e10,) * 2, (0.0, 2.0), (1e10, 2.0)]
+    found = noise(times, [0, 0, 1, 1, 0, 0])
     half = np.log(1.1) / 2
     assert found == pytest.approx([-half * 2**0.5, half * 2**0.5])
     assert noise([(1.0,), (2.0,)]) is None
@@ -289,11 +268,10 @@ def test_repeat_noise_returns_deviations_of_repeated_times():
 def test_interval_is_the_95_percent_confidence_interval_of_the_mean():
     rng = np.random.default_rng(0)
     values = rng.normal(0.7, 0.1, 400)
-    low, high = interval(values)
     # The standard error is 0.005.
-    assert low == pytest.approx(values.mean() - 1.96 * 0.005, abs=1e-3)
-    assert high == pytest.approx(values.mean() + 1.96 * 0.005, abs=1e-3)
-    assert interval(values) == (low, high)
+    expected = values.mean() + 1.96 * 0.005 * np.array([-1, 1])
+    assert interval(values) == pytest.approx(expected, abs=1e-3)
+    assert interval(values) == interval(values)
     assert interval(np.full(9, 0.25)) == (0.25, 0.25)
     for few in ([], [0.5]):
         assert np.isnan(interval(np.array(few))).all()
@@ -316,12 +294,8 @@ def test_compare_averages_differences_over_common_workloads():
     one = result_of([0.9, 0.5, 0.7], "one", [0, 1, 2])
     other = result_of([0.4, 0.8, 0.1], "other", [1, 0, 9])
     found = compare(one, other, "pairwise")
-    assert (found.one, found.other, found.figure, found.workloads) == (
-        "one",
-        "other",
-        "pairwise",
-        2,
-    )
+    names = found.one, found.other, found.figure, found.workloads
+    assert names == ("one", "other", "pairwise", 2)
     # 0.9 - 0.8 and 0.5 - 0.4: equal differences have an interval of width 0.
     assert (found.mean, found.low, found.high) == pytest.approx((0.1, 0.1, 0.1))
     nothing = compare(one, result_of([0.5], "far", [77]), "pairwise")
@@ -330,11 +304,10 @@ def test_compare_averages_differences_over_common_workloads():
 
 
 def test_differences_pair_each_recipe_with_later_ones_and_baselines():
-    recipes = {"a": quick(), "b": quick()}
     names = ["a", "b", "random", "nearest"]
     found = module.Evaluation(
         results=tuple(result_of([0.5, 0.75], name) for name in names),
-        recipes=recipes,
+        recipes={"a": quick(), "b": quick()},
         baselines=("random", "nearest"),
         splits={},
         impossible={},
@@ -342,14 +315,8 @@ def test_differences_pair_each_recipe_with_later_ones_and_baselines():
         examples="",
         seconds=0.0,
     )
-    pairs = {(one.one, one.other) for one in found.differences("new-workload", "random")}
-    assert pairs == {
-        ("a", "b"),
-        ("a", "random"),
-        ("a", "nearest"),
-        ("b", "random"),
-        ("b", "nearest"),
-    }
+    pairs = {one.one + "-" + one.other for one in found.differences("new-workload", "random")}
+    assert pairs == {"a-b", "a-random", "a-nearest", "b-random", "b-nearest"}
     assert found.differences("new-workload", "search") == []
 
 
@@ -357,13 +324,10 @@ def test_evaluate_splits_accepts_custom_splits():
     examples = judged()
     half = np.arange(len(examples)) % 2 == 0
     split = splits.Split("mine", "half", np.flatnonzero(half), np.flatnonzero(~half))
-    results = evaluate_splits(
-        examples, [split], {"m": quick()}, baselines=(NearestNeighbour(),), threads=1
-    )
-    assert [(one.regime, one.pool, one.model) for one in results[:2]] == [
-        ("mine", "random", "m"),
-        ("mine", "random", "nearest"),
-    ]
+    options = {"baselines": (NearestNeighbour(),), "threads": 1}
+    results = evaluate_splits(examples, [split], {"m": quick()}, **options)
+    cells = [(one.regime, one.pool, one.model) for one in results[:2]]
+    assert cells == [("mine", "random", "m"), ("mine", "random", "nearest")]
     assert results[0].summary("pairwise").mean > 0.6
     with pytest.raises(UsageError, match="no pool can be ranked"):
         evaluate_splits(examples, [split], {"m": quick()}, fewest=99, threads=1)

@@ -1,53 +1,29 @@
 """Contributions and importance of columns."""
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
-from test_dataset import make_examples
+from learnable import examples_of, quick
 
 from tunedb.features.ansor import per_store_names
 from tunedb.models import explain
-from tunedb.models.recipe import Recipe
 from tunedb.models.training import fit
 
 COLUMNS = ("B0.lines", "spatial2.outer", "noise", "constant")
 
 
-def rows_of(programs, rng):
-    rows = rng.random((3 * programs, len(COLUMNS)), dtype=np.float32)
-    rows[:, 3] = 7
-    return rows
-
-
 @cache
 def learnt(rows="pack-sum", members=1):
     """Return a model of 60 programs of three rows; the score is twice column 0 less column 1."""
-    rng = np.random.default_rng(0)
-    examples = make_examples([3] * 60)
-    made = rows_of(60, rng)
+    made = np.random.default_rng(0).random((180, len(COLUMNS)), dtype=np.float32)
+    made[:, 3] = 7
     value = (2 * made[:, 0] - made[:, 1]).reshape(60, 3).sum(axis=1).astype(np.float64)
     throughput = (value - value.min() + 0.1) / (value.max() - value.min() + 0.1)
-    examples = replace(
-        examples,
-        rows=made,
-        columns=COLUMNS,
-        throughput=throughput,
-        seconds=1 / throughput,
-        group=np.zeros(60, np.int32),
-    )
-    recipe = Recipe(
-        features="x",
-        rows=rows,
-        loss="squared",
-        rounds=40,
-        patience=0,
-        members=members,
-        colsample_bytree=1.0,
-        max_depth=3,
-    )
-    return fit(examples, recipe, threads=1).model, examples
+    group = np.zeros(60, np.int32)
+    examples = examples_of(made, [3] * 60, group, throughput, columns=COLUMNS)
+    choices = {"rows": rows, "loss": "squared", "rounds": 40, "members": members}
+    return fit(examples, quick(**choices), threads=1).model, examples
 
 
 @pytest.fixture(scope="module", params=["pack-sum", "aggregated"])
@@ -64,8 +40,7 @@ def test_contributions_and_bias_add_up_to_the_score(trained):
         assert told.rows.shape == told.values.shape == (len(told.by_row), len(told.columns))
         assert told.rows.sum() + told.bias == pytest.approx(told.score, abs=1e-5)
         assert told.by_column.sum() == pytest.approx(told.by_row.sum())
-        expected = model.score_programs([rows])[0]
-        assert told.score == expected
+        assert told.score == model.score_programs([rows])[0]
 
 
 def test_contributions_of_pack_sum_have_one_row_and_bias_per_statement():
@@ -76,12 +51,8 @@ def test_contributions_of_pack_sum_have_one_row_and_bias_per_statement():
     assert three.bias == pytest.approx(3 * one.bias)
     np.testing.assert_allclose(three.rows[0], one.rows[0])
     np.testing.assert_array_equal(three.values, examples.rows[:3])
-
-
-def test_a_program_without_rows_has_neither_contributions_nor_bias():
-    model, _ = learnt()
-    told = explain.contributions(model, np.empty((0, len(COLUMNS)), np.float32))
-    assert (told.score, told.bias, told.rows.shape) == (0.0, 0.0, (0, len(COLUMNS)))
+    none = explain.contributions(model, examples.rows[:0])
+    assert (none.score, none.bias, none.rows.shape) == (0.0, 0.0, (0, len(COLUMNS)))
 
 
 def test_contributions_are_positive_for_fast_and_negative_for_slow_columns():
@@ -98,32 +69,24 @@ def test_importance_lists_decisive_columns_first(trained):
     model, examples = trained
     found = explain.importance(model, examples)
     names = [one.name for one in found]
-    assert names[0].startswith("B0.lines") and any(
-        name.startswith("spatial2.outer") for name in names[:3]
-    )
+    assert names[0].startswith("B0.lines")
+    assert any(name.startswith("spatial2.outer") for name in names[:3])
     assert not any(name.startswith("constant") for name in names)
     assert [one.shap for one in found] == sorted((one.shap for one in found), reverse=True)
     assert sum(one.gain for one in found) == pytest.approx(1)
     assert all(one.splits > 0 for one in found)
     # It is the mean of contributions() over the same programs.
-    each = np.array(
-        [
-            explain.contributions(model, examples.rows[a:b]).by_column
-            for a, b in zip(examples.starts, examples.starts[1:], strict=False)
-        ]
-    )
-    at = model.tree_columns.index(names[0])
-    assert found[0].shap == pytest.approx(np.abs(each[:, at]).mean())
+    at, parts = model.tree_columns.index(names[0]), np.split(examples.rows, examples.starts[1:-1])
+    each = [explain.contributions(model, rows).by_column[at] for rows in parts]
+    assert found[0].shap == pytest.approx(np.abs(each).mean())
 
 
 def test_importance_counts_splits_of_all_members():
-    one, examples = learnt(members=1)
-    two, _ = learnt(members=2)
-    expected = sum(
-        sum(booster.get_score(importance_type="weight").values()) for booster in two.boosters
-    )
-    assert sum(found.splits for found in explain.importance(two, examples)) == expected
-    assert len(two.boosters) == 2 > len(one.boosters)
+    model, examples = learnt(members=2)
+    each = [booster.get_score(importance_type="weight").values() for booster in model.boosters]
+    assert len(each) == 2
+    found = explain.importance(model, examples)
+    assert sum(one.splits for one in found) == sum(map(sum, each))
 
 
 def test_by_group_adds_up_importance_of_columns(trained):
@@ -137,26 +100,25 @@ def test_by_group_adds_up_importance_of_columns(trained):
     assert groups[0].splits == sum(one.splits for one in members)
 
 
-GROUPS = {
-    "operations": ["float_mad", "select_op"],
-    "vectorized loops": ["vec_type.kPosMixed"],
-    "unrolled loops": ["auto_unroll_max_step"],
-    "threads": ["vthread_len"],
-    "B3": ["B3.unique_bytes"],
-    "B0": ["B0.lines.log_sum"],
-    "arithmetic intensity": ["arith_intensity_curve_4"],
-    "allocation": ["alloc_outer_prod"],
-    "loops around": ["outer_prod"],
-    "spatial": ["spatial2.outer"],
-    "location": ["location5.max"],
-    "vector": ["vector.length"],
-    **{"rows": ["rows"], "7": ["7"]},
-}
-
-
 def test_group_of_returns_group_of_each_column():
-    for group, columns in GROUPS.items():
-        assert {explain.group_of(column) for column in columns} == {group}
+    groups = {
+        "float_mad": "operations",
+        "select_op": "operations",
+        "vec_type.kPosMixed": "vectorized loops",
+        "auto_unroll_max_step": "unrolled loops",
+        "vthread_len": "threads",
+        "B3.unique_bytes": "B3",
+        "B0.lines.log_sum": "B0",
+        "arith_intensity_curve_4": "arithmetic intensity",
+        "alloc_outer_prod": "allocation",
+        "outer_prod": "loops around",
+        "spatial2.outer": "spatial",
+        "location5.max": "location",
+        "vector.length": "vector",
+        "rows": "rows",
+        "7": "7",
+    }
+    assert {column: explain.group_of(column) for column in groups} == groups
 
 
 def test_every_column_of_ansor_has_a_documented_group():

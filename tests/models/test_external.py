@@ -27,7 +27,7 @@ class Memory:
     def __init__(self, examples):
         starts = examples.starts
         self.held = {
-            id_: examples.rows[starts[i] : starts[i + 1]]
+            id_: examples.rows[starts[i] : starts[i + 1]].copy()
             for i, id_ in enumerate(examples.program_ids.tolist())
         }
         self.features = self
@@ -37,11 +37,6 @@ class Memory:
         assert (feature_set.name, feature_set.version) == ("small", 3)
         self.asked += ids
         return [self.held.get(id_) for id_ in ids]
-
-
-def bare(examples):
-    """Return examples as they are loaded without rows."""
-    return replace(examples, rows=examples.rows[:0])
 
 
 @pytest.fixture
@@ -63,7 +58,8 @@ def small_sample(monkeypatch):
 
 def train(store, examples=EXAMPLES, recipe=None, **options):
     options = {"page_bytes": 1000, "threads": 1, **options}
-    return fit_external(store, bare(examples), recipe or quick(), **options)
+    bare = replace(examples, rows=examples.rows[:0])
+    return fit_external(store, bare, recipe or quick(), **options)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +78,7 @@ def test_fit_external_equals_training_in_memory(choices, folder, small_sample):
     # Pages of some 40 rows.
     found = train(Memory(EXAMPLES), recipe=recipe, cache_dir=folder)
     assert found.model.to_bytes() == expected.model.to_bytes()
-    same = ("history", "rounds", "best_round", "held_out", "programs", "left_out")
-    for name in same:
+    for name in ("history", "rounds", "best_round", "held_out", "programs", "left_out"):
         assert getattr(found, name) == getattr(expected, name)
 
 
@@ -99,27 +94,20 @@ def test_model_does_not_depend_on_page_size_and_threads(page_bytes, folder, smal
 
 def test_fit_external_reads_only_rows_of_training_set_and_only_once(folder):
     store = Memory(EXAMPLES)
-    recipe = quick(training_set="first:5", rounds=2)
-    train(store, recipe=recipe, page_bytes=100, cache_dir=folder)
+    train(store, recipe=quick(training_set="first:5", rounds=2), page_bytes=100, cache_dir=folder)
     first = EXAMPLES.program_ids[EXAMPLES.trials < 5]
     assert store.asked == first.tolist()
 
 
-def test_fit_external_reports_missing_rows(folder):
+def test_fit_external_rejects_missing_and_infinite_rows(folder):
     store = Memory(EXAMPLES)
+    last = EXAMPLES.program_ids[EXAMPLES.sizes > 0][-1]
+    store.held[last][-1, 2] = np.nan
+    with pytest.raises(FormatError, match=r"c2 of program .* is nan"):
+        train(store, cache_dir=folder)
     del store.held[EXAMPLES.program_ids[70]]
     with pytest.raises(StorageError, match="features of program 170 changed during"):
         train(store, cache_dir=folder)
-
-
-def test_fit_external_rejects_rows_that_are_not_finite(folder):
-    rows = EXAMPLES.rows.copy()
-    rows[-1, 2] = np.nan
-    with pytest.raises(FormatError, match=r"c2 of program .* is nan"):
-        train(Memory(replace(EXAMPLES, rows=rows)), cache_dir=folder)
-
-
-def test_fit_external_rejects_examples_without_rows(folder):
     examples = examples_of(np.zeros((0, 2)), [0, 0, 0], [0, 0, 0], [1, 0.5, 0.2])
     with pytest.raises(UsageError, match="have no rows of features small; run: tunedb extract"):
         train(Memory(examples), examples, cache_dir=folder)
@@ -144,8 +132,7 @@ def test_fit_external_reports_full_disk_and_removes_its_files(mount, fit):
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("page_bytes", [20_000, 2**20])
-@pytest.mark.parametrize("columns", [2, 60])
+@pytest.mark.parametrize(("columns", "page_bytes"), [(2, 2**20), (60, 20_000), (60, 2**20)])
 def test_bins_take_no_more_disk_space_than_required_in_advance(
     columns, page_bytes, folder, monkeypatch
 ):

@@ -19,14 +19,8 @@ def test_seconds_applies_label_to_times_of_each_program(name, programs):
     label, _ = recipe_part("label", name)
     starts = np.cumsum([0, *map(len, programs)])
     times = np.array([time for program in programs for time in program], np.float64)
+    times.flags.writeable = False
     found = label.seconds(times, starts)
     assert found.dtype == np.float64
     expected = [REFERENCES[name](program) for program in programs]
     assert found == pytest.approx(expected, rel=1e-12)
-
-
-def test_labels_do_not_change_the_times():
-    times = np.array([3.0, 1.0, 2.0])
-    for name in REFERENCES:
-        recipe_part("label", name)[0].seconds(times, np.array([0, 3]))
-    assert times.tolist() == [3.0, 1.0, 2.0]

@@ -63,9 +63,6 @@ def empty(sqlite_file):
 FIRST = WORKLOADS[0]
 
 
-# ---------------------------------------------------------------------- examples and rows
-
-
 def test_load_counted_returns_examples_and_counts_of_a_store(stored):
     examples, counts = load_counted(stored, SMALL_STEPS)
     assert counts == DataCounts(
@@ -83,63 +80,41 @@ def test_load_counted_returns_examples_and_counts_of_a_store(stored):
     assert examples.columns == SMALL_STEPS.columns
     assert len(examples.groups) == 9
     assert examples.rows.shape == (0, 4)
-    assert {(w.name, w.family) for w in examples.workloads} == {
-        ("dense_nopack.x86", "matmul"),
-        ("conv2d_NCHWc.x86", "conv2d"),
-    }
-    shapes = {w.digest: w.shapes for w in examples.workloads}
-    assert shapes[matmul(1).digest] == ((128, 256), (192, 256))
-    flops = {w.digest: w.flops for w in examples.workloads}
-    assert flops[matmul(1).digest] == 2 * 128 * 256 * 192
+    families = {w.name: w.family for w in examples.workloads}
+    assert families == {"dense_nopack.x86": "matmul", "conv2d_NCHWc.x86": "conv2d"}
+    (one,) = (w for w in examples.workloads if w.digest == matmul(1).digest)
+    assert (one.shapes, one.flops) == (((128, 256), (192, 256)), 2 * 128 * 256 * 192)
 
 
-def test_load_returns_the_stored_rows_of_each_program(stored):
+def test_load_reads_the_stored_rows_of_each_program_page_by_page(stored, monkeypatch):
     pages = []
-    examples = load(stored, SMALL_STEPS, on_read=lambda *page: pages.append(page))
-    assert pages == [(197, 197)]
+    options = {"on_read": lambda *page: pages.append(page)}
+    examples = load(stored, SMALL_STEPS, **options)
     assert examples.rows.dtype == np.float32
     assert len(examples.rows) == examples.starts[-1]
     expected = stored.features.rows(SMALL_STEPS, examples.program_ids.tolist())
     for rows, first, end in zip(expected, examples.starts[:-1], examples.starts[1:], strict=True):
         assert np.array_equal(examples.rows[first:end], rows)
-
-
-def test_rows_are_read_page_by_page(stored, monkeypatch):
-    whole = load(stored, SMALL_STEPS)
     monkeypatch.setattr(limits, "FEATURE_PROGRAMS", 10)
-    pages = []
-    again = load(stored, SMALL_STEPS, on_read=lambda *page: pages.append(page))
-    assert np.array_equal(again.rows, whole.rows)
-    assert pages == [*((n, 197) for n in range(10, 197, 10)), (197, 197)]
-
-
-def test_with_rows_returns_rows_of_chosen_examples(stored):
-    whole = load(stored, SMALL_STEPS)
-    labels = load(stored, SMALL_STEPS, rows=False)
-    chosen = np.arange(3, len(labels), 7)
+    assert np.array_equal(load(stored, SMALL_STEPS, **options).rows, examples.rows)
+    assert pages == [(197, 197), *((n, 197) for n in range(10, 197, 10)), (197, 197)]
+    labels, chosen = load(stored, SMALL_STEPS, rows=False), np.arange(3, 197, 7)
     some = with_rows(stored, labels.take(chosen))
-    assert np.array_equal(some.rows, whole.take(chosen).rows)
-    assert np.array_equal(some.starts, whole.take(chosen).starts)
-    none = with_rows(stored, labels.take([]))
-    assert none.rows.shape == (0, 4)
-
-
-# ---------------------------------------------------------------------- outcomes of programs
+    assert np.array_equal(some.rows, examples.take(chosen).rows)
+    assert np.array_equal(some.starts, examples.take(chosen).starts)
+    assert with_rows(stored, labels.take([])).rows.shape == (0, 4)
 
 
 def test_label_covers_times_of_all_records_of_a_program(stored):
-    examples = load(stored, SMALL_STEPS, rows=False)
-    time = seconds_of(0)
-    number = find(stored, examples, make_tiled(FIRST, 0))
-    # 0.9, 1, 1.4 and, measured again, 2.
-    assert examples.seconds[number] == pytest.approx(1.2 * time)
-    for label, times in (("mean", 5.3 / 4), ("minimum", 0.9)):
-        other = load(stored, SMALL_STEPS, label=label, rows=False)
-        assert other.label == label
-        assert other.seconds[number] == pytest.approx(times * time)
+    for label, times in (("median", 1.2), ("mean", 5.3 / 4), ("minimum", 0.9)):
+        examples = load(stored, SMALL_STEPS, label=label, rows=False)
+        assert examples.label == label
+        number = find(stored, examples, make_tiled(FIRST, 0))
+        # 0.9, 1, 1.4 and, measured again, 2.
+        assert examples.seconds[number] == pytest.approx(times * seconds_of(0))
 
 
-def test_a_program_that_worked_once_has_not_failed(stored):
+def test_failures_keep_their_kind_unless_the_program_worked_once(stored):
     examples = load(stored, SMALL_STEPS, rows=False)
     for number in (1, 7):  # failed later, and worked later
         found = find(stored, examples, make_tiled(FIRST, number))
@@ -147,12 +122,7 @@ def test_a_program_that_worked_once_has_not_failed(stored):
         assert examples.seconds[found] == pytest.approx(seconds_of(number))
         assert examples.trials[found] == number  # number 5, which has no rows, counts too
         assert examples.costs[found] == 0.5
-    seventh = find(stored, examples, make_tiled(FIRST, 7))
-    assert ORIGINS[examples.origins[seventh]] is Origin.MUTATED
-
-
-def test_failures_keep_their_kind(stored):
-    examples = load(stored, SMALL_STEPS, rows=False)
+    assert ORIGINS[examples.origins[found]] is Origin.MUTATED
     for number, expected in ((15, FailureKind.TIMEOUT), (23, FailureKind.RUNTIME_ERROR)):
         found = find(stored, examples, make_tiled(FIRST, number))
         assert kind(examples, found) is expected
@@ -163,22 +133,10 @@ def test_failures_keep_their_kind(stored):
     found = find(stored, examples, make_tiled(FIRST, 32))
     assert kind(examples, found) is FailureKind.UNKNOWN
     assert (examples.failed == np.isnan(examples.seconds)).all()
-
-
-def test_infrastructure_failures_and_retracted_records_are_left_out(stored):
-    examples = load(stored, SMALL_STEPS, rows=False)
+    # Without rows, of the infrastructure, not measured, retracted; and of a foreign source.
     gone = stored.programs.ids([make_tiled(FIRST, n).digest for n in (5, 30, 31, 34)])
     assert not np.isin(examples.program_ids, gone).any()
-    foreign = stored.programs.ids([make_tiled(FIRST, 33).digest])
-    assert np.isin(foreign, examples.program_ids).all()
-
-
-def test_failure_has_the_kind_that_was_stored_last(empty):
-    record = measure(make_tiled(FIRST, 0), 0, FailureKind.UNKNOWN)
-    fill_with(empty, [record])
-    empty.batches.add_failures([(record, replace(record.failure, kind=FailureKind.WRONG_RESULT))])
-    examples = load(empty, SMALL_STEPS)
-    assert kind(examples, 0) is FailureKind.WRONG_RESULT
+    assert find(stored, examples, make_tiled(FIRST, 33)) is not None
 
 
 def test_programs_without_rows_are_examples(empty):
@@ -191,9 +149,6 @@ def test_programs_without_rows_are_examples(empty):
     assert sorted(examples.sizes.tolist()) == [0, 1, 2]
     (one,) = np.flatnonzero(examples.sizes == 1)
     assert (examples.rows[examples.starts[one]] == 7).all()
-
-
-# ---------------------------------------------------------------------- scopes
 
 
 def test_load_with_scope_returns_only_its_workloads_targets_and_sources(stored):
@@ -214,9 +169,6 @@ def test_load_with_scope_returns_only_its_workloads_targets_and_sources(stored):
     assert examples.trials.tolist() == [0]
 
 
-# ---------------------------------------------------------------------- digests
-
-
 def digest_of(*given, **choices):
     return load(*given, rows=False, **choices).digest
 
@@ -225,25 +177,26 @@ def test_digest_does_not_depend_on_loading_rows(stored):
     whole = load(stored, SMALL_STEPS)
     assert digest_of(stored, SMALL_STEPS) == whole.digest
     target = [stored.targets.id_of(make_target(1).digest)]
-    assert digest_of(stored, SMALL_STEPS, scope=Scope(target_ids=target)) != whole.digest
-    some = load(stored, SMALL_STEPS, scope=Scope(target_ids=target), label="mean", corrected=True)
     given = {"scope": Scope(target_ids=target), "label": "mean", "corrected": True}
-    assert digest_of(stored, SMALL_STEPS, **given) == some.digest
+    some = load(stored, SMALL_STEPS, **given).digest
+    assert digest_of(stored, SMALL_STEPS, **given) == some
+    assert len({some, digest_of(stored, SMALL_STEPS, scope=given["scope"]), whole.digest}) == 3
     assert len(whole.digest) == 16
 
 
 def test_the_digest_changes_with_the_training_data(stored):
-    digests = [digest_of(stored, SMALL_STEPS)]
-    digests.append(digest_of(stored, SMALL_STEPS, label="minimum"))
-    add_rows(stored, SMALL_STEPS)  # number 5 gets its rows
+    def add(number, at, secs):
+        stored.records.add([measure(make_tiled(FIRST, number), at, secs)], OWN)
+
+    digests = [digest_of(stored, SMALL_STEPS), digest_of(stored, SMALL_STEPS, label="minimum")]
+    add_rows(stored)  # number 5 gets its rows
     digests.append(digest_of(stored, SMALL_STEPS))
-    stored.records.add([measure(make_tiled(FIRST, 40), 900, (1e-3,))], OWN)
-    digests.append(digest_of(stored, SMALL_STEPS))  # it has no rows yet
-    assert digests.pop() == digests[-1]
-    stored.records.add([measure(make_tiled(FIRST, 40), 901, FailureKind.CRASH)], OWN)
-    add_rows(stored, SMALL_STEPS)
+    add(40, 900, (1e-3,))
+    assert digest_of(stored, SMALL_STEPS) == digests[-1]  # it has no rows yet
+    add(40, 901, FailureKind.CRASH)
+    add_rows(stored)
     digests.append(digest_of(stored, SMALL_STEPS))
-    stored.records.add([measure(make_tiled(FIRST, 15), 902, FailureKind.CRASH)], OWN)
+    add(15, 902, FailureKind.CRASH)
     digests.append(digest_of(stored, SMALL_STEPS))
     newer = SmallSteps(version=2)
     add_rows(stored, newer)
@@ -252,8 +205,7 @@ def test_the_digest_changes_with_the_training_data(stored):
 
 
 def test_dataset_does_not_depend_on_order_of_insertion(empty, sqlite_template, tmp_path):
-    batch = [m for w in (FIRST, WORKLOADS[3]) for m in trials(w)]
-    batch += trials(FIRST, target=1)
+    batch = [*trials(FIRST), *trials(WORKLOADS[3]), *trials(FIRST, target=1)]
     again = make_tiled(FIRST, 0)
     batch += [measure(again, 50 + n, (1e-3 * n, 0.3 + n)) for n in range(1, 6)]
     fill_with(empty, batch)
@@ -276,9 +228,6 @@ def test_both_databases_give_the_same_dataset(store, stored):
     assert found.digest == expected.digest
     assert np.array_equal(found.rows, expected.rows)
     assert np.array_equal(found.costs, expected.costs, equal_nan=True)
-
-
-# ---------------------------------------------------------------------- sessions
 
 
 def two_sessions(store, factor=1.5):
@@ -341,19 +290,14 @@ def test_each_machine_of_a_target_has_its_own_group(empty):
 
 def test_sessions_with_different_numbers_of_threads_have_their_own_groups(empty):
     """No factor compares them, and one of them does not state its number."""
-    fingerprints = [
-        {"cpu": "x"},
-        *({"cpu": "x", "threads": {"count": n, "pinned": False}} for n in (1, 2)),
-    ]
-    for number, fingerprint in enumerate(fingerprints, start=1):
-        session = Session(f"{number}", number, json.dumps(fingerprint).encode())
+    threads = [{}, *({"threads": {"count": n, "pinned": False}} for n in (1, 2))]
+    for number, fields in enumerate(threads, start=1):
+        session = Session(f"{number}", number, json.dumps({"cpu": "x", **fields}).encode())
         empty.records.add(trials(FIRST, count=4, failing=0, session=session, size=number), OWN)
     add_rows(empty, SMALL_STEPS)
     examples = load(empty, SMALL_STEPS)
-    assert [one.machine for one in examples.groups] == [
-        "0",
-        *(f"0, TVM_NUM_THREADS={n}" for n in (1, 2)),
-    ]
+    machines = ["0", "0, TVM_NUM_THREADS=1", "0, TVM_NUM_THREADS=2"]
+    assert [one.machine for one in examples.groups] == machines
     best = [examples.throughput[examples.group == number].max() for number in range(3)]
     assert best == [1.0, 1.0, 1.0]
 
@@ -369,17 +313,6 @@ def test_scope_does_not_change_names_of_machines(empty):
     assert examples.digest != before
 
 
-# ---------------------------------------------------------------------- errors
-
-
-def test_load_rejects_empty_database(empty):
-    with raises_line(NotFoundError) as raised:
-        load(empty, SMALL_STEPS)
-    assert str(raised.value) == (
-        f"{empty.location}: there are no records to train on; run: tunedb import logs PATH"
-    )
-
-
 def test_load_rejects_scope_without_programs(stored):
     for given in ({"workload_ids": [99]}, {"target_ids": []}, {"source_ids": [99]}):
         with raises_line(NotFoundError, match="no program of these workloads.*tunedb workloads"):
@@ -387,13 +320,16 @@ def test_load_rejects_scope_without_programs(stored):
 
 
 def test_load_rejects_database_without_measured_records(empty):
+    with raises_line(NotFoundError) as raised:
+        load(empty, SMALL_STEPS)
+    words = "there are no records to train on; run: tunedb import logs PATH"
+    assert str(raised.value) == f"{empty.location}: {words}"
     program = make_tiled(FIRST, 0)
     empty.records.add([measure(program, 0, None, status=Status.UNMEASURED)], OWN)
     with pytest.raises(NotFoundError, match="none of its records was measured"):
         load(empty, SMALL_STEPS)
-    empty.records.add(
-        [measure(program, 1, FailureKind.INFRASTRUCTURE), measure(program, 2, (0.0,))], OWN
-    )
+    failed = measure(program, 1, FailureKind.INFRASTRUCTURE)
+    empty.records.add([failed, measure(program, 2, (0.0,))], OWN)
     with pytest.raises(NotFoundError, match="2 records have neither a run time nor a failure"):
         load(empty, SMALL_STEPS)
 
@@ -428,24 +364,24 @@ def test_load_reports_that_extraction_failed_for_all_programs(empty):
         load(empty, Broken())
 
 
-def test_load_rejects_feature_set_with_other_number_of_columns(empty):
-    fill_with(empty, trials(FIRST, count=3))
+def test_load_rejects_feature_set_with_other_or_varying_columns(stored):
     wider = replace(SMALL_STEPS, columns=(*SMALL_STEPS.columns, "more"))
     with pytest.raises(UsageError, match="stored with 4 columns and has 5; raise its version"):
-        load(empty, wider)
-
-
-def test_load_rejects_feature_set_whose_columns_depend_on_the_program(stored):
+        load(stored, wider)
     with pytest.raises(UsageError, match=r"small\.steps depends on the program.*tunedb features"):
         load(stored, replace(SMALL_STEPS, columns=()))
 
 
-def test_load_returns_examples_if_all_programs_failed(empty):
+def test_load_returns_examples_of_failures_with_the_kind_stored_last(empty):
     """A failure classifier trains on them; a ranker rejects them itself."""
-    fill_with(empty, [measure(make_tiled(FIRST, n), n, FailureKind.CRASH) for n in range(3)])
+    failed = [measure(make_tiled(FIRST, n), n, FailureKind.CRASH) for n in range(3)]
+    fill_with(empty, failed)
+    wrong = [(one, replace(one.failure, kind=FailureKind.WRONG_RESULT)) for one in failed]
+    empty.batches.add_failures(wrong)
     examples, counts = load_counted(empty, SMALL_STEPS)
     assert examples.throughput.tolist() == [0, 0, 0]
     assert counts.failed_workloads == counts.workloads == 1
+    assert [kind(examples, n) for n in range(3)] == [FailureKind.WRONG_RESULT] * 3
 
 
 def overwrite(store, program_id, rows):
@@ -468,24 +404,15 @@ def test_load_rejects_rows_that_are_not_finite(stored):
     assert len(others) == len(examples) - 1
 
 
-def test_load_rejects_damaged_rows(stored):
+def test_load_reports_damaged_and_deleted_rows(stored):
     examples = load(stored, SMALL_STEPS, rows=False)
     overwrite(stored, int(examples.program_ids[0]), [[1.0]])
     with pytest.raises(StorageError, match="damaged"):
         load(stored, SMALL_STEPS)
-
-
-def test_with_rows_reports_rows_that_were_deleted(stored):
-    examples = load(stored, SMALL_STEPS, rows=False)
     id_ = int(examples.program_ids[-1])
     sql(stored.location, "DELETE FROM feature WHERE program_id = ?", id_)
     with pytest.raises(StorageError, match=f"features of program {id_} changed during the"):
-        with_rows(stored, examples)
-
-
-def test_load_rejects_unknown_label(stored):
-    with pytest.raises(NotFoundError, match="no label 'fastest'; there are: mean, median, minimum"):
-        load(stored, SMALL_STEPS, label="fastest")
+        with_rows(stored, examples.take(examples.program_ids == id_))
 
 
 @pytest.mark.parametrize("answer", [lambda t, s: t, lambda t, s: np.full(len(s) - 1, np.nan)])

@@ -14,34 +14,30 @@ from tunedb.errors import UsageError
 from tunedb.models import metrics
 from tunedb.models.metrics import FIGURES, TRIALS, chance, measure, peak_curve
 
-few = st.integers(2, 6).flatmap(
-    lambda n: st.tuples(
-        st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.92, 0.96, 1.0]), min_size=n, max_size=n),
-        st.lists(st.integers(0, 3).map(float), min_size=n, max_size=n),
-    )
-)
-many = st.integers(2, 80).flatmap(
-    lambda n: st.tuples(
-        st.lists(st.integers(0, 12).map(float), min_size=n, max_size=n),
-        st.lists(st.integers(-9, 9).map(float), min_size=n, max_size=n),
-    )
-)
+
+def pools(most, speeds, scores):
+    """Return a strategy of (throughputs, scores) of from two to `most` programs."""
+
+    def of(n):
+        sized = {"min_size": n, "max_size": n}
+        return st.tuples(st.lists(speeds, **sized), st.lists(scores, **sized))
+
+    return st.integers(2, most).flatmap(of)
 
 
-def orders(scores):
-    """Return every order of programs in which scores descend."""
+few = pools(6, st.sampled_from([0.0, 0.25, 0.5, 0.92, 0.96, 1.0]), st.integers(0, 3).map(float))
+many = pools(80, st.integers(0, 12).map(float), st.integers(-9, 9).map(float))
+
+
+def expected(scores, of_order):
+    """Return the mean of something over every order of programs in which scores descend."""
     found = [
-        order
+        of_order(list(order))
         for order in permutations(range(len(scores)))
         if all(scores[a] >= scores[b] for a, b in pairwise(order))
     ]
     assert found
-    return found
-
-
-def expected(scores, of_order):
-    """Return the mean of something over every order of equal scores."""
-    return np.mean([of_order(list(order)) for order in orders(scores)])
+    return np.mean(found)
 
 
 def first_reaching(y, order, share):
@@ -147,10 +143,8 @@ def test_perfect_order_has_1_in_all_figures_and_skill_1():
 
 
 def test_recall_size_shrinks_for_small_pools_and_excludes_failures():
-    assert metrics.recall_size(np.ones(4000)) == 30
-    assert metrics.recall_size(np.ones(120)) == 30
-    assert metrics.recall_size(np.ones(64)) == 16
-    assert metrics.recall_size(np.ones(2)) == 1
+    sizes = {n: metrics.recall_size(np.ones(n)) for n in (4000, 120, 64, 2)}
+    assert sizes == {4000: 30, 120: 30, 64: 16, 2: 1}
     y = np.zeros(64)
     y[:3] = 0.5, 0.7, 1.0
     assert metrics.recall_size(y) == 3

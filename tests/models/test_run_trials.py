@@ -26,10 +26,15 @@ def workload(number):
     return ExampleWorkload(number, b"workload %d" % number, f"w{number}", None, (), None)
 
 
-def trial(number, seconds, *, rows=1, failure=0, cut_short=False):
+def trial(number, seconds, *, rows=1, failure=0, cut_short=False, id_=None):
     """Return the trial of a program; each of its rows has its number."""
     made = np.array([[number, row] for row in range(rows)], np.float32)
-    return RunTrial(b"program %d" % number, number, made, seconds, failure, cut_short)
+    id_ = number if id_ is None else id_
+    return RunTrial(b"program %d" % number, id_, made, seconds, failure, cut_short)
+
+
+def timeout(number):
+    return trial(number, NAN, failure=TIMEOUT)
 
 
 def examples(*trials, base=None, target=b"t"):
@@ -38,6 +43,11 @@ def examples(*trials, base=None, target=b"t"):
     for number, one in trials:
         made.add(workload(number), one)
     return made.dataset(Set(), "median", base)
+
+
+def seconds_of(found):
+    """Return the run times of programs by their ids."""
+    return dict(zip(found.program_ids.tolist(), found.seconds.tolist(), strict=True))
 
 
 def test_dataset_orders_programs_by_digest_and_numbers_trials():
@@ -56,26 +66,15 @@ def test_dataset_orders_programs_by_digest_and_numbers_trials():
 
 
 def test_the_last_measurement_of_a_program_counts_unless_it_failed():
-    found = examples(
-        (1, trial(1, 1.0)),
-        (1, trial(1, 2.0)),
-        (1, trial(2, 4.0)),
-        (1, trial(2, NAN, failure=TIMEOUT)),
-        (1, trial(3, NAN, failure=TIMEOUT)),
-        (1, trial(3, 8.0)),
-        (1, trial(4, NAN, failure=TIMEOUT)),
-    )
+    trials = [trial(1, 1.0), trial(1, 2.0), trial(2, 4.0), timeout(2), timeout(3), trial(3, 8.0)]
+    found = examples(*((1, one) for one in (*trials, timeout(4))))
     assert found.seconds.tolist()[:3] == [2.0, 4.0, 8.0]
     assert found.throughput.tolist() == [1.0, 0.5, 0.25, 0.0]
     assert found.failures.tolist() == [0, 0, 0, TIMEOUT]
 
 
-def test_programs_of_workload_that_only_failed_have_throughput_0():
-    found = examples((1, trial(1, NAN, failure=TIMEOUT)), (1, trial(2, NAN, failure=TIMEOUT)))
-    assert found.throughput.tolist() == [0.0, 0.0]
-
-
-def test_dataset_of_no_trials_is_empty():
+def test_dataset_of_failures_has_throughput_0_and_that_of_no_trials_is_empty():
+    assert examples((1, timeout(1)), (1, timeout(2))).throughput.tolist() == [0.0, 0.0]
     found = examples()
     assert len(found) == 0
     assert found.rows.shape == (0, 2)
@@ -103,23 +102,16 @@ def test_throughput_stays_relative_to_best_program_outside_of_training_set():
 
 
 def test_program_measured_in_store_and_run_becomes_one_example():
-    failed = trial(3, NAN, failure=TIMEOUT)
-    base = examples((1, trial(1, 4.0)), (1, trial(2, 8.0)), (1, failed), (1, trial(4, 5.0)))
-    found = examples(
-        (1, trial(2, 6.0)), (1, trial(3, 3.0)), (1, trial(4, NAN, failure=TIMEOUT)), base=base
-    )
-    seconds = dict(zip(found.program_ids.tolist(), found.seconds.tolist(), strict=True))
-    assert seconds == {1: 4.0, 2: 6.0, 3: 3.0, 4: 5.0}
+    stored = [trial(1, 4.0), trial(2, 8.0), timeout(3), trial(4, 5.0)]
+    base = examples(*((1, one) for one in stored))
+    found = examples((1, trial(2, 6.0)), (1, trial(3, 3.0)), (1, timeout(4)), base=base)
+    assert seconds_of(found) == {1: 4.0, 2: 6.0, 3: 3.0, 4: 5.0}
 
 
 def test_programs_with_id_0_stay_separate_examples():
     """Programs that are not stored have the id 0."""
-    base = examples((1, replace(trial(1, 4.0), program_id=0)))
-    found = examples(
-        (1, replace(trial(2, 2.0), program_id=0)),
-        (1, replace(trial(3, 1.0), program_id=0)),
-        base=base,
-    )
+    base = examples((1, trial(1, 4.0, id_=0)))
+    found = examples((1, trial(2, 2.0, id_=0)), (1, trial(3, 1.0, id_=0)), base=base)
     assert sorted(found.seconds.tolist()) == [1.0, 2.0, 4.0]
 
 
@@ -137,16 +129,12 @@ def test_join_keeps_groups_of_stored_machines():
     base = examples((1, trial(1, 4.0)), (1, trial(2, 8.0)), (1, trial(3, 2.0)))
     groups = (replace(base.groups[0], machine="0"), Group(0, 1, b"t", "1"))
     base = replace(base, groups=groups, group=np.array([0, 0, 1], np.int32))
-    chosen = base.take([0, 2])
-    found = join(chosen, base)
-    assert found.groups == groups
-    assert found.group.tolist() == [0, 0, 1]
-    assert found.program_ids.tolist() == [1, 2, 3]
-    # The other dataset adds the group of a machine that the first one lacks.
-    alone = replace(chosen.take([0]), groups=groups[:1])
-    found = join(alone, base)
-    assert found.groups == groups
-    assert found.group.tolist() == [0, 0, 1]
+    # The other dataset adds a program, and the group of a machine that the first one lacks.
+    for chosen in (base.take([0, 2]), replace(base.take([0]), groups=groups[:1])):
+        found = join(chosen, base)
+        assert found.groups == groups
+        assert found.group.tolist() == [0, 0, 1]
+        assert found.program_ids.tolist() == [1, 2, 3]
 
 
 def test_trials_for_another_target_get_their_own_group():
@@ -163,12 +151,8 @@ ONES = [(1, trial(1, 1.0)), (1, trial(2, 2.0))]
 @pytest.mark.parametrize(
     ("trials", "base", "target"),
     [
-        ([(1, trial(1, 1.5)), ONES[1]], 4.0, b"t"),
-        ([(1, trial(3, 1.0)), ONES[1]], 4.0, b"t"),
-        ([(1, trial(1, NAN, failure=TIMEOUT)), ONES[1]], 4.0, b"t"),
-        (ONES[::-1], 4.0, b"t"),
-        (ONES, 5.0, b"t"),
-        (ONES, 4.0, b"u"),
+        *(([(1, one), ONES[1]], 4.0, b"t") for one in (trial(1, 1.5), trial(3, 1.0), timeout(1))),
+        *((ONES[::-1], 4.0, b"t"), (ONES, 5.0, b"t"), (ONES, 4.0, b"u")),
     ],
     ids=["seconds", "program", "failure", "order", "base", "target"],
 )
@@ -184,34 +168,24 @@ def test_measurement_cut_short_is_never_best_and_is_replaced_by_complete_one():
     base = examples((1, trial(1, 4.0)), (1, trial(2, 8.0)), (1, trial(3, 9.0, cut_short=True)))
     assert not base.cut_short[0]
     assert base.throughput.tolist() == [1.0, 0.5, 4 / 9]
-    found = examples(
-        (1, trial(2, 1.0, cut_short=True)),
-        (1, trial(3, 16.0)),
-        (1, trial(4, 2.0, cut_short=True)),
-        (1, trial(5, 32.0)),
-        (1, trial(5, 3.0, cut_short=True)),
-        base=base,
-    )
-    assert dict(zip(found.program_ids.tolist(), found.seconds.tolist(), strict=True)) == {
-        **{1: 4.0, 2: 8.0, 3: 16.0},
-        **{4: 2.0, 5: 32.0},
-    }
+    run = [
+        *(trial(2, 1.0, cut_short=True), trial(3, 16.0), trial(4, 2.0, cut_short=True)),
+        *(trial(5, 32.0), trial(5, 3.0, cut_short=True)),
+    ]
+    found = examples(*((1, one) for one in run), base=base)
+    assert seconds_of(found) == {1: 4.0, 2: 8.0, 3: 16.0, 4: 2.0, 5: 32.0}
     assert found.program_ids[found.cut_short].tolist() == [4]
     assert found.throughput.max() == 1.0
     assert found.throughput[found.program_ids == 1] == 1.0
-    assert (
-        examples((1, trial(1, 4.0))).digest != examples((1, trial(1, 4.0, cut_short=True))).digest
-    )
+    digests = {examples((1, trial(1, 4.0, cut_short=short))).digest for short in (False, True)}
+    assert len(digests) == 2
 
 
 def test_measurement_cut_short_keeps_throughput_if_best_is_not_in_dataset():
     base = examples((1, trial(1, 4.0)), (1, trial(2, 8.0, cut_short=True)))
     found = examples((2, trial(3, 1.0)), base=base.take([1]))
-    throughputs = dict(zip(found.program_ids.tolist(), found.throughput.tolist(), strict=True))
-    assert throughputs == {2: 0.5, 3: 1.0}
-
-
-def test_run_with_only_trials_cut_short_has_no_best():
+    assert found.program_ids.tolist() == [2, 3]
+    assert found.throughput.tolist() == [0.5, 1.0]
     trials = RunTrials(1, b"t")
     trials.add(workload(1), trial(1, 2.0, cut_short=True))
     assert trials.best(workload(1).digest) == float("inf")

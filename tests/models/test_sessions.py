@@ -1,17 +1,18 @@
 """Factors between sessions."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import orjson
 import pytest
-from builders import FOREIGN, OWN, make_measurement, make_target
+from builders import FOREIGN, OWN, make_measurement
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tunedb.models import sessions
 from tunedb.models.sessions import LEAST_SHARED, Pair, estimates, update
-from tunedb.records import Measurement, Program, Session, Source
+from tunedb.records import Session, Source
 from tunedb.storage.store import Store
 
 DAY = 86_400_000_000
@@ -31,18 +32,22 @@ def make_session(number, cpu="x", **named):
     return Session(f"session-{number}", START + DAY * number, fingerprint)
 
 
-def measure(session, factor, numbers, noise=0.0, seed=0, **fields):
-    """Return three repeats of each program with these numbers, each `factor` times as long."""
-    rng = np.random.default_rng(seed)
-    found = []
-    for number in numbers:
-        time = 1e-3 * (1 + number) * factor * math.exp(noise * rng.standard_normal())
-        found.append(make_measurement(number, (time, 0.9 * time, 1.5 * time), session=session))
-    return found
+def measure(session, factor, numbers):
+    """Return three repeats of each program, `factor` times as long, or by its own factor."""
+    factors = np.broadcast_to(factor, len(numbers))
+    times = [float(1e-3 * (1 + n) * x) for n, x in zip(numbers, factors, strict=True)]
+    return [
+        make_measurement(n, (time, 0.9 * time, 1.5 * time), session=session)
+        for n, time in zip(numbers, times, strict=True)
+    ]
 
 
-def estimate(store, target_id):
-    (found,) = estimates(store, [target_id])
+def estimate(store, *parts, source=OWN):
+    """Store (day, or a session or None, factor or factors, numbers); return the estimates."""
+    for session, factor, numbers in parts:
+        made = make_session(session) if isinstance(session, int) else session
+        store.records.add(measure(made, factor, numbers), source)
+    (found,) = estimates(store, [1])
     return found
 
 
@@ -56,9 +61,7 @@ def machines_of(estimated):
 
 def test_factor_of_slower_session_is_the_ratio_of_medians(store):
     # By hand: medians 1 : 1.32 for each program, so no spread; seven programs of eight are shared.
-    store.records.add(measure(make_session(0), 1.0, range(8)), OWN)
-    store.records.add(measure(make_session(9), 1.32, range(1, 10)), OWN)
-    found = estimate(store, 1)
+    found = estimate(store, (0, 1.0, range(8)), (9, 1.32, range(1, 10)))
     assert factors_of(found) == pytest.approx([1.0, 1.32])
     assert [factor.programs for factor in found.factors] == [7, 7]
     assert [factor.spread for factor in found.factors] == pytest.approx([0, 0], abs=1e-9)
@@ -72,114 +75,79 @@ def test_factor_of_slower_session_is_the_ratio_of_medians(store):
 def test_pair_has_median_range_and_spread_of_ratios(here):
     """Ratios of five programs by hand: median, range, and half of the 10th to 90th percentile."""
     ratios = [1.0, 1.1, 1.2, 1.3, 1.4]
-    for day, scale in enumerate(([1.0] * 5, ratios)):
-        session = make_session(day)
-        here.records.add([m for i, x in enumerate(scale) for m in measure(session, x, [i])], OWN)
-    (pair,) = estimate(here, 1).pairs
+    (pair,) = estimate(here, (0, 1.0, range(5)), (1, ratios, range(5))).pairs
     assert (pair.first, pair.second, pair.programs) == (0, 1, 5)
     assert (pair.low, pair.factor, pair.high) == pytest.approx((1.0, 1.2, 1.4))
-    logs = np.log(ratios)
-    assert pair.spread == pytest.approx((np.quantile(logs, 0.9) - np.quantile(logs, 0.1)) / 2)
+    low, high = np.quantile(np.log(ratios), [0.1, 0.9])
+    assert pair.spread == pytest.approx((high - low) / 2)
 
 
 def test_times_of_repeated_records_of_a_session_are_pooled(here):
-    one, other = make_session(0), make_session(1)
-    here.records.add(measure(one, 1.0, range(6)), OWN)
-    here.records.add(measure(other, 1.0, range(6)), OWN)
     # The median of 0.9, 1, 1.5 and twice 2 is 1.5.
-    here.records.add(
-        (make_measurement(n, (2e-3 * (1 + n),) * 2, session=other, occurrence=1) for n in range(6)),
-        OWN,
-    )
-    assert factors_of(estimate(here, 1)) == pytest.approx([1.0, 1.5])
-
-
-def test_update_does_not_change_records(store):
-    batch = [*measure(make_session(0), 1.0, range(6)), *measure(make_session(1), 1.3, range(6))]
-    store.records.add(batch, OWN)
-    before = list(store.records.iterate())
-    (found,) = update(store)
-    assert list(store.records.iterate()) == before
-    assert store.runs.factors(1) == list(found.factors)
+    again = [(n, (2e-3 * (1 + n),) * 2) for n in range(6)]
+    other = {"session": make_session(1), "occurrence": 1}
+    here.records.add((make_measurement(*m, **other) for m in again), OWN)
+    found = estimate(here, *((day, 1.0, range(6)) for day in range(2)))
+    assert factors_of(found) == pytest.approx([1.0, 1.5])
 
 
 def test_update_stores_no_factors_for_one_session(here):
-    here.records.add(measure(make_session(0), 1.0, range(6)), OWN)
+    estimate(here, (0, 1.0, range(6)))
     (found,) = update(here)
     assert factors_of(found) == [1.0]
     assert here.runs.factors(1) == []
     assert estimates(here, [7]) == []
 
 
-def test_update_replaces_factors_only_if_they_changed(store, monkeypatch):
-    store.records.add(measure(make_session(0), 1.0, range(6)), OWN)
-    store.records.add(measure(make_session(1), 1.3, range(6)), OWN)
-    update(store)
+def test_update_replaces_factors_only_if_they_changed_and_no_records(store, monkeypatch):
+    estimate(store, (0, 1.0, range(6)), (1, 1.3, range(6)))
+    before = list(store.records.iterate())
+    (found,) = update(store)
+    assert list(store.records.iterate()) == before
+    assert store.runs.factors(1) == list(found.factors)
     written = []
     monkeypatch.setattr(store.runs, "set_factors", lambda *args: written.append(args))
     update(store)
     assert written == [], "equal factors are not written again"
     monkeypatch.undo()
-    taken = [r.id for r in store.records.iterate() if r.measurement.session.key == "session-1"]
+    taken = [r.id for r in before if r.measurement.session.key == "session-1"]
     store.trust.retract(taken, "the machine was throttled")
     update(store)
     assert [f.factor for f in store.runs.factors(1)] == [1.0, 1.0]
 
 
 def test_records_without_session_get_a_factor_for_their_source(store):
-    logs = [Source("monday.json"), Source("tuesday.json")]
-    store.records.add(measure(None, 1.0, range(6)), logs[0])
-    store.records.add(measure(None, 0.5, range(6)), logs[1])
-    store.records.add(measure(make_session(0), 2.0, range(6)), OWN)
-    found = estimate(store, 1)
-    assert [(f.subject, f.factor) for f in found.factors] == [
-        # Its start is known; that of the logs is not.
-        ("session", pytest.approx(1.0)),
-        ("source", pytest.approx(0.5)),
-        ("source", pytest.approx(0.25)),
-    ]
+    estimate(store, (None, 1.0, range(6)), source=Source("monday.json"))
+    estimate(store, (None, 0.5, range(6)), source=Source("tuesday.json"))
+    found = estimate(store, (0, 2.0, range(6)))
+    # The start of the session is known; that of the logs is not.
+    assert [factor.subject for factor in found.factors] == ["session", "source", "source"]
+    assert factors_of(found) == pytest.approx([1.0, 0.5, 0.25])
 
 
 def test_factors_are_estimated_separately_for_each_target(store):
-    store.records.add(measure(make_session(0), 1.0, range(6)), OWN)
-    elsewhere = make_target(1)
-    store.records.add(
-        (
-            Measurement(
-                Program(m.program.workload, elsewhere, m.program.trace),
-                m.run_secs,
-                session=m.session,
-            )
-            for m in measure(make_session(1), 2.0, range(6))
-        ),
-        OWN,
-    )
+    estimate(store, (0, 1.0, range(6)))
+    times = [(number, (2e-3 * (1 + number),)) for number in range(6)]
+    store.records.add([make_measurement(*m, target=1, session=make_session(1)) for m in times], OWN)
     assert [factors_of(one) for one in update(store)] == [[1.0], [1.0]]
     assert store.runs.factors(2) == []
 
 
 def test_estimates_ignore_failed_and_invalid_times(store):
-    one, other = make_session(0), make_session(1)
-    store.records.add(measure(one, 1.0, range(6)), OWN)
-    store.records.add([make_measurement(i, None, session=other) for i in range(3)], OWN)
-    store.records.add([make_measurement(i, (0.0, 1e10), session=other) for i in range(3, 6)], OWN)
-    found = estimate(store, 1)
+    times = [None] * 3 + [(0.0, 1e10)] * 3
+    other = make_session(1)
+    store.records.add([make_measurement(*m, session=other) for m in enumerate(times)], OWN)
+    found = estimate(store, (0, 1.0, range(6)))
     assert found.pairs == ()
     assert factors_of(found) == [1.0, 1.0]
 
 
-# ---------------------------------------------------------------------- machines
-
-
 def test_sources_whose_ratios_scatter_become_different_machines(here):
     """Ratios of two GPUs scatter: no factor makes their times comparable."""
-    rng = np.random.default_rng(0)
-    v100, k80 = Source("v100"), Source("k80")
-    scatter = np.exp(rng.normal(1.2, 0.25, 40))
-    here.records.add(measure(None, 1.0, range(40)), v100)
-    here.records.add([m for i in range(40) for m in measure(None, scatter[i], [i])], k80)
-    here.records.add(measure(None, 1.0, range(90, 95)), k80)
-    found = estimate(here, 1)
+    scatter = np.exp(np.random.default_rng(0).normal(1.2, 0.25, 40))
+    estimate(here, (None, 1.0, range(40)), source=Source("v100"))
+    k80 = (None, scatter, range(40)), (None, 1.0, range(90, 95))
+    found = estimate(here, *k80, source=Source("k80"))
     # The larger one is machine 0.
     assert machines_of(found) == [1, 0]
     assert factors_of(found) == [1.0, 1.0]
@@ -189,18 +157,12 @@ def test_sources_whose_ratios_scatter_become_different_machines(here):
 
 def test_few_similar_programs_do_not_join_machines(here):
     """Two days on each of two GPUs: five programs that both happen to run alike join none."""
-    rng = np.random.default_rng(1)
-    scatter = np.exp(rng.normal(0, 0.4, 60))
+    scatter = np.exp(np.random.default_rng(1).normal(0, 0.4, 60))
     scatter[:LEAST_SHARED] = 1
-    here.records.add(measure(make_session(0), 1.0, range(60)), OWN)
-    here.records.add([m for i in range(60) for m in measure(make_session(1), scatter[i], [i])], OWN)
-    here.records.add(measure(make_session(2), 1.1, range(5, 60)), OWN)
-    here.records.add(
-        [m for i in range(60) for m in measure(make_session(3), 1.2 * scatter[i], [i])], OWN
-    )
-    here.records.add(measure(make_session(4), 1.3, range(LEAST_SHARED)), OWN)
-    found = estimate(here, 1)
-    assert machines_of(found)[:4] == [0, 1, 0, 1] or machines_of(found)[:4] == [1, 0, 1, 0]
+    first = (0, 1.0, range(60)), (2, 1.1, range(5, 60))
+    second = (1, scatter, range(60)), (3, 1.2 * scatter, range(60))
+    found = estimate(here, *first, *second, (4, 1.3, range(LEAST_SHARED)))
+    assert machines_of(found)[:4] in ([0, 1, 0, 1], [1, 0, 1, 0])
     assert factors_of(found)[2:4] == pytest.approx([1.1, 1.2])
 
 
@@ -216,61 +178,50 @@ def test_few_similar_programs_do_not_join_machines(here):
     ],
 )
 def test_sessions_with_few_shared_programs_are_assigned_by_hardware(third, machines, here):
-    here.records.add(measure(make_session(0), 1.0, range(10)), OWN)
-    here.records.add(measure(make_session(1), 1.3, range(10)), OWN)
-    few = range(LEAST_SHARED - 1)
-    here.records.add(measure(third, 5.0, few), OWN)
-    found = estimate(here, 1)
+    few = third, 5.0, range(LEAST_SHARED - 1)
+    found = estimate(here, (0, 1.0, range(10)), (1, 1.3, range(10)), few)
     assert machines_of(found) == machines
-    assert found.factors[2].factor == 1.0
-    assert (found.factors[2].programs, found.factors[2].spread) == (0, None)
+    last = found.factors[2]
+    assert (last.factor, last.programs, last.spread) == (1.0, 0, None)
 
 
 def test_sessions_without_shared_programs_form_one_machine_per_hardware(here):
-    for number, cpu in enumerate(("x", "y", "x", "y", "y")):
-        here.records.add(measure(make_session(number, cpu), 1.0, [number]), OWN)
-    assert machines_of(estimate(here, 1)) == [1, 0, 1, 0, 0]
+    parts = [(make_session(number, cpu), 1.0, [number]) for number, cpu in enumerate("xyxyy")]
+    assert machines_of(estimate(here, *parts)) == [1, 0, 1, 0, 0]
 
 
-# ---------------------------------------------------------------------- many sessions
+@dataclass
+class Fake:
+    """The fields of a MeasuredSession that the arithmetic reads."""
+
+    subject_id: int
+    records: int
+    subject: str = "session"
+    hardware: tuple = ("", "")
+    is_trusted: bool = True
 
 
 @given(factors=st.lists(st.floats(0.2, 5.0), min_size=2, max_size=6), seed=st.integers(0, 1000))
 def test_factors_of_a_chain_of_sessions_are_exact_without_noise(factors, seed):
     """Each session shares programs with its neighbours alone; without noise all is exact."""
     rng = np.random.default_rng(seed)
-    width = LEAST_SHARED
-    rows = []
-    for index, factor in enumerate(factors):
-        for program in range(index * width, (index + 2) * width):
-            base = 1e-3 * (1 + program)
-            rows.append((program, index + 1, np.array([base * factor]).tobytes()))
+    rows = [
+        (program, index + 1, np.float64(1e-3 * (1 + program) * factor).tobytes())
+        for index, factor in enumerate(factors)
+        for program in range(index * LEAST_SHARED, (index + 2) * LEAST_SHARED)
+    ]
     days = [Fake(index + 1, int(rng.integers(1, 99))) for index in range(len(factors))]
     found = sessions._estimate(1, days, sorted(rows))
     assert set(machines_of(found)) == {0}
     assert factors_of(found) == pytest.approx(np.array(factors) / factors[0])
 
 
-class Fake:
-    """The fields of a MeasuredSession that the arithmetic reads."""
-
-    subject = "session"
-    hardware = ("", "")
-    is_trusted = True
-
-    def __init__(self, subject_id, records):
-        self.subject_id = subject_id
-        self.records = records
-
-
 def test_factors_of_noisy_sessions_have_small_errors_and_correct_spread(here):
     """Three sessions with 5 % noise share 200 programs."""
-    truth = [1.0, 1.2, 0.9]
-    for number, factor in enumerate(truth):
-        here.records.add(
-            measure(make_session(number), factor, range(200), noise=0.05, seed=number), OWN
-        )
-    found = estimate(here, 1)
+    truth, rng = [1.0, 1.2, 0.9], np.random.default_rng(0)
+    noise = np.exp(0.05 * rng.standard_normal((3, 200)))
+    days = enumerate(zip(truth, noise, strict=True))
+    found = estimate(here, *((day, one * factors, range(200)) for day, (one, factors) in days))
     assert factors_of(found) == pytest.approx(truth, rel=0.02)
     for index in (1, 2):
         assert 0.001 < found.errors[index] < 0.02
@@ -280,7 +231,6 @@ def test_factors_of_noisy_sessions_have_small_errors_and_correct_spread(here):
 
 
 def test_equal_noisy_sessions_are_rarely_reported_as_drift():
-    """The factor of two equal sessions is hardly ever reported as drift."""
     rng = np.random.default_rng(0)
     told = 0
     for _ in range(200):
@@ -292,9 +242,7 @@ def test_equal_noisy_sessions_are_rarely_reported_as_drift():
 
 
 def test_significant_but_tiny_factor_is_not_drift(here):
-    here.records.add(measure(make_session(0), 1.0, range(50)), OWN)
-    here.records.add(measure(make_session(1), 1.005, range(50)), OWN)
-    found = estimate(here, 1)
+    found = estimate(here, (0, 1.0, range(50)), (1, 1.005, range(50)))
     assert found.errors[1] < math.log(1.005)
     assert not found.drifted(1)
 
@@ -315,21 +263,17 @@ def test_each_session_is_paired_with_at_most_16_later_ones():
     """100 sessions that measured five anchors: pairs with the next 16, and all factors."""
     factors = np.exp(np.linspace(0, 0.5, 100))
     days = [Fake(i + 1, 5) for i in range(100)]
-    rows = [
-        (p, s + 1, np.float64((p + 1) * factors[s]).tobytes()) for p in range(5) for s in range(100)
-    ]
+    times = np.outer(np.arange(1.0, 6), factors)
+    rows = [(p, s + 1, times[p, s].tobytes()) for p in range(5) for s in range(100)]
     found = sessions._estimate(1, days, rows)
     assert len(found.pairs) == sum(min(16, 99 - s) for s in range(100))
     assert factors_of(found) == pytest.approx(factors)
 
 
 def test_verdict_depends_on_number_of_programs_and_spread():
-    def pair(programs, spread):
-        return Pair(0, 1, programs, 1.0, 1.0, 1.0, spread)
-
-    assert pair(LEAST_SHARED - 1, 0.0).verdict is None
-    assert pair(LEAST_SHARED, 0.1).verdict is True
-    assert pair(LEAST_SHARED, 0.11).verdict is False
+    pairs = [(LEAST_SHARED - 1, 0.0), (LEAST_SHARED, 0.1), (LEAST_SHARED, 0.11)]
+    verdicts = [Pair(0, 1, programs, 1.0, 1.0, 1.0, spread).verdict for programs, spread in pairs]
+    assert verdicts == [None, True, False]
 
 
 def test_sessions_returns_counts_of_sessions_and_sources(store):
@@ -337,10 +281,8 @@ def test_sessions_returns_counts_of_sessions_and_sources(store):
     store.records.add([make_measurement(5, None, session=make_session(3))], OWN)
     store.records.add([make_measurement(7, (1.0,), measured_at=START)], OWN)
     (found,) = store.runs.sessions().values()
-    assert [(s.subject, s.subject_id, s.started_at, s.first) for s in found] == [
-        ("source", 1, START, 4),
-        ("session", 1, START + 3 * DAY, 1),
-    ]
+    told = [(s.subject, s.subject_id, s.started_at, s.first) for s in found]
+    assert told == [("source", 1, START, 4), ("session", 1, START + 3 * DAY, 1)]
     assert [(s.records, s.failed) for s in found] == [(1, 0), (3, 1)]
     assert found[0].origin == OWN
     assert found[1].origin == make_session(3)
@@ -349,10 +291,9 @@ def test_sessions_returns_counts_of_sessions_and_sources(store):
 
 def test_top_k_corrected_orders_records_by_time_divided_by_factor(store):
     """Each record divided by the factor of its session, or of its source; others as they are."""
-    store.records.add(measure(make_session(0), 1.0, range(1, 7)), OWN)
-    store.records.add(measure(make_session(1), 2.0, range(7)), OWN)
-    store.records.add(measure(None, 4.0, range(1, 7)), Source("log"))
-    store.records.add(measure(make_session(0), 1.0, [0]), FOREIGN)
+    estimate(store, (0, 1.0, range(1, 7)), (1, 2.0, range(7)))
+    estimate(store, (None, 4.0, range(1, 7)), source=Source("log"))
+    estimate(store, (0, 1.0, [0]), source=FOREIGN)
     update(store)
     found = store.runs.top_k_corrected([1], 1, 4)
     # Means are 1.133 of the median. Number 0 was measured by the second session alone, but for a

@@ -1,6 +1,6 @@
 """The share of the best that a model's first choice reaches on held-out workloads."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -33,21 +33,23 @@ def test_expected_share_is_none_without_enough_comparable_workloads():
     assert one.of(dense(1, 16, 16, family="softmax")) is None, "another family"
     few = ExpectedShare(workloads([16]), one.distances[1:], one.shares[1:])
     assert few.of(dense(1, 16, 64)) is None, "too few held-out workloads"
+    untrained = expected_share(learnable(3), lambda _: None)
+    assert len(untrained.shares) == 0
+    assert untrained.of(dense(1, 16)) is None
 
 
+@dataclass
 class Sum:
     """A model that scores programs of :func:`learnable` rightly, or in the opposite order."""
 
-    def __init__(self, sign):
-        self._sign = sign
+    sign: int
 
     def scores(self, rows, starts):
-        return self._sign * np.add.reduceat(rows[:, 0] - rows[:, 1], starts[:-1])
+        return self.sign * np.add.reduceat(rows[:, 0] - rows[:, 1], starts[:-1])
 
 
 def test_expected_share_holds_out_workloads_of_similar_shapes_together():
-    sizes = [16, 17, 64, 65, 256, 257]
-    examples = replace(learnable(6, failing=0), workloads=workloads(sizes))
+    examples = replace(learnable(6, failing=0), workloads=workloads([16, 17, 64, 65, 256, 257]))
     trained = []
 
     def train(part):
@@ -56,16 +58,8 @@ def test_expected_share_holds_out_workloads_of_similar_shapes_together():
 
     found = expected_share(examples, train)
     assert len(trained) == FOLDS
-    assert set(trained) == {
-        frozenset({0, 1, 2, 3, 4, 5} - held) for held in ({0, 1}, {2, 3}, {4, 5})
-    }
-    assert found.shares.tolist() == [1.0] * len(sizes)
+    assert set(trained) == {frozenset(range(6)) - held for held in ({0, 1}, {2, 3}, {4, 5})}
+    assert found.shares.tolist() == [1.0] * 6
     # 16 and 17 lie two octaves from 64 or 65, and so do 256 and 257.
     np.testing.assert_allclose(found.distances, 2, atol=0.1)
     assert expected_share(examples, lambda _: Sum(-1)).shares.max() < 0.5
-
-
-def test_expected_share_is_none_if_no_model_can_be_trained():
-    found = expected_share(learnable(3), lambda _: None)
-    assert len(found.shares) == 0
-    assert found.of(dense(1, 16)) is None

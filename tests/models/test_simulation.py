@@ -1,6 +1,6 @@
 """Simulated searches: picks, curves, summaries and differences."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -16,54 +16,35 @@ from tunedb.records import Origin
 EXAMPLES = judged(programs=60)
 RECIPE = quick(rounds=5)
 BATCH = SearchSettings(features=("one",), batch=20)
+SURE = replace(BATCH, random=0.0)
 
 
-def search(*settings, examples=EXAMPLES, trials=60, seeds=2, **options):
-    return simulate(
-        {"one": examples, "two": examples},
-        settings or [BATCH],
-        recipe=RECIPE,
-        trials=trials,
-        seeds=seeds,
-        threads=1,
-        **options,
-    )
+def search(*settings, examples=EXAMPLES, trials=60, seeds=2, recipe=RECIPE, **options):
+    options |= {"recipe": recipe, "trials": trials, "seeds": seeds, "threads": 1}
+    return simulate({"one": examples, "two": examples}, settings or [BATCH], **options)
 
 
+@dataclass
 class Oracle:
     """Scores programs by their throughput, and remembers what it was fitted on."""
 
-    def __init__(self, sign=1.0):
-        self.fitted = []
-        self._sign = sign
+    sign: float = 1.0
+    fitted: list = field(default_factory=list)
 
     def fit(self, examples, recipe, threads):
         self.fitted.append(examples)
-        return self
-
-    @property
-    def model(self):
+        self.model = self
         return self
 
     def scores(self, rows, starts):
-        # The throughput of a program of `judged` decides the first column of its rows.
-        return self._sign * THROUGHPUTS[rows[starts[:-1], 0].astype(int)]
+        return self.sign * EXAMPLES.throughput[rows[starts[:-1], 0].astype(int)]
 
 
-#: Throughputs by a number in the first column.
-THROUGHPUTS = EXAMPLES.throughput
-
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def numbered():
     """Return examples with one row each: the number of the program."""
-    count = len(EXAMPLES)
-    return replace(
-        EXAMPLES,
-        rows=np.arange(count, dtype=np.float32)[:, None],
-        columns=("number",),
-        starts=np.arange(count + 1),
-    )
+    rows = np.arange(len(EXAMPLES), dtype=np.float32)[:, None]
+    return replace(EXAMPLES, rows=rows, columns=("number",), starts=np.arange(len(rows) + 1))
 
 
 @pytest.fixture
@@ -74,40 +55,33 @@ def oracle(monkeypatch):
 
 
 def test_a_perfect_model_finds_the_best_after_the_first_batch(numbered, oracle):
-    (found,) = search(replace(BATCH, random=0.0), examples=numbered)
+    (found,) = search(SURE, examples=numbered)
     assert (found.curves[:, 20:] == 1.0).all()
     assert (found.found <= 21).all()
     assert found.areas == pytest.approx(found.curves.mean(axis=1))
-
-
-def test_a_model_learns_from_the_trials_so_far_relative_to_their_best(numbered, oracle):
-    search(replace(BATCH, random=0.0), examples=numbered, seeds=1, trials=60)
-    sizes = [len(each) for each in oracle.fitted]
-    assert sizes == [20, 40] * len(EXAMPLES.workloads)
+    # It learnt from the trials so far, relative to their best.
+    assert [len(each) for each in oracle.fitted] == [20, 40] * 2 * len(EXAMPLES.workloads)
     assert all(each.throughput.max() == 1.0 for each in oracle.fitted)
     assert all(len(np.unique(each.group)) == 1 for each in oracle.fitted)
 
 
 def test_search_with_stored_learns_from_other_workloads_first(numbered, oracle):
-    search(replace(BATCH, random=0.0, stored=True), examples=numbered, seeds=1, trials=20)
+    """A model of the others orders the first batch already."""
+    (found,) = search(replace(SURE, stored=True), examples=numbered, seeds=1, trials=20)
     others = len(EXAMPLES) - 60
-    # A model of the others orders the first batch already.
     assert [len(each) for each in oracle.fitted] == [others] * len(EXAMPLES.workloads)
-    (found,) = search(replace(BATCH, random=0.0, stored=True), examples=numbered, trials=20)
     assert (found.curves[:, 0] == 1.0).all()
 
 
 def test_search_of_only_random_trials_beats_a_misleading_model(numbered, oracle):
-    oracle._sign = -1.0
-    (found,) = search(replace(BATCH, random=1.0), examples=numbered, trials=60)
-    (worst,) = search(replace(BATCH, random=0.0), examples=numbered, trials=60)
+    oracle.sign = -1.0
+    found, worst = search(replace(BATCH, random=1.0), SURE, examples=numbered)
     assert found.areas.mean() > worst.areas.mean()
     assert (found.curves[:, -1] == 1.0).all()
 
 
 def test_search_with_smaller_population_finds_good_programs_later(numbered, oracle):
-    settings = (BATCH, replace(BATCH, population=20))
-    wide, narrow = search(*(replace(one, random=0.0) for one in settings), examples=numbered)
+    wide, narrow = search(SURE, replace(SURE, population=20), examples=numbered)
     assert wide.areas.mean() > narrow.areas.mean()
 
 
@@ -136,44 +110,27 @@ def test_searches_are_reproducible_and_start_from_the_same_trials(numbered, orac
     assert (paired.one, paired.other, paired.workloads) == ("a", "b", len(EXAMPLES.workloads))
 
 
-def test_regression_joins_the_first_model_only_with_loss_relative(numbered, oracle):
-    oracle._sign = 0.0
-    settings = replace(BATCH, random=0.0)
-    without = replace(settings, regression=False)
-
-    def searched(loss, examples=numbered):
-        found = simulate(
-            {"one": examples},
-            [settings, without],
-            recipe=replace(RECIPE, loss=loss),
-            trials=40,
-            seeds=2,
-            threads=1,
-        )
-        return [each.curves for each in found]
-
-    # Trees that know nothing leave the order to the regression of the numbers.
-    joined, alone = searched("relative")
-    assert (joined != alone).any()
-    joined, alone = searched("squared")
-    assert (joined == alone).all()
+@pytest.mark.parametrize(("loss", "joins"), [("relative", True), ("squared", False)])
+def test_regression_joins_the_first_model_only_with_loss_relative(numbered, oracle, loss, joins):
+    """Trees that know nothing leave the order to the regression of the numbers."""
+    oracle.sign = 0.0
+    options = {"recipe": replace(RECIPE, loss=loss), "trials": 40, "examples": numbered}
+    joined, alone = search(SURE, replace(SURE, regression=False), **options)
+    assert (joined.curves != alone.curves).any() == joins
 
 
 def test_real_models_beat_a_random_order():
-    model, random = search(replace(BATCH, random=0.0), replace(BATCH, random=1.0), seeds=1)
+    model, random = search(SURE, replace(BATCH, random=1.0), seeds=1)
     assert model.areas.mean() > random.areas.mean()
 
 
 def test_curve_of_a_pool_smaller_than_trials_ends_at_its_best(numbered, oracle):
-    (found,) = search(examples=numbered, trials=80)
-    assert found.curves.shape == (len(EXAMPLES.workloads), 80)
-    assert (found.curves[:, 59:] == 1.0).all()
-
-
-def test_on_step_reports_each_search(numbered, oracle):
     steps = []
     both = (BATCH, replace(BATCH, batch=30))
-    search(*both, examples=numbered, on_step=lambda *step: steps.append(step))
+    on_step = lambda *step: steps.append(step)  # noqa: E731
+    found, _ = search(*both, examples=numbered, trials=80, on_step=on_step)
+    assert found.curves.shape == (len(EXAMPLES.workloads), 80)
+    assert (found.curves[:, 59:] == 1.0).all()
     total = 2 * 2 * len(EXAMPLES.workloads)
     assert steps == [(done, total) for done in range(1, total + 1)]
 
@@ -181,12 +138,8 @@ def test_on_step_reports_each_search(numbered, oracle):
 def test_simulate_rejects_small_and_non_random_pools():
     with pytest.raises(NotFoundError, match="no workload has 48 random programs to search"):
         search(examples=judged(programs=47))
-    bred = replace(
-        EXAMPLES,
-        origins=np.where(
-            EXAMPLES.trials < 40, ORIGINS.index(Origin.RANDOM), ORIGINS.index(Origin.MUTATED)
-        ),
-    )
+    origins = map(ORIGINS.index, (Origin.RANDOM, Origin.MUTATED))
+    bred = replace(EXAMPLES, origins=np.where(EXAMPLES.trials < 40, *origins))
     with pytest.raises(NotFoundError, match="tunedb tune --strategy replay-trace"):
         search(examples=bred)
 
@@ -202,15 +155,10 @@ def test_in_common_keeps_programs_of_all_feature_sets():
 @pytest.mark.parametrize(
     "fields",
     [
-        {"features": ()},
-        {"features": ("a", "b", "c")},
-        {"batch": 0},
-        {"population": 0},
-        {"finalists": 0},
-        {"random": 1.5},
-        {"random": float("nan")},
-        {"weight": -1.0},
-        {"weight": float("inf")},
+        *({"features": names} for names in ((), ("a", "b", "c"))),
+        *({name: 0} for name in ("batch", "population", "finalists")),
+        *({"random": share} for share in (1.5, float("nan"))),
+        *({"weight": weight} for weight in (-1.0, float("inf"))),
     ],
 )
 def test_search_settings_reject_values_out_of_range(fields):

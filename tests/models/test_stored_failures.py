@@ -41,29 +41,21 @@ def test_train_failures_stores_and_finds_the_classifier(stored):
 def test_card_of_classifier_has_failures_rate_and_costs(stored):
     card = train_failures(stored, SMALL, threads=1).stored.card
     assert card["kind"] == KIND
-    assert card["learnt"]["failed"]["compile_error"] == card["data"]["failed"]["compile_error"]
+    learnt, judged = card["learnt"], card["failures"]
+    assert learnt["failed"]["compile_error"] == card["data"]["failed"]["compile_error"]
     # The training data have four programs of a workload that never worked.
-    assert card["learnt"]["workloads"] == 7
-    judged = card["failures"]
-    assert judged["rate"] == pytest.approx(
-        sum(card["learnt"]["failed"].values()) / card["learnt"]["programs"]
-    )
+    assert learnt["workloads"] == 7
+    assert judged["rate"] == pytest.approx(sum(learnt["failed"].values()) / learnt["programs"])
     # No group of the small database has five failures, but for the one that has nothing else.
     assert (judged["auroc"], judged["groups"]) == (None, 0)
     assert 0 <= judged["brier"] < 1
     (elsewhere,) = judged["elsewhere"]
-    assert elsewhere["target"] in card["learnt"]["target_digests"]
-    assert elsewhere["programs"] < card["learnt"]["programs"]
-    programs = sum(each["programs"] for each in judged["reliability"])
-    assert programs == card["learnt"]["programs"]
-    assert judged["seconds"] == {
-        "ok": 0.5,
-        "compile_error": 2.0,
-        "timeout": 2.0,
-        "runtime_error": 2.0,
-        # The program with the sentinel as its only time.
-        "unknown": 0.5,
-    }
+    assert elsewhere["target"] in learnt["target_digests"]
+    assert elsewhere["programs"] < learnt["programs"]
+    assert sum(each["programs"] for each in judged["reliability"]) == learnt["programs"]
+    # The kind of the program with the sentinel as its only time is unknown.
+    failed = dict.fromkeys(("compile_error", "timeout", "runtime_error"), 2.0)
+    assert judged["seconds"] == {"ok": 0.5, "unknown": 0.5, **failed}
 
 
 def test_retracted_record_makes_classifier_outdated(stored):
@@ -76,19 +68,14 @@ def test_retracted_record_makes_classifier_outdated(stored):
     assert is_current(stored, second)
 
 
-def test_load_model_rejects_classifier_and_load_failures_rejects_ranker(stored):
+def test_load_functions_reject_models_of_another_kind_or_database(stored):
     made = train_failures(stored, SMALL, threads=1).stored
     with pytest.raises(UsageError, match="ranks no programs"):
         load_model(stored, made)
     with pytest.raises(UsageError, match="predicts no failures"):
         load_failures(stored, replace(made, kind="ranker"))
-
-
-def test_load_failures_rejects_model_of_another_database(stored):
-    made = train_failures(stored, SMALL, threads=1).stored
-    foreign = replace(made, card=made.card | {"store": "another"})
     with pytest.raises(UsageError, match="another database"):
-        load_failures(stored, foreign)
+        load_failures(stored, replace(made, card=made.card | {"store": "another"}))
 
 
 def test_train_failures_rejects_scope_without_failures(stored):

@@ -22,7 +22,6 @@ from tunedb.records import FailureKind
 
 TIMEOUT = FAILURES.index(FailureKind.TIMEOUT)
 RATE = 0.1
-AS_IT_IS = Scaling(1.0, 0.0)
 PIVOT = np.log(RATE / (1 - RATE))
 #: Deviations of (slope, shift), as the module has them.
 PRIORS = [(0.25, 0.5), (0.5, 2.0)]
@@ -32,10 +31,9 @@ def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
-def target_scaling(margins, failed, trained=AS_IT_IS, *, is_trained=False):
-    return TargetScaling.fitted(
-        trained, RATE, np.array(margins, float), np.array(failed, bool), is_trained=is_trained
-    )
+def target_scaling(margins, failed, *, is_trained=False):
+    margins, failed = np.array(margins, float), np.array(failed, bool)
+    return TargetScaling.fitted(Scaling(1.0, 0.0), RATE, margins, failed, is_trained=is_trained)
 
 
 def log_posterior(weights, distance, failed, deviations):
@@ -54,8 +52,7 @@ def test_scaling_without_trials_is_that_of_the_training_with_a_wide_interval(is_
     assert [each.weight for each in found.parts] == pytest.approx([alike, 1 - alike])
     low, high = found.interval(margins)
     trained = sigmoid(margins)
-    assert (low < trained).all()
-    assert (trained < high).all()
+    assert ((low < trained) & (trained < high)).all()
     # Expected probabilities lie nearer to one half than the most probable one.
     assert (np.abs(found(margins) - 0.5) <= np.abs(trained - 0.5)).all()
     # At the pivot only the shift is uncertain.
@@ -64,10 +61,7 @@ def test_scaling_without_trials_is_that_of_the_training_with_a_wide_interval(is_
     assert sure[0] == pytest.approx(sigmoid(PIVOT - deviation))
 
 
-@given(
-    st.lists(st.tuples(st.floats(-20, 20), st.booleans()), max_size=30),
-    st.sampled_from(PRIORS),
-)
+@given(st.lists(st.tuples(st.floats(-20, 20), st.booleans()), max_size=30), st.sampled_from(PRIORS))
 def test_posterior_has_the_maximum_and_the_curvature_of_prior_times_likelihood(trials, deviations):
     distance = np.array([distance for distance, _ in trials])
     failed = np.array([failed for _, failed in trials], bool)
@@ -120,10 +114,8 @@ def test_evidence_is_the_integral_of_likelihood_and_prior(deviations):
     distance = rng.normal(0, 1.5, 40)
     failed = rng.random(40) < sigmoid(PIVOT + 0.5 + distance)
     found = Posterior.found(PIVOT, distance, failed, deviations)
-    slopes, shifts = (
-        center + np.linspace(-6, 6, 121) * deviation
-        for center, deviation in zip((1, 0), deviations, strict=True)
-    )
+    slopes, shifts = (np.linspace(-6, 6, 121) * deviation for deviation in deviations)
+    slopes += 1
     values = [log_posterior((a, b), distance, failed, deviations) for a in slopes for b in shifts]
     cell = (slopes[1] - slopes[0]) * (shifts[1] - shifts[0])
     integral = np.log(np.exp(values).sum() * cell / (2 * np.pi * np.prod(deviations)))
@@ -147,27 +139,20 @@ def test_trials_on_a_target_reduce_the_calibration_error():
     rng = np.random.default_rng(1)
     margins = rng.normal(PIVOT, 1.5, 4_000)
     failed = rng.random(4_000) < sigmoid(margins + 2)
-    errors = [
-        calibration_error(
-            calibration_bins(target_scaling(margins[:n], failed[:n])(margins[200:]), failed[200:])
-        )
-        for n in (0, 32, 200)
-    ]
+    scalings = [target_scaling(margins[:n], failed[:n]) for n in (0, 32, 200)]
+    bins = [calibration_bins(scaling(margins[200:]), failed[200:]) for scaling in scalings]
+    errors = list(map(calibration_error, bins))
     assert errors[0] > 0.2 > 2 * errors[1] > 2 * errors[2]
 
 
 def test_calibration_error_is_the_mean_difference_of_bins():
-    predicted = np.array([0.1, 0.3, 0.2, 0.9])
     failed = np.array([False, True, False, True])
-    bins = calibration_bins(predicted, failed, most=2)
+    bins = calibration_bins(np.array([0.1, 0.3, 0.2, 0.9]), failed, most=2)
     assert [each.programs for each in bins] == [2, 2]
     assert [each.predicted for each in bins] == pytest.approx([0.15, 0.6])
     assert [each.failed for each in bins] == [0.0, 1.0]
     assert calibration_error(bins) == pytest.approx((0.15 + 0.4) / 2)
     assert calibration_error((CalibrationBin(3, 0.5, 0.25), CalibrationBin(1, 0, 1))) == 0.4375
-
-
-# ---- Classifiers --------------------------------------------------------------------------------
 
 
 def two_machines(shift, each=120, workloads=6):
@@ -179,24 +164,20 @@ def two_machines(shift, each=120, workloads=6):
     chance = sigmoid(2 * rows[:, 0] - 2.5 + np.where(group < workloads, 0, shift))
     failed = rng.random(count) < chance
     made = examples_of(rows, np.ones(count, int), group, np.where(failed, 0.0, 1.0))
-    shapes = [((4 ** (number + 1), 64),) for number in range(workloads)]
-    return replace(
-        made,
-        failures=np.where(failed, TIMEOUT, 0).astype(np.int8),
-        groups=tuple(
-            Group(i % workloads, 1 + i // workloads, b"t" * 16, str(i // workloads))
-            for i in range(2 * workloads)
-        ),
-        workloads=tuple(
-            ExampleWorkload(i, b"w%03d" % i, f"w{i}", "matmul", shape, 1e6)
-            for i, shape in enumerate(shapes)
-        ),
-    )
+    groups = [
+        Group(i, 1 + machine, b"t" * 16, str(machine))
+        for machine in range(2)
+        for i in range(workloads)
+    ]
+    known = [
+        ExampleWorkload(i, b"w%03d" % i, f"w{i}", "matmul", ((4 ** (i + 1), 64),), 1e6)
+        for i in range(workloads)
+    ]
+    return replace(made, groups=tuple(groups), workloads=tuple(known))
 
 
-QUICK = replace(
-    RECIPE, training_set="all", rounds=40, eta=0.2, colsample_bytree=1.0, features="small"
-)
+CHOICES = {"training_set": "all", "rounds": 40, "eta": 0.2, "colsample_bytree": 1.0}
+QUICK = replace(RECIPE, features="small", **CHOICES)
 
 
 @pytest.fixture(scope="module")
@@ -244,17 +225,12 @@ def test_cautious_probabilities_approach_the_truth_from_below(fitted):
     np.testing.assert_allclose(kinds[:, TIMEOUT], after.probabilities(*rows, cautious=True))
 
 
-def test_program_without_rows_calibrates_nothing(fitted):
+def test_program_without_rows_calibrates_nothing_and_calibration_is_not_stored(fitted):
     model = fitted.model
     margins = model.margins(np.zeros((1, 3), np.float32), np.array([0, 0, 1]))
     assert np.isnan(margins).tolist() == [True, False]
     target = model.on_target(margins, np.array([True, True]), is_trained=True)
     assert target.target.trials == 1
+    assert type(model).from_bytes(target.to_bytes()).target is None
     rows = np.zeros((0, 3), np.float32), np.array([0, 0])
     assert target.probabilities(*rows, cautious=True).tolist() == [model.rate]
-
-
-def test_calibration_of_a_target_is_not_stored(fitted):
-    model = fitted.model
-    target = model.on_target(np.zeros(1), np.ones(1, bool), is_trained=True)
-    assert type(model).from_bytes(target.to_bytes()).target is None

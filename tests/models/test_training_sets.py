@@ -76,57 +76,39 @@ def test_origin_chooses_programs_by_origin():
     assert choose("origin", examples).tolist() == [0, 1, 3]
 
 
-def test_origin_rejects_unknown_origin_and_lists_known_ones():
+def test_origin_rejects_unknown_origins_and_those_without_programs():
     words = "no origin 'chosen'; there are: unknown, random, mutated, crossed, warm, measured"
     with pytest.raises(UsageError, match=words):
         choose("origin:random,chosen", EXAMPLES)
-
-
-def test_origin_rejects_origin_without_programs():
     examples = with_origins(*[Origin.WARM] * 4, Origin.RANDOM)
     with pytest.raises(UsageError, match="has the origin mutated; there are: random, warm"):
         choose("origin:mutated", examples)
 
 
-GROUPS = st.lists(
-    st.lists(st.sampled_from([0.0, 0.0625, 0.125, 0.25, 0.5, 1.0]), min_size=1, max_size=40),
-    min_size=1,
-    max_size=6,
-)
+THROUGHPUTS = st.sampled_from([0.0, 0.0625, 0.125, 0.25, 0.5, 1.0])
+GROUPS = st.lists(st.lists(THROUGHPUTS, min_size=1, max_size=40), min_size=1, max_size=6)
 
 
 @given(GROUPS, st.integers(1, 120), st.integers(0, 3))
-def test_diverse_chooses_the_requested_number_of_different_programs(groups, number, seed):
+def test_diverse_chooses_equally_many_programs_of_each_group_and_stratum(groups, number, seed):
+    """Strata are failures, and levels that are equally wide in the square root of throughput.
+
+    Places are as equal as sizes allow: none has two more than one that has more to give.
+    """
     examples = make_examples(groups)
     chosen = choose(f"diverse:{number}", examples, seed)
     assert len(chosen) == min(number, len(examples))
     assert (np.diff(chosen) > 0).all()
     assert np.array_equal(chosen, choose(f"diverse:{number}", examples, seed))
-
-
-@given(GROUPS, st.integers(1, 120))
-def test_diverse_chooses_equally_many_programs_of_each_group(groups, number):
-    """Places are as equal as sizes allow: no group has two more than one that has more to give."""
-    examples = make_examples(groups)
-    taken = of_group(examples, choose(f"diverse:{number}", examples))
-    for mine, group in zip(taken, groups, strict=True):
-        if mine < len(group):
-            assert max(taken) <= mine + 1
-
-
-@given(GROUPS, st.integers(1, 120))
-def test_diverse_chooses_equally_many_programs_of_each_stratum(groups, number):
-    """Failures, and levels that are equally wide in the square root of throughput."""
-    examples = make_examples(groups)
-    chosen = choose(f"diverse:{number}", examples)
+    taken = of_group(examples, chosen)
+    assert all(max(taken) <= n + 1 for n, one in zip(taken, groups, strict=True) if n < len(one))
     level = [min(math.floor(8 * math.sqrt(t)), 7) if t else 8 for t in examples.throughput]
     for index in range(len(groups)):
         mine = examples.group == index
-        strata = [np.flatnonzero(mine & (np.array(level) == number)) for number in range(9)]
+        strata = [np.flatnonzero(mine & (np.array(level) == one)) for one in range(9)]
         taken = [np.isin(stratum, chosen).sum() for stratum in strata]
         for count, stratum in zip(taken, strata, strict=True):
-            if count < len(stratum):
-                assert max(taken) <= count + 1
+            assert count == len(stratum) or max(taken) <= count + 1
 
 
 def test_diverse_includes_slow_fast_and_failed_programs():
@@ -152,18 +134,14 @@ def test_diverse_prefers_early_trials():
     assert 128 <= examples.trials[chosen].max() < 256
 
 
-def test_diverse_accepts_groups_with_only_late_trials():
-    examples = make_examples([np.linspace(0.1, 1, 1000)]).take(np.arange(900, 1000))
-    assert len(choose("diverse:10", examples)) == 10
-
-
 def test_diverse_draws_other_programs_for_each_seed():
     examples = make_examples([np.linspace(0.1, 1, 200)] * 3)
-    draws = {tuple(choose("diverse:30", examples, seed)) for seed in range(4)}
-    assert len(draws) == 4
+    assert len({tuple(choose("diverse:30", examples, seed)) for seed in range(4)}) == 4
 
 
-def test_diverse_accepts_groups_with_only_failures():
+def test_diverse_accepts_groups_with_only_late_trials_or_failures():
+    examples = make_examples([np.linspace(0.1, 1, 1000)]).take(np.arange(900, 1000))
+    assert len(choose("diverse:10", examples)) == 10
     examples = make_examples([[0.0] * 10, [0.0, 1.0]])
     assert of_group(examples, choose("diverse:4", examples)) == [2, 2]
     assert choose("diverse", examples).tolist() == list(range(12))

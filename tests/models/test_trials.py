@@ -92,6 +92,7 @@ class Row:
         return bool(self.good) or (self.failed and self.failure != INFRASTRUCTURE)
 
 
+TIMES = st.sampled_from([1e10, 0.0, -1.0, 1.0, 2.0, 4.0, 8.0])
 ROWS = st.lists(
     st.builds(
         Row,
@@ -103,9 +104,7 @@ ROWS = st.lists(
         cost=st.sampled_from([np.nan, 0.5, 1.0, 2.0]),
         origin=st.integers(0, 5),
         cut_short=st.booleans(),
-        times=st.lists(st.sampled_from([1e10, 0.0, -1.0, 1.0, 2.0, 4.0, 8.0]), max_size=4).map(
-            tuple
-        ),
+        times=st.lists(TIMES, max_size=4).map(tuple),
     ),
     max_size=25,
 )
@@ -225,6 +224,13 @@ def test_dataset_equals_that_of_a_plain_loop_over_records(rows, corrected):
     assert list(found) == sorted(expected)
     for programs in found.values():
         assert list(programs) == sorted(programs)
+    # Throughput is relative to the best measurement that was not cut short.
+    whole = ~trials.failed & ~trials.cut_short
+    for index in range(len(trials.groups)):
+        mine = trials.group == index
+        best = trials.seconds[mine & whole].min(initial=np.inf)
+        ratios = np.where(trials.failed[mine], 0, np.minimum(best / trials.seconds[mine], 1))
+        assert np.array_equal(trials.throughput[mine], ratios)
     assert len(trials) == sum(map(len, expected.values()))
     assert counts.infrastructure == sum(r.failed and r.failure == INFRASTRUCTURE for r in rows)
     assert counts.timeless == sum(not r.failed and not r.good for r in rows)
@@ -255,16 +261,4 @@ def test_dataset_omits_programs_without_features_but_counts_their_trials(rows):
         seconds = examples.seconds[mine & ~examples.failed]
         expected = np.zeros(mine.sum())
         expected[~examples.failed[mine]] = seconds.min(initial=np.inf) / seconds
-        assert np.array_equal(examples.throughput[mine], expected)
-
-
-@given(ROWS)
-def test_throughput_is_relative_to_best_measurement_that_was_not_cut_short(rows):
-    assume(reference(rows, False))
-    examples, _ = read(rows)
-    whole = ~examples.failed & ~examples.cut_short
-    for index in range(len(examples.groups)):
-        mine = examples.group == index
-        best = examples.seconds[mine & whole].min(initial=np.inf)
-        expected = np.where(examples.failed[mine], 0, np.minimum(best / examples.seconds[mine], 1))
         assert np.array_equal(examples.throughput[mine], expected)

@@ -36,18 +36,10 @@ def launches(kernels=("sum", "blur", "sort"), slices=4, sizes=(32, 64, 128, 256,
                     "gld_request": float(10 ** (3 + number) * (1 + random.random())),
                     "shared_load_replay": 0.0,
                 }
-                made.append(
-                    observe(
-                        threads,
-                        float(1e-3 * time),
-                        slice=bytes([number, part]),
-                        record=record,
-                        launch=record,
-                        kernel=kernel,
-                        counters=counters,
-                        registers=24 + 8 * number,
-                    )
-                )
+                names = {"kernel": kernel, "slice": bytes([number, part])}
+                fields = {"record": record, "launch": record, "registers": 24 + 8 * number}
+                one = observe(threads, float(1e-3 * time), counters=counters, **names, **fields)
+                made.append(one)
     return made
 
 
@@ -56,11 +48,9 @@ def findings():
     scores = []
     for split, factor in (("random", 1.0), ("kernel", 0.7)):
         for method, value in (("svm", 0.8), ("rule", 0.5), ("nothing", 1 / 3)):
-            regret = Interval(1.5 - value / 2, 1.45 - value / 2, 1.58 - value / 2)
-            score = Score(
-                method, split, "", "", 60, 45, 0, 32, 0.7, value * factor, regret, regret, 1.1
-            )
-            scores.append(score)
+            regret = Interval(*(end - value / 2 for end in (1.5, 1.45, 1.58)))
+            figures = (60, 45, 0, 32, 0.7, value * factor, regret, regret, 1.1)
+            scores.append(Score(method, split, "", "", *figures))
     return AdvisorFindings(
         labels="slice-best",
         inputs="ratios",
@@ -87,9 +77,8 @@ def curves(name="curve", **options):
         Mark("line", [5, 10, 20], [9.0, float("nan"), 4.0], colour="c1", name="model"),
         Mark("line", [], [], colour="c2", name="no point"),
     ]
-    rows = [
-        (f"{name} {n}", n, 80 / n, seconds(0.08 / n**2), None if n % 2 else "even") for n in trials
-    ]
+    parity = [None if n % 2 else "even" for n in trials]
+    rows = [(f"{name} {n}", n, 80 / n, seconds(0.08 / n**2), parity[n - 1]) for n in trials]
     table = Table(("name", "trial", "ms", "time", "parity"), rows, 3, more=f"tunedb show {name}")
     plots = [
         Plot(
@@ -194,3 +183,17 @@ def corners(path):
 def all_of(svg, tag, kind):
     """Return the elements of a picture that have a class."""
     return [one for one in svg.iter(tag) if kind in (one.get("class") or "").split()]
+
+
+def shades(svg):
+    """Return the opacities of the squares of a heat map, with their signs."""
+    return [
+        float(one.get("fill-opacity")) * (1 if "positive" in one.get("class") else -1)
+        for one in all_of(svg, "rect", "cell")
+    ]
+
+
+def boxes_of(svg):
+    """Return the boxes of a picture of a tree by their paths."""
+    groups = [one for one in svg.iter("g") if one.get("class") in ("node", "leaf")]
+    return {one.find("title").text.split(":")[0]: one for one in groups}

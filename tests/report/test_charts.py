@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pages import EVIL, Tables, all_of, axis, corners, curves
+from pages import EVIL, Tables, all_of, axis, boxes_of, corners, curves, shades
 
 from tunedb.report import page as page_module
 from tunedb.report.charts import Axis, Box, Mark, chart, heat_map, tree, zoomable
@@ -94,13 +94,9 @@ def test_shapes_are_drawn_at_their_numbers(kind, data):
     texts = [f"text {i}" for i in range(len(rows))]
     mark = Mark(kind, x, y, to if kind == "band" else (), texts=texts, colour="c3")
     svg = draw_one(both, [mark])
-    kept = [
-        i
-        for i, row in enumerate(rows)
-        if has_place(row[0], both[0])
-        and has_place(row[1], both[1])
-        and (kind != "band" or has_place(row[2], both[1]))
-    ]
+    used = 3 if kind == "band" else 2
+    places = [zip(row[:used], (*both, both[1])[:used], strict=True) for row in rows]
+    kept = [i for i, pairs in enumerate(places) if all(has_place(*pair) for pair in pairs)]
     expected = [(x[i], y[i]) for i in kept]
     if kind == "step":
         steps = [each for a, b in pairwise(expected) for each in (a, (b[0], a[1]))]
@@ -254,11 +250,7 @@ def test_squares_of_heat_map_equal_its_matrix(rows, with_texts):
     titles = ("label", "advice")
     svg = heat_map("key", "Title", "Description", names, matrix, texts=texts, titles=titles)
     cells = all_of(svg, "rect", "cell")
-    drawn = [
-        float(each.get("fill-opacity")) * (1 if "positive" in each.get("class") else -1)
-        for each in cells
-    ]
-    np.testing.assert_allclose(drawn, matrix[~np.isnan(matrix)], atol=0.0051)
+    np.testing.assert_allclose(shades(svg), matrix[~np.isnan(matrix)], atol=0.0051)
     assert len(all_of(svg, "path", "cross")) == np.isnan(matrix).sum()
     shown = {each.text: each for each in svg.iter("text")}
     assert {*titles, *names[0], *names[1]} <= set(shown)
@@ -268,26 +260,21 @@ def test_squares_of_heat_map_equal_its_matrix(rows, with_texts):
         assert y < float(shown[f"r {i}"].get("y")) < y + height
         if with_texts:
             for text in all_of(svg, "text", "strong"):
-                inside = (
-                    x < float(text.get("x")) < x + width and y < float(text.get("y")) < y + height
-                )
+                at = float(text.get("x")), float(text.get("y"))
+                inside = x < at[0] < x + width and y < at[1] < y + height
                 assert inside == (text.text == f"{i}.{j}")
     if with_texts:
         assert sum(each.text == "below" for each in svg.iter("text")) == matrix.size
 
 
+words = st.text(max_size=30)
+leaves = words.map(lambda text: Box((text,), "7", (("c1", 0.25), ("c2", 0.5))))
 boxes = st.recursive(
-    st.builds(
-        Box,
-        st.tuples(st.text(max_size=30)),
-        st.just("7"),
-        st.just((("c1", 0.25), ("c2", 0.5))),
-    ),
+    leaves,
     lambda children: st.builds(
-        Box,
-        st.tuples(st.text(max_size=30), st.just("question?")),
-        st.just("8"),
-        children=st.lists(children, min_size=1, max_size=3).map(tuple),
+        lambda text, below: Box((text, "question?"), "8", children=tuple(below)),
+        words,
+        st.lists(children, min_size=1, max_size=3),
     ),
     max_leaves=12,
 )
@@ -296,11 +283,7 @@ boxes = st.recursive(
 @given(boxes)
 def test_tree_places_boxes_beside_their_children(root):
     svg = tree("key", "Title", "Description", root)
-    groups = {
-        group.find("title").text.split(":")[0]: group
-        for group in svg.iter("g")
-        if group.get("class") in ("node", "leaf")
-    }
+    groups = boxes_of(svg)
     by_path = dict(root.paths())
     assert set(groups) == set(by_path)
     places = {}
@@ -355,11 +338,8 @@ def test_zoomable_curves_equal_the_drawn_ones(data):
         drawn = drawn_places(draw_one(both, [mark]), mark.kind)
         assert len(one["x"]) == len(drawn[:: 2 if mark.kind == "step" else 1])
         for name, values in (("x", mark.x), ("y", mark.y)):
-            kept = [
-                value
-                for value, *point in zip(values, mark.x, mark.y, strict=True)
-                if all(map(has_place, point, both))
-            ]
+            points_ = zip(values, mark.x, mark.y, strict=True)
+            kept = [value for value, *point in points_ if all(map(has_place, point, both))]
             assert one[name] == pytest.approx(kept, rel=1e-5)
 
 
@@ -439,17 +419,15 @@ def test_policy_allows_only_the_script_of_the_page(name):
     assert page == curves(name)
 
 
-def test_a_page_without_curves_has_no_script():
-    page = render("Page", "Lead", [Section("Rows", tables={"all": Table(("a",), [(1,)])})], "End")
+def test_a_page_without_curves_has_no_script_and_may_reload():
+    sections = [Section("Rows", tables={"all": Table(("a",), [(1,)])})]
+    page = render("Page", "Lead", sections, "End")
     assert Tables(page).scripts == []
     assert "script-src" not in policy(page)
-
-
-def test_page_with_reload_after_reloads_without_scripts():
+    assert "refresh" not in page
     page = render("Page", "Lead", [], "End", reload_after=30)
     assert '<noscript><meta http-equiv="refresh" content="30"></noscript>' in page
     assert "Loads again every 30 s." in Tables(page).text
-    assert "refresh" not in render("Page", "Lead", [], "End")
 
 
 def test_parts_of_sections_have_lower_heading_levels():

@@ -73,19 +73,10 @@ def test_plot_draws_the_values_of_the_evaluation(found, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("name", "begin"), [("a.png", b"\x89PNG"), ("a.pdf", b"%PDF")])
 def test_plot_of_one_workload_has_the_format_of_the_suffix(found, tmp_path, name, begin):
-    one = [
-        replace(
-            result,
-            workloads=result.workloads[:1],
-            values=result.values[:1],
-            random=result.random[:1],
-            floor=None,
-            peak=result.peak[:1],
-            random_peak=result.random_peak[:1],
-        )
-        for result in found.results[:1]
-    ]
-    evaluation.plot(replace(found, results=tuple(one)), tmp_path / name)
+    result = found.results[0]
+    names = ("workloads", "values", "random", "peak", "random_peak")
+    one = replace(result, floor=None, **{each: getattr(result, each)[:1] for each in names})
+    evaluation.plot(replace(found, results=(one,)), tmp_path / name)
     drawn = (tmp_path / name).read_bytes()
     assert drawn.startswith(begin) and len(drawn) > 1000
 

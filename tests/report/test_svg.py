@@ -12,7 +12,6 @@ from tunedb.report.svg import (
     Scale,
     add,
     cut,
-    figure,
     linear_ticks,
     number,
     padded,
@@ -81,9 +80,3 @@ def test_cut_shortens_text_in_the_middle():
     assert cut("abcdefghij", 10) == "abcdefghij"
     assert cut("abcdefghijk", 7) == "abcd…jk"
     assert cut("a\nb", 20) == "a\\nb"
-
-
-def test_figure_has_title_and_description():
-    svg = figure(10, 20, "Name", "What is seen", "key")
-    assert (svg.find("title").text, svg.find("desc").text) == ("Name", "What is seen")
-    assert svg.get("aria-labelledby") == "key-title key-desc"
