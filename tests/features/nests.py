@@ -1,4 +1,4 @@
-"""Loop nests for property tests: small programs in the flat form, with unusual constructs."""
+"""Loop nests for tests: a builder with operators, and small programs with unusual constructs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,107 @@ _VALUE = [
 _BOOLS = range(Op.OP_EQ, Op.OP_OR + 1)
 
 
-def closed(build, loops=1, *, function=False):
-    """Close the loops that are open, and the function; return the program."""
-    for _ in range(loops):
-        build.close_loop()
-    if function:
-        build.close_function()
-    return build.nest
+class Node(int):
+    """The number of a node: Python's operators make nodes of its type, numbers are constants."""
+
+    def __new__(cls, build, number, code=0, bits=32):
+        self = super().__new__(cls, number)
+        self.build, self.code, self.bits = build, code, bits
+        return self
+
+    def __add__(self, other):
+        return self.build.op(Op.OP_ADD, self, other)
+
+    def __sub__(self, other):
+        return self.build.op(Op.OP_SUB, self, other)
+
+    def __mul__(self, other):
+        return self.build.op(Op.OP_MUL, self, other)
+
+    def __floordiv__(self, other):
+        return self.build.op(Op.OP_FLOORDIV, self, other)
+
+    def __mod__(self, other):
+        return self.build.op(Op.OP_FLOORMOD, self, other)
+
+    def __lt__(self, other):
+        return self.build.op(Op.OP_LT, self, other, code=6, bits=8)
+
+
+class Array(int):
+    """The number of a buffer: an item is loaded, or stored by an assignment."""
+
+    def __new__(cls, build, number, code, bits):
+        self = super().__new__(cls, number)
+        self.build, self.code, self.bits = build, code, bits
+        return self
+
+    def __getitem__(self, at):
+        number = self.build.load(self, self.build.constants(at))
+        return Node(self.build, number, self.code, self.bits)
+
+    def __setitem__(self, at, value):
+        self.build.store(self, self.build.constants(at), *self.build.constants(value))
+
+
+class Build(NestBuilder):
+    """A builder for programs in few characters, which knows what is open."""
+
+    def __init__(self, *, function=False):
+        self.opened = []
+        if function:
+            self.open("function")
+
+    def open(self, what, *args, **options):
+        """Open a loop, block, condition or function; return its number."""
+        self.opened.append(getattr(self, f"close_{what}"))
+        return getattr(self, f"open_{what}")(*args, **options)
+
+    def close(self, count=1):
+        """Close what was opened last."""
+        for _ in range(count):
+            self.opened.pop()()
+
+    def done(self):
+        """Close everything and return the program."""
+        self.close(len(self.opened))
+        return self.nest
+
+    def loop(self, name, extent, **options):
+        """Open a loop and return its variable."""
+        return self.var(self.open("loop", name, extent, **options))
+
+    def thread(self, tag, extent, **options):
+        """Open a loop that is bound to a thread and return its variable."""
+        return self.loop(tag.name, extent, kind=ForKind.THREAD_BINDING, tag=tag, **options)
+
+    def var(self, loop):
+        return Node(self, self.loop_var(loop))
+
+    def array(self, name, *shape, kind=BufferKind.BUFFER_PARAMETER, code=2, bits=32, **options):
+        return Array(self, self.buffer(name, shape, kind, code, bits, **options), code, bits)
+
+    def op(self, kind, *operands, **type):
+        """Return a node of operands, whose type is by default that of the first."""
+        operands = self.constants(operands)
+        type = {"code": operands[0].code, "bits": operands[0].bits} | type
+        return Node(self, self.node(kind, operands, **type), type["code"], type["bits"])
+
+    def call(self, which, arguments, code=2, bits=32, **options):
+        return Node(self, super().call(which, arguments, code, bits, **options), code, bits)
+
+    def free_var(self, name, code=0, bits=32):
+        return Node(self, super().free_var(name, code, bits), code, bits)
+
+    def constant(self, value, **type):
+        if isinstance(value, float):
+            return Node(self, self.float_(value, **type), 2)
+        return Node(self, self.int_(value, **type), **type)
+
+    def constants(self, values):
+        """Return a node or number, or several, as a list of nodes."""
+        values = values if isinstance(values, list | tuple) else [values]
+        return [one if isinstance(one, Node) else self.constant(one) for one in values]
 
 
 class Program:

@@ -10,10 +10,10 @@ from math import log2
 
 import numpy as np
 import pytest
-from nests import closed
+from nests import Build
 
 from tunedb.errors import UsageError
-from tunedb.features._nest import BufferKind, Call, ForKind, NestBuilder, Op, Tag
+from tunedb.features._nest import BufferKind, Call, ForKind, Op, Tag
 from tunedb.features.ansor import (
     NAMES,
     PER_STORE_ANSOR,
@@ -79,19 +79,12 @@ def _check(nest, flavour, expected, gpu=False):
 
 def elementwise():
     """C[i, j0 * 4 + j1] = A[i, j0 * 4 + j1] + B[i, j0 * 4 + j1], 16 x (8 x 4)."""
-    build = NestBuilder()
-    build.open_function()
-    a, b, c = (build.buffer(name, [16, 32], BufferKind.BUFFER_PARAMETER) for name in "ABC")
-    i = build.loop_var(build.open_loop("i", 16, kind=ForKind.PARALLEL))
-    j0 = build.loop_var(build.open_loop("j0", 8))
-    j1 = build.loop_var(build.open_loop("j1", 4, kind=ForKind.VECTORIZED))
-
-    def at():
-        outer = build.node(Op.OP_MUL, [j0, build.int_(4)])
-        return [i, build.node(Op.OP_ADD, [outer, j1])]
-
-    build.store(c, at(), build.node(Op.OP_ADD, [build.load(a, at()), build.load(b, at())], code=2))
-    return closed(build, 3, function=True)
+    build = Build(function=True)
+    a, b, c = (build.array(name, 16, 32) for name in "ABC")
+    i = build.loop("i", 16, kind=ForKind.PARALLEL)
+    j0, j1 = build.loop("j0", 8), build.loop("j1", 4, kind=ForKind.VECTORIZED)
+    c[i, j0 * 4 + j1] = a[i, j0 * 4 + j1] + b[i, j0 * 4 + j1]
+    return build.done()
 
 
 def _elementwise_row(flavour):
@@ -125,22 +118,14 @@ def _elementwise_row(flavour):
 
 def matmul():
     """C[i, j] = 0, then C[i, j] = C[i, j] + A[i, k] * B[k, j], 8 x 8 x 4."""
-    build = NestBuilder()
-    build.open_function()
-    parameter = BufferKind.BUFFER_PARAMETER
-    a, b, c = (
-        build.buffer(name, shape, parameter)
-        for name, shape in (("A", [8, 4]), ("B", [4, 8]), ("C", [8, 8]))
-    )
-    i = build.loop_var(build.open_loop("i", 8, kind=ForKind.PARALLEL, auto_unroll=16))
-    first = build.loop_var(build.open_loop("j_init", 8))
-    build.store(c, [i, first], build.float_(0.0))
-    build.close_loop()
-    k = build.loop_var(build.open_loop("k", 4, kind=ForKind.UNROLLED))
-    j = build.loop_var(build.open_loop("j", 8))
-    product = build.node(Op.OP_MUL, [build.load(a, [i, k]), build.load(b, [k, j])], code=2)
-    build.store(c, [i, j], build.node(Op.OP_ADD, [build.load(c, [i, j]), product], code=2))
-    return closed(build, 3, function=True)
+    build = Build(function=True)
+    a, b, c = build.array("A", 8, 4), build.array("B", 4, 8), build.array("C", 8, 8)
+    i = build.loop("i", 8, kind=ForKind.PARALLEL, auto_unroll=16)
+    c[i, build.loop("j_init", 8)] = 0.0
+    build.close()
+    k, j = build.loop("k", 4, kind=ForKind.UNROLLED), build.loop("j", 8)
+    c[i, j] += a[i, k] * b[k, j]
+    return build.done()
 
 
 def _matmul_row(flavour):
@@ -181,34 +166,17 @@ def _matmul_row(flavour):
 
 def shared_memory():
     """S = A, a block's 16 elements with virtual threads, then B = exp(S)."""
-    build = NestBuilder()
-    build.open_function()
-    a, b = (build.buffer(name, [64], BufferKind.BUFFER_PARAMETER) for name in "AB")
-    bind = ForKind.THREAD_BINDING
-    block = build.loop_var(build.open_loop("bx", 4, kind=bind, tag=Tag.BLOCK_X))
-    build.open_block("S")
-    s = build.buffer("S", [16], scope="shared")
-
-    def times(var, factor):
-        return build.node(Op.OP_MUL, [var, build.int_(factor)])
-
-    def threads():
-        v = build.loop_var(build.open_loop("v", 2, kind=bind, tag=Tag.VTHREAD))
-        t = build.loop_var(build.open_loop("t", 8, kind=bind, tag=Tag.THREAD_X))
-        inner = build.node(Op.OP_ADD, [times(v, 8), t])
-        outer = build.node(Op.OP_ADD, [times(block, 16), times(v, 8)])
-        return inner, build.node(Op.OP_ADD, [outer, t])
-
-    inner, outer = threads()
-    build.store(s, [inner], build.load(a, [outer]))
-    build.close_loop()
-    build.close_loop()
-    inner, outer = threads()
-    build.store(b, [outer], build.call(Call.CALL_OTHER, [build.load(s, [inner])]))
-    build.close_loop()
-    build.close_loop()
-    build.close_block()
-    return closed(build, function=True)
+    build = Build(function=True)
+    a, b = build.array("A", 64), build.array("B", 64)
+    block = build.thread(Tag.BLOCK_X, 4)
+    build.open("block", "S")
+    s = build.array("S", 16, kind=BufferKind.BUFFER_ALLOCATED, scope="shared")
+    v, t = build.thread(Tag.VTHREAD, 2), build.thread(Tag.THREAD_X, 8)
+    s[v * 8 + t] = a[block * 16 + v * 8 + t]
+    build.close(2)
+    v, t = build.thread(Tag.VTHREAD, 2), build.thread(Tag.THREAD_X, 8)
+    b[block * 16 + v * 8 + t] = build.call(Call.CALL_OTHER, [s[v * 8 + t]])
+    return build.done()
 
 
 def _shared_memory_rows(flavour):
@@ -255,15 +223,10 @@ def _shared_memory_rows(flavour):
 
 
 @pytest.mark.parametrize("flavour", ["tvm", "ansor"])
-class TestGoldenVectors:
-    def test_elementwise_sum_has_values_derived_by_hand(self, flavour):
-        _check(elementwise(), flavour, [_elementwise_row(flavour)])
-
-    def test_matrix_product_has_values_derived_by_hand(self, flavour):
-        _check(matmul(), flavour, [_matmul_row(flavour)])
-
-    def test_copy_through_shared_memory_has_values_derived_by_hand(self, flavour):
-        _check(shared_memory(), flavour, _shared_memory_rows(flavour), gpu=True)
+def test_rows_have_the_values_derived_by_hand(flavour):
+    _check(elementwise(), flavour, [_elementwise_row(flavour)])
+    _check(matmul(), flavour, [_matmul_row(flavour)])
+    _check(shared_memory(), flavour, _shared_memory_rows(flavour), gpu=True)
 
 
 def test_tvm_flavour_ignores_threads_if_target_is_no_gpu():
@@ -272,26 +235,30 @@ def test_tvm_flavour_ignores_threads_if_target_is_no_gpu():
     assert row["threadIdx_x_len"] == 1.0  # log2(1 + 1)
 
 
+def _first(**loop):
+    """Return a builder, a parameter of 8 elements, and the variable of a loop."""
+    build = Build()
+    return build, build.array("A", 8), build.loop("i", **({"extent": 8} | loop))
+
+
 class TestWhereAnsorDiffers:
     """Columns of the same small programs in both flavours."""
 
     @staticmethod
-    def _rows(nest, gpu=False):
+    def _rows(build, gpu=False):
         found = []
         for extract in (per_store_tvm, per_store_ansor):
-            rows = extract(nest, gpu=gpu)
+            rows = extract(build.done(), gpu=gpu)
             found.append([dict(zip(NAMES, row, strict=True)) for row in rows])
         return found
 
     def test_ansor_sums_stores_of_a_buffer_and_counts_them_as_reuse(self):
-        build = NestBuilder()
-        c = build.buffer("C", [8], BufferKind.BUFFER_PARAMETER)
-        a = build.buffer("A", [8], BufferKind.BUFFER_PARAMETER)
-        i = build.loop_var(build.open_loop("i", 8))
+        build, a, i = _first()
+        c = build.array("C", 8)
         for _ in range(2):
-            build.store(c, [i], build.node(Op.OP_MUL, [build.load(a, [i])] * 2, code=2))
-        build.store(c, [i], build.float_(0.0))
-        (tvm,), (ansor,) = self._rows(closed(build))
+            c[i] = a[i] * a[i]
+        c[i] = 0.0
+        (tvm,), (ansor,) = self._rows(build)
         assert tvm["float_mul"] == log2(8 + 1)
         assert ansor["float_mul"] == log2(16 + 1)
         # To TVM the second store is the last one, and A comes before C; to Ansor the third one,
@@ -304,30 +271,24 @@ class TestWhereAnsorDiffers:
         assert ansor["B0.reuse_dis_bytes"] == pytest.approx(log2(4 * 40 / 8 + 1))
 
     def test_only_ansor_has_a_row_for_a_lone_initial_store(self):
-        build = NestBuilder()
-        c = build.buffer("C", [8], BufferKind.BUFFER_PARAMETER)
-        i = build.loop_var(build.open_loop("i", 8))
-        build.store(c, [i], build.float_(0.0))
-        tvm, ansor = self._rows(closed(build))
+        build, a, i = _first()
+        a[i] = 0.0
+        tvm, ansor = self._rows(build)
         assert tvm == []
         assert ansor[0]["outer_prod"] == log2(8 + 1)
         assert per_store_tvm(build.nest, gpu=False).shape == (0, 164)
 
     def test_ansor_appends_rows_of_allocated_buffers_without_store(self):
-        build = NestBuilder()
-        build.open_block("root")
-        spare = build.buffer("spare", [4, 4])
-        used = build.buffer("used", [8])
-        i = build.loop_var(build.open_loop("i", 8))
-        value = build.node(Op.OP_ADD, [build.load(spare, [i, i]), build.float_(1.0)], code=2)
-        build.store(used, [i], value)
-        build.close_loop()
-        build.close_block()
-        tvm, ansor = self._rows(build.nest)
+        build = Build()
+        build.open("block", "root")
+        spare = build.array("spare", 4, 4, kind=BufferKind.BUFFER_ALLOCATED)
+        used = build.array("used", 8, kind=BufferKind.BUFFER_ALLOCATED)
+        i = build.loop("i", 8)
+        used[i] = spare[i, i] + 1.0
+        tvm, ansor = self._rows(build)
         assert (len(tvm), len(ansor)) == (1, 2)
         assert ansor[0]["outer_prod"] > 0
-        left = {name: value for name, value in ansor[1].items() if value}
-        assert left == {
+        assert {name: value for name, value in ansor[1].items() if value} == {
             "alloc_size": log2(64 + 1),
             "alloc_prod": log2(16 + 1),
             "alloc_outer_prod": log2(1 + 1),
@@ -337,29 +298,27 @@ class TestWhereAnsorDiffers:
         ("code", "bits", "is_float"), [(4, 16, True), (10, 8, True), (0, 32, False), (2, 16, True)]
     )
     def test_ansor_counts_more_types_as_float_than_tvm(self, code, bits, is_float):
-        build = NestBuilder()
-        a = build.buffer("A", [8], BufferKind.BUFFER_PARAMETER, code, bits)
-        i = build.loop_var(build.open_loop("i", 8))
-        build.store(a, [i], build.node(Op.OP_MUL, [build.load(a, [i])] * 2, code=code, bits=bits))
-        (tvm,), (ansor,) = self._rows(closed(build))
+        build = Build()
+        a = build.array("A", 8, code=code, bits=bits)
+        i = build.loop("i", 8)
+        a[i] = a[i] * a[i]
+        (tvm,), (ansor,) = self._rows(build)
         assert (tvm["float_mul"] > 0) == (code == 2)
         assert (ansor["float_mul"] > 0) == is_float
 
     def test_ansor_counts_comparisons_by_operand_type_and_lanes(self):
-        build = NestBuilder()
-        a = build.buffer("A", [8], BufferKind.BUFFER_PARAMETER)
-        b = build.buffer("B", [8], BufferKind.BUFFER_PARAMETER, 6, 8)
-        i = build.loop_var(build.open_loop("i", 8))
-        build.store(b, [i], build.node(Op.OP_LT, [build.load(a, [i])] * 2, code=6, bits=8, lanes=4))
-        (tvm,), (ansor,) = self._rows(closed(build))
+        build, a, i = _first()
+        b = build.array("B", 8, code=6, bits=8)
+        b[i] = build.op(Op.OP_LT, a[i], a[i], code=6, bits=8, lanes=4)
+        (tvm,), (ansor,) = self._rows(build)
         assert (tvm["float_cmp"], tvm["int_cmp"]) == (0, log2(8 + 1))
         assert (ansor["float_cmp"], ansor["int_cmp"]) == (log2(32 + 1), 0)
 
     def test_unique_bytes_of_store_without_loops_differ(self):
-        build = NestBuilder()
-        a = build.buffer("A", [], BufferKind.BUFFER_PARAMETER)
-        build.store(a, [], build.node(Op.OP_ADD, [build.load(a, [])] * 2, code=2))
-        (tvm,), (ansor,) = self._rows(build.nest)
+        build = Build()
+        a = build.array("A")
+        a[()] = a[()] + a[()]
+        (tvm,), (ansor,) = self._rows(build)
         assert tvm["B0.unique_bytes"] == log2(1 + 1)
         assert ansor["B0.unique_bytes"] == log2(4 + 1)
         for row in (tvm, ansor):
@@ -367,39 +326,30 @@ class TestWhereAnsorDiffers:
             assert row["B0.stride"] == row["arith_intensity_curve_9"] == 0
 
     def test_ansor_multiplies_vthreads_and_takes_the_innermost_thread(self):
-        build = NestBuilder()
-        a = build.buffer("A", [8], BufferKind.BUFFER_PARAMETER)
-        for tag, extent in (
-            (Tag.VTHREAD, 2),
-            (Tag.VTHREAD, 3),
-            (Tag.THREAD_X, 4),
-            (Tag.THREAD_X, 8),
-        ):
-            loop = build.open_loop("i", extent, kind=ForKind.THREAD_BINDING, tag=tag)
-            i = build.loop_var(loop)
-        build.store(a, [i], build.node(Op.OP_ADD, [build.load(a, [i])] * 2, code=2))
-        (tvm,), (ansor,) = self._rows(closed(build, 4), gpu=True)
+        build = Build()
+        a = build.array("A", 8)
+        threads = ((Tag.VTHREAD, 2), (Tag.VTHREAD, 3), (Tag.THREAD_X, 4), (Tag.THREAD_X, 8))
+        *_, i = (build.thread(tag, extent) for tag, extent in threads)
+        a[i] = a[i] + a[i]
+        (tvm,), (ansor,) = self._rows(build, gpu=True)
         assert (tvm["vthread_len"], tvm["threadIdx_x_len"]) == (log2(2 + 1), log2(4 + 1))
         assert (ansor["vthread_len"], ansor["threadIdx_x_len"]) == (log2(6 + 1), log2(8 + 1))
 
     def test_tvm_takes_remainder_of_fused_loop_for_0(self):
-        build = NestBuilder()
-        a = build.buffer("A", [4, 8], BufferKind.BUFFER_PARAMETER)
-        fused = build.loop_var(build.open_loop("f", 32, kind=ForKind.PARALLEL))
-        eight = build.int_(8)
-        at = [build.node(op, [fused, eight]) for op in (Op.OP_FLOORDIV, Op.OP_FLOORMOD)]
-        build.store(a, at, build.node(Op.OP_ADD, [build.load(a, at)] * 2, code=2))
-        (tvm,), (ansor,) = self._rows(closed(build))
+        build = Build()
+        a = build.array("A", 4, 8)
+        fused = build.loop("f", 32, kind=ForKind.PARALLEL)
+        at = fused // 8, fused % 8
+        a[at] = a[at] + a[at]
+        (tvm,), (ansor,) = self._rows(build)
         assert tvm["B0.unique_bytes"] == log2(4 * 4 + 1)  # to TVM f % 8 is 0
         assert ansor["B0.unique_bytes"] == log2(4 * 32 + 1)
         assert ansor["parallel_type.kPosInnerSpatial"] == 1
 
     def test_ansor_keeps_sign_of_negative_products(self):
-        build = NestBuilder()
-        a = build.buffer("A", [8], BufferKind.BUFFER_PARAMETER)
-        i = build.loop_var(build.open_loop("i", -3))
-        build.store(a, [i], build.node(Op.OP_ADD, [build.load(a, [i])] * 2, code=2))
-        (tvm,), (ansor,) = self._rows(closed(build))
+        build, a, i = _first(extent=-3)
+        a[i] = a[i] + a[i]
+        (tvm,), (ansor,) = self._rows(build)
         assert (tvm["outer_prod"], ansor["outer_prod"]) == (log2(3 + 1), -log2(3 + 1))
 
     @pytest.mark.parametrize(
@@ -408,26 +358,20 @@ class TestWhereAnsorDiffers:
     )
     def test_ansor_names_position_of_loop_and_tvm_says_mixed(self, spatial, reduce, where):
         """One loop is unrolled; the first `spatial` ones are in the index."""
-        build = NestBuilder()
-        a = build.buffer("A", [8] * spatial, BufferKind.BUFFER_PARAMETER)
-        loops = []
-        for level in range(spatial + reduce):
-            chosen = level == (2 if where == "kPosMiddleReduce" else 1)
-            kind = ForKind.UNROLLED if chosen else ForKind.SERIAL
-            loops.append(build.loop_var(build.open_loop(f"i{level}", 8, kind=kind)))
-        at = loops[:spatial]
-        build.store(a, at, build.node(Op.OP_ADD, [build.load(a, at)] * 2, code=2))
-        (tvm,), (ansor,) = self._rows(closed(build, len(loops)))
+        build = Build()
+        a = build.array("A", *[8] * spatial)
+        kinds = [ForKind.SERIAL] * (spatial + reduce)
+        kinds[2 if where == "kPosMiddleReduce" else 1] = ForKind.UNROLLED
+        at = [build.loop(f"i{level}", 8, kind=kind) for level, kind in enumerate(kinds)][:spatial]
+        a[at] = a[at] + a[at]
+        (tvm,), (ansor,) = self._rows(build)
         assert tvm["unroll_type.kPosMixed"] == 1
         assert ansor[f"unroll_type.{where}"] == 1
 
     def test_ansor_position_of_loop_used_by_quotient_is_mixed(self):
-        build = NestBuilder()
-        a = build.buffer("A", [8], BufferKind.BUFFER_PARAMETER)
-        i = build.loop_var(build.open_loop("i", 8, kind=ForKind.VECTORIZED))
-        half = build.node(Op.OP_FLOORDIV, [i, build.int_(2)])
-        build.store(a, [half], build.node(Op.OP_ADD, [build.load(a, [half])] * 2, code=2))
-        _, (ansor,) = self._rows(closed(build))
+        build, a, i = _first(kind=ForKind.VECTORIZED)
+        a[i // 2] = a[i // 2] + a[i // 2]
+        _, (ansor,) = self._rows(build)
         assert ansor["vec_type.kPosMixed"] == 1
 
 
@@ -444,16 +388,15 @@ class TestSets:
         )
 
     def test_per_store_names_follow_options(self):
-        assert len(per_store_names(workload=True)) == 172
         assert per_store_names(workload=True)[164] == "workload.softmax"
+        assert len(per_store_names(workload=True)) == 172
         assert len(per_store_names(2, 3)) == 57 + 2 * 18 + 3 + 7
 
     def test_sets_are_nest_features_with_164_columns(self):
         for flavour, one in (("tvm", PER_STORE_TVM), ("ansor", PER_STORE_ANSOR)):
             assert isinstance(one, NestFeatures)
             assert (one.name, one.version) == (f"ansor.per_store/{flavour}", 1)
-            assert one.needs == Needs.LOWERED
-            assert one.columns == NAMES
+            assert (one.needs, one.columns) == (Needs.LOWERED, NAMES)
             assert one.nest_rows(matmul(), gpu=False).shape == (1, 164)
 
     def test_options_appear_in_name_and_columns_of_the_set(self):
@@ -466,9 +409,9 @@ class TestSets:
 
     def test_options_out_of_range_are_rejected(self):
         for options in ({"buffers_per_store": -1}, {"curve_samples": 5000}, {"cache_line": 0}):
-            with pytest.raises(UsageError):
+            with pytest.raises(UsageError, match="0 to 1000, a cache line at least 1"):
                 per_store_tvm(matmul(), gpu=False, **options)
-        with pytest.raises(UsageError, match="flavour"):
+        with pytest.raises(UsageError, match="no flavour"):
             PerStoreSet("other").nest_rows(matmul(), gpu=False)
 
 

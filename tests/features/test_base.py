@@ -29,9 +29,9 @@ def test_feature_set_returns_registered_set_by_name(entries):
     assert base.feature_names("fake.steps") == base.feature_names(steps) == ("id", "decisions")
     with pytest.raises(NotFoundError, match=r"no feature set 'x'; there are: fake\.scheduled, fa"):
         base.feature_set("x")
-    assert isinstance(steps, base.StepFeatures) and not isinstance(steps, base.NestFeatures)
-    assert isinstance(scheduled, base.NestFeatures)
-    assert not isinstance(scheduled, base.StepFeatures)
+    for one, is_steps in ((steps, True), (scheduled, False)):
+        assert isinstance(one, base.StepFeatures) is is_steps
+        assert isinstance(one, base.NestFeatures) is not is_steps
 
 
 def test_broken_sets_are_reported_and_left_out(entries, monkeypatch):
@@ -55,10 +55,8 @@ def test_broken_sets_are_reported_and_left_out(entries, monkeypatch):
 
 
 def test_empty_tunedb_plugins_disables_sets_of_other_packages(entries, monkeypatch):
-    entries += [
-        Entry("fake.steps", Steps(), "tunedb.features.x:X"),
-        Entry("fake.scheduled", Scheduled()),
-    ]
+    entries.append(Entry("fake.steps", Steps(), "tunedb.features.x:X"))
+    entries.append(Entry("fake.scheduled", Scheduled()))
     monkeypatch.setenv("TUNEDB_PLUGINS", "")
     assert list(base.feature_sets()) == ["fake.steps"]
 

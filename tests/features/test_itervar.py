@@ -9,10 +9,10 @@ import pytest
 import reference_itervar as reference
 from hypothesis import given
 from hypothesis import strategies as st
-from nests import closed
+from nests import Build
 
 from tunedb.errors import LimitError, UsageError
-from tunedb.features._nest import ForKind, NestBuilder, Op, Tag
+from tunedb.features._nest import BufferKind, ForKind, NestBuilder, Op, Tag
 from tunedb.features.base import Needs, NestFeatures
 from tunedb.features.itervar import (
     ANNOTATIONS,
@@ -24,56 +24,31 @@ from tunedb.features.itervar import (
     get_itervar_feature_flatten,
 )
 
-FLOAT = {"code": 2}
-
-
-def add(build, a, b, **type):
-    return build.node(Op.OP_ADD, [a, b], **type)
-
-
-def mul(build, a, b, **type):
-    return build.node(Op.OP_MUL, [a, b], **type)
-
-
-def row_major(build, outer, width, inner):
-    return add(build, mul(build, outer, build.int_(width)), inner)
-
 
 def gemm(n=128):
     """The program of AutoTVM's document: C[x, y] = 0, then C[x, y] += A[x, k] * B[k, y]."""
-    build = NestBuilder()
-    a, b, c = (build.buffer(name, [n * n], kind=1) for name in "ABC")
-    x, y = build.open_loop("x", n), build.open_loop("y", n)
-    at = row_major(build, build.loop_var(x), n, build.loop_var(y))
-    build.store(c, [at], build.float_(0.0))
-    k = build.open_loop("k", n)
-    vx, vy, vk = (build.loop_var(one) for one in (x, y, k))
-    left = build.load(a, [row_major(build, vx, n, vk)])
-    right = build.load(b, [add(build, vy, mul(build, vk, build.int_(n)))])
-    value = add(build, build.load(c, [at]), mul(build, left, right, **FLOAT), **FLOAT)
-    build.store(c, [at], value)
-    return closed(build, 3)
+    build = Build()
+    a, b, c = (build.array(name, n * n) for name in "ABC")
+    x, y = build.loop("x", n), build.loop("y", n)
+    c[x * n + y] = 0.0
+    k = build.loop("k", n)
+    c[x * n + y] += a[x * n + k] * b[y + k * n]
+    return build.done()
 
 
 def thread_gemv():
     """One output for each thread: the vector for GPUs that is worked out by hand."""
-    build = NestBuilder()
-    a, w = build.buffer("A", [64 * 128], kind=1), build.buffer("W", [64], kind=1)
-    c = build.buffer("C", [128], kind=1)
-    local = build.buffer("C.local", [1], scope="local")
-    bx = build.open_loop("blockIdx.x", 4, kind=ForKind.THREAD_BINDING, tag=Tag.BLOCK_X)
-    tx = build.open_loop("threadIdx.x", 32, kind=ForKind.THREAD_BINDING, tag=Tag.THREAD_X)
-    zero = build.int_(0)
-    build.store(local, [zero], build.float_(0.0))
-    k = build.open_loop("k", 64)
-    vb, vt, vk = (build.loop_var(one) for one in (bx, tx, k))
-    place = row_major(build, vb, 32, vt)
-    left = build.load(a, [add(build, mul(build, vk, build.int_(128)), place)])
-    product = mul(build, left, build.load(w, [vk]), **FLOAT)
-    build.store(local, [zero], add(build, build.load(local, [zero]), product, **FLOAT))
-    build.close_loop()
-    build.store(c, [place], build.load(local, [zero]))
-    return closed(build, 2)
+    build = Build()
+    a, w, c = build.array("A", 64 * 128), build.array("W", 64), build.array("C", 128)
+    local = build.array("C.local", 1, kind=BufferKind.BUFFER_ALLOCATED, scope="local")
+    bx = build.loop("blockIdx.x", 4, kind=ForKind.THREAD_BINDING, tag=Tag.BLOCK_X)
+    tx = build.loop("threadIdx.x", 32, kind=ForKind.THREAD_BINDING, tag=Tag.THREAD_X)
+    local[0] = 0.0
+    k = build.loop("k", 64)
+    local[0] += a[k * 128 + (bx * 32 + tx)] * w[k]
+    build.close()
+    c[bx * 32 + tx] = local[0]
+    return build.done()
 
 
 def one_hot(name):
@@ -164,13 +139,11 @@ def test_rows_of_gpu_gemv_equal_those_worked_out_by_hand():
 
 
 def test_flat_features_are_signed_logarithms_by_default():
-    build = NestBuilder()
-    a = build.buffer("A", [7], kind=1)
-    i = build.open_loop("i", 7, kind=ForKind.PARALLEL)
-    half = build.float_(0.5)
-    quotient = build.node(Op.OP_DIV, [build.load(a, [build.loop_var(i)]), half], **FLOAT)
-    build.store(a, [build.loop_var(i)], quotient)
-    nest = closed(build)
+    build = Build()
+    a = build.array("A", 7)
+    i = build.loop("i", 7, kind=ForKind.PARALLEL)
+    a[i] = build.op(Op.OP_DIV, a[i], 0.5)
+    nest = build.done()
     # log2(7 + 1) = 3; log2(1 + 1) = 1; mod -1 becomes -log2(2) = -1.
     wanted = [3, 1, 3, 3, *one_hot("PARALLEL"), 0, 0, 1, *(1, -1, 3, 1, 0, 0) * 2]
     assert get_itervar_feature_flatten(nest) == pytest.approx(wanted)
@@ -181,21 +154,16 @@ def test_flat_features_are_signed_logarithms_by_default():
 
 def test_flat_names_match_flat_values():
     rows = get_itervar_feature(gemm())
-    names = get_flatten_name(rows)
-    values = flatten_itervar_feature(rows)
+    names, values = get_flatten_name(rows), flatten_itervar_feature(rows)
     assert len(names) == len(values) == 138
-    assert values.dtype == np.float64
-    assert names[:5] == [
-        *("f0.x._attr_.length", "f1.x._attr_.nest_level", "f2.x._attr_.topdown"),
-        *("f3.x._attr_.bottomup", "f4.x._attr_.ann_0"),
-    ]
-    assert names[14:20] == [
-        *("f14.x._attr_.ann_10", "f15.x._arith_.add", "f16.x._arith_.mul", "f17.x._arith_.div"),
-        *("f18.x.A_0.stride", "f19.x.A_0.mod"),
-    ]
-    assert names[-1] == "f137.k.C_2.T_reuse"
     by_name = dict(zip(names, values, strict=True))
+    assert names[0] == "f0.x._attr_.length"
+    assert names[14:18] == [
+        *("f14.x._attr_.ann_10", "f15.x._arith_.add", "f16.x._arith_.mul", "f17.x._arith_.div")
+    ]
+    assert by_name["f1.x._attr_.nest_level"] == 1
     assert by_name["f3.x._attr_.bottomup"] == 2097152
+    assert (by_name["f18.x.A_0.stride"], by_name["f19.x.A_0.mod"]) == (128, -1)
     assert by_name["f137.k.C_2.T_reuse"] == 0
 
 
@@ -224,24 +192,6 @@ def test_curves_take_one_access_for_each_buffer_of_the_deepest_axes():
 # ---- axes ----------------------------------------------------------------------------------------
 
 
-def kernel(body, *, extent=4, **loop):
-    """Return a nest with a loop `i` and what `body(build, buffer, i)` puts in it."""
-    build = NestBuilder()
-    a = build.buffer("A", [64], kind=1)
-    i = build.open_loop("i", extent, **loop)
-    body(build, a, i)
-    return closed(build)
-
-
-def store_at(index):
-    """Return a body that stores a constant at ``index(build, variable of i)``."""
-
-    def body(build, a, i):
-        build.store(a, [index(build, build.loop_var(i))], build.float_(1.0))
-
-    return body
-
-
 @pytest.mark.parametrize(
     ("loop", "slot"),
     [
@@ -253,18 +203,18 @@ def store_at(index):
     ],
 )
 def test_annotation_is_one_hot_by_kind_of_loop(loop, slot):
-    rows = get_itervar_feature(kernel(store_at(lambda build, i: i), **loop))
-    assert rows[0][1][5:] == one_hot(slot)
-    assert sum(rows[0][1][5:]) == 1
+    build = Build()
+    build.loop("i", 4, **loop)
+    assert get_itervar_feature(build.done())[0][1][5:] == one_hot(slot)
 
 
 def test_symbolic_extent_counts_as_minus_one():
-    build = NestBuilder()
-    a = build.buffer("A", [64], kind=1)
-    build.open_loop("outer", 8)
-    i = build.open_loop("i", (build.free_var("n"),))
-    build.store(a, [build.loop_var(i)], build.float_(1.0))
-    outer, inner = get_itervar_feature(closed(build, 2))
+    build = Build()
+    a = build.array("A", 64)
+    build.loop("outer", 8)
+    i = build.loop("i", (build.free_var("n"),))
+    a[i] = 1.0
+    outer, inner = get_itervar_feature(build.done())
     assert inner[1][1:5] == (-1, 2, -8, -1)
     assert inner[3] == ("A_0", 1, -1, -1, 1, 0, 0)
     assert outer[3] == ("A_0", 0, -1, -1, 8, 0, 0)
@@ -273,59 +223,53 @@ def test_symbolic_extent_counts_as_minus_one():
     assert np.isfinite(get_buffer_curve_sample_flatten(build.nest, 4)).all()
 
 
-def test_unit_loops_are_axes():
-    row = get_itervar_feature(kernel(store_at(lambda build, i: build.int_(0)), extent=1))[0]
-    assert row[1][1:5] == (1, 1, 1, 1)
-    assert row[3] == ("A_0", 0, -1, 1, 1, 0, 0)
-
-
 def test_extent_0_keeps_later_products_at_0():
-    build = NestBuilder()
-    a = build.buffer("A", [64], kind=1)
+    build = Build()
+    a = build.array("A", 64)
     for extent in (0, 4):
-        i = build.open_loop("i", extent)
-        build.store(a, [build.loop_var(i)], build.float_(1.0))
-        build.close_loop()
+        i = build.loop("i", extent)
+        a[i] = 1.0
+        build.close()
     first, second = get_itervar_feature(build.nest)
     assert first[1][1:5] == (0, 1, 0, 0)
     assert second[1][1:5] == (4, 1, 0, 4)  # the product of open axes is divided by no 0
 
 
 def test_reuse_of_0_causes_no_division_by_0():
-    build = NestBuilder()
-    a = build.buffer("A", [64], kind=1)
-    build.open_loop("bx", 4, kind=ForKind.THREAD_BINDING, tag=Tag.BLOCK_X)
-    build.open_loop("tx", 0, kind=ForKind.THREAD_BINDING, tag=Tag.THREAD_X)
-    build.store(a, [build.int_(0)], build.float_(1.0))
-    assert get_itervar_feature(closed(build, 2))[0][3] == ("A_0", 0, -1, 1, 0, 1, 0)
+    build = Build()
+    a = build.array("A", 64)
+    build.thread(Tag.BLOCK_X, 4)
+    build.thread(Tag.THREAD_X, 0)
+    a[0] = 1.0
+    assert get_itervar_feature(build.done())[0][3] == ("A_0", 0, -1, 1, 0, 1, 0)
 
 
 def test_products_wrap_at_64_bits():
-    build = NestBuilder()
-    a = build.buffer("A", [64], kind=1)
-    loops = [build.open_loop(f"i{n}", 2**31, bits=64) for n in range(3)]
-    build.store(a, [build.loop_var(loops[0])], build.float_(1.0))
-    rows = get_itervar_feature(closed(build, len(loops)))
+    build = Build()
+    a = build.array("A", 64)
+    outer, *_ = (build.loop(f"i{n}", 2**31, bits=64) for n in range(3))
+    a[outer] = 1.0
+    rows = get_itervar_feature(build.done())
     assert [row[1][3] for row in rows] == [2**31, 2**62, 0]  # 2^93
     assert rows[0][3] == ("A_0", 1, -1, 2**31, 2**62, 0, 0)
     assert rows[0][1][4] == 0
 
 
 def test_the_same_virtual_thread_is_one_axis():
-    build = NestBuilder()
-    a = build.buffer("A", [64], kind=1)
-    first = build.open_loop("vthread", 2, kind=ForKind.THREAD_BINDING, tag=Tag.VTHREAD)
-    build.store(a, [build.loop_var(first)], build.float_(1.0))
+    build = Build()
+    a = build.array("A", 64)
+    vthread = {"kind": ForKind.THREAD_BINDING, "tag": Tag.VTHREAD}
+    first = build.open("loop", "vthread", 2, **vthread)
+    v = build.var(first)
+    a[v] = 1.0
     for _ in range(2):
-        build.open_loop("vthread", 2, kind=ForKind.THREAD_BINDING, tag=Tag.VTHREAD, again=first)
-    build.store(a, [build.loop_var(first)], build.float_(1.0))
-    i = build.open_loop("i", 8)
-    build.store(a, [build.loop_var(i)], build.float_(1.0))
-    for _ in range(4):
-        build.close_loop()
-    build.open_loop("vthread", 2, kind=ForKind.THREAD_BINDING, tag=Tag.VTHREAD, again=first)
-    build.store(a, [build.loop_var(first)], build.float_(1.0))  # under no axis any more
-    rows = get_itervar_feature(closed(build))
+        build.loop("vthread", 2, again=first, **vthread)
+    a[v] = 1.0
+    a[build.loop("i", 8)] = 1.0
+    build.close(4)
+    build.loop("vthread", 2, again=first, **vthread)
+    a[v] = 1.0  # under no axis any more
+    rows = get_itervar_feature(build.done())
     assert [row[0][1] for row in rows] == ["vthread", "i"]
     assert [row[1][1:4] for row in rows] == [(2, 1, 2), (8, 2, 16)]
     assert touches(rows)["vthread"] == {
@@ -346,122 +290,92 @@ def test_the_same_virtual_thread_is_one_axis():
     ],
 )
 def test_a_thread_bound_again_is_another_axis(is_inside, expected):
-    build = NestBuilder()
-    a = build.buffer("A", [64], kind=1)
+    build = Build()
+    a = build.array("A", 64)
     thread = {"kind": ForKind.THREAD_BINDING, "tag": Tag.THREAD_X}
-    tx = build.open_loop("threadIdx.x", 4, **thread)
-    build.store(a, [build.loop_var(tx)], build.float_(1.0))
+    tx = build.open("loop", "threadIdx.x", 4, **thread)
+    a[build.var(tx)] = 1.0
     if not is_inside:
-        build.close_loop()
-    build.open_loop("threadIdx.x", 8, again=tx, **thread)
-    build.store(a, [build.loop_var(tx)], build.float_(1.0))
-    first, second = get_itervar_feature(closed(build, 1 + is_inside))
+        build.close()
+    a[build.loop("threadIdx.x", 8, again=tx, **thread)] = 1.0
+    first, second = get_itervar_feature(build.done())
     assert [first[1][1:5], *first[3:], *second[3:]] == expected
     assert second[1][1] == 8
     assert is_inside or second[1][1:5] == (8, 1, 8, 8)
 
 
 def test_unknown_thread_is_rejected():
-    nest = kernel(store_at(lambda build, i: i), kind=ForKind.THREAD_BINDING, tag=Tag.TAG_OTHER)
+    build = Build()
+    build.loop("i", 4, kind=ForKind.THREAD_BINDING, tag=Tag.TAG_OTHER)
     with pytest.raises(UsageError, match="loop 'i' is bound to a thread that AutoTVM does not"):
-        get_itervar_feature(nest)
+        get_itervar_feature(build.done())
 
 
 # ---- accesses ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("index", "i", "j"),
+    ("index", "strides"),
     [
-        (lambda b, i, j: add(b, mul(b, i, b.int_(16)), j), 16, 1),
-        (lambda b, i, j: add(b, mul(b, b.int_(16), i), j), 1, 1),  # constant on the left
-        (lambda b, i, j: mul(b, add(b, i, j), b.int_(16)), 1, 1),  # of a sum
-        (lambda b, i, j: add(b, mul(b, i, b.int_(16)), mul(b, i, b.int_(4))), 16, 0),
+        (lambda b, i, j: i * 16 + j, [16, 1]),
+        (lambda b, i, j: b.constant(16) * i + j, [1, 1]),  # constant on the left
+        (lambda b, i, j: (i + j) * 16, [1, 1]),  # of a sum
+        (lambda b, i, j: i * 16 + i * 4, [16, 0]),
         # The second stride of a variable goes to the next new one.
-        (lambda b, i, j: add(b, add(b, mul(b, i, b.int_(16)), mul(b, i, b.int_(4))), j), 16, 4),
-        (lambda b, i, j: b.node(Op.OP_FLOORMOD, [mul(b, i, b.int_(4)), b.int_(8)]), 4, 0),
-        (lambda b, i, j: add(b, mul(b, i, b.int_(-2)), j), -2, 1),
-        (lambda b, i, j: add(b, mul(b, b.free_var("n"), b.int_(9)), j), 0, 1),
-        (lambda b, i, j: b.int_(3), 0, 0),
+        (lambda b, i, j: i * 16 + i * 4 + j, [16, 4]),
+        (lambda b, i, j: i * 4 % 8, [4, 0]),
+        (lambda b, i, j: i * -2 + j, [-2, 1]),
+        (lambda b, i, j: b.free_var("n") * 9 + j, [0, 1]),
+        (lambda b, i, j: b.constant(3), [0, 0]),
     ],
 )
-def test_strides_are_found_as_in_autotvm(index, i, j):
-    build = NestBuilder()
-    a = build.buffer("A", [4096], kind=1)
-    outer, inner = build.open_loop("i", 4), build.open_loop("j", 4)
-    build.store(a, [index(build, build.loop_var(outer), build.loop_var(inner))], build.float_(1.0))
-    assert [row[3][1] for row in get_itervar_feature(closed(build, 2))] == [i, j]
+def test_strides_are_found_as_in_autotvm(index, strides):
+    build = Build()
+    a = build.array("A", 4096)
+    a[index(build, build.loop("i", 4), build.loop("j", 4))] = 1.0
+    assert [row[3][1] for row in get_itervar_feature(build.done())] == strides
 
 
 def test_accesses_are_numbered_in_order_of_autotvm():
     """Store, then value (a before b, condition first), then index; a load before its index."""
-    build = NestBuilder()
-    a = build.buffer("A", [64], kind=1)
-    where = build.buffer("where", [64], kind=1, code=0)
-    i, j = build.open_loop("i", 4), build.open_loop("j", 8)
-    vi, vj = build.loop_var(i), build.loop_var(j)
-    test = build.node(Op.OP_LT, [build.load(a, [vi]), build.float_(0.0)], code=6, bits=8)
-    chosen = build.node(
-        Op.OP_SELECT, [test, build.load(a, [vj]), build.load(a, [build.load(where, [vi])])], **FLOAT
-    )
-    build.store(a, [build.load(where, [vj])], chosen)
-    seen = touches(get_itervar_feature(closed(build, 2)))
+    build = Build()
+    a, where = build.array("A", 64), build.array("where", 64, code=0)
+    i, j = build.loop("i", 4), build.loop("j", 8)
+    a[where[j]] = build.op(Op.OP_SELECT, a[i] < 0.0, a[j], a[where[i]], code=2, bits=32)
+    seen = touches(get_itervar_feature(build.done()))
     # A_0 the store through where[j], A_1 the condition, A_2, A_3 through where[i].
-    assert {name: values[0] for name, values in seen["i"].items()} == {
-        "A_0": 0, "A_1": 1, "A_2": 0, "A_3": 1, "where_0": 1, "where_1": 0,
-    }  # fmt: skip
-    assert {name: values[0] for name, values in seen["j"].items()} == {
-        "A_0": 1, "A_1": 0, "A_2": 1, "A_3": 0, "where_0": 0, "where_1": 1,
-    }  # fmt: skip
+    moves_on_i = {"A_0": 0, "A_1": 1, "A_2": 0, "A_3": 1, "where_0": 1, "where_1": 0}
+    assert {name: values[0] for name, values in seen["i"].items()} == moves_on_i
+    assert {name: 1 - values[0] for name, values in seen["j"].items()} == moves_on_i
 
 
 def test_accesses_are_sorted_as_text_and_counted_by_name():
-    build = NestBuilder()
-    buffers = [build.buffer(name, [4], kind=1) for name in ("C", "C.local", "C", "C_1", "ä", "")]
-    i = build.open_loop("i", 4)
-    for buffer in [buffers[0]] * 6 + buffers + [buffers[2]] * 4:
-        build.store(buffer, [build.loop_var(i)], build.float_(1.0))
-    names = [pair[0] for pair in get_itervar_feature(closed(build))[0][3:]]
+    build = Build()
+    arrays = [build.array(name, 4) for name in ("C", "C.local", "C", "C_1", "ä", "")]
+    i = build.loop("i", 4)
+    for array in [arrays[0]] * 6 + arrays + [arrays[2]] * 4:
+        array[i] = 1.0
+    names = [pair[0] for pair in get_itervar_feature(build.done())[0][3:]]
     wanted = ["C.local_0", "C_1_0", "ä_0", "_0", *(f"C_{n}" for n in range(12))]
     assert names == sorted(wanted)
     assert names.index("C_10") < names.index("C_2")
 
 
-def test_arithmetic_counts_float_operations_at_each_visit():
-    def body(build, a, i):
-        x = build.load(a, [build.loop_var(i)])
-        half = build.node(Op.OP_MUL, [x, x], code=2, bits=16)
-        brain = build.node(Op.OP_SUB, [half, half], code=4, bits=16)  # visits `half` twice
-        whole = build.node(Op.OP_ADD, [build.int_(1), build.int_(2)])
-        most = build.node(Op.OP_MAX, [brain, x], **FLOAT)
-        rest = build.node(Op.OP_MOD, [most, whole], **FLOAT)
-        build.store(a, [build.loop_var(i)], rest)
-
-    assert get_itervar_feature(kernel(body))[0][2] == ("_arith_", 1, 2, 1)
-
-
-def test_accesses_in_conditions_and_calls_are_counted():
-    def body(build, a, i):
-        load = build.load(a, [build.loop_var(i)])
-        build.open_condition(build.node(Op.OP_LT, [load, build.float_(0.0)], code=6, bits=8))
-        sum_ = add(build, load, load, **FLOAT)
-        build.evaluate(build.call(0, [sum_], effects=True))
-        build.close_condition()
-
-    row = get_itervar_feature(kernel(body))[0]
-    assert row[2] == ("_arith_", 1, 0, 0)
-    assert [pair[0] for pair in row[3:]] == ["A_0", "A_1", "A_2"]
-
-
-def test_accesses_outside_of_loops_have_no_row_but_are_numbered():
-    build = NestBuilder()
-    a = build.buffer("A", [4], kind=1)
-    zero = build.int_(0)
-    build.store(a, [zero], add(build, build.load(a, [zero]), build.load(a, [zero]), **FLOAT))
-    assert get_itervar_feature(build.nest) == []
-    i = build.open_loop("i", 4)
-    build.store(a, [build.loop_var(i)], build.float_(0.0))
-    assert get_itervar_feature(closed(build))[0][3][0] == "A_3"  # counted all the same
+def test_float_operations_and_accesses_are_counted_at_each_visit():
+    """Those of conditions and calls, too."""
+    build = Build()
+    a = build.array("A", 64)
+    i = build.loop("i", 4)
+    x = a[i]
+    half = build.op(Op.OP_MUL, x, x, bits=16)
+    brain = build.op(Op.OP_SUB, half, half, code=4, bits=16)  # visits `half` twice
+    whole = build.constant(1) + 2
+    a[i] = build.op(Op.OP_MOD, build.op(Op.OP_MAX, brain, x, code=2), whole)
+    build.open("condition", x < 0.0)
+    build.evaluate(build.call(0, [x + x], effects=True))
+    row = get_itervar_feature(build.done())[0]
+    assert row[2] == ("_arith_", 1 + 1, 2, 1)
+    assert [pair[0] for pair in row[3:]] == [f"A_{n}" for n in range(1 + 5 + 3)]
 
 
 @pytest.mark.parametrize("loops", [0, 1])
@@ -474,16 +388,14 @@ def test_loops_without_store_have_no_accesses(loops):
     assert [row[1:] for row in rows] == [
         (("_attr_", 4, 1, 4, -1, *SERIAL), ("_arith_", 0, 0, 0))
     ] * loops
-    assert flatten_itervar_feature(rows).shape == (18 * loops,)
     assert get_flatten_name(rows)[-1:] == ["f17.i._arith_.div"] * loops
     assert get_buffer_curve_sample_flatten(build.nest).shape == (0,)
     assert ITERVAR.nest_rows(build.nest, gpu=False).shape == (1, 18 * loops)
 
 
 def test_buffers_with_several_indices_are_rejected():
-    build = NestBuilder()
-    a = build.buffer("data", [4, 4], kind=1)
-    build.store(a, [build.int_(0), build.int_(1)], build.float_(1.0))
+    build = Build()
+    build.array("data", 4, 4)[0, 1] = 1.0
     with pytest.raises(UsageError, match="'data' is accessed with several indices; flatten"):
         get_itervar_feature(build.nest)
     with pytest.raises(UsageError):
@@ -491,54 +403,51 @@ def test_buffers_with_several_indices_are_rejected():
 
 
 def test_scalar_buffer_has_stride_0():
-    build = NestBuilder()
-    a = build.buffer("A", [], kind=1)
-    build.open_loop("i", 4)
-    build.store(a, [], build.load(a, []))
-    assert [pair[:3] for pair in get_itervar_feature(closed(build))[0][3:]] == [
-        ("A_0", 0, -1),
-        ("A_1", 0, -1),
-    ]
+    build = Build()
+    a = build.array("A")
+    build.loop("i", 4)
+    a[()] = a[()]
+    touched = get_itervar_feature(build.done())[0][3:]
+    assert [pair[:3] for pair in touched] == [("A_0", 0, -1), ("A_1", 0, -1)]
 
 
 # ---- bounds --------------------------------------------------------------------------------------
 
 
 def test_expression_with_too_many_accesses_is_rejected():
-    build = NestBuilder()
-    a = build.buffer("A", [4], kind=1)
-    i = build.open_loop("i", 4)
-    node = build.load(a, [build.loop_var(i)])
+    build = Build()
+    a = build.array("A", 4)
+    i = build.loop("i", 4)
+    value = a[i]
     for _ in range(80):
-        node = add(build, node, node, **FLOAT)  # 2^80 additions
-    build.store(a, [build.loop_var(i)], node)
-    build.close_loop()
+        value += value  # 2^80 additions
+    a[i] = value
     with pytest.raises(LimitError, match="too many accesses"):
-        get_itervar_feature(build.nest)
+        get_itervar_feature(build.done())
 
 
 def test_deep_expressions_do_not_overflow_the_stack():
     build = NestBuilder()
     a = build.buffer("A", [4], kind=1)
-    i = build.open_loop("i", 4)
-    left = right = build.float_(1.0)
+    i = build.loop_var(build.open_loop("i", 4))
+    one = left = right = build.float_(1.0)
     for _ in range(200_000):
-        left = add(build, left, build.float_(1.0), **FLOAT)
-        right = add(build, build.float_(1.0), right, **FLOAT)
-    build.store(a, [build.loop_var(i)], add(build, left, right, **FLOAT))
-    assert get_itervar_feature(closed(build))[0][2] == ("_arith_", 400_001, 0, 0)
+        left = build.node(Op.OP_ADD, [left, one], code=2)
+        right = build.node(Op.OP_ADD, [one, right], code=2)
+    build.store(a, [i], build.node(Op.OP_ADD, [left, right], code=2))
+    build.close_loop()
+    assert get_itervar_feature(build.nest)[0][2] == ("_arith_", 400_001, 0, 0)
 
 
 def test_too_many_accesses_in_too_many_loops_are_rejected():
-    build = NestBuilder()
-    a = build.buffer("A", [4], kind=1)
-    loops = [build.open_loop(f"i{n}", 1) for n in range(2_500)]
+    build = Build()
+    a = build.array("A", 4)
+    for n in range(2_500):
+        build.loop(f"i{n}", 1)
     for _ in range(1_000):
-        build.store(a, [build.int_(0)], build.float_(1.0))
-    for _ in loops:
-        build.close_loop()
+        a[0] = 1.0
     with pytest.raises(LimitError):
-        get_itervar_feature(build.nest)
+        get_itervar_feature(build.done())
 
 
 # ---- the feature set -----------------------------------------------------------------------------
@@ -548,11 +457,9 @@ def test_itervar_set_returns_one_row_of_logarithms():
     assert isinstance(ITERVAR, NestFeatures)
     assert (ITERVAR.name, ITERVAR.version, ITERVAR.columns) == ("autotvm.itervar", 1, ())
     assert ITERVAR.needs == Needs.FLAT
-    nest = gemm()
-    rows = ITERVAR.nest_rows(nest, gpu=False)
-    assert rows.shape == (1, 138)
-    assert rows.dtype == np.float64
-    assert rows[0] == pytest.approx(flatten_itervar_feature(get_itervar_feature(nest, True)))
+    rows = ITERVAR.nest_rows(gemm(), gpu=False)
+    assert (rows.shape, rows.dtype) == ((1, 138), np.float64)
+    assert rows[0] == pytest.approx(flatten_itervar_feature(get_itervar_feature(gemm(), True)))
     assert rows[0, 0] == pytest.approx(math.log2(129))
 
 
@@ -593,7 +500,7 @@ def nests(draw):
         if kind == 2:
             return draw(st.sampled_from(constants))
         if kind == 3:
-            return mul(build, variable(), draw(st.sampled_from(constants)))
+            return build.node(Op.OP_MUL, [variable(), draw(st.sampled_from(constants))])
         if kind == 6:
             return load(depth)
         return build.node(draw(INTEGERS), [index(depth - 1), index(depth - 1)])
@@ -612,7 +519,7 @@ def nests(draw):
             return build.node(Op.OP_CAST, [one], code=draw(st.sampled_from([0, 2, 4])))
         if kind == 4:
             parts = [value(depth - 1) for _ in range(3)]
-            return build.node(Op.OP_SELECT, parts, **FLOAT)
+            return build.node(Op.OP_SELECT, parts, code=2)
         if kind == 5:
             return build.call(draw(st.integers(0, 3)), [value(depth - 1), value(depth - 1)])
         one = value(depth - 1)

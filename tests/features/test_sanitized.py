@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from memory import resident_bytes
-from nests import closed
+from nests import Build
 
 from tunedb.features._nest import ForKind, NestBuilder, Op, Tag
 from tunedb.features.base import NestFeatures, feature_sets
@@ -55,9 +55,8 @@ CHECKS = ("boundscheck=True", "initializedcheck=True")
 
 def library(name):
     """Return the path of a library that belongs to gcc."""
-    found = subprocess.run(
-        ["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True
-    )
+    command = ["gcc", f"-print-file-name={name}"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
     path = Path(found.stdout.strip())
     if not path.is_absolute():
         pytest.skip(f"gcc has no {name} here")
@@ -75,15 +74,16 @@ def compile_checked(source, folder):
     run(["gcc", *options, c, "-o", source.with_suffix("").with_suffix(SUFFIX)], folder)
 
 
-def run(command, folder, **environment):
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
+def start(command, folder, **environment):
+    environment = {**os.environ, **environment}
+    command = [str(part) for part in command]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
+
+
+def run(command, folder, **environment):
+    done = start(command, folder, **environment)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     return done.stdout
 
@@ -124,14 +124,7 @@ def sanitized(tmp_path_factory):
 )
 def test_sanitizers_find_planted_errors(sanitized, call, found):
     folder, environment = sanitized
-    done = subprocess.run(
-        [sys.executable, "-c", f"import broken; {call}"],
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = start([sys.executable, "-c", f"import broken; {call}"], folder, **environment)
     assert done.returncode != 0
     assert found in done.stderr
 
@@ -156,10 +149,9 @@ def program(number):
     n = 4 + number % 5
     a, c = build.buffer("A", [n * n], kind=1), build.buffer(f"C{number % 7}", [n], kind=1)
     thread = {"kind": ForKind.THREAD_BINDING, "tag": Tag.THREAD_X} if number % 2 else {}
-    i = build.open_loop("i", n, **thread)
-    k = build.open_loop("k", n)
-    at = build.loop_var(i)
-    place = build.node(Op.OP_ADD, [build.node(Op.OP_MUL, [at, build.int_(n)]), build.loop_var(k)])
+    at = build.loop_var(build.open_loop("i", n, **thread))
+    k = build.loop_var(build.open_loop("k", n))
+    place = build.node(Op.OP_ADD, [build.node(Op.OP_MUL, [at, build.int_(n)]), k])
     build.open_condition(build.node(Op.OP_LT, [place, build.int_(n)], code=6, bits=8))
     total = build.node(Op.OP_ADD, [build.load(c, [at]), build.load(a, [place])], code=2)
     build.store(c, [at], total)
@@ -172,6 +164,14 @@ def program(number):
 NEST_SETS = sorted(name for name, one in feature_sets().items() if isinstance(one, NestFeatures))
 
 
+def assert_no_leak(repeat, first, then, most):
+    """Check that `repeat(then)`, after `repeat(first)`, keeps fewer bytes than `most`."""
+    repeat(first)
+    before = resident_bytes()
+    repeat(then)
+    assert resident_bytes() - before < most
+
+
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
 @pytest.mark.parametrize("name", NEST_SETS)
 def test_nest_features_do_not_leak_over_a_million_programs(name):
@@ -182,30 +182,25 @@ def test_nest_features_do_not_leak_over_a_million_programs(name):
         for number in range(count):
             features.nest_rows(programs[number % 35], gpu=bool(number % 2))
 
-    extract(20_000)
-    before = resident_bytes()
-    extract(1_000_000)
-    assert resident_bytes() - before < 8 * 2**20  # 8 bytes for each program
+    assert_no_leak(extract, 20_000, 1_000_000, 8 * 2**20)  # 8 bytes for each program
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
 def test_nest_builder_does_not_leak_over_a_million_nests():
-    for number in range(20_000):
-        program(number)
-    before = resident_bytes()
-    for number in range(1_000_000):
-        program(number)
-    assert resident_bytes() - before < 8 * 2**20
+    def build(count):
+        for number in range(count):
+            program(number)
+
+    assert_no_leak(build, 20_000, 1_000_000, 8 * 2**20)
 
 
 def rejected_program():
     """Return a program with several indices and a division by zero."""
-    build = NestBuilder()
-    a = build.buffer("A", [4, 4], kind=1)
-    i = build.loop_var(build.open_loop("i", 4))
-    at = [build.node(Op.OP_FLOORDIV, [i, build.int_(0)]), i]
-    build.store(a, at, build.node(Op.OP_ADD, [build.load(a, at), build.float_(1.0)], code=2))
-    return closed(build)
+    build = Build()
+    a = build.array("A", 4, 4)
+    i = build.loop("i", 4)
+    a[i // 0, i] = a[i // 0, i] + 1.0
+    return build.done()
 
 
 @pytest.mark.parametrize("name", ["autotvm.itervar", "ansor.per_store/ansor"])
@@ -218,7 +213,4 @@ def test_rejected_programs_do_not_leak(name):
             with pytest.raises(Exception, match=r"several indices|divides by zero"):
                 features.nest_rows(nest, gpu=False)
 
-    refuse(5_000)
-    before = resident_bytes()
-    refuse(100_000)
-    assert resident_bytes() - before < 4 * 2**20
+    assert_no_leak(refuse, 5_000, 100_000, 4 * 2**20)

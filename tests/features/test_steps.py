@@ -1,8 +1,10 @@
 """Features of steps: rows computed by hand for each tool, and errors for damaged programs."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
+import orjson
 import pytest
 from by_hand import DIALECTS, contraction
 
@@ -37,6 +39,20 @@ def columns(found):
 
 def row(*args):
     return columns(STEPS.rows([program(*args)])[0])
+
+
+def ansor_row(steps, key=None, target=None):
+    workload = Workload(WorkloadFormat.ANSOR, key or CONV)
+    return row(workload, target or CUDA, split_steps(steps, None))
+
+
+def cuda_row(*added, change=lambda attrs: attrs):
+    """Return the row of the CUDA trace with instructions more, and other attributes."""
+    instructions, decisions = join_trace(cuda_trace())
+    changed = [[*one[:2], change(one[2]), one[3]] for one in instructions]
+    at = next(n for n, one in enumerate(changed) if one[0] == "EnterPostproc")
+    changed[at:at] = added
+    return row(matmul(1024, 1024, 1024), CUDA, split_trace(changed, decisions))
 
 
 def check(found, expected, *, logs=()):
@@ -213,7 +229,7 @@ def cuda_trace():
 
 
 def test_cuda_trace_has_columns_computed_by_hand():
-    found = row(matmul(1024, 1024, 1024), CUDA, cuda_trace())
+    found = cuda_row()
     check(
         found,
         {
@@ -250,73 +266,49 @@ def test_cuda_trace_has_columns_computed_by_hand():
 
 
 def test_warp_execution_adds_32_threads_along_x():
-    instructions, decisions = join_trace(cuda_trace())
-    at = next(n for n, one in enumerate(instructions) if one[0] == "EnterPostproc")
-    changed = [
-        [kind, inputs, ["threadIdx.y"] if attrs == ["threadIdx.x"] else attrs, outputs]
-        for kind, inputs, attrs, outputs in instructions
-    ]
-    changed[at:at] = [
+    found = cuda_row(
         ["Annotate", ["b0", 1], ["warp_execution"], []],
         ["Annotate", ["b0", 64], ["meta_schedule.thread_extent_low_inclusive"], []],
-    ]
-    found = row(matmul(1024, 1024, 1024), CUDA, split_trace(changed, decisions))
-    logs = {**group("bound", **{"threadIdx.x": 32, "threadIdx.y": 32})}
+        change=lambda attrs: ["threadIdx.y"] if attrs == ["threadIdx.x"] else attrs,
+    )
+    logs = group("bound", **{"threadIdx.x": 32, "threadIdx.y": 32})
     check(found, {}, logs={**logs, **group("grid", threads=32 * 32, least_threads=64)})
+
+
+#: The loop in which the CUDA trace fetches its inputs: the outermost one of the reduction.
+FETCHES = next(one[1][1] for one in join_trace(cuda_trace())[0] if one[0] == "ComputeAt")
 
 
 def test_a_software_pipeline_keeps_a_buffer_for_each_stage():
     """TVM's rules fuse the loop of the fetches and give it stages afterwards."""
-    trace = cuda_trace()
-    instructions, decisions = join_trace(trace)
-    loop = next(one for one in instructions if one[0] == "ComputeAt")[1][1]
-    at = next(n for n, one in enumerate(instructions) if one[0] == "EnterPostproc")
     for stages, buffers in (([0, 0, 2], 3), ([1, 1, 2], 2), ([0, 2, 2], (3 * 2048 + 64) / 2112)):
-        pipelined = [
-            *instructions[:at],
-            ["Fuse", ["l51", "l52", loop], [1], ["l90"]],
+        found = cuda_row(
+            ["Fuse", ["l51", "l52", FETCHES], [1], ["l90"]],
             ["Annotate", ["l90", stages], ["software_pipeline_stage"], []],
-            *instructions[at:],
-        ]
-        found = row(matmul(1024, 1024, 1024), CUDA, split_trace(pipelined, decisions))
-        check(
-            found,
-            {
-                # Three loops became one; the fetches stay inside it.
-                **group("fetch", count=2, depth=2),
-                "fetch.bytes_ratio": buffers * 2112 * 4 / 49152,
-                "pipeline.buffers": max(stages[-1] - stage + 1 for stage in stages[:-1]),
-                "write.depth": 2,
-            },
-            logs={"fetch.elements": 2112, "pipeline.extent": 32 * 32 * 512},
         )
+        expected = {
+            # Three loops became one; the fetches stay inside it.
+            **group("fetch", count=2, depth=2),
+            "fetch.bytes_ratio": buffers * 2112 * 4 / 49152,
+            "pipeline.buffers": max(stages[-1] - stage + 1 for stage in stages[:-1]),
+            "write.depth": 2,
+        }
+        logs = {"fetch.elements": 2112, "pipeline.extent": 32 * 32 * 512}
+        check(found, expected, logs=logs)
 
 
 def test_pipeline_of_other_statements_has_unknown_buffers():
     """Pipelines of tensor cores have more statements; another loop has no fetches."""
-    instructions, decisions = join_trace(cuda_trace())
-    loop = next(one for one in instructions if one[0] == "ComputeAt")[1][1]
-    at = next(n for n, one in enumerate(instructions) if one[0] == "EnterPostproc")
 
     def annotated(loop, stages):
-        annotation = ["Annotate", [loop, stages], ["software_pipeline_stage"], []]
-        trace = split_trace([*instructions[:at], annotation, *instructions[at:]], decisions)
-        return row(matmul(1024, 1024, 1024), CUDA, trace)
+        return cuda_row(["Annotate", [loop, stages], ["software_pipeline_stage"], []])
 
-    for where, stages in (
-        (loop, [0, 2]),
-        (loop, [0, 0, 0, 2]),
-        (loop, []),
-        ("l52", [0, 0, 2]),
-        ("l52", [0]),
-    ):
-        found = annotated(where, stages)
-        check(
-            found,
-            {**group("pipeline", extent=0, buffers=0), "fetch.bytes_ratio": 2112 * 4 / 49152},
-        )
+    cases = [(FETCHES, stages) for stages in ([0, 2], [0, 0, 0, 2], [])]
+    for loop, stages in [*cases, ("l52", [0, 0, 2]), ("l52", [0])]:
+        expected = {**group("pipeline", extent=0, buffers=0), "fetch.bytes_ratio": 2112 * 4 / 49152}
+        check(annotated(loop, stages), expected)
     with pytest.raises(FormatError, match="cannot read a sketch"):
-        annotated(loop, 2)
+        annotated(FETCHES, 2)
 
 
 def test_location_columns_follow_compute_location_of_producer():
@@ -331,15 +323,16 @@ def test_location_columns_follow_compute_location_of_producer():
         ["SampleComputeLocation", ["b1"], [], ["l9"]],
         ["ComputeAt", ["b1", "l9"], [1, -1], []],
     ]
-    for place, outer, elements in ((0, 4, (2 + 2) * 4 + 3 * 4), (-1, 1, 0), (-2, 0, 0), (99, 0, 0)):
+    whole = (8 + 2) * 4 + 3 * 4
+    for place, logs in (
+        (0, {"outer": 4, "elements": (2 + 2) * 4 + 3 * 4, "repeated": 4 * 28 / whole}),
+        (-1, {"outer": 1, "repeated": 0}),
+        (-2, {"elements": 0, "repeated": 0}),
+        (99, {"repeated": 0}),
+    ):
         found = row(workload, LLVM, split_trace(instructions, [[3, [4, 2]], [5, place]]))
-        check(found, {"location0": place + 3, "location.total": place + 3, "location1": 0})
-        if place in (0, -2):
-            check(found, {}, logs={"location.elements": elements})
-        if place in (0, -1):
-            check(found, {}, logs={"location.outer": outer})
-        whole = (8 + 2) * 4 + 3 * 4
-        check(found, {}, logs={"location.repeated": 4 * 28 / whole if place == 0 else 0})
+        expected = {"location0": place + 3, "location.total": place + 3, "location1": 0}
+        check(found, expected, logs=group("location", **logs))
 
 
 def test_literal_factors_of_splits_are_lengths():
@@ -369,57 +362,24 @@ def test_literal_factors_of_splits_are_lengths():
 # ---- auto_scheduler -----------------------------------------------------------------------------
 
 CONV = b'["conv2d_layer",128,1008,21,21,168,1,1,1,"SAME"]'
-CONV_STEPS = [
-    ["CHW", 3, "local"],
-    ["SP", 3, 0, 128, [1, 8, 1, 1], 1],
-    ["SP", 3, 5, 168, [2, 1, 84, 1], 1],
-    ["SP", 3, 10, 21, [1, 7, 3, 1], 1],
-    ["SP", 3, 15, 21, [1, 1, 1, 3], 1],
-    ["SP", 3, 20, 1008, [1, 6], 1],
-    ["SP", 3, 23, 1, [1, 1], 1],
-    ["SP", 3, 26, 1, [1, 1], 1],
-    [
-        "RE",
-        3,
-        [
-            *(0, 5, 10, 15, 1, 6, 11, 16, 2, 7, 12, 17, 20, 23, 26, 21, 24, 27, 3, 8, 13, 18, 22),
-            *(25, 28, 4, 9, 14, 19),
-        ],
-    ],
-    ["FSP", 4, 0, 1, 3],
-    ["FSP", 4, 4, 2, 3],
-    ["FSP", 4, 8, 3, 3],
-    ["FSP", 4, 12, 4, 3],
-    ["RE", 4, [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15]],
-    ["CA", 3, 4, 11],
-    ["CHR", 2, "shared", [3]],
-    ["CA", 3, 4, 14],
-    ["CHR", 1, "shared", [4]],
-    ["CA", 2, 5, 14],
-    ["CI", 1],
-    ["FU", 6, [0, 1, 2, 3]],
-    ["AN", 6, 0, 5],
-    ["FU", 6, [1, 2, 3, 4]],
-    ["AN", 6, 1, 4],
-    ["FU", 6, [2, 3, 4, 5]],
-    ["AN", 6, 2, 6],
-    ["FU", 4, [0, 1, 2, 3]],
-    ["SP", 4, 0, 504, [1], 1],
-    ["AN", 4, 1, 2],
-    ["FFSP", 4, 0, [4, 3, 2, 1], 1, 1],
-    ["AN", 4, 1, 6],
-    ["FU", 2, [0, 1, 2, 3]],
-    ["SP", 2, 0, 18, [1], 1],
-    ["AN", 2, 1, 2],
-    ["FFSP", 2, 0, [4, 3, 2, 1], 1, 1],
-    ["AN", 2, 1, 6],
-    ["PR", 5, 0, "auto_unroll_max_step$512"],
-]
+CONV_STEPS = orjson.loads(
+    '[["CHW",3,"local"],["SP",3,0,128,[1,8,1,1],1],["SP",3,5,168,[2,1,84,1],1],'
+    '["SP",3,10,21,[1,7,3,1],1],["SP",3,15,21,[1,1,1,3],1],["SP",3,20,1008,[1,6],1],'
+    '["SP",3,23,1,[1,1],1],["SP",3,26,1,[1,1],1],'
+    '["RE",3,[0,5,10,15,1,6,11,16,2,7,12,17,20,23,26,21,24,27,3,8,13,18,22,25,28,4,9,14,19]],'
+    '["FSP",4,0,1,3],["FSP",4,4,2,3],["FSP",4,8,3,3],["FSP",4,12,4,3],'
+    '["RE",4,[0,4,8,12,1,5,9,13,2,6,10,14,3,7,11,15]],["CA",3,4,11],["CHR",2,"shared",[3]],'
+    '["CA",3,4,14],["CHR",1,"shared",[4]],["CA",2,5,14],["CI",1],["FU",6,[0,1,2,3]],["AN",6,0,5],'
+    '["FU",6,[1,2,3,4]],["AN",6,1,4],["FU",6,[2,3,4,5]],["AN",6,2,6],["FU",4,[0,1,2,3]],'
+    '["SP",4,0,504,[1],1],["AN",4,1,2],["FFSP",4,0,[4,3,2,1],1,1],["AN",4,1,6],'
+    '["FU",2,[0,1,2,3]],["SP",2,0,18,[1],1],["AN",2,1,2],["FFSP",2,0,[4,3,2,1],1,1],["AN",2,1,6],'
+    '["PR",5,0,"auto_unroll_max_step$512"]]'
+)
 
 
 def test_ansor_record_has_columns_computed_by_hand():
     """The first record of a public log (nnfusion, V100): a 1x1 convolution with four axes."""
-    found = row(Workload(WorkloadFormat.ANSOR, CONV), CUDA, split_steps(CONV_STEPS, None))
+    found = ansor_row(CONV_STEPS)
     blocks, threads = 16 * 1 * 1 * 7, 8 * 1 * 7 * 1
     check(
         found,
@@ -466,29 +426,25 @@ def test_ansor_record_has_columns_computed_by_hand():
 
 def test_extents_of_cache_stages_are_ignored():
     """In five of six records these extents do not fit the tiles."""
-    changed = [[*step] for step in CONV_STEPS]
-    for step in changed:
-        if step[0] == "SP" and step[3] in (504, 18):
-            step[3] = 7
+    changed = [[7 if field in (504, 18) else field for field in step] for step in CONV_STEPS]
     assert changed != CONV_STEPS
-    workload = Workload(WorkloadFormat.ANSOR, CONV)
-    expected = row(workload, CUDA, split_steps(CONV_STEPS, None))
-    assert row(workload, CUDA, split_steps(changed, None)) == expected
+    assert ansor_row(changed) == ansor_row(CONV_STEPS)
 
 
 def test_unknown_operators_have_no_fetch_sizes():
-    workload = Workload(WorkloadFormat.ANSOR, b'["secret_layer",1]')
-    found = row(workload, CUDA, split_steps(CONV_STEPS, None))
+    found = ansor_row(CONV_STEPS, b'["secret_layer",1]')
     assert (found["fetch.count"], found["fetch.depth"]) == (2, 15)
     names = ("elements", "largest", "per_thread", "bytes_ratio", "times", "traffic", "run")
     assert not any(found[f"fetch.{name}"] for name in names)
 
 
 def test_unknown_split_length_gives_0():
-    steps = [["SP", 0, 0, 64, [None, 4], 1], ["AN", 0, 0, 3]]
-    found = row(Workload(WorkloadFormat.ANSOR, b'["x"]'), LLVM, split_steps(steps, None))
-    check(found, {"steps.split": 1, "bound.parallel": 0}, logs={"spatial0.extent": 64})
-    check(found, {"bound.parallel_count": 1}, logs={"spatial0.level0": 4, "spatial0.level1": 0})
+    found = ansor_row([["SP", 0, 0, 64, [None, 4], 1], ["AN", 0, 0, 3]], b'["x"]', LLVM)
+    check(
+        found,
+        {"steps.split": 1, "bound.parallel": 0, "bound.parallel_count": 1},
+        logs=group("spatial0", extent=64, level0=4, level1=0),
+    )
 
 
 # ---- AutoTVM ------------------------------------------------------------------------------------
@@ -545,10 +501,14 @@ def test_autotvm_record_has_columns_computed_by_hand():
 def test_knobs_of_unknown_task_give_lengths_without_bindings():
     entity = [["tile_q", "sp", [-1, 8]], ["tile_z", "sp", [4, 8]], ["ax", "re", [1, 0]]]
     trace = split_knobs(entity, {"index": 1})
-    found = row(Workload(WorkloadFormat.AUTOTVM, b'["mine",[],{}]'), LLVM, trace)
-    check(found, {"axes.spatial": 2, "steps.reorder": 1, "bound.blockIdx.x": 0})
-    check(found, {}, logs={"spatial0.extent": 32, "spatial0.level1": 4, "spatial0.level0": 8})
-    check(found, {}, logs={"spatial1.extent": 0, "spatial1.level1": 0, "spatial1.level0": 8})
+    check(
+        row(Workload(WorkloadFormat.AUTOTVM, b'["mine",[],{}]'), LLVM, trace),
+        {"axes.spatial": 2, "steps.reorder": 1, "bound.blockIdx.x": 0},
+        logs={
+            **group("spatial0", extent=32, level1=4, level0=8),
+            **group("spatial1", extent=0, level1=0, level0=8),
+        },
+    )
 
 
 # ---- bad input ----------------------------------------------------------------------------------
@@ -557,34 +517,28 @@ def test_knobs_of_unknown_task_give_lengths_without_bindings():
 def test_damaged_programs_do_not_affect_other_programs():
     good = cpu_trace()
     bad = [
-        Trace(b"{", good.tail, good.decisions),
-        Trace(b"[3]", good.tail, good.decisions),
-        Trace(b'[["Split",3,[],[]]]', good.tail, good.decisions),
-        Trace(good.sketch, b"[[]]", good.decisions),
-        Trace(good.sketch, b"no", good.decisions),
-        Trace(good.sketch, good.tail, good.decisions[:-1]),
-        Trace(good.sketch, good.tail, b""),
-        Trace(good.sketch, good.tail, b"[[],[],[]]"),
-        Trace(good.sketch[:-1] + b"," * 10, good.tail, good.decisions),
+        *(replace(good, sketch=sketch) for sketch in (b"{", b"[3]", b'[["Split",3,[],[]]]')),
+        *(replace(good, tail=tail) for tail in (b"[[]]", b"no")),
+        *(replace(good, decisions=d) for d in (good.decisions[:-1], b"", b"[[],[],[]]")),
+        replace(good, sketch=good.sketch[:-1] + b"," * 10),
         Trace(b'[["Fuse",["l1"],[],[{"a":1}]]]', None, b"[[],[],[]]"),
     ]
-    workload = matmul()
-    programs = [program(workload, LLVM, trace) for trace in [good, *bad, good]]
+    programs = [program(matmul(), LLVM, trace) for trace in [good, *bad, good]]
     first, *found, last = Steps().rows(programs)
     assert [type(one) for one in found] == [FormatError] * len(bad)
     assert columns(first) == columns(last)
-    damaged = Trace(b'{"steps":[["SP",0,0,null,[null],1]]}', None, b"\x80")
-    short = Trace(b'{"steps":[["SP",0,0,null,[null],1]]}', None, b"\x04")
+    damaged, short = (
+        Trace(b'{"steps":[["SP",0,0,null,[null],1]]}', None, end) for end in (b"\x80", b"\x04")
+    )
     ansor = Workload(WorkloadFormat.ANSOR, CONV)
     knobs = Trace(b'{"knobs":[["a","sp",99999]]}', None, b"[1]")
-    rows = STEPS.rows(
-        [
-            program(ansor, CUDA, damaged),
-            program(ansor, CUDA, short),
-            program(Workload(WorkloadFormat.AUTOTVM, DENSE), CUDA, knobs),
-            program(Workload("new-format", b"{}"), CUDA, short),
-        ]
-    )
+    others = [
+        program(ansor, CUDA, damaged),
+        program(ansor, CUDA, short),
+        program(Workload(WorkloadFormat.AUTOTVM, DENSE), CUDA, knobs),
+        program(Workload("new-format", b"{}"), CUDA, short),
+    ]
+    rows = STEPS.rows(others)
     assert [type(one) for one in rows] == [FormatError] * 4
     assert "upgrade" in str(rows[3])
 
@@ -616,21 +570,15 @@ def test_hostile_sketches_are_rejected():
     deep = [["Annotate", ["b0", [[[[[]]]]]], ["x"], []]] * 3000
     blocks = [["GetConsumers", ["b0"], [], [f"b{n}" for n in range(1000)]]]
     for instructions in (many, wide, deep, blocks):
-        (found,) = STEPS.rows([program(matmul(), LLVM, split_trace(instructions, []))])
-        assert isinstance(found, FormatError)
-    for steps in (
-        [["FU", 0, [2**62]]],
-        [["SP", 0, 1, 2, [2] * 1000, 1]],
-        [["CA", 2**40, 0, 0]],
-        [["FSP", 0, 0, 0, 1]],
-        [["FFSP", 0, 0, [7], 0, 1]],
-        [["RE", 0, [0, 0]]],
-        [["CHR", 5000, "shared", []]],
+        with pytest.raises(FormatError):
+            row(matmul(), LLVM, split_trace(instructions, []))
+    for step in (
+        *(["FU", 0, [2**62]], ["SP", 0, 1, 2, [2] * 1000, 1], ["CA", 2**40, 0, 0]),
+        *(["FSP", 0, 0, 0, 1], ["FFSP", 0, 0, [7], 0, 1], ["RE", 0, [0, 0]]),
+        ["CHR", 5000, "shared", []],
     ):
-        (found,) = STEPS.rows(
-            [program(Workload(WorkloadFormat.ANSOR, CONV), LLVM, split_steps(steps, None))]
-        )
-        assert isinstance(found, FormatError), steps
+        with pytest.raises(FormatError):
+            ansor_row([step])
 
 
 # ---- what is remembered -------------------------------------------------------------------------
@@ -639,12 +587,15 @@ def test_hostile_sketches_are_rejected():
 def test_rows_depend_on_content_and_not_on_ids():
     """Different programs of two databases may have equal ids."""
     own = Steps()
-    first = columns(own.rows([program(matmul(), LLVM, cpu_trace())])[0])
-    cuda = columns(own.rows([program(matmul(1024, 1024, 1024), CUDA, cuda_trace())])[0])
-    other = columns(own.rows([program(matmul(256), LLVM, cpu_trace())])[0])
-    assert cuda["device.gpu"] == 1
+
+    def computed(*args):
+        return columns(own.rows([program(*args)])[0])
+
+    first = computed(matmul(), LLVM, cpu_trace())
+    assert computed(matmul(1024, 1024, 1024), CUDA, cuda_trace())["device.gpu"] == 1
+    other = computed(matmul(256), LLVM, cpu_trace())
     assert other["spatial1.extent"] == pytest.approx(math.log2(257))
-    assert columns(own.rows([program(matmul(), LLVM, cpu_trace())])[0]) == first
+    assert computed(matmul(), LLVM, cpu_trace()) == first
 
 
 def test_the_cache_of_formulas_is_bounded(monkeypatch):

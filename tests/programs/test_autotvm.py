@@ -1,6 +1,5 @@
 """Knobs of AutoTVM in their stored form."""
 
-import copy
 import json
 
 import pytest
@@ -10,6 +9,7 @@ from tool_steps import INT64, knobs
 
 from tunedb import limits
 from tunedb.errors import FormatError
+from tunedb.programs import autotvm
 from tunedb.programs.autotvm import join_knobs, split_knobs, steps_of
 from tunedb.programs.base import Step
 from tunedb.records import Trace
@@ -57,9 +57,7 @@ def test_sketch_holds_names_and_decisions_hold_values_of_knobs():
 
 
 def test_configurations_of_a_task_share_their_sketch():
-    other = copy.deepcopy(ENTITY)
-    other[0][2] = [-1, 16, 1, 4]
-    other[5][2] = False
+    other = [["tile_f", "sp", [-1, 16, 1, 4]], *ENTITY[1:5], ["unroll_explicit", "ot", False]]
     first, second = split_knobs(ENTITY, TEMPLATE), split_knobs(other, TEMPLATE | {"index": 3})
     assert first.sketch == second.sketch
     assert first.decisions != second.decisions
@@ -138,19 +136,6 @@ def test_split_knobs_rejects_invalid_knobs(knob):
         split_knobs([*ENTITY, knob], TEMPLATE)
 
 
-@pytest.mark.parametrize("entity", [None, {}, "sp", 1])
-def test_knobs_must_be_a_list(entity):
-    with pytest.raises(FormatError, match="a list of knobs"):
-        split_knobs(entity, TEMPLATE)
-
-
-def test_split_knobs_rejects_too_many_knobs(monkeypatch):
-    monkeypatch.setattr(limits, "MAX_INSTRUCTIONS", 5)
-    split_knobs(ENTITY[:5], TEMPLATE)
-    with pytest.raises(FormatError):
-        split_knobs(ENTITY, TEMPLATE)
-
-
 @pytest.mark.parametrize(
     "template",
     [
@@ -163,9 +148,17 @@ def test_split_knobs_rejects_invalid_templates(template):
         split_knobs(ENTITY, template)
 
 
-def test_cache_of_sketches_is_bounded():
-    from tunedb.programs import autotvm
+def test_knobs_must_be_a_list_within_the_limit(monkeypatch):
+    for entity in (None, {}, "sp", 1):
+        with pytest.raises(FormatError, match="a list of knobs"):
+            split_knobs(entity, TEMPLATE)
+    monkeypatch.setattr(limits, "MAX_INSTRUCTIONS", 5)
+    split_knobs(ENTITY[:5], TEMPLATE)
+    with pytest.raises(FormatError):
+        split_knobs(ENTITY, TEMPLATE)
 
+
+def test_cache_of_sketches_is_bounded():
     for number in range(autotvm._MAX_SKETCHES + 10):
         split_knobs([[f"knob {number}", "ot", 1]], {})
     split_knobs([["n" * 100_000, "ot", 1]], {})

@@ -36,6 +36,10 @@ OLDEST = {
 }
 
 
+def with_last(kind, **attrs):
+    return {"nodes": [*OLDEST["nodes"][:6], {"type_key": kind, "attrs": attrs}]}
+
+
 def indented(text, version):
     """Return a graph as it stands in a trace, with another version."""
     graph = orjson.loads(text) | {"metadata": {"tvm_version": version}}
@@ -64,23 +68,13 @@ def test_written_converts_map_of_tvm_0_9():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"nodes": []}, "cannot read an index map"),
-        ({"nodes": [1, 2]}, "cannot read an index map"),
-        ({"nodes": None}, "cannot read an index map"),
+        *(({"nodes": nodes}, "cannot read an index map") for nodes in ([], [1, 2], None)),
         ({"root": 1e300}, "cannot read an index map"),
         ({"root": 0}, "expected an index map, not an object of type"),
         ({"root": -1}, "refers to the object -1"),
-        ({"nodes": [*OLDEST["nodes"][:6], {"type_key": "tir.Call", "attrs": {}}]}, "type Call"),
-        (
-            # An operand that is the expression itself.
-            {
-                "nodes": [
-                    *OLDEST["nodes"][:6],
-                    {"type_key": "tir.Add", "attrs": {"a": "6", "b": "6", "dtype": "int32"}},
-                ]
-            },
-            "nested too deep",
-        ),
+        (with_last("tir.Call"), "type Call"),
+        # An operand that is the expression itself.
+        (with_last("tir.Add", a="6", b="6", dtype="int32"), "nested too deep"),
     ],
 )
 def test_read_index_map_rejects_other_graphs(change, message):

@@ -49,14 +49,10 @@ def test_sketch_holds_names_and_decisions_hold_values_of_parameters():
 @pytest.mark.parametrize(
     ("configuration", "reason"),
     [
-        ({"x": [1]}, "expected a number or text"),
-        ({"x": {"y": 1}}, "expected a number or text"),
-        ({1: 1}, "expected a number or text"),
-        ({"x": math.nan}, "not finite"),
-        ({"x": -math.inf}, "not finite"),
+        *((one, "expected a number or text") for one in ({"x": [1]}, {"x": {"y": 1}}, {1: 1})),
+        *(({"x": number}, "not finite") for number in (math.nan, -math.inf)),
         ({"x": 2**63}, "beyond 64 bits"),
-        ({"x\ud800": 1}, "no JSON form"),
-        ({"x": "\ud800"}, "no JSON form"),
+        *((one, "no JSON form") for one in ({"x\ud800": 1}, {"x": "\ud800"})),
         (dict.fromkeys(map(str, range(limits.MAX_INSTRUCTIONS + 1)), 1), "100001 parameters"),
     ],
 )

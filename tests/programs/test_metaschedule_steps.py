@@ -4,6 +4,8 @@ import pytest
 
 from tunedb.errors import FormatError
 from tunedb.programs import steps_of
+from tunedb.programs.ansor import split_steps
+from tunedb.programs.autotvm import split_knobs
 from tunedb.programs.base import Step
 from tunedb.programs.metaschedule.steps import steps_of as instructions_of
 from tunedb.programs.metaschedule.trace import split_trace
@@ -70,18 +72,13 @@ def program(format_, trace):
     return Program(Workload(format_, b"[]"), Target.from_config({"kind": "llvm"}), trace)
 
 
-@pytest.mark.parametrize(
-    "format_", [WorkloadFormat.GRAPH, WorkloadFormat.NODES, WorkloadFormat.ARGUMENTS]
-)
-def test_steps_of_reads_all_formats_of_metaschedule(format_):
+def test_steps_of_reads_all_formats_of_metaschedule():
     trace = split_trace(INSTRUCTIONS, DECISIONS)
-    assert steps_of(program(format_, trace)) == instructions_of(trace)
+    for format_ in (WorkloadFormat.GRAPH, WorkloadFormat.NODES, WorkloadFormat.ARGUMENTS):
+        assert steps_of(program(format_, trace)) == instructions_of(trace)
 
 
 def test_steps_of_reads_programs_of_ansor_and_autotvm():
-    from tunedb.programs.ansor import split_steps
-    from tunedb.programs.autotvm import split_knobs
-
     (step,) = steps_of(program(WorkloadFormat.ANSOR, split_steps([["CI", 3]], None)))
     assert (step.code, step.name, step.stage) == ("CI", "compute_inline", 3)
     knobs = split_knobs([["tile_y", "sp", [-1, 8]]], {"index": 5})

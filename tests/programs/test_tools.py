@@ -1,8 +1,5 @@
 """The tools that write programs, by the formats of workloads."""
 
-import pytest
-
-from tunedb.errors import FormatError
 from tunedb.programs import TOOL_NAMES, tool_of
 from tunedb.records import WorkloadFormat
 
@@ -10,8 +7,3 @@ from tunedb.records import WorkloadFormat
 def test_each_format_with_programs_has_one_tool():
     assert set(TOOL_NAMES) == set(WorkloadFormat) - {WorkloadFormat.T1}
     assert all(format in tool_of(format).signatures for format in TOOL_NAMES)
-
-
-def test_tool_of_rejects_format_of_tuning_spaces():
-    with pytest.raises(FormatError, match="'t1-input'"):
-        tool_of(WorkloadFormat.T1)

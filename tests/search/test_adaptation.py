@@ -1,8 +1,8 @@
 """Adaptation of programs of one workload to another one."""
 
-import json
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -44,38 +44,22 @@ def test_adapt_fits_tiles_to_new_extents_and_keeps_fitting_ones(
     assert category(made.draft) == 64
 
 
-@pytest.mark.parametrize("maker", ["matmul", "conv", "softmax", "gpu"])
-def test_adapt_keeps_program_on_its_own_template_unchanged(traces, maker):
-    programs = {
-        "matmul": traces.matmul(unroll=3, cached=True),
-        "conv": traces.conv(place=-1, unroll=1),
-        "softmax": traces.softmax((16, 4), (8, 8), places=(-1, 2)),
-        "gpu": traces.gpu(threads=3, fetch=1),
-    }
-    made = adapt(programs[maker], programs[maker])
-    assert made.draft == programs[maker]
-    assert made.kept == 1
-
-
-def renamed(draft, **names):
-    """Return a draft with other names in its instructions."""
-    text = json.dumps([[*fields_of(one)] for one in draft.instructions])
-    for old, new in names.items():
-        text = text.replace(f'"{old}"', f'"{new}"')
-    return Draft.from_trace(
-        split_trace(json.loads(text), [[n, v] for n, v in draft.decisions.items()])
-    )
-
-
-def fields_of(instruction):
-    return instruction.kind, instruction.inputs, instruction.attrs, instruction.outputs
+def test_adapt_keeps_program_on_its_own_template_unchanged(traces):
+    for program in (
+        traces.matmul(unroll=3, cached=True),
+        traces.conv(place=-1, unroll=1),
+        traces.softmax((16, 4), (8, 8), places=(-1, 2)),
+        traces.gpu(threads=3, fetch=1),
+    ):
+        made = adapt(program, program)
+        assert (made.draft, made.kept) == (program, 1)
 
 
 def test_adapt_ignores_names_of_blocks_and_additional_stages(traces):
-    for donor in (
-        renamed(traces.matmul((8, 4, 2, 2), unroll=1), C="T_matmul_NT"),
-        traces.matmul((8, 4, 2, 2), cached=True),
-    ):
+    trace = traces.matmul((8, 4, 2, 2), unroll=1).trace()
+    renamed = replace(trace, sketch=trace.sketch.replace(b'"C"', b'"T_matmul_NT"'))
+    assert renamed != trace
+    for donor in (Draft.from_trace(renamed), traces.matmul((8, 4, 2, 2), cached=True)):
         made = adapt(donor, traces.matmul())
         assert made.kept == 1
         assert tiles(made.draft)[0] == [4, 4, 2, 2]
@@ -122,13 +106,12 @@ def test_adapt_matches_categories_by_their_annotation(traces):
 
 
 def test_adapt_leaves_decisions_without_counterpart_undecided(traces):
-    # The donor factors the first reduction alone, the template both.
-    donor, template = traces.softmax((16, 4)), traces.softmax((32, 4), (32, 4))
-    made = adapt(donor, template)
+    """The donor factors the first reduction alone, the template both."""
+    template = traces.softmax((32, 4), (32, 4))
+    made = adapt(traces.softmax((16, 4)), template)
     assert 0 < made.kept < 1
-    undecided = set(template.decisions) - set(made.draft.decisions)
-    assert len(undecided) == len(template.decisions) - len(made.draft.decisions) > 0
-    assert tiles(made.draft) in ([[32, 4]], [[32, 4], [32, 4]][:1])
+    assert set(made.draft.decisions) < set(template.decisions)
+    assert tiles(made.draft) == [[32, 4]]
 
 
 def test_adapt_does_not_transfer_tiles_of_other_loops(traces):
@@ -177,22 +160,17 @@ def test_adapt_returns_none_for_empty_traces(traces):
 
 
 @pytest.mark.parametrize(
-    "decision", [[0, 4, 4, 4], [-4, 4, 4, 1], [64], [], [2**70, 1, 1, 1], 3, [4.0, 4, 2, 2], None]
+    "decision",
+    [[0, 4, 4, 4], [-4, 4, 4, 1], [64], [], [2**70, 1, 1, 1], -1, 4, [4.0, 4, 2, 2], None],
 )
-def test_adapt_repairs_or_drops_invalid_tiles(traces, decision):
+def test_adapt_repairs_or_drops_invalid_decisions(traces, decision):
     donor = traces.matmul()
-    number = min(donor.decisions)
-    odd = Draft(donor.instructions, {**donor.decisions, number: decision})
-    made = adapt(odd, donor)
-    assert made.draft.decisions.get(number) in (None, [64, 1, 1, 1])
-
-
-def test_adapt_drops_invalid_categories(traces):
-    donor = traces.matmul()
-    number = max(donor.decisions)
-    for decision in (-1, 4, [1], None):
-        odd = Draft(donor.instructions, {**donor.decisions, number: decision})
-        assert number not in adapt(odd, donor).draft.decisions
+    tile, category = min(donor.decisions), max(donor.decisions)
+    odd = Draft(donor.instructions, {**donor.decisions, tile: decision})
+    found = adapt(odd, donor).draft
+    assert found.decisions.get(tile) in (None, [64, 1, 1, 1])
+    odd = Draft(donor.instructions, {**donor.decisions, category: decision})
+    assert category not in adapt(odd, donor).draft.decisions
 
 
 @given(st.data())

@@ -27,9 +27,7 @@ curves = st.builds(
 def test_forecast_returns_percentiles_of_settled_searches():
     told = forecast([falling(at, 100) for at in (10, 20, 30, 40, 50)])
     assert (told.earliest, told.trials, told.latest) == (10, 30, 50)
-    assert not told.is_bound
-    assert told.curves == 5
-    assert told.best_seconds is None
+    assert (told.is_bound, told.curves, told.best_seconds) == (False, 5, None)
 
 
 def test_search_arrives_within_5_percent_of_its_best_time():
@@ -59,12 +57,12 @@ def test_forecast_counts_curves_by_weight():
 
 
 def test_forecast_is_never_below_the_trials_so_far():
-    told = forecast([falling(at, 100) for at in (10, 20, 30)], trials=25, best_seconds=2e-3)
+    some = [falling(at, 100) for at in (10, 20, 30)]
+    told = forecast(some, trials=25, best_seconds=2e-3)
     assert (told.earliest, told.trials, told.latest) == (25, 25, 30)
     # Two of three had found their best by then.
     assert told.best_seconds == 2e-3
-    early = forecast([falling(at, 100) for at in (10, 20, 30)], trials=15, best_seconds=2e-3)
-    assert early.best_seconds == 1e-3
+    assert forecast(some, trials=15, best_seconds=2e-3).best_seconds == 1e-3
 
 
 def test_forecast_of_gain_ignores_curves_without_success_so_far():

@@ -43,15 +43,6 @@ def one_move_apart(old, new):
     return len(ratios) == 2 and ratios[0] * ratios[1] == pytest.approx(1) and ratios[1] % 1 == 0
 
 
-def test_mutate_tile_size_moves_one_divisor_of_one_tile(traces):
-    draft = traces.matmul()
-    made = reached(mutate_tile_size, draft)
-    assert {number for new in made for number in changed(draft, new)} == {3, 5, 7}
-    for new in made:
-        (number,) = changed(draft, new)
-        assert one_move_apart(draft.decisions[number], new.decisions[number])
-
-
 def test_mutate_tile_size_reaches_all_moves(traces):
     draft = traces.conv(i=(4, 6))
     tiles = {tuple(new.decisions[4]) for new in reached(mutate_tile_size, draft)}
@@ -153,9 +144,9 @@ def test_mutate_unroll_never_draws_steps_of_probability_0():
         Instruction("SampleCategorical", (), ((0, 16, 64), (0.1, 0.9, 0.0)), ("v1",)),
         Instruction("Annotate", ("b0", "v1"), ("meta_schedule.unroll_implicit",), ()),
     )
-    assert {d.decisions[0] for d in reached(mutate_unroll, Draft(instructions, {0: 0}))} == {1}
-    assert {d.decisions[0] for d in reached(mutate_unroll, Draft(instructions, {0: 1}))} == {0}
-    assert {d.decisions[0] for d in reached(mutate_unroll, Draft(instructions, {0: 2}))} == {0, 1}
+    for old, new in ((0, {1}), (1, {0}), (2, {0, 1})):
+        made = reached(mutate_unroll, Draft(instructions, {0: old}))
+        assert {draft.decisions[0] for draft in made} == new
 
 
 def test_mutate_unroll_returns_none_without_another_choice(traces):
@@ -173,41 +164,34 @@ def parallel_bounds(draft, nests, most=None):
     """Return the bounds that the mutation reaches; assert that nothing else changes."""
     made = reached(lambda d, r: mutate_parallel(d, r, {"b1": nests}, most=most), draft)
     for new in made:
-        differing = [
-            (old, one)
-            for old, one in zip(draft.instructions, new.instructions, strict=True)
-            if old != one
-        ]
-        assert [old.attrs for old, _ in differing] == [("meta_schedule.parallel",)]
+        pairs = zip(draft.instructions, new.instructions, strict=True)
+        assert [old.attrs for old, one in pairs if old != one] == [("meta_schedule.parallel",)]
         assert new.decisions == draft.decisions
         assert Draft.from_trace(new.trace()) == new
     return {new.instructions[-3].inputs[1] for new in made}
 
 
-def test_mutate_parallel_reaches_each_other_number_of_fused_loops(traces):
-    """All loops whose product is within the bound are fused, and one more."""
-    assert parallel_bounds(traces.matmul(parallel=1), [[4, 8, 2, 16]]) == {4, 32, 64}
-    assert parallel_bounds(traces.matmul(parallel=64), [[4, 8, 2, 16]]) == {1, 4, 32}
-    assert parallel_bounds(traces.matmul(parallel=64), [[4, 8, 2, 16]], most=31) == {1, 4}
-    assert parallel_bounds(traces.matmul(parallel=5), [[4, 8, 2, 16]]) == {1, 32, 64}
-
-
-def test_mutate_parallel_has_one_bound_per_set_of_fused_loops(traces):
-    """From 8 on two loops of the first nest are fused, from 16 on all three."""
-    assert parallel_bounds(traces.matmul(parallel=1), [[2, 8, 4], [8, 8]]) == {2, 8, 16}
-    assert parallel_bounds(traces.matmul(parallel=9), [[2, 8, 4], [8, 8]]) == {1, 2, 16}
-    assert parallel_bounds(traces.matmul(parallel=99), [[2, 8, 4], [8]]) == {1, 2}
-
-
-def test_mutate_parallel_adds_no_bounds_for_unit_loops(traces):
-    assert parallel_bounds(traces.matmul(parallel=4), [[1, 4, 1, 8]]) == {1}
-
-
-def test_mutate_parallel_returns_none_without_loops_to_fuse(traces):
-    assert parallel_bounds(traces.matmul(parallel=64), []) == set()
-    assert parallel_bounds(traces.matmul(parallel=64), [[], [16]]) == set()
-    assert parallel_bounds(traces.matmul(parallel=64), [[1, 1]]) == set()
-    assert mutate_parallel(traces.matmul(), random.Random(1), {}) is None
+@pytest.mark.parametrize(
+    ("parallel", "nests", "most", "bounds"),
+    [
+        # All loops whose product is within the bound are fused, and one more.
+        (1, [[4, 8, 2, 16]], None, {4, 32, 64}),
+        (64, [[4, 8, 2, 16]], None, {1, 4, 32}),
+        (64, [[4, 8, 2, 16]], 31, {1, 4}),
+        (5, [[4, 8, 2, 16]], None, {1, 32, 64}),
+        # From 8 on two loops of the first nest are fused, from 16 on all three.
+        (1, [[2, 8, 4], [8, 8]], None, {2, 8, 16}),
+        (9, [[2, 8, 4], [8, 8]], None, {1, 2, 16}),
+        (99, [[2, 8, 4], [8]], None, {1, 2}),
+        # Unit loops add no bounds.
+        (4, [[1, 4, 1, 8]], None, {1}),
+        *((64, nests, None, set()) for nests in ([], [[], [16]], [[1, 1]])),
+    ],
+)
+def test_mutate_parallel_has_one_bound_per_set_of_fused_loops(
+    traces, parallel, nests, most, bounds
+):
+    assert parallel_bounds(traces.matmul(parallel=parallel), nests, most) == bounds
 
 
 def test_mutate_parallel_changes_thread_extents(traces):
@@ -215,6 +199,7 @@ def test_mutate_parallel_changes_thread_extents(traces):
     made = reached(lambda d, r: mutate_parallel(d, r, {}), draft)
     assert all(changed(draft, new) == [5] for new in made)
     assert {new.decisions[5] for new in made} == {0, 1, 3}
+    assert mutate_parallel(traces.matmul(), random.Random(1), {}) is None
 
 
 def test_mutate_compute_location_reaches_all_other_locations(traces):
@@ -223,6 +208,8 @@ def test_mutate_compute_location_reaches_all_other_locations(traces):
     made = reached(lambda d, r: mutate_compute_location(d, r, {number: [-2, -1, 2, 5]}), draft)
     assert all(changed(draft, new) == [number] for new in made)
     assert {new.decisions[number] for new in made} == {-2, -1, 5}
+    for legal in ({}, {number: [2]}, {number: []}):
+        assert mutate_compute_location(draft, random.Random(1), legal) is None
 
 
 def test_mutate_compute_location_moves_only_blocks_with_other_locations(traces):
@@ -231,12 +218,6 @@ def test_mutate_compute_location_moves_only_blocks_with_other_locations(traces):
     legal = {numbers[0]: [0], numbers[1]: [-1, 0], numbers[2]: [1]}
     made = reached(lambda d, r: mutate_compute_location(d, r, legal), draft)
     assert [changed(draft, new) for new in made] == [[numbers[1]]]
-
-
-def test_mutate_compute_location_returns_none_without_other_location(traces):
-    draft = traces.conv(place=-1)
-    for legal in ({}, {max(draft.decisions): [-1]}, {max(draft.decisions): []}):
-        assert mutate_compute_location(draft, random.Random(1), legal) is None
 
 
 def test_neighbours_returns_all_drafts_that_the_operators_reach(traces):

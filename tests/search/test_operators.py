@@ -1,5 +1,6 @@
 """Weights of the operators."""
 
+import math
 import random
 from collections import Counter
 
@@ -27,9 +28,8 @@ def test_for_target_returns_weights_of_target_kind(kind, weights):
 
 
 def test_probabilities_are_normalised():
-    assert Operators({"tile_size": 2, "unroll": 1, "crossover": 1}).probabilities() == dict(
-        zip(NAMES, (0.5, 0.0, 0.25, 0.0, 0.25), strict=True)
-    )
+    found = Operators({"tile_size": 2, "unroll": 1, "crossover": 1}).probabilities()
+    assert found == dict(zip(NAMES, (0.5, 0.0, 0.25, 0.0, 0.25), strict=True))
 
 
 def test_operators_are_drawn_by_weight():
@@ -43,11 +43,8 @@ def test_operators_are_drawn_by_weight():
 @pytest.mark.parametrize(
     "weights",
     [
-        {},
-        {"tile_size": 0},
-        {"tile_size": 1, "parallel": -1},
-        {"tile_size": float("nan"), "unroll": 1},
-        {"tile_size": float("inf"), "unroll": 1},
+        *({}, {"tile_size": 0}, {"tile_size": 1, "parallel": -1}),
+        *({"tile_size": value, "unroll": 1} for value in (math.nan, math.inf)),
     ],
 )
 def test_operators_rejects_invalid_weights(weights):

@@ -83,10 +83,8 @@ def test_programs_count_by_weight(traces):
     useless = TilePrior.from_drafts(drafts, [1.0, 0.0]).weigh(2, [(64, 1), (1, 64)])
     assert useless[0] > 10 * useless[1]
     for weight in (-1.0, math.nan, math.inf):
-        assert TilePrior.from_drafts(drafts, [weight] * 2).weigh(2, [(64, 1), (1, 64)]) == [
-            1,
-            1,
-        ]
+        useless = TilePrior.from_drafts(drafts, [weight] * 2)
+        assert useless.weigh(2, [(64, 1), (1, 64)]) == [1, 1]
 
 
 def test_prior_weighs_tilings_of_unknown_levels_equally(learnt):

@@ -46,11 +46,7 @@ def test_categories_are_drawn_with_probabilities_of_sketch(traces):
 
 def test_compute_locations_are_drawn_from_legal_ones(traces):
     template = traces.conv()
-    (number,) = (
-        number
-        for number, instruction in enumerate(template.instructions)
-        if instruction.kind == "SampleComputeLocation"
-    )
+    number = max(template.decisions)
     places = {drawn(template, seed, {number: [-1, 2, 5]}).decisions[number] for seed in range(50)}
     assert places == {-1, 2, 5}
     assert drawn(template, 0).decisions[number] == template.decisions[number]
@@ -58,11 +54,10 @@ def test_compute_locations_are_drawn_from_legal_ones(traces):
 
 def test_draw_tiles_prefers_the_tile_that_the_prior_learnt(traces):
     template = traces.matmul(i=(8, 4, 2, 2), k=(1, 1))
-    prior = TilePrior.from_drafts([template.with_decision(min(template.tiles), [1, 1, 8, 16])], [1])
-    counts = Counter(
-        tuple(draw_tiles(template, random.Random(seed), prior).decisions[min(template.tiles)])
-        for seed in range(300)
-    )
+    first = min(template.tiles)
+    prior = TilePrior.from_drafts([template.with_decision(first, [1, 1, 8, 16])], [1])
+    programs = [draw_tiles(template, random.Random(seed), prior) for seed in range(300)]
+    counts = Counter(tuple(program.decisions[first]) for program in programs)
     assert counts.most_common(1)[0][0] == (1, 1, 8, 16)
 
 

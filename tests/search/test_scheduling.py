@@ -26,15 +26,12 @@ def choose(tasks, batch=4, goal=TuningGoal(), epsilon=0.0):  # noqa: B008
     return next_task(tasks, batch, goal, random.Random(0), epsilon=epsilon)
 
 
-def order(tasks, batches, seconds=1.0, times=lambda task: [task.latency / 30]):
+def order(tasks, batches, times=lambda task: [task.latency / 30]):
     """Give batches to the tasks that are chosen; return their numbers."""
     chosen = []
     for _ in range(batches):
-        number = choose(tasks)
-        if number is None:
-            break
-        chosen.append(number)
-        tasks[number].add(times(tasks[number]), 4, seconds)
+        chosen.append(choose(tasks))
+        tasks[chosen[-1]].add(times(tasks[chosen[-1]]), 4, 1.0)
     return chosen
 
 
@@ -133,14 +130,6 @@ def test_batch_without_a_program_halves_hopes_of_its_task():
     assert GOAL.hopes(tasks, 4)[0] == pytest.approx(before / 2)
 
 
-def test_an_algorithm_whose_task_stopped_early_does_not_lead():
-    goal = TuningGoal((NetworkGoal(choices=CHOICES),), early_stopping=4)
-    tasks = with_algorithms(4e9, 1e9, 1e8)
-    tasks[1].add([], 4, 1.0)
-    assert goal.weights(tasks) == [2, 0, 0, 1]
-    assert choose(tasks, goal=goal) == 0
-
-
 def test_network_fast_enough_untuned_has_no_hopes_and_no_weight_for_known_tasks():
     tasks = with_algorithms(4e9, 1e9, 1e8)
     tasks[0].untuned = tasks[3].untuned = 0.1
@@ -150,7 +139,12 @@ def test_network_fast_enough_untuned_has_no_hopes_and_no_weight_for_known_tasks(
     assert goal.weights(tasks)[3] == 0
 
 
-def test_an_algorithm_without_a_program_does_not_lead():
+def test_an_algorithm_that_stopped_without_a_program_does_not_lead():
+    goal = TuningGoal((NetworkGoal(choices=CHOICES),), early_stopping=4)
+    tasks = with_algorithms(4e9, 1e9, 1e8)
+    tasks[1].add([], 4, 1.0)
+    assert goal.weights(tasks) == [2, 0, 0, 1]
+    assert choose(tasks, goal=goal) == 0
     tasks = with_algorithms(4e9, 1e9, 1e8)
     tasks[1].is_finished = True  # its design space cannot be generated
     assert GOAL.weights(tasks) == [2, 0, 0, 1]
@@ -229,6 +223,9 @@ def test_run_ends_when_tasks_finish_latency_suffices_or_gains_are_small():
     assert choose([done]) is None
     assert choose([task(best=0.5)], goal=goal(0.5)) is None
     assert choose([task(best=0.5)], goal=goal(0.4)) == 0
+    # The time outside of tasks counts.
+    networks = NetworkGoal(latency=0.9, rest=0.3), NetworkGoal(latency=0.9, rest=0.45)
+    assert [choose([task(best=0.5)], goal=TuningGoal([one])) for one in networks] == [None, 0]
     late = task(best=0.5, known_trials=10_000)
     assert choose([late], goal=TuningGoal(least_gain=0.1)) is None
     assert choose([late], goal=TuningGoal(least_gain=1e-9)) == 0
@@ -261,12 +258,6 @@ def test_guessed_latency_does_not_end_the_run():
     assert choose(tasks, goal=goal(1.0)) is None
 
 
-def test_network_latency_includes_time_outside_of_tasks():
-    tasks = [task(best=0.1)]
-    networks = NetworkGoal(latency=0.5, rest=0.3), NetworkGoal(latency=0.5, rest=0.45)
-    assert [choose(tasks, goal=TuningGoal([each])) for each in networks] == [None, 0]
-
-
 def test_random_choice_is_proportional_to_latency():
     tasks = [task(flop=4e9, best=0.4), task(flop=1e9, best=0.1)]
     rng = random.Random(1)
@@ -275,17 +266,14 @@ def test_random_choice_is_proportional_to_latency():
 
 
 @pytest.mark.parametrize(
-    ("trials", "tasks", "expected"),
-    [(64, 33, 2), (528, 33, 5), (10_000, 33, 16), (8, 1, 16), (1, 5, 2)],
+    ("trials", "tasks", "seconds", "expected"),
+    [
+        *((64, 33, None, 2), (528, 33, None, 5), (10_000, 33, None, 16), (8, 1, None, 16)),
+        *((1, 5, None, 2), (33_000, 33, 600, 12), (33_000, 33, 60, 2), (528, 33, 6_000, 5)),
+    ],
 )
-def test_batch_size_follows_the_trials_of_each_task(trials, tasks, expected):
-    assert batch_size(trials, tasks, 16) == expected
-
-
-def test_batch_size_shrinks_with_the_time_of_the_run():
-    assert batch_size(33_000, 33, 16, seconds=600) == 12
-    assert batch_size(33_000, 33, 16, seconds=60) == 2
-    assert batch_size(528, 33, 16, seconds=6_000) == 5
+def test_batch_size_follows_trials_and_time_of_each_task(trials, tasks, seconds, expected):
+    assert batch_size(trials, tasks, 16, seconds=seconds) == expected
 
 
 def test_early_stopping_ends_task_after_trials_without_a_gain():
@@ -302,18 +290,23 @@ def test_early_stopping_ends_task_after_trials_without_a_gain():
         assert choose([one], goal=goal) == chosen
     assert choose([one, task(best=0.5)], goal=goal) == 1
     assert choose([one]) == 0
-    with pytest.raises(UsageError, match="early stopping needs 1 trial or more, not 0"):
-        TuningGoal(early_stopping=0)
 
 
-@pytest.mark.parametrize("least_gain", [1.0, -0.1])
-def test_tuning_goal_rejects_least_gain_out_of_range(least_gain):
-    with pytest.raises(UsageError, match="the least gain must be from 0 to 1, not "):
-        TuningGoal(least_gain=least_gain)
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
-@pytest.mark.parametrize("name", ["latency", "weight"])
-def test_network_goal_rejects_values_out_of_range(name, value):
-    with pytest.raises(UsageError, match=f"the {name} must be a positive number, not {value}"):
-        NetworkGoal(**{name: value})
+@pytest.mark.parametrize(
+    ("kind", "options", "reason"),
+    [
+        (TuningGoal, {"early_stopping": 0}, "early stopping needs 1 trial or more, not 0"),
+        *(
+            (TuningGoal, {"least_gain": gain}, "the least gain must be from 0 to 1, not ")
+            for gain in (1.0, -0.1)
+        ),
+        *(
+            (NetworkGoal, {name: value}, f"the {name} must be a positive number, not {value}")
+            for name in ("latency", "weight")
+            for value in (0.0, -1.0, math.inf, math.nan)
+        ),
+    ],
+)
+def test_goals_reject_values_out_of_range(kind, options, reason):
+    with pytest.raises(UsageError, match=reason):
+        kind(**options)

@@ -21,32 +21,27 @@ workloads = st.builds(
 )
 
 
-def test_doubling_one_extent_makes_distance_1():
-    one = Signature("f", (("float32", (8, 16)), ("float32", (4,))), "elementwise")
-    other = Signature("f", (("float32", (8, 32)), ("float32", (4,))), "elementwise")
-    assert distance(one, other) == 1
-
-
-def test_distance_of_equal_structures_compares_each_extent():
-    # A, B and C have two extents each, of which one or two differ by 2.
-    assert distance(matmul(), matmul(n=256)) == pytest.approx(sqrt(2))
-    assert distance(matmul(), matmul(256, 256, 256)) == pytest.approx(sqrt(6))
-
-
-def test_additional_bias_makes_distance_2():
-    assert distance(matmul(), matmul(bias=True)) == 2
-    assert distance(matmul(), matmul(n=256, bias=True)) == pytest.approx(sqrt(4 + 2))
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        # A, B and C have two extents each, of which one or two differ by 2.
+        (matmul(n=256), sqrt(2)),
+        (matmul(256, 256, 256), sqrt(6)),
+        (matmul(bias=True), 2),
+        (matmul(n=256, bias=True), sqrt(4 + 2)),
+        # Another data type adds one octave for each argument.
+        (matmul(dtype="float16"), sqrt(3)),
+        (matmul(dtype=None), 0),
+    ],
+)
+def test_distance_is_that_of_all_extents_in_octaves(other, expected):
+    assert distance(matmul(), other) == pytest.approx(expected)
 
 
 def test_arguments_with_other_numbers_of_dimensions_do_not_match():
     plain = Signature("c", (("float32", (1, 64, 56, 56)),), "conv2d")
     packed = Signature("c", (("float32", (1, 4, 56, 56, 16)),), "conv2d")
     assert distance(plain, packed) == pytest.approx(sqrt(8))
-
-
-def test_another_data_type_adds_one_octave_per_argument():
-    assert distance(matmul(), matmul(dtype="float16")) == pytest.approx(sqrt(3))
-    assert distance(matmul(), matmul(dtype=None)) == 0
 
 
 @pytest.mark.parametrize(

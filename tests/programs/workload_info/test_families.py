@@ -7,9 +7,7 @@ NAMES = {
     "conv3d": ["conv3d_ncdhw.cuda"],
     "conv2d_transpose": ["topi_nn_conv2d_transpose_nchw"],
     "conv1d_transpose": ["conv1d_transpose_nchw.cuda"],
-    "depthwise_conv2d": [
-        *("topi_nn_depthwise_conv2d_nchw", "DepthwiseConv2d", "depth_conv2d_nhwc"),
-    ],
+    "depthwise_conv2d": ["topi_nn_depthwise_conv2d_nchw", "DepthwiseConv2d", "depth_conv2d_nhwc"],
     "group_conv2d": ["group_conv2d_packed.vta"],
     "conv2d_winograd": ["conv2d_nchw_winograd.cuda"],
     "matmul": [
@@ -29,11 +27,9 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "family"), [(name, family) for family, names in NAMES.items() for name in names]
-)
-def test_family_of_name_recognises_names_of_operators(name, family):
-    assert family_of_name(name) == family
+@pytest.mark.parametrize("family", NAMES)
+def test_family_of_name_recognises_names_of_operators(family):
+    assert [family_of_name(name) for name in NAMES[family]] == [family] * len(NAMES[family])
 
 
 def test_anchor_of_returns_the_most_specific_family():

@@ -18,6 +18,37 @@ def matmul(dialect, name="compute"):
     return contraction(dialect, {"i": 4, "j": 5}, {"k": 6}, ["i", "k"], ["k", "j"], name)
 
 
+def of_one_block(dialect, value, *, name="compute", extent=4, inside=False):
+    """Return ``A[i] = value(w, A[i], i)`` for each i; `inside`: in a loop in the block."""
+    w = Writer(dialect)
+    a, i = w.buffer("A", "float32", 4), w.variable("i")
+    body = w.store(a[0], value(w, w.load(a[0], i), i), i)
+    if inside:
+        body = w.make("For", extent=w.constant(4), body=body)
+    block = w.block(name, [(i, 4, False)], body)
+    if extent != 4:
+        block = w.make("For", extent=w.variable(extent), body=block)
+    return w.workload([a], block)
+
+
+def doubled(w, load, _):
+    return w.binary("Add", load, load)
+
+
+def padded(w, load, i):
+    return w.call("if_then_else", w.binary("LE", w.constant(1), i), load, w.zero())
+
+
+def exponential(w, load, _):
+    return w.call("exp", w.binary("Sub", load, w.zero()))
+
+
+def selected(w, load, i):
+    """Return a selection whose second branch has two operations."""
+    two = w.binary("Add", w.binary("Mul", load, load), load)
+    return w.make("Select", condition=w.binary("LT", i, i), true_value=load, false_value=two)
+
+
 class TestFunction:
     @pytest.mark.parametrize("dialect", DIALECTS)
     def test_signature_has_name_arguments_family_and_operations(self, dialect):
@@ -42,33 +73,22 @@ class TestFunction:
     @pytest.mark.parametrize("dialect", DIALECTS)
     def test_function_of_unknown_extent_has_no_arguments(self, dialect):
         w = Writer(dialect)
-        n = w.variable("n")
-        a = w.buffer("A", "int8", Dynamic(n), 3)
-        i = w.variable("v_i")
+        a, i = w.buffer("A", "int8", Dynamic(w.variable("n")), 3), w.variable("v_i")
         block = w.block("copy", [(i, 3, False)], w.store(a[0], w.load(a[0], i), i))
         assert signature_of(w.workload([a], block)) == Signature("main", None, "data_movement", 0)
 
     @pytest.mark.parametrize("dialect", DIALECTS)
     def test_function_with_loop_of_unknown_extent_has_no_operations(self, dialect):
-        w = Writer(dialect)
-        a = w.buffer("A", "float32", 3)
-        i = w.variable("v_i")
-        value = w.binary("Add", w.load(a[0], i), w.load(a[0], i))
-        block = w.block("add", [(i, 3, False)], w.store(a[0], value, i))
-        loop = w.make("For", extent=w.variable("n"), body=block)
-        assert signature_of(w.workload([a], loop)) == Signature(
-            "main", (("float32", (3,)),), "elementwise", None
+        assert signature_of(of_one_block(dialect, doubled, extent="n")) == Signature(
+            "main", (("float32", (4,)),), "elementwise", None
         )
 
     @pytest.mark.parametrize("dialect", DIALECTS)
     def test_scalar_parameters_are_not_arguments(self, dialect):
         w = Writer(dialect)
-        a = w.buffer("A", "float16", 2, 2)
-        scalar = w.variable("n")
-        body = w.store(a[0], w.zero())
-        assert signature_of(w.workload([(scalar, scalar, []), a], body)).arguments == (
-            ("float16", (2, 2)),
-        )
+        a, scalar = w.buffer("A", "float16", 2, 2), w.variable("n")
+        workload = w.workload([(scalar, scalar, []), a], w.store(a[0], w.zero()))
+        assert signature_of(workload).arguments == (("float16", (2, 2)),)
 
     def test_name_determines_family_if_blocks_do_not(self):
         w = Writer("boxed")
@@ -99,18 +119,6 @@ class TestFamily:
         workload = contraction("boxed", extents, dict.fromkeys(reduction, 3), data, kernel)
         assert signature_of(workload).family == family
 
-    def test_sum_of_squares_is_a_reduction(self):
-        w = Writer("boxed")
-        a, c = w.buffer("A", "float32", 4, 4), w.buffer("C", "float32", 4)
-        i, k = w.variable("i"), w.variable("k")
-        square = w.binary("Mul", w.load(a[0], i, k), w.load(a[0], i, k))
-        body = w.store(c[0], w.binary("Add", w.load(c[0], i), square), i)
-        init = w.store(c[0], w.zero(), i)
-        block = w.block("C", [(i, 4, False), (k, 4, True)], body, init)
-        assert signature_of(w.workload([a, c], block)) == Signature(
-            "main", (("float32", (4, 4)), ("float32", (4,))), "reduction", 32
-        )
-
     @pytest.mark.parametrize(
         ("name", "family"),
         [
@@ -122,74 +130,28 @@ class TestFamily:
     )
     def test_name_of_block_determines_family_of_reduction(self, name, family):
         w = Writer("nodes")
-        a, c = w.buffer("A", "float32", 4), w.buffer("C", "float32", 1)
-        k = w.variable("k")
+        a, c, k = w.buffer("A", "float32", 4), w.buffer("C", "float32", 1), w.variable("k")
         body = w.store(c[0], w.binary("Max", w.load(c[0]), w.load(a[0], k)))
         block = w.block(name, [(k, 4, True)], body, init=w.store(c[0], w.zero()))
-        assert signature_of(w.workload([a, c], block)).family == family
-        assert signature_of(w.workload([a, c], block)).flops == 4
+        signature = signature_of(w.workload([a, c], block))
+        assert (signature.family, signature.flops) == (family, 4)
 
     @pytest.mark.parametrize("dialect", DIALECTS)
-    def test_padding_is_data_movement_without_operations(self, dialect):
-        w = Writer(dialect)
-        a = w.buffer("A", "float32", 4)
-        i = w.variable("i")
-        inside = w.binary("LE", w.constant(1), i)
-        shifted = w.load(a[0], w.binary("Sub", i, w.constant(1)))
-        value = w.call("if_then_else", inside, shifted, w.zero())
-        block = w.block("PadInput", [(i, 6, False)], w.store(a[0], value, i))
-        signature = signature_of(w.workload([a], block))
-        assert (signature.family, signature.flops) == ("data_movement", 0)
-
-    @pytest.mark.parametrize("dialect", DIALECTS)
-    def test_function_call_is_elementwise_and_counts_only_its_argument(self, dialect):
-        w = Writer(dialect)
-        a = w.buffer("A", "float32", 8)
-        i = w.variable("i")
-        value = w.call("exp", w.binary("Sub", w.load(a[0], i), w.zero()))
-        block = w.block("compute", [(i, 8, False)], w.store(a[0], value, i))
-        signature = signature_of(w.workload([a], block))
-        assert (signature.family, signature.flops) == ("elementwise", 8)
-
-    def test_fused_function_has_the_family_of_its_anchor(self):
-        w = Writer("boxed")
-        a, b, c = (w.buffer(name, "float32", 4, 4) for name in "ABC")
-        i, j, k = (w.variable(name) for name in "ijk")
-        product = w.binary("Mul", w.load(a[0], i, k), w.load(b[0], k, j))
-        body = w.store(c[0], w.binary("Add", w.load(c[0], i, j), product), i, j)
-        sums = w.block(
-            "x", [(i, 4, False), (j, 4, False), (k, 4, True)], body, w.store(c[0], w.zero(), i, j)
-        )
-        i, j = w.variable("i"), w.variable("j")
-        relu = w.store(c[0], w.binary("Max", w.load(c[0], i, j), w.zero()), i, j)
-        after = w.block("y", [(i, 4, False), (j, 4, False)], relu)
-        both = w.make("SeqStmt", seq=w.array(sums, after))
-        root = w.make("BlockRealize", block=w.make("Block", name_hint=w.text("root"),
-                      iter_vars=w.array(), init=0, body=both))  # fmt: skip
-        signature = signature_of(w.workload([a, b, c], root))
-        assert (signature.family, signature.flops) == ("matmul", 2 * 64 + 16)
+    @pytest.mark.parametrize(
+        ("value", "name", "family", "flops"),
+        [
+            (padded, "PadInput", "data_movement", 0),
+            (exponential, "compute", "elementwise", 4),  # only the argument counts
+            (selected, "compute", "elementwise", 2 * 4),  # the costlier branch
+        ],
+    )
+    def test_values_determine_family_and_operations(self, dialect, value, name, family, flops):
+        signature = signature_of(of_one_block(dialect, value, name=name))
+        assert (signature.family, signature.flops) == (family, flops)
 
     def test_block_with_loops_inside_has_unknown_family(self):
-        w = Writer("boxed")
-        a = w.buffer("A", "float32", 4)
-        i = w.variable("i")
-        store = w.store(a[0], w.binary("Add", w.load(a[0], i), w.load(a[0], i)), i)
-        scan = w.make("For", extent=w.constant(4), body=store)
-        signature = signature_of(w.workload([a], w.block("scan", [(i, 4, False)], scan)))
+        signature = signature_of(of_one_block("boxed", doubled, name="scan", inside=True))
         assert (signature.family, signature.flops) == (None, 16)
-
-
-class TestBranches:
-    @pytest.mark.parametrize("dialect", DIALECTS)
-    def test_select_counts_operations_of_costlier_branch(self, dialect):
-        w = Writer(dialect)
-        a = w.buffer("A", "float32", 4)
-        i = w.variable("i")
-        one = w.load(a[0], i)
-        two = w.binary("Add", w.binary("Mul", one, one), one)
-        value = w.make("Select", condition=w.binary("LT", i, i), true_value=one, false_value=two)
-        block = w.block("b", [(i, 4, False)], w.store(a[0], value, i))
-        assert signature_of(w.workload([a], block)).flops == 8
 
 
 def _several(names, entry=None):
@@ -271,12 +233,9 @@ class TestHostileGraphs:
         for _ in range(2_000):
             value = w.binary("Div", value, value)
         name, none = w.text("x"), w.array()
-        blocks = [
-            w.make("Block", name_hint=name, iter_vars=none, init=none,
-                   body=w.make("BufferStore", buffer=none, indices=none, value=value))
-            for _ in range(500)
-        ]  # fmt: skip
-        body = w.make("SeqStmt", seq=w.array(*blocks))
+        store = w.make("BufferStore", buffer=none, indices=none, value=value)
+        block = {"name_hint": name, "iter_vars": none, "init": none, "body": store}
+        body = w.make("SeqStmt", seq=w.array(*(w.make("Block", **block) for _ in range(500))))
         assert self.bounded(w, w.make("PrimFunc", params=none, body=body)).arguments is None
 
     @pytest.mark.parametrize("value", ["9" * 5000, "1e3", "", 7, None, "-1", str(2**63)])

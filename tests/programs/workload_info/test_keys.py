@@ -120,19 +120,15 @@ class TestAutoTVM:
     @pytest.mark.parametrize("name", ["conv2d_no_batching", "tutorial/conv2d"])
     def test_conv2d_of_tutorial_has_tensors_family_and_operations(self, name):
         # N, H, W, CO, CI, KH, KW, strides, padding: 28 by 28 with stride 2 and padding 1 is 14.
+        shapes = ((1, 256, 28, 28), (128, 256, 3, 3), (1, 128, 14, 14))
         assert autotvm(name, 1, 28, 28, 128, 256, 3, 3, [2, 2], [1, 1]) == Signature(
-            name,
-            ((None, (1, 256, 28, 28)), (None, (128, 256, 3, 3)), (None, (1, 128, 14, 14))),
-            "conv2d",
-            2 * 128 * 14 * 14 * 256 * 9,
+            name, tuple((None, shape) for shape in shapes), "conv2d", 2 * 128 * 14 * 14 * 256 * 9
         )
 
     def test_matmul_of_tutorial_has_tensors_family_and_operations(self):
+        shapes = ((512, 256), (256, 128), (512, 128))
         assert autotvm("tutorial/matmul", 512, 256, 128, F) == Signature(
-            "tutorial/matmul",
-            ((F, (512, 256)), (F, (256, 128)), (F, (512, 128))),
-            "matmul",
-            2 * 512 * 256 * 128,
+            "tutorial/matmul", tuple((F, shape) for shape in shapes), "matmul", 2 * 512 * 256 * 128
         )
 
     def test_signature_ignores_fields_after_type_of_tensor(self):
@@ -228,32 +224,30 @@ class TestAnsor:
         )  # fmt: skip
         assert (signature.family, signature.flops) == ("sparse_dense", 2 * 512 * 9831 * 16)
 
+    @pytest.mark.parametrize(
+        ("key", "expected"),
+        [
+            (["my_softmax", tensor(4, 8, dtype="int8"), -1],
+             Signature("my_softmax", (("int8", (4, 8)),), "softmax")),
+            (["mystery", 1, [2, 3], "x"], Signature("mystery")),
+            # Known functions with other arguments.
+            (["matmul_layer", 2, 3], Signature("matmul_layer", family="matmul")),
+            (["matmul_layer", 2, True, 3], Signature("matmul_layer", family="matmul")),
+            # Neither nnfusion's padding nor the tutorial's.
+            (["conv2d_layer", 1, 7, 7, 8, 8, 3, 3, 1, 1],
+             Signature("conv2d_layer", family="conv2d")),
+            # Hashes.
+            (["b32ed43fb351136894c322ee49097a1a"], NOTHING),
+            (["d7b65649a4dd54becea0a52aabbc5af5", 1, 1000, 1, 1000], NOTHING),
+            (["4cfcb37b4f152227e1c6b924f6e39d33", [100, 8, 4], [], [100, 32]],
+             Signature(arguments=((None, (100, 8, 4)), (None, ()), (None, (100, 32))))),
+        ],
+    )  # fmt: skip
+    def test_signature_has_what_a_key_tells(self, key, expected):
+        assert ansor(*key) == expected
+
     def test_qualified_name_of_function_is_recognised(self):
         assert ansor("my.models.matmul_layer", 2, 3, 4).flops == 2 * 2 * 3 * 4
-
-    def test_function_with_tensors_takes_them_as_arguments(self):
-        assert ansor("my_softmax", tensor(4, 8, dtype="int8"), -1) == Signature(
-            "my_softmax", (("int8", (4, 8)),), "softmax"
-        )
-
-    def test_unknown_function_has_only_a_name(self):
-        assert ansor("mystery", 1, [2, 3], "x") == Signature("mystery")
-
-    def test_known_function_with_other_arguments_has_only_name_and_family(self):
-        assert ansor("matmul_layer", 2, 3) == Signature("matmul_layer", family="matmul")
-        assert ansor("matmul_layer", 2, True, 3) == Signature("matmul_layer", family="matmul")
-        # Neither nnfusion's padding nor the tutorial's.
-        key = ["conv2d_layer", 1, 7, 7, 8, 8, 3, 3, 1, 1]
-        assert ansor(*key) == Signature("conv2d_layer", family="conv2d")
-
-    def test_hash_without_shapes_has_an_empty_signature(self):
-        assert ansor("b32ed43fb351136894c322ee49097a1a") == NOTHING
-        assert ansor("d7b65649a4dd54becea0a52aabbc5af5", 1, 1000, 1, 1000) == NOTHING
-
-    def test_hash_with_shapes_has_only_arguments(self):
-        key = ["4cfcb37b4f152227e1c6b924f6e39d33", [100, 8, 4], [], [100, 32]]
-        shapes = ((None, (100, 8, 4)), (None, ()), (None, (100, 32)))
-        assert ansor(*key) == Signature(arguments=shapes)
 
     def test_huge_extents_have_operations_as_float_or_no_arguments(self):
         most = 2**62
@@ -263,41 +257,38 @@ class TestAnsor:
         )
 
 
-class TestArguments:
-    def signature(self, value):
-        return signature_of(Workload(WorkloadFormat.ARGUMENTS, orjson.dumps(value)))
-
-    def test_arguments_are_the_tensors_of_the_value(self):
-        value = [7, [["TENSOR", F, [128, 4]], ["TENSOR", "int8", []]]]
-        assert self.signature(value) == Signature(arguments=((F, (128, 4)), ("int8", ())))
-
-    @pytest.mark.parametrize(
-        "value",
-        [
-            *([7, None], [7], 7, [7, [["TENSOR", F]]], [7, [["SHAPE", F, [1]]]]),
-            [7, [["TENSOR", 1, []]]],
-        ],
-    )
-    def test_invalid_arguments_have_an_empty_signature(self, value):
-        assert self.signature(value) == NOTHING
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (
+            [7, [["TENSOR", F, [128, 4]], ["TENSOR", "int8", []]]],
+            Signature(arguments=((F, (128, 4)), ("int8", ()))),
+        ),
+        *((value, NOTHING) for value in ([7, None], [7], 7, [7, [["TENSOR", F]]])),
+        *((value, NOTHING) for value in ([7, [["SHAPE", F, [1]]]], [7, [["TENSOR", 1, []]]])),
+    ],
+)
+def test_arguments_are_the_tensors_of_a_valid_value(value, expected):
+    workload = Workload(WorkloadFormat.ARGUMENTS, orjson.dumps(value))
+    assert signature_of(workload) == expected
 
 
-class TestIsRebuildable:
-    @pytest.mark.parametrize("version", ["0.27.0", "0.27.0.post1", "0.27.0rc0", "0.27.3"])
-    def test_graph_of_current_tvm_is_rebuildable(self, version):
-        assert is_rebuildable("tvm-graph", version, has_script=False)
-
-    @pytest.mark.parametrize(
-        "version", ["0.26.0", "0.25.0.post1", "0.22.0", "0.27.dev0", "0.270.0", "0.28.0", "", None]
-    )
-    def test_graph_of_another_tvm_is_rebuildable_only_with_script(self, version):
-        assert not is_rebuildable("tvm-graph", version, has_script=False)
-        assert is_rebuildable("tvm-graph", version, has_script=True)
-
-    @pytest.mark.parametrize("format", ["tvm-nodes", "ansor-key", "autotvm-task", "unheard-of"])
-    def test_other_formats_are_rebuildable_only_with_script(self, format):
-        assert not is_rebuildable(format, "0.27.0", has_script=False)
-        assert is_rebuildable(format, None, has_script=True)
+@pytest.mark.parametrize(
+    ("format", "versions", "expected"),
+    [
+        ("tvm-graph", ["0.27.0", "0.27.0.post1", "0.27.0rc0", "0.27.3"], True),
+        (
+            "tvm-graph",
+            ["0.26.0", "0.22.0", "0.27.dev0", "0.270.0", "0.28.0", "", None],
+            False,
+        ),
+        *((name, ["0.27.0"], False) for name in ("tvm-nodes", "ansor-key", "unheard-of")),
+    ],
+)
+def test_only_graphs_of_current_tvm_are_rebuildable_without_script(format, versions, expected):
+    for version in versions:
+        assert is_rebuildable(format, version, has_script=False) is expected, version
+        assert is_rebuildable(format, version, has_script=True)
 
 
 _sizes = st.integers(-1, 9) | st.just(2**62)

@@ -87,15 +87,9 @@ def test_all_autotvm_tasks_have_complete_signatures():
     tasks = _tasks()
     assert _unknown(tasks) == {}
     assert _families(tasks) == {
-        "conv2d": 2045,
-        "depthwise_conv2d": 253,
-        "conv2d_winograd": 153,
-        "matmul": 39,
-        "conv2d_transpose": 32,
-        "batch_matmul": 20,
-        "group_conv2d": 9,
-        "conv1d_transpose": 1,
-    }
+        "conv2d": 2045, "depthwise_conv2d": 253, "conv2d_winograd": 153, "matmul": 39,
+        "conv2d_transpose": 32, "batch_matmul": 20, "group_conv2d": 9, "conv1d_transpose": 1,
+    }  # fmt: skip
 
 
 @pytest.mark.stress
@@ -105,14 +99,9 @@ def test_all_named_ansor_keys_have_complete_signatures():
     named = [key for key in keys if len(orjson.loads(key.body)[0]) != 32]
     assert _unknown(named) == {}
     assert _families(named) == {
-        "conv2d": 45,
-        "elementwise": 28,
-        "depthwise_conv2d": 23,
-        "pooling": 18,
-        "matmul": 9,
-        "reduction": 4,
-        "sparse_dense": 1,
-    }
+        "conv2d": 45, "elementwise": 28, "depthwise_conv2d": 23, "pooling": 18, "matmul": 9,
+        "reduction": 4, "sparse_dense": 1,
+    }  # fmt: skip
     # Hashes: 59 alone, 47 with flat dimensions, 56 with shapes.
     assert _unknown(hashed) == {
         "function": 162, "arguments": 59 + 47, "family": 162, "flops": 162,
@@ -123,14 +112,9 @@ def test_all_metaschedule_json_graphs_have_complete_signatures():
     graphs = _graphs(DATA / "metaschedule")
     assert _unknown(graphs) == {}
     assert _families(graphs) == {
-        "data_movement": 39,
-        "matmul": 26,
-        "elementwise": 20,
-        "normalization": 9,
-        "batch_matmul": 4,
-        "reduction": 3,
-        "softmax": 3,
-    }
+        "data_movement": 39, "matmul": 26, "elementwise": 20, "normalization": 9,
+        "batch_matmul": 4, "reduction": 3, "softmax": 3,
+    }  # fmt: skip
 
 
 def test_all_metaschedule_sqlite_graphs_have_complete_signatures():
