@@ -17,10 +17,9 @@ from tunedb.exchange.prior import read_card
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PAGES = [
-    *(README, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"),
-    *sorted((ROOT / "docs").glob("*.md")),
-]
+PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+PAGES += sorted((ROOT / "docs").glob("*.md"))
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -82,8 +81,8 @@ def require_command(line):
     assert {word for word in words if re.match(r"--?[a-z]", word)} <= known, line
 
 
-def test_readme_has_at_most_9000_bytes():
-    assert len(README.read_bytes()) <= 9_000
+def require_target(name):
+    assert re.search(rf"^{name}:", MAKEFILE, re.MULTILINE), name
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
@@ -98,7 +97,8 @@ def test_links_lead_to_existing_files_and_headings(path):
             assert anchor in anchors(target), link
 
 
-def test_the_readme_links_every_page():
+def test_the_readme_is_short_and_links_every_page():
+    assert len(README.read_bytes()) <= 9_000
     linked = {link.partition("#")[0] for link in LINK.findall(prose(README))}
     pages = {f"docs/{path.name}" for path in PAGES if path.parent.name == "docs"}
     assert pages - {f"docs/{name}.md" for name in OF_THE_SITE} <= linked
@@ -142,10 +142,9 @@ def test_commands_shown_in_pages_exist(path):
         require_command(line)
 
 
-@pytest.mark.parametrize("section", sections())
-def test_sections_of_benchmarks_name_a_command_and_a_machine(section):
+@pytest.mark.parametrize("text", sections().values(), ids=sections())
+def test_sections_of_benchmarks_name_a_command_and_a_machine(text):
     """Each section names at least one script, make target or command, and all of them exist."""
-    text = sections()[section]
     assert re.search(r"^Machine: |\| machine \|", text, re.MULTILINE)
     named = "\n".join(code for _, code in FENCED.findall(text)) + "\n".join(
         re.findall(r"`([^`\n]+)`", text)
@@ -156,9 +155,8 @@ def test_sections_of_benchmarks_name_a_command_and_a_machine(section):
     assert scripts or targets or commands
     for script in scripts:
         assert (ROOT / script).is_file(), script
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in targets:
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+        require_target(target)
     for command in commands:
         require_command(command)
 
@@ -177,9 +175,8 @@ def digits(number):
 def is_rounded(short, exact):
     """Return whether a number is another one rounded, except for a power of ten."""
     value, count = digits(short)
-    return (
-        f"{value:.{count - 1}e}".split("e")[0] == f"{digits(exact)[0]:.{count - 1}e}".split("e")[0]
-    )
+    one, other = (f"{each:.{count - 1}e}".split("e")[0] for each in (value, digits(exact)[0]))
+    return one == other
 
 
 def test_figures_of_the_readme_match_the_page_of_benchmarks():
@@ -187,13 +184,11 @@ def test_figures_of_the_readme_match_the_page_of_benchmarks():
     text = README.read_text("utf-8").partition("\n## Figures\n")[2].partition("\n## ")[0]
     figures = [row for row in rows(text) if any(map(NUMBER.search, row[1:]))]
     assert 1 <= len(figures) <= 10
-    known = [[NUMBER.findall(cell) for cell in row[1:]] for row in rows(BENCHMARKS)]
+    known = [[n for cell in row[1:] for n in NUMBER.findall(cell)] for row in rows(BENCHMARKS)]
     for name, *values in figures:
         wanted = [NUMBER.search(value)[0] for value in values]
-        assert any(
-            all(any(is_rounded(w, n) for cell in row for n in cell) for w in wanted)
-            for row in known
-        ), name
+        found = (all(any(is_rounded(w, n) for n in row) for w in wanted) for row in known)
+        assert any(found), name
 
 
 @pytest.mark.stress
@@ -215,7 +210,6 @@ def test_tour_notebook_runs(tmp_path, monkeypatch):
 
 
 def test_workflows_run_existing_make_targets():
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
     commands = [
         step["run"]
@@ -227,7 +221,7 @@ def test_workflows_run_existing_make_targets():
     targets = [words[1] for words in map(str.split, commands) if words[0] == "make"]
     assert {"test", "docs"} <= set(targets)
     for target in targets:
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+        require_target(target)
 
 
 def test_a_citation_has_the_version_of_the_package():

@@ -144,7 +144,6 @@ import doctest
 import re
 
 import numpy as np
-import pytest
 from builders import OWN, make_measurement, make_session, make_target, make_workload
 from fake_sets import Steps
 
@@ -166,17 +165,9 @@ FAILURE = Failure(FailureKind.TIMEOUT, Phase.RUN, "too slow", 1.0)
 
 #: Names that the examples use.
 WORDS = {
-    "np": np,
-    "OWN": OWN,
-    "Launch": Launch,
-    "NewModel": NewModel,
-    "Quarantined": Quarantined,
-    "Steps": Steps,
-    "Store": Store,
-    "Trust": Trust,
-    "make_session": make_session,
-    "make_target": make_target,
-    "make_workload": make_workload,
+    **{"np": np, "OWN": OWN, "Steps": Steps, "Store": Store, "Trust": Trust},
+    **{"Launch": Launch, "NewModel": NewModel, "Quarantined": Quarantined},
+    **{"make_session": make_session, "make_target": make_target, "make_workload": make_workload},
     "measurement": make_measurement(0, session=make_session()),
     "failed": make_measurement(1, None, failure=FAILURE),
 }
@@ -196,18 +187,14 @@ def test_examples_of_this_module_give_the_shown_output():
 
 def test_examples_in_docstrings_of_the_store_give_the_shown_output():
     """All examples share one store, which starts with two records of one workload."""
+    runner, told = doctest.DocTestRunner(), []
+    find = doctest.DocTestFinder().find
     with Store(":memory:") as store:
         store.records.add([WORDS["measurement"], WORDS["failed"]], OWN)
         words = {"store": store, "tunedb": tunedb}
         things = [tunedb.open, Store, *(type(getattr(store, part)) for part in PARTS)]
-        finder = doctest.DocTestFinder()
-        examples = [
-            example
-            for thing in things
-            for example in finder.find(thing, globs=words)
-            if example.examples
-        ]
-        runner, told = doctest.DocTestRunner(), []
+        found = (example for thing in things for example in find(thing, globs=words))
+        examples = [example for example in found if example.examples]
         for example in examples:
             runner.run(example, out=told.append)
     assert len(examples) >= 10
@@ -224,18 +211,8 @@ def test_every_public_name_of_the_store_has_an_example():
         }
         own = public(store) - set(PARTS) - internal
     assert len(names) + len(own) <= MOST
-    missing = {
-        name for name in names | own if not re.search(rf"\bstore\.{re.escape(name)}\b", __doc__)
-    }
-    assert not missing
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_repr_of_each_part_of_a_store_is_one_short_line(part):
-    with Store(":memory:") as store:
-        text = repr(getattr(store, part))
-    assert len(text) <= 100
-    assert "\n" not in text
+    for name in names | own:
+        assert re.search(rf"\bstore\.{re.escape(name)}\b", __doc__), name
 
 
 def objects(thing):
@@ -246,14 +223,14 @@ def objects(thing):
             yield from objects(getattr(thing, one.name))
 
 
-def test_repr_of_each_object_is_one_short_line():
+def test_repr_of_each_object_and_part_is_one_short_line():
     """It is so even if its texts and bytes are long."""
     long = "x\n" * 10_000
-    measurement = make_measurement(
-        0, session=make_session(), context=b'{"c":1}', extra=b'{"e":"' + b"y" * 9_000 + b'"}'
-    )
+    extra = b'{"e":"' + b"y" * 9_000 + b'"}'
+    measurement = make_measurement(session=make_session(), context=b'{"c":1}', extra=extra)
     with Store(":memory:") as store:
         store.records.add([measurement], OWN)
+        parts = [getattr(store, part) for part in PARTS]
         found = [
             *(store.records.get(1), store.answers.get(1), store.programs.get([1])[0]),
             *(store.workloads.find()[0], store.targets.find()[0]),
@@ -262,6 +239,6 @@ def test_repr_of_each_object_is_one_short_line():
             NewModel(b"m" * 16, "ranker", b"{}", b"t" * 16, {"key": long}, b"z" * 10_000),
             Failure(FailureKind.CRASH, Phase.RUN, long, 1.0),
         ]
-    for one in (inner for outer in found for inner in objects(outer)):
+    for one in (*parts, *(inner for outer in found for inner in objects(outer))):
         assert len(repr(one)) <= 100
         assert "\n" not in repr(one)

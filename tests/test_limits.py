@@ -15,6 +15,9 @@ from tunedb.storage.store import Store
 
 HERE = Path(__file__).parent
 
+#: A line of a log, with a place for options of the target.
+LINE = '{"i": [["[\\"f\\"]", "llvm{}"], [[], []]], "r": [[0.5], 0, 1, 2], "v": "v0.2"}\n'
+
 
 def test_every_limit_is_named_by_a_test():
     tests = "".join(path.read_text(encoding="utf-8") for path in HERE.rglob("*.py"))
@@ -28,7 +31,6 @@ def parse(key, version="v0.6"):
 
 
 def test_long_workload_names_are_truncated():
-    """MAX_NAME_CHARS"""
     name = "f" * (limits.MAX_NAME_CHARS + 1)
     workload = parse(f'["{name}"]').program.workload
     assert len(workload.name) == limits.MAX_NAME_CHARS
@@ -52,7 +54,6 @@ def test_parse_json_rejects_too_many_values():
 
 
 def test_digests_of_long_bodies_are_not_cached():
-    """MAX_REMEMBERED_BYTES"""
     before = identity._remembered_digest.cache_info().currsize
     body = b"x" * (limits.MAX_REMEMBERED_BYTES + 1)
     assert identity.shared_digest("sketch", body) == identity.digest("sketch", body)
@@ -61,7 +62,7 @@ def test_digests_of_long_bodies_are_not_cached():
 
 def test_import_stops_after_too_many_quarantined_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "MAX_QUARANTINED_LINES", 5)
-    good = b'{"i": [["[\\"f\\"]", "llvm"], [[], []]], "r": [[0.5], 0, 1, 2], "v": "v0.2"}\n'
+    good = LINE.replace("{}", "").encode()
     path = tmp_path / "log"
     path.write_bytes(good + b"junk\n" * 7 + good.replace(b"0.5", b"0.25"))
     with Store(":memory:") as store:
@@ -73,16 +74,10 @@ def test_import_stops_after_too_many_quarantined_lines(tmp_path, monkeypatch):
 
 def test_import_report_counts_excess_targets_together(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "MAX_GROUPS", 2)
-    task = '["[\\"f\\"]", "llvm -mcpu=c{}"]'
-    rest = ', [[], []]], "r": [[0.5], 0, 1, 2], "v": "v0.2"}'
-    lines = ['{"i": [' + task.format(number) + rest for number in range(5)]
     path = tmp_path / "log"
-    path.write_text("\n".join(lines))
+    path.write_text("".join(LINE.replace("{}", f" -mcpu=c{number}") for number in range(5)))
     with Store(":memory:") as store:
         report = import_log(store, LogFile(path, "log"), source="x")
     groups = {key: tally.read for key, tally in report.groups.items()}
-    assert groups == {
-        ("ansor", "llvm c0"): 1,
-        ("ansor", "llvm c1"): 1,
-        ("ansor", "other targets"): 3,
-    }
+    expected = {"llvm c0": 1, "llvm c1": 1, "other targets": 3}
+    assert groups == {("ansor", target): read for target, read in expected.items()}

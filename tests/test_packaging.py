@@ -58,11 +58,9 @@ def _modules(names):
     found = set()
     for name in names:
         if name.endswith((".py", ".so")) and "dist-info" not in name:
-            parts = name.split("/")
-            parts[-1] = parts[-1].split(".")[0]
-            if parts[-1] == "__init__":
-                parts.pop()
-            found.add(".".join(parts))
+            *folders, file = name.split("/")
+            stem = file.partition(".")[0]
+            found.add(".".join(folders if stem == "__init__" else [*folders, stem]))
     # Alembic runs the migrations; nobody imports them.
     return sorted(m for m in found if not m.startswith("tunedb.migrations.versions.0"))
 
@@ -100,16 +98,12 @@ def test_auditwheel_accepts_the_wheel_as_manylinux(wheel):
 
 def test_pyright_knows_98_percent_of_public_types(fresh, tmp_path):
     """Type checkers of users know the types of the names in the installed package."""
-    options = ("--verifytypes", "tunedb", "--ignoreexternal", "--outputjson")
-    environment = os.environ | {"VIRTUAL_ENV": str(fresh)}
-    environment["PATH"] = f"{fresh / 'bin'}:{environment['PATH']}"
-    done = subprocess.run(
-        (sys.executable, "-m", "pyright", *options),
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )  # exits with 1 unless all are known
+    command = (sys.executable, "-m", "pyright", "--verifytypes", "tunedb", "--ignoreexternal")
+    path = f"{fresh / 'bin'}:{os.environ['PATH']}"
+    environment = os.environ | {"VIRTUAL_ENV": str(fresh), "PATH": path}
+    options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    # It exits with 1 unless all are known.
+    done = subprocess.run((*command, "--outputjson"), **options)
     assert json.loads(done.stdout)["typeCompleteness"]["completenessScore"] >= 0.98
 
 
@@ -123,8 +117,12 @@ def fresh(wheel, tmp_path_factory):
     return folder
 
 
-def test_installed_command_works_in_another_directory(fresh, tmp_path):
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+@pytest.fixture
+def environment():
+    return {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+
+
+def test_installed_command_works_in_another_directory(fresh, environment, tmp_path):
     program = fresh / "bin" / "tunedb"
     assert "Usage: tunedb" in _run(program, "--help", cwd=tmp_path, env=environment)
     _run(program, "db", "init", tmp_path / "new.db", cwd=tmp_path, env=environment)
@@ -132,8 +130,7 @@ def test_installed_command_works_in_another_directory(fresh, tmp_path):
     assert f'"{schema.HEAD}"' in info
 
 
-def test_the_doctor_and_the_demo_need_no_checkout(fresh, tmp_path):
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+def test_the_doctor_and_the_demo_need_no_checkout(fresh, environment, tmp_path):
     program = fresh / "bin" / "tunedb"
     with_prior = {name: value for name, value in environment.items() if name != "TUNEDB_PRIOR"}
     doctor = _run(program, "doctor", cwd=tmp_path, env=with_prior)

@@ -40,20 +40,15 @@ def observe(threads=256, seconds=1.0, *, slice=b"a", **fields):
 
 def measure(parameters, secs, block, **fields):
     """Return a measurement of a kernel with one launch, or with `launches`."""
-    launch = fields.pop("launch", {})
-    launches = fields.pop("launches", None)
     kernel = fields.pop("kernel", "scale")
-    device = fields.pop("device", "NVIDIA GeForce RTX 2080 Ti")
-    log = fields.pop("log", "ktt")
-    if launches is None:
-        threads = math.prod(block)
-        launches = (Launch(launch.pop("kernel", kernel), threads, block, **launch),)
+    target = gpu_target("cuda", fields.pop("device", "NVIDIA GeForce RTX 2080 Ti"))
+    launch = {"kernel": kernel, **fields.pop("launch", {})}
+    fields.setdefault("launches", (Launch(threads=math.prod(block), block=block, **launch),))
     return Measurement(
-        Program(kernel_workload(kernel), gpu_target("cuda", device), split_parameters(parameters)),
+        Program(kernel_workload(kernel), target, split_parameters(parameters)),
         None if secs is None else tuple(secs),
         fields.pop("status", Status.OK),
-        context=b'{"log":"%s"}' % log.encode(),
-        launches=launches,
+        context=b'{"log":"%s"}' % fields.pop("log", "ktt").encode(),
         **fields,
     )
 

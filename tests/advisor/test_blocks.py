@@ -35,14 +35,8 @@ from tunedb.programs.thread_blocks import axes, block_of, block_parameters, dime
         # Triton's BLOCK_SIZE counts elements.
         ({"BLOCK_SIZE": 1024, "num_warps": 4}, None),
         # Values that are no extents.
-        ({"block_size_x": 0}, None),
-        ({"block_size_x": -32}, None),
-        ({"block_size_x": 32.5}, None),
-        ({"block_size_x": True}, None),
-        ({"block_size_x": "32"}, None),
-        ({"block_size_x": None}, None),
-        ({"block_size_x": float("nan")}, None),
-        ({"block_size_x": float("inf")}, None),
+        *(({"block_size_x": extent}, None) for extent in (0, -32, 32.5, True, "32", None)),
+        *(({"block_size_x": extent}, None) for extent in (float("nan"), float("inf"))),
         ({"block_size_x": 2**15, "block_size_y": 4}, None),
     ],
 )
@@ -51,7 +45,6 @@ def test_block_of_recognises_conventional_names(parameters, block):
 
 
 def test_block_of_returns_none_above_the_largest_block():
-    """MAX_BLOCK_THREADS"""
     assert block_of({"block_size": limits.MAX_BLOCK_THREADS})
     assert block_of({"block_size": limits.MAX_BLOCK_THREADS + 1}) is None
 
@@ -89,14 +82,10 @@ def test_block_parameters_come_from_equality_with_launches_last():
     assert block_parameters([*ROWS, ({"a": 32, "b": 2, "c": 1, "w": 1}, 32, (16, 2, 1))]) == {"b"}
 
 
-def test_block_parameters_are_found_by_number_of_threads():
+def test_block_parameters_are_found_by_number_of_threads_in_several_rows():
     rows = [({"size": 32, "t": 3}, 32, None), ({"size": 64, "t": 3}, 64, None)]
     assert block_parameters(rows) == {"size"}
-
-
-def test_block_parameters_of_a_single_row_are_unknown():
-    assert block_parameters(ROWS[:1]) == frozenset()
-    assert block_parameters([]) == frozenset()
+    assert block_parameters(ROWS[:1]) == block_parameters([]) == frozenset()
 
 
 @given(st.tuples(*[st.integers(1, 4)] * 3))

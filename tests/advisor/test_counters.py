@@ -39,11 +39,9 @@ PARTS |= {
     if name.startswith("l2_")
 }
 
+PER_INSTRUCTION = "smsp__thread_inst_executed_per_inst_executed.ratio"
 #: Names of profilers, neutral ones, and one that no table has.
 NAMES = [*sorted({n for a in aliases() for n in (a.name, a.canonical) if n}), "own"]
-
-
-WARP_EFFICIENCY = "warp_execution_efficiency"
 
 
 def named(tool, values, capability=None):
@@ -74,6 +72,8 @@ def test_counters_of_memory_slices_are_summed():
     assert named("nvprof", values, "3.5") == {"l2_read_sector_misses": 15.0}
     reads = {"fb_subp0_read_sectors": 3.0, "fb_subp1_read_sectors": 4.0}
     assert named("nvprof", reads, "3.5") == {"dram_read_transactions": 7.0}
+    # A sum with an unmeasured part is left out.
+    assert named("nvprof", reads | {"fb_subp1_read_sectors": math.nan, "ipc": 1.0}) == {"ipc": 1.0}
 
 
 def test_inst_issued_is_single_plus_twice_dual_issues():
@@ -85,23 +85,18 @@ def test_inst_issued_is_single_plus_twice_dual_issues():
     assert named("nvprof", both | {"inst_issued": 17.0}) == both | {"inst_issued": 17.0}
 
 
-def test_sum_with_unmeasured_slice_is_left_out():
-    values = {"fb_subp0_read_sectors": 3.0, "fb_subp1_read_sectors": math.nan, "inst_executed": 1.0}
-    assert named("nvprof", values) == {"inst_executed": 1.0}
-
-
 @pytest.mark.parametrize(
-    ("name", "value", "expected"),
+    ("name", "value", "neutral_name", "expected"),
     [
-        ("dram__throughput.avg.pct_of_peak_sustained_elapsed", 73.0, {"dram_utilization": 7.3}),
-        ("sm__warps_active.avg.pct_of_peak_sustained_active", 50.0, {"achieved_occupancy": 0.5}),
-        ("smsp__thread_inst_executed_per_inst_executed.ratio", 16.0, {WARP_EFFICIENCY: 50.0}),
-        ("dram__bytes_read.sum", 640.0, {"dram_read_transactions": 20.0}),
-        ("Occupancy: Achieved Occupancy", 25.0, {"achieved_occupancy": 0.25}),
+        ("dram__throughput.avg.pct_of_peak_sustained_elapsed", 73.0, "dram_utilization", 7.3),
+        ("sm__warps_active.avg.pct_of_peak_sustained_active", 50.0, "achieved_occupancy", 0.5),
+        (PER_INSTRUCTION, 16.0, "warp_execution_efficiency", 50.0),
+        ("dram__bytes_read.sum", 640.0, "dram_read_transactions", 20.0),
+        ("Occupancy: Achieved Occupancy", 25.0, "achieved_occupancy", 0.25),
     ],
 )
-def test_ncu_values_are_scaled_to_those_of_nvprof(name, value, expected):
-    assert named("ncu", {name: value}, "8.6") == pytest.approx(expected)
+def test_ncu_values_are_scaled_to_those_of_nvprof(name, value, neutral_name, expected):
+    assert named("ncu", {name: value}, "8.6") == pytest.approx({neutral_name: expected})
 
 
 def test_neutral_names_depend_on_compute_capability():
@@ -122,19 +117,16 @@ def test_33_counters_of_ktt_have_different_neutral_names():
     assert set(found) <= {a.canonical for a in aliases()}
 
 
-def test_unknown_counters_keep_their_names_and_order():
+def test_neutral_keeps_unknown_names_in_order_and_leaves_unmeasured_counters_out():
     values = {"zz__own.sum": 1.0, "aa__own.sum": 2.0, "smsp__inst_executed.sum": 3.0}
     assert list(named("ncu", values)) == ["inst_executed", "zz__own.sum", "aa__own.sum"]
+    values = {"inst_executed": math.nan, "ipc": math.inf, "gld_transactions": 0.0}
+    assert named("nvprof", values) == {"gld_transactions": 0.0}
 
 
 def test_counters_of_kernel_tuner_are_recognised_by_ncu_names():
     assert named("kernel_tuner", {"smsp__inst_executed.sum": 3.0}) == {"inst_executed": 3.0}
     assert named("nvprof", {"smsp__inst_executed.sum": 3.0}) == {"smsp__inst_executed.sum": 3.0}
-
-
-def test_unmeasured_counters_are_left_out():
-    values = {"inst_executed": math.nan, "ipc": math.inf, "gld_transactions": 0.0}
-    assert named("nvprof", values) == {"gld_transactions": 0.0}
 
 
 def test_neutral_rejects_wrong_number_of_values():
@@ -161,8 +153,7 @@ def test_neutral_keeps_unknown_counters_and_adds_none(values, tool, capability):
 
 def test_alias_table_is_consistent():
     for alias in aliases():
-        assert alias.tool in ("ncu", "nvprof")
-        assert alias.aggregation in ("one", "parts", "all")
+        assert alias.tool in ("ncu", "nvprof") and alias.aggregation in ("one", "parts", "all")
         assert alias.exactness in ("exact", "near", "none")
         assert alias.checked in ("data", "source", "no")
         assert alias.scale > 0
@@ -202,12 +193,9 @@ def test_describe_returns_kind_and_unit(name, kind, unit):
     assert (found.name, found.kind, found.unit) == (name, kind, unit)
 
 
-@pytest.mark.parametrize(
-    ("text", "parsed"),
-    [("7.5", (7, 5)), ("10.0", (10, 0)), ("9", (9, 0)), ("", None), (None, None), ("x.y", None)],
-)
-def test_parse_capability_returns_numbers_or_none(text, parsed):
-    assert parse_capability(text) == parsed
+def test_parse_capability_returns_numbers_or_none():
+    parsed = {"7.5": (7, 5), "10.0": (10, 0), "9": (9, 0), "": None, None: None, "x.y": None}
+    assert {text: parse_capability(text) for text in parsed} == parsed
 
 
 @needs_gpu_logs

@@ -15,19 +15,13 @@ UP, STAY, DOWN = Label.INCREASE, Label.NO_CHANGE, Label.DECREASE
 
 
 def make_t1(values="[32, 64, 96, 128]", conditions=(), size=None, **more):
-    return t1_input(
-        {
-            "ConfigurationSpace": {
-                "TuningParameters": [
-                    {"Name": "x", "Values": values},
-                    {"Name": "tile", "Values": "[1, 2]"},
-                    *({"Name": name, "Values": text} for name, text in more.items()),
-                ],
-                "Conditions": [{"Expression": text} for text in conditions],
-            },
-            "KernelSpecification": {"KernelName": "k", "LocalSize": size or {"X": "x"}},
-        }
-    )
+    parameters = {"x": values, "tile": "[1, 2]", **more}
+    space = {
+        "TuningParameters": [{"Name": name, "Values": text} for name, text in parameters.items()],
+        "Conditions": [{"Expression": text} for text in conditions],
+    }
+    kernel = {"KernelName": "k", "LocalSize": size or {"X": "x"}}
+    return t1_input({"ConfigurationSpace": space, "KernelSpecification": kernel})
 
 
 def test_legal_blocks_are_powers_of_two_in_dimensions_of_the_original():
@@ -37,11 +31,6 @@ def test_legal_blocks_are_powers_of_two_in_dimensions_of_the_original():
     assert (512, 2, 1) in plane
     assert {dimensions(block) for block in plane} == {2}
     assert {dimensions(block) for block in legal_blocks(observe(block=(4, 4, 4)))} == {3}
-
-
-def test_legal_blocks_include_the_original():
-    assert (96, 1, 1) in legal_blocks(observe(96))
-    assert (1, 1, 1) in legal_blocks(observe(1))
 
 
 BLOCKS = st.tuples(st.integers(1, 64), st.integers(1, 16), st.integers(1, 4)).filter(
@@ -92,11 +81,9 @@ def test_next_block_is_nearest_in_the_direction_of_the_label(block, label, follo
     assert next_block(observe(block=block), label) == following
 
 
-def test_next_block_takes_unknown_block_as_one_dimensional():
-    assert next_block(observe(64, block=None), UP) == (128, 1, 1)
-
-
 def test_next_block_prefers_measured_blocks():
+    # An unknown block is taken for a one-dimensional one.
+    assert next_block(observe(64, block=None), UP) == (128, 1, 1)
     run = observe(64)
     assert next_block(run, UP, seen=[(256, 1, 1), (512, 1, 1)]) == (256, 1, 1)
     assert next_block(run, UP, seen=[(16, 1, 1)]) == (128, 1, 1)
@@ -114,7 +101,7 @@ def test_next_block_prefers_near_multiples_of_the_warp():
     assert next_block(observe(64), UP, seen=[(96, 1, 1), (128, 1, 1)]) == (96, 1, 1)
 
 
-def test_t1_input_determines_legal_blocks():
+def test_t1_input_determines_legal_blocks_unless_its_parameters_are_others():
     run = observe(64, parameters={"x": 64, "tile": 2})
     t1 = make_t1()
     assert legal_blocks(run, t1=t1) == [(32, 1, 1), (64, 1, 1), (96, 1, 1), (128, 1, 1)]
@@ -124,11 +111,8 @@ def test_t1_input_determines_legal_blocks():
     assert next_block(run, DOWN, t1=odd) is None
     # A measured block is legal too.
     assert next_block(run, DOWN, t1=odd, seen=[(32, 1, 1)]) == (32, 1, 1)
-
-
-def test_device_limits_blocks_of_t1_input():
-    run = observe(512, parameters={"x": 512, "tile": 1})
-    assert legal_blocks(run, t1=make_t1("[512, 1024, 2048]")) == [(512, 1, 1), (1024, 1, 1)]
+    other = observe(64, parameters={"other": 64})
+    assert legal_blocks(other, t1=t1) == legal_blocks(other)
 
 
 def test_blocks_of_t1_input_are_computed_from_expressions():
@@ -138,26 +122,25 @@ def test_blocks_of_t1_input_are_computed_from_expressions():
     assert found == [(16, 2, 1), (16, 4, 1), (32, 2, 1), (32, 4, 1)]
 
 
-def test_t1_input_with_other_parameters_is_ignored():
-    run = observe(64, parameters={"other": 64})
-    assert legal_blocks(run, t1=make_t1()) == legal_blocks(run)
-
-
-def test_condition_that_divides_by_zero_does_not_hold():
+def test_device_and_conditions_limit_blocks_of_t1_input():
+    run = observe(512, parameters={"x": 512, "tile": 1})
+    assert legal_blocks(run, t1=make_t1("[512, 1024, 2048]")) == [(512, 1, 1), (1024, 1, 1)]
+    # A condition that divides by zero does not hold.
     run = observe(64, parameters={"x": 64, "tile": 1})
     t1 = make_t1("[32, 64, 128]", ["128 // (x - 128) < 0"])
     assert legal_blocks(run, t1=t1) == [(32, 1, 1), (64, 1, 1)]
 
 
 def test_t1_input_with_too_many_blocks_is_ignored():
-    """MAX_STATED_BLOCKS"""
     run = observe(64, parameters={"x": 64, "tile": 1, "y": 1})
-    size = {"X": "x", "Y": "y"}
-    fits_in = make_t1("list(range(1, 65))", size=size, y="list(range(1, 257))")
     assert limits.MAX_STATED_BLOCKS == 64 * 256
-    assert (63, 3, 1) in legal_blocks(run, t1=fits_in)
-    too_many = make_t1("list(range(1, 65))", size=size, y="list(range(1, 258))")
-    assert legal_blocks(run, t1=too_many) == legal_blocks(run)
+
+    def blocks(y):
+        t1 = make_t1("list(range(1, 65))", size={"X": "x", "Y": "y"}, y=f"list(range(1, {y + 1}))")
+        return legal_blocks(run, t1=t1)
+
+    assert (63, 3, 1) in blocks(256)
+    assert blocks(257) == legal_blocks(run)
 
 
 @given(BLOCKS, st.sampled_from([UP, DOWN]), st.lists(BLOCKS, max_size=4))

@@ -34,19 +34,19 @@ def store(sqlite_file):
         yield opened
 
 
+def slices_of(store):
+    """Return the threads of the observations of each slice."""
+    found = load(store)
+    return [sorted(found[i].threads for i in positions) for positions in by_slice(found)]
+
+
 def scale(x, tile=1, secs=(1.0,), **fields):
     return measure({"block_size_x": x, "tile": tile}, secs, (x, 1, 1), **fields)
 
 
 def test_load_returns_observation_of_a_launch(store):
-    launch = {
-        "kernel": "void scale<float, int=64>(float*)",
-        "grid": (16, 2, 1),
-        "registers": 40,
-        "static_shared": 1024,
-        "dynamic_shared": 512,
-        **counted(7.0),
-    }
+    launch = {"kernel": "void scale<float, int=64>(float*)", "grid": (16, 2, 1), **counted(7.0)}
+    launch |= {"registers": 40, "static_shared": 1024, "dynamic_shared": 512}
     (id_,) = add(store, scale(64, secs=(1.0, 3.0), launch=launch))
     (found,) = load(store)
     assert (found.record, found.kernel, found.workload) == (id_, "scale", "scale")
@@ -61,36 +61,18 @@ def test_load_returns_observation_of_a_launch(store):
 
 
 def test_observations_of_a_slice_differ_only_in_the_block(store):
-    add(
-        store,
-        scale(32),
-        scale(64),
-        scale(64, tile=2),
-        scale(64, device="NVIDIA GeForce RTX 3090"),
-        scale(64, kernel="other"),
-    )
-    found = load(store)
-    assert [len(positions) for positions in by_slice(found)] == [2, 1, 1, 1]
-    assert [observation.threads for observation in found] == [32, 64, 64, 64, 64]
+    add(store, scale(32), scale(64), scale(64, tile=2), scale(64, kernel="other"))
+    add(store, scale(64, device="NVIDIA GeForce RTX 3090"))
+    assert slices_of(store) == [[32, 64], [64], [64], [64]]
 
 
 def test_load_skips_retracted_records_and_those_without_time_or_launch(store):
     failure = Failure(FailureKind.WRONG_RESULT, Phase.RUN, "wrong")
-    ids = add(
-        store,
-        scale(32),
-        scale(64, secs=None, status=Status.FAILED, failure=failure),
-        scale(128, secs=None, status=Status.UNMEASURED),
-        scale(256),
-        make_measurement(),
-    )
+    failed = scale(64, secs=None, status=Status.FAILED, failure=failure)
+    unmeasured = scale(128, secs=None, status=Status.UNMEASURED)
+    ids = add(store, scale(32), failed, unmeasured, scale(256), make_measurement(), source=FOREIGN)
     store.trust.retract([ids[3]], "wrong")
     assert [observation.record for observation in load(store)] == [ids[0]]
-
-
-def test_load_includes_foreign_sources(store):
-    add(store, scale(32), source=FOREIGN)
-    assert len(load(store)) == 1
 
 
 def test_measurements_of_one_configuration_are_one_observation(store):
@@ -109,11 +91,8 @@ def test_load_does_not_mix_profiled_and_plain_times(store):
     profiled = add(store, *(scale(x, secs=(2.0,), launch=counted(x)) for x in (32, 64)))
     found = {observation.threads: observation for observation in load(store)}
     assert [found[x].seconds for x in (32, 64, 128)] == [1.0] * 3
-    assert [found[x].counters for x in (32, 64, 128)] == [
-        {"inst_executed": 32.0},
-        {"inst_executed": 64.0},
-        {},
-    ]
+    counters = [found[x].counters for x in (32, 64, 128)]
+    assert counters == [{"inst_executed": 32.0}, {"inst_executed": 64.0}, {}]
     # `record` is the measurement with counters.
     assert [found[x].record for x in (32, 64)] == profiled
     assert [o.seconds for o in load(store, profiled=True)] == [2.0] * 2
@@ -123,11 +102,8 @@ def test_load_does_not_mix_profiled_and_plain_times(store):
 
 
 def test_times_of_kernel_tuner_are_plain_despite_counters(store):
-    add(
-        store,
-        measure({"block_size_x": 32}, (1.0,), (32, 1, 1), log="kernel-tuner", launch=counted()),
-        measure({"block_size_x": 64}, (2.0,), (64, 1, 1), log="kernel-tuner"),
-    )
+    add(store, scale(32, log="kernel-tuner", launch=counted()))
+    add(store, scale(64, secs=(2.0,), log="kernel-tuner"))
     assert [observation.seconds for observation in load(store)] == [1.0, 2.0]
 
 
@@ -147,24 +123,18 @@ def test_each_kernel_of_a_record_has_its_own_time(store):
 
 def test_metrics_computed_by_kernel_tuner_are_no_counters(store):
     names = (("GFLOP/s", ""), ("smsp__inst_executed.sum", "inst"))
-    both = CounterSet("kernel_tuner", None, None, names)
-    computed = CounterSet("kernel_tuner", None, None, names[:1])
-    add(
-        store,
-        scale(32, log="kernel-tuner", launch={"counter_set": both, "values": (5.0, 6.0)}),
-        scale(64, log="kernel-tuner", launch={"counter_set": computed, "values": (5.0,)}),
-    )
+    for x, values in ((32, (5.0, 6.0)), (64, (5.0,))):
+        counters = CounterSet("kernel_tuner", None, None, names[: len(values)])
+        launch = {"counter_set": counters, "values": values}
+        add(store, scale(x, log="kernel-tuner", launch=launch))
     first, second = load(store)
     assert (first.counters, second.counters) == ({"inst_executed": 6.0}, {})
     assert [o.threads for o in load(store, profiled=True)] == [32]
 
 
 def test_load_selects_kernels_and_devices_by_name(store):
-    add(
-        store,
-        scale(32, launch={"kernel": "void scale<int=1>(int)"}),
-        scale(64, device="NVIDIA GeForce RTX 3090"),
-    )
+    add(store, scale(32, launch={"kernel": "void scale<int=1>(int)"}))
+    add(store, scale(64, device="NVIDIA GeForce RTX 3090"))
     for name in ("scale", "void scale<int=1>(int)"):
         assert 32 in {o.threads for o in load(store, kernels=[name])}
     assert load(store, kernels=[]) == []
@@ -174,10 +144,8 @@ def test_load_selects_kernels_and_devices_by_name(store):
 
 
 def test_block_parameters_are_recognised_by_the_launches(store):
-    rows = [({"multiply": 32, "n": 1}, 32), ({"multiply": 64, "n": 1}, 64)]
-    add(store, *(measure(parameters, (1.0,), (x, 1, 1)) for parameters, x in rows))
-    first, second = load(store)
-    assert first.slice == second.slice
+    add(store, *(measure({"multiply": x, "n": 1}, (1.0,), (x, 1, 1)) for x in (32, 64)))
+    assert slices_of(store) == [[32, 64]]
 
 
 def test_block_parameters_are_recognised_by_the_t1_input(store):
@@ -186,34 +154,23 @@ def test_block_parameters_are_recognised_by_the_t1_input(store):
         b'{"Name":"block_size_x","Values":"[7]"}]},'
         b'"KernelSpecification":{"KernelName":"scale","LocalSize":{"X":"32 * w"}}}'
     )
-    add(
-        store,
-        measure({"w": 1, "block_size_x": 7}, (1.0,), (32, 1, 1)),
-        measure({"w": 2, "block_size_x": 7}, (1.0,), (64, 1, 1)),
-    )
-    assert len(by_slice(load(store))) == 2
+    for w in (1, 2):
+        add(store, measure({"w": w, "block_size_x": 7}, (1.0,), (32 * w, 1, 1)))
+    assert slices_of(store) == [[32], [64]]
     store.workloads.add(Workload(WorkloadFormat.T1, body, "scale"))
-    assert len(by_slice(load(store))) == 1
+    assert slices_of(store) == [[32, 64]]
     # A second input of the kernel contradicts it, so neither counts.
     store.workloads.add(Workload(WorkloadFormat.T1, body.replace(b"32 * w", b"64 * w"), "scale"))
     store.workloads.add(Workload(WorkloadFormat.T1, b'{"broken":1}', "broken"))
     assert t1_inputs(store) == {}
-    assert len(by_slice(load(store))) == 2
+    assert slices_of(store) == [[32], [64]]
 
 
 def test_slices_of_nvprof_kernel_separate_its_problems(store):
-    def seen(x, blocks):
-        return measure(
-            {"block_x": x, "block_y": 1, "block_z": 1},
-            (1.0,),
-            (x, 1, 1),
-            log="nvprof",
-            launch={"grid": (blocks, 1, 1)},
-        )
-
-    add(store, seen(64, 100), seen(128, 50), seen(256, 50))
-    slices = [[load(store)[i].threads for i in s] for s in by_slice(load(store))]
-    assert slices == [[64, 128], [256]]
+    for x, blocks in ((64, 100), (128, 50), (256, 50)):
+        parameters, more = {"block_x": x, "block_y": 1, "block_z": 1}, {"grid": (blocks, 1, 1)}
+        add(store, measure(parameters, (1.0,), (x, 1, 1), log="nvprof", launch=more))
+    assert slices_of(store) == [[64, 128], [256]]
 
 
 def test_slice_of_metaschedule_programs_differs_only_in_threads(store):
@@ -224,11 +181,11 @@ def test_slice_of_metaschedule_programs_differs_only_in_threads(store):
         program = Program(workload, target, elementwise(threads, tile))
         launch = Launch("main_kernel", threads, (threads, 1, 1))
         add(store, Measurement(program, (1.0,), launches=(launch,)))
-    found = load(store)
-    assert [sorted(found[i].threads for i in s) for s in by_slice(found)] == [[32, 64, 128], [32]]
-    assert (found[0].kernel, found[0].workload) == ("main_kernel", "main")
-    assert (found[0].device, found[0].compute_capability) == ("cuda", "8.0")
-    assert found[0].parameters == {}
+    assert slices_of(store) == [[32, 64, 128], [32]]
+    first = load(store)[0]
+    assert (first.kernel, first.workload) == ("main_kernel", "main")
+    assert (first.device, first.compute_capability) == ("cuda", "8.0")
+    assert first.parameters == {}
 
 
 def test_each_ansor_program_is_a_slice_of_its_own(store):
@@ -236,7 +193,7 @@ def test_each_ansor_program_is_a_slice_of_its_own(store):
     for number in range(2):
         program = replace(make_program(number), workload=workload)
         add(store, Measurement(program, (1.0,), launches=(Launch("k", 32 * (number + 1)),)))
-    assert len(by_slice(load(store))) == 2
+    assert slices_of(store) == [[32], [64]]
 
 
 @pytest.mark.parametrize(

@@ -88,12 +88,9 @@ def test_occupancy_rejects_invalid_arguments(arguments):
         occupancy("7.5", *arguments)
 
 
-def test_block_of_more_than_max_threads_is_never_resident():
+def test_too_large_blocks_are_never_resident_and_unknown_registers_do_not_limit():
     assert occupancy("7.5", MAX_THREADS + 1).blocks == 0
     assert occupancy("7.5", MAX_THREADS).blocks == 1
-
-
-def test_unknown_registers_do_not_limit():
     assert occupancy("7.5", 256) == occupancy("7.5", 256, 0) == occupancy("7.5", 256, 1)
 
 

@@ -86,26 +86,23 @@ def test_tiled_block_is_one_launch_with_block_and_grid():
     assert (launch.seconds, launch.counter_set) == (None, None)
 
 
-def test_other_decisions_give_another_block_and_grid():
-    (launch,) = read(TILED[:13], [(2, [2, 1, 16]), (4, [1, 1, 4])])
-    assert blocks_and_grids([launch]) == [((64, 1, 1), (2, 1, 1))]
-
-
-def test_different_extents_of_one_thread_axis_give_no_launch():
-    """The fetch is bound to 64 threads, and the block to 128."""
+def test_other_decisions_give_another_block_and_grid_or_none():
+    found = read(TILED[:13], [(2, [2, 1, 16]), (4, [1, 1, 4])])
+    assert blocks_and_grids(found) == [((64, 1, 1), (2, 1, 1))]
+    # The fetch is bound to 64 threads, and the block to 128.
     assert read(TILED, [(2, [4, 2, 16]), (4, [3, 1, 8])]) == ()
+    # Unknown extents of threads: no decision, a short one, and one of two.
+    for decisions in ([], [(2, [4, 2])], [(2, [4, 2, 8])]):
+        assert read(TILED[:13], decisions) == ()
 
 
 def test_thread_extents_of_three_axes_come_from_literals_and_categories():
     made = [
-        block("C", "b0"),
-        loops("b0", "l1"),
+        *(block("C", "b0"), loops("b0", "l1")),
         ["SampleCategorical", [], [[32, 64, 128], [0.5, 0.25, 0.25]], ["v2"]],
         split("l1", ["None", 4, "v2", 2], "l3", "l4", "l5", "l6"),
-        bind("l3", "blockIdx.x"),
-        bind("l4", "threadIdx.y"),
-        bind("l5", "threadIdx.x"),
-        bind("l6", "threadIdx.z"),
+        *(bind("l3", "blockIdx.x"), bind("l4", "threadIdx.y")),
+        *(bind("l5", "threadIdx.x"), bind("l6", "threadIdx.z")),
     ]
     for decision, extent in enumerate((32, 64, 128)):
         (launch,) = read(made, [(2, decision)])
@@ -116,22 +113,11 @@ def test_thread_extents_of_three_axes_come_from_literals_and_categories():
 
 def test_inferred_extent_of_a_known_loop_is_computed():
     made = [
-        block("C", "b0"),
-        loops("b0", "l1"),
-        split("l1", [10, 30], "l2", "l3"),
-        fuse(["l2", "l3"], "l4"),
-        split("l4", ["None", 7], "l5", "l6"),
-        bind("l5", "blockIdx.x"),
-        bind("l6", "threadIdx.x"),
+        *(block("C", "b0"), loops("b0", "l1"), split("l1", [10, 30], "l2", "l3")),
+        *(fuse(["l2", "l3"], "l4"), split("l4", ["None", 7], "l5", "l6")),
+        *(bind("l5", "blockIdx.x"), bind("l6", "threadIdx.x")),
     ]
     assert blocks_and_grids(read(made)) == [((7, 1, 1), (43, 1, 1))]
-
-
-@pytest.mark.parametrize(
-    "decisions", [[], [(2, [4, 2])], [(2, [4, 2, 8])]], ids=["none", "short", "one"]
-)
-def test_unknown_thread_extent_gives_no_launch(decisions):
-    assert read(TILED[:13], decisions) == ()
 
 
 def bound(name, number, threads, blocks=True):
@@ -149,30 +135,21 @@ def bound(name, number, threads, blocks=True):
 def test_separate_blocks_are_kernels_in_the_given_order():
     made = [*bound("norm", 1, 256), *bound("max", 2, 32), *bound("sum", 3, 64)]
     assert [one.threads for one in read(made)] == [256, 32, 64]
-    sorted_ = read(made, order=["max", "exp", "sum", "norm"])
-    assert [(one.kernel, one.number, one.threads) for one in sorted_] == [
-        ("main_kernel", 0, 32),
-        ("main_kernel_1", 1, 64),
-        ("main_kernel_2", 2, 256),
-    ]
-
-
-def test_rfactor_blocks_come_before_their_reduction():
+    found = read(made, order=["max", "exp", "sum", "norm"])
+    assert [one.kernel for one in found] == ["main_kernel", "main_kernel_1", "main_kernel_2"]
+    assert [(one.number, one.threads) for one in found] == [(0, 32), (1, 64), (2, 256)]
+    # An rfactor block comes before its reduction.
     made = [*bound("sum", 1, 64), *bound("sum_rf", 2, 32), *bound("max", 3, 16)]
     assert [one.threads for one in read(made, order=["max", "sum"])] == [16, 32, 64]
 
 
 def test_moved_block_belongs_to_the_kernel_of_its_host():
-    made = [
-        *bound("a", 1, 32, blocks=False),
-        *bound("b", 2, 32),
-        ["ComputeAt", ["b10", "l22"], [1, -1], []],
-    ]
-    assert blocks_and_grids(read(made)) == [((32, 1, 1), None)]
-    made[-1][0] = "ReverseComputeAt"
-    assert blocks_and_grids(read(made)) == [((32, 1, 1), None)]
+    made = [*bound("a", 1, 32, blocks=False), *bound("b", 2, 32)]
+    for move in ("ComputeAt", "ReverseComputeAt"):
+        found = read([*made, [move, ["b10", "l22"], [1, -1], []]])
+        assert blocks_and_grids(found) == [((32, 1, 1), None)]
     # If it is not moved, it is a kernel of one thread block.
-    assert blocks_and_grids(read(made[:-1])) == [((32, 1, 1), (1, 1, 1)), ((32, 1, 1), None)]
+    assert blocks_and_grids(read(made)) == [((32, 1, 1), (1, 1, 1)), ((32, 1, 1), None)]
 
 
 def test_block_that_is_fetched_twice_is_one_kernel():
@@ -190,9 +167,7 @@ CONSUMER = [
 def test_unnamed_consumer_is_taken_for_the_only_other_block():
     made = [*CONSUMER, block("b", "b6"), loops("b6", "l7"), bind("l7", "blockIdx.x")]
     assert blocks_and_grids(read(made)) == [((128, 1, 1), None)]
-
-
-def test_ambiguous_or_contradictory_consumer_gives_no_launch():
+    # An ambiguous consumer, and a contradictory one.
     assert read([*CONSUMER, *bound("b", 2, 32), *bound("c", 3, 32)]) == ()
     assert read([*CONSUMER, *bound("b", 2, 32, blocks=False)]) == ()
 
@@ -221,9 +196,6 @@ def test_thread_blocks_beyond_the_limit_give_no_launch():
 def test_damaged_traces_are_rejected(instructions):
     with pytest.raises(FormatError, match="cannot read"):
         read(instructions)
-
-
-def test_trace_that_is_not_json_is_rejected():
     with pytest.raises(FormatError):
         launches_of_trace(Trace(b"{", None, b"[]"), "main")
 
@@ -233,14 +205,11 @@ def of_steps(*steps):
 
 
 def test_split_stage_of_ansor_is_one_launch_with_block_and_grid():
-    (launch,) = of_steps(
-        ["FU", 2, [0, 1, 2, 3]],
-        ["SP", 2, 0, 1000, [64], 1],
-        ["AN", 2, 0, 5],
-        ["AN", 2, 1, 6],
-        ["PR", 2, 0, "auto_unroll_max_step$64"],
+    made = of_steps(
+        *(["FU", 2, [0, 1, 2, 3]], ["SP", 2, 0, 1000, [64], 1], ["AN", 2, 0, 5]),
+        *(["AN", 2, 1, 6], ["PR", 2, 0, "auto_unroll_max_step$64"]),
     )
-    assert blocks_and_grids([launch]) == [((64, 1, 1), (16, 1, 1))]
+    assert blocks_and_grids(made) == [((64, 1, 1), (16, 1, 1))]
 
 
 def test_separate_stages_of_ansor_are_kernels():
@@ -277,13 +246,10 @@ def test_fetching_stage_belongs_to_the_kernel_of_its_consumer():
 
 
 def test_steps_of_ansor_bind_three_axes():
-    numbers = {"blockIdx.x": 5, "threadIdx.x": 6, "blockIdx.y": 7, "threadIdx.y": 8}
-    numbers |= {"blockIdx.z": 9, "threadIdx.z": 10}
-    lengths = [2, 3, 4, 5, 6]
-    made = [["SP", 0, 0, 720 * 7, lengths, 1]]
-    places = ("blockIdx.x", "threadIdx.x", "blockIdx.y", "threadIdx.y", "blockIdx.z", "threadIdx.z")
-    made += [["AN", 0, at, numbers[place]] for at, place in enumerate(places)]
-    assert blocks_and_grids(of_steps(*made)) == [((2, 4, 6), (7, 3, 5))]
+    # Blocks and threads along x, y and z take turns.
+    bound_to = [["AN", 0, at, 5 + at] for at in range(6)]
+    made = of_steps(["SP", 0, 0, 720 * 7, [2, 3, 4, 5, 6], 1], *bound_to)
+    assert blocks_and_grids(made) == [((2, 4, 6), (7, 3, 5))]
 
 
 @pytest.mark.parametrize(

@@ -76,24 +76,12 @@ MOST_FAILURES = 20
 
 @dataclass
 class Case:
-    """A file that a stranger gives away.
+    """A file that a stranger gives away."""
 
-    Parameters
-    ----------
-    name : str
-        Seed, number and kind.
-    kind : {"bundle", "database", "log"}
-        What it is.
-    files : dict
-        Name → bytes; the first is the one that is named to the command.
-    as_command : bool
-        Whether the command merges it, in a process of its own.
-    """
-
-    name: str
-    kind: str
-    files: dict[str, bytes]
-    as_command: bool = False
+    name: str  # seed, number and kind
+    kind: str  # bundle, database or log
+    files: dict[str, bytes]  # by name; the first one is named to the command
+    as_command: bool = False  # the command merges it, in a process of its own
 
     def save(self, victim_file: Path) -> Path:
         """Write the case with its victim; return where."""
@@ -129,12 +117,13 @@ class Generator:
         """Return a case."""
         rng = random.Random(f"{self._seed} {number}")
         kind = rng.choice(KINDS)
-        make = {"bundle": self._bundle, "database": self._database, "log": self._changed_log}
-        files = make[kind](rng)
+        if kind == "bundle":
+            files = {"theirs.tunedb": mutations.changed_bundle(rng, self._rows)}
+        elif kind == "database":
+            files = self._database(rng)
+        else:
+            files = mutations.changed_log(rng, self._log)
         return Case(f"{self._seed}-{number}-{kind}", kind, files, rng.randrange(ONE_IN) == 0)
-
-    def _bundle(self, rng):
-        return {"theirs.tunedb": mutations.changed_bundle(rng, self._rows)}
 
     def _database(self, rng):
         base = rng.choice([self._databases.world, self._databases.stranger])
@@ -143,9 +132,6 @@ class Generator:
             mutations.attack_file(rng, path)
         mutations.change_file(rng, path)
         return {"theirs.db": path.read_bytes()}
-
-    def _changed_log(self, rng):
-        return mutations.changed_log(rng, self._log)
 
 
 # ---------------------------------------------------------------------- what reaches TVM
@@ -165,16 +151,12 @@ class Guard:
 
     def __enter__(self):
         self._stack = ExitStack()
-        for where, name in (
-            (trace_codec.TraceBuilder, "build"),
-            (trace_codec, "replay"),
-            (TVMTrace, "apply_to_schedule"),
-            (modules, "to_module"),
-            (modules, "from_script"),
-        ):
-            self._stack.enter_context(
-                mock.patch.object(where, name, self._checked(name, getattr(where, name)))
-            )
+        watched = [(trace_codec.TraceBuilder, "build"), (trace_codec, "replay")]
+        watched += [(TVMTrace, "apply_to_schedule")]
+        watched += [(modules, "to_module"), (modules, "from_script")]
+        for where, name in watched:
+            looking = self._checked(name, getattr(where, name))
+            self._stack.enter_context(mock.patch.object(where, name, looking))
         return self
 
     def __exit__(self, *_):
@@ -221,15 +203,9 @@ def bounded(most):
 
 @dataclass
 class Campaign:
-    """A victim, and what became of the cases.
+    """A victim, and what became of the cases."""
 
-    Parameters
-    ----------
-    folder : Path
-        Where the databases are.
-    """
-
-    folder: Path
+    folder: Path  # of the databases
     tally: Counter = field(default_factory=Counter)
 
     def __post_init__(self):
@@ -292,12 +268,10 @@ class Campaign:
     def _command(self, case, theirs):
         words = ["import", "logs", "--trust", "foreign", "--source", "a log"]
         words = words if case.kind == "log" else ["merge", "--features"]
+        options = {"capture_output": True, "text": True, "errors": "replace", "timeout": HANGS_S}
         done = subprocess.run(
             [*_COMMAND, "--db", self.victim, *words, theirs],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=HANGS_S,
+            **options,
             check=False,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (COMMAND_BYTES,) * 2),
         )

@@ -220,12 +220,11 @@ class Rows:
             # What an earlier change has broken or taken away may be beyond this one.
             with suppress(Exception):
                 rng.choice(CHANGES)(rng, mine)
-        groups = groupby(mine.rows, lambda item: item[0])
-        return bundle_of(
-            Chunk(table, rows)
-            for table, found in groups
-            if (rows := [tuple(r.values()) for _, r in found if _fits(table, tuple(r.values()))])
-        )
+        chunks = []
+        for table, found in groupby(mine.rows, lambda item: item[0]):
+            rows = [tuple(row.values()) for _, row in found]
+            chunks.append(Chunk(table, [row for row in rows if _fits(table, row)]))
+        return bundle_of(chunk for chunk in chunks if chunk.rows)
 
 
 def _digests(path):
@@ -286,9 +285,8 @@ def exchange(rng, mine):
 
 
 def reorder(rng, mine):
-    mine.rows.insert(
-        rng.randrange(len(mine.rows)), mine.rows.pop(rng.randrange(len(mine.rows) - 1))
-    )
+    to = rng.randrange(len(mine.rows))
+    mine.rows.insert(to, mine.rows.pop(rng.randrange(len(mine.rows) - 1)))
 
 
 def change_trace(rng, mine):

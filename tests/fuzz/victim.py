@@ -80,13 +80,11 @@ def _measured(mod, width, seconds, number, **fields):
     made.annotate(rows, "pragma_auto_unroll_max_step", 16)
     made.enter_postproc()
     made.parallel(rows)
-    program = Program(
-        modules.to_workload(mod), modules.to_target(TARGET), trace_codec.encode(made.trace)
-    )
-    args = args_json(ms.arg_info.ArgInfo.from_prim_func(mod["main"]))
-    return Measurement(
-        program, seconds, measured_at=10**15 + number, occurrence=number, args_info=args, **fields
-    )
+    trace = trace_codec.encode(made.trace)
+    program = Program(modules.to_workload(mod), modules.to_target(TARGET), trace)
+    fields |= {"measured_at": 10**15 + number, "occurrence": number}
+    fields["args_info"] = args_json(ms.arg_info.ArgInfo.from_prim_func(mod["main"]))
+    return Measurement(program, seconds, **fields)
 
 
 def _records(mods, seconds, session):

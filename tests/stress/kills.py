@@ -5,19 +5,15 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 
 
 def in_child(work, moment=None):
-    """Do work in a process of its own, killed `moment` seconds after it began; return its end.
+    """Do work in a process of its own; return how it ended.
 
-    Parameters
-    ----------
-    work : callable
-        Called with a function to call when it begins.
-    moment : float or None
-        None lets it end.
+    It is killed `moment` seconds after it called the function that it is given, if at all.
     """
     opened, tell = os.pipe()
     child = os.fork()
@@ -43,18 +39,9 @@ def killed_or_done(status):
 
 
 def kill_and_end(work, tell, *, kills, seed, longest):
-    """Kill work several times at random moments, then let it end; call `tell` after each kill.
+    """Kill work several times, at most `longest` seconds after it began, and then let it end.
 
-    Parameters
-    ----------
-    work : callable
-        As for :func:`in_child`.
-    tell : callable
-        Called after each kill.
-    kills, seed : str
-        Arguments of a script.
-    longest : float
-        Seconds after which it is killed at the latest.
+    `work` is as for :func:`in_child`; `tell` is called after each kill.
     """
     rng = random.Random(int(seed))
     for _ in range(int(kills)):
@@ -81,6 +68,18 @@ def lines_of(worker, *arguments):
     """Return the lines of numbers that a script prints."""
     lines = output_of(worker, *arguments).splitlines()
     return [tuple(map(int, line.split())) for line in lines]
+
+
+def stdin_closed():
+    """Return an event that is set when stdin closes."""
+    closed = threading.Event()
+
+    def wait():
+        sys.stdin.read()
+        closed.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    return closed
 
 
 @contextmanager

@@ -173,8 +173,7 @@ def prepare(page, folder):
         (folder / "matmul.json").write_text(json.dumps(ansor_programs.matmul_add()) + "\n")
         (folder / "conv2d.json").write_bytes(ansor)
         onnx.save(networks.mobile(), folder / "resnet50.onnx")
-        (folder / "metrics.csv").write_text(profiles.metrics(profiles.metric("ipc", "1.3")))
-        (folder / "trace.csv").write_text(profiles.trace(profiles.launch()))
+        write_profiles(folder)
         (folder / "ncu.csv").write_text(profiles.ncu(profiles.detail("a__b.sum", "1.5")))
         (folder / "gpu.csv").write_text(profiles.nsys(profiles.nsys_launch()))
     elif page == "start":
@@ -192,10 +191,12 @@ def prepare(page, folder):
             rows = blocks_of_kernels(*kernels, device="NVIDIA GeForce RTX 3090")
             store.records.add(rows, OWN)
         (folder / "profiles").mkdir()
-        (folder / "profiles" / "metrics.csv").write_text(
-            profiles.metrics(profiles.metric("ipc", "1.3"))
-        )
-        (folder / "profiles" / "trace.csv").write_text(profiles.trace(profiles.launch()))
+        write_profiles(folder / "profiles")
+
+
+def write_profiles(folder):
+    (folder / "metrics.csv").write_text(profiles.metrics(profiles.metric("ipc", "1.3")))
+    (folder / "trace.csv").write_text(profiles.trace(profiles.launch()))
 
 
 def install(folder):
@@ -207,12 +208,8 @@ def install(folder):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
     with (info / "entry_points.txt").open("w") as file:
         for group, points in tomllib.loads(fenced["toml"])["project"]["entry-points"].items():
-            print(
-                f"[{group}]",
-                *(f"{name} = {value}" for name, value in points.items()),
-                sep="\n",
-                file=file,
-            )
+            lines = (f"{name} = {value}" for name, value in points.items())
+            print(f"[{group}]", *lines, sep="\n", file=file)
     load_parts.cache_clear()
 
 
@@ -244,12 +241,8 @@ def words_of(command, team):
             words += sorted(map(str, Path().glob(word)))
         else:
             words.append(NUMBERS.get(word, word))
-    if words[0] == "tune":
-        if "--trials" in words:
-            words[words.index("--trials") + 1] = "2"
-        else:
-            words += ["--trials", "2"]
-    return words
+    # The last one counts.
+    return [*words, "--trials", "2"] if words[0] == "tune" else words
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -40,9 +40,11 @@ def contents(url):
             for table in schema.metadata.sorted_tables
             if table.name not in ("meta", "alembic_version")
         }
+    # The digest of a source covers the database.
     names = {
-        table: {row["id"]: _identity(table, row) for row in found if "id" in row}
+        table: {row["id"]: row["name" if table == "source" else "digest"] for row in found}
         for table, found in rows.items()
+        if found and "id" in found[0]
     }
     return {
         table: sorted(
@@ -53,22 +55,12 @@ def contents(url):
     }
 
 
-def _identity(table, row):
-    # The digest of a source covers the database.
-    return row["name"] if table == "source" else row["digest"]
-
-
 def _named(table, column, value, names):
     if column in LOCAL or (table, column) == ("source", "digest"):
         return None
     for key in schema.metadata.tables[table].c[column].foreign_keys:
         return value and names[key.column.table.name][value]
     return value
-
-
-def kill(url, folder, kills, seed):
-    """Let an import be killed some times and end; return how many records each attempt left."""
-    return [number for (number,) in lines_of(WORKER, url, folder, kills, seed)]
 
 
 def import_once(url, folder):
@@ -80,7 +72,7 @@ def import_once(url, folder):
 @pytest.fixture
 def alone(folder, tmp_path):
     """What one import of everything stores."""
-    import_once(str(tmp_path / "alone.db"), folder)
+    import_once(tmp_path / "alone.db", folder)
     return contents(tmp_path / "alone.db")
 
 
@@ -94,7 +86,7 @@ def test_comparison_of_databases_detects_a_missing_row(folder, alone, tmp_path):
     path = tmp_path / "logs" / "autotvm v0.1" / "tuned.log"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:5] + lines[6:]))
-    import_once(str(tmp_path / "other.db"), folder)
+    import_once(tmp_path / "other.db", folder)
     other = contents(tmp_path / "other.db")
     assert other != alone
     assert len(other["measurement"]) == len(alone["measurement"]) - 1
@@ -102,7 +94,7 @@ def test_comparison_of_databases_detects_a_missing_row(folder, alone, tmp_path):
 
 @pytest.mark.parametrize(("kills", "seed"), [(3, 1), *(long(10, seed) for seed in range(40))])
 def test_killed_imports_store_the_same_as_one_import(store_url, folder, alone, kills, seed):
-    sizes = kill(store_url, folder, kills, seed)
+    sizes = lines_of(WORKER, store_url, folder, kills, seed)
     assert sizes == sorted(sizes)
     assert contents(store_url) == alone
     assert check(store_url).problems == []

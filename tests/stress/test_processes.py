@@ -99,9 +99,10 @@ def test_threads_that_write_the_same_records_store_the_union(store_url, size):
 # ---------------------------------------------------------------------- kill
 
 
-def kill_writers(url, rounds, seed):
-    """Kill a writer at random moments; assert that each batch is complete or missing."""
-    moments = random.Random(seed)
+@pytest.mark.parametrize("rounds", [1, long(50)])
+def test_killed_writers_lose_no_acknowledged_batch(store_url, rounds):
+    """Each batch is complete or missing."""
+    url, moments = store_url, random.Random(2)
     acknowledged = []
     for round_ in range(rounds):
         first = round_ * 1_000_000 + 1
@@ -125,14 +126,12 @@ def kill_writers(url, rounds, seed):
         assert store.records.count() == BATCH * (len(sizes) + 1)
 
 
-@pytest.mark.parametrize("rounds", [1, long(50)])
-def test_killed_writers_lose_no_acknowledged_batch(store_url, rounds):
-    kill_writers(store_url, rounds, seed=2)
-
-
-def cut_connections(server, url, rounds, seed):
-    """Cut a writer's connections at random moments; assert that it continues without gaps."""
-    moments = random.Random(seed)
+@pytest.mark.parametrize("rounds", [3, long(50)])
+def test_writer_with_cut_connections_loses_no_acknowledged_batch(
+    postgres_server, postgres_url, rounds
+):
+    """The writer continues without gaps."""
+    server, url, moments = postgres_server, postgres_url, random.Random(2)
     with started(WORKERS, "write", url, 1, 1_000_000, BATCH) as writer:
         lines, losses = [], []
         collecting = [
@@ -169,10 +168,3 @@ def cut_connections(server, url, rounds, seed):
     assert set(acknowledged) <= sizes.keys()
     assert len(sizes) <= len(acknowledged) + 1
     check_whole(url)
-
-
-@pytest.mark.parametrize("rounds", [3, long(50)])
-def test_writer_with_cut_connections_loses_no_acknowledged_batch(
-    postgres_server, postgres_url, rounds
-):
-    cut_connections(postgres_server, postgres_url, rounds, seed=2)

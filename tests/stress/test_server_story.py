@@ -30,21 +30,28 @@ def stored(url):
 
 def acknowledged(folder):
     path = folder / "acknowledged"
-    return (
-        {tuple(line.split()) for line in path.read_text().splitlines()} if path.exists() else set()
-    )
+    text = path.read_text() if path.exists() else ""
+    return {tuple(line.split()) for line in text.splitlines()}
 
 
-def wait_until(condition, process, what, seconds=240):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, f"the tuners ended before {what}"
-        assert time.monotonic() < deadline, what
+def wait_for(folder, count, process, number):
+    """Wait until as many measurements are acknowledged."""
+    deadline = time.monotonic() + 240
+    while len(acknowledged(folder)) < count:
+        assert process.poll() is None, f"the tuners ended before kill {number}"
+        assert time.monotonic() < deadline, f"kill {number}"
         time.sleep(0.05)
 
 
-def tell_story(server, folder, *, workers, trials, away, kills):
-    """Let tuners work, and kill the server in between; return the digests that it has."""
+@pytest.fixture
+def server():
+    with running_postgres(durable=True) as server:
+        yield server
+
+
+@pytest.mark.stress
+def test_ten_tuners_lose_no_record_when_the_server_is_killed_three_times(server, tmp_path):
+    folder, workers, trials = tmp_path, 10, 48
     url = server.new_database()
     with (folder / "stderr").open("w+") as errors:
         process = subprocess.Popen(
@@ -56,13 +63,10 @@ def tell_story(server, folder, *, workers, trials, away, kills):
             text=True,
         )
         try:
-            for number in range(kills):
-                aim = len(acknowledged(folder)) + workers * 2
-                wait_until(
-                    lambda aim=aim: len(acknowledged(folder)) >= aim, process, f"kill {number}"
-                )
+            for number in range(3):
+                wait_for(folder, len(acknowledged(folder)) + workers * 2, process, number)
                 server.kill()
-                time.sleep(away)
+                time.sleep(3)
                 server.restart()
             out, _ = process.communicate(timeout=400)
         finally:
@@ -88,11 +92,4 @@ def tell_story(server, folder, *, workers, trials, away, kills):
     there = stored(url)
     assert acknowledged(folder) <= there
     assert union <= there
-    return there
-
-
-@pytest.mark.stress
-def test_ten_tuners_lose_no_record_when_the_server_is_killed_three_times(tmp_path):
-    with running_postgres(durable=True) as server:
-        there = tell_story(server, tmp_path, workers=10, trials=48, away=3, kills=3)
     assert len(there) > 100

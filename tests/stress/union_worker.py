@@ -6,9 +6,9 @@ python union_worker.py read URL                query until stdin closes; fail at
 
 import random
 import sys
-import threading
 from contextlib import closing
 
+from kills import stdin_closed
 from sqlalchemy import func, select
 
 from tunedb.exchange.merge import merge
@@ -33,13 +33,7 @@ def merge_all(url, seed, *peers):
 
 def read(url):
     """Query repeatedly: each record has its launch, and each failed one its failure."""
-    stop = threading.Event()
-
-    def wait():
-        sys.stdin.read()
-        stop.set()
-
-    threading.Thread(target=wait, daemon=True).start()
+    stop = stdin_closed()
     print("ready", flush=True)
     m, f, one = schema.measurement.c, schema.failure.c, schema.launch.c
     # One statement, so one snapshot.

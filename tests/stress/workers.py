@@ -7,7 +7,6 @@ python workers.py read URL SIZE                 query until stdin closes; count 
 
 import os
 import sys
-import threading
 from collections import Counter
 from pathlib import Path
 
@@ -15,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import alembic.autogenerate  # noqa: F401  not while others wait
 from builders import OWN, make_batch, make_measurement
+from kills import stdin_closed
 from sqlalchemy import func, select
 
 from tunedb.errors import StorageError
@@ -32,8 +32,7 @@ def create(url, processes, round_):
             os.close(open_gate)
             os.read(gate, 1)  # returns when the parent closes its end
             with Store(url) as store:
-                measurement = make_measurement(number, measured_at=int(round_))
-                store.records.add([measurement], OWN)
+                store.records.add([make_measurement(number, measured_at=int(round_))], OWN)
                 os.write(1, f"{store.key}\n".encode())
             os._exit(0)
         children.append(child)
@@ -66,13 +65,7 @@ def sizes_of_batches(store):
 
 def read(url, size):
     """Query repeatedly; print the number of queries and of partial batches at the end."""
-    stop = threading.Event()
-
-    def wait():
-        sys.stdin.read()
-        stop.set()
-
-    threading.Thread(target=wait, daemon=True).start()
+    stop = stdin_closed()
     print("ready", flush=True)
     looks, parts, last = 0, Counter(), 0
     with Store(url, read_only=True) as store:

@@ -14,9 +14,8 @@ sklearn = pytest.importorskip("sklearn")
 
 def clouds(*sizes, apart=10.0, seed=0):
     random = np.random.default_rng(seed)
-    return np.vstack(
-        [random.normal((apart * i, apart * (i % 2)), 1, (n, 2)) for i, n in enumerate(sizes)]
-    )
+    centres = [(apart * i, apart * (i % 2)) for i in range(len(sizes))]
+    return np.vstack([random.normal(at, 1, (n, 2)) for at, n in zip(centres, sizes, strict=True)])
 
 
 def test_planted_clouds_are_found_largest_first():
@@ -42,12 +41,9 @@ def test_silhouette_of_many_rows_is_that_of_a_sample(monkeypatch):
     assert part.silhouettes[2] == pytest.approx(whole.silhouettes[2], abs=0.1)
 
 
-@pytest.mark.parametrize("points", [np.zeros((0, 2)), clouds(2), np.ones((9, 2))])
-def test_too_few_different_rows_have_no_clusters(points):
-    assert cluster(points) is None
-
-
-def test_three_rows_or_two_distinct_points_have_two_clusters():
+def test_few_different_rows_have_two_clusters_or_none():
+    for points in (np.zeros((0, 2)), clouds(2), np.ones((9, 2))):
+        assert cluster(points) is None
     assert cluster(clouds(1, 2)).count == 2
     found = cluster(np.array([[0.0, 0.0]] * 4 + [[1.0, 1.0]] * 3))
     assert found.assignment.tolist() == [0] * 4 + [1] * 3

@@ -11,9 +11,6 @@ from tunedb import limits
 from tunedb.advisor.collect.configuration import OutputConfig, TimingConfig
 from tunedb.advisor.collect.output_check import difference
 
-EXACT = OutputConfig()
-CLOSE = OutputConfig(tolerance=1e-3)
-
 
 @given(st.binary(max_size=40), st.sampled_from(["text", "bytes", "float32", "int32"]))
 def test_difference_of_equal_bytes_is_none(data, kind):
@@ -40,24 +37,28 @@ def test_difference_of_equal_bytes_is_none(data, kind):
     ],
 )
 def test_difference_compares_words_within_the_tolerance(expected, found, message):
-    assert difference(expected.encode(), found.encode(), CLOSE) == message
+    assert difference(expected.encode(), found.encode(), OutputConfig(tolerance=1e-3)) == message
 
 
-def test_difference_without_tolerance_compares_bytes():
-    assert difference(b"1.0", b"1.00", EXACT) == "other bytes from byte 3 on"
-    assert difference(b"1.0", b"1.1", EXACT) == "other bytes from byte 2 on"
-    assert (
-        difference(b"1", b"12", OutputConfig(type="bytes", tolerance=1)) == "2 bytes instead of 1"
-    )
+@pytest.mark.parametrize(
+    ("expected", "found", "output", "message"),
+    [
+        (b"1.0", b"1.00", {}, "other bytes from byte 3 on"),
+        (b"1.0", b"1.1", {}, "other bytes from byte 2 on"),
+        (b"1", b"12", {"type": "bytes", "tolerance": 1}, "2 bytes instead of 1"),
+        (b"1\n# took 3\n", b"1\n# took 4\n", {"ignore": "^#"}, None),
+        (b"1\ntook 3\n", b"1\ntook 4\n", {"ignore": "^#"}, "other bytes from byte 7 on"),
+        (b"123", b"124", {"type": "int32", "tolerance": 1}, "3 bytes are not an array of int32"),
+    ],
+)
+def test_difference_compares_bytes_outside_ignored_lines(expected, found, output, message):
+    assert difference(expected, found, OutputConfig(**output)) == message
 
 
-def test_difference_ignores_matching_lines_and_printed_times():
-    output = OutputConfig(ignore="^#")
-    assert difference(b"1\n# took 3\n", b"1\n# took 4\n", output) is None
-    assert difference(b"1\ntook 3\n", b"1\ntook 4\n", output) == "other bytes from byte 7 on"
+def test_difference_ignores_printed_times():
     timing = TimingConfig("output", "took (.*)")
-    assert difference(b"1\ntook 3\n", b"1\ntook 4\n", EXACT, timing) is None
-    assert difference(b"1\ntook 3\n", b"2\ntook 4\n", EXACT, timing) is not None
+    assert difference(b"1\ntook 3\n", b"1\ntook 4\n", OutputConfig(), timing) is None
+    assert difference(b"1\ntook 3\n", b"2\ntook 4\n", OutputConfig(), timing) is not None
 
 
 def floats(*values):
@@ -82,11 +83,6 @@ def test_difference_compares_arrays_within_the_tolerance(expected, found, messag
     assert difference(floats(*expected), floats(*found), output) == message
 
 
-def test_difference_reports_bytes_that_are_no_array():
-    output = OutputConfig(type="float64", tolerance=0.1)
-    assert difference(b"123", b"124", output) == "3 bytes are not an array of float64"
-
-
 @given(st.lists(st.floats(width=32), min_size=1, max_size=8), st.floats(0.001, 1), st.data())
 def test_difference_of_arrays_agrees_with_math_isclose(expected, tolerance, data):
     found = data.draw(st.lists(st.floats(width=32), min_size=len(expected), max_size=len(expected)))
@@ -99,7 +95,7 @@ def test_difference_of_arrays_agrees_with_math_isclose(expected, tolerance, data
 
 
 def test_long_outputs_are_compared_byte_by_byte(monkeypatch):
-    """MAX_COMPARED_BYTES"""
-    assert difference(b"1.0000 1", b"1.0001 1", CLOSE) is None
+    close = OutputConfig(tolerance=1e-3)
+    assert difference(b"1.0000 1", b"1.0001 1", close) is None
     monkeypatch.setattr(limits, "MAX_COMPARED_BYTES", 7)
-    assert difference(b"1.0000 1", b"1.0001 1", CLOSE) == "other bytes from byte 5 on"
+    assert difference(b"1.0000 1", b"1.0001 1", close) == "other bytes from byte 5 on"

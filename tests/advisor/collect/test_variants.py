@@ -27,12 +27,9 @@ def blocks(made):
     return [variant.block for variant in made[0]]
 
 
-def test_one_dimensional_variants_are_powers_of_two_of_whole_warps():
+def test_variants_of_one_dimension_are_the_original_and_powers_of_two_of_whole_warps():
     made = blocks(make_variants(program((256,)), K40))
     assert made == [(n, 1, 1) for n in (256, 32, 64, 128, 512, 1024)]
-
-
-def test_original_block_is_the_first_variant():
     assert blocks(make_variants(program((100,)), K40))[:2] == [(100, 1, 1), (32, 1, 1)]
 
 
@@ -57,43 +54,31 @@ def test_variants_keep_the_dimensions_of_the_original(dimensions):
 def test_configured_sizes_are_combined_and_illegal_blocks_reported():
     made, refused = make_variants(program((16, 16), sizes={"x": (8, 64), "y": (5, 32)}), K40)
     assert sorted(v.block for v in made) == [(8, 5, 1), (8, 32, 1), (16, 16, 1), (64, 5, 1)]
-    assert [(r.block, r.reason) for r in refused] == [
-        ((64, 32, 1), "2048 threads; the device takes 1024")
-    ]
-
-
-def test_axis_without_configured_sizes_gets_powers_of_two():
+    reason = "2048 threads; the device takes 1024"
+    assert [(r.block, r.reason) for r in refused] == [((64, 32, 1), reason)]
+    # An axis without configured sizes gets powers of two.
     made = blocks(make_variants(program((16, 16), sizes={"y": (16,)}), K40))
     assert {block[1] for block in made} == {16}
     assert {block[0] for block in made} == {2, 4, 8, 16, 32, 64}
 
 
-@pytest.mark.parametrize(
-    ("block", "reason"),
-    [
-        ((1024, 1, 1), None),
-        ((2048, 1, 1), "2048 threads; the device takes 1024"),
-        ((1, 1, 64), None),
-        ((2, 2, 128), "128 along z; the device takes 64"),
-    ],
-)
-def test_illegal_reason_names_the_exceeded_limit(block, reason):
-    assert illegal_reason(block, K40) == reason
+def test_illegal_reason_names_the_exceeded_limit():
+    assert illegal_reason((1024, 1, 1), K40) is illegal_reason((1, 1, 64), K40) is None
+    assert illegal_reason((2048, 1, 1), K40) == "2048 threads; the device takes 1024"
+    assert illegal_reason((2, 2, 128), K40) == "128 along z; the device takes 64"
 
 
 def test_variants_of_each_input_and_limit_begin_with_the_original():
-    made, _ = make_variants(
-        program((64,), blocks=((64,), (32,)), registers=("default", 32), inputs=("a", "b")), K40
-    )
+    one = program((64,), blocks=((64,), (32,)), registers=("default", 32), inputs=("a", "b"))
+    made, _ = make_variants(one, K40)
     assert [(v.input, v.registers, v.threads, v.original) for v in made] == [
         (word, limit, threads, threads == 64)
         for word in "ab"
         for limit in (None, 32)
         for threads in (64, 32)
     ]
-    assert [v.label for v in made[:4]] == [
-        "64x1x1 a", "32x1x1 a", "64x1x1 r32 a", "32x1x1 r32 a",
-    ]  # fmt: skip
+    labels = ["64x1x1 a", "32x1x1 a", "64x1x1 r32 a", "32x1x1 r32 a"]
+    assert [v.label for v in made[:4]] == labels
 
 
 NASTY = "$(touch x) `ls` ; \"'\\ *"
@@ -128,19 +113,16 @@ def test_placeholders_in_values_are_not_replaced():
 @pytest.mark.parametrize(("limit", "flag"), [(None, []), (32, ["-maxrregcount=32"])])
 def test_register_flag_is_left_out_without_a_limit(limit, flag):
     variant = Variant("p", (32, 1, 1), limit)
-    assert list(command_for(("nvcc", "{register_flag}", "x.cu"), variant)) == [
-        "nvcc", *flag, "x.cu",
-    ]  # fmt: skip
-    assert list(command_for(("nvcc", "-maxrregcount={maxrregcount}", "x.cu"), variant)) == [
-        "nvcc", *flag, "x.cu",
-    ]  # fmt: skip
-    assert shlex.split(command_for("nvcc {register_flag} x.cu", variant)[2]) == [
-        "nvcc", *flag, "x.cu",
-    ]  # fmt: skip
+    expected = ("nvcc", *flag, "x.cu")
+    assert command_for(("nvcc", "{register_flag}", "x.cu"), variant) == expected
+    assert command_for(("nvcc", "-maxrregcount={maxrregcount}", "x.cu"), variant) == expected
+    assert shlex.split(command_for("nvcc {register_flag} x.cu", variant)[2]) == [*expected]
 
 
-def plan(*programs, tool="none", device=K40, **more):
-    return make_plan(Configuration(devices=(device,), programs=programs), tool=tool, **more)
+def plan(*programs, tool="none", device=K40, profiler=None, **more):
+    profiler = profiler or ProfilerConfig()
+    configuration = Configuration(devices=(device,), programs=programs, profiler=profiler)
+    return make_plan(configuration, tool=tool, **more)
 
 
 def test_plan_counts_the_runs_of_a_variant():
@@ -176,24 +158,18 @@ def test_make_plan_rejects_too_many_variants(monkeypatch):
         plan(program((64,), blocks=tuple((32 * n,) for n in range(1, 7))))
 
 
-@pytest.mark.parametrize(
-    ("capability", "tool"), [("3.5", "nvprof"), ("6.1", "nvprof"), ("7.0", "ncu"), ("12.0", "ncu")]
-)
-def test_compute_capability_determines_the_profiler(capability, tool):
-    device = GPU("x", 0, capability)
-    assert choose_profiler("auto", device).name == tool
-    assert plan(program((64,)), tool=None, device=device).tool == tool
-    assert choose_profiler("none", device) is None
-
-
-@pytest.mark.parametrize(("tool", "capability"), [("ncu", "3.5"), ("nvprof", "8.0")])
-def test_make_plan_rejects_profiler_that_does_not_support_the_device(tool, capability):
-    with pytest.raises(UsageError, match=f"{tool} reads no counters on compute capability"):
-        plan(program((64,)), tool=tool, device=GPU("x", 0, capability))
+def test_compute_capability_determines_the_profiler():
+    tools = {"3.5": "nvprof", "6.1": "nvprof", "7.0": "ncu", "12.0": "ncu"}
+    for capability, tool in tools.items():
+        device = GPU("x", 0, capability)
+        assert choose_profiler("auto", device).name == tool
+        assert plan(program((64,)), tool=None, device=device).tool == tool
+        assert choose_profiler("none", device) is None
+    for tool, capability in (("ncu", "3.5"), ("nvprof", "8.0")):
+        with pytest.raises(UsageError, match=f"{tool} reads no counters on compute capability"):
+            plan(program((64,)), tool=tool, device=GPU("x", 0, capability))
 
 
 def test_plan_reads_only_configured_counters():
-    configuration = Configuration(
-        devices=(K40,), programs=(program((64,)),), profiler=ProfilerConfig("nvprof", ("a", "b"), 1)
-    )
-    assert make_plan(configuration).groups == (("a",), ("b",))
+    profiler = ProfilerConfig("nvprof", ("a", "b"), 1)
+    assert plan(program((64,)), tool=None, profiler=profiler).groups == (("a",), ("b",))

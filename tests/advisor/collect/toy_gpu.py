@@ -31,15 +31,14 @@ if "slow" in rest:
     time.sleep(0.05)
 if (launches := os.environ.get("TOY_LAUNCHES")):
     import json
-    ignored = "ignore" in rest
-    launch = {"kernel": "step", "block": [32, 2, 1] if ignored else [x, y, 1],
-            "grid": [size // x + 1, 1, 1], "seconds": 1e-3 / x}
+    block = [32, 2, 1] if "ignore" in rest else [x, y, 1]
+    launched = [("clear", [512, 1, 1], 1, 5e-6), ("step", block, size // x + 1, 1e-3 / x)]
+    if "twice" in rest:
+        launched.append(("step", block, 2, 1e-5))
     with open(launches, "a") as file:
-        file.write(json.dumps({"kernel": "clear", "block": [512, 1, 1], "grid": [1, 1, 1],
-                               "seconds": 5e-6}) + "\\n")
-        file.write(json.dumps(launch) + "\\n")
-        if "twice" in rest:
-            file.write(json.dumps({**launch, "grid": [2, 1, 1], "seconds": 1e-5}) + "\\n")
+        for kernel, block, blocks, seconds in launched:
+            file.write(json.dumps({"kernel": kernel, "block": block, "grid": [blocks, 1, 1],
+                                   "seconds": seconds}) + "\\n")
 value = size * (1 + 1e-9 * x)
 if "wrong" in rest and (x, y) == (16, 4):
     value += 1
@@ -168,17 +167,9 @@ BLOCKS = ("32x2", "16x4", "64x2", "32x4")
 
 
 def configuration(
-    tmp_path,
-    *,
-    rest="",
-    tool="none",
-    counters=(),
-    per_run=30,
-    blocks=BLOCKS,
-    registers='["default"]',
-    clock="output",
-    **timing,
-):
+    tmp_path, *, rest="", tool="none", counters=(), per_run=30, blocks=BLOCKS,
+    registers='["default"]', clock="output", **timing,
+):  # fmt: skip
     """Write a configuration with the toy program, whose original is 32x2; return its path."""
     device, capability = ("GeForce RTX 2080 Ti", "7.5") if tool == "ncu" else ("Tesla K40c", "3.5")
     program(tmp_path / "toy")

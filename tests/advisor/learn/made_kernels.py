@@ -13,7 +13,7 @@ SIZES = (32, 64, 128, 256, 512, 1024)
 def launch(kernel, tile, threads, seconds, *, block=None, counters=None, record=1, **given):
     """Return an observation; each tile is a slice of its own."""
     name = hashlib.blake2b(f"{kernel} {tile}".encode(), digest_size=16).digest()
-    values = {
+    known = {
         "record": record,
         "launch": record,
         "kernel": kernel,
@@ -30,7 +30,7 @@ def launch(kernel, tile, threads, seconds, *, block=None, counters=None, record=
         "seconds": seconds,
         "counters": counters or {},
     }
-    return Observation(**(values | given))
+    return Observation(**(known | given))
 
 
 def kernel(name, best, *, tiles=6, strength=0.2, noise=0.0, sizes=SIZES, seed=0, counters=True):
@@ -47,17 +47,13 @@ def kernel(name, best, *, tiles=6, strength=0.2, noise=0.0, sizes=SIZES, seed=0,
                 "dram_utilization": float(rng.uniform(5, 60)),
                 "useless": 1.0,
             }
-            found.append(
-                launch(name, tile, threads, seconds, counters=values if counters else None)
-            )
+            counted = values if counters else None
+            found.append(launch(name, tile, threads, seconds, counters=counted))
     return found
 
 
-def three(*, bests=(128, 128, 128), **given):
-    """Return three kernels."""
-    names = ("saxpy_kernel", "Stencil", "reduceSum")
-    made = [
-        kernel(name, best, seed=i, **given)
-        for i, (name, best) in enumerate(zip(names, bests, strict=True))
-    ]
+def kernels(*, bests=(128, 128, 128), **given):
+    """Return as many kernels as best blocks, at most three."""
+    named = zip(("saxpy_kernel", "Stencil", "reduceSum"), bests, strict=False)
+    made = [kernel(name, best, seed=i, **given) for i, (name, best) in enumerate(named)]
     return [one for several in made for one in several]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_kernels import kernel, launch, three
+from made_kernels import kernel, kernels, launch
 
 from tunedb.advisor.labels import slice_best
 from tunedb.advisor.learn import gain
@@ -37,31 +37,25 @@ def test_advise_chooses_legal_blocks_without_measured_ones():
     assert sum(advice[0].probabilities) == pytest.approx(1)
 
 
-def test_advise_prefers_blocks_that_ran():
+def test_advise_prefers_blocks_that_ran_and_stakes_are_at_least_one():
     rows = [launch("k", 0, 32, 2.0), launch("k", 0, 48, 1.0)]
     (advice,) = advise(ADVISOR, rows, [0])
     assert advice.block == (48, 1, 1) and advice.stake == 2.0
+    rows = [launch("k", 0, 128, 1.0), launch("k", 0, 256, 3.0)]
+    assert advise(ADVISOR, rows, [0])[0].stake == 1.0
 
 
 def test_advise_takes_legal_blocks_from_t1_input():
-    allowed = t1_input(
-        {
-            "ConfigurationSpace": {
-                "TuningParameters": [{"Name": "x", "Values": "[32, 96, 128]"}],
-                "Conditions": [{"Expression": "x != 96"}],
-            },
-            "KernelSpecification": {"KernelName": "k", "LocalSize": {"X": "x"}},
-        }
-    )
+    space = {
+        "TuningParameters": [{"Name": "x", "Values": "[32, 96, 128]"}],
+        "Conditions": [{"Expression": "x != 96"}],
+    }
+    kernel_ = {"KernelName": "k", "LocalSize": {"X": "x"}}
+    allowed = t1_input({"ConfigurationSpace": space, "KernelSpecification": kernel_})
     rows = [launch("k", 0, 32, 1.0, parameters={"x": 32})]
     assert advise(ADVISOR, rows, [0])[0].block == (64, 1, 1)
     assert advise(ADVISOR, rows, [0], stated={"k": allowed})[0].block == (128, 1, 1)
     assert advise(ADVISOR, rows, [0], stated={"other": allowed})[0].block == (64, 1, 1)
-
-
-def test_stake_is_at_least_one():
-    rows = [launch("k", 0, 128, 1.0), launch("k", 0, 256, 3.0)]
-    assert advise(ADVISOR, rows, [0])[0].stake == 1.0
 
 
 def test_expected_gain_comes_from_other_slices():
@@ -128,16 +122,12 @@ def test_no_advice_that_rests_on_an_unknown_occupancy():
 def test_reasons_name_counters_that_support_the_advice(learner):
     pytest.importorskip("sklearn")
     rows = []
-    for one in three(noise=0.01, tiles=2):
+    for one in kernels(noise=0.01, tiles=2):
         # One counter alone tells the label.
         apart = np.log2(one.threads / 128)
         rows.append(replace(one, threads=128, counters={"signal": apart, "noise": one.seconds % 1}))
-    labels = [
-        Label.NO_CHANGE
-        if one.counters["signal"] == 0
-        else (Label.DECREASE if one.counters["signal"] > 0 else Label.INCREASE)
-        for one in rows
-    ]
+    codes = {-1: Label.INCREASE, 0: Label.NO_CHANGE, 1: Label.DECREASE}
+    labels = [codes[np.sign(one.counters["signal"])] for one in rows]
     advisor = train(rows, labels, learner=learner, inputs="raw").advisor
     advisor = replace(advisor, learnt=Confidence())
     advice = advise(advisor, rows, range(len(rows)))
@@ -145,12 +135,16 @@ def test_reasons_name_counters_that_support_the_advice(learner):
     strongest = [one.reasons[0].name for one in advice if one.label != Label.NO_CHANGE]
     assert strongest.count("signal") > 0.9 * len(strongest)
     assert all(reason.weight > 0 for one in advice for reason in one.reasons)
+    # A learner of counters does not advise launches without counters.
+    bare = [replace(one, counters={}) for one in rows]
+    assert (advisor.scores(bare) == 0).all()
+    assert {one.label for one in advise(advisor, bare, range(len(bare)))} == {None}
 
 
 @pytest.fixture
 def made(sqlite_file, monkeypatch):
     """A database whose launches are made up."""
-    rows = three(noise=0.01, tiles=2)
+    rows = kernels(noise=0.01, tiles=2)
     monkeypatch.setattr(stored, "load", lambda query: rows)
     with Store(sqlite_file) as store:
         yield store, rows
@@ -173,16 +167,12 @@ def test_train_advisor_stores_an_advisor_that_find_returns_and_check_accepts(mad
     assert check(sqlite_file).problems == []
 
 
-def test_find_rejects_missing_advisors(made):
+def test_find_rejects_missing_and_changed_advisors(made, monkeypatch):
     store, _ = made
     with pytest.raises(NotFoundError, match="no advisor yet; make one: tunedb advise train"):
         find(store)
     with pytest.raises(NotFoundError, match="model 7 is not an advisor"):
         find(store, 7)
-
-
-def test_find_rejects_changed_advisor(made, monkeypatch):
-    store, _ = made
     train_advisor(store, learner="gain")
     body = store.models.body(1).replace(b'"tolerance":0.0', b'"tolerance":0.9')
     monkeypatch.setattr(type(store.models), "body", lambda self, id_: body)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from effort import long
-from made_kernels import kernel, three
+from made_kernels import kernel, kernels
 
 from tunedb.advisor.labels import slice_best, to_codes
 from tunedb.advisor.learn import evaluation, training
@@ -25,7 +25,7 @@ def score(found, method, split="kernel", held_out=""):
 @pytest.fixture(scope="module")
 def gained():
     """Launches, and the findings about ``gain`` on them."""
-    rows = three(noise=0.01)
+    rows = kernels(noise=0.01)
     return rows, evaluate(rows, slice_best(rows), methods=("gain",), splits=("kernel", "slice"))
 
 
@@ -57,12 +57,12 @@ def test_inputs_that_name_the_kernel_do_not_help_on_held_out_kernels(learner):
     """Such columns explain every label of the kernel, unless it is held out."""
     pytest.importorskip("sklearn")
     names = [letter * 3 for letter in "abcdef"]
-    rows, labels = [], []
-    for i, name in enumerate(names):
-        for one in kernel(name, 128, tiles=4, seed=i):
-            named = {f"is_{other}": float(other == name) for other in names}
+    labels = [label for label in (*Label, *Label) for _ in range(24)]
+    rows = []
+    for name in names:
+        named = {f"is_{other}": float(other == name) for other in names}
+        for one in kernel(name, 128, tiles=4):
             rows.append(replace(one, counters=named, seconds=1.0))
-            labels.append(list(Label)[i % 3])
     inside = evaluate(rows, labels, methods=(learner,), splits=("slice",), inputs="raw")
     assert score(inside, learner, "slice").accuracy > 0.95
     scores, judged = training.held_out_scores(rows, to_codes(labels), learner, "raw")
@@ -76,8 +76,7 @@ def test_nothing_is_fitted_to_the_held_out_kernel(method, monkeypatch):
     """Each fit while a kernel is held out gets none of its launches."""
     if method != "gain":
         pytest.importorskip("sklearn")
-    rows = three(noise=0.02, tiles=3)
-    labels = slice_best(rows)
+    rows = kernels(noise=0.02, tiles=3)
     seen = []
     genuine = training.fit
 
@@ -86,7 +85,7 @@ def test_nothing_is_fitted_to_the_held_out_kernel(method, monkeypatch):
         return genuine(observations, truth, *given)
 
     monkeypatch.setattr(training, "fit", fit)
-    found = evaluate(rows, labels, methods=(method,))
+    found = evaluate(rows, slice_best(rows), methods=(method,))
     # For each held-out kernel two models that calibrate and one that advises.
     assert [len(one) for one in seen] == [1, 1, 2] * 3
     for i, name in enumerate(found.kernels):
@@ -105,31 +104,27 @@ def on_three_devices(rows):
     ]
 
 
-@pytest.mark.parametrize("split", ["kernel", "device"])
-def test_advice_does_not_depend_on_held_out_times(split):
-    rows = on_three_devices(three(noise=0.02, tiles=2))
+@pytest.mark.parametrize(("split", "count"), [("kernel", 3), ("device", 2)])
+def test_advice_does_not_depend_on_held_out_times(split, count):
+    rows = on_three_devices(kernels(bests=[128] * count, noise=0.02, tiles=2))
     labels = slice_best(rows)
-    held = [
-        one.kernel == "Stencil" if split == "kernel" else one.device == DEVICES[0] for one in rows
-    ]
+    held = [getattr(one, split) in ("Stencil", DEVICES[0]) for one in rows]
     advice = []
     for power in (1, 2):
         changed = [
             replace(one, seconds=one.seconds**power) if out else one
             for one, out in zip(rows, held, strict=True)
         ]
-        outcomes = StepOutcomes.from_observations(changed)
-        everything = np.ones(len(rows), bool)
-        case = evaluation._Case(
-            changed, to_codes(labels), outcomes, everything, ["gain"], "ratios", print
-        )
+        outcomes, all_of = StepOutcomes.from_observations(changed), np.ones(len(rows), bool)
+        given = (to_codes(labels), outcomes, all_of, ["gain"], "ratios", print)
+        case = evaluation._Case(changed, *given)
         advice.append(evaluation._SPLITS[split](case).advice["gain"][held])
     assert np.array_equal(*advice) and (advice[0] != -1).any()
 
 
 def test_advice_for_held_out_device_comes_from_other_devices():
     # Each kernel has its own best block, so kernels teach nothing about one another.
-    rows = on_three_devices(three(bests=(32, 128, 1024), noise=0.01, tiles=3))
+    rows = on_three_devices(kernels(bests=(32, 1024), noise=0.01, tiles=3))
     found = evaluate(rows, slice_best(rows), methods=("gain",), splits=("kernel", "device"))
     ours, nothing = score(found, "gain", "device"), score(found, "nothing", "device")
     assert ours.measured == ours.advised == ours.rows == len(rows)
@@ -142,11 +137,8 @@ def test_advice_for_held_out_device_comes_from_other_devices():
 
 
 def test_slice_split_skips_launches_without_counters_beside_others():
-    rows = three(noise=0.01, tiles=2)
-    bare = [
-        replace(one, registers=None, counters={})
-        for one in kernel("gemm", 128, tiles=2, seed=5, counters=False)
-    ]
+    rows = kernels(bests=(128, 128), noise=0.01, tiles=2)
+    bare = [replace(one, registers=None, counters={}) for one in kernel("gemm", 128, tiles=2)]
     with_others = rows + bare
     labels = slice_best(with_others)
     found = evaluate(with_others, labels, methods=("gain",), splits=("kernel", "slice"))
@@ -165,20 +157,18 @@ def test_one_kernel_cannot_be_held_out():
 
 
 def test_evaluate_counts_unlabelled_rows_and_skips_them():
-    rows = three()
-    labels = [
-        None if one.threads == 32 else label
-        for one, label in zip(rows, slice_best(rows), strict=True)
-    ]
+    rows = kernels(bests=(128, 128))
+    labeled = zip(rows, slice_best(rows), strict=True)
+    labels = [None if one.threads == 32 else label for one, label in labeled]
     found = evaluate(rows, labels, methods=("gain",))
-    assert found.unlabelled == 18 and sum(found.counts) == len(rows) - 18
-    assert score(found, "rule").rows == len(rows) - 18
+    assert found.unlabelled == 12 and sum(found.counts) == len(rows) - 12
+    assert score(found, "rule").rows == len(rows) - 12
 
 
 @pytest.mark.parametrize("given", [{"splits": ("row",)}, {"methods": ("forest",)}])
 def test_evaluate_rejects_unknown_splits_and_methods(given):
     with pytest.raises(UsageError, match=r"no '(row|forest)'; there are"):
-        evaluate(three(), slice_best(three()), **given)
+        evaluate(kernels(), slice_best(kernels()), **given)
 
 
 @pytest.mark.stress
@@ -202,7 +192,7 @@ def test_ten_splits_predict_labels_and_never_train_on_test_rows():
 @pytest.mark.stress
 def test_evaluate_reports_random_splits_with_baselines():
     pytest.importorskip("sklearn")
-    rows = three(noise=0.02, tiles=4)
+    rows = kernels(noise=0.02, tiles=4)
     found = evaluate(rows, slice_best(rows), methods=("svm",), splits=("random", "kernel"))
     at_random = score(found, "svm", "random")
     assert at_random.rows < len(rows) / 3 and at_random.accuracy > 0.7

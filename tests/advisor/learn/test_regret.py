@@ -1,5 +1,6 @@
 """Regret after advice, and the advice of baselines."""
 
+import math
 import warnings
 
 import numpy as np
@@ -8,25 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_kernels import kernel, launch
 
-from tunedb.advisor.labels import (
-    DECREASE,
-    INCREASE,
-    NO_CHANGE,
-    NONE,
-    accuracy,
-    balanced_accuracy,
-    confusion,
-    slice_best,
-    to_codes,
-    to_labels,
-)
+from tunedb.advisor import labels
+from tunedb.advisor.labels import DECREASE, INCREASE, NO_CHANGE, NONE
 from tunedb.advisor.learn import baselines
 from tunedb.advisor.learn.regret import StepOutcomes
 
 #: Times 4, 1, 2 at 64, 128 and 256 threads.
-SLICE = [
-    launch("k", 0, threads, seconds) for threads, seconds in ((64, 4.0), (128, 1.0), (256, 2.0))
-]
+SLICE = [launch("k", 0, *pair) for pair in ((64, 4.0), (128, 1.0), (256, 2.0))]
 
 
 def codes(*values):
@@ -54,11 +43,9 @@ def test_times_and_regret_follow_one_step_of_advice(advice, times):
 
 
 def test_step_leads_to_the_block_of_nearest_shape():
+    blocks = ((32, 2, 1), (128, 1, 1), (32, 4, 1), (64, 2, 1))
     rows = [
-        launch("k", 0, 64, 1.0, block=(32, 2, 1)),
-        launch("k", 0, 128, 2.0, block=(128, 1, 1)),
-        launch("k", 0, 128, 3.0, block=(32, 4, 1)),
-        launch("k", 0, 128, 4.0, block=(64, 2, 1)),
+        launch("k", 0, math.prod(block), 1.0 + i, block=block) for i, block in enumerate(blocks)
     ]
     # 32x4 and 64x2 are equally far from 32x2: the wider one.
     assert StepOutcomes.from_observations(rows).after[0].tolist() == [0, 0, 3]
@@ -91,22 +78,24 @@ def test_accuracies_and_confusion_equal_those_of_scikit_learn(rows):
     truth, advice = codes(*(a for a, _ in rows)), codes(*(b for _, b in rows))
     advised = advice != NONE
     if not advised.any():
-        assert np.isnan(accuracy(truth, advice)) and np.isnan(balanced_accuracy(truth, advice))
+        assert np.isnan(labels.accuracy(truth, advice))
+        assert np.isnan(labels.balanced_accuracy(truth, advice))
         return
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns of advice that no row has as label
         expected = metrics.balanced_accuracy_score(truth[advised], advice[advised])
-    assert balanced_accuracy(truth, advice) == pytest.approx(expected)
-    assert accuracy(truth, advice) == metrics.accuracy_score(truth[advised], advice[advised])
+    assert labels.balanced_accuracy(truth, advice) == pytest.approx(expected)
+    assert labels.accuracy(truth, advice) == metrics.accuracy_score(truth[advised], advice[advised])
     matrix = metrics.confusion_matrix(truth[advised], advice[advised], labels=range(3))
-    assert np.array_equal(confusion(truth, advice), matrix)
+    assert np.array_equal(labels.confusion(truth, advice), matrix)
 
 
 def test_to_labels_restores_labels_from_codes():
-    labels = [*slice_best(SLICE), None]
-    assert to_codes(labels).tolist() == [INCREASE, NO_CHANGE, DECREASE, NONE]
-    assert to_labels(to_codes(labels)) == labels
+    found = [*labels.slice_best(SLICE), None]
+    codes = labels.to_codes(found)
+    assert codes.tolist() == [INCREASE, NO_CHANGE, DECREASE, NONE]
+    assert labels.to_labels(codes) == found
 
 
 def test_rule_advises_128_to_256_threads():
