@@ -3,16 +3,20 @@
 import json
 import os
 import subprocess
+from types import SimpleNamespace
 
 import legacy
 import pytest
 import workdirs
 from builders import copied
 from click.testing import CliRunner
-from small_data import fill
+from small_data import SMALL_STEPS, fill
 from twice import KERNELS
 
 from tunedb.cli import main
+from tunedb.features import base
+from tunedb.models.recipe import Recipe
+from tunedb.models.store import train
 from tunedb.storage.store import Store
 
 
@@ -87,6 +91,49 @@ def small_template(tmp_path_factory, sqlite_template):
 def small(small_template, tmp_path):
     """A database with two targets, whose programs have features ``small.steps``."""
     return copied(small_template, tmp_path / "small.db")
+
+
+@pytest.fixture
+def small_sets(monkeypatch):
+    """Feature sets by name; ``small.steps`` alone is installed."""
+    known = {"small.steps": SMALL_STEPS}
+    monkeypatch.setattr(base, "load_feature_sets", lambda: (known, {}))
+    return known
+
+
+@pytest.fixture(scope="session")
+def learnt_template(small_template, tmp_path_factory):
+    """The database that :func:`learnt` copies."""
+    path = copied(small_template, tmp_path_factory.mktemp("learnt") / "learnt.db")
+    recipe = Recipe("small.steps", rounds=20, patience=0, max_depth=3, colsample_bytree=1.0)
+    with Store(path) as store, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "load_feature_sets", lambda: ({"small.steps": SMALL_STEPS}, {}))
+        train(store, recipe, threads=1)
+    return path
+
+
+@pytest.fixture
+def learnt(learnt_template, tmp_path, small_sets):
+    """The database :func:`small` with model 1, a ranker."""
+    return copied(learnt_template, tmp_path / "learnt.db")
+
+
+@pytest.fixture
+def interrupt(monkeypatch):
+    """A function that makes a function raise what Ctrl-C raises."""
+
+    def raises(*_, **__):
+        raise KeyboardInterrupt
+
+    return lambda target: monkeypatch.setattr(target, raises)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """A standard input where commands ask; `stdin` may be set to something else."""
+    fake = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("tunedb.cli.confirm.sys", fake)
+    return fake
 
 
 @pytest.fixture

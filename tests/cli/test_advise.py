@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from builders import OWN, copied
+from checks import one_line
 from click.testing import CliRunner
 from observing import blocks_of_kernels
 
@@ -71,8 +72,7 @@ def test_train_show_and_evaluate_find_the_best_block(launches, run, run_json):
     ours = methods["gain"]
     assert ours["right"] > ours["wrong"] and ours["measured"] == 0 and ours["worst_loss"] <= 1.01
     assert ours["right"] + ours["wrong"] + ours["unsure"] == ours["rows"] == 72
-    one_device = {row["device"] for row in found if row["held_out"]}
-    assert one_device == {"RTX 2080 Ti"}
+    assert {row["device"] for row in found if row["held_out"]} == {"RTX 2080 Ti"}
 
 
 def test_models_lists_an_advisor(trained, run, run_json):
@@ -95,26 +95,15 @@ def test_evaluate_writes_json_report_and_rejects_missing_folder(launches, run, t
     assert "does not exist; create it" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("args", "code", "message"),
-    [
+def test_advise_rejects_bad_input(launches, run):
+    for args, code, message in (
         (("show", "saxpy"), 3, "make one: tunedb advise train"),
         (("train", "--tolerance", "2"), 2, "--tolerance"),
         (("train", "--learner", "forest"), 2, "forest"),
         (("evaluate", "--split", "row"), 2, "row"),
-    ],
-)
-def test_advise_rejects_bad_input(launches, run, args, code, message):
-    result = run("--db", launches, "advise", *args, code=code)
-    assert message in result.stderr.splitlines()[-1]
-
-
-def test_show_rejects_unknown_kernel_device_and_model(trained, run):
-    result = run("--db", trained, "advise", "show", "fft", code=3)
-    assert "there are: reduce, saxpy, stencil" in result.stderr
-    options = ("show", "saxpy", "--device", "A100")
-    assert "--device" in run("--db", trained, "advise", *options, code=3).stderr
-    assert "model 9" in run("--db", trained, "advise", "show", "a", "--model", 9, code=3).stderr
+    ):
+        result = run("--db", launches, "advise", *args, code=code)
+        assert message in result.stderr.splitlines()[-1]
 
 
 def test_train_and_evaluate_reject_empty_database(sqlite_file, run):
@@ -123,10 +112,18 @@ def test_train_and_evaluate_reject_empty_database(sqlite_file, run):
         assert "tunedb import logs" in result.stderr
 
 
+def test_show_rejects_unknown_kernel_device_and_model(trained, run):
+    for words, message in (
+        (("fft",), "there are: reduce, saxpy, stencil"),
+        (("saxpy", "--device", "A100"), "--device"),
+        (("a", "--model", 9), "model 9"),
+    ):
+        assert message in run("--db", trained, "advise", "show", *words, code=3).stderr
+
+
 def test_train_and_evaluate_need_scikit_learn_but_show_does_not(trained, run, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     for args in (("train",), ("evaluate",)):
-        result = run("--db", trained, "advise", *args, code=1)
-        assert "pip install 'tunedb[advise]'" in result.stderr
-        assert len([line for line in result.stderr.splitlines() if line.strip()]) == 1
+        line = one_line(run("--db", trained, "advise", *args, code=1))
+        assert "pip install 'tunedb[advise]'" in line
     run("--db", trained, "advise", "show", "saxpy")

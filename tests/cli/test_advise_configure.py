@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import toy_gpu
+from checks import one_line
 
 from tunedb.advisor.collect import cuda_detection
 
@@ -29,9 +30,25 @@ def content():
     return tomllib.loads(Path("advise.toml").read_text())
 
 
-def test_configure_writes_all_options_to_the_file(run):
-    done = run(
-        "advise", "configure", *DEVICE, *PROGRAM,
+@pytest.fixture
+def configure(run):
+    """A function that runs the command."""
+    return lambda *words, **options: run("advise", "configure", *words, **options)
+
+
+@pytest.fixture
+def check(configure):
+    """A function that returns what the check found."""
+
+    def check(code=0):
+        return json.loads(configure("--step", "check", "--json", code=code).stdout)
+
+    return check
+
+
+def test_configure_writes_all_options_to_the_file(configure):
+    done = configure(
+        *DEVICE, *PROGRAM,
         *("--build", "nvcc {register_flag} 'my file.cu'", "--registers", "64,32", "--kernel", "k"),
         *("--sizes", "x=32,16", "--sizes", "y=8"),
         *("--output", "out.bin", "--output-type", "float32"),
@@ -45,82 +62,73 @@ def test_configure_writes_all_options_to_the_file(run):
     assert document["environment"] == {"path": ["tools"], "variables": {"A": "b=c"}}
     assert document["profiler"] == {"tool": "none", "counters": ["inst_executed"]}
     (program,) = document["programs"]
-    assert program["build"] == ["nvcc", "{register_flag}", "my file.cu"]
-    assert program["run"] == ["python3", "app.py", "{block_x}", "{block_y}", "{input}"]
-    assert program["registers"] == ["default", 32, 64]
-    assert program["sizes"] == {"x": [16, 32], "y": [8]}
-    assert program["inputs"] == ["1024", "two words"]
-    assert program["output"] == {"from": "out.bin", "type": "float32", "tolerance": 1e-5}
-    assert program["timing"] == {
-        "from": "output", "pattern": "took ([0-9.]+)", "unit": "us", "repeats": 3,
-    }  # fmt: skip
-    assert (program["timeout"], program["kernel"]) == (5, "k")
+    timing = {"from": "output", "pattern": "took ([0-9.]+)", "unit": "us", "repeats": 3}
+    expected = {
+        **{"build": ["nvcc", "{register_flag}", "my file.cu"], "registers": ["default", 32, 64]},
+        **{"run": ["python3", "app.py", "{block_x}", "{block_y}", "{input}"], "timing": timing},
+        **{"sizes": {"x": [16, 32], "y": [8]}, "inputs": ["1024", "two words"]},
+        **{"output": {"from": "out.bin", "type": "float32", "tolerance": 1e-5}},
+        **{"timeout": 5, "kernel": "k"},
+    }
+    assert {name: program[name] for name in expected} == expected
 
 
-def test_configure_keeps_other_settings_and_writes_a_backup(run):
-    run("advise", "configure", *DEVICE, *PROGRAM)
+def test_configure_keeps_other_settings_and_writes_a_backup(configure):
+    configure(*DEVICE, *PROGRAM)
     before = content()
-    run("advise", "configure", "--program", "mm", "--blocks", "8x8,16x16")
+    configure("--program", "mm", "--blocks", "8x8,16x16")
     after = content()
     assert after["programs"][0].pop("blocks") == [[8, 8], [16, 16]]
     assert after == before
     assert tomllib.loads(Path("advise.toml.bak").read_text()) == before
-    done = run("advise", "configure", "--program", "mm", "--blocks", "8x8,16x16")
+    done = configure("--program", "mm", "--blocks", "8x8,16x16")
     assert "advise.toml is unchanged" in done.stderr
-    run("advise", "configure", "--program", "mm", "--sizes", "x=4")
+    configure("--program", "mm", "--sizes", "x=4")
     assert "blocks" not in content()["programs"][0]
 
 
-def test_configure_runs_single_steps(run):
-    run("advise", "configure", "--step", "devices", *DEVICE)
+def test_configure_runs_single_steps(configure, check):
+    configure("--step", "devices", *DEVICE)
     assert content().keys() == {"environment", "profiler", "devices"}
     assert content()["profiler"] == {"tool": "auto"}
-    run("advise", "configure", "--step", "environment", "--profiler", "none")
-    run("advise", "configure", "--step", "programs", *PROGRAM)
-    found = json.loads(run("advise", "configure", "--step", "check", "--json").stdout)
-    assert [(row["step"], row["name"], row["ok"]) for row in found] == [
-        ("devices", "Tesla K40c", True), ("programs", "mm", True),
-    ]  # fmt: skip
+    configure("--step", "environment", "--profiler", "none")
+    configure("--step", "programs", *PROGRAM)
+    device, program = check()
+    assert (device["step"], device["name"], device["ok"]) == ("devices", "Tesla K40c", True)
+    assert (program["step"], program["name"], program["ok"]) == ("programs", "mm", True)
     # 39 shapes of two dimensions, two inputs.
-    assert found[1]["message"].startswith("78 variants, ")
+    assert program["message"].startswith("78 variants, ")
 
 
-def test_check_reports_missing_folders_programs_and_profiler(run):
-    run(
-        "advise", "configure", *DEVICE, *PROGRAM, "--run", "./mm {block_x} {block_y}{input}", code=1
-    )
-    run("advise", "configure", "--step", "environment", "--path", "gone")
+def test_check_reports_missing_folders_programs_and_profiler(configure, check):
+    configure(*DEVICE, *PROGRAM, "--run", "./mm {block_x} {block_y}{input}", code=1)
+    configure("--step", "environment", "--path", "gone")
     arguments = ("--step", "programs", "--program", "nn", "--directory", "none", "--block", "32")
-    run("advise", "configure", *arguments, "--run", "python3 {threads}")
-    found = json.loads(run("advise", "configure", "--step", "check", "--json", code=1).stdout)
-    messages = {row["name"]: row["message"] for row in found if not row["ok"]}
+    configure(*arguments, "--run", "python3 {threads}")
+    messages = {row["name"]: row["message"] for row in check(1) if not row["ok"]}
     assert messages["gone"] == "no such folder"
     assert messages["mm"] == "run: ./mm is not found"
     assert "none is not a folder" in messages["nn"]
-    run("advise", "configure", "--step", "environment", "--profiler", "ncu")
-    found = json.loads(run("advise", "configure", "--step", "check", "--json", code=1).stdout)
-    assert any("ncu is not on the PATH" in row["message"] for row in found)
+    configure("--step", "environment", "--profiler", "ncu")
+    assert any("ncu is not on the PATH" in row["message"] for row in check(1))
 
 
-def test_configure_reports_missing_device_and_program(run):
-    done = run("advise", "configure", "--step", "devices")
+def test_configure_reports_missing_device_and_program(configure):
+    done = configure("--step", "devices")
     assert "Warning: no device found; name one with --device" in done.stderr
-    done = run("advise", "configure", "--no-interactive", code=1)
-    assert "none; name one with --device" in done.stdout
-    done = run("advise", "configure", "--step", "devices", *DEVICE)
-    done = run("advise", "configure", "--step", "check", code=1)
-    assert "none; add one with --program" in done.stdout
+    assert "none; name one with --device" in configure("--no-interactive", code=1).stdout
+    configure("--step", "devices", *DEVICE)
+    assert "none; add one with --program" in configure("--step", "check", code=1).stdout
 
 
-def test_remove_deletes_program_and_rejects_unknown_one(run):
-    run("advise", "configure", *DEVICE, *PROGRAM)
-    done = run("advise", "configure", "--remove", "nn", code=3)
-    assert "program 'nn' is not configured" in done.stderr
-    run("advise", "configure", "--remove", "mm", code=1)
+def test_remove_deletes_program_and_rejects_unknown_one(configure):
+    configure(*DEVICE, *PROGRAM)
+    assert "program 'nn' is not configured" in configure("--remove", "nn", code=3).stderr
+    configure("--remove", "mm", code=1)
     assert "programs" not in content()
 
 
-def test_configure_asks_for_settings_and_offers_stored_ones(run):
+def test_configure_asks_for_settings_and_offers_stored_ones(configure):
     answers = [
         "none",  # profiler
         "Tesla K40c",  # no device is found
@@ -128,29 +136,23 @@ def test_configure_asks_for_settings_and_offers_stored_ones(run):
         "step", "", "512, 1024", "stdout", "0.001", "took (.*) ms",
         "n",  # another one
     ]  # fmt: skip
-    run("advise", "configure", "--interactive", input="\n".join(answers) + "\n")
+    configure("--interactive", input="\n".join(answers) + "\n")
     (program,) = content()["programs"]
-    assert program["name"] == "mm"
+    assert (program["name"], program["inputs"]) == ("mm", ["512", "1024"])
     assert program["run"] == ["python3", "app.py", "{block_x}", "{block_y}", "{input}"]
-    assert program["inputs"] == ["512", "1024"]
-    assert program["output"]["tolerance"] == 0.001
-    assert program["timing"]["from"] == "output"
+    assert (program["output"]["tolerance"], program["timing"]["from"]) == (0.001, "output")
     assert "build" not in program
     assert content()["devices"][0]["compute_capability"] == "3.5"
     # The questions about a stored program offer its values.
-    kept = ["none", "y", "mm", *[""] * 4, *[""] * 6, "n"]
-    run("advise", "configure", "--interactive", input="\n".join(kept) + "\n")
+    kept = "\n".join(["none", "y", "mm", *[""] * 10, "n", ""])
+    configure("--interactive", input=kept)
     assert content()["programs"] == [program]
-
-
-def test_shell_option_keeps_run_command_as_one_string(run):
+    # With --shell the command stays one string.
     line = "cd . && python3 app.py {block_x}"
-    run(
-        "advise", "configure", *DEVICE, "--program", "mm", "--block", "32", "--run", line, "--shell"
-    )
+    Path("advise.toml").unlink()
+    configure(*DEVICE, "--program", "mm", "--block", "32", "--run", line, "--shell")
     assert content()["programs"][0]["run"] == line
-    kept = ["none", "y", "mm", *[""] * 10, "n"]
-    run("advise", "configure", "--interactive", input="\n".join(kept) + "\n")
+    configure("--interactive", input=kept)
     assert content()["programs"][0]["run"] == line
 
 
@@ -167,28 +169,24 @@ def test_shell_option_keeps_run_command_as_one_string(run):
         (("--device", "My GPU"), "'My GPU' is not a device that tunedb knows"),
     ],
 )
-def test_configure_rejects_bad_options_in_one_line(run, arguments, message):
-    done = run("advise", "configure", "--no-interactive", *arguments, code=2)
-    assert message in done.stderr
-    assert done.stderr.startswith("Error: ")
-    assert done.stderr.count("\n") == 1
+def test_configure_rejects_bad_options_in_one_line(configure, arguments, message):
+    assert message in one_line(configure("--no-interactive", *arguments, code=2))
     assert not Path("advise.toml").exists()
 
 
-def test_invalid_configuration_is_not_written(run):
-    done = run("advise", "configure", *DEVICE, *PROGRAM, "--output", "../x", code=1)
+def test_invalid_configuration_is_not_written(configure):
+    done = configure(*DEVICE, *PROGRAM, "--output", "../x", code=1)
     assert done.stderr == (
         "Error: advise.toml: programs.mm.output.from: expected a file inside the program's folder\n"
     )
     assert not Path("advise.toml").exists()
 
 
-def test_configure_escapes_names_of_devices(run):
-    run("advise", "configure", "--step", "devices", "--device", "a\x1b[31mb:7.5")
-    done = run("advise", "configure", "--step", "check", code=1)
-    assert "\x1b" not in done.output
+def test_configure_escapes_names_of_devices(configure):
+    configure("--step", "devices", "--device", "a\x1b[31mb:7.5")
+    assert "\x1b" not in configure("--step", "check", code=1).output
 
 
-def test_check_accepts_configuration_of_toy_gpu(run, tmp_path):
+def test_check_accepts_configuration_of_toy_gpu(configure, tmp_path):
     path = toy_gpu.configuration(tmp_path, tool="ncu")
-    assert "4 variants" in run("advise", "configure", path, "--step", "check").stdout
+    assert "4 variants" in configure(path, "--step", "check").stdout

@@ -5,6 +5,7 @@ from contextlib import closing
 
 import numpy as np
 import tvm
+from checks import has
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 from twice import KERNELS
@@ -53,77 +54,65 @@ def test_apply_compiles_library_from_stored_records(run, run_json, tuned, kernel
         assert np.array_equal(b.numpy(), factor * a)
 
 
-def test_apply_prints_records_and_advice(run, tuned, kernels, tmp_path):
-    script = tmp_path / "scheduled.py"
-    done = run("--db", tuned, "apply", kernels, "-o", script)
-    assert "twice" in done.stdout and "1.000 ms" in done.stdout
-    assert f"Wrote {script} for llvm x86-64-v2 2 cores" in done.stderr
-    assert (
-        f"1 function without a record; for the reason, run: tunedb explain module {kernels}"
-        in done.stderr
-    )
-    assert "The records were measured with TVM_NUM_THREADS=2; set it where" in done.stderr
-
-
 def test_apply_writes_scheduled_module_as_script(run, tuned, kernels, tmp_path):
     script = tmp_path / "scheduled.py"
-    run("--db", tuned, "apply", kernels, "-o", script, "--function", "twice")
-    mod = load_module(script)
-    assert "T.parallel(32)" in mod["twice"].script()
+    done = run("--db", tuned, "apply", kernels, "-o", script)
+    has(done.stdout, "twice", "1.000 ms")
+    has(
+        done.stderr,
+        f"Wrote {script} for llvm x86-64-v2 2 cores",
+        f"1 function without a record; for the reason, run: tunedb explain module {kernels}",
+        "The records were measured with TVM_NUM_THREADS=2; set it where",
+    )
+    assert "T.parallel(32)" in load_module(script)["twice"].script()
     other = tmp_path / "scheduled.txt"
-    run("--db", tuned, "apply", kernels, "-o", other, "--script")
+    run("--db", tuned, "apply", kernels, "-o", other, "--script", "--function", "twice")
     assert "T.parallel(32)" in other.read_text()
 
 
 def test_apply_writes_nothing_if_a_required_function_has_no_record(run, tuned, kernels, tmp_path):
     library = tmp_path / "kernels.so"
     for options in (["--function", "thrice"], ["--all"]):
-        done = run("--db", tuned, "apply", kernels, "-o", library, *options, code=3)
-        assert "no record for thrice; nothing was written" in done.stderr
-        assert f"tunedb explain module {kernels}" in done.stderr
+        message = run("--db", tuned, "apply", kernels, "-o", library, *options, code=3).stderr
+        advice = f"tunedb explain module {kernels}"
+        has(message, "no record for thrice; nothing was written", advice)
     assert not library.exists()
 
 
 def test_apply_selects_target_and_rejects_missing_or_ambiguous_one(
     run, sqlite_file, tuned, kernels, tmp_path
 ):
-    out = ["-o", tmp_path / "scheduled.py"]
-    done = run("--db", sqlite_file, "apply", kernels, *out, code=3)
-    assert (
-        "no record to serve; measure some: tunedb tune MODULE; or measure nothing: "
-        "tunedb apply MODULE -o FILE --predict" in done.stderr
-    )
+    words = ("apply", kernels, "-o", tmp_path / "scheduled.py")
+    message = run("--db", sqlite_file, *words, code=3).stderr
+    advice = "measure some: tunedb tune MODULE; or measure nothing: tunedb apply MODULE -o FILE"
+    assert f"no record to serve; {advice} --predict" in message
     tune(tuned, kernels, "twice", OTHER)
-    done = run("--db", tuned, "apply", kernels, *out, code=2)
-    assert (
-        "several targets; choose one with --target: 1 (llvm x86-64-v2 2 cores), 2 (llvm x86-64-v2 8"
-        in done.stderr
-    )
-    done = run("--db", tuned, "apply", kernels, *out, "--target", "2")
-    assert "for llvm x86-64-v2 8 cores" in done.stderr
+    words = ("--db", tuned, *words)
+    both = "1 (llvm x86-64-v2 2 cores), 2 (llvm x86-64-v2 8"
+    assert f"several targets; choose one with --target: {both}" in run(*words, code=2).stderr
+    assert "for llvm x86-64-v2 8 cores" in run(*words, "--target", "2").stderr
     # A target that is not stored, without and with compatible ones.
-    other = ["--target", json.dumps({**TARGET, "num-cores": 4})]
-    run("--db", tuned, "apply", kernels, *out, *other, code=3)
-    assert run("--db", tuned, "apply", kernels, *out, *other, "--compatible").exit_code == 0
-    done = run("--db", tuned, "apply", kernels, *out, "--target", "9", code=3)
-    assert "no target '9'" in done.stderr
+    other = ("--target", json.dumps({**TARGET, "num-cores": 4}))
+    run(*words, *other, code=3)
+    run(*words, *other, "--compatible")
+    assert "no target '9'" in run(*words, "--target", "9", code=3).stderr
 
 
 def test_apply_refuses_invalid_outputs(run, tuned, kernels, tmp_path):
+    def refused(module, *options, code):
+        return run("--db", tuned, "apply", module, *options, code=code).stderr
+
     for name, words, code in (
         ("kernels.exe", "a library's name ends in one of .so", 2),
         ("nowhere/kernels.so", "kernels.so: cannot be written", 1),
         ("nowhere/kernels.py", "kernels.py: cannot be written", 1),
     ):
-        done = run("--db", tuned, "apply", kernels, "-o", tmp_path / name, code=code)
-        assert words in done.stderr
+        assert words in refused(kernels, "-o", tmp_path / name, code=code)
     for spec in (kernels, f"{kernels}:Kernels"):
-        done = run("--db", tuned, "apply", spec, "-o", kernels, code=2)
-        assert "is the module itself" in done.stderr
+        assert "is the module itself" in refused(spec, "-o", kernels, code=2)
     assert kernels.read_text() == KERNELS
-    done = run("--db", tuned, "apply", "none.py", "-o", tmp_path / "x.so", code=3)
-    assert "none.py: no such file" in done.stderr
-    run("--db", tuned, "apply", kernels, code=2)
+    assert "none.py: no such file" in refused("none.py", "-o", tmp_path / "x.so", code=3)
+    assert "Missing option '-o'" in refused(kernels, code=2)
 
 
 def test_explain_reports_record_or_reason_for_each_function(
@@ -139,10 +128,12 @@ def test_explain_reports_record_or_reason_for_each_function(
     assert near["difference"]["where"] == "argument 1 (A), shape[0]"
     # As an object of a Python module, too.
     monkeypatch.chdir(kernels.parent)
-    text = run("--db", tuned, "explain", "module", "kernels:Kernels").stdout
-    assert "twice: record 1 of workload 1, 1.000 ms" in text
-    assert "thrice: no record for llvm x86-64-v2 2 cores" in text
-    assert "argument 1 (A), shape[0] is 48 here, 32 there" in text
+    has(
+        run("--db", tuned, "explain", "module", "kernels:Kernels").stdout,
+        "twice: record 1 of workload 1, 1.000 ms",
+        "thrice: no record for llvm x86-64-v2 2 cores",
+        "argument 1 (A), shape[0] is 48 here, 32 there",
+    )
 
 
 def test_explain_names_the_layer_that_answers(
@@ -161,26 +152,24 @@ def test_explain_names_the_layer_that_answers(
     assert (twice["record"], twice["layer"]) == (None, None)
 
 
-def test_explain_reports_differing_target_unless_compatible(run, run_json, tuned, kernels):
-    other = ["--target", json.dumps(OTHER)]
-    _, twice = run_json("--db", tuned, "explain", "module", kernels, *other)
+def test_explain_reports_differing_target_unless_compatible(run_json, tuned, kernels):
+    words = ("--db", tuned, "explain", "module", kernels, "--target", json.dumps(OTHER))
+    _, twice = run_json(*words)
     assert [reason["code"] for reason in twice["reasons"]] == ["target"]
     assert "num-cores 8 here, 2 there" in twice["reasons"][0]["text"]
-    _, twice = run_json("--db", tuned, "explain", "module", kernels, *other, "--compatible")
+    _, twice = run_json(*words, "--compatible")
     assert twice["record"] == 1
 
 
 def test_predict_without_database_compiles_default_schedules(run, tmp_path, kernels):
     library = tmp_path / "kernels.tar"
-    done = run("--db", tmp_path / "none.db", "apply", kernels, "-o", library, "--predict", "--json")
+    words = ("--db", tmp_path / "none.db", "apply", kernels, "-o", library, "--predict")
+    done = run(*words, "--json")
     rows = json.loads(done.stdout)
-    assert {(row["function"], row["kind"], row["share"]) for row in rows} == {
-        ("twice", "default", None),
-        ("thrice", "default", None),
-    }
+    found = {(row["function"], row["kind"], row["share"]) for row in rows}
+    assert found == {("twice", "default", None), ("thrice", "default", None)}
     assert done.stderr.count("nothing is known") == 1
     assert library.exists() and not (tmp_path / "none.db").exists()
     library.unlink()
-    words = ["apply", kernels, "-o", library, "--predict", "--all"]
-    run("--db", tmp_path / "none.db", *words, code=3)
+    run(*words, "--all", code=3)
     assert not library.exists()

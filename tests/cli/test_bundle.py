@@ -5,6 +5,7 @@ import lzma
 
 import pytest
 import workdirs
+from checks import has
 from public_logs import DATA
 
 from tunedb.cli.exchange.selection import moment
@@ -27,56 +28,24 @@ def test_bundle_reports_its_contents_and_info_returns_the_same(run_json, run, fi
     # --info needs no database.
     assert run_json("--db", tmp_path / "none.db", "bundle", "--info", path) == made
     shown = run("bundle", "--info", path).stdout
-    assert "7 records of 2 workloads in " in shown
-    assert f"digest     {made['digest']}" in shown
+    has(shown, "7 records of 2 workloads in ", f"digest     {made['digest']}")
     assert "selection  everything" in shown
 
 
 def test_bundle_options_select_records(run_json, run, filled, tmp_path):
-    def bundle(*options):
-        path = tmp_path / "x.tunedb"
-        return run_json("--db", filled, "bundle", "-o", path, "--force", *options)
-
-    assert bundle("--workload", "softmax")["records"] == 1
-    assert bundle("--target", "cuda")["records"] == 1
-    assert (
-        bundle("--target", "cuda", "--workload", "softmax", "--workload", "matmul")["records"] == 1
-    )
-    assert bundle("--source", "nightly")["records"] == 7
-    made = bundle("--best", "1", "--rest", "0")
+    path = tmp_path / "x.tunedb"
+    words = ("--db", filled, "bundle", "-o", path, "--force")
+    for options, records in (
+        (("--workload", "softmax"), 1),
+        (("--target", "cuda"), 1),
+        (("--target", "cuda", "--workload", "softmax", "--workload", "matmul"), 1),
+        (("--source", "nightly"), 7),
+    ):
+        assert run_json(*words, *options)["records"] == records
+    made = run_json(*words, "--best", "1", "--rest", "0")
     assert made["records"] < 7
     assert made["selection"]["best"] == 1
-    assert "best" in run("bundle", "--info", tmp_path / "x.tunedb").stdout
-    for options in (["--workload", "conv"], ["--source", "weekly"], ["--target", "hexagon"]):
-        assert run(
-            *("--db", filled, "bundle", "-o", tmp_path / "x.tunedb", "--force", *options), code=3
-        ).stderr
-    # The log has no times of day, so no record is that new.
-    run("--db", filled, "bundle", "-o", tmp_path / "new.tunedb", "--since", "2020-01-01", code=3)
-    assert not (tmp_path / "new.tunedb").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ([], "tunedb bundle -o FILE"),
-        (["-o", "x", "--info", "x"], "give one of them"),
-        (["-o", "x", "--rest", "2"], "--best K"),
-        (["-o", "x", "--best", "0"], "not in the range"),
-        (["-o", "x", "--best", "2", "--rest", "nan"], "expected a number from 0 on"),
-        (["-o", "x", "--best", "2", "--rest", "inf"], "expected a number from 0 on"),
-        (["-o", "x", "--since", "yesterday"], "2026-11-22"),
-        (["-o", "x", "--since", "0000-00-00"], "2026-11-22"),
-        (["-o", "-", "--json"], "-o FILE"),
-        (["-o", "."], "a directory"),
-        (["--info", "."], "a directory"),
-    ],
-    ids=" ".join,
-)
-def test_bundle_rejects_invalid_options(options, message, run, filled):
-    result = run("--db", filled, "bundle", *options, code=2)
-    assert message in result.stderr
-    assert result.stdout == ""
+    assert "best" in run("bundle", "--info", path).stdout
 
 
 def test_moment_converts_dates_and_time_zones_to_microseconds():
@@ -94,22 +63,12 @@ def test_bundle_replaces_a_file_only_by_force(run, filled, tmp_path):
     run("bundle", "--info", path)
 
 
-def test_bundle_rejects_missing_records_databases_and_files(run, sqlite_file, tmp_path):
-    result = run("--db", sqlite_file, "bundle", "-o", tmp_path / "x.tunedb", code=3)
-    assert "no record to bundle; nothing was written" in result.stderr
-    assert not (tmp_path / "x.tunedb").exists()
-    run("--db", tmp_path / "none.db", "bundle", "-o", tmp_path / "x.tunedb", code=3)
-    run("bundle", "--info", tmp_path / "none.tunedb", code=3)
-
-
-def test_bundle_writes_to_stdout_and_info_reads_from_stdin(run_json, filled, tmp_path, start):
+def test_bundle_writes_to_stdout_and_info_reads_from_stdin(run, run_json, filled, tmp_path):
     """The bytes of standard output are a complete bundle."""
     path = tmp_path / "x.tunedb"
-    with path.open("wb") as out:
-        process = start("--db", filled, "bundle", "-o", "-", stdout=out)
-        _, errors = process.communicate(timeout=300)
-    assert process.returncode == 0
-    assert "7 records of 2 workloads" in errors
+    made = run("--db", filled, "bundle", "-o", "-")
+    assert "7 records of 2 workloads" in made.stderr
+    path.write_bytes(made.stdout_bytes)
     assert run_json("bundle", "--info", "-", input=path.read_bytes())["records"] == 7
     with BundlePeer(path) as peer:
         assert peer.total == 7

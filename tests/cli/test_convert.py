@@ -38,16 +38,3 @@ def test_convert_counts_records_by_workload_and_explains_refused_ones(run, tmp_p
     shown = run("--db", database, "show", 5).stdout
     assert "replayed from record 1 of workload 1" in shown
     assert "5" in run("--db", database, "top", "4").stdout
-
-
-def test_define_option_without_function_is_an_error(run, tmp_path):
-    run("--db", tmp_path / "tune.db", "db", "init")
-    result = run("--db", tmp_path / "tune.db", "convert", "--define", "matmul", code=2)
-    assert "expected NAME=package.module:function, not 'matmul'" in result.stderr
-
-
-def test_options_of_lowering_need_a_module(run, tmp_path):
-    run("--db", tmp_path / "tune.db", "db", "init")
-    for words in (["--bind", "batch=1"], ["--no-prepack"], ["--layout", "keep"]):
-        result = run("--db", tmp_path / "tune.db", "convert", *words, code=2)
-        assert "need --module MODULE" in result.stderr

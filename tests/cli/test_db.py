@@ -2,6 +2,7 @@
 
 import pytest
 from builders import sql
+from checks import has
 
 import tunedb
 from tunedb.storage import schema
@@ -9,19 +10,13 @@ from tunedb.storage import schema
 
 def test_init_creates_a_database_once(run, run_json, tmp_path):
     path = tmp_path / "new.db"
-    assert run_json("db", "init", path) == {
-        "location": str(path),
-        "revision": schema.HEAD,
-        "created": True,
-    }
+    made = run_json("db", "init", path)
+    assert made == {"location": str(path), "revision": schema.HEAD, "created": True}
     before = path.read_bytes()
     assert run_json("--db", path, "db", "init")["created"] is False
     assert "nothing was changed" in run("db", "init", path).stdout
     assert path.read_bytes() == before
     run("db", "init", tmp_path / "mistyped" / "new.db", code=3)
-
-
-def test_init_makes_the_default_database(run, tmp_path):
     run("db", "init")
     assert (tmp_path / "data" / "tunedb" / "tune.db").is_file()
     run("workloads")
@@ -65,10 +60,9 @@ def test_upgrade_migrates_older_database_and_writes_backup(run, run_json, older)
         **{"backup": None, "restored": [], "dry_run": True},
     }
     assert older.read_bytes() == before
-    text = run("--db", older, "db", "upgrade").stdout
     backup = older.with_name(f"{older.name}.bak-{first}")
-    assert f"backup: {backup}" in text
-    assert f"from schema {first} to 0099" in text
+    text = run("--db", older, "db", "upgrade").stdout
+    has(text, f"backup: {backup}", f"from schema {first} to 0099")
     assert sql(backup, "SELECT count(*) FROM measurement") == [(7,)]
     run("--db", older, "top")
 
@@ -109,19 +103,14 @@ def test_info_shows_state_counts_and_sources(run, run_json, filled):
     run("db", "info", ":memory:", code=3)
 
 
-def test_check_finds_no_problem_in_valid_database(run, run_json, filled):
+def test_check_reports_changed_mean(run, run_json, filled):
     shown = run_json("--db", filled, "db", "check")
     assert (shown["ok"], shown["measurements"], shown["problems"]) == (True, 7, [])
     assert "no problem" in run("--db", filled, "db", "check").stdout
     assert run_json("--db", filled, "db", "check", "--sample", 2)["measurements"] == 2
-
-
-def test_check_reports_changed_mean(run, run_json, filled):
     sql(filled, "UPDATE measurement SET mean = 1e-9 WHERE id = 3")
     shown = run_json("--db", filled, "db", "check", code=1)
     (problem,) = shown["problems"]
     assert (problem["check"], problem["table"], problem["id"]) == ("derived", "measurement", 3)
     assert shown["found"] == 1
-    text = run("--db", filled, "db", "check", code=1).stdout
-    assert "1 problem" in text
-    assert "mean is 1e-09" in text
+    has(run("--db", filled, "db", "check", code=1).stdout, "1 problem", "mean is 1e-09")

@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from builders import key_of
@@ -27,14 +26,6 @@ def is_approved(path):
     return [one.location for one in approval.approvals()[0]] == [str(path)]
 
 
-def test_trust_approves_a_database(run, run_json, theirs):
-    shown = run("db", "trust", theirs, "--yes")
-    assert shown.stdout == f"{theirs}: approved\n"
-    assert is_approved(theirs)
-    again = run_json("db", "trust", theirs, "--yes")
-    assert (again["location"], again["store"]) == (str(theirs), key_of(theirs))
-
-
 def test_dry_run_shows_the_database_without_approval(run, theirs):
     shown = run("db", "trust", theirs, "--dry-run")
     assert shown.stdout == ""
@@ -46,18 +37,20 @@ def test_dry_run_shows_the_database_without_approval(run, theirs):
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("", 1)])
-def test_trust_asks_for_confirmation_on_a_terminal(run, theirs, answer, code, monkeypatch):
-    terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr("tunedb.cli.confirm.sys", terminal)
+def test_trust_asks_for_confirmation_on_a_terminal(run, theirs, answer, code, terminal):
     shown = run("-q", "db", "trust", theirs, code=code, input=answer)
     assert "7 records of nightly" in shown.stderr
     assert is_approved(theirs) == (code == 0)
 
 
-def test_without_a_terminal_approval_needs_yes(run, theirs):
+def test_trust_approves_a_database_and_needs_yes_without_a_terminal(run, run_json, theirs):
     shown = run("db", "trust", theirs, code=2)
     assert shown.stderr.splitlines()[-1].startswith("Error: cannot ask for confirmation without")
     assert approval.approvals() == ([], [])
+    assert run("db", "trust", theirs, "--yes").stdout == f"{theirs}: approved\n"
+    assert is_approved(theirs)
+    again = run_json("db", "trust", theirs, "--yes")
+    assert (again["location"], again["store"]) == (str(theirs), key_of(theirs))
 
 
 def test_list_shows_approved_databases_and_forget_removes_them(run, run_json, theirs, tmp_path):
@@ -67,41 +60,19 @@ def test_list_shows_approved_databases_and_forget_removes_them(run, run_json, th
     assert [row["location"] for row in listed] == [f"{tmp_path}/mine.db", str(theirs)]
     assert listed[1]["store"] == key_of(theirs)
     assert str(theirs) in run("db", "trust", "--list").stdout
+    theirs.unlink()  # a deleted file can be forgotten
     run("db", "trust", "--forget", theirs)
-    assert [row["location"] for row in run_json("db", "trust", "--list")] == [f"{tmp_path}/mine.db"]
+    assert is_approved(tmp_path / "mine.db")
     shown = run("db", "trust", "--forget", theirs, code=3)
     assert "is not approved; see: tunedb db trust --list" in shown.stderr
-
-
-def test_forget_accepts_a_deleted_file(run, theirs):
-    run("db", "trust", theirs, "--yes")
-    theirs.unlink()
-    run("db", "trust", "--forget", theirs)
-    assert approval.approvals() == ([], [])
 
 
 def test_a_damaged_approval_is_reported_in_one_line(run, theirs):
     run("db", "trust", theirs, "--yes")
     (path,) = approval.folder().glob("*.json")
     path.write_bytes(b"{")
-    shown = run("db", "trust", "--list")
-    assert shown.stderr.splitlines() == [
-        f"Warning: {path}: not JSON",
-        "no database is approved; see: tunedb db trust --help",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "name the database"),
-        (["--list", "x.db"], "--list takes no URL and no other option"),
-        (["--list", "--yes"], "--list takes no URL and no other option"),
-        (["--forget"], "name the database"),
-    ],
-)
-def test_invalid_options_are_refused(run, words, message):
-    assert message in run("db", "trust", *words, code=2).stderr
+    empty = "no database is approved; see: tunedb db trust --help"
+    assert run("db", "trust", "--list").stderr == f"Warning: {path}: not JSON\n{empty}\n"
 
 
 def test_missing_and_invalid_databases_are_not_approved(run, tmp_path):
@@ -125,31 +96,29 @@ def project(theirs):
     return file
 
 
-@pytest.mark.parametrize("words", [["top"], ["workloads"], ["push"], ["pull"], ["db", "info"]])
-def test_commands_reject_unapproved_database_of_configuration(run, project, theirs, words):
-    shown = run(*words, code=2)
-    (line,) = shown.stderr.splitlines()
-    assert line.startswith(f"Error: {project} names {theirs}: you have not approved it; ")
-    assert line.endswith(f"run: tunedb db trust {theirs}")
+def test_commands_reject_unapproved_database_of_configuration(run, project, theirs):
+    for words in (["top"], ["workloads"], ["push"], ["pull"], ["db", "info"]):
+        (line,) = run(*words, code=2).stderr.splitlines()
+        assert line.startswith(f"Error: {project} names {theirs}: you have not approved it; ")
+        assert line.endswith(f"run: tunedb db trust {theirs}")
 
 
-def test_layers_of_configuration_need_approval(run, project, theirs, filled):
+def test_configuration_needs_approved_layers_and_counts_if_only_its_owner_may_write(
+    run, project, theirs, filled
+):
+    before = project.read_text()
     project.write_text('layers = ["theirs.db"]')
     (line,) = run("top", "--db", filled, code=2).stderr.splitlines()
     assert line.endswith(f"run: tunedb db trust {theirs}")
     run("db", "trust", theirs, "--yes")
     run("top", "--db", filled)
-
-
-def test_configuration_that_others_may_write_is_ignored(run, project, theirs, filled):
-    run("db", "trust", theirs, "--yes")
+    project.write_text(before)
     run("top")
     project.chmod(0o666)
     (line,) = run("top", code=2).stderr.splitlines()
     assert line.startswith(f"Error: {project}: others may write it, so it is ignored; ")
     assert line.endswith(f"run: chmod go-w {project}")
-    shown = run("top", "--db", filled)
-    assert "its layers are ignored" in shown.stderr
+    assert "its layers are ignored" in run("top", "--db", filled).stderr
 
 
 def test_named_databases_need_no_approval_to_be_read(run, run_json, theirs, tmp_path):

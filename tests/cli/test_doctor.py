@@ -13,10 +13,19 @@ from tunedb.storage import approval
 FROZEN = Path(__file__).parents[1] / "migrations" / "frozen"
 
 
-@pytest.fixture
+CHECK_TVM = doctor._tvm
+
+
+@pytest.fixture(autouse=True)
 def without_tvm(monkeypatch):
     """Skip the check of TVM, which takes two seconds."""
     monkeypatch.setattr(doctor, "_tvm", lambda: ())
+
+
+@pytest.fixture
+def with_tvm(monkeypatch, without_tvm):
+    """Do not skip it."""
+    monkeypatch.setattr(doctor, "_tvm", CHECK_TVM)
 
 
 @pytest.fixture
@@ -47,7 +56,7 @@ def versions(monkeypatch):
     return use
 
 
-def test_this_machine_has_no_problem(run, filled):
+def test_this_machine_has_no_problem(with_tvm, run, filled):
     """A file of the working directory that is called like TVM is no TVM."""
     Path("tvm.py").write_text("raise SystemExit('another tvm')")
     lines = run("doctor", "--db", filled).stdout.splitlines()
@@ -58,7 +67,7 @@ def test_this_machine_has_no_problem(run, filled):
     assert f"{filled} (--db): schema" in "\n".join(lines)
 
 
-def test_a_compiler_that_fails_and_too_many_threads_are_found(run_json, monkeypatch):
+def test_a_compiler_that_fails_and_too_many_threads_are_found(with_tvm, run_json, monkeypatch):
     monkeypatch.setenv("CXX", "false")
     monkeypatch.setenv("TVM_NUM_THREADS", "4096")
     rows = {row["check"]: row for row in run_json("doctor", code=1)}
@@ -68,7 +77,7 @@ def test_a_compiler_that_fails_and_too_many_threads_are_found(run_json, monkeypa
     assert rows["threads"]["command"].startswith("export TVM_NUM_THREADS=")
 
 
-def test_a_tvm_that_crashes_does_not_end_the_doctor(examine, monkeypatch, tmp_path):
+def test_a_tvm_that_crashes_does_not_end_the_doctor(with_tvm, examine, monkeypatch, tmp_path):
     (tmp_path / "tvm").mkdir()
     code = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
     (tmp_path / "tvm" / "__init__.py").write_text(code)
@@ -78,7 +87,7 @@ def test_a_tvm_that_crashes_does_not_end_the_doctor(examine, monkeypatch, tmp_pa
     assert row["command"] == "pip install --force-reinstall 'tunedb[tvm]'"
 
 
-def test_doctor_does_not_load_tvm_with_mismatched_ffi(examine, versions, monkeypatch):
+def test_doctor_does_not_load_tvm_with_mismatched_ffi(with_tvm, examine, versions, monkeypatch):
     versions(apache_tvm_ffi="0.1.99")
     monkeypatch.setattr(doctor, "_self_check", None)
     (row,) = examine(code=1, check="TVM")
@@ -86,7 +95,6 @@ def test_doctor_does_not_load_tvm_with_mismatched_ffi(examine, versions, monkeyp
     assert row["command"].startswith("pip install 'apache-tvm")
 
 
-@pytest.mark.usefixtures("without_tvm")
 def test_two_xgboost_packages_are_a_problem(examine, versions):
     versions(xgboost="3.1.0", xgboost_cpu="3.1.0")
     (row,) = examine(code=1, check="XGBoost")
@@ -94,7 +102,6 @@ def test_two_xgboost_packages_are_a_problem(examine, versions):
     assert row["command"].startswith("pip uninstall -y xgboost xgboost-cpu && ")
 
 
-@pytest.mark.usefixtures("without_tvm")
 def test_missing_optional_packages_are_warnings(run_json, versions):
     versions(xgboost=None, xgboost_cpu=None, onnx=None, jinja2=None, scikit_learn=None)
     rows = run_json("doctor")
@@ -107,7 +114,6 @@ def test_missing_optional_packages_are_warnings(run_json, versions):
     }
 
 
-@pytest.mark.usefixtures("without_tvm")
 def test_the_prior_is_verified(run, examine, filled, tmp_path, monkeypatch):
     made = tmp_path / "team.prior"
     run("bundle", "--as-prior", "--licence", "MIT", "-o", made, "--db", filled)
@@ -120,7 +126,6 @@ def test_the_prior_is_verified(run, examine, filled, tmp_path, monkeypatch):
     assert row["command"] == "export TUNEDB_PRIOR=none"
 
 
-@pytest.mark.usefixtures("without_tvm")
 def test_doctor_reports_old_empty_other_and_newer_databases(examine, filled, tmp_path):
     old = Path(shutil.copy(FROZEN / "0009.db", tmp_path / "old.db"))
     empty, other, newer = (tmp_path / f"{name}.db" for name in ("empty", "other", "newer"))
@@ -141,7 +146,6 @@ def test_doctor_reports_old_empty_other_and_newer_databases(examine, filled, tmp
     }
 
 
-@pytest.mark.usefixtures("without_tvm")
 def test_a_missing_database_is_fine_and_a_missing_folder_is_not(examine, tmp_path):
     (row,) = examine(check="database")
     assert row["status"] == "ok" and "(default) does not exist" in row["message"]
@@ -149,7 +153,6 @@ def test_a_missing_database_is_fine_and_a_missing_folder_is_not(examine, tmp_pat
     assert row["command"] == f"mkdir -p {tmp_path / 'no'}"
 
 
-@pytest.mark.usefixtures("without_tvm")
 def test_a_damaged_database_is_a_problem(examine, filled):
     sql(filled, "PRAGMA wal_checkpoint(TRUNCATE)")
     data = bytearray(filled.read_bytes())
@@ -162,7 +165,6 @@ def test_a_damaged_database_is_a_problem(examine, filled):
     assert "\n" not in row["message"]
 
 
-@pytest.mark.usefixtures("without_tvm")
 def test_unapproved_database_is_a_warning(examine, filled):
     assert examine("--db", filled, check="approval") == []
     approval.forget(filled)
@@ -171,7 +173,6 @@ def test_unapproved_database_is_a_warning(examine, filled):
     assert row["command"] == f"tunedb db trust {filled}"
 
 
-@pytest.mark.usefixtures("without_tvm")
 def test_a_server_that_does_not_answer_is_a_problem(examine, monkeypatch):
     url = "postgresql://alice:secret@127.0.0.1:1/tunedb"
     (row,) = examine("--db", url, code=1, check="database")
@@ -181,10 +182,9 @@ def test_a_server_that_does_not_answer_is_a_problem(examine, monkeypatch):
     assert row["status"] == "problem" and "secret" not in row["message"]
 
 
-@pytest.mark.usefixtures("without_tvm")
-@pytest.mark.parametrize(("free", "status"), [(1 << 20, "problem"), (1 << 30, "warning")])
-def test_little_disk_space_is_reported(examine, monkeypatch, free, status):
-    usage = shutil.disk_usage("/")._replace(free=free)
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
-    rows = examine(code=int(status == "problem"), check="disk")
-    assert [row["status"] for row in rows] == [status] * 2
+def test_little_disk_space_is_reported(examine, monkeypatch):
+    for free, status in ((1 << 20, "problem"), (1 << 30, "warning")):
+        usage = shutil.disk_usage("/")._replace(free=free)
+        monkeypatch.setattr(shutil, "disk_usage", lambda folder, usage=usage: usage)
+        rows = examine(code=int(status == "problem"), check="disk")
+        assert [row["status"] for row in rows] == [status] * 2

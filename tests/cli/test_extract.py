@@ -4,6 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 from builders import sql
+from checks import has
 from fake_sets import Rebuilder, Scheduled, Steps
 
 from tunedb.features import base
@@ -53,10 +54,9 @@ def test_extract_fills_in_missing_rows(filled, run_json, run, sets, replay):
 
 
 def test_extract_selects_programs_and_sets(filled, run_json, run, sets, replay):
-    (row,) = run_json("--db", filled, "extract", "--set", "steps", "--workload", "softmax")
-    assert (row["programs"], row["done"]) == (1, 1)
-    (row,) = run_json("--db", filled, "extract", "--set", "steps", "--target", "cuda")
-    assert (row["programs"], row["done"]) == (1, 1)
+    for selection in (("--workload", "softmax"), ("--target", "cuda")):
+        (row,) = run_json("--db", filled, "extract", "--set", "steps", *selection)
+        assert (row["programs"], row["done"]) == (1, 1)
     names = ("--set", "steps", "--set", "varying", "--set", "steps")
     rows = run_json("--db", filled, "extract", *names, "--limit", 2)
     assert [(row["set"], row["done"]) for row in rows] == [("steps", 2), ("varying", 2)]
@@ -69,9 +69,9 @@ def test_extract_selects_programs_and_sets(filled, run_json, run, sets, replay):
 
 def test_failures_are_quarantined_and_retried_on_request(filled, run_json, run, sets, replay):
     replay.fails = {2, 3}
-    done = run("--db", filled, "extract")
-    assert "tunedb.scheduled: 2 programs: RuntimeError: TVM said no" in done.stderr
-    assert "in quarantine; see: tunedb quarantine" in done.stderr
+    message = run("--db", filled, "extract").stderr
+    has(message, "tunedb.scheduled: 2 programs: RuntimeError: TVM said no")
+    has(message, "in quarantine; see: tunedb quarantine")
     rows = by_set(run_json("--db", filled, "extract"))
     assert (rows["tunedb.scheduled"]["passed"], rows["tunedb.scheduled"]["failed"]) == (2, 0)
     kept = run_json("--db", filled, "quarantine")
@@ -84,18 +84,15 @@ def test_failures_are_quarantined_and_retried_on_request(filled, run_json, run, 
     assert len(run_json("--db", filled, "quarantine")) == 1
 
 
-def test_extract_skips_scheduled_features_of_other_tvm_versions(filled, run_json, sets, replay):
+def test_scheduled_features_need_tvm_of_the_workloads_version(
+    filled, run, run_json, sets, replay, monkeypatch
+):
     """Features of steps need no module, so they are computed."""
     sql(filled, "UPDATE workload SET tvm_version = '0.26.0'")
     rows = by_set(run_json("--db", filled, "extract"))
     assert (rows["steps"]["done"], rows["steps"]["unable"]) == (6, 0)
     assert (rows["tunedb.scheduled"]["done"], rows["tunedb.scheduled"]["unable"]) == (0, 6)
     assert replay.asked == []
-
-
-def test_extract_leaves_out_scheduled_features_without_tvm(
-    filled, run, run_json, sets, monkeypatch
-):
     monkeypatch.setattr("tunedb.cli.models.extract.find_spec", lambda name: None)
     assert [row["set"] for row in run_json("--db", filled, "extract")] == ["steps"]
     assert "tunedb.scheduled is left out" in run("--db", filled, "extract").stderr
@@ -131,19 +128,16 @@ def test_features_shows_sets_and_their_coverage(filled, run_json, run, sets, rep
     assert run_json("--db", filled, "features", "tunedb.scheduled") == row
     text = run("--db", filled, "features", "tunedb.scheduled").stdout
     assert text.startswith("tunedb.scheduled\n")
-    assert "no such" not in text
     assert "no feature set 'x'" in run("--db", filled, "features", "x", code=3).stderr
 
 
-def test_features_lists_columns_of_a_set(filled, run_json, run, sets):
+def test_features_lists_columns_of_a_set(filled, run_json, run, sets, tmp_path):
     rows = run_json("--db", filled, "features", "steps", "--columns")
     assert rows == [{"index": 0, "name": "id"}, {"index": 1, "name": "decisions"}]
     varying = run("--db", filled, "features", "varying", "--columns")
     assert "depends on the program" in varying.stderr
     assert "--columns needs a set" in run("features", "--columns", code=2).stderr
-
-
-def test_features_lists_sets_without_a_database(run_json, run, sets, tmp_path):
+    # The sets are listed without a database too.
     rows = run_json("features")
     assert (rows[0]["name"], rows[0]["with"]) == ("steps", None)
     run("--db", tmp_path / "none.db", "features", code=3)

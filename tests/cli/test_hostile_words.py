@@ -10,13 +10,8 @@ from tunedb.cli.lazy import LazyGroup
 
 #: SQL, a terminal code and markup.
 WORDS = "x'; DROP TABLE program;--\x1b]0;owned\x07<script>"
-NUMBERS = (
-    click.types.IntParamType,
-    click.types.FloatParamType,
-    click.types.BoolParamType,
-    click.Choice,
-    click.types.FuncParamType,
-)
+NUMBERS = (click.types.IntParamType, click.types.FloatParamType, click.types.BoolParamType)
+NO_WORDS = (*NUMBERS, click.Choice, click.types.FuncParamType)
 
 #: Options of all commands, which have tests of their own.
 LEFT_OUT = {"db", "help", "quiet", "verbose", "debug"}
@@ -25,7 +20,7 @@ LEFT_OUT = {"db", "help", "quiet", "verbose", "debug"}
 def takes_words(parameter):
     """Return whether a parameter takes any text."""
     is_flag = isinstance(parameter, click.Option) and (parameter.is_flag or parameter.count)
-    return not is_flag and not isinstance(parameter.type, NUMBERS)
+    return not is_flag and not isinstance(parameter.type, NO_WORDS)
 
 
 def filling(parameter):

@@ -1,8 +1,8 @@
 """``--layer``: databases of others below the own one."""
 
 import pytest
-import tvm
 from builders import OWN, make_measurement, sql
+from checks import has
 from test_apply import tune
 
 from tunedb.records import Alias
@@ -13,15 +13,10 @@ from tunedb.storage.store import Store
 def team(tmp_path):
     """A database of others with workload 0 for both targets, and workload 1 for target 0."""
     path = tmp_path / "team.db"
+    found = [make_measurement(0, (0.5,)), make_measurement(1, (0.25,))]
+    found += [make_measurement(2, (0.125,), target=1), make_measurement(3, (2.0,), workload=1)]
     with Store(path) as store:
-        found = [
-            make_measurement(0, (0.5,)),
-            make_measurement(1, (0.25,)),
-            make_measurement(2, (0.125,), target=1),
-            make_measurement(3, (2.0,), workload=1),
-            make_measurement(4, None, workload=2),
-        ]
-        store.records.add(found, OWN)
+        store.records.add([*found, make_measurement(4, None, workload=2)], OWN)
     return path
 
 
@@ -40,20 +35,14 @@ def shown(rows):
 
 def test_layers_add_missing_targets_and_workloads(run, run_json, mine, team):
     assert shown(run_json("--db", mine, "top")) == [("matmul_0", 1.0, None)]
+    theirs = [("matmul_0", 0.125, str(team)), ("matmul_1", 2.0, str(team))]
     rows = run_json("--db", mine, "top", "--layer", team)
-    where = str(team)
-    assert shown(rows) == [
-        ("matmul_0", 1.0, None),
-        ("matmul_0", 0.125, where),
-        ("matmul_1", 2.0, where),
-    ]
-    table = run("--db", mine, "top", "--layer", team).stdout
-    assert "layer" in table
-    assert "team.db" in table
+    assert shown(rows) == [("matmul_0", 1.0, None), *theirs]
+    has(run("--db", mine, "top", "--layer", team).stdout, "layer", "team.db")
     assert "layer" not in run("--db", mine, "top").stdout
 
 
-def test_top_of_one_workload_includes_layers(run, run_json, mine, team):
+def test_top_of_one_workload_includes_layers(run, run_json, mine, team, tmp_path):
     assert shown(run_json("--db", mine, "top", "matmul_1", "--layer", team)) == [
         ("matmul_1", 2.0, str(team))
     ]
@@ -62,26 +51,21 @@ def test_top_of_one_workload_includes_layers(run, run_json, mine, team):
     # A number selects a workload of the own database.
     assert shown(run_json("--db", mine, "top", 1, "--layer", team)) == shown(rows)
     assert "no workload '2'" in run("--db", mine, "top", 2, "--layer", team, code=3).stderr
-
-
-def test_top_selects_targets_of_own_database_and_layers(run, run_json, mine, team):
-    assert shown(run_json("--db", mine, "top", "--layer", team, "--target", 1)) == [
-        ("matmul_0", 1.0, None),
-        ("matmul_1", 2.0, str(team)),
-    ]
-    many = '{"num-cores": 2}'
-    assert shown(run_json("--db", mine, "top", "--layer", team, "--target", many)) == [
-        ("matmul_0", 0.125, str(team))
-    ]
-    assert "cuda" in run("--db", mine, "top", "--layer", team, "--target", "cuda", code=3).stderr
-
-
-def test_first_layer_with_a_workload_answers(run_json, mine, team, tmp_path):
+    # The first layer with the workload answers.
     other = tmp_path / "other.db"
     with Store(other) as store:
         store.records.add([make_measurement(0, (3.0,), workload=1)], OWN)
     rows = run_json("--db", mine, "top", "matmul_1", "--layer", other, "--layer", team)
     assert shown(rows) == [("matmul_1", 3.0, str(other))]
+
+
+def test_top_selects_targets_of_own_database_and_layers(run, run_json, mine, team):
+    def top(target):
+        return shown(run_json("--db", mine, "top", "--layer", team, "--target", target))
+
+    assert top(1) == [("matmul_0", 1.0, None), ("matmul_1", 2.0, str(team))]
+    assert top('{"num-cores": 2}') == [("matmul_0", 0.125, str(team))]
+    assert "cuda" in run("--db", mine, "top", "--layer", team, "--target", "cuda", code=3).stderr
 
 
 def test_own_record_hides_layer_workload_with_equal_alias(run_json, mine, team):
@@ -115,7 +99,6 @@ def test_names_of_a_layer_are_escaped(run, mine, tmp_path):
     measurement = make_measurement(0, (0.5,), workload=3)
     with Store(path) as store:
         store.records.add([measurement], OWN)
-
     sql(path, "UPDATE workload SET name = ?", "\x1b[31mred\x07")
     done = run("--db", mine, "top", "--layer", path)
     assert "red" in done.stdout
@@ -123,18 +106,17 @@ def test_names_of_a_layer_are_escaped(run, mine, tmp_path):
     assert "\x07" not in done.output
 
 
-def test_apply_compiles_missing_functions_from_a_layer(run, run_json, tuned, kernels, tmp_path):
-    team = tmp_path / "team.db"
+def test_apply_uses_missing_functions_of_a_layer(run, run_json, tuned, kernels, tmp_path):
+    team, script = tmp_path / "team.db", tmp_path / "scheduled.py"
     tune(team, kernels, "twice", run_secs=(1e-6,))
     tune(team, kernels, "thrice", run_secs=(2e-3,))
-    library, script = tmp_path / "kernels.so", tmp_path / "scheduled.py"
-    rows = run_json("--db", tuned, "apply", kernels, "-o", library, "--layer", team)
-    assert [(row["function"], row["mean"], row["layer"]) for row in rows] == [
+    words = ("--db", tuned, "apply", kernels, "-o", script, "--layer", team)
+    assert [(row["function"], row["mean"], row["layer"]) for row in run_json(*words)] == [
         ("thrice", 2e-3, str(team)),
         ("twice", 1e-3, None),
     ]
-    assert tvm.runtime.load_module(str(library))["thrice"] is not None
-    assert "team.db" in run("--db", tuned, "apply", kernels, "-o", script, "--layer", team).stdout
+    assert script.read_text().count("T.parallel(") == 2
+    assert "team.db" in run(*words).stdout
 
 
 def test_apply_uses_target_of_layer_if_own_database_has_none(

@@ -5,14 +5,12 @@ from builders import OWN
 from small_data import SMALL_STEPS, WORKLOADS, trials
 
 from tunedb.exchange import prior as exchange
-from tunedb.features import base
 from tunedb.models import prior_card
 from tunedb.storage.store import Store
 
 
 @pytest.fixture(autouse=True)
-def sets(monkeypatch, sqlite_file):
-    monkeypatch.setattr(base, "load_feature_sets", lambda: ({"small.steps": SMALL_STEPS}, {}))
+def sets(monkeypatch, sqlite_file, small_sets):
     monkeypatch.setattr(prior_card, "STEPS", SMALL_STEPS)
     # These programs are of no tool, so their bundle cannot be unpacked.
     monkeypatch.setattr(exchange, "unpacked", lambda path: sqlite_file)

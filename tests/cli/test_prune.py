@@ -7,7 +7,7 @@ import subprocess
 import pytest
 import workdirs
 from builders import FOREIGN, OWN, make_measurement
-from effort import long
+from checks import has
 
 import tunedb
 from tunedb.extraction.extract import rows_of_steps
@@ -45,8 +45,7 @@ def test_a_dry_run_shows_removed_rows_and_their_cost(run, run_json, pruned):
     parts = {(part["kind"], part["of"]): part for part in row["parts"]}
     assert parts["retracted", None]["rows"] == 2
     features = next(part for part in row["parts"] if part["kind"] == "features")
-    assert features["of"].startswith("steps ")
-    assert features["rows"] == 4
+    assert features["of"].startswith("steps ") and features["rows"] == 4
     assert features["seconds"][0] > 0
     assert row["bytes"] == sum(part["bytes"] for part in row["parts"]) > 0
     records = parts["records", None]["rows"] + parts["retracted", None]["rows"]
@@ -54,27 +53,14 @@ def test_a_dry_run_shows_removed_rows_and_their_cost(run, run_json, pruned):
     assert all(source["store"] is None for source in row["sources"])
     assert (row["dry_run"], row["removed"], row["exchanged"]) == (True, None, [])
     shown = run(*options, "--dry-run")
-    assert "retracted records" in shown.stdout
-    assert "tunedb extract --set steps" in shown.stdout
+    has(shown.stdout, "retracted records", "tunedb extract --set steps")
     assert "nothing was changed" in shown.stderr
     assert pruned.read_bytes() == before
 
 
 def test_prune_needs_yes_without_a_terminal(run, run_json, pruned):
-    refused = run("--db", pruned, "prune", "--retracted", code=2)
-    assert "--yes" in refused.stderr
-    assert "\n" not in refused.stderr.strip().removeprefix("Error: ")
+    assert "--yes" in run("--db", pruned, "prune", "--retracted", code=2).stderr
     assert size(pruned) == COUNT + 2
-    words = (*workdirs.PROGRAM, "--db", pruned, "prune", "--retracted")
-    closed = subprocess.run(
-        ["/bin/sh", "-c", 'exec "$0" "$@" <&-', *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert closed.returncode == 2
-    assert "--yes" in closed.stderr
     row = run_json("--db", pruned, "prune", "--retracted", "--yes")
     assert row["removed"] == {
         **{"records": 2, "failures": 0, "launches": 0, "programs": 2},
@@ -86,42 +72,16 @@ def test_prune_needs_yes_without_a_terminal(run, run_json, pruned):
     assert check(pruned).problems == []
 
 
-@pytest.mark.parametrize(("answer", "left"), [long(b"n\n", COUNT + 2), (b"y\n", COUNT)])
-def test_prune_asks_on_a_terminal(pruned, answer, left):
+def test_prune_asks_on_a_terminal(pruned):
     terminal, theirs = pty.openpty()
-    os.write(terminal, answer)
-    done = subprocess.run(
-        [*workdirs.PROGRAM, "--db", pruned, "prune", "--retracted"],
-        stdin=theirs,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    os.write(terminal, b"y\n")
+    words = [*workdirs.PROGRAM, "--db", pruned, "prune", "--retracted"]
+    done = subprocess.run(words, stdin=theirs, capture_output=True, text=True, check=True)
     os.close(terminal)
     os.close(theirs)
-    assert done.returncode == (0 if answer == b"y\n" else 1)
     assert "retracted records" in done.stdout
     assert "Remove 2 records" in done.stderr
-    assert size(pruned) == left
-
-
-def test_invalid_options_are_refused(run, pruned):
-    for options, words in (
-        ((), "--retracted"),
-        (("--rest", 1), "--best"),
-        (("--rest", "nan", "--best", 1), "number"),
-        (("--features", "--workload", "matmul_0"), "--best"),
-        (("--best", 0), "--best"),
-        (("--best", 10**30), "--best"),
-        (("--models", 0), "--models"),
-    ):
-        assert words in run("--db", pruned, "prune", *options, "--yes", code=2).stderr
-    missing = run("--db", pruned, "prune", "--features", "none.such", "--yes", code=3)
-    assert "there are: " in missing.stderr
-    run("--db", pruned, "prune", "--best", 1, "--workload", "none", "--yes", code=3)
-    run("--db", pruned.with_name("none.db"), "prune", "--retracted", "--yes", code=3)
-    assert size(pruned) == COUNT + 2
+    assert size(pruned) == COUNT
 
 
 def test_prune_escapes_names_of_sources(run, sqlite_file):
@@ -148,5 +108,4 @@ def test_vacuum_shrinks_the_file_as_the_dry_run_predicts(run, run_json, sqlite_f
     # The pages may be one more than those that were in use.
     assert done["after"] <= planned["before"] - planned["free"] + 4096
     assert "new size" in run("--db", sqlite_file, "vacuum").stdout
-    run("--db", sqlite_file.with_name("none.db"), "vacuum", code=3)
     assert check(sqlite_file).problems == []

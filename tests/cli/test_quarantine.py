@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from checks import has
 from legacy import ANSOR
 
 import tunedb
@@ -24,32 +25,26 @@ def kept(sqlite_file):
 
 def test_quarantine_without_subcommand_lists_lines(run, run_json, kept):
     rows = run_json("--db", kept, "quarantine")
-    assert [(row["id"], row["line"], row["size"], row["source"]) for row in rows] == [
-        *((2, 8, len(json.dumps(ANSOR[0])), "old"), (1, 3, len(BAD), "old")),
-    ]
+    found = [(row["id"], row["line"], row["size"], row["source"]) for row in rows]
+    assert found == [(2, 8, len(json.dumps(ANSOR[0])), "old"), (1, 3, len(BAD), "old")]
     assert rows == run_json("--db", kept, "quarantine", "list")
     assert run_json("--db", kept, "quarantine", "--limit", 1) == rows[:1]
     assert run_json("--db", kept, "quarantine", "--file", "/logs/a.log") == rows[1:]
-    missing = run("--db", kept, "quarantine", "list", "--file", "c.log", code=3)
-    assert "tunedb quarantine list" in missing.stderr
-    # A selection before another subcommand is an error.
-    result = run("--db", kept, "quarantine", "--file", "/logs/a.log", "retry", code=2)
-    assert "tunedb quarantine retry" in result.stderr
+    limited = run("--db", kept, "quarantine", "--limit", 1)
+    assert limited.stdout.count("\n") == 2 and "1 of 2" in limited.stderr
 
 
 def test_show_prints_bad_line_escaped_or_raw(run, run_json, kept):
     text = run("--db", kept, "quarantine", "show", 1).stdout
-    assert '{"junk\\x1b[2J": "\\xff"' in text
-    assert "/logs/a.log" in text
-    assert "old (own)" in text
-    raw = run("--db", kept, "quarantine", "show", 1, "--raw")
-    assert raw.stdout_bytes == BAD
+    has(text, '{"junk\\x1b[2J": "\\xff"', "/logs/a.log", "old (own)")
+    assert run("--db", kept, "quarantine", "show", 1, "--raw").stdout_bytes == BAD
     assert run_json("--db", kept, "quarantine", "show", 1)["reason"] == "not JSON"
-    assert "tunedb quarantine list" in run("--db", kept, "quarantine", "show", 9, code=3).stderr
-    run("--db", kept, "quarantine", "show", 1, "--raw", "--json", code=2)
 
 
 def test_long_lines_are_shown_whole(run, sqlite_file):
+    for words in (["quarantine"], ["quarantine", "retry"]):
+        result = run("--db", sqlite_file, *words)
+        assert (result.stdout, result.stderr) == ("", "nothing is quarantined\n")
     data = bytes(range(48, 58)) * 25
     with tunedb.open(sqlite_file) as store:
         store.quarantine.add([Quarantined("x", 1, "long", data)], Source("s"))
@@ -67,14 +62,3 @@ def test_retry_imports_lines_that_are_understood_now(run, run_json, kept):
     assert (shown["mean"], shown["source"]["name"]) == (0.003, "old")
     text = run("--db", kept, "quarantine", "retry", "--file", "/logs/a.log").stdout
     assert text.splitlines()[1].startswith("left: not JSON")
-
-
-def test_retry_rejects_unknown_lines_and_conflicting_options(run, kept, sqlite_file):
-    run("--db", kept, "quarantine", "retry", 1, 7, code=3)
-    run("--db", kept, "quarantine", "retry", 1, "--file", "/logs/a.log", code=2)
-
-
-def test_empty_quarantine_is_reported(run, sqlite_file):
-    for words in (["quarantine"], ["quarantine", "retry"]):
-        result = run("--db", sqlite_file, *words)
-        assert (result.stdout, result.stderr) == ("", "nothing is quarantined\n")

@@ -33,6 +33,13 @@ def runs(monkeypatch):
     return Runs
 
 
+def copy_as_foreign(theirs, ours, **fields):
+    """Copy the records of a database into another one, as those of a foreign source."""
+    with tunedb.open(theirs) as other, tunedb.open(ours) as store:
+        records = [replace(record.measurement, **fields) for record in other.records.iterate()]
+        store.records.add(records, Source("theirs", SourceKind.FILE, Trust.FOREIGN))
+
+
 def test_revalidate_checks_records_of_all_workloads(run, run_json, tuned, kernels, runs):
     tune(tuned, kernels, "thrice")
     rows = run_json("--db", tuned, "revalidate", "--repeat", 2, "--seed", 3)
@@ -45,11 +52,6 @@ def test_revalidate_checks_records_of_all_workloads(run, run_json, tuned, kernel
     assert (runs.settings["repeat"], runs.settings["seed"]) == (2, 3)
     text = run("--db", tuned, "revalidate", "twice").stdout
     assert "2.00" in text and "1.0e-07" in text and "passed" in text
-
-
-def test_revalidate_selects_workloads_of_a_module(run, run_json, tuned, kernels, runs):
-    (row,) = run_json("--db", tuned, "revalidate", "--module", kernels)
-    assert row["workload"] == "twice"
 
 
 def test_revalidate_retracts_record_with_wrong_result(run, run_json, tuned, kernels, runs):
@@ -72,11 +74,8 @@ def test_revalidate_verifies_foreign_records_with_the_users_module(
     run, run_json, sqlite_file, kernels, runs, tmp_path
 ):
     # Their graph names the same file as ours, else it would need their aliases.
-    theirs = tmp_path / "theirs.db"
-    tune(theirs, kernels, "twice")
-    with tunedb.open(theirs) as other, tunedb.open(sqlite_file) as store:
-        source = Source("theirs", SourceKind.FILE, Trust.FOREIGN)
-        store.records.add([record.measurement for record in other.records.iterate()], source)
+    tune(tmp_path / "theirs.db", kernels, "twice")
+    copy_as_foreign(tmp_path / "theirs.db", sqlite_file)
     done = run("--db", sqlite_file, "revalidate", code=3)
     assert (
         "no record to serve, only records of sources that you do not trust (tunedb sources); "
@@ -94,10 +93,7 @@ def test_revalidate_verifies_foreign_records_with_the_users_module(
 
 
 def test_foreign_failures_do_not_count_as_records_to_trust(run, sqlite_file, tuned):
-    with tunedb.open(tuned) as other, tunedb.open(sqlite_file) as store:
-        (record,) = other.records.iterate()
-        failed = replace(record.measurement, status=Status.FAILED, run_secs=None)
-        store.records.add([failed], Source("theirs", SourceKind.FILE, Trust.FOREIGN))
+    copy_as_foreign(tuned, sqlite_file, status=Status.FAILED, run_secs=None)
     done = run("--db", sqlite_file, "revalidate", code=3)
     assert "no record to serve; measure some: tunedb tune MODULE" in done.stderr
 
@@ -107,9 +103,7 @@ def test_workload_without_foreign_programs_does_not_stop_the_others(
 ):
     theirs = tmp_path / "theirs.db"
     tune(theirs, kernels, "thrice")
-    with tunedb.open(theirs) as other, tunedb.open(tuned) as store:
-        source = Source("theirs", SourceKind.FILE, Trust.FOREIGN)
-        store.records.add([record.measurement for record in other.records.iterate()], source)
+    copy_as_foreign(theirs, tuned)
     done = run("--db", tuned, "revalidate", "--module", kernels, "--foreign")
     assert "thrice" in done.stdout and "passed" in done.stdout
     assert "left out:" in done.stderr and "no foreign program of workload 1" in done.stderr
@@ -117,7 +111,9 @@ def test_workload_without_foreign_programs_does_not_stop_the_others(
     assert "no foreign program" in done.stderr
 
 
-def test_missing_records_are_reported(run, tuned, kernels, runs):
+def test_revalidate_selects_workloads_of_a_module(run, run_json, tuned, kernels, runs):
+    (row,) = run_json("--db", tuned, "revalidate", "--module", kernels)
+    assert row["workload"] == "twice"
     assert "no workload 'nope'" in run("--db", tuned, "revalidate", "nope", code=3).stderr
     other = ["--target", json.dumps(OTHER)]
     done = run("--db", tuned, "revalidate", *other, code=3)

@@ -15,7 +15,10 @@ def first(run_json, *arguments, **kwargs):
     return run_json(*arguments, "workloads", **kwargs)[0]["name"]
 
 
-def test_db_option_after_the_command_overrides_the_one_before(run, run_json, filled, tmp_path):
+def test_settings_come_from_option_environment_and_file(
+    run, run_json, filled, tmp_path, monkeypatch
+):
+    """The later ``--db`` overrides the earlier, both the environment, and that the file."""
     other = tmp_path / "other.db"
     run("db", "init", other)
     assert first(run_json, "--db", filled) == "matmul"
@@ -23,22 +26,13 @@ def test_db_option_after_the_command_overrides_the_one_before(run, run_json, fil
     assert run_json("--db", other, "workloads") == []
     assert run_json("db", "--db", filled, "info")["location"] == str(filled)
     assert run_json("--db", other, "db", "info", filled)["location"] == str(filled)
-
-
-def test_environment_overrides_file_and_db_option_overrides_both(
-    run, run_json, filled, tmp_path, monkeypatch
-):
     (tmp_path / "tunedb.toml").write_text('url = "filled.db"\n')
     assert first(run_json) == "matmul"
-    other = tmp_path / "missing.db"
-    monkeypatch.setenv("TUNEDB_URL", str(other))
+    monkeypatch.setenv("TUNEDB_URL", str(tmp_path / "missing.db"))
     assert "TUNEDB_URL" in run("workloads", code=3).stderr
     assert first(run_json, "--db", filled) == "matmul"
     monkeypatch.setenv("TUNEDB_URL", "")
     assert first(run_json) == "matmul"
-
-
-def test_invalid_configuration_file_is_rejected(run, tmp_path):
     (tmp_path / "tunedb.toml").write_text("uri = 'x'\n")
     assert "unknown key 'uri'" in run("top", code=2).stderr
     (tmp_path / "tunedb.toml").write_text("url =\n")
@@ -61,7 +55,7 @@ def entries(monkeypatch):
     base.load_formats.cache_clear()
 
 
-def test_plugins_lists_formats_feature_sets_and_tvm(run, run_json):
+def test_plugins_lists_formats_feature_sets_and_tvm(run, run_json, monkeypatch):
     everything = run_json("plugins")
     rows = {row["name"]: row for row in everything if row["kind"] == "log format"}
     of_tvm = ["ansor", "autotvm", "metaschedule"]
@@ -81,9 +75,7 @@ def test_plugins_lists_formats_feature_sets_and_tvm(run, run_json):
     assert (sets["steps"]["needs"], sets["steps"]["reads"]) == ("steps", None)
     # No row has a reason, so the table has no column for it.
     assert "reason" not in run("plugins").stdout
-
-
-def test_plugins_reports_what_an_older_tvm_lacks(run_json, monkeypatch):
+    # An older TVM lacks something.
     monkeypatch.setattr(compat, "release", lambda: compat.RELEASES[0, 25])
     (row,) = [row for row in run_json("plugins") if row["kind"] == "TVM"]
     assert row["loads"] and "graphs of other releases" in row["reason"]
@@ -116,23 +108,16 @@ def test_environment_disables_plugins_of_other_packages(run_json, entries, monke
     assert (broken["loads"], broken["reason"]) == (None, "disabled by TUNEDB_PLUGINS")
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_prints_script_of_each_shell(shell, run):
-    assert "_TUNEDB_COMPLETE" in run("completion", shell).stdout
-
-
-def test_completion_rejects_unknown_shell(run):
+def test_completion_prints_script_of_each_shell(run):
+    for shell in ("bash", "zsh", "fish"):
+        assert "_TUNEDB_COMPLETE" in run("completion", shell).stdout
     run("completion", "tcsh", code=2)
 
 
 def complete(run, words, number):
     """Return the completions of the word with a number."""
-    environment = {
-        "_TUNEDB_COMPLETE": "bash_complete",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(number),
-    }
-    result = run(prog_name="tunedb", env=environment)
+    words = {"COMP_WORDS": words, "COMP_CWORD": str(number)}
+    result = run(prog_name="tunedb", env={"_TUNEDB_COMPLETE": "bash_complete", **words})
     return [line.partition(",")[2] for line in result.stdout.splitlines() if line]
 
 

@@ -21,7 +21,7 @@ from tunedb.maintenance.check import check
 from tunedb.maintenance.prune import SECONDS, PruneRules, plan, prune
 from tunedb.maintenance.vacuum import Room, plan_vacuum, require_room, vacuum
 from tunedb.models.cards import model_digest
-from tunedb.records import Failure, FailureKind, Phase, Status
+from tunedb.records import Failure, FailureKind, Phase
 from tunedb.results import NewModel
 from tunedb.storage import schema
 from tunedb.storage.exchange_types import Selection
@@ -44,22 +44,18 @@ class Rows:
 
 
 def add_model(store, marker, kind="ranker"):
-    versions = {"numpy": "2", "tunedb": "0", "xgboost": "3"}
-    digest = model_digest(kind, b"{}", bytes([marker]) * 16, versions)
-    card = {"versions": versions}
-    return store.models.add(NewModel(digest, kind, b"{}", bytes([marker]) * 16, card, None))
+    card = {"versions": {"numpy": "2", "tunedb": "0", "xgboost": "3"}}
+    training = bytes([marker]) * 16
+    digest = model_digest(kind, b"{}", training, card["versions"])
+    return store.models.add(NewModel(digest, kind, b"{}", training, card, None))
 
 
 def fill(store, times, source=OWN):
     """Add one record for each time, None for one that failed; all have features."""
     batch = [
-        make_measurement(
-            number,
-            None if secs is None else (secs,),
-            workload=number % 2,
-            failure=TIMEOUT if secs is None else None,
-        )
+        make_measurement(number, secs and (secs,), workload=number % 2, failure=failure)
         for number, secs in enumerate(times)
+        for failure in [None if secs else TIMEOUT]
     ]
     ids, _ = store.batches.add(batch, source)
     programs = store.pruning.measurement_numbers()[:, 2].tolist()
@@ -67,15 +63,13 @@ def fill(store, times, source=OWN):
     return ids
 
 
+def rising(count):
+    """Return times of so many records: 1 ms, 2 ms and so on."""
+    return [1e-3 * (i + 1) for i in range(count)]
+
+
 def url_of(store):
     return store.url.render_as_string(hide_password=False)
-
-
-def rows_of(store):
-    """Return the number of rows of each table."""
-    return {
-        table.name: len(store._db.select(select(table))) for table in schema.metadata.sorted_tables
-    }
 
 
 def everything(store):
@@ -84,6 +78,11 @@ def everything(store):
         table.name: [tuple(row) for row in store._db.select(select(table))]
         for table in schema.metadata.sorted_tables
     }
+
+
+def rows_of(store):
+    """Return the number of rows of each table."""
+    return {name: len(rows) for name, rows in everything(store).items()}
 
 
 def kept(store):
@@ -95,8 +94,16 @@ def kept(store):
     return found
 
 
+def rows_of_programs(store):
+    return [row.id for row in store._db.select(select(schema.program.c.id))]
+
+
 def do(store, **wanted):
     return prune(store, plan(store, PruneRules(**wanted)))
+
+
+def best_of(number):
+    return PruneRules(Selection(best=number, rest=0))
 
 
 def test_prune_keeps_best_records_as_ranked_after_a_final(store):
@@ -171,8 +178,11 @@ def test_prune_keeps_top_records_and_a_sound_database(data, sqlite_template):
         assert check(path).problems == []
 
 
-def rows_of_programs(store):
-    return [row.id for row in store._db.select(select(schema.program.c.id))]
+def test_prune_keeps_a_share_of_failed_records(store):
+    """Failed records count among the rest."""
+    fill(store, [1e-3, 2e-3] + [None] * 20)
+    do(store, selection=Selection(best=2, rest=2.0))
+    assert 2 <= sum(mean is None for means in kept(store).values() for mean in means) <= 9
 
 
 def test_program_is_removed_with_its_last_record(store):
@@ -205,7 +215,8 @@ def test_prune_keeps_last_rows_so_that_ids_are_never_reused(store):
 
 
 def test_prune_removes_retracted_records_and_keeps_retractions(store):
-    ids = fill(store, [1e-3, 2e-3, 3e-3, 4e-3])
+    ids = fill(store, rising(4))
+    assert store.pruning.remove_records(ids, if_retracted=True) == RemovedRows()
     store.trust.retract(ids[:2], "a busy machine")
     assert do(store, retracted=True).records == 2
     assert rows_of(store)["retraction"] == 2
@@ -214,14 +225,8 @@ def test_prune_removes_retracted_records_and_keeps_retractions(store):
     assert store.records.get(again[0]).retracted
 
 
-def test_remove_records_if_retracted_keeps_other_records(store):
-    ids = fill(store, [1e-3, 2e-3, 3e-3])
-    assert store.pruning.remove_records(ids, if_retracted=True) == RemovedRows()
-    assert store.records.count() == 3
-
-
 def test_prune_removes_only_records_of_selected_workloads_and_sources(store):
-    fill(store, [1e-3 * (i + 1) for i in range(8)])
+    fill(store, rising(8))
     store.batches.add([make_measurement(90 + i, (1e-3,)) for i in range(4)], FOREIGN)
     wanted = PruneRules(Selection(workloads=("matmul_0",), sources=("foreign",), best=1, rest=0))
     chosen = plan(store, wanted)
@@ -234,8 +239,8 @@ def test_prune_removes_only_records_of_selected_workloads_and_sources(store):
 
 def test_prune_removes_records_in_batches_and_reports_progress(store, monkeypatch):
     monkeypatch.setattr(limits, "BATCH_ROWS", 3)
-    fill(store, [1e-3 * (i + 1) for i in range(20)])
-    chosen = plan(store, PruneRules(Selection(best=1, rest=0)))
+    fill(store, rising(20))
+    chosen = plan(store, best_of(1))
     steps = []
     prune(store, chosen, on_progress=steps.append)
     assert steps == [*range(3, chosen.rows, 3), chosen.rows]
@@ -243,7 +248,7 @@ def test_prune_removes_records_in_batches_and_reports_progress(store, monkeypatc
 
 
 def test_prune_removes_features_of_the_chosen_set(store):
-    fill(store, [1e-3, 2e-3, 3e-3])
+    fill(store, rising(3))
     steps = feature_set("steps")
     row = np.ones((1, len(steps.columns)))
     store.features.add(steps, [(1, row), (2, row)])
@@ -264,7 +269,7 @@ def test_prune_removes_features_of_the_chosen_set(store):
 
 def test_prune_keeps_newest_models_of_each_kind(store, monkeypatch):
     monkeypatch.setattr(limits, "BATCH_ROWS", 2)
-    fill(store, [1e-3, 2e-3, 3e-3, 4e-3, 5e-3])
+    fill(store, rising(5))
     ids = [add_model(store, marker) for marker in range(3)]
     ids.append(add_model(store, 9, "failures"))
     for id_ in ids:
@@ -277,25 +282,19 @@ def test_prune_keeps_newest_models_of_each_kind(store, monkeypatch):
         plan(store, PruneRules(models=0))
 
 
-def test_remove_records_also_removes_predictions_of_programs(store):
-    ids = fill(store, [1e-3, 2e-3, 3e-3])
-    model = add_model(store, 1)
-    store.models.add_predictions(model, {1: 0.5, 2: 0.25, 3: 0.125})
+def test_removed_programs_have_no_predictions_and_get_no_features(store):
+    """A run that extracts or tunes meanwhile can continue."""
+    ids = fill(store, rising(3))
+    store.models.add_predictions(add_model(store, 1), {1: 0.5, 2: 0.25, 3: 0.125})
     assert store.pruning.remove_records(ids[:1]).predictions == 1
     assert rows_of(store)["prediction"] == 2
-
-
-def test_add_skips_features_and_predictions_of_removed_programs(store):
-    """A run that extracts or tunes meanwhile can continue."""
-    ids = fill(store, [1e-3, 2e-3, 3e-3])
-    store.pruning.remove_records(ids[:1])
-    added = store.features.add(Rows(version=2), [(1, np.ones((1, 2))), (2, np.ones((1, 2)))])
-    assert added == 1
-    assert store.models.add_predictions(add_model(store, 1), {1: 0.5, 3: 0.5}) == 1
+    features = [(1, np.ones((1, 2))), (2, np.ones((1, 2)))]
+    assert store.features.add(Rows(version=2), features) == 1
+    assert store.models.add_predictions(add_model(store, 2), {1: 0.5, 3: 0.5}) == 1
 
 
 def test_plan_writes_nothing_and_counts_all_that_prune_removes(store):
-    ids = fill(store, [1e-3 * (i + 1) for i in range(10)] + [None, None])
+    ids = fill(store, [*rising(10), None, None])
     store.trust.retract(ids[:1], "why")
     add_model(store, 1)
     before = everything(store)
@@ -323,7 +322,7 @@ def test_plan_rejects_empty_rules_and_read_only_store_rejects_removal(store):
 def test_estimated_bytes_are_within_3_times_of_dbstat_bytes(sqlite_file):
     """A SQLite that was built without the table dbstat estimates the bytes."""
     with Store(sqlite_file) as store:
-        fill(store, [1e-3 * (i + 1) for i in range(500)])
+        fill(store, rising(500))
         real = store.pruning.table_bytes()
         estimates = {
             t.name: store.pruning._estimated_bytes(t) for t in schema.metadata.sorted_tables
@@ -334,7 +333,7 @@ def test_estimated_bytes_are_within_3_times_of_dbstat_bytes(sqlite_file):
 
 def test_vacuum_shrinks_the_file_and_keeps_all_rows(sqlite_file):
     with Store(sqlite_file) as store:
-        fill(store, [1e-3 * (i + 1) for i in range(600)])
+        fill(store, rising(600))
         prune(store, plan(store, best_of(1)))
         planned = plan_vacuum(store)
         before = everything(store)
@@ -349,18 +348,12 @@ def test_vacuum_shrinks_the_file_and_keeps_all_rows(sqlite_file):
     assert check(sqlite_file).problems == []
 
 
-def best_of(number):
-    return PruneRules(Selection(best=number, rest=0))
-
-
 def test_vacuum_of_postgresql_keeps_all_rows(postgres_url):
     with Store(postgres_url) as store:
-        fill(store, [1e-3 * (i + 1) for i in range(40)])
+        fill(store, rising(40))
         prune(store, plan(store, best_of(1)))
         planned = plan_vacuum(store)
-        assert not planned.is_file
-        assert planned.rooms == ()
-        assert planned.bytes > 0
+        assert (planned.is_file, planned.rooms) == (False, ()) and planned.bytes > 0
         before = everything(store)
         vacuum(store)
         assert everything(store) == before
@@ -384,17 +377,8 @@ def test_vacuum_rejects_too_little_room_and_keeps_all_rows(
     small = mount("256k")
     monkeypatch.setenv("SQLITE_TMPDIR", str(small))
     with Store(sqlite_file) as store:
-        fill(store, [1e-3 * (i + 1) for i in range(2000)])
+        fill(store, rising(2000))
         before = everything(store)
         with pytest.raises(StorageError, match=str(small)):
             vacuum(store)
         assert everything(store) == before
-
-
-def test_prune_keeps_a_share_of_failed_records(store):
-    """Failed records count among the rest."""
-    fill(store, [1e-3, 2e-3] + [None] * 20)
-    do(store, selection=Selection(best=2, rest=2.0))
-    m = schema.measurement.c
-    failed = select(m.id).where(m.status == int(Status.FAILED))
-    assert 2 <= len(store._db.select(failed)) <= 9

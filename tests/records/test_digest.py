@@ -35,10 +35,10 @@ def test_digest_equals_the_reference(version, size, kind, fields):
     assert digest(version, size, kind, tuple(fields)) == reference(version, size, kind, fields)
 
 
-@pytest.mark.parametrize("length", [65_535, 65_536, 2**24 - 1, 2**24, 2**24 + 258])
-def test_digest_uses_all_bytes_of_a_field_length(length):
-    fields = (b"a", b"x" * length, b"b")
-    assert digest(1, 16, "body", fields) == reference(1, 16, "body", fields)
+def test_digest_uses_all_bytes_of_a_field_length():
+    for length in (65_535, 65_536, 2**24 - 1, 2**24, 2**24 + 258):
+        fields = (b"a", b"x" * length, b"b")
+        assert digest(1, 16, "body", fields) == reference(1, 16, "body", fields)
 
 
 @given(st.lists(st.binary(max_size=8), max_size=5), st.lists(st.binary(max_size=8), max_size=5))
@@ -51,21 +51,15 @@ class _Bytes(bytes):
     pass
 
 
-@pytest.mark.parametrize(
-    "field", [None, "text", 1, bytearray(b"x"), memoryview(b"x"), _Bytes(b"x"), [b"x"]]
-)
-def test_digest_rejects_fields_that_are_not_bytes(field):
-    with pytest.raises(TypeError, match=type(field).__name__):
-        digest(1, 16, "row", (b"x", field))
-    with pytest.raises(TypeError, match="bytes"):
-        identity.digest("row", field)
-
-
 def test_digest_rejects_arguments_of_other_types():
-    with pytest.raises(TypeError):
-        digest(1, 16, b"row", (b"x",))
-    with pytest.raises(TypeError):
-        digest(1, 16, "row", [b"x"])
+    for field in (None, "text", 1, bytearray(b"x"), memoryview(b"x"), _Bytes(b"x"), [b"x"]):
+        with pytest.raises(TypeError, match=type(field).__name__):
+            digest(1, 16, "row", (b"x", field))
+        with pytest.raises(TypeError, match="bytes"):
+            identity.digest("row", field)
+    for kind, fields in ((b"row", (b"x",)), ("row", [b"x"])):
+        with pytest.raises(TypeError):
+            digest(1, 16, kind, fields)
 
 
 WORKLOAD = Workload(WorkloadFormat.ANSOR, b'["matmul",128,128]', "matmul")

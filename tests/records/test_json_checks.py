@@ -30,12 +30,9 @@ def test_check_value_rejects_values_beyond_limits(value):
         check_value(value, "the target")
 
 
-@pytest.mark.parametrize("text", [b"[1e22]", b"[12345678901234567890.5]", b"[9223372036854775807]"])
-def test_parse_json_accepts_long_floats_and_int64_maximum(text):
-    assert parse_json(text) == json.loads(text)
-
-
-@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**30])
-def test_parse_json_rejects_integers_beyond_64_bits(number):
-    with pytest.raises(FormatError, match="a number that 64 bits cannot hold"):
-        parse_json(b'{"a": [1, %d]}' % number)
+def test_parse_json_rejects_only_integers_beyond_64_bits():
+    for text in (b"[1e22]", b"[12345678901234567890.5]", b"[9223372036854775807]"):
+        assert parse_json(text) == json.loads(text)
+    for number in (2**63, -(2**63) - 1, 10**30):
+        with pytest.raises(FormatError, match="a number that 64 bits cannot hold"):
+            parse_json(b'{"a": [1, %d]}' % number)
