@@ -32,21 +32,26 @@ def fill(store, count=10, source=OWN, first=0, **fields):
 
 
 def rows_of(store, feature_set, ids):
-    return [
-        None if rows is None else rows.tolist() for rows in store.features.rows(feature_set, ids)
-    ]
+    found = store.features.rows(feature_set, ids)
+    return [None if rows is None else rows.tolist() for rows in found]
 
 
-# ---------------------------------------------------------------------- the store
+def missing(store, **where):
+    """Return the ids of programs without features."""
+    feature_set = where.pop("feature_set", Steps())
+    return [program.id for program in store.programs.without_features(feature_set, **where)]
+
+
+def counts_of(found):
+    """Return the numbers of a coverage."""
+    return found.programs, found.able, found.known
 
 
 def test_add_stores_features_of_a_program_once(store):
     ids = fill(store, 3)
     steps = Steps()
-    first = [(id_, np.array([[id_, 1.5]])) for id_ in ids[:2]]
-    assert store.features.add(steps, first) == 2
-    again = [(id_, np.array([[0.0, 0.0]])) for id_ in ids]
-    assert store.features.add(steps, again) == 1
+    assert store.features.add(steps, [(id_, np.array([[id_, 1.5]])) for id_ in ids[:2]]) == 2
+    assert store.features.add(steps, [(id_, np.array([[0.0, 0.0]])) for id_ in ids]) == 1
     assert store.features.add(steps, []) == 0
     assert rows_of(store, steps, [ids[2], ids[0], 10**6]) == [[[0, 0]], [[ids[0], 1.5]], None]
     assert rows_of(store, Steps(version=2), ids) == [None] * 3
@@ -61,10 +66,8 @@ def test_add_stores_versions_separately_and_rejects_other_columns(store):
     (id_,) = fill(store, 1)
     store.features.add(Steps(), [(id_, np.ones((1, 2)))])
     store.features.add(Steps(version=2, columns=("a",)), [(id_, np.zeros((2, 1)))])
-    assert [(s.version, s.columns) for s in store.features.sets()] == [
-        (1, ("id", "decisions")),
-        (2, ("a",)),
-    ]
+    found = [(s.version, s.columns) for s in store.features.sets()]
+    assert found == [(1, ("id", "decisions")), (2, ("a",))]
     other = Steps(columns=("id", "other"))
     for _ in range(2):
         with pytest.raises(UsageError, match=r"version 1 of .* is stored with other col"):
@@ -86,16 +89,13 @@ def test_features_without_rows_or_columns_are_stored(store):
     empty = Steps("fake.empty", columns=())
     rows = [np.zeros((0, 5)), np.zeros((2, 0)), np.zeros((0, 0))]
     store.features.add(empty, zip(ids, rows, strict=True))
-    assert [r.shape for r in store.features.rows(empty, ids)] == [(0, 5), (2, 0), (0, 0)]
-    assert store.programs.without_features(empty) == []
+    assert [r.shape for r in store.features.rows(empty, ids)] == [r.shape for r in rows]
+    assert missing(store, feature_set=empty) == []
 
 
 def test_read_only_store_rejects_features(sqlite_file):
     with Store(sqlite_file, read_only=True) as store, pytest.raises(StorageError, match="read-on"):
         store.features.add(Steps(), [(1, np.ones((1, 2)))])
-
-
-# ---------------------------------------------------------------------- reading programs
 
 
 def test_programs_share_objects_of_equal_parts(store):
@@ -121,33 +121,23 @@ def test_programs_without_features_are_paged_and_filtered(store):
     third = fill(store, 5, target=1)
     everything = sorted(first + second + third)
     steps = Steps()
-
-    def ids(**where):
-        return [p.id for p in store.programs.without_features(steps, **where)]
-
-    assert ids() == everything
-    assert ids(limit=4) == everything[:4]
-    assert ids(limit=4, after=everything[3]) == everything[4:8]
-    workloads = {p.workload.name: p.workload_id for p in store.programs.without_features(steps)}
-    targets = {
-        p.target.attributes["num-cores"]: p.target_id
-        for p in store.programs.without_features(steps)
-    }
-    one = [workloads["matmul_1"]]
-    assert ids(workload_ids=one) == sorted(second)
-    assert ids(target_ids=[targets[2]]) == sorted(third)
-    assert ids(workload_ids=one, target_ids=[targets[2]]) == []
-    assert ids(workload_ids=[]) == []
-    assert ids(workload_ids=[*range(40_000)]) == everything
+    assert missing(store) == everything
+    assert missing(store, limit=4) == everything[:4]
+    assert missing(store, limit=4, after=everything[3]) == everything[4:8]
+    one = [store.programs.get(second)[0].workload_id]
+    two = [store.programs.get(third)[0].target_id]
+    assert missing(store, workload_ids=one) == sorted(second)
+    assert missing(store, target_ids=two) == sorted(third)
+    assert missing(store, workload_ids=one, target_ids=two) == []
+    assert missing(store, workload_ids=[]) == []
+    assert missing(store, workload_ids=[*range(40_000)]) == everything
     store.features.add(steps, [(i, np.ones((1, 2))) for i in second])
-    assert ids() == sorted(first + third)
-    assert ids(workload_ids=one) == []
-    found = store.features.coverage(steps)
-    assert (found.programs, found.able, found.known) == (15, 15, 5)
-    found = store.features.coverage(steps, workload_ids=one)
-    assert (found.programs, found.able, found.known) == (5, 5, 5)
-    found = store.features.coverage(Steps(version=3), target_ids=[targets[2]])
-    assert (found.programs, found.able, found.known) == (5, 5, 0)
+    assert missing(store) == sorted(first + third)
+    assert missing(store, workload_ids=one) == []
+    coverage = store.features.coverage
+    assert counts_of(coverage(steps)) == (15, 15, 5)
+    assert counts_of(coverage(steps, workload_ids=one)) == (5, 5, 5)
+    assert counts_of(coverage(Steps(version=3), target_ids=two)) == (5, 5, 0)
 
 
 def test_for_tvm_selects_trusted_programs_that_tvm_can_load(store):
@@ -155,28 +145,18 @@ def test_for_tvm_selects_trusted_programs_that_tvm_can_load(store):
     foreign = replace(FOREIGN, name="f")
     verified = Source("v", SourceKind.FILE, Trust.VERIFIED)
     own = fill(store, 2)
-    scheduled = Scheduled()
+    chosen = {"feature_set": Scheduled(), "for_tvm": True}
     fill(store, 2, workload=make_workload(5, tvm_version="0.26.0"))
     fill(store, 2, workload=make_workload(6))
-    assert [p.id for p in store.programs.without_features(scheduled, for_tvm=True)] == own
+    assert missing(store, **chosen) == own
     lost = fill(store, 2, source=foreign, first=20)
     both = fill(store, 2, source=foreign, first=30)
     fill(store, 2, source=verified, first=30)
     scripted = fill(store, 1, workload=make_workload(7, tvm_version="0.26.0", script="def f(): …"))
-    wanted = [*own, *both, *scripted]
-    assert [p.id for p in store.programs.without_features(scheduled, for_tvm=True)] == sorted(
-        wanted
-    )
-    assert [store.provenance.is_trusted_program(i) for i in (own[0], lost[0], both[0])] == [
-        True,
-        False,
-        True,
-    ]
-    found = store.features.coverage(scheduled, for_tvm=True)
-    assert (found.programs, found.able, found.known) == (11, 5, 0)
-
-
-# ---------------------------------------------------------------------- extracting
+    assert missing(store, **chosen) == sorted([*own, *both, *scripted])
+    trusted = [store.provenance.is_trusted_program(i) for i in (own[0], lost[0], both[0])]
+    assert trusted == [True, False, True]
+    assert counts_of(store.features.coverage(Scheduled(), for_tvm=True)) == (11, 5, 0)
 
 
 def test_extract_computes_missing_features_in_batches(store, monkeypatch):
@@ -188,7 +168,7 @@ def test_extract_computes_missing_features_in_batches(store, monkeypatch):
         store,
         steps,
         on_begin=lambda r: begun.append((r.missing, r.known)),
-        on_program=lambda: seen.append(len(store.programs.without_features(steps, limit=100))),
+        on_program=lambda: seen.append(len(missing(store, limit=100))),
     )
     assert begun == [(9, 1)]
     assert steps.calls == [4, 4, 1]
@@ -219,10 +199,7 @@ def test_extract_skips_failed_programs_until_retry(store):
     steps = Steps(fails=frozenset(ids[1:3]))
     report = extract(store, steps)
     assert (report.done, report.failed, report.passed) == (3, 2, 0)
-    assert report.reasons == {
-        f"ValueError: no rows of {ids[1]}": 1,
-        f"ValueError: no rows of {ids[2]}": 1,
-    }
+    assert report.reasons == {f"ValueError: no rows of {id_}": 1 for id_ in ids[1:3]}
     rows = {row.item.line: row.item for row in store.quarantine.rows()}
     assert set(rows) == set(ids[1:3])
     assert rows[ids[1]].file == quarantine_name(steps) == "features fake.steps version 1"
@@ -241,8 +218,7 @@ def test_extract_skips_failed_programs_until_retry(store):
     assert (still.done, still.failed, still.passed) == (0, 2, 0)
     assert len(store.quarantine.rows()) == 2
     cured = extract(store, Steps(), retry=True)
-    assert (cured.done, cured.failed) == (2, 0)
-    assert store.quarantine.rows() == []
+    assert (cured.done, cured.failed, store.quarantine.rows()) == (2, 0, [])
     assert extract(store, Steps()).known == 5
 
 
@@ -282,10 +258,9 @@ def test_extract_of_scheduled_features_needs_a_rebuilder(store):
     report = extract(store, Scheduled(), rebuilder=rebuilder)
     assert rebuilder.asked == ids
     assert (report.programs, report.unable, report.done, report.failed) == (8, 2, 5, 1)
-    shapes = [
-        None if rows is None else rows.shape for rows in store.features.rows(Scheduled(), ids)
-    ]
-    assert shapes == [None if i == ids[4] else (i % 3, 1) for i in ids]
+    found = store.features.rows(Scheduled(), ids)
+    shapes = [None if i == ids[4] else (i % 3, 1) for i in ids]
+    assert [rows if rows is None else rows.shape for rows in found] == shapes
     rebuilder.asked.clear()
     report = extract(store, Scheduled(), rebuilder=rebuilder)
     assert (rebuilder.asked, report.passed, report.known) == ([], 1, 5)
@@ -323,9 +298,6 @@ def test_report_groups_reasons_over_the_limit(store, monkeypatch):
     assert report.reasons["other reasons"] == 3
 
 
-# ---------------------------------------------------------------------- damage
-
-
 def test_damaged_features_raise_errors_and_fail_the_check(store, store_url):
     ids = fill(store, 4)
     store.features.add(Steps(), [(i, np.ones((1, 2))) for i in ids])
@@ -359,5 +331,5 @@ def test_quarantine_stores_reasons_with_any_characters(store):
     (row,) = store.quarantine.rows()
     assert row.item.line == ids[0]
     assert len(row.item.reason) < 400
-    kept = json.loads(row.item.data)
-    assert limits.MAX_MESSAGE_CHARS <= len(kept["error"]) < limits.MAX_MESSAGE_CHARS + 10
+    error = json.loads(row.item.data)["error"]
+    assert limits.MAX_MESSAGE_CHARS <= len(error) < limits.MAX_MESSAGE_CHARS + 10

@@ -1,7 +1,5 @@
 """Writing records back as the logs that they came from."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import replace
@@ -20,7 +18,7 @@ from tunedb.formats import base, export
 from tunedb.formats.export import export_lines, export_metaschedule
 from tunedb.formats.metaschedule import record_fields
 from tunedb.programs.metaschedule.trace import split_trace
-from tunedb.records import Measurement, Program, Source, Trace, Trust
+from tunedb.records import Measurement, Source, Trace, Trust
 from tunedb.storage.store import Store
 
 RECORDS, WORKLOADS = "database_tuning_record.json", "database_workload.json"
@@ -63,7 +61,7 @@ def bring(store, path, **options):
     return report
 
 
-def exported(store, name, **options):
+def written_lines(store, name, **options):
     out = io.BytesIO()
     report = export_lines(store, name, out, **options)
     lines = out.getvalue().splitlines(keepends=True)
@@ -72,7 +70,14 @@ def exported(store, name, **options):
     return lines, report
 
 
-# ------------------------------------------------------------------ lines
+def exported(store, name, **options):
+    """Return the canonical lines of an export and its report."""
+    lines, report = written_lines(store, name, **options)
+    return canonicals(lines), report
+
+
+def canonicals(lines):
+    return [canonical(line) for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -90,8 +95,8 @@ def test_export_writes_the_lines_that_were_imported(name, store, tmp_path):
     assert bring(store, odd).quarantined == 0
     data = [line for n, line in enumerate(path.read_bytes().splitlines(), 1) if n not in bad]
     lines = [line for line in data if line.strip() and not line.startswith(b"#")] + ODD[name]
-    written, report = exported(store, name)
-    assert [canonical(line) for line in written] == [canonical(line) for line in lines]
+    written, report = written_lines(store, name)
+    assert canonicals(written) == canonicals(lines)
     assert report.left_out == {}
     assert report.workloads == store.counts().workloads
 
@@ -100,20 +105,19 @@ def test_export_writes_the_lines_that_were_imported(name, store, tmp_path):
     with Store(":memory:") as other:
         assert bring(other, tmp_path / "again").total.new == len(lines)
         assert workdirs.digests_in_order(other) == workdirs.digests_in_order(store)
-        assert exported(other, name)[0] == written
+        assert written_lines(other, name)[0] == written
         assert {r.measurement.occurrence for r in other.records.iterate()} >= {0, 1}
         causes = [[r.measurement.failure for r in s.records.iterate()] for s in (store, other)]
         assert causes[0] == causes[1]
 
 
 def test_export_writes_only_records_of_the_chosen_format(memory, tmp_path):
-    folder = workdirs.write(tmp_path / "work", [workdirs.record()])
     bring(memory, write_lines(tmp_path / "a", *ANSOR[:3]))
-    bring(memory, folder / RECORDS)
-    bring(memory, write_lines(tmp_path / "b", *AUTOTVM[:2]))
-    for name, lines in (("ansor", ANSOR[:3]), ("autotvm", AUTOTVM[:2])):
+    bring(memory, workdirs.write(tmp_path / "work", [workdirs.record()]) / RECORDS)
+    bring(memory, write_lines(tmp_path / "b", *AUTOTVM))
+    for name, lines in (("ansor", ANSOR[:3]), ("autotvm", AUTOTVM)):
         written, report = exported(memory, name)
-        assert [canonical(line) for line in written] == [canonical(line) for line in lines]
+        assert written == canonicals(lines)
         assert report.left_out == {f"no {name} workload": 6 - len(lines)}
     report = export_metaschedule(memory, tmp_path / "out")
     assert (report.records, report.left_out) == (1, {"no MetaSchedule workload": 5})
@@ -126,8 +130,7 @@ def test_export_leaves_out_retracted_and_foreign_records(store, tmp_path):
     store.trust.retract([2], "wrong machine")
     calls = []
     written, report = exported(store, "ansor", on_record=lambda: calls.append(1))
-    kept = [ANSOR[0], *ANSOR[2:4], ANSOR[7]]
-    assert [canonical(line) for line in written] == [canonical(line) for line in kept]
+    assert written == canonicals([ANSOR[0], *ANSOR[2:4], ANSOR[7]])
     assert report.left_out == {"retracted": 1, "foreign source": 3}
     assert len(calls) == 8
 
@@ -137,25 +140,12 @@ def test_export_filters_by_target_and_workload(memory, tmp_path):
     records = list(memory.records.iterate())
     (target,) = {records[1].target_id, records[2].target_id}
     written, report = exported(memory, "ansor", target_ids=[target])
-    assert [canonical(line) for line in written] == [canonical(line) for line in ANSOR[1:4]]
-    assert report.left_out == {}
+    assert (written, report.left_out) == (canonicals(ANSOR[1:4]), {})
     chosen = [records[2].workload_id]
     written, report = exported(memory, "ansor", target_ids=[target], workload_ids=chosen)
-    assert [canonical(line) for line in written] == [canonical(line) for line in ANSOR[2:4]]
+    assert written == canonicals(ANSOR[2:4])
     assert (report.workloads, report.left_out) == (1, {"other workload": 1})
-    written, report = exported(memory, "ansor", target_ids=[], workload_ids=[])
-    assert (written, report.records) == ([], 0)
-
-
-def with_trace(measurement, sketch, decisions=b""):
-    """Return a measurement with another trace."""
-    program = measurement.program
-    return Measurement(
-        Program(program.workload, program.target, Trace(sketch, None, decisions)),
-        measurement.run_secs,
-        all_cost=measurement.all_cost,
-        context=measurement.context,
-    )
+    assert exported(memory, "ansor", target_ids=[], workload_ids=[])[0] == []
 
 
 @pytest.mark.parametrize("version", ["0.25.0.post1", "0.26.0", "0.27.0"])
@@ -181,11 +171,13 @@ def index_map(version):
 def test_damaged_records_are_left_out(name, line, memory, tmp_path):
     bring(memory, write_lines(tmp_path / "log", line))
     good = memory.records.get(1).measurement
-    bare = Measurement(good.program, good.run_secs, measured_at=1)
-    damaged = [with_trace(good, sketch) for sketch in (b"{}", b'[["SP"]]', b"[[]]", b"junk")]
-    memory.records.add([bare, *damaged], Source("damage"))
+    damaged = [Measurement(good.program, good.run_secs, measured_at=1)]
+    for sketch in (b"{}", b'[["SP"]]', b"[[]]", b"junk"):
+        program = replace(good.program, trace=Trace(sketch, None, b""))
+        damaged.append(replace(good, program=program, measured_at=0))
+    memory.records.add(damaged, Source("damage"))
     written, report = exported(memory, name)
-    assert [canonical(text) for text in written] == [canonical(line)]
+    assert written == [canonical(line)]
     assert sum(report.left_out.values()) == 5
 
 
@@ -219,12 +211,8 @@ def test_export_uses_format_of_another_package(memory, tmp_path, monkeypatch):
     bring(memory, write_lines(tmp_path / "log", ANSOR[0], ANSOR[2]))
     monkeypatch.setattr("tunedb.formats.export.formats", lambda: {"other": Other()})
     assert isinstance(Other(), base.LineWriter)
-    written, report = exported(memory, "other")
-    assert written == [b"1\n"]
-    assert report.left_out == {"no other workload": 1}
-
-
-# ------------------------------------------------------------------ MetaSchedule
+    written, report = written_lines(memory, "other")
+    assert (written, report.left_out) == ([b"1\n"], {"no other workload": 1})
 
 
 def write_all(store, folder):
@@ -275,11 +263,8 @@ def test_export_writes_records_without_workload_file_to_separate_folder(memory, 
     lost = tmp_path / "out" / "without-workloads"
     assert sorted(report.directories) == [str(tmp_path / "out"), str(lost)]
     assert [path.name for path in lost.iterdir()] == [RECORDS]
-    came, written = (
-        [canonical(line) for line in (path / RECORDS).read_bytes().splitlines()]
-        for path in (folder, lost)
-    )
-    assert written == came
+    came, written = ((path / RECORDS).read_bytes().splitlines() for path in (folder, lost))
+    assert canonicals(written) == canonicals(came)
     assert pairs(tmp_path / "out" / RECORDS) == pairs(tmp_path / "whole" / RECORDS)
     with Store(":memory:") as other:
         bring(other, tmp_path / "out" / RECORDS)

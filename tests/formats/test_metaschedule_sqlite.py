@@ -3,7 +3,6 @@
 import json
 import sqlite3
 from contextlib import closing, suppress
-from pathlib import Path
 
 import pytest
 import workdirs
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from tunedb import limits
 from tunedb.errors import FormatError
-from tunedb.formats.base import FileFormat, LogFile
+from tunedb.formats.base import LogFile
 from tunedb.formats.metaschedule import record_fields
 from tunedb.formats.metaschedule_sqlite import MetaScheduleSQLiteFormat
 from tunedb.formats.reading import read_log
@@ -55,6 +54,11 @@ def make(path, *, workloads=None, records=None, script=()):
     return path
 
 
+def change(path, statement):
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(statement)
+
+
 def read(path):
     return list(FORMAT.read_file(LogFile(path, str(path))))
 
@@ -69,20 +73,17 @@ def write_tables(tmp_path):
     return write
 
 
-def test_format_recognises_sqlite_files_by_their_header():
-    assert isinstance(FORMAT, FileFormat)
-    assert FORMAT.matches_file(b"SQLite format 3\0\x10\x00", Path("any name"))
-    assert not FORMAT.matches_file(b"SQLite format 2\0", Path("log.sqlite"))
-    assert not FORMAT.matches_file(b"", Path("log.sqlite"))
-
-
-def test_reader_reads_both_tables_of_one_file(write_tables):
+def test_reader_reads_both_tables_of_one_file(write_tables, tmp_path):
     workload, found = read(write_tables())
     assert (workload.format, workload.name) == (WorkloadFormat.NODES, "matmul")
     assert found.program.workload == workload
     assert (found.run_secs, found.status) == ((0.25, 0.5), Status.OK)
-    fields = record_fields(Record(1, 1, 1, found, Source("own"), None))
-    assert fields == [json.loads(TRACE), [0.25, 0.5], workdirs.CUDA, workdirs.ARGS]
+    line = [0, [json.loads(TRACE), [0.25, 0.5], workdirs.CUDA, workdirs.ARGS]]
+    assert record_fields(Record(1, 1, 1, found, Source("own"), None)) == line[1]
+    # The reader of JSON returns the same.
+    folder = workdirs.write(tmp_path / "json", [line], [workdirs.node_list()])
+    path = folder / "database_tuning_record.json"
+    assert [one.item for one in read_log(LogFile(path, str(path)))] == [workload, found]
 
 
 def test_reader_takes_workloads_from_separate_file(tmp_path):
@@ -106,37 +107,22 @@ def test_reader_accepts_all_spellings_of_null(write_tables, null):
     assert found.args_info is None
 
 
-def test_reader_returns_the_same_items_as_json_reader(write_tables, tmp_path):
-    line = [0, [json.loads(TRACE), [0.25, 0.5], workdirs.CUDA, workdirs.ARGS]]
-    folder = workdirs.write(tmp_path / "json", [line], [workdirs.node_list()])
-    path = folder / "database_tuning_record.json"
-    from_json = [found.item for found in read_log(LogFile(path, str(path)))]
-    assert read(write_tables()) == from_json
-
-
 def test_workload_index_counts_rows_and_ignores_rowids(write_tables):
     """Rows that were deleted leave gaps in ``rowid``, not in the numbers."""
-    path = write_tables([(1, *GOOD[1:])], [row_of(workdirs.node_list(n)) for n in ("x", "y", "z")])
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("DELETE FROM workload WHERE rowid = 2")
-        connection.commit()
+    path = write_tables([(1, *GOOD[1:])], [row_of(workdirs.node_list(n)) for n in "xyz"])
+    change(path, "DELETE FROM workload WHERE rowid = 2")
     assert read(path)[-1].program.workload.name == "z"
 
 
-def test_reader_does_not_change_the_file(write_tables):
-    path = write_tables()
-    before = path.read_bytes()
-    path.chmod(0o444)
-    read(path)
-    assert path.read_bytes() == before
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
-
-
-def test_reader_opens_paths_with_special_characters(tmp_path):
+def test_reader_does_not_change_file_whose_path_has_special_characters(tmp_path):
     folder = tmp_path / "a b?c#d%20"
     folder.mkdir()
     path = make(folder / "é?mode=rw.sqlite", workloads=[row_of(workdirs.graph())])
+    before = path.read_bytes()
+    path.chmod(0o444)
     assert len(read(path)) == 1
+    assert path.read_bytes() == before
+    assert list(folder.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(
@@ -170,17 +156,12 @@ def test_reader_quarantines_only_bad_workloads_and_their_records(write_tables):
     assert "its workload (line 2) is quarantined" in found[5].reason
 
 
-def test_reader_quarantines_row_that_is_not_utf8(write_tables):
-    path = write_tables(script=["PRAGMA encoding='UTF-8'"])
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE tuning_record SET target = CAST(x'7bff7d' AS TEXT)")
-        connection.commit()
+def test_reader_accepts_utf16_and_quarantines_row_that_is_not_utf8(write_tables, tmp_path):
+    assert len(read(write_tables(script=["PRAGMA encoding='UTF-16le'"]))) == 2
+    path = make(tmp_path / "other", workloads=[MODULE], records=[GOOD])
+    change(path, "UPDATE tuning_record SET target = CAST(x'7bff7d' AS TEXT)")
     _, bad = read(path)
     assert "not UTF-8" in bad.reason
-
-
-def test_reader_accepts_databases_in_utf16(write_tables):
-    assert len(read(write_tables(script=["PRAGMA encoding='UTF-16le'"]))) == 2
 
 
 def test_reader_quarantines_row_over_the_size_limit(write_tables, monkeypatch):
@@ -194,26 +175,22 @@ def test_reader_quarantines_row_over_the_size_limit(write_tables, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "statements",
+    "statement",
     [
-        [],
-        ["CREATE TABLE workload(id int, body blob)"],
-        ["CREATE TABLE workload(shash text, mod text, more text)"],
-        ["CREATE VIEW workload AS SELECT 'x' AS shash, 'y' AS mod"],
-        ["CREATE TABLE workload(shash text PRIMARY KEY, mod text) WITHOUT ROWID"],
-        ["CREATE TABLE workload(shash text, mod text AS (printf('%.*c', 1000000000, 'x')))"],
-        ["CREATE VIRTUAL TABLE workload USING fts5(shash, mod)"],
-        [
-            "CREATE VIEW tuning_record AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1"
-            " FROM n) SELECT i AS workload_index, 'x' AS trace, 'x' AS run_secs, 'x' AS target,"
-            " 'x' AS args_info FROM n"
-        ],
+        "CREATE TABLE notes(text text)",
+        "CREATE TABLE workload(id int, body blob)",
+        "CREATE TABLE workload(shash text, mod text, more text)",
+        "CREATE VIEW workload AS SELECT 'x' AS shash, 'y' AS mod",
+        "CREATE TABLE workload(shash text PRIMARY KEY, mod text) WITHOUT ROWID",
+        "CREATE TABLE workload(shash text, mod text AS (printf('%.*c', 1000000000, 'x')))",
+        "CREATE VIRTUAL TABLE workload USING fts5(shash, mod)",
+        "CREATE VIEW tuning_record AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1"
+        " FROM n) SELECT i AS workload_index, 'x' AS trace, 'x' AS run_secs, 'x' AS target,"
+        " 'x' AS args_info FROM n",
     ],
 )
-def test_reader_rejects_databases_without_metaschedule_tables(tmp_path, statements):
-    path = make(tmp_path / "other.sqlite", script=statements)
-    if not statements:
-        make(path, script=["CREATE TABLE notes(text text)"])
+def test_reader_rejects_databases_without_metaschedule_tables(tmp_path, statement):
+    path = make(tmp_path / "other.sqlite", script=[statement])
     with pytest.raises(FormatError, match="without MetaSchedule's tables") as caught:
         read(path)
     assert "\n" not in str(caught.value)
@@ -240,12 +217,9 @@ def test_reader_rejects_database_with_unfinished_changes(write_tables):
     assert len(read(path)) == 3
 
 
-def test_reader_rejects_standard_input():
+def test_reader_rejects_standard_input_and_damaged_files(tmp_path):
     with pytest.raises(FormatError, match="give its path"):
         list(FORMAT.read_file(LogFile(None, "<stdin>")))
-
-
-def test_damaged_sqlite_files_are_refused(tmp_path):
     path = tmp_path / "log.sqlite"
     path.write_bytes(b"SQLite format 3\0" + b"\xff" * 5_000)
     with pytest.raises(FormatError, match="SQLite cannot read it"):
@@ -256,10 +230,8 @@ def test_damaged_sqlite_files_are_refused(tmp_path):
 @given(st.lists(st.tuples(st.integers(0, 2**20), st.binary(min_size=1, max_size=6)), max_size=6))
 def test_reader_reads_quarantines_or_rejects_files_with_changed_bytes(tmp_path_factory, changes):
     """Whatever the bytes, rows are read or quarantined, or the file is refused."""
-    path = make(
-        tmp_path_factory.mktemp("log") / "log.sqlite", workloads=[MODULE] * 3, records=[GOOD] * 3
-    )
-    data = bytearray(path.read_bytes())
+    path = tmp_path_factory.mktemp("log") / "log.sqlite"
+    data = bytearray(make(path, workloads=[MODULE] * 3, records=[GOOD] * 3).read_bytes())
     for place, value in changes:
         place %= len(data) - len(value)
         data[place : place + len(value)] = value

@@ -1,7 +1,5 @@
 """Reading files: the format of each line, and quarantine of lines without one."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json
@@ -17,7 +15,7 @@ from tunedb import extensions, limits
 from tunedb.errors import FormatError, PluginError
 from tunedb.formats import base, reading
 from tunedb.formats.base import LogFile
-from tunedb.formats.reading import LogReader, read_log
+from tunedb.formats.reading import read_log
 from tunedb.records import Measurement, Quarantined, Workload, WorkloadFormat
 
 ARGS = [["TENSOR", [64, 64], "float32"], None]
@@ -25,8 +23,7 @@ CONFIG = {"i": 1, "t": "d", "c": None, "e": [["tile_x", "sp", [-1, 8]], ["unroll
 V1 = json.dumps(
     {
         "i": ["llvm", "dense", ARGS, {}, ["dense", 64], CONFIG],
-        "r": [[0.001], 0, 1.0, 1500000000.5],
-        "v": 0.1,
+        **{"r": [[0.001], 0, 1.0, 1500000000.5], "v": 0.1},
     }
 )
 V2 = workdirs.autotvm(0.002)
@@ -37,6 +34,10 @@ RECORD = json.dumps(workdirs.record([0.004]))
 
 def read(path, **options):
     return list(read_log(LogFile(path, "name"), **options))
+
+
+def quarantined(found):
+    return [f.item for f in found if isinstance(f.item, Quarantined)]
 
 
 def kinds(found):
@@ -52,15 +53,13 @@ def forget_formats():
     base.load_formats.cache_clear()
 
 
-# ------------------------------------------------------------------ formats of lines
-
-
-def test_reader_detects_the_format_of_each_line(tmp_path):
+def test_reader_detects_the_format_of_each_line(tmp_path, monkeypatch):
     lines = [
         *("# a comment", V1, "", ANSOR, V2, WORKLOAD, RECORD, "{}", "   ", V1, "not JSON", RECORD),
         *("[1]", "#", V2, "nul", ANSOR[:-9]),
     ]
-    found = read(write(tmp_path / "log", *lines, end=b""))
+    path = write(tmp_path / "log", *lines, end=b"")
+    found = read(path)
     nothing, bad = ("", "NoneType"), ("", "Quarantined")
     v1 = v2 = ("autotvm", "Measurement")
     ansor, record = ("ansor", "Measurement"), ("metaschedule", "Measurement")
@@ -70,7 +69,7 @@ def test_reader_detects_the_format_of_each_line(tmp_path):
     ]
     times = [f.item.run_secs[0] for f in found if isinstance(f.item, Measurement)]
     assert times == [0.001, 0.003, 0.002, 0.004, 0.001, 0.004, 0.002]
-    rows = [f.item for f in found if isinstance(f.item, Quarantined)]
+    rows = quarantined(found)
     assert [row.line for row in rows] == [8, 11, 13, 16, 17]
     assert {row.file for row in rows} == {"name"}
     assert [row.data for row in rows] == [b"{}", b"not JSON", b"[1]", b"nul", ANSOR[:-9].encode()]
@@ -79,34 +78,29 @@ def test_reader_detects_the_format_of_each_line(tmp_path):
     assert reasons == [unknown, "not JSON", unknown, "not JSON", "not JSON"]
     cut = "(the line is truncated: its writer was killed)"
     assert [row.reason.endswith(cut) for row in rows] == [False] * 4 + [True]
+    # The order of formats does not matter.
+    turned = dict(reversed(base.formats().items()))
+    monkeypatch.setattr(reading, "formats", lambda: turned)
+    assert read(path) == found
 
 
-def test_reader_returns_the_same_items_for_windows_line_ends(tmp_path):
+def test_reader_returns_the_same_items_for_windows_line_ends_and_compressed_log(tmp_path):
     lines = ["# comment", V1, "", ANSOR, WORKLOAD, RECORD, "junk", V2]
     unix = read(write(tmp_path / "unix", *lines, end=b""))  # a whole last line without its end
-    windows = read(write(tmp_path / "windows", "\r\n".join(lines), end=b"\r\n"))
-    assert windows == unix
-    assert [f.item.line for f in windows if isinstance(f.item, Quarantined)] == [7]
+    windows = write(tmp_path / "windows", "\r\n".join(lines), end=b"\r\n")
+    packed = tmp_path / "packed"
+    packed.write_bytes(gzip.compress(windows.read_bytes()))
+    assert unix == read(windows) == read(packed)
+    assert [row.line for row in quarantined(unix)] == [7]
     assert isinstance(unix[-1].item, Measurement)
 
 
 def test_leading_space_is_a_comment_only_for_ansor(tmp_path):
-    """Only auto_scheduler takes a line that begins with a space for a comment."""
     found = read(write(tmp_path / "log", " " + ANSOR, "\t" + V1, "  " + V2, ANSOR + "  "))
     assert kinds(found) == [
-        ("ansor", "NoneType"),
-        ("autotvm", "Measurement"),
-        ("autotvm", "Measurement"),
+        *(("ansor", "NoneType"), ("autotvm", "Measurement"), ("autotvm", "Measurement")),
         ("ansor", "Measurement"),
     ]
-
-
-def test_the_order_of_formats_does_not_matter(tmp_path, monkeypatch):
-    path = write(tmp_path / "log", V1, ANSOR, WORKLOAD, RECORD, V2, "{}", ANSOR, V1)
-    expected = read(path)
-    turned = dict(reversed(base.formats().items()))
-    monkeypatch.setattr(reading, "formats", lambda: turned)
-    assert read(path) == expected
 
 
 def test_reader_yields_workload_file_only_before_first_record(tmp_path):
@@ -121,29 +115,19 @@ def test_reader_yields_workload_file_only_before_first_record(tmp_path):
         assert found[place].item.program.workload.format == WorkloadFormat.GRAPH
 
 
-def test_reader_returns_the_same_items_for_compressed_log(tmp_path):
-    plain = write(tmp_path / "plain", V1, "junk", RECORD)
-    packed = tmp_path / "packed"
-    packed.write_bytes(gzip.compress(plain.read_bytes()))
-    assert read(packed) == read(plain)
-
-
 def test_reader_reports_position_after_each_progress_interval(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "PROGRESS_LINES", 2)
     positions = []
-    path = write(tmp_path / "log", V1, V1, V1, V1, V1)
+    path = write(tmp_path / "log", *[V1] * 5)
     read(path, on_position=positions.append)
     assert len(positions) == 2
     assert 0 < positions[0] <= positions[1] <= path.stat().st_size
 
 
-# ------------------------------------------------------------------ before the first known line
-
-
 def test_reader_quarantines_junk_before_first_known_line(tmp_path):
     path = write(tmp_path / "log", "Begin tuning...", "# no", "", "[7]", b"\xff\xfe", ANSOR, "junk")
     found = read(path)
-    rows = [(f.item.line, f.item.data) for f in found if isinstance(f.item, Quarantined)]
+    rows = [(row.line, row.data) for row in quarantined(found)]
     assert rows == [(1, b"Begin tuning..."), (4, b"[7]"), (5, b"\xff\xfe"), (7, b"junk")]
     assert [one.format for one in found if isinstance(one.item, Measurement)] == ["ansor"]
 
@@ -157,8 +141,8 @@ def test_reader_quarantines_integers_beyond_64_bits_in_every_format(line, number
     """orjson makes them floats, so a knob, an argument or an unknown key would be changed."""
     changed = line.replace(number, number.replace("64", str(2**64 + 1)), 1)
     assert changed != line
-    bad = [f.item for f in read(write(tmp_path / "log", line, changed, line))][1]
-    assert isinstance(bad, Quarantined)
+    (bad,) = quarantined(read(write(tmp_path / "log", line, changed, line)))
+    assert bad.line == 2
     assert "a number that 64 bits cannot hold" in bad.reason
 
 
@@ -201,35 +185,21 @@ def test_reader_rejects_file_with_too_much_leading_junk(
 ):
     monkeypatch.setattr(limits, limit, most)
     found = read(write(tmp_path / "few", *few, V1))
-    assert [f.item.line for f in found if isinstance(f.item, Quarantined)] == numbers
+    assert [row.line for row in quarantined(found)] == numbers
     found, message = items_and_error(write(tmp_path / "many", *many, V1))
     assert found == []
     assert "line 1" in message
-
-
-def test_reader_returns_junk_at_once_if_file_is_known_to_be_a_log():
-    reader = LogReader(LogFile(None, "name"), is_log=True)
-    (found,) = reader.read_line(base.Line(3, b"junk", 0))
-    assert (found.format, found.item.line, found.item.data) == ("", 3, b"junk")
-
-
-# ------------------------------------------------------------------ bad lines
-
-
-def quarantined(path):
-    return [f.item for f in read(path) if isinstance(f.item, Quarantined)]
 
 
 def test_reader_quarantines_and_truncates_too_long_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "MAX_LINE_BYTES", 1000)
     monkeypatch.setattr(limits, "MAX_QUARANTINE_BYTES", 50)
     long = json.dumps({**json.loads(V1), "more": "x" * 2000})
-    (row, short) = quarantined(write(tmp_path / "log", V1, long, V2, "x" * 60))
+    lines = (V1, long, V2, "x" * 60, long)
+    row, short, last = quarantined(read(write(tmp_path / "log", *lines, end=b"")))
     assert (row.line, row.data) == (2, long[:50].encode())
-    assert row.reason == "longer than 1000 bytes"
+    assert row.reason == last.reason == "longer than 1000 bytes"
     assert short.data == b"x" * 50
-    (row,) = quarantined(write(tmp_path / "log", V1, long, end=b""))
-    assert row.reason == "longer than 1000 bytes"
 
 
 BAD = {
@@ -263,27 +233,16 @@ def test_reader_quarantines_only_the_bad_line(name, tmp_path):
     assert len(row.reason) < 500
 
 
-# ------------------------------------------------------------------ pickles
-
-
-def pickled_line(protocol):
-    """A line as AutoTVM wrote it with ``protocol='pickle'``."""
-
-    def field(value):
-        return base64.b64encode(pickle.dumps(value, protocol)).decode()
-
-    parts = ["llvm", field(("dense", [1])), field([1, 2]), field(([0.1], 0, 1.0, 2.0))]
-    return "\t".join(parts)
-
-
 def test_reader_explains_why_it_rejects_lines_of_the_pickle_protocol(tmp_path):
-    line = pickled_line(2)
-    (row,) = quarantined(write(tmp_path / "log", V1, line))
-    assert "autotvm.record.encode(inp, res, 'json')" in row.reason
-    assert row.data == line.encode()
+    """A line as AutoTVM wrote it with ``protocol='pickle'``."""
+    parts = (("dense", [1]), [1, 2], ([0.1], 0, 1.0, 2.0))
+    fields = [base64.b64encode(pickle.dumps(part, 2)).decode() for part in parts]
+    line = "\t".join(["llvm", *fields])
+    (row,) = quarantined(read(write(tmp_path / "log", V1, line)))
     found, message = items_and_error(write(tmp_path / "log", *[line] * 3))
-    assert found == []
-    assert "autotvm.record.encode(inp, res, 'json')" in message
+    assert (row.data, found) == (line.encode(), [])
+    for text in (row.reason, message):
+        assert "autotvm.record.encode(inp, res, 'json')" in text
 
 
 class _Bomb:
@@ -299,9 +258,6 @@ def test_reader_rejects_pickle_files_without_unpickling(protocol, pack, tmp_path
     found, message = items_and_error(path)
     assert found == []
     assert "a pickle, which is refused because unpickling runs code" in message
-
-
-# ------------------------------------------------------------------ formats of files
 
 
 class Whole:
@@ -340,10 +296,6 @@ class Lines:
         return None if value["mine"] == 0 else Workload("tvm-graph", b"%d" % value["mine"])
 
 
-def broken():
-    raise ImportError("libfoo is missing")
-
-
 @pytest.fixture
 def register(monkeypatch, forget_formats):
     """A function that registers formats of another package beside ours."""
@@ -380,12 +332,8 @@ def test_reader_uses_line_format_of_another_package(register, tmp_path):
     register(mine=lambda: Lines)
     found = read(write(tmp_path / "log", '{"mine": 1}', V1, '{"mine": 0}', '{"mine": -1}', ANSOR))
     assert kinds(found) == [
-        ("mine", "Workload"),
-        ("mine", "Workload"),
-        ("autotvm", "Measurement"),
-        ("mine", "NoneType"),
-        ("mine", "Quarantined"),
-        ("ansor", "Measurement"),
+        *(("mine", "Workload"), ("mine", "Workload"), ("autotvm", "Measurement")),
+        *(("mine", "NoneType"), ("mine", "Quarantined"), ("ansor", "Measurement")),
     ]
     assert found[4].item == Quarantined("name", 4, "below zero", b'{"mine": -1}')
 
@@ -409,18 +357,17 @@ OWN = {
 }
 
 
+def broken():
+    raise ImportError("libfoo is missing")
+
+
 def test_load_formats_reports_formats_that_do_not_load(register, tmp_path, monkeypatch):
     said = []
     monkeypatch.setattr(
         extensions._log, "warning", lambda text, *values: said.append(text % values)
     )
-    register(
-        broken=broken,
-        nothing=lambda: Nothing,
-        choosy=lambda: Choosy,
-        text=lambda: "text",
-        mine=lambda: Lines,
-    )
+    others = {"nothing": Nothing, "choosy": Choosy, "text": "text", "mine": Lines}
+    register(broken=broken, **{name: lambda found=found: found for name, found in others.items()})
     found, failed = base.load_formats()
     assert {"mine", *OWN} == set(found)
     assert failed.pop("broken") == "ImportError: libfoo is missing"
@@ -444,8 +391,7 @@ def test_empty_tunedb_plugins_disables_formats_of_other_packages(register, monke
     register(mine=lambda: Lines, broken=broken)
     monkeypatch.setenv("TUNEDB_PLUGINS", "")
     found, failed = base.load_formats()
-    assert set(found) == OWN
-    assert failed == {}
+    assert (set(found), failed) == (OWN, {})
 
 
 def test_formats_raises_plugin_error_if_there_are_none(monkeypatch, forget_formats):

@@ -3,8 +3,6 @@
 The tables of ``SOURCES.md`` beside the files have the expected numbers.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import lzma
@@ -101,14 +99,34 @@ def add_up(reports):
     return total
 
 
-# ------------------------------------------------------------------ counts
-
-
 @pytest.fixture(scope="module")
 def everything():
     """All logs in one database, as a user would import them, and the reports."""
     with Store(":memory:") as store:
         yield store, {below(file.name): import_file(store, file) for file in find(*SECTIONS)}
+
+
+def test_import_counts_match_source_tables(everything):
+    store, reports = everything
+    assert store.counts().quarantined == 0
+    formats = defaultdict(Counter)
+    for path, report in reports.items():
+        assert (path, report.refused, report.quarantined) == (path, None, 0)
+        kinds = Counter()
+        for (format_, label), tally in report.groups.items():
+            kinds[label.split()[0]] += tally.read
+            formats[path.split("/")[0]][format_] += tally.read
+        if path.startswith(TENSET) or path.endswith("database_workload.sqlite"):
+            continue
+        expected = SOURCES[path]
+        found = report.total.read, report.total.failed, report.total.unmeasured
+        assert (path, *found) == (path, expected.records, expected.failed, 0)
+        assert not expected.kinds or (path, kinds) == (path, expected.kinds)
+    assert {section: set(found) for section, found in formats.items()} == {
+        **{"autotvm": {"autotvm"}, "ansor": {"ansor"}, "tenset": {"ansor"}},
+        "metaschedule": {"metaschedule", "metaschedule-sqlite"},
+    }
+    assert formats["metaschedule"]["metaschedule-sqlite"] == 506
 
 
 def test_source_tables_list_every_log(everything):
@@ -117,40 +135,6 @@ def test_source_tables_list_every_log(everything):
     read = {path for path in everything[1] if not path.startswith(TENSET)}
     assert read == {path for path in listed if is_tried(DATA / path)}
     assert sum(expected.records for expected in SOURCES.values()) > 28_000
-
-
-def test_import_counts_match_source_tables(everything):
-    for path, report in everything[1].items():
-        if path.startswith(TENSET) or path.endswith("database_workload.sqlite"):
-            continue
-        expected = SOURCES[path]
-        found = report.total.read, report.total.failed, report.total.unmeasured
-        assert (path, *found) == (path, expected.records, expected.failed, 0)
-        kinds = Counter()
-        for (_, label), tally in report.groups.items():
-            kinds[label.split()[0]] += tally.read
-        assert not expected.kinds or (path, kinds) == (path, expected.kinds)
-
-
-def test_import_rejects_and_quarantines_nothing(everything):
-    store, reports = everything
-    for report in reports.values():
-        assert (report.file, report.refused, report.quarantined) == (report.file, None, 0)
-    assert store.counts().quarantined == 0
-
-
-def test_import_detects_the_formats_of_each_folder(everything):
-    formats = defaultdict(Counter)
-    for path, report in everything[1].items():
-        for (format_, _), tally in report.groups.items():
-            formats[path.split("/")[0]][format_] += tally.read
-    assert {section: set(found) for section, found in formats.items()} == {
-        "autotvm": {"autotvm"},
-        "ansor": {"ansor"},
-        "tenset": {"ansor"},
-        "metaschedule": {"metaschedule", "metaschedule-sqlite"},
-    }
-    assert formats["metaschedule"]["metaschedule-sqlite"] == 506
 
 
 def test_import_reads_measured_and_unmeasured_programs_of_tenset(everything):
@@ -199,21 +183,17 @@ def test_import_rejects_files_that_are_not_logs(everything):
     assert store.counts() == before
 
 
-# ------------------------------------------------------------------ exports
-
-
 def logs_below(*sections):
     """Return the logs in some folders, for parameters of tests; a short run takes a third."""
     if not DATA.is_dir():
         return []
     # A file of workloads alone is read with the records beside it.
     files = [file for file in find(*sections) if file.path.name != "database_workload.sqlite"]
-    return [
-        (long if number % 3 or file.path.suffix == ".sqlite" else pytest.param)(
-            file, id=below(file.name)[:100]
-        )
-        for number, file in enumerate(files)
-    ]
+    found = []
+    for number, file in enumerate(files):
+        is_long = number % 3 or file.path.suffix == ".sqlite"
+        found.append((long if is_long else pytest.param)(file, id=below(file.name)[:100]))
+    return found
 
 
 def lines_of(data):
@@ -279,19 +259,13 @@ def test_export_writes_the_records_of_imported_work_directories(file, tmp_path):
     assert not any(written)
 
 
-# ------------------------------------------------------------------ archives of 100 MB
-
-
 @pytest.mark.stress
 @pytest.mark.parametrize(
     ("name", "records", "workloads"), [("v100", 88_210, 124), ("k80", 93_076, 117)]
 )
 def test_archive_of_100_mb_survives_import_and_export(name, records, workloads, sqlite_file):
-    row = next(
-        line
-        for line in (DATA / "SOURCES.md").read_text().splitlines()
-        if line.startswith(f"| roller_ansor/{name}.jsonl.xz")
-    )
+    lines = (DATA / "SOURCES.md").read_text().splitlines()
+    row = next(line for line in lines if line.startswith(f"| roller_ansor/{name}.jsonl.xz"))
     assert f"{records:,}" in row
     assert f"{workloads} workloads" in row
     (file,) = find_logs([ARCHIVES / f"{name}.jsonl.xz"])

@@ -1,7 +1,5 @@
 """Reading quarantined lines again."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest
@@ -25,6 +23,10 @@ def lines_left(store):
     return sorted((row.item.file, row.item.line) for row in store.quarantine.rows())
 
 
+def numbers(report):
+    return report.tried, report.recovered, report.known, report.left
+
+
 @pytest.fixture
 def old_reader(monkeypatch):
     """An older reader, which rejects tiles of 50 and more; `undo()` gives today's one back."""
@@ -42,28 +44,22 @@ def old_reader(monkeypatch):
         yield patch
 
 
-def test_retry_of_empty_quarantine_returns_empty_report(store):
-    assert retry_quarantine(store) == RetryReport()
-    assert retry_quarantine(store, []) == RetryReport()
-
-
 def test_retry_stores_lines_that_the_new_reader_understands(store, old_reader, tmp_path):
-    path = write(
-        tmp_path / "log", ansor(tile=1), ansor(tile=50), "junk", ansor(tile=60), ansor(tile=2)
-    )
+    tiles = [ansor(tile=tile) for tile in (1, 50, 60, 2)]
+    path = write(tmp_path / "log", *tiles[:2], "junk", *tiles[2:])
     bring(store, path, source="a friend", trust=Trust.FOREIGN)
     assert (store.records.count(), store.counts().quarantined) == (2, 3)
 
     # With the old reader, nothing changes.
     report = retry_quarantine(store)
-    assert (report.tried, report.recovered, report.known, report.left) == (3, 0, 0, 3)
+    assert numbers(report) == (3, 0, 0, 3)
     assert report.reasons["a tile of 50"] == 1
     assert lines_left(store) == [(str(path), line) for line in (2, 3, 4)]
 
     old_reader.undo()
     calls = []
     report = retry_quarantine(store, on_row=lambda: calls.append(1))
-    assert (report.tried, report.recovered, report.known, report.left) == (3, 2, 0, 1)
+    assert numbers(report) == (3, 2, 0, 1)
     (reason,) = report.reasons
     assert reason.startswith("not JSON")
     assert len(calls) == 3
@@ -80,14 +76,12 @@ def test_retry_stores_lines_that_the_new_reader_understands(store, old_reader, t
 
 
 def test_retry_reads_only_the_chosen_rows(store, old_reader, tmp_path):
-    bring(
-        store,
-        write(tmp_path / "log", ansor(tile=1), ansor(tile=50), ansor(tile=60), ansor(tile=70)),
-    )
+    assert retry_quarantine(store) == RetryReport()
+    bring(store, write(tmp_path / "log", *(ansor(tile=tile) for tile in (1, 50, 60, 70))))
     old_reader.undo()
     first, second, third = store.quarantine.ids()
-    report = retry_quarantine(store, [third, first, first])
-    assert (report.tried, report.recovered) == (2, 2)
+    assert retry_quarantine(store, []) == RetryReport()
+    assert numbers(retry_quarantine(store, [third, first, first])) == (2, 2, 0, 0)
     assert store.quarantine.ids() == [second]
     assert retry_quarantine(store, [first]) == RetryReport()
     assert retry_quarantine(store, [second]).recovered == 1
@@ -98,10 +92,8 @@ def test_retry_removes_lines_that_were_imported_meanwhile(store, old_reader, tmp
     bring(store, path)
     old_reader.undo()
     bring(store, write(tmp_path / "copy", ansor(tile=1), ansor(tile=50)))
-    report = retry_quarantine(store)
-    assert (report.tried, report.recovered, report.known, report.left) == (1, 0, 1, 0)
-    assert store.counts().quarantined == 0
-    assert store.records.count() == 2
+    assert numbers(retry_quarantine(store)) == (1, 0, 1, 0)
+    assert (store.counts().quarantined, store.records.count()) == (0, 2)
 
 
 def test_retry_stores_equal_lines_as_separate_records(store, old_reader, tmp_path):
@@ -121,8 +113,7 @@ def test_retry_reads_more_rows_than_one_page(store, old_reader, tmp_path, monkey
     path = write(tmp_path / "log", ansor(tile=1), *[ansor(tile=50 + n % 5) for n in range(10)])
     bring(store, path)
     old_reader.undo()
-    report = retry_quarantine(store)
-    assert (report.tried, report.recovered) == (10, 10)
+    assert numbers(retry_quarantine(store)) == (10, 10, 0, 0)
     assert bring(store, path).total.new == 0
 
 
@@ -141,13 +132,12 @@ def test_retry_takes_model_from_folder_of_deleted_file(store, old_reader, tmp_pa
 
 def test_retry_leaves_truncated_lines_in_quarantine(store, tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "MAX_QUARANTINE_BYTES", 40)
-    whole = ansor(tile=1).replace(" ", "")
-    long = "[1] " + "x" * 60
-    bring(store, write(tmp_path / "log", whole, long, "[2]"))
+    path = write(tmp_path / "log", ansor(tile=1), "[1] " + "x" * 60, "[2]")
+    bring(store, path)
     report = retry_quarantine(store)
     assert (report.tried, report.left) == (2, 2)
     assert report.reasons["only its beginning is stored; import the file again"] == 1
-    assert lines_left(store) == [(str(tmp_path / "log"), 2), (str(tmp_path / "log"), 3)]
+    assert lines_left(store) == [(str(path), 2), (str(path), 3)]
 
 
 def test_retry_does_not_store_truncated_line_that_parses_as_record(store, monkeypatch):
@@ -161,11 +151,9 @@ def test_retry_does_not_store_truncated_line_that_parses_as_record(store, monkey
     assert store.records.count() == 0
 
 
-def test_retry_recovers_lines_of_standard_input(store, old_reader):
-    store.quarantine.add(
-        [Quarantined("<stdin>", 7, "a tile of 50", ansor(tile=50).encode())], Source("s")
-    )
-    old_reader.undo()
+def test_retry_recovers_lines_of_standard_input(store):
+    row = Quarantined("<stdin>", 7, "a tile of 50", ansor(tile=50).encode())
+    store.quarantine.add([row], Source("s"))
     assert retry_quarantine(store).recovered == 1
 
 
@@ -192,30 +180,28 @@ def workload_formats(store):
 def test_retry_takes_workloads_from_workload_file(store, old_records, tmp_path):
     graphs = [workdirs.graph("a"), workdirs.graph("b")]
     lines = [workdirs.record([1.0]), workdirs.record([5.0], workload=1), workdirs.record([2.0])]
-    folder = workdirs.write(tmp_path / "log", lines, graphs)
-    bring(store, folder / "database_tuning_record.json")
+    path = workdirs.write(tmp_path / "log", lines, graphs) / "database_tuning_record.json"
+    bring(store, path)
     old_records.undo()
-    report = retry_quarantine(store)
-    assert (report.tried, report.recovered, report.left) == (1, 1, 0)
+    assert numbers(retry_quarantine(store)) == (1, 1, 0, 0)
     assert workload_formats(store) == {WorkloadFormat.GRAPH: 3}
     names = [r.measurement.program.workload.name for r in store.records.iterate()]
     assert names == ["a", "a", "b"]
-    assert bring(store, folder / "database_tuning_record.json").total.new == 0
+    assert bring(store, path).total.new == 0
 
 
 @pytest.mark.parametrize("gone", ["all", "workloads"])
 def test_retry_leaves_records_in_quarantine_if_workload_file_is_missing(
     gone, store, old_records, tmp_path
 ):
-    lines = [workdirs.record([1.0]), workdirs.record([5.0])]
-    folder = workdirs.write(tmp_path / "log", lines)
+    folder = workdirs.write(tmp_path / "log", [workdirs.record([1.0]), workdirs.record([5.0])])
     bring(store, folder / "database_tuning_record.json")
     (folder / "database_workload.json").unlink()
     if gone == "all":
         (folder / "database_tuning_record.json").unlink()
     old_records.undo()
     report = retry_quarantine(store)
-    assert (report.tried, report.recovered, report.left) == (1, 0, 1)
+    assert numbers(report) == (1, 0, 0, 1)
     assert "its workload" in next(iter(report.reasons))
     assert store.counts().quarantined == 1
     assert workload_formats(store) == {WorkloadFormat.GRAPH: 1}
@@ -247,25 +233,21 @@ def old_workloads(monkeypatch):
 
 def test_retry_recovers_workload_line_and_its_record(store, old_workloads, tmp_path):
     folder = workdirs.write(tmp_path / "log", [workdirs.record([1.0])])
-    path = folder / "database_tuning_record.json"
+    path, beside = folder / "database_tuning_record.json", folder / "database_workload.json"
     bring(store, path)
     old_workloads.undo()
-    beside = folder / "database_workload.json"
     assert lines_left(store) == [(str(path), 1), (str(beside), 1)]
     report = retry_quarantine(store)
     # The record brings its workload along, so the workload's own line is known then.
-    assert (report.tried, report.recovered, report.workloads) == (2, 1, 1)
-    assert (report.known, report.left) == (1, 0)
+    assert (*numbers(report), report.workloads) == (2, 1, 1, 0, 1)
     assert workload_formats(store) == {WorkloadFormat.GRAPH: 1}
     assert store.counts().quarantined == 0
     assert bring(store, path).total.new == 0
 
 
 def test_retry_counts_recovered_workload_without_records(store, old_workloads, tmp_path):
-    path = write(tmp_path / "w.json", workdirs.workload_line(workdirs.graph()), "junk")
-    bring(store, path)
+    bring(store, write(tmp_path / "w.json", workdirs.workload_line(workdirs.graph()), "junk"))
     old_workloads.undo()
     report = retry_quarantine(store)
-    assert (report.tried, report.recovered, report.workloads) == (2, 0, 1)
-    assert (report.known, report.left) == (0, 1)
+    assert (*numbers(report), report.workloads) == (2, 0, 0, 1, 1)
     assert store.counts().workloads == 1

@@ -1,5 +1,4 @@
 import contextlib
-import sys
 
 import pytest
 from hypothesis import given
@@ -7,12 +6,7 @@ from hypothesis import strategies as st
 
 from tunedb import limits
 from tunedb.errors import LimitError, StorageError
-from tunedb.system.compression import compress, decompress
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
+from tunedb.system.compression import compress, decompress, zstd
 
 
 @given(st.binary(max_size=5000))

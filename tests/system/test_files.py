@@ -19,10 +19,6 @@ from tunedb.system.files import (
 )
 
 
-def make_pipe(path):
-    os.mkfifo(path)
-
-
 def make_socket(path):
     # The path of a socket must be short.
     with socket.socket(socket.AF_UNIX) as one:
@@ -34,11 +30,10 @@ def make_socket(path):
             os.chdir(before)
 
 
-def make_link(path):
-    path.symlink_to("/dev/zero")
-
-
-SPECIAL = [(make_pipe, "a named pipe"), (make_socket, "a socket"), (make_link, "a device")]
+SPECIAL = [
+    *((os.mkfifo, "a named pipe"), (make_socket, "a socket")),
+    (lambda path: path.symlink_to("/dev/zero"), "a device"),
+]
 
 
 @contextmanager
@@ -58,9 +53,8 @@ def child():
 def test_open_regular_and_read_regular_reject_special_files(make, kind, tmp_path):
     path = tmp_path / "x"
     make(path)
-    with pytest.raises(
-        StorageError, match=f"x: {kind}, but tunedb reads only regular files; give -"
-    ):
+    message = f"x: {kind}, but tunedb reads only regular files; give -"
+    with pytest.raises(StorageError, match=message):
         open_regular(path, advice="give -")
     with pytest.raises(StorageError, match=f"{kind}.*; copy its data to a file first"):
         read_regular(path, 10)
@@ -72,6 +66,8 @@ def test_open_regular_and_read_regular_follow_links_to_files(tmp_path):
     with open_regular(tmp_path / "link", buffering=0) as file:
         assert file.read() == b"content"
     assert read_regular(str(tmp_path / "link"), 4) == b"cont"
+    os.truncate(tmp_path / "file", 2**40)  # sparse
+    assert len(read_regular(tmp_path / "link", 1000)) == 1000
 
 
 def test_open_regular_keeps_errors_for_directories_and_missing_files(tmp_path):
@@ -84,7 +80,7 @@ def test_open_regular_keeps_errors_for_directories_and_missing_files(tmp_path):
 def test_open_regular_rejects_pipe_that_appears_after_the_check(tmp_path, monkeypatch):
     """A plain open() of the pipe would wait forever."""
     path = tmp_path / "x"
-    make_pipe(path)
+    os.mkfifo(path)
     monkeypatch.setattr(files, "require_regular", lambda *_, **__: None)
     with pytest.raises(StorageError, match="a named pipe"):
         open_regular(path)
@@ -99,18 +95,11 @@ def target(descriptor):
         return None
 
 
-def test_read_regular_reads_at_most_the_given_bytes(tmp_path):
-    path = tmp_path / "sparse"
-    with path.open("wb") as file:
-        file.truncate(2**40)
-    assert len(read_regular(path, 1000)) == 1000
-
-
 def test_require_regular_logs_rejects_pipes_named_like_sqlite_logs(tmp_path):
     path = tmp_path / "x.db"
     require_regular_logs(path)
     for suffix in ("-journal", "-wal", "-shm"):
-        make_pipe(tmp_path / f"x.db{suffix}")
+        os.mkfifo(tmp_path / f"x.db{suffix}")
         with pytest.raises(StorageError, match=f"x.db{suffix}: a named pipe.*remove it"):
             require_regular_logs(path)
         (tmp_path / f"x.db{suffix}").unlink()
@@ -156,33 +145,24 @@ def test_new_file_works_on_file_system_without_hard_links(tmp_path, monkeypatch)
         (tmp_path / "y").touch()
 
 
-def test_write_whole_accepts_names_of_255_bytes(tmp_path):
+def test_write_whole_writes_through_links_and_accepts_names_of_255_bytes(tmp_path):
     path = tmp_path / ("x" * 255)
-    write_whole(path, "new")
-    assert path.read_text() == "new"
-
-
-def test_write_whole_writes_through_links(tmp_path):
-    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "link").symlink_to(path)
     write_whole(tmp_path / "link", "new")
     assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "file").read_text() == "new"
+    assert path.read_text() == "new"
 
 
 def test_write_whole_keeps_devices_and_rejects_invalid_paths(tmp_path):
     (tmp_path / "null").symlink_to("/dev/null")
     write_whole(tmp_path / "null", "text")
     assert Path("/dev/null").is_char_device()
-    with pytest.raises(StorageError, match="cannot be written"):
-        write_whole(tmp_path, "text")
-    with pytest.raises(StorageError, match="cannot be written"):
-        write_whole(tmp_path / "none" / "x", "text")
+    for path in (tmp_path, tmp_path / "none" / "x"):
+        with pytest.raises(StorageError, match="cannot be written"):
+            write_whole(path, "text")
 
 
-STEPS = ["write", "_sync", "_place"]
-
-
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", ["write", "_sync", "_place"])
 def test_killed_writer_leaves_the_old_file(step, tmp_path, monkeypatch):
     """The next writer removes the hidden folder that it leaves."""
     path = tmp_path / "x"

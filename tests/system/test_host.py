@@ -16,30 +16,21 @@ def test_sessions_differ_even_in_the_same_microsecond(monkeypatch):
 
 def test_fingerprint_sorts_its_keys_and_omits_unknown_values():
     found = orjson.loads(host.new_session(tvm="0.27", llvm=None, gpu="H200").fingerprint)
-    assert found["tvm"] == "0.27"
-    assert found["gpu"] == "H200"
-    assert found["tunedb"] == __version__
+    assert (found["tvm"], found["gpu"], found["tunedb"]) == ("0.27", "H200", __version__)
     assert "llvm" not in found
     assert {"cpu", "os", "python", "cores"} <= found.keys()
     assert list(found) == sorted(found)
 
 
-def test_cpu_and_gpu_models_are_one_line_or_none():
+def test_cpu_model_returns_first_name_of_cpuinfo_or_machine_type(monkeypatch, tmp_path):
     for model in (host.cpu_model(), host.gpu_model()):
         assert model is None or (model.strip() == model and model and "\n" not in model)
-
-
-def test_cpu_model_returns_machine_type_without_cpuinfo(monkeypatch, tmp_path):
-    monkeypatch.setattr(host, "Path", lambda _: tmp_path / "missing")
+    listing = tmp_path / "cpuinfo"
+    monkeypatch.setattr(host, "Path", lambda _: listing)
     monkeypatch.setattr("platform.processor", lambda: "")
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     assert host.cpu_model() == "riscv64"
-
-
-def test_cpu_model_returns_first_name_of_cpuinfo(monkeypatch, tmp_path):
-    listing = tmp_path / "cpuinfo"
     listing.write_bytes(b"processor\t: 0\nmodel name\t: Test \xff CPU\nmodel name\t: Other\n")
-    monkeypatch.setattr(host, "Path", lambda _: listing)
     assert host.cpu_model() == "Test � CPU"
 
 

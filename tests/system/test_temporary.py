@@ -32,12 +32,9 @@ def hold(tmp_path):
     started, workers = [], []
 
     def hold(worker=""):
-        process = subprocess.Popen(
-            [sys.executable, "-c", HOLD, str(tmp_path), worker],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        command = [sys.executable, "-c", HOLD, str(tmp_path), worker]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
         started.append(process)
         path, _, number = process.stdout.readline().strip().partition(" ")
         workers.extend([int(number)] if number else [])
@@ -49,6 +46,18 @@ def hold(tmp_path):
         process.communicate()
     for number in workers:
         os.kill(number, signal.SIGKILL)
+
+
+@pytest.fixture
+def killed(hold):
+    """The folder of a killed process."""
+    process, path = hold()
+    kill(process)
+    return path
+
+
+#: Names as of folders of ours.
+NAME, OTHER = "tunedb-known-0123456789abcdef", "tunedb-known-fedcba9876543210"
 
 
 def kill(process):
@@ -89,19 +98,19 @@ def test_new_folder_removes_only_folders_of_killed_processes(tmp_path, hold):
         assert list(tmp_path.iterdir()) == [folder.path]
 
 
-def test_sweep_removes_folders_without_lock_only_if_empty(tmp_path):
+def test_sweep_removes_folders_without_lock_only_if_empty_and_in_time(tmp_path, monkeypatch):
     """A process that is killed before it creates the lock leaves an empty folder."""
-    (tmp_path / "tunedb-known-0123456789abcdef").mkdir()
-    (tmp_path / "tunedb-known-fedcba9876543210").mkdir()
-    (tmp_path / "tunedb-known-fedcba9876543210" / "file").touch()
-    assert sweep(tmp_path) == 1
-    assert [one.name for one in tmp_path.iterdir()] == ["tunedb-known-fedcba9876543210"]
+    (tmp_path / NAME).mkdir()
+    (tmp_path / OTHER).mkdir()
+    (tmp_path / OTHER / "file").touch()
+    for most, removed in ((0, 0), (1000, 1)):
+        monkeypatch.setattr(limits, "SWEEP_S", most)
+        assert sweep(tmp_path) == removed
+    assert [one.name for one in tmp_path.iterdir()] == [OTHER]
 
 
-def test_next_sweep_finishes_a_failed_one(tmp_path, hold, monkeypatch):
+def test_next_sweep_finishes_a_failed_one(tmp_path, killed, monkeypatch):
     """The lock is removed last, so that the rest is still recognised as a left-over."""
-    process, path = hold()
-    kill(process)
 
     def refuse(*_, **__):
         raise PermissionError
@@ -109,20 +118,18 @@ def test_next_sweep_finishes_a_failed_one(tmp_path, hold, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "rmtree", refuse)
         assert sweep(tmp_path) == 0
-    assert path.is_dir()
+    assert killed.is_dir()
     assert sweep(tmp_path) == 1
     assert list(tmp_path.iterdir()) == []
 
 
 def test_sweep_keeps_folders_of_other_programs_and_users(tmp_path, hold, monkeypatch):
-    for name in ("tunedb-out", "tunedb-known-xyz", "other", "x-tunedb-known-0123456789abcdef"):
+    names = ("tunedb-out", "tunedb-known-xyz", "other", "x-tunedb-known-0123456789abcdef")
+    for name in (*names, "outside"):
         (tmp_path / name).mkdir()
         (tmp_path / name / ".lock").touch()
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / ".lock").touch()
-    (tmp_path / "tunedb-known-0123456789abcdef").symlink_to(outside)
-    (tmp_path / "tunedb-known-0123456789abcdee").touch()
+    (tmp_path / NAME).symlink_to(tmp_path / "outside")
+    (tmp_path / OTHER).touch()
     before = sorted(tmp_path.rglob("*"))
     assert sweep(tmp_path) == 0
     assert sorted(tmp_path.rglob("*")) == before
@@ -133,23 +140,20 @@ def test_sweep_keeps_folders_of_other_programs_and_users(tmp_path, hold, monkeyp
     assert path.is_dir()
 
 
-def test_sweep_does_not_follow_links(tmp_path, hold):
-    process, path = hold()
-    kill(process)
+def test_sweep_does_not_follow_links(tmp_path, killed):
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").touch()
-    (path / "link").symlink_to(outside)
+    (killed / "link").symlink_to(outside)
     assert sweep(tmp_path) == 1
     assert (outside / "file").exists()
 
 
 def test_sweep_does_not_wait_for_a_pipe_named_like_the_lock(tmp_path):
-    path = tmp_path / "tunedb-known-0123456789abcdef"
-    path.mkdir()
-    os.mkfifo(path / ".lock")
+    (tmp_path / NAME).mkdir()
+    os.mkfifo(tmp_path / NAME / ".lock")
     assert sweep(tmp_path) == 1
-    assert not path.exists()
+    assert not (tmp_path / NAME).exists()
 
 
 def test_fork_neither_removes_nor_unlocks_folder_of_its_parent(tmp_path):
@@ -205,27 +209,16 @@ def test_folder_survives_sweeps_on_file_system_without_locks(tmp_path, monkeypat
         assert folder.path.is_dir()
 
 
-def test_sweep_stops_after_its_time_limit(tmp_path, monkeypatch):
-    """SWEEP_S"""
-    (tmp_path / "tunedb-known-0123456789abcdef").mkdir()
-    monkeypatch.setattr(limits, "SWEEP_S", 0)
-    assert sweep(tmp_path) == 0
-    monkeypatch.setattr(limits, "SWEEP_S", 1000)
-    assert sweep(tmp_path) == 1
-
-
-def test_several_sweeps_remove_a_large_folder(tmp_path, hold, monkeypatch):
-    process, path = hold()
-    kill(process)
+def test_several_sweeps_remove_a_large_folder(tmp_path, killed, monkeypatch):
     for number in range(5):
-        (path / str(number)).touch()
+        (killed / str(number)).touch()
     seconds = iter(range(100))
     monkeypatch.setattr(temporary.time, "monotonic", lambda: next(seconds))
     monkeypatch.setattr(limits, "SWEEP_S", 4)
     assert sweep(tmp_path) == 0
-    left = len(list(path.iterdir()))
+    left = len(list(killed.iterdir()))
     assert 1 < left < 7
-    assert (path / ".lock").exists()
+    assert (killed / ".lock").exists()
     monkeypatch.setattr(limits, "SWEEP_S", 1000)
     assert sweep(tmp_path) == 1
 

@@ -30,19 +30,11 @@ def sizes(x, y=1, z=1):
 
 
 def computation(duration=16.5, block=(16, 4, 1), grid=(8, 4, 2), counters=(), **fields):
+    memory = {"ConstantMemorySize": 0, "LocalMemorySize": 2048, "PrivateMemorySize": 0}
     made = {
-        "KernelFunction": "sum",
-        "Duration": duration,
-        "Overhead": 5.5,
-        "GlobalSize": sizes(*grid),
-        "LocalSize": sizes(*block),
-        "CompilationData": {
-            "ConstantMemorySize": 0,
-            "LocalMemorySize": 2048,
-            "MaxWorkGroupSize": 896,
-            "PrivateMemorySize": 0,
-            "RegistersCount": 66,
-        },
+        **{"KernelFunction": "sum", "Duration": duration, "Overhead": 5.5},
+        **{"GlobalSize": sizes(*grid), "LocalSize": sizes(*block)},
+        "CompilationData": {**memory, "MaxWorkGroupSize": 896, "RegistersCount": 66},
     }
     if counters:
         rows = [dict(zip(("Name", "Type", "Value"), row, strict=True)) for row in counters]

@@ -1,7 +1,5 @@
 """Files of GPU profilers, written by hand in the shape of real ones."""
 
-from __future__ import annotations
-
 ADD = "vectorAdd(float const *, float const *, float*, int)"
 
 METRICS_HEADER = (
@@ -27,19 +25,12 @@ def event(name, value, kernel=ADD):
 
 def metrics(*rows, command="./vectorAdd_bs64", process=7923):
     """Return nvprof's output for `--metrics`, with its messages."""
-    return "\n".join(
-        (
-            f"=={process}== NVPROF is profiling process {process}, command: {command}",
-            f"=={process}== Some kernel(s) will be replayed on device 0 in order to collect all "
-            "events/metrics.",
-            f"=={process}== Profiling application: {command}",
-            f"=={process}== Profiling result:",
-            f"=={process}== Metric result:",
-            METRICS_HEADER,
-            *rows,
-            "",
-        )
+    lines = (
+        f"NVPROF is profiling process {process}, command: {command}",
+        "Some kernel(s) will be replayed on device 0 in order to collect all events/metrics.",
+        *(f"Profiling application: {command}", "Profiling result:", "Metric result:"),
     )
+    return "\n".join((*(f"=={process}== {line}" for line in lines), METRICS_HEADER, *rows, ""))
 
 
 def launch(
@@ -59,16 +50,8 @@ COPY = f'514.5,34.144,,,,,,,,,,195.3125,5.455263,"{DEVICE}","1","7","[CUDA memcp
 
 def trace(*rows, command="./vectorAdd_bs64", units=UNITS, process=7907):
     """Return nvprof's output for `--print-gpu-trace`."""
-    return "\n".join(
-        (
-            f"=={process}== NVPROF is profiling process {process}, command: {command}",
-            f"=={process}== Profiling result:",
-            TRACE_HEADER,
-            units,
-            *rows,
-            "",
-        )
-    )
+    head = f"=={process}== NVPROF is profiling process {process}, command: {command}"
+    return "\n".join((head, f"=={process}== Profiling result:", TRACE_HEADER, units, *rows, ""))
 
 
 NSYS_HEADER = (
@@ -94,17 +77,10 @@ DETAILS = (
 )
 
 
-def detail(
-    name,
-    value,
-    unit="",
-    *,
-    number=0,
-    block="(256, 1, 1)",
-    grid="(128, 1, 1)",
-    section="",
-    kernel="k",
-):
+BLOCK, GRID = "(256, 1, 1)", "(128, 1, 1)"
+
+
+def detail(name, value, unit="", *, number=0, block=BLOCK, grid=GRID, section="", kernel="k"):
     where = section or "Command line profiler metrics"
     return (
         f'"{number}","4711","app_bs256","127.0.0.1","{kernel}","1","7","{block}","{grid}","0","8.6",'
@@ -114,18 +90,13 @@ def detail(
 
 def ncu(*rows, header=DETAILS, before=""):
     """Return the output of ncu, with that of the program before the table."""
-    return "\n".join(
-        (
-            "==PROF== Connected to process 4711 (/home/me/app_bs256)",
-            "Result = 1,5; done",
-            '==PROF== Profiling "k" - 0: 0%....50%....100% - 4 passes',
-            before,
-            "==PROF== Disconnected from process 4711",
-            header,
-            *rows,
-            "",
-        )
+    lines = (
+        "==PROF== Connected to process 4711 (/home/me/app_bs256)",
+        "Result = 1,5; done",
+        '==PROF== Profiling "k" - 0: 0%....50%....100% - 4 passes',
+        *(before, "==PROF== Disconnected from process 4711", header),
     )
+    return "\n".join((*lines, *rows, ""))
 
 
 RAW = (

@@ -1,12 +1,11 @@
 """Documents of GPU tuners with an odd value give records, quarantined rows or one clear error."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math
 
 import gpu_logs
+import ktt_files
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -50,34 +49,18 @@ DOCUMENTS = {
         "results": [{"kernel": "k", "time": 1.5, "parameters": {"MDIMC": 8, "NDIMC": 8}}],
     },
     "ktt": {
-        "Metadata": {
-            **{"ComputeApi": "CUDA", "Device": "d", "GlobalSizeType": "CUDA", "KttVersion": "2.1"},
-            **{"TimeUnit": "Microseconds", "Timestamp": "2022-06-01 13:55:7 UTC"},
-        },
+        "Metadata": ktt_files.METADATA,
         "Results": [
-            {
-                **{"KernelName": "k", "Status": "Ok", "TotalDuration": 5.5, "TotalOverhead": 1.0},
-                "Configuration": [{"Name": "x", "Value": 32, "ValueType": "Int"}],
-                "ComputationResults": [
-                    {
-                        **{"KernelFunction": "f", "Duration": 5.5, "Overhead": 1.0},
-                        **{"GlobalSize": {"X": 4, "Y": 1, "Z": 1}},
-                        **{"LocalSize": {"X": 32, "Y": 1, "Z": 1}},
-                        "CompilationData": {"LocalMemorySize": 0, "RegistersCount": 8},
-                        "ProfilingData": {
-                            "Counters": [{"Name": "a__b", "Type": "Double", "Value": 1.0}],
-                            "RemainingProfilingRuns": 0,
-                        },
-                    }
-                ],
-            }
+            ktt_files.result(
+                ktt_files.computation(
+                    counters=ktt_files.COUNTERS, CompilationData={"RegistersCount": 8}
+                )
+            )
         ],
     },
 }
 
-DEEP: list = []
-for _ in range(300):
-    DEEP = [DEEP]
+DEEP = json.loads("[" * 300 + "]" * 300)
 
 ODD = st.sampled_from(
     [
@@ -91,8 +74,7 @@ def places(value, path=()):
     """Yield the path of each value in a document."""
     yield path
     if isinstance(value, dict | list):
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, item in items:
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             yield from places(item, (*path, key))
 
 

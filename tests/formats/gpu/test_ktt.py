@@ -3,13 +3,12 @@
 import dataclasses
 import json
 import math
-from collections import Counter
 
 import ktt_files as ktt
 import orjson
 import pytest
 from effort import examples, long
-from gpu_logs import read
+from gpu_logs import counters_of, read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from public_logs import GPU, needs_gpu_logs
@@ -19,15 +18,11 @@ from tunedb import limits
 from tunedb.errors import FormatError
 from tunedb.formats.base import LogFile
 from tunedb.formats.find import find_logs
-from tunedb.formats.gpu.ktt import KTTFormat
-from tunedb.formats.gpu.ktt_xml import KTTXMLFormat
 from tunedb.formats.importer import import_log
-from tunedb.formats.reading import read_log
 from tunedb.programs.kernel import join_parameters
 from tunedb.records import (
     Failure,
     FailureKind,
-    Measurement,
     Phase,
     Quarantined,
     Status,
@@ -39,14 +34,11 @@ def read_json(tmp_path, *results, **metadata):
     return read(ktt.write_json(tmp_path / "results.json", *results, **metadata))
 
 
-# ------------------------------------------------------------------ results as records
-
-
 def test_reader_converts_result_to_measurement(tmp_path):
-    (item,) = read_json(tmp_path, ktt.result(ktt.computation(16.5, counters=ktt.COUNTERS)))
+    made = ktt.computation(16.5, counters=ktt.COUNTERS, PowerUsage=90)
+    (item,) = read_json(tmp_path, ktt.result(made))
     assert item.run_secs == (16.5e-6,)
-    assert item.status is Status.OK
-    assert item.failure is None
+    assert (item.status, item.failure) == (Status.OK, None)
     assert item.measured_at == 1_654_091_707_000_000  # 13:55:07
     workload, target = item.program.workload, item.program.target
     assert workload.format == WorkloadFormat.KERNEL
@@ -58,21 +50,14 @@ def test_reader_converts_result_to_measurement(tmp_path):
     assert (launch.grid, launch.number, launch.seconds) == ((8, 4, 2), 0, 16.5e-6)
     assert (launch.registers, launch.static_shared, launch.dynamic_shared) == (66, 2048, None)
     assert launch.counter_set.tool == "ncu"
-    assert launch.counter_set.counters == (
-        ("dram__sectors_read.sum", ""),
-        ("sm__warps_active.avg.pct_of_peak_sustained_active", "%"),
-    )
-    assert launch.values == (2100194.0, 84.5)
-
-
-def test_reader_stores_other_fields_in_extra_and_context(tmp_path):
-    (item,) = read_json(tmp_path, ktt.result(ktt.computation(PowerUsage=90)))
+    assert [unit for _, unit in launch.counter_set.counters] == ["", "%"]
+    assert counters_of(item) == {name: value for name, _, value in ktt.COUNTERS}
+    # The other fields.
     extra = orjson.loads(item.extra)
     assert {name: extra[name] for name in ktt.OVERHEADS} == ktt.OVERHEADS
     sizes = {"ConstantMemorySize": 0, "MaxWorkGroupSize": 896, "PrivateMemorySize": 0}
-    assert extra["ComputationResults"] == [
-        {"Overhead": 5.5, "CompilationData": sizes, "PowerUsage": 90}
-    ]
+    computation = {"Overhead": 5.5, "CompilationData": sizes, "PowerUsage": 90}
+    assert extra["ComputationResults"] == [computation]
     assert orjson.loads(item.context) == {"log": "ktt", "metadata": ktt.METADATA}
 
 
@@ -103,18 +88,14 @@ def test_reader_accepts_counters_without_text_type_or_value(tmp_path):
     counters = [("a", {}, 2.0), ("b", "Double", None), ("c", "Double", 0.0)]
     (item,) = read_json(tmp_path, ktt.result(ktt.computation(counters=counters)))
     assert item.launches[0].counter_set.counters == (("a", ""), ("b", ""), ("c", ""))
-    count, missing, zero = item.launches[0].values
-    assert math.isnan(missing)
-    assert (count, zero) == (2.0, 0.0)
+    assert item.launches[0].values == (2.0, pytest.approx(math.nan, nan_ok=True), 0.0)
 
 
 @pytest.mark.parametrize(
     ("counts", "size", "grid"),
     [
-        ("CUDA", (64, 8, 2), (64, 8, 2)),
-        ("Vulkan", (64, 8, 2), (64, 8, 2)),
-        ("OpenCL", (64, 8, 2), (4, 2, 2)),
-        ("OpenCL", (65, 1, 1), (5, 1, 1)),
+        *((counts, (64, 8, 2), (64, 8, 2)) for counts in ("CUDA", "Vulkan")),
+        *(("OpenCL", (64, 8, 2), (4, 2, 2)), ("OpenCL", (65, 1, 1), (5, 1, 1))),
     ],
 )
 def test_reader_returns_grid_in_blocks_for_each_type_of_global_size(tmp_path, counts, size, grid):
@@ -142,22 +123,18 @@ def test_reader_derives_target_profiler_and_unit_from_api_and_counter(
     (item,) = read_json(tmp_path, ktt.result(made), ComputeApi=api)
     assert item.program.target.kind == api.lower()
     (launch,) = item.launches
-    assert launch.counter_set.tool == tool
-    assert launch.counter_set.counters == ((counter[0], unit),)
+    found = launch.counter_set
+    assert (found.tool, found.counters) == (tool, ((counter[0], unit),))
     assert launch.values == (float(counter[2]),)
 
 
-def test_reader_returns_none_for_register_count_of_0(tmp_path):
-    made = ktt.computation()
+def test_unfinished_profiles_and_register_counts_of_0_are_unknown(tmp_path):
+    data = {"Counters": [], "RemainingProfilingRuns": 3}
+    made = ktt.computation(ProfilingData=data)
     made["CompilationData"]["RegistersCount"] = 0
     (item,) = read_json(tmp_path, ktt.result(made))
-    assert (item.launches[0].registers, item.launches[0].static_shared) == (None, 2048)
-
-
-def test_unfinished_profiles_have_no_counters(tmp_path):
-    data = {"Counters": [], "RemainingProfilingRuns": 3}
-    (item,) = read_json(tmp_path, ktt.result(ktt.computation(ProfilingData=data)))
-    assert item.launches[0].counter_set is None
+    (launch,) = item.launches
+    assert (launch.registers, launch.static_shared, launch.counter_set) == (None, 2048, None)
     extra = orjson.loads(item.extra)
     assert extra["ComputationResults"][0]["RemainingProfilingRuns"] == 3
     assert "profiled" not in extra
@@ -176,21 +153,13 @@ def test_composite_kernels_have_several_launches(tmp_path):
 
 def test_values_of_parameters_keep_their_types(tmp_path):
     parameters = [
-        ktt.pair("a", 3),
-        ktt.pair("b", -3, "Int"),
-        ktt.pair("c", 2, "Double"),
-        ktt.pair("d", True, "Bool"),
-        ktt.pair("e", "row", "String"),
+        *(ktt.pair("a", 3), ktt.pair("b", -3, "Int"), ktt.pair("c", 2, "Double")),
+        *(ktt.pair("d", True, "Bool"), ktt.pair("e", "row", "String")),
         {"Name": "f", "IsDouble": True, "Value": 1},
     ]
     (item,) = read_json(tmp_path, ktt.result(ktt.computation(), parameters=parameters))
-    found = join_parameters(item.program.trace)
-    assert list(found.values()) == [3, -3, 2.0, True, "row", 1.0]
-    assert list(found) == list("abcdef")
-    assert [type(v) for v in found.values()] == [int, int, float, bool, str, float]
-
-
-# ------------------------------------------------------------------ failures
+    expected = {"a": 3, "b": -3, "c": 2.0, "d": True, "e": "row", "f": 1.0}
+    assert repr(join_parameters(item.program.trace)) == repr(expected)
 
 
 @pytest.mark.parametrize(
@@ -203,26 +172,14 @@ def test_values_of_parameters_keep_their_types(tmp_path):
     ],
 )
 def test_reader_maps_status_to_failure_kind_and_phase(tmp_path, status, kind, phase):
-    (item,) = read_json(tmp_path, ktt.failed(status))
-    assert (item.status, item.run_secs, item.launches) == (Status.FAILED, None, ())
-    assert item.failure == Failure(kind, phase, status)
-
-
-def test_results_that_fail_validation_have_launches_without_times(tmp_path):
-    (item,) = read_json(tmp_path, ktt.result(ktt.computation(9.5), status="ValidationFailed"))
-    assert (item.status, item.run_secs) == (Status.FAILED, None)
-    assert (item.launches[0].threads, item.launches[0].seconds) == (64, None)
-    assert orjson.loads(item.extra)["TotalDuration"] == 9.5
-
-
-def test_reader_quarantines_ok_result_without_time(tmp_path):
-    bad, good = read_json(tmp_path, ktt.result(duration=0.0), ktt.result(ktt.computation()))
-    assert isinstance(bad, Quarantined)
-    assert (bad.line, bad.reason) == (1, "a result that is Ok took no time; it was not measured")
-    assert good.run_secs
-
-
-# ------------------------------------------------------------------ equal and similar results
+    made = ktt.result(ktt.computation(9.5), status=status)
+    bare, launched = read_json(tmp_path, ktt.failed(status), made)
+    for item in (bare, launched):
+        assert (item.status, item.run_secs) == (Status.FAILED, None)
+        assert item.failure == Failure(kind, phase, status)
+    assert bare.launches == ()
+    assert (launched.launches[0].threads, launched.launches[0].seconds) == (64, None)
+    assert orjson.loads(launched.extra)["TotalDuration"] == 9.5
 
 
 def test_import_stores_equal_results_as_separate_records(tmp_path, memory):
@@ -238,34 +195,17 @@ def test_import_stores_equal_results_as_separate_records(tmp_path, memory):
 
 
 def test_options_name_kernel_and_device_only_if_the_file_does_not(tmp_path):
-    path = ktt.write_json(
-        tmp_path / "a.json", ktt.result(ktt.computation(), KernelName=""), Device=""
-    )
-    (item,) = read(path, kernel="mine", device="GPU")
-    assert item.program.workload.name == "mine"
-    assert item.program.target.attributes["model"] == "GPU"
-    path = ktt.write_json(tmp_path / "a.json", ktt.result(ktt.computation()))
-    (item,) = read(path, kernel="mine", device="GPU")
-    assert item.program.workload.name == "sum_kernel"
-    assert item.program.target.attributes["model"] == ktt.METADATA["Device"]
+    for kernel, device, expected in (
+        ("", "", ("mine", "GPU")),
+        ("sum_kernel", "RTX", ("sum_kernel", "RTX")),
+    ):
+        made = ktt.result(ktt.computation(), KernelName=kernel)
+        path = ktt.write_json(tmp_path / "a.json", made, Device=device)
+        (item,) = read(path, kernel="mine", device="GPU")
+        program = item.program
+        assert (program.workload.name, program.target.attributes["model"]) == expected
 
 
-# ------------------------------------------------------------------ JSON and XML
-
-
-def test_json_and_xml_formats_recognise_only_their_own_files(tmp_path):
-    first = ktt.write_json(tmp_path / "a.json", ktt.result(ktt.computation()))
-    second = ktt.write_xml(tmp_path / "a.xml", ktt.result(ktt.computation()))
-    heads = [path.read_bytes()[:4096] for path in (first, second)]
-    assert [KTTFormat().matches_file(head, first) for head in heads] == [True, False]
-    assert [KTTXMLFormat().matches_file(head, first) for head in heads] == [False, True]
-    t4 = b'{"schema_version": "1.0.0", "results": [], "metadata": {"timeunit": "KttVersion"}}'
-    assert not KTTFormat().matches_file(t4, first)
-    (item,) = [found.item for found in read_log(LogFile(second, "a"))]
-    assert isinstance(item, Measurement)
-
-
-numbers = st.integers(0, 2**40) | st.floats(0, 1e12)
 names = st.text("abcXYZ_09.", min_size=1, max_size=8)
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), max_size=5)
 values = st.one_of(
@@ -291,25 +231,21 @@ def some_results(draw):
     status = draw(st.sampled_from(["Ok", "Ok", "ComputationFailed", "ValidationFailed"]))
     if status == "ComputationFailed":
         return ktt.failed(status, parameters=pairs)
-    made = [
-        ktt.computation(
-            draw(st.floats(0.5, 1e6)),
-            draw(extents),
-            draw(extents),
-            [
-                (n, *value)
-                for n, value in draw(st.dictionaries(names, counters, max_size=3)).items()
-            ],
-        )
-        for _ in range(draw(st.integers(1, 2)))
-    ]
+    made = []
+    for _ in range(draw(st.integers(1, 2))):
+        counted = draw(st.dictionaries(names, counters, max_size=3))
+        rows = [(name, *value) for name, value in counted.items()]
+        made.append(ktt.computation(draw(st.floats(0.5, 1e6)), draw(extents), draw(extents), rows))
     overhead = draw(st.floats(0, 1e9))
     return ktt.result(*made, parameters=pairs, status=status, TotalOverhead=overhead)
 
 
-def digest_and_launches(item):
-    """Return the digest and the launches of a measurement; as text NaN equals itself."""
-    return item.digest, repr([dataclasses.astuple(launch) for launch in item.launches])
+def digests_and_launches(path):
+    """Return digest and launches of each measurement of a file; as text NaN equals itself."""
+    return [
+        (item.digest, repr([dataclasses.astuple(launch) for launch in item.launches]))
+        for item in read(path)
+    ]
 
 
 @settings(max_examples=examples(60))
@@ -323,107 +259,94 @@ def test_xml_reader_returns_the_same_records_as_json_reader(
 ):
     folder = tmp_path_factory.mktemp("ktt")
     fields = {"TimeUnit": unit, "GlobalSizeType": counts}
-    first = read(ktt.write_json(folder / "a.json", *results, **fields))
-    second = read(ktt.write_xml(folder / "a.xml", *results, **fields))
-    assert [digest_and_launches(item) for item in first] == [
-        digest_and_launches(item) for item in second
-    ]
-    assert len(first) == len(results)
+    path = ktt.write_json(folder / "a.json", *results, **fields)
+    other = ktt.write_xml(folder / "a.xml", *results, **fields)
+    assert digests_and_launches(path) == digests_and_launches(other)
     # Reading the text in pieces gives what reading all of it gives.
-    whole = json.loads((folder / "a.json").read_text())["Results"]
-    assert [item.run_secs is None for item in first] == [r["Status"] != "Ok" for r in whole]
+    whole = json.loads(path.read_text())["Results"]
+    assert [item.run_secs is None for item in read(path)] == [r["Status"] != "Ok" for r in whole]
 
 
 @pytest.mark.parametrize("chunk", [1, 64])
 def test_readers_return_the_same_records_for_any_chunk_size(tmp_path, monkeypatch, chunk):
     made = [ktt.result(ktt.computation(2.0 + n, counters=ktt.COUNTERS)) for n in range(5)]
     paths = [ktt.write_json(tmp_path / "a.json", *made), ktt.write_xml(tmp_path / "a.xml", *made)]
-    whole = [digest_and_launches(item) for item in read(paths[0])]
+    whole = digests_and_launches(paths[0])
     for module in ("ktt", "ktt_xml"):
         monkeypatch.setattr(f"tunedb.formats.gpu.{module}._CHUNK_BYTES", chunk)
-    for path in paths:
-        assert [digest_and_launches(item) for item in read(path)] == whole
+    assert [digests_and_launches(path) for path in paths] == [whole, whole]
 
 
 def test_reader_accepts_old_xml_without_value_types(tmp_path):
     path = ktt.write_xml(tmp_path / "a.xml", ktt.result(ktt.computation()))
     text = path.read_text().replace('ValueType="UnsignedInt"', 'IsDouble="false"')
-    path.write_text(
-        text.replace(
-            'Name="UNROLL" Value="4" IsDouble="false"', 'Name="UNROLL" Value="4.5" IsDouble="true"'
-        )
-    )
+    path.write_text(text.replace('Value="4" IsDouble="false"', 'Value="4.5" IsDouble="true"'))
     (item,) = read(path)
     assert join_parameters(item.program.trace) == {"WORK_GROUP_SIZE_X": 16, "UNROLL": 4.5}
 
 
-# ------------------------------------------------------------------ bad input
+#: The largest block.
+MOST = ktt.computation(block=(limits.MAX_BLOCK_THREADS, 1, 1))
+OVER = ktt.computation(block=(limits.MAX_BLOCK_THREADS, 2, 1))
 
 
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
         ({"Status": "Fine"}, "status 'Fine'; KTT has Ok, ComputationFailed"),
+        (
+            {"TotalDuration": 0.0, "ComputationResults": []},
+            "a result that is Ok took no time; it was not measured",
+        ),
         ({"TotalDuration": -1.0}, "TotalDuration is -1.0; a time must be finite"),
-        ({"TotalDuration": "1"}, "TotalDuration is '1'"),
-        ({"TotalDuration": True}, "TotalDuration is True"),
+        *(({"TotalDuration": value}, f"TotalDuration is {value!r}") for value in ("1", True)),
         ({"KernelName": 5}, "the name of a kernel is 5"),
-        ({"KernelName": "\0"}, "the name of a kernel is"),
-        ({"KernelName": "\ud800"}, "the name of a kernel is"),
+        *(({"KernelName": name}, "the name of a kernel is") for name in ("\0", "\ud800")),
+        ({"KernelName": "k" * (limits.MAX_KERNEL_CHARS + 1)}, "has over 16384 characters"),
         ({"Configuration": None}, "Configuration is not a list"),
         ({"Configuration": [{"Name": "a"}]}, "expected Name and Value"),
         ({"Configuration": [ktt.pair("a", 1), ktt.pair("a", 2)]}, "'a' occurs twice"),
         ({"Configuration": [ktt.pair("a", [1])]}, "expected a number or text"),
         ({"Configuration": [ktt.pair("a", 2**64)]}, "an integer beyond 64 bits"),
         ({"ComputationResults": {}}, "ComputationResults is not a list"),
-        ({"ComputationResults": [3]}, "a computation is 3"),
-        ({"ComputationResults": [ktt.computation(block=(0, 1, 1))]}, "LocalSize has the extent 0"),
-        ({"ComputationResults": [ktt.computation(block=(1.5, 1, 1))]}, "the extent 1.5"),
-        ({"ComputationResults": [ktt.computation(GlobalSize=None)]}, "GlobalSize is None"),
-        ({"ComputationResults": [ktt.computation(CompilationData=3)]}, "must be objects"),
-        ({"ComputationResults": [ktt.computation(KernelFunction="")]}, "KernelFunction is ''"),
+        *(
+            ({"ComputationResults": made}, reason)
+            for made, reason in (
+                ([3], "a computation is 3"),
+                ([ktt.computation(block=(0, 1, 1))], "LocalSize has the extent 0"),
+                ([ktt.computation(block=(1.5, 1, 1))], "the extent 1.5"),
+                ([OVER], "a block of 131072 threads"),
+                ([ktt.computation(GlobalSize=None)], "GlobalSize is None"),
+                ([ktt.computation(CompilationData=3)], "must be objects"),
+                ([ktt.computation(KernelFunction="")], "KernelFunction is ''"),
+                ([MOST] * (limits.MAX_LAUNCHES + 1), "at most 4096"),
+            )
+        ),
+        *(
+            ({"ComputationResults": [ktt.computation(counters=counters)]}, reason)
+            for counters, reason in (
+                ([("a", "Double", "n/a")], "counter 'a' is 'n/a'; expected a number"),
+                ([("a", "Double", 1.0)] * 2, "occurs twice"),
+                ([("", "Double", 1.0)], "the name of a counter is ''"),
+                ([("x" * (limits.MAX_COUNTER_CHARS + 1), "Int", 1)], "has over 256 characters"),
+                (
+                    [(f"c{n}", "Int", n) for n in range(limits.MAX_COUNTERS + 1)],
+                    "at most 4096 counters",
+                ),
+            )
+        ),
         ({"Unknown": 2**70}, "an integer beyond 64 bits"),
         ({"Unknown": "\ud800"}, "has no JSON form"),
     ],
 )
 def test_bad_results_are_quarantined(tmp_path, fields, reason):
-    good = ktt.result(ktt.computation())
+    good = ktt.result(MOST)
     bad, other = read_json(tmp_path, good | fields, good)
     assert isinstance(bad, Quarantined)
     assert reason in bad.reason
     assert "\n" not in bad.reason
-    assert bad.data.startswith(b"{")
+    assert (bad.line, bad.data[:1]) == (1, b"{")
     assert other.run_secs
-
-
-@pytest.mark.parametrize(
-    ("counters", "reason"),
-    [
-        ([("a", "Double", "n/a")], "counter 'a' is 'n/a'; expected a number"),
-        ([("a", "Double", 1.0), ("a", "Double", 2.0)], "occurs twice"),
-        ([("", "Double", 1.0)], "the name of a counter is ''"),
-        ([("x" * (limits.MAX_COUNTER_CHARS + 1), "Double", 1.0)], "has over 256 characters"),
-        ([(f"c{n}", "Int", n) for n in range(limits.MAX_COUNTERS + 1)], "at most 4096 counters"),
-    ],
-)
-def test_bad_counters_are_quarantined(tmp_path, counters, reason):
-    (bad,) = read_json(tmp_path, ktt.result(ktt.computation(counters=counters)))
-    assert isinstance(bad, Quarantined)
-    assert reason in bad.reason
-
-
-def test_reader_quarantines_results_over_the_limits(tmp_path):
-    """MAX_BLOCK_THREADS, MAX_LAUNCHES, MAX_KERNEL_CHARS"""
-    fits = ktt.computation(block=(limits.MAX_BLOCK_THREADS, 1, 1))
-    over = ktt.computation(block=(limits.MAX_BLOCK_THREADS, 2, 1))
-    many = [ktt.computation()] * (limits.MAX_LAUNCHES + 1)
-    long = ktt.result(fits, KernelName="k" * (limits.MAX_KERNEL_CHARS + 1))
-    found = read_json(tmp_path, ktt.result(fits), ktt.result(over), ktt.result(*many), long)
-    reasons = [getattr(item, "reason", "") for item in found]
-    assert reasons[0] == ""
-    assert "a block of 131072 threads" in reasons[1]
-    assert "at most 4096" in reasons[2]
-    assert "has over 16384 characters" in reasons[3]
 
 
 @pytest.mark.parametrize("writer", ["write_json", "write_xml"])
@@ -460,18 +383,15 @@ def test_reader_rejects_result_over_size_or_nesting_limit(tmp_path, monkeypatch)
     """MAX_LINE_BYTES, MAX_VALUES and nesting bound one result."""
     head = '{"Metadata": ' + json.dumps(ktt.METADATA) + ', "Results": ['
     path = tmp_path / "a.json"
-    monkeypatch.setattr(limits, "MAX_LINE_BYTES", 2**20)
-    for body, reason in (
-        ("[" * 100_000, "recursion"),
-        ('"' + "x" * 2**22, "a value of more than 1048576 characters"),
+    for name, most, body, reason in (
+        ("MAX_LINE_BYTES", 2**20, "[" * 100_000, "recursion"),
+        ("MAX_LINE_BYTES", 2**20, '"' + "x" * 2**22, "a value of more than 1048576 characters"),
+        ("MAX_VALUES", 100_000, "[0" + ",0" * 1_200_000 + "]]}", "more than 100000 values"),
     ):
         path.write_text(head + body)
-        _, error = items_and_error(path)
-        assert reason in error
-    monkeypatch.undo()
-    monkeypatch.setattr(limits, "MAX_VALUES", 100_000)
-    path.write_text(head + "[0" + ",0" * 1_200_000 + "]]}")
-    assert "more than 100000 values" in items_and_error(path)[1]
+        with monkeypatch.context() as patch:
+            patch.setattr(limits, name, most)
+            assert reason in items_and_error(path)[1]
 
 
 @pytest.mark.parametrize(
@@ -515,8 +435,6 @@ def test_xml_reader_quarantines_result_with_bad_number(tmp_path):
     assert good.run_secs
 
 
-# ------------------------------------------------------------------ real files
-
 #: File → results, failed ones, results with counters (section "gpu" of SOURCES.md).
 REAL = {
     "ktt/KTConvolutionOutput_2080Ti.json.gz": (6768, 1488, 5280),
@@ -531,28 +449,17 @@ REAL = {
 }
 
 
-each_real_file = pytest.mark.parametrize(
-    "name", [long(name) if REAL[name][0] > 1000 else name for name in REAL]
-)
-
-
 @needs_gpu_logs
-@each_real_file
-def test_import_stores_all_results_of_real_file_once(name, memory):
+@pytest.mark.parametrize("name", [long(name) if REAL[name][0] > 1000 else name for name in REAL])
+def test_import_stores_all_results_of_real_file_once_with_their_launches(name, memory):
+    results, failures, profiled = REAL[name]
     (file,) = find_logs([GPU / name])
-    for new in (REAL[name][0], 0):
+    for new in (results, 0):
         report = import_log(memory, file, source=file.name)
         total = report.total
-        assert (total.read, total.failed, total.new) == (*REAL[name][:2], new)
+        assert (total.read, total.failed, total.new) == (results, failures, new)
         assert (report.refused, report.quarantined) == (None, 0)
-
-
-@needs_gpu_logs
-@each_real_file
-def test_launches_of_real_files_match_their_results(name):
     items = read(GPU / name)
-    results, failures, profiled = REAL[name]
-    assert len(items) == results
     launches = [launch for item in items for launch in item.launches]
     assert len(launches) == results - failures
     assert sum(launch.counter_set is not None for launch in launches) == profiled
@@ -567,11 +474,3 @@ def test_launches_of_real_files_match_their_results(name):
             x = parameters.get("BLOCK_SIZE_X", parameters.get("WORK_GROUP_SIZE_X"))
             if x is not None:
                 assert launch.block[0] == x
-
-
-@needs_gpu_logs
-def test_results_of_one_configuration_have_distinct_digests():
-    items = read(GPU / "ktt/TuningOutput.json.gz")
-    runs = Counter(item.program.digest for item in items)
-    assert (len(items), len(runs)) == (475, 210)
-    assert len({item.digest for item in items}) == 475

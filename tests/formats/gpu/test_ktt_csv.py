@@ -2,12 +2,12 @@
 
 import json
 import math
-from pathlib import Path
 
 import orjson
 import pytest
 from gpu_logs import read
 from public_logs import GPU, needs_gpu_logs
+from workdirs import encode
 
 from tunedb import limits
 from tunedb.errors import FormatError
@@ -35,43 +35,28 @@ def read_csv(tmp_path, *lines, **fields):
     return read(write(tmp_path / "a.csv", *lines), **fields)
 
 
-def test_reader_rejects_file_with_row_before_header(tmp_path):
-    path = write(tmp_path / "a.csv", "conv,77.5,4096,64", HEAD)
-    with pytest.raises(FormatError, match="a row before the header"):
-        list(KTTCSVFormat().read_file(LogFile(path, path.name)))
-
-
 def test_reader_converts_row_to_measurement(tmp_path):
     (item,) = read_csv(
         tmp_path,
         f"{HEAD},BLOCK_SIZE_X,BLOCK_SIZE_Y,UNROLL,{COUNTERS},{AFTER}",
         "conv,77.5,4096,64,16,4,2.5,262299,52.25,1024,128,0,4356,12",
     )
-    assert item.run_secs == (77.5e-6,)
-    assert (item.status, item.measured_at) == (Status.OK, 0)
+    assert (item.run_secs, item.status, item.measured_at) == ((77.5e-6,), Status.OK, 0)
     assert item.program.workload.name == "conv"
     assert item.program.target.attributes == {"kind": "cuda"}
     parameters = join_parameters(item.program.trace)
     assert list(parameters.items()) == [("BLOCK_SIZE_X", 16), ("BLOCK_SIZE_Y", 4), ("UNROLL", 2.5)]
     (launch,) = item.launches
-    assert (launch.kernel, launch.threads, launch.block, launch.grid) == (
-        "conv",
-        64,
-        (16, 4, 1),
-        None,
-    )
+    assert (launch.kernel, launch.threads, launch.block) == ("conv", 64, (16, 4, 1))
+    assert launch.grid is None
     assert (launch.registers, launch.static_shared, launch.seconds) == (12, 128, None)
     assert launch.values == (262299.0, 52.25)
     assert launch.counter_set.tool == "ncu"
     assert [unit for _, unit in launch.counter_set.counters] == ["", "%"]
     assert orjson.loads(item.context) == {"log": "ktt-csv"}
-    assert orjson.loads(item.extra) == {
-        "Constant memory size": 4356,
-        "Global size": [4096],
-        "Maximum work-group size": 1024,
-        "Private memory size": 0,
-        "profiled": True,
-    }
+    sizes = {"Maximum work-group size": 1024, "Private memory size": 0}
+    others = {"Constant memory size": 4356, "Global size": [4096], "profiled": True}
+    assert orjson.loads(item.extra) == sizes | others
 
 
 @pytest.mark.parametrize(
@@ -91,15 +76,10 @@ def test_reader_accepts_all_names_and_units_of_duration(tmp_path, column, second
 
 def test_reader_takes_block_from_parameters_only_if_product_is_local_size(tmp_path):
     """The file has only the number of threads of a block."""
-    first, second, third = read_csv(
-        tmp_path,
-        f"{HEAD},WORK_GROUP_SIZE_X,WORK_GROUP_SIZE_Y",
-        "k,3,640,64,16,4",
-        "k,3,640,64,16,2",
-        "k,3,640,64,16,0",
-    )
-    assert [one.launches[0].block for one in (first, second, third)] == [(16, 4, 1), None, None]
-    assert {one.launches[0].threads for one in (first, second, third)} == {64}
+    rows = [f"k,3,640,64,16,{y}" for y in (4, 2, 0)]
+    items = read_csv(tmp_path, f"{HEAD},WORK_GROUP_SIZE_X,WORK_GROUP_SIZE_Y", *rows)
+    assert [one.launches[0].block for one in items] == [(16, 4, 1), None, None]
+    assert {one.launches[0].threads for one in items} == {64}
 
 
 @pytest.mark.parametrize(
@@ -113,9 +93,9 @@ def test_reader_takes_block_from_parameters_only_if_product_is_local_size(tmp_pa
 def test_reader_recognises_counters_and_profiler_by_name(tmp_path, counter, tool, kind):
     (item,) = read_csv(tmp_path, f"{HEAD},my__block,{counter},other_counter", "k,3,64,32,7,1,2")
     assert join_parameters(item.program.trace) == {"my__block": 7}
-    assert [name for name, _ in item.launches[0].counter_set.counters] == [counter, "other_counter"]
-    assert item.launches[0].counter_set.tool == tool
-    assert item.program.target.kind == kind
+    found = item.launches[0].counter_set
+    assert [name for name, _ in found.counters] == [counter, "other_counter"]
+    assert (found.tool, item.program.target.kind) == (tool, kind)
 
 
 def test_reader_takes_roles_of_columns_from_metadata_file(tmp_path):
@@ -148,21 +128,14 @@ def test_reader_rejects_damaged_metadata_file(tmp_path, text, reason):
     assert reason in str(caught.value)
 
 
-def test_reader_accepts_rows_without_counter_cells(tmp_path):
-    counted, plain = read_csv(
-        tmp_path,
-        f"{HEAD},A,{COUNTERS},{AFTER}",
-        "k,3,64,32,1,5,6,1024,0,0,0,12",
-        "k,3,64,32,1,1024,0,0,0,12",
-    )
+def test_reader_accepts_rows_and_tables_without_counters_and_compiler_cells(tmp_path):
+    rows = ("k,3,64,32,1,5,nan,1024,0,0,0,12", "k,3,64,32,1,1024,0,0,0,12")
+    counted, plain = read_csv(tmp_path, f"{HEAD},A,{COUNTERS},{AFTER}", *rows)
     assert counted.program.digest == plain.program.digest
     assert counted.digest != plain.digest
-    assert counted.launches[0].values == (5.0, 6.0)
-    assert plain.launches[0].counter_set is None
-    assert (plain.launches[0].registers, plain.launches[0].values) == (12, ())
-
-
-def test_reader_accepts_files_without_compiler_and_counter_columns(tmp_path):
+    assert counted.launches[0].values == (5.0, pytest.approx(math.nan, nan_ok=True))
+    (launch,) = plain.launches
+    assert (launch.registers, launch.values, launch.counter_set) == (12, (), None)
     (item,) = read_csv(tmp_path, f"{HEAD},A,B", "k,3,64,32,1,x")
     (launch,) = item.launches
     assert (launch.registers, launch.static_shared, launch.counter_set) == (None, None, None)
@@ -198,15 +171,12 @@ def test_reader_reads_failed_results_below_second_header(tmp_path):
     assert join_parameters(failed[2].program.trace) == {"A": 4}
 
 
-def test_reader_accepts_semicolons_as_separators(tmp_path):
-    (item,) = read_csv(tmp_path, f"{HEAD},A".replace(",", ";"), "k;3;64;32;5")
-    assert join_parameters(item.program.trace) == {"A": 5}
-
-
-def test_options_name_missing_kernel_and_device(tmp_path):
-    (item,) = read_csv(tmp_path, f"{HEAD},A", ",3,64,32,5", kernel="mine", device="RTX")
+def test_options_name_missing_kernel_and_device_of_table_with_semicolons(tmp_path):
+    head = f"{HEAD},A".replace(",", ";")
+    (item,) = read_csv(tmp_path, head, ";3;64;32;5", kernel="mine", device="RTX")
     assert item.program.workload.name == "mine"
     assert item.program.target.attributes == {"kind": "unknown", "model": "RTX"}
+    assert join_parameters(item.program.trace) == {"A": 5}
 
 
 @pytest.mark.parametrize(
@@ -225,59 +195,42 @@ def test_options_name_missing_kernel_and_device(tmp_path):
         ("k,3,64,32,1,n/a", "inst_executed is 'n/a'; expected a number"),
         ("k,3,64,32,1,inf", "counter 'inst_executed' is inf"),
         (f"k,3,64,{limits.MAX_BLOCK_THREADS + 1},1,5", "a block of [65537] threads"),
+        (b"k,3,64,32,\xff,5", "can't decode"),
     ],
 )
 def test_bad_rows_are_quarantined(tmp_path, row, reason):
-    bad, good = read_csv(tmp_path, f"{HEAD},A,inst_executed", row, "k,3,64,32,1,5")
+    row = encode(row)
+    path = tmp_path / "a.csv"
+    # With a byte order mark and line ends of Windows.
+    head = f"\ufeff{HEAD},A,inst_executed".encode()
+    path.write_bytes(b"\r\n".join((head, row, b"k,3,64,32,1,5", b"")))
+    bad, good = read(path)
     assert isinstance(bad, Quarantined)
     assert reason in bad.reason
-    assert (bad.line, bad.data) == (2, row.encode())
+    assert (bad.line, bad.data) == (2, row)
     assert good.launches[0].values == (5.0,)
 
 
-def test_reader_accepts_nan_as_unmeasured_counter(tmp_path):
-    (item,) = read_csv(tmp_path, f"{HEAD},A,inst_executed", "k,3,64,32,1,nan")
-    assert math.isnan(item.launches[0].values[0])
-
-
 @pytest.mark.parametrize(
-    ("head", "reason"),
+    ("lines", "reason"),
     [
-        (f"{HEAD},A,A", "a column occurs twice"),
-        (f"{HEAD}," + ",".join(f"m__{n}.sum" for n in range(5000)), "more than 4096 counters"),
-        (f"{HEAD},{'m' * 300}__x.sum", "has over 256 characters"),
+        ([f"{HEAD},A,A"], "a column occurs twice"),
+        ([f"{HEAD}," + ",".join(f"m__{n}.sum" for n in range(5000))], "more than 4096 counters"),
+        ([f"{HEAD},{'m' * 300}__x.sum"], "has over 256 characters"),
+        (["conv,77.5,4096,64", HEAD], "a row before the header"),
     ],
 )
-def test_bad_headers_are_refused(tmp_path, head, reason):
+def test_bad_headers_are_refused(tmp_path, lines, reason):
+    path = write(tmp_path / "a.csv", *lines, "k,3")
     with pytest.raises(FormatError) as caught:
-        read_csv(tmp_path, head, "k,3")
+        list(KTTCSVFormat().read_file(LogFile(path, path.name)))
     assert reason in str(caught.value)
-
-
-def test_reader_quarantines_row_that_is_not_utf8(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_bytes(f"\ufeff{HEAD},A\r\n".encode() + b"k,3,64,32,\xff\r\nk,3,64,32,5\r\n")
-    bad, good = read(path)
-    assert isinstance(bad, Quarantined)
-    assert join_parameters(good.program.trace) == {"A": 5}
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        *(b"Kernel name,Global size", b'"Device","Kernel","Invocations","Metric Name"'),
-        *(b"name;time;threads;", b'{"tp": [], "rows": 5}', b""),
-    ],
-)
-def test_format_does_not_match_files_of_other_tools(head):
-    assert not KTTCSVFormat().matches_file(head, Path("a.csv"))
 
 
 @needs_gpu_logs
 def test_import_stores_all_rows_of_real_file_once(memory):
-    file, listing = find_logs(
-        [GPU / "ktt" / "2080-vectorAdd_output.csv", GPU / "ktt" / "1070_profile_counters.pc.txt"]
-    )
+    names = ("2080-vectorAdd_output.csv", "1070_profile_counters.pc.txt")
+    file, listing = find_logs([GPU / "ktt" / name for name in names])
     for new in (4, 0):
         report = import_log(memory, file, source=file.name)
         assert (report.total.read, report.total.new, report.total.failed) == (4, new, 0)
@@ -285,13 +238,11 @@ def test_import_stores_all_rows_of_real_file_once(memory):
     items = read(file.path)
     launches = [item.launches[0] for item in items]
     assert [one.threads for one in launches] == [32, 64, 128, 256]
-    assert {len(one.values) for one in launches} == {33}
-    assert {one.counter_set.compute_capability for one in launches} == {"7.5"}
-    assert {one.counter_set.tool for one in launches} == {"ncu"}
-    assert [join_parameters(item.program.trace) for item in items] == [
-        {"multiply_block_size": size} for size in (32, 64, 128, 256)
-    ]
-    assert {one.registers for one in launches} == {12}
+    parameters = [join_parameters(item.program.trace) for item in items]
+    assert parameters == [{"multiply_block_size": one.threads} for one in launches]
+    assert {(len(one.values), one.registers) for one in launches} == {(33, 12)}
+    sets = {(one.counter_set.tool, one.counter_set.compute_capability) for one in launches}
+    assert sets == {("ncu", "7.5")}
     assert isinstance(read(listing.path)[0], Remark)
     names = [file.path.name for file in find_logs([GPU / "ktt"])]
     assert not [name for name in names if name.endswith("metadata.json")]

@@ -1,7 +1,5 @@
 """nvprof's metrics and events, joined with the GPU trace of another run."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import re
@@ -22,7 +20,7 @@ from tunedb.errors import FormatError
 from tunedb.formats.find import find_logs
 from tunedb.formats.gpu.nvprof import NvprofFormat, parse_profile, parse_value
 from tunedb.formats.gpu.profiler_tables import read_rows, rows_of
-from tunedb.formats.importer import import_log
+from tunedb.formats.importer import Tally, import_log
 from tunedb.programs.kernel import join_parameters
 from tunedb.records import Measurement, Status
 
@@ -33,6 +31,12 @@ def write(folder, **files):
     for name, text in files.items():
         (folder / f"{name}.csv").write_text(text)
     return folder
+
+
+def read_trace(folder, *rows, **options):
+    """Return the items of a trace with these rows."""
+    (folder / "trace.csv").write_text(profiles.trace(*rows, **options))
+    return read(folder / "trace.csv")
 
 
 def test_metrics_and_trace_become_one_record(tmp_path):
@@ -50,24 +54,21 @@ def test_metrics_and_trace_become_one_record(tmp_path):
     assert record.program.workload.name == "vectorAdd"
     assert problem(record) == {"application": "vectorAdd"}
     assert record.program.target.label == "cuda GeForce GTX 950"
-    assert join_parameters(record.program.trace) == {
-        "block_size_x": 64,
-        "block_size_y": 1,
-        "block_size_z": 1,
-    }
+    assert list(join_parameters(record.program.trace).items()) == [
+        *(("block_size_x", 64), ("block_size_y", 1), ("block_size_z", 1))
+    ]
     (one,) = record.launches
     assert (one.kernel, one.threads, one.block, one.grid) == (ADD, 64, (64, 1, 1), (782, 1, 1))
     assert (one.registers, one.static_shared, one.dynamic_shared) == (8, 0, 0)
     assert counters_of(record) == {"sm_efficiency": 54.06, "dram_utilization": 4.0}
     assert one.counter_set.counters == (("sm_efficiency", "%"), ("dram_utilization", ""))
     assert one.counter_set.tool == "nvprof"
-
-
-def test_reader_returns_the_same_records_for_metrics_or_trace_path(tmp_path):
-    write(tmp_path, metrics=profiles.metrics(metric("ipc", "1.3")), trace=profiles.trace(launch()))
-    by_metrics, by_trace = (read(tmp_path / f"{n}.csv")[0] for n in ("metrics", "trace"))
-    assert [r.digest for r in by_metrics] == [r.digest for r in by_trace]
-    assert by_metrics[0].launches == by_trace[0].launches
+    # The path of the trace gives the same.
+    (other,), _, _ = read(tmp_path / "trace64.csv")
+    assert (other.digest, other.launches) == (record.digest, record.launches)
+    (tmp_path / "metrics64.csv").unlink()
+    (alone,), remarks, bad = read(tmp_path / "trace64.csv")
+    assert (counters_of(alone), remarks, bad) == (None, [], [])
 
 
 def test_folder_import_reads_each_pair_of_files_once(tmp_path, memory):
@@ -81,50 +82,38 @@ def test_folder_import_reads_each_pair_of_files_once(tmp_path, memory):
     with gzip.open(tmp_path / "trace128.csv.gz", "wt") as packed:
         packed.write(profiles.trace(launch(block=(128, 1, 1), grid=(391, 1, 1)), process=5))
     files = find_logs([tmp_path])
-    assert [Path(file.name).name for file in files] == [
-        *("metrics16.csv", "metrics64.csv", "trace128.csv.gz")
-    ]
-    reports = [import_log(memory, file, source=file.name) for file in files]
-    assert [report.total.new for report in reports] == [1, 1, 1]
-    assert [report.total.launches for report in reports] == [1, 1, 1]
-    again = [import_log(memory, file, source=file.name) for file in files]
-    assert [(r.total.new, r.total.known) for r in again] == [(0, 1)] * 3
+    names = [Path(file.name).name for file in files]
+    assert names == ["metrics16.csv", "metrics64.csv", "trace128.csv.gz"]
+    for new in (1, 0):
+        totals = [import_log(memory, file, source=file.name).total for file in files]
+        assert totals == [Tally(read=1, new=new, known=1 - new, launches=1)] * 3
 
 
 def test_block_sizes_of_one_program_share_one_workload(tmp_path):
     programs = []
     for block in (32, 64, 1024):
-        grid = -(-50_000 // block)
-        write(
-            tmp_path,
-            trace=profiles.trace(
-                launch(block=(block, 1, 1), grid=(grid, 1, 1)), command=f"./vectorAdd_bs{block}"
-            ),
-        )
-        programs.append(read(tmp_path / "trace.csv")[0][0].program)
+        row = launch(block=(block, 1, 1), grid=(-(-50_000 // block), 1, 1))
+        (record,), _, _ = read_trace(tmp_path, row, command=f"./vectorAdd_bs{block}")
+        programs.append(record.program)
     assert len({program.workload.digest for program in programs}) == 1
     assert len({program.digest for program in programs}) == 3
 
 
 def test_kernels_of_one_name_in_two_applications_are_different_workloads(tmp_path):
-    write(
-        tmp_path,
-        trace1=profiles.trace(launch(name="sum(long*, int) [9]"), command="./simpleHyperQ"),
-        trace2=profiles.trace(launch(name="sum(long*, int) [9]"), command="../x/concurrent -n 3"),
-    )
-    one, two = (read(tmp_path / f"trace{n}.csv")[0][0] for n in (1, 2))
-    assert one.program.workload.name == two.program.workload.name == "sum"
-    assert problem(one) == {"application": "simpleHyperQ"}
-    assert problem(two) == {"application": "concurrent -n 3"}
+    for command, application in (
+        ("./simpleHyperQ", "simpleHyperQ"),
+        ("../x/concurrent -n 3", "concurrent -n 3"),
+    ):
+        row = launch(name="sum(long*, int) [9]")
+        (record,), _, _ = read_trace(tmp_path, row, command=command)
+        assert record.program.workload.name == "sum"
+        assert problem(record) == {"application": application}
 
 
 def test_reader_separates_grid_sizes_of_one_kernel_and_omits_averaged_counters(tmp_path):
     rows = [launch(grid=(grid, 1, 1)) for grid in (4608, 2560, 4608)]
-    write(
-        tmp_path,
-        metrics=profiles.metrics(metric("ipc", "1.3", calls=3)),
-        trace=profiles.trace(*rows),
-    )
+    metrics = profiles.metrics(metric("ipc", "1.3", calls=3))
+    write(tmp_path, metrics=metrics, trace=profiles.trace(*rows))
     records, (remark,), _ = read(tmp_path / "metrics.csv")
     assert [len(record.run_secs) for record in records] == [2, 1]
     assert [problem(record)["launch"] for record in records] == [[1, 2], [2, 2]]
@@ -133,20 +122,14 @@ def test_reader_separates_grid_sizes_of_one_kernel_and_omits_averaged_counters(t
 
 
 def test_launch_keeps_template_arguments_that_workload_name_omits(tmp_path):
-    names = [f"void matrixMulCUDA<int={n}>(float*, float*) [{n}]" for n in (8, 16)]
-    write(
+    names = [f"void matrixMulCUDA<int={n}>(float*, float*)" for n in (8, 16)]
+    records, _, _ = read_trace(
         tmp_path,
-        trace=profiles.trace(
-            launch(block=(8, 8, 1), grid=(80, 40, 1), name=names[0]),
-            launch(block=(16, 16, 1), grid=(40, 20, 1), name=names[1]),
-        ),
+        launch(block=(8, 8, 1), grid=(80, 40, 1), name=f"{names[0]} [8]"),
+        launch(block=(16, 16, 1), grid=(40, 20, 1), name=f"{names[1]} [16]"),
     )
-    records, _, _ = read(tmp_path / "trace.csv")
     assert len({record.program.workload.digest for record in records}) == 1
-    assert [record.launches[0].kernel for record in records] == [
-        "void matrixMulCUDA<int=8>(float*, float*)",
-        "void matrixMulCUDA<int=16>(float*, float*)",
-    ]
+    assert [record.launches[0].kernel for record in records] == names
     assert records[0].program.workload.name == "matrixMulCUDA"
 
 
@@ -159,8 +142,7 @@ def test_launch_keeps_template_arguments_that_workload_name_omits(tmp_path):
 )
 def test_reader_converts_all_units_of_trace_alike(tmp_path, start, unit, time, smem, size):
     units = f"{start},{unit},,,,,,,,{smem},{smem},MB,GB/s,,,,"
-    write(tmp_path, trace=profiles.trace(launch(time, smem=f"{size},{size}"), units=units))
-    (record,), _, bad = read(tmp_path / "trace.csv")
+    (record,), _, bad = read_trace(tmp_path, launch(time, smem=f"{size},{size}"), units=units)
     assert not bad
     assert record.run_secs == pytest.approx((4.512e-3,), rel=1e-12)
     assert record.launches[0].static_shared == record.launches[0].dynamic_shared == 4096
@@ -170,22 +152,16 @@ def test_reader_converts_all_units_of_trace_alike(tmp_path, start, unit, time, s
     ("text", "value", "unit"),
     [
         *((text, float(text), "") for text in ("15562500", "1.336275", "1e-06")),
-        ("54.060368%", 54.060368, "%"),
-        ("2.000000GB/s", 2.0 * 2**30, "byte/s"),
-        ("2.5MB/s", 2.5 * 2**20, "byte/s"),
-        ("7KB/s", 7168.0, "byte/s"),
-        ("0.000000B/s", 0.0, "byte/s"),
+        *((text, math.nan, "") for text in ("<OVERFLOW>", "nan", "inf", "-nan")),
+        *(("54.060368%", 54.060368, "%"), ("inf%", math.nan, "%")),
+        *(("2.000000GB/s", 2.0 * 2**30, "byte/s"), ("2.5MB/s", 2.5 * 2**20, "byte/s")),
+        *(("7KB/s", 7168.0, "byte/s"), ("0.000000B/s", 0.0, "byte/s")),
         *(("Idle (0)", 0.0, ""), ("Low (3)", 3.0, ""), ("Mid (4)", 4.0, "")),
         *(("High (9)", 9.0, ""), ("Max (10)", 10.0, "")),
     ],
 )
 def test_parse_value_splits_number_and_unit(text, value, unit):
-    assert parse_value(text) == (value, unit)
-
-
-@pytest.mark.parametrize("text", ["<OVERFLOW>", "nan", "inf", "-nan", "inf%"])
-def test_parse_value_returns_nan_for_overflow_and_infinity(text):
-    assert math.isnan(parse_value(text)[0])
+    assert parse_value(text) == (pytest.approx(value, rel=0, abs=0, nan_ok=True), unit)
 
 
 @pytest.mark.parametrize("text", ["fast", "12 furlongs/s", "1.2.3", "12,5%", "Low"])
@@ -207,13 +183,9 @@ def test_parse_value_returns_value_or_format_error_for_any_text(text):
 def test_reader_joins_events_and_metrics_of_one_file(tmp_path):
     text = "\n".join(
         (
-            "==1== NVPROF is profiling process 1, command: ./a",
-            "==1== Event result:",
-            profiles.EVENTS_HEADER,
-            profiles.event("inst_executed", 9),
-            "==1== Metric result:",
-            profiles.METRICS_HEADER,
-            metric("ipc", "1.5"),
+            *("==1== NVPROF is profiling process 1, command: ./a", "==1== Event result:"),
+            *(profiles.EVENTS_HEADER, profiles.event("inst_executed", 9)),
+            *("==1== Metric result:", profiles.METRICS_HEADER, metric("ipc", "1.5")),
         )
     )
     write(tmp_path, events=text, trace=profiles.trace(launch()))
@@ -222,44 +194,30 @@ def test_reader_joins_events_and_metrics_of_one_file(tmp_path):
 
 
 def test_metrics_and_events_of_two_runs_become_one_launch(tmp_path):
+    events = [profiles.event("inst_executed", 9), profiles.event("gld_request", 3)]
     write(
         tmp_path,
         metrics64=profiles.metrics(metric("ipc", "1.5"), metric("inst_executed", "8")),
-        events64=f"==1== Event result:\n{profiles.EVENTS_HEADER}\n"
-        + "\n".join(profiles.event(*pair) for pair in (("inst_executed", 9), ("gld_request", 3))),
+        events64="\n".join(("==1== Event result:", profiles.EVENTS_HEADER, *events)),
         trace64=profiles.trace(launch()),
     )
     assert [Path(file.name).name for file in find_logs([tmp_path])] == ["metrics64.csv"]
-    expected = {"ipc": 1.5, "inst_executed": 8.0, "gld_request": 3.0}
     launches = set()
     for name in ("metrics64", "trace64", "events64"):
         (record,), remarks, _ = read(tmp_path / f"{name}.csv")
-        assert counters_of(record) == expected
+        assert counters_of(record) == {"ipc": 1.5, "inst_executed": 8.0, "gld_request": 3.0}
         assert not remarks
         launches.add(record.launches[0].digest(record.digest))
     assert len(launches) == 1
 
 
-def test_trace_without_metrics_gives_no_remark(tmp_path):
-    write(tmp_path, trace=profiles.trace(launch()))
-    (record,), remarks, bad = read(tmp_path / "trace.csv")
-    assert counters_of(record) is None
-    assert not remarks
-    assert not bad
-
-
-def test_parser_accepts_events_without_total_column():
+def test_parser_accepts_events_without_total_column_and_skips_output_of_the_program():
     """nvprof before CUDA 8 wrote no such column."""
     rows = f'{profiles.EVENTS_HEADER[:-8]}\n"GTX (0)","k(int)",1,"gld_request",1,3,2'
     (found,) = parse_profile(rows_of(rows)).counters.values()
     assert (found.names, found.values) == ([("gld_request", "")], [2.0])
-
-
-def test_output_of_the_program_is_skipped():
-    text = 'starting, "really"\n1,2,3\n' + profiles.trace(launch())
-    found = parse_profile(rows_of(text))
-    assert len(found.launched) == 1
-    assert not found.bad
+    found = parse_profile(rows_of('starting, "really"\n1,2,3\n' + profiles.trace(launch())))
+    assert (len(found.launched), found.bad) == (1, [])
 
 
 def test_reader_reads_trace_of_nsight_systems(tmp_path):
@@ -271,38 +229,32 @@ def test_reader_reads_trace_of_nsight_systems(tmp_path):
     assert record.program.target.label == "cuda NVIDIA H200"
 
 
-def test_reader_remarks_on_file_without_metrics_and_reads_its_trace(tmp_path):
-    chatter = "==5== NVPROF is profiling process 5, command: ./sort\n==5== Profiling result:\n"
-    write(tmp_path, metrics=chatter, trace=profiles.trace(launch()))
-    (record,), (remark,), bad = read(tmp_path / "metrics.csv")
-    assert counters_of(record) is None
-    assert "no metrics" in remark.text
-    assert not bad
-
-
 def test_reader_quarantines_damaged_rows(tmp_path):
-    rows = (
-        launch("fast"),
-        launch(block=(0, 1, 1)),
-        launch(block=(70_000, 1, 1)),
-        '514.6,4.5,"unclosed',
-        launch(),
+    blocks = [launch(block=(size, 1, 1)) for size in (0, 70_000)]
+    (record,), _, bad = read_trace(
+        tmp_path, launch("fast"), *blocks, '514.6,4.5,"unclosed', launch()
     )
-    write(tmp_path, trace=profiles.trace(*rows))
-    (record,), _, bad = read(tmp_path / "trace.csv")
     assert len(record.run_secs) == 1
     assert [row.line for row in bad] == [5, 6, 7, 8]
     assert all(row.data for row in bad)
 
 
-def test_reader_remarks_on_counters_of_kernels_missing_in_trace(tmp_path):
-    write(
-        tmp_path,
-        metrics=profiles.metrics(metric("ipc", "1.3", kernel="other(int)")),
-        trace=profiles.trace(launch()),
-    )
-    _, (remark,), _ = read(tmp_path / "metrics.csv")
-    assert "the trace has no such launch" in remark.text
+@pytest.mark.parametrize(
+    ("metrics", "remark"),
+    [
+        ("==5== NVPROF is profiling process 5, command: ./sort\n", "no metrics"),
+        (
+            profiles.metrics(metric("ipc", "1.3", kernel="other(int)")),
+            "the trace has no such launch",
+        ),
+    ],
+)
+def test_reader_remarks_on_missing_metrics_and_launches(tmp_path, metrics, remark):
+    write(tmp_path, metrics=metrics, trace=profiles.trace(launch()))
+    (record,), (found,), bad = read(tmp_path / "metrics.csv")
+    assert counters_of(record) is None
+    assert remark in found.text
+    assert not bad
 
 
 @pytest.mark.parametrize(
@@ -327,26 +279,19 @@ def test_import_rejects_incomplete_profiles(tmp_path, memory, text, reason):
     assert report.total.read == 0
 
 
-def test_a_trace_without_kernels_is_refused(tmp_path):
-    write(tmp_path, metrics=profiles.metrics(metric("ipc", "1.3")), trace=profiles.trace(COPY))
+def test_reader_uses_the_given_trace_path_and_rejects_trace_without_kernels(tmp_path):
+    metrics = profiles.metrics(metric("ipc", "1.3"))
+    write(tmp_path, metrics=metrics, trace=profiles.trace(COPY), other=profiles.trace(launch()))
+    (record,), _, _ = read(tmp_path / "metrics.csv", trace=tmp_path / "other.csv")
+    assert counters_of(record) == {"ipc": 1.3}
     with pytest.raises(FormatError, match="no GPU trace with kernels"):
         read(tmp_path / "metrics.csv")
 
 
-def test_reader_uses_the_given_trace_path(tmp_path):
-    write(tmp_path, bs256=profiles.metrics(metric("ipc", "1.3")), other=profiles.trace(launch()))
-    (record,), _, _ = read(tmp_path / "bs256.csv", trace=tmp_path / "other.csv")
-    assert counters_of(record) == {"ipc": 1.3}
-
-
 def test_two_devices_are_two_targets(tmp_path):
-    rows = (launch(), launch().replace("GTX 950 (0)", "GTX 960 (1)"))
-    write(tmp_path, trace=profiles.trace(*rows))
-    records, _, _ = read(tmp_path / "trace.csv")
-    assert [record.program.target.label for record in records] == [
-        "cuda GeForce GTX 950",
-        "cuda GeForce GTX 960",
-    ]
+    records, _, _ = read_trace(tmp_path, launch(), launch().replace("GTX 950 (0)", "GTX 960 (1)"))
+    labels = [record.program.target.label for record in records]
+    assert labels == ["cuda GeForce GTX 950", "cuda GeForce GTX 960"]
 
 
 def test_parser_rejects_profile_with_too_many_kernels_or_launches(monkeypatch):

@@ -1,8 +1,5 @@
 """FAIR T4 results: reading the three dialects, inconsistent rows, and writing."""
 
-from __future__ import annotations
-
-import copy
 import io
 import json
 
@@ -39,15 +36,16 @@ CONFIGURATION = {"block_size_x": 32, "block_size_y": 4, "tile": 1}
 def row(**others):
     """Return a result as the benchmark hub has it."""
     return {
-        "timestamp": "2023-12-22 09:54:05.502007+00:00",
-        "configuration": dict(CONFIGURATION),
+        **{"timestamp": "2023-12-22 09:54:05.502007+00:00", "configuration": dict(CONFIGURATION)},
         "times": {"compilation": 900.0, "framework": 1, "runtimes": [3.0, 1.0, 2.0]},
-        "invalidity": "correct",
-        "correctness": 1,
-        "measurements": [{"name": "time", "value": 2.0, "unit": ""}],
-        "objectives": ["time"],
+        **{"invalidity": "correct", "correctness": 1, "objectives": ["time"]},
+        "measurements": [time_of(2.0)],
         **others,
     }
+
+
+def time_of(value, unit=""):
+    return {"name": "time", "value": value, "unit": unit}
 
 
 def ktt(value=1500.0, **others):
@@ -65,18 +63,14 @@ def ktt(value=1500.0, **others):
 
 
 def failed(invalidity, **others):
-    measurements = [{"name": "time", "value": "RuntimeFailedConfig", "unit": "miliseconds"}]
+    measurements = [time_of("RuntimeFailedConfig", "miliseconds")]
     times = {"compilation": 1.0}
     return row(times=times, invalidity=invalidity, measurements=measurements, **others)
 
 
 def document(*rows, **others):
-    return {
-        "schema_version": "1.0.0",
-        "metadata": {"timeunit": "miliseconds"},
-        "results": list(rows),
-        **others,
-    }
+    metadata = {"timeunit": "miliseconds"}
+    return {"schema_version": "1.0.0", "metadata": metadata, "results": list(rows), **others}
 
 
 def write(folder, content, name="gemm__A100_T4.json", **words):
@@ -87,8 +81,13 @@ def read(file):
     return list(T4Format().read_file(file))
 
 
+def read_rows(folder, *rows, **others):
+    """Return the items of a document with some rows."""
+    return read(write(folder, document(*rows, **others)))
+
+
 def test_reader_reads_rows_of_the_benchmark_hub(tmp_path):
-    (found,) = read(write(tmp_path, document(row())))
+    (found,) = read_rows(tmp_path, row())
     assert join_parameters(found.program.trace) == CONFIGURATION
     assert (found.run_secs, found.status, found.all_cost) == ((0.003, 0.001, 0.002), 0, 0.9)
     assert found.measured_at == 1703238845502007
@@ -99,7 +98,7 @@ def test_reader_reads_rows_of_the_benchmark_hub(tmp_path):
 
 
 def test_reader_reads_rows_of_ktts_converter(tmp_path):
-    (found,) = read(write(tmp_path, document(ktt(), metadata={})))
+    found, blockless = read_rows(tmp_path, ktt(), ktt(configuration={"P": 1}), metadata={})
     assert (found.run_secs, found.all_cost) == ((0.0015,), 1.5)
     (launch,) = found.launches
     assert launch.counter_set.tool == "ncu"
@@ -107,12 +106,9 @@ def test_reader_reads_rows_of_ktts_converter(tmp_path):
         ("dram__sectors_read.sum", ""): 7.0,
         ("sm__warps_active.avg.pct", "%"): 50.5,
     }
-
-
-def test_reader_stores_counters_in_extra_if_block_is_unknown(tmp_path):
-    (found,) = read(write(tmp_path, document(ktt(configuration={"P": 1}))))
-    assert found.launches == ()
-    kept = orjson.loads(found.extra)["measurements"]
+    # Without a block there is no launch, so the counters are kept beside.
+    assert blockless.launches == ()
+    kept = orjson.loads(blockless.extra)["measurements"]
     assert [item["name"] for item in kept] == ["dram__sectors_read.sum", "sm__warps_active.avg.pct"]
 
 
@@ -128,9 +124,8 @@ def test_reader_stores_counters_in_extra_if_block_is_unknown(tmp_path):
     ],
 )
 def test_reader_prefers_time_unit_of_row_to_that_of_file(tmp_path, unit, timeunit, seconds):
-    times = {"runtimes": [2.0]}
-    result = row(times=times, measurements=[{"name": "time", "value": 2, "unit": unit}])
-    (found,) = read(write(tmp_path, document(result, metadata={"timeunit": timeunit})))
+    result = row(times={"runtimes": [2.0]}, measurements=[time_of(2, unit)])
+    (found,) = read_rows(tmp_path, result, metadata={"timeunit": timeunit})
     assert found.run_secs == (seconds,)
 
 
@@ -147,21 +142,16 @@ def test_reader_prefers_time_unit_of_row_to_that_of_file(tmp_path, unit, timeuni
 def test_reader_maps_invalidity_to_failure_whatever_correctness_says(
     tmp_path, invalidity, kind, phase, launches
 ):
-    rows = [failed(invalidity, correctness=correctness) for correctness in (0, 1)]
-    for correctness, found in enumerate(read(write(tmp_path, document(*rows)))):
+    times = {"times": {"runtimes": [3.0]}}
+    rows = [failed(invalidity, correctness=correctness) | times for correctness in (0, 1)]
+    for correctness, found in enumerate(read_rows(tmp_path, *rows)):
         assert (found.status, found.run_secs) == (Status.FAILED, None)
         assert (found.failure.kind, found.failure.phase) == (kind, phase)
         assert len(found.launches) == launches
         extra = orjson.loads(found.extra)
         assert (extra["invalidity"], extra["time"]) == (invalidity, "RuntimeFailedConfig")
+        assert extra["runtimes"] == [3.0]
         assert extra.get("correctness", 1) == correctness
-
-
-def test_reader_moves_run_times_of_failed_row_to_extra(tmp_path):
-    result = row(invalidity="runtime", correctness=0)
-    (found,) = read(write(tmp_path, document(result)))
-    assert (found.status, found.run_secs) == (Status.FAILED, None)
-    assert orjson.loads(found.extra)["runtimes"] == [3.0, 1.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -170,8 +160,7 @@ def test_reader_moves_run_times_of_failed_row_to_extra(tmp_path):
 )
 def test_row_with_time_over_2_percent_from_mean_is_failed(tmp_path, value, is_apart):
     """The record keeps its data; its time is never the best one."""
-    measurements = [{"name": "time", "value": value, "unit": "ms"}]
-    file = write(tmp_path, document(row(measurements=measurements), row()))
+    file = write(tmp_path, document(row(measurements=[time_of(value, "ms")]), row()))
     found, other, *remarks = read(file)
     assert other.status is Status.OK
     if not is_apart:
@@ -190,34 +179,36 @@ def test_row_with_time_over_2_percent_from_mean_is_failed(tmp_path, value, is_ap
         assert [summary.best for summary in store.workloads.find()] == [0.002]
 
 
+COUNTED = [time_of(1.0) | {"name": f"c{number}"} for number in range(limits.MAX_COUNTERS + 1)]
+
+
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
         ([], "an object with a configuration"),
-        (
-            {"configuration": {}, "times": {}, "correctness": 1},
-            "the invalidity of a result is None",
-        ),
+        ({"configuration": {}, "times": {}}, "the invalidity of a result is None"),
         (row(invalidity="lost"), "the invalidity of a result is 'lost'"),
         (row(times=[]), "the times of a result are not an object"),
         (row(measurements=[{"value": 1}]), "objects with a name"),
         (row(measurements=[], times={}), "the time is None"),
         (row(times={"runtimes": ["x"]}), "not a number"),
         (row(configuration={"a": [1]}), "expected a number or text"),
-        (
-            row(measurements=[{"name": "n", "value": 1}, {"name": "n", "value": 1}]),
-            "a measurement occurs twice",
-        ),
+        (row(measurements=[{"name": "n", "value": 1}] * 2), "a measurement occurs twice"),
+        # A time of 0 would beat all others.
+        (row(times={}, measurements=[time_of(0.0, "ms")]), "not measured"),
+        (row(times={"runtimes": [0.0, 0]}, measurements=[time_of(0.0, "ms")]), "not measured"),
+        # Comparing each measurement with all others would take too long.
+        (row(measurements=[time_of(2.0), *COUNTED]), "counters of one launch"),
     ],
 )
 def test_reader_quarantines_only_the_bad_row(tmp_path, bad, reason):
-    items = read(write(tmp_path, document(bad, row())))
+    items = read_rows(tmp_path, bad, row())
     assert [type(item) for item in items] == [Quarantined, Measurement]
     assert reason in items[0].reason
 
 
 def test_reader_quarantines_row_without_time_unit(tmp_path):
-    (item,) = read(write(tmp_path, document(row(), metadata={})))
+    (item,) = read_rows(tmp_path, row(), metadata={})
     assert "neither its time nor metadata.timeunit" in item.reason
 
 
@@ -226,18 +217,6 @@ def test_reader_rejects_documents_that_are_not_t4_version_1(tmp_path):
         with pytest.raises(FormatError, match="no results of FAIR T4, version 1"):
             read(write(tmp_path, content))
 
-
-def test_format_distinguishes_results_from_schema_and_other_tools(tmp_path):
-    matches = T4Format().matches_file
-    assert matches(json.dumps(document(row()), indent=4).encode()[:4096], tmp_path)
-    assert matches(b'{"results": [], "schema_version": "1.0.0"}', tmp_path)
-    assert not matches(b'{"$schema": "", "results": [], "configuration"', tmp_path)
-    assert not matches(b'{"results": {"type": "array"}, "configuration": 1', tmp_path)
-    assert not matches(b'{"device_core_clock": "1", "results": [{"kernel": "a"', tmp_path)
-    assert not matches(b'{"Results": [{"Configuration": [', tmp_path)
-
-
-# ------------------------------------------------------------------ kernel and device
 
 T1 = {
     "ConfigurationSpace": {"TuningParameters": [{"Name": "x", "Values": "[1]"}]},
@@ -264,13 +243,14 @@ def test_metadata_of_takes_kernel_and_device_from_options_or_file_name(
     assert (place.kernel, place.device) == expected
 
 
-def test_reader_takes_kernel_and_problem_from_t1_input_in_same_folder(tmp_path):
-    file = write(tmp_path, document(row()), "gemm__A100_T4.json")
+def test_reader_takes_kernel_and_problem_from_t1_input_in_same_folder(tmp_path, monkeypatch):
+    """MAX_NEIGHBOUR_BYTES"""
+    file = write(tmp_path, document(row()))
     write(tmp_path, T1, "gemm__T1.json")
     write(tmp_path, T1, "other__T1.json")
     (found,) = read(file)
     assert found.program.workload.body == b'{"kernel":"Xgemm","problem":[64,64]}'
-    (found,) = read(write(tmp_path, document(row()), "gemm__A100_T4.json", kernel="mine"))
+    (found,) = read(write(tmp_path, document(row()), kernel="mine"))
     assert found.program.workload.body == b'{"kernel":"mine","problem":null}'
     lone = write(tmp_path, document(row()), "runs/A100_T4.json")
     assert metadata_of(lone) == FileMetadata("runs", "A100")
@@ -280,21 +260,13 @@ def test_reader_takes_kernel_and_problem_from_t1_input_in_same_folder(tmp_path):
     assert metadata_of(lone) == FileMetadata("runs", "A100")
     write(tmp_path, T1, "runs/T1.json")
     assert metadata_of(lone).kernel == "Xgemm"
-
-
-def test_metadata_of_ignores_too_large_files_in_same_folder(tmp_path, monkeypatch):
-    """MAX_NEIGHBOUR_BYTES"""
-    file = write(tmp_path, document(row()))
-    write(tmp_path, T1, "gemm__T1.json")
     monkeypatch.setattr(limits, "MAX_NEIGHBOUR_BYTES", 50)
     assert metadata_of(file).kernel == "gemm"
 
 
 def test_reader_takes_kernel_and_device_from_original_ktt_file(tmp_path):
-    original = {
-        "Metadata": {"ComputeApi": "CUDA", "Device": "NVIDIA TITAN RTX"},
-        "Results": [{"KernelName": "coulomb"}],
-    }
+    metadata = {"ComputeApi": "CUDA", "Device": "NVIDIA TITAN RTX"}
+    original = {"Metadata": metadata, "Results": [{"KernelName": "coulomb"}]}
     file = write(tmp_path, document(ktt()), "run_converted.json")
     with pytest.raises(FormatError, match="does not say its kernel and device; give --kernel and"):
         read(file)
@@ -305,36 +277,17 @@ def test_reader_takes_kernel_and_device_from_original_ktt_file(tmp_path):
 
 
 def test_options_do_not_rename_kernel_and_device_of_the_file(tmp_path):
-    metadata = {"timeunit": "s", "kernel_name": "k", "device_name": "d", "target": "opencl"}
-    file = write(tmp_path, document(row(), metadata=metadata))
-    (found,) = read(file)
-    assert (found.program.workload.name, found.program.target.label) == ("k", "opencl d")
-    file = write(tmp_path, document(row(), metadata=metadata), kernel="mine", device="dev")
-    (found,) = read(file)
-    assert (found.program.workload.name, found.program.target.label) == ("k", "opencl d")
-    metadata |= {"kernel_name": "", "device_name": None}
-    file = write(tmp_path, document(row(), metadata=metadata), kernel="mine", device="dev")
-    (found,) = read(file)
-    assert (found.program.workload.name, found.program.target.label) == ("mine", "opencl dev")
+    said = {"timeunit": "s", "kernel_name": "k", "device_name": "d", "target": "opencl"}
+    unsaid = said | {"kernel_name": "", "device_name": None}
+    for metadata, expected in ((said, ("k", "opencl d")), (unsaid, ("mine", "opencl dev"))):
+        content = document(row(), metadata=metadata)
+        (found,) = read(write(tmp_path, content, kernel="mine", device="dev"))
+        assert (found.program.workload.name, found.program.target.label) == expected
 
 
-@pytest.mark.parametrize("times", [{}, {"runtimes": [0.0, 0]}])
-def test_reader_quarantines_row_with_time_of_0(tmp_path, times):
-    """A time of 0 would beat all others."""
-    zero = [{"name": "time", "value": 0.0, "unit": "ms"}]
-    (bad,) = read(write(tmp_path, document(row(times=times, measurements=zero))))
-    assert isinstance(bad, Quarantined)
-    assert "not measured" in bad.reason
-
-
-def test_reader_quarantines_row_with_too_many_counters(tmp_path):
-    """Comparing each measurement with all others would take too long."""
-    numbers = range(limits.MAX_COUNTERS + 1)
-    many = [{"name": f"c{number}", "value": 1.0, "unit": ""} for number in numbers]
+def test_reader_accepts_many_measurements_that_are_texts(tmp_path):
     texts = [{"name": "t", "value": "x"}] * 1_000
-    (bad,) = read(write(tmp_path, document(row(measurements=[*row()["measurements"], *many]))))
-    assert "counters of one launch" in bad.reason
-    (found,) = read(write(tmp_path, document(row(measurements=[*row()["measurements"], *texts]))))
+    (found,) = read_rows(tmp_path, row(measurements=[time_of(2.0), *texts]))
     assert len(orjson.loads(found.extra)["measurements"]) == 1_000
 
 
@@ -349,8 +302,6 @@ def test_device_of_name_returns_text_after_two_underscores(tmp_path):
     assert device_of_name(tmp_path / "B_T4.json") is None
     assert device_of_name(None) is None
 
-
-# ------------------------------------------------------------------ writing
 
 #: What the schema of T4 results 1.0.0 asks of each of them.
 REQUIRED = {"configuration": dict, "times": dict, "invalidity": str, "correctness": int}
@@ -396,16 +347,12 @@ def test_export_and_import_keep_records(tmp_path):
         found = json.loads(data)
         check_schema(found)
         assert found["metadata"]["kernel_name"] == "gemm"
-        assert [r["invalidity"] for r in found["results"]] == [
-            *("correct", "correct", "compile", "correctness", "constraints")
-        ]
+        assert [r["invalidity"] for r in found["results"]] == [r["invalidity"] for r in rows]
         again = import_log(other, write(tmp_path, found, "results.json"), source="x")
         assert (again.total.new, again.remarks, again.quarantined) == (5, [], 0)
         for one, two in zip(store.records.iterate(), other.records.iterate(), strict=True):
-            assert one.measurement.program == two.measurement.program
-            assert one.measurement.run_secs == two.measurement.run_secs
-            assert one.measurement.measured_at == two.measurement.measured_at
-            assert one.measurement.status == two.measurement.status
+            for field in ("program", "run_secs", "measured_at", "status"):
+                assert getattr(one.measurement, field) == getattr(two.measurement, field)
             assert one.measurement.all_cost in (two.measurement.all_cost, None)
             for before, after in zip(
                 store.launches.for_record(one.id), other.launches.for_record(two.id), strict=True
@@ -415,9 +362,8 @@ def test_export_and_import_keep_records(tmp_path):
 
 
 def test_export_rejects_records_of_several_kernels_or_devices(tmp_path, memory):
-    import_log(memory, write(tmp_path, document(row()), "gemm__A100_T4.json"), source="x")
-    import_log(memory, write(tmp_path, document(row()), "gemm__V100_T4.json"), source="y")
-    import_log(memory, write(tmp_path, document(row()), "conv__V100_T4.json"), source="z")
+    for name in ("gemm__A100", "gemm__V100", "conv__V100"):
+        import_log(memory, write(tmp_path, document(row()), f"{name}_T4.json"), source=name)
     for chosen in ({}, {"workload_ids": [1]}, {"target_ids": [2]}):
         with pytest.raises(UsageError, match="choose with --workload and --target"):
             export(memory, **chosen)
@@ -431,12 +377,10 @@ def test_export_rejects_records_of_several_kernels_or_devices(tmp_path, memory):
 
 
 def test_export_skips_inconsistent_and_foreign_records(tmp_path, memory):
-    apart = row(measurements=[{"name": "time", "value": 9.0, "unit": ""}])
+    apart = row(measurements=[time_of(9.0)])
     import_log(memory, write(tmp_path, document(apart, row())), source="x")
-    other = copy.deepcopy(row())
-    other["configuration"]["tile"] = 5
-    file = write(tmp_path, document(other))
-    import_log(memory, file, source="y", trust=Trust.FOREIGN)
+    other = row(configuration=CONFIGURATION | {"tile": 5})
+    import_log(memory, write(tmp_path, document(other)), source="y", trust=Trust.FOREIGN)
     report, data = export(memory)
     assert report.records == 1
     assert report.left_out == {"T4 has no name for its failure": 1, "foreign source": 1}
@@ -449,16 +393,19 @@ def test_milliseconds_convert_back_to_the_same_seconds(value):
     assert _milliseconds(seconds) / 1000 == seconds
 
 
-def test_result_maps_failure_kinds_to_invalidity():
-    for kind, word in [
+@pytest.mark.parametrize(
+    ("kind", "word"),
+    [
         (FailureKind.TIMEOUT, "timeout"),
         (FailureKind.COMPILE_ERROR, "compile"),
         (FailureKind.WRONG_RESULT, "correctness"),
         (FailureKind.CRASH, "runtime"),
-    ]:
-        program = Program(kernel_workload("k"), gpu_target("cuda", "d"), split_parameters({"a": 1}))
-        failure = Failure(kind, Phase.RUN, "why")
-        measurement = Measurement(program, None, Status.FAILED, failure=failure)
-        result = json.loads(T4Format().result(measurement, []))
-        assert (result["invalidity"], result["correctness"]) == (word, 0)
-        assert result["measurements"][0]["value"] == "why"
+    ],
+)
+def test_result_maps_failure_kinds_to_invalidity(kind, word):
+    program = Program(kernel_workload("k"), gpu_target("cuda", "d"), split_parameters({"a": 1}))
+    failure = Failure(kind, Phase.RUN, "why")
+    measurement = Measurement(program, None, Status.FAILED, failure=failure)
+    result = json.loads(T4Format().result(measurement, []))
+    assert (result["invalidity"], result["correctness"]) == (word, 0)
+    assert result["measurements"][0]["value"] == "why"

@@ -1,18 +1,16 @@
 """Public files of GPU tuners: the import reads as many rows as ``SOURCES.md`` lists."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json
 from collections import Counter
 
-import orjson
 import pytest
 from effort import EFFORT
+from gpu_logs import counters_of, read
 from public_logs import GPU, needs_gpu_logs, sources
 
-from tunedb.formats.base import LogFile, formats
+from tunedb.formats.base import LogFile
 from tunedb.formats.export import export_document
 from tunedb.formats.find import find_logs
 from tunedb.formats.gpu.kernel_tuner import KernelTunerFormat
@@ -116,13 +114,17 @@ def test_import_counts_failed_configurations_of_each_file(everything):
 
 
 @pytest.mark.stress
-def test_mean_of_run_times_equals_time_in_cache():
-    """The mean of all repeats is the ``time`` that the tuner wrote."""
+def test_cache_has_means_of_run_times_and_configurations_that_the_t1_input_allows():
     path = GPU / "kernel_tuner_cache" / "convolution_milo__A4000.json.gz"
+    beside = GPU / "kernel_tuner_t4" / "convolution_milo__T1.json"
+    input_ = read_t1(beside.read_bytes())
     cache = json.loads(gzip.decompress(path.read_bytes()))["cache"].values()
     found = list(KernelTunerFormat().read_file(LogFile(path, path.name)))
     for entry, item in zip(cache, found, strict=True):
-        assert entry.items() >= join_parameters(item.program.trace).items()
+        configuration = join_parameters(item.program.trace)
+        assert input_.is_legal(configuration)
+        assert not input_.is_legal(configuration | {"block_size_x": 17})
+        assert entry.items() >= configuration.items()
         if isinstance(entry["time"], str):
             assert (item.run_secs, item.failure.message) == (None, entry["time"])
         else:
@@ -149,31 +151,18 @@ def test_t4_conversion_matches_original_ktt_file():
     """Both have the same configurations, workloads, targets, threads and counters."""
     found = []
     for name in ("coulomb_2080_full_search_space", "coulomb_2080_full_search_space_converted"):
-        path = GPU / "ktt" / f"{name}.json.gz"
-        head = gzip.decompress(path.read_bytes())[:4096]
-        reader = next(
-            format_
-            for format_ in formats().values()
-            if hasattr(format_, "read_file") and format_.matches_file(head, path)
-        )
-        items = [i for i in reader.read_file(LogFile(path, name)) if isinstance(i, Measurement)]
+        items = [i for i in read(GPU / "ktt" / f"{name}.json.gz") if isinstance(i, Measurement)]
         rows = {}
         for item in items:
             key = tuple(sorted(join_parameters(item.program.trace).items()))
-            (launch,) = item.launches
-            names = [name for name, _ in launch.counter_set.counters]
-            rows[key] = (
-                item.program.workload.digest,
-                item.program.target.digest,
-                launch.threads,
-                item.run_secs,
-                dict(zip(names, launch.values, strict=True)),
-            )
+            program, (launch,) = item.program, item.launches
+            said = (program.workload.digest, program.target.digest, launch.threads, item.run_secs)
+            rows[key] = said, counters_of(item)
         found.append(rows)
         assert len(items) == 210
     assert found[0].keys() == found[1].keys()
-    for key, (*one, counters) in found[0].items():
-        *two, others = found[1][key]
+    for key, (one, counters) in found[0].items():
+        two, others = found[1][key]
         assert one == two
         assert others.keys() >= counters.keys()
         assert all(others[name] == pytest.approx(value) for name, value in counters.items())
@@ -196,26 +185,15 @@ def test_inputs_say_which_parameters_form_the_block(everything):
     }
 
 
-@pytest.mark.stress
-def test_t1_input_allows_all_configurations_of_cache():
-    path = GPU / "kernel_tuner_cache" / "convolution_milo__A4000.json.gz"
-    beside = GPU / "kernel_tuner_t4" / "convolution_milo__T1.json"
-    input_ = read_t1(orjson.dumps(json.loads(beside.read_text())))
-    for item in KernelTunerFormat().read_file(LogFile(path, path.name)):
-        configuration = join_parameters(item.program.trace)
-        assert input_.is_legal(configuration)
-        assert not input_.is_legal(configuration | {"block_size_x": 17})
+#: Types of JSON schemas.
+KINDS = {"object": dict, "array": list, "string": str, "number": int | float, "integer": int}
 
 
 def schema_errors(value, schema, path="results"):
     """Yield the places where a value violates a JSON schema, by the keywords of T4's schema."""
-    kinds = {
-        **{"object": dict, "array": list, "string": str},
-        **{"number": int | float, "integer": int},
-    }
     if "type" in schema:
         allowed = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        if not any(isinstance(value, kinds[kind]) for kind in allowed):
+        if not any(isinstance(value, KINDS[kind]) for kind in allowed):
             yield f"{path} is no {allowed}"
             return
     if "enum" in schema and value not in schema["enum"]:
@@ -234,17 +212,13 @@ def schema_errors(value, schema, path="results"):
 
 def test_exports_fit_the_schema(everything):
     store, _ = everything
-    folder = GPU / "kernel_tuner_t4"
-    (schema,) = folder.glob("*T4_1.0.0_results-schema.json")
+    (schema,) = (GPU / "kernel_tuner_t4").glob("*T4_1.0.0_results-schema.json")
     schema = json.loads(schema.read_text())
     assert list(schema_errors({"results": [{"times": 1, "invalidity": "x"}]}, schema))
-    for name in ("vector_add", "directCoulombSum_kernel", "dedispersion_kernel"):
-        ids = [
-            summary.id
-            for summary in store.workloads.find()
-            if summary.name == name and summary.format == "gpu-kernel"
-        ]
-        for record in (next(store.records.iterate(id_)) for id_ in ids):
+    names = ("vector_add", "directCoulombSum_kernel", "dedispersion_kernel")
+    for summary in store.workloads.find():
+        if summary.name in names and summary.format == "gpu-kernel":
+            record = next(store.records.iterate(summary.id))
             chosen = {"workload_ids": [record.workload_id], "target_ids": [record.target_id]}
             out = io.BytesIO()
             report = export_document(store, "t4", out, **chosen)
