@@ -53,11 +53,8 @@ def test_first_difference_names_shape_of_an_argument(a, b):
     if a == b:
         assert found is None
     else:
-        assert (found.where, found.here, found.there) == (
-            "argument 1 (A), shape[0]",
-            str(a),
-            str(b),
-        )
+        where = "argument 1 (A), shape[0]"
+        assert (found.where, found.here, found.there) == (where, str(a), str(b))
         assert f"({a}, 3)" in found.here_line and f"({b}, 3)" in found.there_line
 
 
@@ -86,9 +83,8 @@ def test_first_difference_names_attribute_of_function(tools):
     fused = with_attribute(mod, "op_pattern", 4)
     found = first_difference(mod, fused)
     assert (found.where, found.here, found.there) == ("attribute op_pattern", NOTHING, "4")
-    assert equal_but_for_attributes(mod, fused) == [
-        type(found)("attribute op_pattern", NOTHING, "4")
-    ]
+    expected = type(found)("attribute op_pattern", NOTHING, "4")
+    assert equal_but_for_attributes(mod, fused) == [expected]
     assert equal_but_for_attributes(mod, with_attribute(tools.matmul(8), "op_pattern", 4)) is None
     assert equal_but_for_attributes(mod, mod) == []
 
@@ -204,9 +200,8 @@ def test_explain_counts_failed_foreign_retracted_and_cut_records(path, tools):
 def test_explain_reports_workload_of_foreign_sources_alone(tmp_path, path, tools):
     commit(tmp_path / "theirs.db", tools, tools.matmul())
     with tunedb.open(tmp_path / "theirs.db") as theirs, tunedb.open(path) as store:
-        store.records.add(
-            [theirs.records.get(1).measurement], Source("x", SourceKind.FILE, Trust.FOREIGN)
-        )
+        foreign = Source("x", SourceKind.FILE, Trust.FOREIGN)
+        store.records.add([theirs.records.get(1).measurement], foreign)
     (found,) = findings(path, tools.matmul(), tools.llvm)
     assert (codes(found), found.workload_ids) == (["foreign"], (1,))
 

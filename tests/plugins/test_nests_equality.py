@@ -39,14 +39,10 @@ _OPS = {
 }
 _BITS = (Op.OP_SHL, Op.OP_SHR, Op.OP_BITAND, Op.OP_BITXOR)
 _TAGS = {
-    Tag.BLOCK_X: "blockIdx.x",
-    Tag.BLOCK_Y: "blockIdx.y",
-    Tag.BLOCK_Z: "blockIdx.z",
-    Tag.THREAD_X: "threadIdx.x",
-    Tag.THREAD_Y: "threadIdx.y",
-    Tag.THREAD_Z: "threadIdx.z",
-    Tag.VTHREAD: "vthread.x",
-}
+    getattr(Tag, f"{kind.upper()}_{axis.upper()}"): f"{kind}Idx.{axis}"
+    for kind in ("block", "thread")
+    for axis in "xyz"
+} | {Tag.VTHREAD: "vthread.x"}
 _DTYPES = {(2, 32): "float32", (2, 16): "float16", (4, 16): "bfloat16", (10, 8): "float8_e4m3fn"}
 _DTYPES |= {(0, 32): "int32", (0, 8): "int8", (1, 8): "uint8", (6, 8): "bool", (0, 4): "int4"}
 _DTYPES |= {(0, 64): "int64"}

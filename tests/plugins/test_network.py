@@ -9,6 +9,7 @@ import tvm
 from effort import long
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
+from tvm.s_tir import meta_schedule as ms
 
 from tunedb.errors import UsageError
 from tunedb.plugins.metaschedule import Database, compile, modules
@@ -47,18 +48,14 @@ def database(tmp_path):
         yield found
 
 
-def run(executable, *weights):
-    machine = relax.VirtualMachine(executable, tvm.cpu())
-    return machine["main"](tvm.runtime.tensor(IMAGE), *weights).numpy()
+def run(executable):
+    return relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(IMAGE)).numpy()
 
 
 def test_fold_constants_equals_tvms_to_the_bit(mod):
     passes = relax.transform
-    before = [
-        passes.FoldBatchnormToConv2D(),
-        passes.DecomposeOpsForInference(),
-        passes.CanonicalizeBindings(),
-    ]
+    before = [passes.FoldBatchnormToConv2D(), passes.DecomposeOpsForInference()]
+    before.append(passes.CanonicalizeBindings())
     after = [passes.CanonicalizeBindings(), passes.DeadCodeElimination()]
     with TARGET:
         ours, tvms = (
@@ -70,18 +67,14 @@ def test_fold_constants_equals_tvms_to_the_bit(mod):
 
 
 def free_layouts(mod):
-    attributes = {name: func.attrs for name, func in prim_funcs(mod).items()}
-    return {
-        name: [int(number) for number in attrs["layout_free_buffers"]]
-        for name, attrs in attributes.items()
-        if "layout_free_buffers" in attrs
-    }
+    free = {name: func.attrs.get("layout_free_buffers") for name, func in prim_funcs(mod).items()}
+    return {name: [int(number) for number in found] for name, found in free.items() if found}
 
 
 def commit(database, task, *, rewrite):
     """Store a program of a task; with `rewrite` one that changes the layout of its weights."""
-    space = tvm.s_tir.meta_schedule.space_generator.PostOrderApply()
-    context = tvm.s_tir.meta_schedule.TuneContext(
+    space = ms.space_generator.PostOrderApply()
+    context = ms.TuneContext(
         task, target=TARGET, space_generator=space, num_threads=1, rand_state=3
     )
     for sketch in context.generate_design_space():
@@ -94,10 +87,9 @@ def commit(database, task, *, rewrite):
     else:
         raise AssertionError("no such program")
     workload = database.commit_workload(task)
-    info = tvm.s_tir.meta_schedule.arg_info.ArgInfo.from_entry_func(task)
-    database.commit_tuning_record(
-        tvm.s_tir.meta_schedule.database.TuningRecord(sch.trace, workload, [1e-3], TARGET, info)
-    )
+    info = ms.arg_info.ArgInfo.from_entry_func(task)
+    record = ms.database.TuningRecord(sch.trace, workload, [1e-3], TARGET, info)
+    database.commit_tuning_record(record)
 
 
 def test_lower_folds_batch_norms_and_moves_channels_last(mod):
@@ -105,11 +97,9 @@ def test_lower_folds_batch_norms_and_moves_channels_last(mod):
     assert lowered.notes == ()
     functions = prim_funcs(lowered.mod)
     assert not [name for name in functions if "divide" in name or "multiply" in name]
-    shapes = [
-        tuple(tvm.s_tir.meta_schedule.arg_info.ArgInfo.from_prim_func(func)[1].as_json()[2])
-        for name, func in functions.items()
-        if "conv2d" in name
-    ]
+    convolutions = [func for name, func in functions.items() if "conv2d" in name]
+    infos = [ms.arg_info.ArgInfo.from_prim_func(func)[1] for func in convolutions]
+    shapes = [tuple(info.as_json()[2]) for info in infos]
     assert sorted(shapes) == [(1, 1, 8, 32), (1, 1, 32, 8), (3, 3, 1, 32), (3, 3, 3, 8)]
 
 
@@ -157,8 +147,7 @@ def test_lowering_rejects_other_layouts():
 
 
 @pytest.mark.parametrize(
-    ("layout", "prepack"),
-    [long("auto", None), long("auto", False), long("keep", None), ("keep", False)],
+    ("layout", "prepack"), [long("auto", None), long("keep", None), ("keep", False)]
 )
 def test_compiled_network_computes_the_same_for_any_layout_and_packing(
     mod, expected, database, layout, prepack
@@ -191,11 +180,10 @@ def test_compile_packs_weights_that_are_constants(mod, expected, database):
 
 
 @pytest.mark.parametrize("layout", ["keep", long("auto")])
-def test_compiled_library_packs_weights_that_are_parameters(database, layout):
+def test_compiled_library_packs_weights_that_are_parameters(expected, database, layout):
     mod = from_onnx(networks.mobile(), keep_params_in_input=True)
     mod, params = relax.frontend.detach_params(mod)
     weights = [tvm.runtime.tensor(one.numpy()) for one in params["main"]]
-    plain = run(tvm.compile(mod, target=TARGET), *weights)
     if layout == "keep":
         # A transposed weight is not a parameter of the program.
         commit(database, convolution(tasks_of(mod, TARGET, Lowering(layout))), rewrite=True)
@@ -205,7 +193,7 @@ def test_compiled_library_packs_weights_that_are_parameters(database, layout):
     machine = relax.VirtualMachine(made.executable, tvm.cpu())
     packed = machine["main_transform_params"](weights)
     found = machine["main"](tvm.runtime.tensor(IMAGE), *packed).numpy()
-    np.testing.assert_allclose(found, plain, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     assert ("_prepacked" in code(made)) is (layout == "keep")
 
 
@@ -306,8 +294,6 @@ def test_activations_stay_library_calls_for_c_and_float16(target, dtype):
 
 
 def test_functions_with_and_without_free_layouts_have_distance_0(mod):
-    with_, without = (
-        signature_of(modules.to_workload(convolution(tasks_of(mod, TARGET, Lowering(prepack=p)))))
-        for p in (True, False)
-    )
-    assert distance(with_, without) == 0.0
+    lowerings = Lowering(prepack=True), Lowering(prepack=False)
+    tasks = [convolution(tasks_of(mod, TARGET, lowering)) for lowering in lowerings]
+    assert distance(*(signature_of(modules.to_workload(task)) for task in tasks)) == 0.0

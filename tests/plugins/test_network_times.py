@@ -50,10 +50,11 @@ def compiled(mod):
     return compile_lowered(lowered, None, TARGET, is_timed=True).executable
 
 
-def test_timer_returns_latency_operator_times_and_deviation(timer):
+def test_timer_waits_and_returns_latency_operator_times_and_deviation(timer, waits):
     mod = from_onnx(networks.mobile(), keep_params_in_input=True)
     mod, params = relax.frontend.detach_params(mod)
     inputs = inputs_of(mod)
+    waits.clear()
     assert inputs.count == 1 and len(inputs.tensors) == 1 + len(params["main"])
     # Its weights are packed by a function of the library.
     executable = compiled(mod)
@@ -61,6 +62,7 @@ def test_timer_returns_latency_operator_times_and_deviation(timer):
     assert first.latency > 0 and (first.deviation, first.tolerance) == (0.0, 1e-4)
     names = [name for name in first.functions if "conv2d" in name]
     assert sum(first.functions[name].calls for name in names) == 4
+    assert len(waits) == 1
     assert not any("builtin" in name for name in first.functions)
     assert timer.times(executable, inputs).deviation == 0.0
     # Another network deviates from the results of the first one.
@@ -71,18 +73,6 @@ def test_timer_returns_latency_operator_times_and_deviation(timer):
     # Under another name it is a network of its own, in the same process.
     named = [timer.times(executable, inputs, "a/b") for _ in range(2)]
     assert [each.deviation for each in named] == [0.0, 0.0]
-
-
-def test_timer_waits_before_it_measures(timer, waits):
-    @tvm.script.ir_module
-    class Sum:
-        @R.function
-        def main(x: R.Tensor((1,), "float32")) -> R.Tensor((1,), "float32"):
-            return R.add(x, x)
-
-    waits.clear()
-    timer.times(compiled(Sum), inputs_of(Sum), "sum")
-    assert len(waits) == 1
 
 
 def test_timer_reports_network_that_does_not_run_in_one_line(timer):
@@ -133,14 +123,8 @@ def test_operator_keeps_default_program_if_that_is_faster_in_the_network(tmp_pat
         times = {name: FunctionTime(2, 2e-3 if name in slow else 1e-4) for name in keys}
         return Times(1.0, times, 0.0, 1e-4)
 
-    network = MeasuredNetwork(
-        Network("mobile", mod, lowered, NetworkGoal(2.0, 5e-3)),
-        TARGET,
-        keys,
-        measure,
-        untuned,
-        None,
-    )
+    given = Network("mobile", mod, lowered, NetworkGoal(2.0, 5e-3))
+    network = MeasuredNetwork(given, TARGET, keys, measure, untuned, None)
     convs = [task for task in tasks if "conv2d" in task.name]
     slow = [name for name, key in keys.items() if key in [key_of(t.mod) for t in convs[:2]]]
     with Database(tmp_path / "tune.db", target=TARGET) as database:
@@ -148,10 +132,8 @@ def test_operator_keeps_default_program_if_that_is_faster_in_the_network(tmp_pat
             schedule = Schedule(task.mod)
             block = schedule.get_child_blocks(schedule.get_sblock("root"))[-1]
             schedule.unroll(schedule.get_loops(block)[-1])
-            record = ms.database.TuningRecord(
-                schedule.trace, database.commit_workload(task.mod), [seconds], TARGET, None
-            )
-            database.commit_tuning_record(record)
+            parts = schedule.trace, database.commit_workload(task.mod), [seconds], TARGET, None
+            database.commit_tuning_record(ms.database.TuningRecord(*parts))
         run = network.finish(database, 2, tasks)
         assert (run.name, run.weight, run.latency_target) == ("mobile", 2.0, 5e-3)
         digests = {stored_digest(database._handle, task.mod) for task in convs[:2]}

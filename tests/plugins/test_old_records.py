@@ -45,9 +45,8 @@ def old_measurement(live, form, *, seconds=0.5, script=True):
     format_, body, version = form
     text = str(mod.script(show_meta=True)) if script is True else script
     workload = Workload(format_, body, "matmul", version, text)
-    program = replace(
-        measurement.program, workload=workload, trace=as_of_0_13(measurement.program.trace)
-    )
+    trace = as_of_0_13(measurement.program.trace)
+    program = replace(measurement.program, workload=workload, trace=trace)
     return replace(measurement, program=program, run_secs=(seconds,), session=None)
 
 
@@ -73,9 +72,8 @@ def test_old_own_workload_is_rebuilt_from_its_script(path, live, tools, form, re
         record.trace.apply_to_schedule(Schedule(record.workload.mod), remove_postproc=False)
         schedule = database.query_schedule(mod, tools.llvm, "main")
         expected = Schedule(mod)
-        tools.record(mod, record.workload, None).trace.apply_to_schedule(
-            expected, remove_postproc=False
-        )
+        trace = tools.record(mod, record.workload, None).trace
+        trace.apply_to_schedule(expected, remove_postproc=False)
         tvm.ir.assert_structural_equal(schedule.mod, expected.mod)
         assert database.query_ir_module(mod, tools.llvm, "main") is not None
         assert len(database) == 1
@@ -124,17 +122,16 @@ def test_old_workload_without_script_answers_nothing(path, live, tools):
 def assert_serves_nothing(path, mod, tools, records=1):
     """Assert that no method of a handle fails or returns a record."""
     for read_only in (True, False):
-        database = Database(path, target=tools.llvm, read_only=read_only)
-        assert not database.has_workload(mod)
-        assert database.get_all_tuning_records() == []
-        assert database.query_tuning_record(mod, tools.llvm, "main") is None
-        assert database.query_schedule(mod, tools.llvm, "main") is None
-        assert len(database) == records
-        assert database.store.quarantine.rows() == []
-        if not read_only:
-            assert database.get_top_k(database.commit_workload(mod), 5) == []
-            assert database.has_workload(mod)
-        database.close()
+        with Database(path, target=tools.llvm, read_only=read_only) as database:
+            assert not database.has_workload(mod)
+            assert database.get_all_tuning_records() == []
+            assert database.query_tuning_record(mod, tools.llvm, "main") is None
+            assert database.query_schedule(mod, tools.llvm, "main") is None
+            assert len(database) == records
+            assert database.store.quarantine.rows() == []
+            if not read_only:
+                assert database.get_top_k(database.commit_workload(mod), 5) == []
+                assert database.has_workload(mod)
 
 
 @pytest.mark.parametrize("script", ["", "x = 1", "def f(:", "import os"])
@@ -244,10 +241,8 @@ def test_own_source_corrects_tvm_version_of_foreign_workload(path, live, tools, 
     workload = measurement.program.workload
 
     def labelled(version):
-        program = replace(
-            measurement.program, workload=replace(workload, tvm_version=version, script=None)
-        )
-        return replace(measurement, program=program)
+        labelled = replace(workload, tvm_version=version, script=None)
+        return replace(measurement, program=replace(measurement.program, workload=labelled))
 
     with tunedb.open(str(path)) as store:
         store.records.add([labelled("0.1.0")], FOREIGN)

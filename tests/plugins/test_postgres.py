@@ -20,22 +20,11 @@ def test_second_handle_reads_what_the_first_stored_on_the_server(postgres_url, t
         for seconds, tile in ((0.3, (4, 4)), (0.1, (8, 2)), (0.2, (2, 8)))
     ]
     first.commit_tuning_record(records[0])
-    first.record_batch(
-        [
-            Candidate(workload, r.trace, r.target, r.args_info, tuple(map(float, r.run_secs)))
-            for r in records[1:]
-        ]
-        + [
-            Candidate(
-                workload,
-                tools.record(mod, workload, None, tile=(16, 1)).trace,
-                tools.llvm,
-                None,
-                (1e10,),
-                Failure(FailureKind.TIMEOUT, Phase.BUILD, "timeout", 30.0),
-            )
-        ]
-    )
+    facts = [(r.trace, r.target, r.args_info, tuple(map(float, r.run_secs))) for r in records[1:]]
+    failed = tools.record(mod, workload, None, tile=(16, 1)).trace
+    failure = Failure(FailureKind.TIMEOUT, Phase.BUILD, "timeout", 30.0)
+    facts.append((failed, tools.llvm, None, (1e10,), failure))
+    first.record_batch([Candidate(workload, *each) for each in facts])
     second = Database(postgres_url, target=tools.llvm)
     top = second.get_top_k(second.commit_workload(mod), 10)
     assert tools.seconds(top) == [[0.1], [0.2], [0.3]]

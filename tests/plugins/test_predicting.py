@@ -40,9 +40,8 @@ def measured(tools, tmp_path_factory):
     args = ms.arg_info.ArgInfo.from_entry_func(mod)
     for each in random_candidates(mod, tools.llvm, 48, 1):
         seconds = [seconds_of(each.trace)]
-        database.commit_tuning_record(
-            ms.database.TuningRecord(each.trace, workload, seconds, tools.llvm, args)
-        )
+        record = ms.database.TuningRecord(each.trace, workload, seconds, tools.llvm, args)
+        database.commit_tuning_record(record)
     database.close()
     return path
 

@@ -244,9 +244,8 @@ def test_builds_prefetch_and_compute_the_same_to_the_bit(is_parallel):
     assert instructions(built.mod if hasattr(built, "mod") else built) >= 16
     assert instructions(plain.mod if hasattr(plain, "mod") else plain) == 0
     expected = computed(tvm.compile(mod, target=target))
-    np.testing.assert_array_equal(
-        computed(tvm.compile(with_prefetch(mod, target), target)), expected
-    )
+    found = computed(tvm.compile(with_prefetch(mod, target), target))
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_compiled_networks_prefetch_unless_they_are_untuned(opened, tmp_path, monkeypatch):
@@ -265,6 +264,5 @@ def test_compiled_functions_prefetch(opened, tmp_path):
     database = opened(tmp_path / "tune.db", target=target)
     made = compile(tiled(*product()), database)
     assert instructions(made.executable.mod) >= 16
-    np.testing.assert_array_equal(
-        computed(made.executable), computed(tvm.compile(tiled(*product()), target=target))
-    )
+    expected = computed(tvm.compile(tiled(*product()), target=target))
+    np.testing.assert_array_equal(computed(made.executable), expected)

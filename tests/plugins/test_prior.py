@@ -30,6 +30,7 @@ from tunedb.plugins.metaschedule.search import schedule_queries
 from tunedb.plugins.metaschedule.search.draft_model import DraftModel, DraftTask
 from tunedb.plugins.metaschedule.search.warm_start import warm_drafts
 from tunedb.programs.workload_info import signature_of
+from tunedb.storage.approval import approvals
 from tunedb.storage.exchange_types import EVERYTHING
 from tunedb.storage.store import Store
 
@@ -73,11 +74,8 @@ def prior(tools, tmp_path_factory):
         workload = database.commit_workload(other)
         args = ms.arg_info.ArgInfo.from_entry_func(other)
         for number, each in enumerate(random_candidates(other, tools.llvm_newer, 32, 1)):
-            database.commit_tuning_record(
-                ms.database.TuningRecord(
-                    each.trace, workload, [1e-3 + 1e-5 * number], tools.llvm_newer, args
-                )
-            )
+            made = (each.trace, workload, [1e-3 + 1e-5 * number], tools.llvm_newer, args)
+            database.commit_tuning_record(ms.database.TuningRecord(*made))
     return bundled(folder / "team.prior", folder / "team.db")
 
 
@@ -99,13 +97,7 @@ def test_prior_answers_after_all_records_of_the_user(prior, path, opened, tools,
     with closing(Store(kept, read_only=True)) as store:
         assert store.records.count() == 34
     # TVM never gets modules of the prior, so it needs no approval.
-    assert "priors" not in str([each.location for each in approved()])
-
-
-def approved():
-    from tunedb.storage.approval import approvals
-
-    return approvals()[0]
+    assert "priors" not in str([each.location for each in approvals()[0]])
 
 
 def test_prior_is_unpacked_by_a_process_beside(prior, path, opened, tools, cache):
@@ -210,9 +202,8 @@ def test_unpacking_rejects_programs_that_are_not_allowed(path, opened, tools, tm
         evil.annotate(loop, "pragma_import_llvm", "define void @main() { ret void }")
         args = ms.arg_info.ArgInfo.from_entry_func(mod)
         workload = database.commit_workload(mod)
-        database.commit_tuning_record(
-            ms.database.TuningRecord(evil.trace, workload, [0.25], tools.llvm, args)
-        )
+        record = ms.database.TuningRecord(evil.trace, workload, [0.25], tools.llvm, args)
+        database.commit_tuning_record(record)
         assert len(database) == 2
     made = bundled(tmp_path / "team.prior", tmp_path / "team.db")
     database = opened(path, target=tools.llvm, prior=made)
@@ -225,10 +216,8 @@ def test_unpacking_rejects_programs_that_are_not_allowed(path, opened, tools, tm
 def test_donors_and_the_model_of_drafts_come_from_the_prior(prior, path, opened, tools):
     mod, target = tools.matmul(128), tools.llvm_newer
     context = ms.TuneContext(mod, target=target, space_generator="post-order-apply", num_threads=1)
-    templates = [
-        schedule_queries.from_tvm(space.trace.simplified(remove_postproc=True))
-        for space in context.generate_design_space()
-    ]
+    spaces = [one.trace.simplified(remove_postproc=True) for one in context.generate_design_space()]
+    templates = list(map(schedule_queries.from_tvm, spaces))
     known = []
     for choice in (prior, "none"):
         handle = opened(path, target=target, prior=choice)._handle
@@ -269,14 +258,6 @@ class Steps:
         raise NotFoundError("nothing")
 
 
-def run_trials(count):
-    rows = [np.full((1, 6), number, np.float32) for number in range(count)]
-    return [
-        RunTrial(b"%016d" % number, 0, one, 1e-3 * (1 + number))
-        for number, one in enumerate(rows, 1_000)
-    ]
-
-
 def test_each_own_program_replaces_four_of_the_prior_in_training(store, monkeypatch):
     """The prior does not delay the training either."""
     monkeypatch.setattr(learner, "BASE_PROGRAMS", 400)
@@ -291,7 +272,9 @@ def test_each_own_program_replaces_four_of_the_prior_in_training(store, monkeypa
     own.prepare_for(here, 1)
     assert own.scoring.scorer.trained_on == 400
     trained_on = []
-    for number, trial in enumerate(run_trials(140), 1):
+    for number in range(1, 141):
+        row = np.full((1, 6), 999 + number, np.float32)
+        trial = RunTrial(b"%016d" % number, 0, row, 1e-3 * (1000 + number))
         own.add(here, [trial], (), 1)
         trained_on.append(own.scoring.scorer.trained_on)
         assert own.own_examples(here.digest)[1] == max(0, 400 - 4 * number)

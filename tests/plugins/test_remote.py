@@ -31,14 +31,10 @@ def free_port():
 
 
 def start(module, port, *arguments):
-    return subprocess.Popen(
-        [
-            *(sys.executable, "-m", f"tvm.exec.{module}", "--host", "127.0.0.1"),
-            *("--port", str(port), "--port-end", str(port + 1), *arguments),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    command = [sys.executable, "-m", f"tvm.exec.{module}", "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--port-end", str(port + 1), *arguments]
+    nowhere = subprocess.DEVNULL
+    return subprocess.Popen(command, stdout=nowhere, stderr=nowhere)
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +77,8 @@ def test_describe_returns_session_of_the_device(tracker):
     assert (fingerprint["tvm"], fingerprint["llvm"]) == ("0.27.0", "22")
     assert not fingerprint.keys() & {"os", "python", "gpu"}
     assert session_class(session) != session_class(here)
-    assert session_class(session) == session_class(
-        remote.describe(config, "cpu", new_session(tvm="0.27.0", llvm="22"))
-    )
+    again = remote.describe(config, "cpu", new_session(tvm="0.27.0", llvm="22"))
+    assert session_class(session) == session_class(again)
 
 
 def test_describe_rejects_kind_that_the_device_lacks(tracker):
@@ -102,22 +97,16 @@ def test_describe_gives_up_on_a_busy_device(tracker, monkeypatch):
 
 def test_servers_counts_devices_and_rejects_unknown_key(tracker):
     assert remote.servers(remote.rpc_config(tracker, "board")) == 1
-    words = (
-        rf"has no device 'phone' \(it has: board\); start one: .*--tracker {tracker} --key phone"
-    )
-    with pytest.raises(PluginError, match=words):
+    start = f"start one: .*--tracker {tracker} --key phone"
+    with pytest.raises(PluginError, match=rf"has no device 'phone' \(it has: board\); {start}"):
         remote.servers(remote.rpc_config(tracker, "phone"))
 
 
-def test_servers_names_tracker_that_does_not_answer():
+def test_servers_names_tracker_that_does_not_answer_and_server_that_is_none():
     port = free_port()
-    with pytest.raises(
-        PluginError, match=rf"tracker 127.0.0.1:{port} does not answer .*--port {port}"
-    ):
+    words = rf"tracker 127.0.0.1:{port} does not answer .*--port {port}"
+    with pytest.raises(PluginError, match=words):
         remote.servers(remote.rpc_config(f"127.0.0.1:{port}", "board"))
-
-
-def test_servers_rejects_server_that_is_no_tracker():
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -154,14 +143,9 @@ def test_tune_measures_on_remote_device_and_stores_its_session(tracker, tools, t
     """Programs are built here and measured on the device."""
     config = remote.rpc_config(tracker, "board", timeout_sec=60)
     options = {
-        "database": tmp_path / "tune.db",
-        "runner": config,
-        "evaluator": QUICK,
-        "cost_model": "random",
-        "strategy": "replay-trace",
-        "num_tuning_cores": 1,
+        **{"database": tmp_path / "tune.db", "runner": config, "evaluator": QUICK, "seed": 1},
+        **{"cost_model": "random", "strategy": "replay-trace", "num_tuning_cores": 1},
         "finals": False,
-        "seed": 1,
     }
     mod = tools.matmul(32)
     result = tune(mod, LLVM, None, 4, **options)

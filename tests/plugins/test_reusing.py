@@ -42,9 +42,9 @@ class Batch:
         failures = [one if isinstance(one, Failure) else None for one in OUTCOMES]
         handle.record_batch(
             Candidate(
-                workload, r.trace, tools.llvm, r.args_info, (1e10,) if failure else times, failure
+                workload, r.trace, tools.llvm, r.args_info, (1e10,) if fault else times, fault
             )
-            for r, times, failure in zip(records, OUTCOMES, failures, strict=False)
+            for r, times, fault in zip(records, OUTCOMES, failures, strict=False)
         )
         self.inputs = []
         for record in records:
@@ -89,13 +89,9 @@ def test_known_programs_are_served_in_their_places(batch):
     assert runs[2].error_msg.startswith("tunedb: known to fail (timeout)\nLocalRunner: Timeout")
 
 
-def test_builder_and_runner_are_not_called_if_all_programs_are_known(batch):
-    batch.measure([0, 1, 2, 3])
-    assert [one.batches for one in batch.inner] == [[], []]
-
-
 def test_each_served_program_has_an_artifact_folder_of_its_own(batch):
     builds, _ = batch.measure([0, 2, 2])
+    assert [one.batches for one in batch.inner] == [[], []]
     folders = [Path(build.artifact_path).parent for build in builds]
     assert len(set(folders)) == 3
     ms.utils.remove_build_dir(builds[1].artifact_path)
@@ -132,22 +128,12 @@ def run_some(hash_):
 
 
 @contextmanager
-def knowing(path, mod, target, *, remeasure=False):
+def knowing(path, mod, target):
     """Open a database as a tuning run does, which knows what earlier runs measured."""
-    database = Database(path, target=target)
-    known = Known(handle_of(database), remeasure=remeasure)
-    known.prepare(mod, target)
-    yield database, known
-    database.close()
-
-
-def run_once(path, mod, target, work_dir, *, seed, remeasure=False, **more):
-    """Tune; return the inner builder, the runner, and what is stored then."""
-    with knowing(path, mod, target, remeasure=remeasure) as (database, known):
-        builder, runner = FakeBuilder(fail_some), ReusingRunner(FakeRunner(run_some), known)
-        outer = ReusingBuilder(builder, known)
-        tune(mod, target, database, work_dir, builder=outer, runner=runner, seed=seed, **more)
-        return builder, runner, database.store.counts()
+    with Database(path, target=target) as database:
+        known = Known(handle_of(database))
+        known.prepare(mod, target)
+        yield database, known
 
 
 def test_repeated_runs_measure_no_program_twice(sqlite_file, tools, tmp_path):
@@ -155,7 +141,11 @@ def test_repeated_runs_measure_no_program_twice(sqlite_file, tools, tmp_path):
     mod = tools.matmul(2)
     seen: set[int] = set()
     for seed in (1, 2, 3):
-        builder, runner, counts = run_once(sqlite_file, mod, tools.llvm, tmp_path, seed=seed)
+        with knowing(sqlite_file, mod, tools.llvm) as (database, known):
+            builder, runner = FakeBuilder(fail_some), ReusingRunner(FakeRunner(run_some), known)
+            parts = {"builder": ReusingBuilder(builder, known), "runner": runner}
+            tune(mod, tools.llvm, database, tmp_path, seed=seed, **parts)
+            counts = database.store.counts()
         assert len(set(builder.built)) == len(builder.built)
         assert not set(builder.built) & seen
         seen |= set(builder.built)
@@ -173,14 +163,6 @@ def test_remeasure_builds_and_runs_all_programs(sqlite_file, tools):
     assert (builder.batches, runner.batches) == ([5], [5])
     assert (batch.runner.served, batch.runner.measured) == (0, 5)
     batch.database.close()
-
-
-def test_run_with_remeasure_stores_all_measurements(sqlite_file, tools, tmp_path):
-    mod = tools.matmul(2)
-    run_once(sqlite_file, mod, tools.llvm, tmp_path, seed=1)
-    _, runner, counts = run_once(sqlite_file, mod, tools.llvm, tmp_path, seed=1, remeasure=True)
-    assert runner.served == 0
-    assert counts.measurements == 32
 
 
 class Watch(_PyMeasureCallback):
@@ -205,19 +187,13 @@ def test_callbacks_see_served_results_as_ordinary_ones(sqlite_file, tools, tmp_p
     for served in (False, True):
         watch.seen.clear()
         with knowing(sqlite_file, mod, tools.llvm) as (database, known):
-            tune(
-                mod,
-                tools.llvm,
-                database,
-                tmp_path,
-                trials=12,
-                num_trials_per_iter=4,
-                builder=ReusingBuilder(FakeBuilder(fail_some), known),
-                runner=ReusingRunner(FakeRunner(run_some), known),
-                strategy="replay-trace",
-                measure_callbacks=[MeasureCallback(database), watch],
-                seed=3,
-            )
+            options = {
+                **{"trials": 12, "num_trials_per_iter": 4, "strategy": "replay-trace", "seed": 3},
+                "builder": ReusingBuilder(FakeBuilder(fail_some), known),
+                "runner": ReusingRunner(FakeRunner(run_some), known),
+                "measure_callbacks": [MeasureCallback(database), watch],
+            }
+            tune(mod, tools.llvm, database, tmp_path, **options)
             assert len(database) == 12
         assert [one[1] for one in watch.seen] == [served] * 12
         for hash_, _, times, error in watch.seen:
@@ -248,16 +224,9 @@ def test_programs_that_hang_or_die_are_not_tried_again(
             closing(FakeBuilder() if served else WarmBuilder(max_workers=1)) as builder,
         ):
             outer = ReusingRunner(runner, known)
-            tune(
-                mod,
-                tools.llvm,
-                database,
-                tmp_path,
-                builder=ReusingBuilder(builder, known),
-                runner=outer,
-                trials=1,
-                strategy="replay-trace",
-            )
+            parts = {"builder": ReusingBuilder(builder, known), "runner": outer}
+            options = {"trials": 1, "strategy": "replay-trace", **parts}
+            tune(mod, tools.llvm, database, tmp_path, **options)
             assert (outer.served, outer.measured) == (served, 1 - served)
             assert database.store.records.failures() == {kind: 1}
             assert len(database) == 1

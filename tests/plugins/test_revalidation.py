@@ -176,15 +176,6 @@ def test_comparison_accepts_a_correct_schedule(tools, tmp_path):
     assert all(apart <= allowed for apart, allowed in zip(costs[::2], costs[1::2], strict=True))
 
 
-def test_comparison_finds_wrong_results(tools, tmp_path):
-    mod = tools.matmul()
-    sch = half(mod)
-    record = ms.database.TuningRecord(sch.trace, ms.database.Workload(mod), None, None, None)
-    costs = compared(mod, mod, tmp_path, stored_trace(record))
-    assert max(costs[4::6]) > 1e-4, "the third argument is the result"
-    assert max(costs[0::6]) == max(costs[2::6]) == 0.0
-
-
 def test_comparison_finds_changed_inputs(tools, tmp_path):
     mod = elementwise(lambda x: x + 1.0)
     store = "B[v_i] = A[v_i] + T.float32(1.0)"
@@ -214,11 +205,6 @@ def test_comparison_of_integers_is_exact(tmp_path):
     one, two = (elementwise(lambda x, n=n: x + te.const(n, "int32"), "int32") for n in (1, 2))
     assert max(compared(one, one, tmp_path)) == 0.0
     assert max(compared(one, two, tmp_path)) == numerics.FARTHEST
-
-
-def test_comparison_accepts_nan_in_both_results(tmp_path):
-    mod = elementwise(te.sqrt)
-    assert max(compared(mod, mod, tmp_path)[::2]) == 0.0
 
 
 @pytest.fixture
@@ -259,9 +245,8 @@ def test_served_programs_lists_the_best_record_of_each_program(path, tools):
 
 def test_foreign_programs_lists_programs_that_no_other_source_has(path, theirs, tools):
     commit(path, tools, ([1e-3], (4, 4)))
-    import_as_foreign(
-        path, theirs, tools, ([9e-4], (4, 4)), ([3e-3], (2, 8)), ([2e-3], (2, 8)), ([5e-3], (8, 2))
-    )
+    records = [([9e-4], (4, 4)), ([3e-3], (2, 8)), ([2e-3], (2, 8)), ([5e-3], (8, 2))]
+    import_as_foreign(path, theirs, tools, *records)
     with tunedb.open(path) as store:
         found = foreign_programs(store, [1], 1, 5)
         assert [r.mean for r in found] == [2e-3, 5e-3]
@@ -362,13 +347,6 @@ def test_program_with_wrong_results_is_retracted_and_no_longer_served(path, tool
     assert [float(v) for v in found.run_secs] == [2e-3]
 
 
-def test_reason_describes_wrong_integers_in_words(path, tools, runs):
-    runs.outcomes_by_tile[4, 4] = RunOutcome((numerics.FARTHEST, 0.0), None)
-    commit(path, tools, ([1e-3], (4, 4)))
-    (verdict,) = revalidated(path)
-    assert "other integers, or NaN" in verdict.reason
-
-
 @pytest.mark.parametrize("late", [False, True])
 def test_program_that_fails_stays_served(path, tools, runs, late):
     """Another machine may run it; the failure is stored."""
@@ -376,11 +354,8 @@ def test_program_that_fails_stays_served(path, tools, runs, late):
     runs.outcomes_by_tile[4, 4] = (RunOutcome((0.0, 0.0), None), crash) if late else crash
     commit(path, tools, ([1e-3], (4, 4)))
     (verdict,) = revalidated(path)
-    assert (verdict.outcome, verdict.reason, verdict.retracted) == (
-        "failed",
-        "ValueError: crash",
-        (),
-    )
+    found = (verdict.outcome, verdict.reason, verdict.retracted)
+    assert found == ("failed", "ValueError: crash", ())
     with tunedb.open(path) as store:
         assert store.records.get(2).measurement.failure.kind is FailureKind.CRASH
         assert [r.id for r in store.records.top_k([1])] == [1]
@@ -397,21 +372,19 @@ def test_nothing_is_measured_if_the_untuned_program_fails(path, tools, runs):
 
 
 def test_foreign_programs_that_pass_are_served(path, theirs, tools, runs):
-    runs.outcomes_by_tile[2, 8] = RunOutcome((1.0, 1e-4), None)
+    runs.outcomes_by_tile[2, 8] = RunOutcome((numerics.FARTHEST, 0.0), None)
     runs.outcomes_by_tile[8, 2] = failed(FailureKind.CRASH)
     commit(path, tools, ([9e-3], (1, 16)))
     import_as_foreign(path, theirs, tools, ([1e-3], (4, 4)), ([2e-3], (2, 8)), ([3e-3], (8, 2)))
-    assert [v.outcome for v in revalidated(path, foreign=True)] == ["passed", "wrong", "failed"]
+    verdicts = revalidated(path, foreign=True)
+    assert [v.outcome for v in verdicts] == ["passed", "wrong", "failed"]
+    assert "other integers, or NaN" in verdicts[1].reason
     with tunedb.open(path) as store:
-        assert [(r.mean, r.source.trust) for r in store.records.top_k([1])] == [
-            (3e-3, Trust.VERIFIED),
-            (9e-3, Trust.OWN),
-        ]
+        served = [(r.mean, r.source.trust) for r in store.records.top_k([1])]
+        assert served == [(3e-3, Trust.VERIFIED), (9e-3, Trust.OWN)]
         digests = [store.records.get(n).measurement.program.digest for n in (2, 3, 4)]
-        trusted = [
-            store.provenance.is_trusted_program(number) for number in store.programs.ids(digests)
-        ]
-        assert trusted == [True, False, False], "TVM never gets what did not pass"
+        trusted = map(store.provenance.is_trusted_program, store.programs.ids(digests))
+        assert list(trusted) == [True, False, False], "TVM never gets what did not pass"
         assert [store.records.get(n).retracted for n in (2, 3, 4)] == [False, True, False]
     # Verified and wrong programs are not tried again; failed ones are.
     assert [v.outcome for v in revalidated(path, foreign=True)] == ["failed"]

@@ -8,6 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import te_programs
 import tvm
 from effort import long
 from fake_measuring import FakeBuilder, FakeRunner, hash_of
@@ -33,13 +34,7 @@ from tunedb.search.draft import Draft
 from tunedb.search.operators import OPERATORS, Operators
 
 SMALL = {"population_size": 16, "generations": 2}
-GPU = {
-    "kind": "cuda",
-    "arch": "sm_60",
-    "max_threads_per_block": 1024,
-    "max_shared_memory_per_block": 49152,
-}
-
+GPU = te_programs.KINDS["cuda"][0]
 NAMES = [operator.name for operator in OPERATORS]
 
 pytestmark = pytest.mark.usefixtures("intrinsics")
@@ -56,28 +51,18 @@ def tune(database, mod, target, tmp_path, *, trials=16, batch=8, known=None, **o
     """Tune without building or running; return the strategy and hashes of what it built."""
     given = {name: options.pop(name) for name in ("cost_model", "seed") if name in options}
     search = EvolutionarySearch(database, known=known, **SMALL | options)
-    inner = builder = FakeBuilder()
-    runner = FakeRunner()
+    inner, runner = FakeBuilder(), FakeRunner()
+    builder = inner
     if known is not None:
         builder, runner = ReusingBuilder(builder, known), ReusingRunner(runner, known)
-    ms.tune_tir(
-        mod,
-        target,
-        str(tmp_path),
-        trials,
-        num_trials_per_iter=batch,
-        builder=builder,
-        runner=runner,
-        database=database,
-        measure_callbacks=[
-            MeasureCallback(database),
-            ms.measure_callback.RemoveBuildArtifact(),
-            ms.measure_callback.UpdateCostModel(),
-        ],
-        strategy=search,
-        num_tuning_cores=1,
-        **{"cost_model": ms.cost_model.RandomModel(seed=1), "seed": 1} | given,
-    )
+    made = ms.measure_callback
+    callbacks = [MeasureCallback(database), made.RemoveBuildArtifact(), made.UpdateCostModel()]
+    defaults = {
+        **{"cost_model": ms.cost_model.RandomModel(seed=1), "seed": 1, "num_tuning_cores": 1},
+        **{"num_trials_per_iter": batch, "builder": builder, "runner": runner},
+        **{"database": database, "measure_callbacks": callbacks, "strategy": search},
+    }
+    ms.tune_tir(mod, target, str(tmp_path), trials, **defaults | given)
     return search, inner.built
 
 
@@ -109,13 +94,10 @@ class Task:
         self, database, mod, target, *, trials=16, batch=8, model=None, space=None, **options
     ):
         self.search = EvolutionarySearch(database, **SMALL | options)
+        space = space or ms.space_generator.PostOrderApply()
         self.context = ms.TuneContext(
-            mod,
-            target=target,
-            space_generator=space or ms.space_generator.PostOrderApply(),
-            search_strategy=self.search.clone(),
-            rand_state=1,
-            num_threads=1,
+            **{"mod": mod, "target": target, "space_generator": space, "num_threads": 1},
+            **{"search_strategy": self.search.clone(), "rand_state": 1},
         )
         self.context.pre_tuning(trials, batch, None, database, model or _Scores())
 
@@ -156,15 +138,10 @@ def replayed(database):
 # ---- whole runs ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", ["random", "ours"])
-def test_run_stores_where_each_candidate_came_from(model, tools, tmp_path, opened):
+def test_run_stores_where_each_candidate_came_from(tools, tmp_path, opened):
     database = opened(":memory:", target=tools.llvm)
-    chosen = {
-        "cost_model": ms.cost_model.RandomModel(seed=1)
-        if model == "random"
-        else CostModel(database, recipe=Recipe(rounds=20)),
-        "shares": Shares(0.5, 0.0, 0.5),
-    }
+    model = CostModel(database, recipe=Recipe(rounds=20))
+    chosen = {"cost_model": model, "shares": Shares(0.5, 0.0, 0.5)}
     search, built = tune(database, tools.matmul(32), tools.llvm, tmp_path, trials=24, **chosen)
     assert len(set(built)) == len(built) == 24
     records = list(database.store.records.iterate())
@@ -190,12 +167,8 @@ def test_run_stores_where_each_candidate_came_from(model, tools, tmp_path, opene
 
 
 def test_each_task_of_a_run_has_a_search_of_its_own(tools, tmp_path, opened):
-    mod = tvm.IRModule(
-        {
-            f"matmul{n}": tools.matmul(n)["main"].with_attr("global_symbol", f"matmul{n}")
-            for n in (32, 48)
-        }
-    )
+    functions = {f"matmul{n}": tools.matmul(n)["main"] for n in (32, 48)}
+    mod = tvm.IRModule({k: f.with_attr("global_symbol", k) for k, f in functions.items()})
     database = opened(":memory:", target=tools.llvm)
     search, _ = tune(database, mod, tools.llvm, tmp_path, trials=16)
     report = search.report()
@@ -205,14 +178,13 @@ def test_each_task_of_a_run_has_a_search_of_its_own(tools, tmp_path, opened):
     assert min(counted.values()) >= 4
 
 
-def test_second_run_serves_the_best_and_measures_nothing_again(tools, tmp_path):
-    path = tmp_path / "tune.db"
-    mod = tools.matmul(32)
-    database = Database(path, target=tools.llvm)
-    _, built = tune(database, mod, tools.llvm, tmp_path, known=Known(database._handle))
-    best = min(database.store.records.iterate(), key=lambda one: one.mean)
-    database.close()
-    database = Database(path, target=tools.llvm)
+def test_second_run_serves_the_best_and_measures_nothing_again(tools, tmp_path, opened):
+    """The second handle has not seen the records of the first."""
+    path, mod = tmp_path / "tune.db", tools.matmul(32)
+    with Database(path, target=tools.llvm) as database:
+        _, built = tune(database, mod, tools.llvm, tmp_path, known=Known(database._handle))
+        best = min(database.store.records.iterate(), key=lambda one: one.mean)
+    database = opened(path, target=tools.llvm)
     known = Known(database._handle)
     search, again = tune(database, mod, tools.llvm, tmp_path, known=known, seed=2)
     assert not set(built) & set(again)
@@ -223,7 +195,6 @@ def test_second_run_serves_the_best_and_measures_nothing_again(tools, tmp_path):
     assert report["proposals"]["measured"] == 1
     # The best of both runs is at least as good, and known from the first batch on.
     assert report["best_seconds"] <= best.mean
-    database.close()
 
 
 @pytest.fixture(scope="module")
@@ -322,15 +293,12 @@ def test_candidates_are_legal_and_never_repeat(kind, tools, opened):
     assert all(report["illegal"][name] <= n for name, n in report["offspring"].items())
 
 
-@pytest.mark.parametrize("kind", ["llvm", long("cuda")])
-def test_equal_seeds_give_equal_candidates_whatever_the_threads(kind, tools):
-    target = tools.llvm if kind == "llvm" else tvm.target.Target(GPU)
+def test_equal_seeds_give_equal_candidates_whatever_the_threads(tools, opened):
     found = []
     for threads in (1, 3):
-        database = Database(":memory:", target=target)
-        task = Task(database, tools.matmul(64), target, threads=threads)
+        database = opened(":memory:", target=tools.llvm)
+        task = Task(database, tools.matmul(64), tools.llvm, threads=threads)
         found.append([hashes(batch) for batch in task.batches()])
-        database.close()
     assert found[0] == found[1]
 
 
@@ -381,11 +349,10 @@ def test_search_returns_no_batch_without_legal_programs(rank_drafts, tools, open
 
 def test_search_proposes_candidates_of_the_best_scores(tools, opened):
     database = opened(":memory:", target=tools.llvm)
-    task = Task(database, tools.matmul(64), tools.llvm, eps_greedy=0.0, population_size=32)
+    problem = (database, tools.matmul(64), tools.llvm)
+    task = Task(*problem, eps_greedy=0.0, population_size=32)
     chosen = [seconds_of(one.sch.mod) for one in task.batch()]
-    by_chance = Task(
-        database, tools.matmul(64), tools.llvm, eps_greedy=1.0, population_size=32, generations=0
-    )
+    by_chance = Task(*problem, eps_greedy=1.0, population_size=32, generations=0)
     drawn = [seconds_of(one.sch.mod) for one in by_chance.batch()]
     assert max(chosen) < np.median(drawn)
     assert sorted(chosen) == chosen
@@ -399,8 +366,10 @@ def test_search_proposes_whole_batch_despite_nan_and_infinite_scores(tools, open
     assert len(task.batch()) == 8
 
 
-@pytest.mark.parametrize("rank_drafts", [long(False), True])
-@pytest.mark.parametrize("names", [NAMES, *(long([name]) for name in NAMES)], ids=" ".join)
+@pytest.mark.parametrize(
+    ("names", "rank_drafts"),
+    [(NAMES, True), long(NAMES, False), *(long([name], True, id=name) for name in NAMES)],
+)
 def test_each_operator_makes_candidates(names, rank_drafts, tools, opened):
     options = {"operators": Operators(dict.fromkeys(names, 1.0)), "rank_drafts": rank_drafts}
     mod = te.create_prim_func(te_workload.conv2d_nhwc(1, 14, 14, 8, 8, 3, 1, 1))
@@ -413,10 +382,10 @@ def test_each_operator_makes_candidates(names, rank_drafts, tools, opened):
     assert {name for one in found for name in one.operators} == set(names)
 
 
-def test_crossover_is_reported_and_can_be_disabled(tools):
+def test_crossover_is_reported_and_can_be_disabled(tools, opened):
     weights = Operators({"tile_size": 0.5, "crossover": 0.5})
     for crossover in (True, False):
-        database = Database(":memory:", target=tools.llvm)
+        database = opened(":memory:", target=tools.llvm)
         options = {"operators": weights, "crossover": crossover, "rank_drafts": False}
         task = Task(database, tools.matmul(64), tools.llvm, **options)
         batches = task.batches()
@@ -424,7 +393,6 @@ def test_crossover_is_reported_and_can_be_disabled(tools):
         assert ("crossover" in report["offspring"]) == crossover
         assert ("crossed" in report["proposals"]) == crossover
         assert len(batches) == 2
-        database.close()
 
 
 def test_search_forgets_lineages_of_a_batch_with_the_next_one(tools, opened):
@@ -446,19 +414,16 @@ def test_replayer_returns_none_for_drafts_that_do_not_apply(tools, opened):
     task = Task(database, tools.matmul(32), tools.llvm)
     space = task.context.generate_design_space()[0]
     good = from_tvm(space.trace)
-    of_another = from_tvm(ms_space(tools.matmul(32, block="other"), tools.llvm).trace)
+    other = ms.TuneContext(
+        **{"mod": tools.matmul(32, block="other"), "target": tools.llvm, "num_threads": 1},
+        space_generator=ms.space_generator.PostOrderApply(),
+    )
+    of_another = from_tvm(other.generate_design_space()[0].trace)
     unknown = Draft((*good.instructions, good.instructions[0].__class__("No", (), (), ())), {})
     postprocs = task.context.space_generator.postprocs
     replays = DraftReplayer(task.context.mod, postprocs, threads=2, seed=1)
     made = replays.schedules([good, of_another, unknown, good])
     assert [one is None for one in made] == [False, True, True, False]
-
-
-def ms_space(mod, target):
-    context = ms.TuneContext(
-        mod, target=target, space_generator=ms.space_generator.PostOrderApply(), num_threads=1
-    )
-    return context.generate_design_space()[0]
 
 
 def test_search_is_freed_after_the_end_of_its_task(tools, monkeypatch, opened):
@@ -486,9 +451,8 @@ def test_search_is_freed_after_the_end_of_its_task(tools, monkeypatch, opened):
 def test_report_follows_descent_of_the_best_program_within_the_run():
     task = TaskReport("main", counts=OperatorCounts())
     task.add(b"a", Lineage(Origin.WARM, b"elsewhere"), 3.0)
-    task.add(
-        b"b", Lineage(Origin.MEASURED, b"a").child("crossover", Lineage(Origin.WARM, b"e")), 2.0
-    )
+    crossed = Lineage(Origin.MEASURED, b"a").child("crossover", Lineage(Origin.WARM, b"e"))
+    task.add(b"b", crossed, 2.0)
     task.add(b"c", Lineage(Origin.MUTATED, b"b", ("unroll",)), 1.0)
     task.add(b"d", Lineage(Origin.RANDOM), None)
     report = task.as_dict()
@@ -507,19 +471,15 @@ def test_report_ends_descent_at_program_that_descends_from_itself():
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("name", "value"),
     [
-        {"population_size": 0},
-        {"generations": -1},
-        {"eps_greedy": 1.5},
-        {"eps_greedy": float("nan")},
-        {"threads": 0},
+        *[("population_size", 0), ("generations", -1), ("threads", 0)],
+        *[("eps_greedy", 1.5), ("eps_greedy", float("nan"))],
     ],
 )
-def test_evolutionary_search_rejects_parameters_out_of_range(options, tools, opened):
-    database = opened(":memory:", target=tools.llvm)
+def test_evolutionary_search_rejects_parameters_out_of_range(name, value, tools, opened):
     with pytest.raises(UsageError):
-        EvolutionarySearch(database, **options)
+        EvolutionarySearch(opened(":memory:", target=tools.llvm), **{name: value})
 
 
 @pytest.mark.parametrize("shares", [(0.5, 0.5, 0.5), (-0.5, 0.5, 1.0), (float("nan"), 0.5, 0.5)])
@@ -528,12 +488,9 @@ def test_shares_rejects_values_that_do_not_add_up_to_1(shares):
         Shares(*shares)
 
 
-def test_evolutionary_search_rejects_database_of_tvm():
+def test_search_rejects_database_of_tvm_and_missing_cost_model(tools, opened):
     with pytest.raises(PluginError, match="tunedb database"):
         EvolutionarySearch(ms.database.MemoryDatabase())
-
-
-def test_pre_tuning_rejects_missing_cost_model(tools, opened):
     database = opened(":memory:", target=tools.llvm)
     task = Task(database, tools.matmul(32), tools.llvm)
     task.context.post_tuning()
@@ -543,9 +500,8 @@ def test_pre_tuning_rejects_missing_cost_model(tools, opened):
 
 def test_strategy_requires_exactly_one_pre_tuning(tools, opened):
     database = opened(":memory:", target=tools.llvm)
-    search = EvolutionarySearch(database)
     with pytest.raises(UsageError, match="pre_tuning"):
-        search.generate_measure_candidates()
+        EvolutionarySearch(database).generate_measure_candidates()
     task = Task(database, tools.matmul(32), tools.llvm)
     with pytest.raises(UsageError, match="clone"):
         task.context.pre_tuning(8, 8, None, database, _Scores())

@@ -38,24 +38,20 @@ class Run:
 
     def __init__(self, database, tools):
         self.tools, self.database, self.handle = tools, database, handle_of(database)
-        self.workloads = [
-            (mod, self.handle.commit_workload(mod)) for mod in (tools.matmul(16), tools.matmul(32))
-        ]
+        mods = tools.matmul(16), tools.matmul(32)
+        self.workloads = [(mod, self.handle.commit_workload(mod)) for mod in mods]
 
     def record(self, *numbers):
         """Record programs; every third one failed."""
         batch = []
         for number in numbers:
             mod, workload = self.workloads[number % 2]
-            tile = TILES[number // 2]
-            if number % 2:
-                tile = (tile[0] * 2, tile[1])
-            made = self.tools.record(mod, workload, [1.0], tile=tile)
+            outer, inner = TILES[number // 2]
+            made = self.tools.record(mod, workload, [1.0], tile=(outer * (1 + number % 2), inner))
             failure = Failure(FailureKind.CRASH, Phase.RUN, "x") if number % 3 == 2 else None
             times = (1e10,) if failure else (0.1 * (number + 1), 1 / 3)
-            batch.append(
-                Candidate(workload, made.trace, self.tools.llvm, made.args_info, times, failure)
-            )
+            facts = (workload, made.trace, self.tools.llvm, made.args_info, times, failure)
+            batch.append(Candidate(*facts))
         self.handle.record_batch(batch)
 
     def refuse(self, *numbers):
@@ -147,14 +143,6 @@ def test_spooled_programs_keep_their_digests(run, sqlite_file):
     path = spooled(sqlite_file.parent)
     digests = {m.measurement.program.digest for m in run.database.store.records.iterate()}
     assert {one.program.digest for one in imported(path)} == digests
-
-
-def test_batches_of_one_run_share_a_file(run, sqlite_file):
-    stop_writes(sqlite_file, "database or disk is full")
-    for batch in [(1, 3), (0,), (4, 6, 7)]:
-        run.refuse(*batch)
-    path = spooled(sqlite_file.parent)
-    assert numbers_of(imported(path)) == [1, 3, 0, 4, 6, 7]
 
 
 def test_all_batches_are_spooled_when_the_database_file_is_deleted(run, sqlite_file):
@@ -253,23 +241,25 @@ def test_spool_stays_unchanged_if_a_batch_cannot_be_written(run, sqlite_file, mo
     run.refuse(0)
     path = spooled(sqlite_file.parent)
     before = path.read_bytes()
-    monkeypatch.setattr(
-        "tunedb.plugins.metaschedule.database.spool.os.fsync",
-        lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")),
-    )
+
+    def fail(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tunedb.plugins.metaschedule.database.spool.os.fsync", fail)
     assert "no location could store it" in run.refuse(1)
     assert path.read_bytes() == before
     assert list(Path.cwd().iterdir()) == []
 
 
-def test_spool_starts_a_new_line_after_a_truncated_one(run, sqlite_file):
+def test_batches_of_a_run_share_a_file_and_start_a_line_after_a_truncated_one(run, sqlite_file):
     """A process that is killed while it writes leaves a truncated line."""
     stop_writes(sqlite_file, "database or disk is full")
-    run.refuse(0)
+    for batch in [(1, 3), (0,), (4, 9)]:
+        run.refuse(*batch)
     path = spooled(sqlite_file.parent)
     path.write_bytes(path.read_bytes()[:-10])
-    run.refuse(1)
-    assert numbers_of(imported(path, quarantined=1)) == [1]
+    run.refuse(6, 7)
+    assert numbers_of(imported(path, quarantined=1)) == [1, 3, 0, 4, 6, 7]
 
 
 @pytest.mark.parametrize(
@@ -288,19 +278,11 @@ def test_run_whose_database_fails_loses_no_measurement(
             else:
                 stop_writes(sqlite_file, "database or disk is full")
 
-    builder, runner = FakeBuilder(), FakeRunner(on_run=fail)
+    runner = FakeRunner(on_run=fail)
     more = {} if strategy == "evolutionary" else {"strategy": strategy}
+    options = {"builder": FakeBuilder(), "runner": runner, "trials": 32, **more}
     with pytest.raises(StorageError, match="tunedb import logs"):
-        tune(
-            tools.matmul(64),
-            tools.llvm,
-            database,
-            tmp_path,
-            builder=builder,
-            runner=runner,
-            trials=32,
-            **more,
-        )
+        tune(tools.matmul(64), tools.llvm, database, tmp_path, **options)
     stored = len(database) if what == "refused" else 0
     database.close()
     assert len(runner.ran) == 16  # two batches
@@ -309,9 +291,7 @@ def test_run_whose_database_fails_loses_no_measurement(
     assert len(found) + stored == 16
     # TVM's own database reads the file's parts, too.
     lines = path.read_bytes().splitlines()
-    (tmp_path / "workload.json").write_bytes(lines[0] + b"\n")
-    (tmp_path / "record.json").write_bytes(b"\n".join(lines[1:]) + b"\n")
-    theirs = ms.database.JSONDatabase(
-        str(tmp_path / "workload.json"), str(tmp_path / "record.json")
-    )
-    assert len(theirs) == len(found)
+    parts = tmp_path / "workload.json", tmp_path / "record.json"
+    for part, content in zip(parts, (lines[:1], lines[1:]), strict=True):
+        part.write_bytes(b"\n".join(content) + b"\n")
+    assert len(ms.database.JSONDatabase(*map(str, parts))) == len(found)

@@ -19,15 +19,9 @@ from tunedb.programs.workload_info import signature_of
 from tunedb.results import StoredProgram
 
 SHARED_BYTES = 49152
-TARGET = tvm.target.Target(
-    {
-        "kind": "cuda",
-        "arch": "sm_80",  # pipelines some of its sketches
-        "max_threads_per_block": 1024,
-        "max_shared_memory_per_block": SHARED_BYTES,
-        "thread_warp_size": 32,
-    }
-)
+LIMITS = {"max_threads_per_block": 1024, "max_shared_memory_per_block": SHARED_BYTES}
+#: An architecture that pipelines some of its sketches.
+TARGET = tvm.target.Target({"kind": "cuda", "arch": "sm_80", "thread_warp_size": 32, **LIMITS})
 WORKLOADS = {
     "matmul": lambda: te_workload.matmul(128, 256, 512),
     "batch_matmul": lambda: te_workload.batch_matmul_nkkm(4, 64, 128, 32),
@@ -43,12 +37,8 @@ def schedules(mod: Any) -> Iterator[Any]:
     """Yield programs of the rules for CUDA with random tiles."""
     for seed in range(1, 7):
         context = meta_schedule.TuneContext(
-            mod=mod,
-            target=TARGET,
+            **{"mod": mod, "target": TARGET, "num_threads": 1, "rand_state": seed},
             space_generator=meta_schedule.space_generator.PostOrderApply(),
-            search_strategy="evolutionary",
-            num_threads=1,
-            rand_state=seed,
         )
         yield from context.generate_design_space()
 

@@ -52,12 +52,8 @@ def test_runtime_threads_reads_environment_variables_as_tvm_does(environment, ex
 @pytest.fixture(scope="module")
 def on_all_cpus():
     """What a process prints that may use all CPUs: its counts, and how it tunes."""
-    three, loky, one = (
-        {"TVM_NUM_THREADS": "3"},
-        {"LOKY_MAX_CPU_COUNT": "1"},
-        {"OMP_NUM_THREADS": "1"},
-    )
-    return printed_lines([three, loky, {}, one], "pinned", cpus=CPUS)
+    variables = {"TVM_NUM_THREADS": "3"}, {"LOKY_MAX_CPU_COUNT": "1"}, {}, {"OMP_NUM_THREADS": "1"}
+    return printed_lines(variables, "pinned", cpus=CPUS)
 
 
 def test_thread_count_is_bounded_by_variables_and_cpus(on_all_cpus):
@@ -72,10 +68,8 @@ def test_thread_count_is_bounded_by_variables_and_cpus(on_all_cpus):
     # A note names the variable of OpenMP that leaves cores idle.
     assert openmp["threads"]["count"] == 1
     if cores > 1:
-        assert openmp["note"] == (
-            f"OMP_NUM_THREADS lets TVM use 1 of {cores} cores; "
-            f"set TVM_NUM_THREADS={cores} to use all of them"
-        )
+        note = f"use 1 of {cores} cores; set TVM_NUM_THREADS={cores} to use all of them"
+        assert openmp["note"] == f"OMP_NUM_THREADS lets TVM {note}"
 
 
 @pytest.mark.parametrize("cpus", [CPUS, long([CPUS[-1]])], ids=["all CPUs", "one CPU"])
@@ -112,13 +106,7 @@ def test_threads_of_returns_thread_count_of_a_session_or_none(fingerprint, expec
 
 
 def test_sessions_with_other_threads_have_other_classes():
-    fingerprints = [
-        {"cpu": "x"},
-        *(
-            {"cpu": "x", "threads": {"count": n, "pinned": p}}
-            for n in (1, 2)
-            for p in (False, True)
-        ),
-    ]
+    threads = [{"count": n, "pinned": p} for n in (1, 2) for p in (False, True)]
+    fingerprints = [{"cpu": "x"}, *({"cpu": "x", "threads": each} for each in threads)]
     classes = [session_class(session(one)) for one in fingerprints]
     assert len(set(classes)) == len(classes)

@@ -453,11 +453,8 @@ def example(request: pytest.FixtureRequest) -> tuple[Any, Any]:
 
 
 def test_all_kinds_of_instructions_are_exercised(_intrinsic: None) -> None:
-    kinds = {
-        str(inst.kind.name)
-        for function, steps in CASES
-        for inst in schedule_of(function, steps).trace.insts
-    }
+    made = [schedule_of(function, steps).trace for function, steps in CASES]
+    kinds = {str(inst.kind.name) for trace in made for inst in trace.insts}
     assert kinds == set(CURRENT)
 
 
@@ -466,52 +463,44 @@ def in_stored_form(trace: Any) -> Any:
     return trace if compat.number() == (0, 27) else upgrade(trace)
 
 
-def test_compiled_encoder_equals_reference(example: tuple[Any, Any]) -> None:
-    _, sch = example
+def test_encoding_equals_reference_and_file_of_tvm(example: tuple[Any, Any], tmp_path: Any) -> None:
+    function, sch = example
     tree = _api.TraceAsJSON(sch.trace, False)
+    reference = traces.split_trace(*trace_codec.plain(tree))
     encoder = trace_codec._encoder()
     assert encoder is not None
-    stored = traces.split_trace(*trace_codec.plain(tree))
-    assert encoder.encode(tree) == (stored.sketch, stored.tail, stored.decisions)
-    assert trace_codec.encode(sch.trace) == in_stored_form(stored)
-
-
-def test_encode_equals_file_of_tvm(example: tuple[Any, Any], tmp_path: Any) -> None:
-    function, sch = example
+    assert encoder.encode(tree) == (reference.sketch, reference.tail, reference.decisions)
+    stored = trace_codec.encode(sch.trace)
+    assert stored == in_stored_form(reference)
     database = JSONDatabase(work_dir=str(tmp_path))
     workload = database.commit_workload(tvm.IRModule({"main": function}))
     database.commit_tuning_record(TuningRecord(sch.trace, workload, [1.0], None, None))
     line = (tmp_path / "database_tuning_record.json").read_text()
     value = traces.check_trace(json.loads(line, strict=False)[1][0])
-    stored = trace_codec.encode(sch.trace)
     assert stored == in_stored_form(traces.split_trace(*value))
     instructions, decisions = traces.join_trace(stored)
     assert traces.check_trace([instructions, decisions]) == (instructions, decisions)
 
 
 def test_built_trace_equals_replayed_one(example: tuple[Any, Any]) -> None:
+    """It also makes the same module."""
     function, sch = example
     stored = trace_codec.encode(sch.trace)
-    built = trace_codec.TraceBuilder().build(stored)
     replayed = trace_codec.replay(stored, function)
-    assert signatures(built) == signatures(replayed)
-    assert as_json(built) == as_json(replayed)
-    assert trace_codec.encode(built) == stored
-    if all(inst.kind.name != "DecomposePadding" for inst in built.insts):  # TVM raises TypeError
-        assert list(built.as_python()) == list(replayed.as_python())
-
-
-def test_built_trace_makes_the_same_module(example: tuple[Any, Any]) -> None:
-    function, sch = example
-    stored = trace_codec.encode(sch.trace)
-    expected = applied(trace_codec.replay(stored, function), function)
     builder = trace_codec.TraceBuilder()
     first, second = builder.build(stored), builder.build(stored)
+    assert signatures(first) == signatures(replayed)
+    assert as_json(first) == as_json(replayed)
+    assert trace_codec.encode(first) == stored
+    if all(inst.kind.name != "DecomposePadding" for inst in first.insts):  # TVM raises TypeError
+        assert list(first.as_python()) == list(replayed.as_python())
+    expected = applied(replayed, function)
     tvm.ir.assert_structural_equal(applied(first, function), expected)
     # The second shares its instructions with the first, which has been applied by now.
-    tvm.ir.assert_structural_equal(applied(second, function), expected)
+    found = applied(second, function)
+    tvm.ir.assert_structural_equal(found, expected)
     if b"integral" not in stored.sketch:  # 3.0 becomes 3, True 1: as in TVM's own file
-        tvm.ir.assert_structural_equal(applied(second, function), sch.mod)
+        tvm.ir.assert_structural_equal(found, sch.mod)
 
 
 def test_boolean_expression_keeps_its_type() -> None:
@@ -584,8 +573,7 @@ OLDEST: dict[str, Callable[[list[Any], list[Any]], tuple[list[Any], list[Any]] |
 
 
 def test_upgrade_turns_oldest_form_of_instructions_into_todays(example: tuple[Any, Any]) -> None:
-    """The oldest form of each instruction is upgraded to the trace that TVM writes today."""
-    function, sch = example
+    _, sch = example
     stored = trace_codec.encode(sch.trace)
     instructions, decisions = traces.join_trace(stored)
     old = []
@@ -595,6 +583,3 @@ def test_upgrade_turns_oldest_form_of_instructions_into_todays(example: tuple[An
         old.append([name, *(form or (inputs, attrs)), outputs])
     older = traces.split_trace(*traces.check_trace([old, decisions]))
     assert upgrade(older) == stored
-    built = trace_codec.TraceBuilder().build(upgrade(older))
-    expected = applied(trace_codec.replay(stored, function), function)
-    tvm.ir.assert_structural_equal(applied(built, function), expected)

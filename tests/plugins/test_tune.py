@@ -99,11 +99,8 @@ def test_tune_returns_its_result_and_reports_progress(quick, tools):
     assert (task.origin, task.donor, task.operators) == (Origin.RANDOM, None, ())
     assert [p.trials for p in progress] == [4, 8]
     assert {p.max_trials for p in progress} == {8}
-    assert (
-        progress[0].task.best_seconds
-        == progress[0].task.first_seconds
-        == progress[1].task.first_seconds
-    )
+    first = progress[0].task
+    assert first.best_seconds == first.first_seconds == progress[1].task.first_seconds
     assert progress[1].tasks == (progress[1].task,)
     assert progress[0].seconds <= progress[1].seconds <= result.seconds
     costs = progress[1].costs
@@ -173,12 +170,8 @@ def test_run_with_other_arguments_does_not_continue_a_killed_one(quick, tools):
 
 
 def two(tools):
-    return tvm.IRModule(
-        {
-            "second": tools.matmul(16)["main"].with_attr("global_symbol", "second"),
-            "first": tools.matmul(32)["main"].with_attr("global_symbol", "first"),
-        }
-    )
+    functions = {"second": tools.matmul(16)["main"], "first": tools.matmul(32)["main"]}
+    return tvm.IRModule({k: f.with_attr("global_symbol", k) for k, f in functions.items()})
 
 
 def test_each_function_is_a_task(quick, tools):
@@ -187,10 +180,8 @@ def test_each_function_is_a_task(quick, tools):
     assert [task.name for task in result.tasks] == ["first", "second"]
     assert [task.progress.trials for task in result.tasks] == [4, 4]
     assert re.fullmatch(r"TuningResult\(tasks=2, trials=8, seconds=[\d.]+\)", repr(result))
-    assert re.fullmatch(
-        r"\(TaskResult\(name='first', seconds=[^,]+, trials=4\), TaskResult\([^()]+\)\)",
-        repr(result.tasks),
-    )
+    first = r"TaskResult\(name='first', seconds=[^,]+, trials=4\)"
+    assert re.fullmatch(rf"\({first}, TaskResult\([^()]+\)\)", repr(result.tasks))
     assert len({task.workload_id for task in result.tasks}) == 2
     assert [progress.task.name for progress in reports] == ["first", "second"]
 
@@ -250,10 +241,8 @@ def test_op_names_choose_the_operators_of_a_relax_program(quick):
     (task,) = result.tasks
     assert task.name == "matmul"
     _, uses = schedule(mod, result.database, result.target)
-    assert {use.function: use.record_id for use in uses} == {
-        "matmul": task.record.id,
-        "softmax": None,
-    }
+    found = {use.function: use.record_id for use in uses}
+    assert found == {"matmul": task.record.id, "softmax": None}
     result.database.close()
 
 
@@ -264,16 +253,11 @@ def test_parameters_of_a_relax_program_become_constants(quick):
     assert result.tasks[0].record is not None
 
 
-def test_tune_accepts_relax_program_with_a_strategy_of_tvm(quick):
-    result = closed(quick(tvm.script.from_source(RELAX), strategy="replay-trace"))
-    assert len(result.tasks) == 2
-    assert result.trials == 8
-
-
-def test_known_programs_are_served_under_tvms_strategies(quick, tools):
-    mod = tools.matmul(32)
+def test_known_programs_are_served_under_tvms_strategies(quick):
     for _ in range(2):
+        mod = tvm.script.from_source(RELAX)
         result = closed(quick(mod, strategy="replay-trace", seed=5))
+        assert (len(result.tasks), result.trials) == (2, 8)
     assert result.served == 8
     assert len(quick.runner.ran) == 8
 
@@ -292,7 +276,12 @@ def test_the_session_names_evaluator_and_threads_and_ends_with_the_run(quick, to
     assert database._handle.session() == before
 
 
-def test_tune_restores_loggers_of_tvm_and_prints_nothing(quick, tools, tmp_path):
+def test_tune_restores_loggers_of_tvm_prints_nothing_and_removes_its_temporary_files(
+    quick, tools, tmp_path, monkeypatch
+):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
     logger = logging.getLogger("tvm.s_tir.meta_schedule")
     before = logger.level, logger.propagate, list(logger.handlers)
     mine = logging.NullHandler()  # has no name, which TVM's setup of logs cannot handle
@@ -301,20 +290,13 @@ def test_tune_restores_loggers_of_tvm_and_prints_nothing(quick, tools, tmp_path)
     try:
         with redirect_stdout(out):
             closed(quick(tools.matmul(32), work_dir=tmp_path / "logs"))
-            closed(quick(tools.matmul(32), work_dir=tmp_path / "logs", seed=2))
+            closed(quick(tools.matmul(32), seed=2))
         assert logger.handlers == [*before[2], mine]
     finally:
         logger.removeHandler(mine)
     assert (logger.level, logger.propagate, logger.handlers) == before
     assert out.getvalue() == ""
     assert list((tmp_path / "logs" / "logs").glob("*.task_scheduler.log"))
-
-
-def test_tune_removes_its_temporary_files(quick, tools, tmp_path, monkeypatch):
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
-    closed(quick(tools.matmul(32)))
     assert not list(folder.glob("*tuning*"))
 
 
@@ -332,9 +314,8 @@ def test_given_callbacks_replace_the_default_ones(quick, tools, opened):
     assert result.tasks[0].record is None
     assert result.tasks[0].progress.trials == 8
     database = opened(quick.path, target=LLVM)
-    quick(
-        tools.matmul(32), database=database, measure_callbacks=[MeasureCallback(database), Watch()]
-    )
+    callbacks = [MeasureCallback(database), Watch()]
+    quick(tools.matmul(32), database=database, measure_callbacks=callbacks)
     assert len(database) == 8
 
 
@@ -342,28 +323,19 @@ class OwnError(Exception):
     """An error of a user."""
 
 
-def raising(error):
-    def fail(_):
+def test_errors_in_a_run_keep_their_class_or_become_plugin_errors_of_one_line(quick, tools):
+    def fail(error):
         raise error
 
-    return fail
+    def failing(error):
+        return FakeRunner(on_run=lambda _: fail(error))
 
-
-def test_errors_of_on_progress_keep_their_class(quick, tools):
     with pytest.raises(OwnError, match=r"^no more$"):
-        quick(tools.matmul(32), on_progress=raising(OwnError("no more")))
-
-
-def test_errors_of_tunedb_keep_their_class(quick, tools):
-    runner = FakeRunner(on_run=raising(PluginError("the device is gone")))
+        quick(tools.matmul(32), on_progress=lambda _: fail(OwnError("no more")))
     with pytest.raises(PluginError, match=r"^the device is gone$"):
-        quick(tools.matmul(32), runner=runner)
-
-
-def test_other_errors_in_a_run_become_plugin_errors_of_one_line(quick, tools):
-    runner = FakeRunner(on_run=raising(OwnError("first line\nsecond line")))
+        quick(tools.matmul(32), runner=failing(PluginError("the device is gone")))
     with raises_line(PluginError, match="TVM ended the tuning run: ") as caught:
-        quick(tools.matmul(32), runner=runner)
+        quick(tools.matmul(32), runner=failing(OwnError("first line\nsecond line")))
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
@@ -391,18 +363,14 @@ def test_tune_rejects_invalid_arguments(quick, tools, options, kind, words):
         quick(tools.matmul(32), **options)
 
 
-def test_failing_run_closes_only_a_database_that_it_opened(quick, tools, monkeypatch):
-    opened = []
+def test_failing_run_closes_only_a_database_that_it_opened(quick, tools, monkeypatch, opened):
+    closed = []
     original = Database.close
-    monkeypatch.setattr(Database, "close", lambda self: opened.append(self) or original(self))
-    with pytest.raises(UsageError):
-        quick(tools.matmul(32), strategy="luck")
-    assert len(opened) == 1
-    mine = Database(quick.path, target=LLVM)
-    with pytest.raises(UsageError):
-        quick(tools.matmul(32), database=mine, strategy="luck")
-    assert len(opened) == 1
-    mine.close()
+    monkeypatch.setattr(Database, "close", lambda self: closed.append(self) or original(self))
+    for options in ({}, {"database": opened(quick.path, target=LLVM)}):
+        with pytest.raises(UsageError):
+            quick(tools.matmul(32), strategy="luck", **options)
+        assert len(closed) == 1
 
 
 def test_tune_rejects_other_types_and_unknown_operator_names(quick):
@@ -433,6 +401,8 @@ def test_llvm_target_without_num_cores_gets_that_of_this_machine(quick, tools):
 
 
 def test_gpu_target_without_limits_gets_those_of_this_machine(monkeypatch):
+    complete = tvm.target.Target("nvidia/nvidia-a100")
+    assert target_of(complete, is_remote=True).same_as(complete)
     device = {"kind": "cuda", "arch": "sm_90", "max_threads_per_block": 1024}
 
     def reported(_device):
@@ -443,11 +413,6 @@ def test_gpu_target_without_limits_gets_those_of_this_machine(monkeypatch):
     limits = ("max_threads_per_block", "max_shared_memory_per_block")
     assert [int(target.attrs[name]) for name in limits] == [1024, 49152]
     assert str(target.attrs["arch"]) == "sm_80"
-
-
-def test_gpu_target_with_limits_is_not_changed():
-    target = tvm.target.Target("nvidia/nvidia-a100")
-    assert target_of(target, is_remote=True).same_as(target)
 
 
 def test_gpu_target_with_unknown_limits_is_rejected(monkeypatch):

@@ -37,9 +37,8 @@ def _tune(mod, target, database, callbacks, tmp_path, **more):
         return current[0][1]
 
     options = {
-        "builder": FakeBuilder(lambda _: next(built)[0]),
+        **{"builder": FakeBuilder(lambda _: next(built)[0]), "measure_callbacks": callbacks},
         "runner": FakeRunner(run_error, seconds=lambda _: current[0][2]),
-        "measure_callbacks": callbacks,
     }
     return tune(mod, target, database, tmp_path, trials=TRIALS, **(options | more))
 
@@ -49,12 +48,8 @@ def test_each_candidate_is_recorded_once(order, tools, tmp_path, opened):
     database = opened(tmp_path / "tune.db", target=tools.llvm)
     ours = MeasureCallback(database)
     theirs = ms.measure_callback.AddToDatabase()
-    callbacks = {
-        "alone": [MeasureCallback()],  # finds the database of the run
-        "before": [ours, theirs],
-        "after": [theirs, ours],
-        "tvm": [theirs],
-    }[order]
+    orders = {"before": [ours, theirs], "after": [theirs, ours], "tvm": [theirs]}
+    callbacks = orders.get(order, [MeasureCallback()])  # finds the database of the run
     returned = _tune(tools.matmul(64), tools.llvm, database, callbacks, tmp_path)
     assert returned is database
     assert len(database) == TRIALS
@@ -79,14 +74,12 @@ def test_each_candidate_is_recorded_once(order, tools, tmp_path, opened):
     assert all(r.measurement.measured_at > 0 for r in records)
 
 
-def test_second_run_with_default_callbacks_starts_from_the_first(tools, tmp_path):
+def test_second_run_with_default_callbacks_starts_from_the_first(tools, tmp_path, opened):
     """TVM's default callbacks store the records, and its evolution asks for the best ones."""
-    database = Database(tmp_path / "tune.db", target=tools.llvm)
     mod = tools.matmul(64)
-    _tune(mod, tools.llvm, database, "default", tmp_path)
-    database.close()
-
-    database = Database(tmp_path / "tune.db", target=tools.llvm)
+    with Database(tmp_path / "tune.db", target=tools.llvm) as database:
+        _tune(mod, tools.llvm, database, "default", tmp_path)
+    database = opened(tmp_path / "tune.db", target=tools.llvm)
     asked = []
     original = database.store.answers.best_ids
     database.store.answers.best_ids = lambda *a: asked.append(original(*a)) or asked[-1]
@@ -94,7 +87,6 @@ def test_second_run_with_default_callbacks_starts_from_the_first(tools, tmp_path
     assert asked and len(asked[0]) == 3  # int(population 16 * ratio 0.2), all from the first run
     assert len(database) == 2 * TRIALS
     assert database.store.counts().sessions == 2
-    database.close()
 
 
 def test_callback_rejects_database_of_tvm(tools, tmp_path):

@@ -14,7 +14,7 @@ from tunedb.advisor.tvm_launches import agreed, launches_of_rows, launches_of_tr
 from tunedb.features.ansor import NAMES
 from tunedb.plugins.metaschedule import trace_codec
 
-WORKLOADS = ["matmul-relu", "SFM-0", "NRM-0", "C2D-0", "DEP-0", "CBR-0", "attention", "winograd"]
+WORKLOADS = ["matmul-relu", "SFM-0", "NRM-0", "C2D-0", "DEP-0", "attention", "winograd"]
 
 #: Kernels that store nothing but constants: the matrices of Winograd's transforms.
 CONSTANTS = {"winograd": 3}
@@ -38,12 +38,8 @@ def kernels_of(mod):
         for extent, kind, axis in _BINDING.findall(line):
             # TVM unifies loops of one axis; different extents would be an error.
             assert nests[-1].setdefault((kind, axis), int(extent)) == int(extent)
-    return [
-        tuple(
-            tuple(nest.get((kind, axis), 1) for axis in "xyz") for kind in ("threadIdx", "blockIdx")
-        )
-        for nest in nests
-    ]
+    kinds = ("threadIdx", "blockIdx")
+    return [tuple(tuple(n.get((kind, axis), 1) for axis in "xyz") for kind in kinds) for n in nests]
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -15,24 +15,10 @@ TRIALS, BATCH = 24, 4
 
 
 @pytest.mark.stress
-def test_second_run_serves_what_the_first_one_measures(sqlite_file):
-    tune_both(str(sqlite_file))
-
-
-@pytest.mark.stress
-def test_second_run_serves_what_the_first_one_measures_on_a_server(postgres_url):
-    tune_both(postgres_url)
-
-
-def tune_both(url):
-    """Let two runs tune at once; assert that no program is measured twice."""
-    done = subprocess.run(
-        [sys.executable, WORKER, "pair", url],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+def test_second_run_serves_what_the_first_one_measures(store_url):
+    """Two runs tune at once, and no program is measured twice."""
+    command = [sys.executable, WORKER, "pair", store_url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     first, second = sorted(told, key=lambda one: one["trials"])
@@ -43,8 +29,8 @@ def tune_both(url):
     assert BATCH <= len(second["ran"]) <= TRIALS - BATCH
     for one in (first, second):
         assert len(set(one["ran"])) == len(one["ran"])
-    assert check(url).problems == []
-    with Store(url) as store:
+    assert check(store_url).problems == []
+    with Store(store_url) as store:
         counts = store.counts()
     assert counts.measurements == len(first["ran"]) + len(second["ran"])
     assert counts.programs == len({*first["ran"], *second["ran"]})

@@ -81,12 +81,9 @@ TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2})
 
 
 def candidates(*behaviours):
-    return [
-        ms.builder.BuilderInput(
-            MODULE.with_attr("behaviour", behaviour).with_attr("candidate", str(number)), TARGET
-        )
-        for number, behaviour in enumerate(behaviours)
-    ]
+    made = [MODULE.with_attr("behaviour", one) for one in behaviours]
+    made = [mod.with_attr("candidate", str(number)) for number, mod in enumerate(made)]
+    return [ms.builder.BuilderInput(mod, TARGET) for mod in made]
 
 
 def read(result):
@@ -124,12 +121,14 @@ def ready(builder):
     return builder
 
 
-def test_batches_share_workers(ready):
+def test_batches_share_workers_but_no_artifacts(ready):
     before = ready.worker_pids()
     results = [result for _ in range(4) for result in ready.build(candidates(*["ok"] * 4))]
     assert set(pids(results)) <= set(before)
     assert ready.worker_pids() == before
-    assert [read(result)["candidate"] for result in results] == list("0123") * 4
+    remove_build_dir(results[0].artifact_path)
+    assert not Path(results[0].artifact_path).exists()
+    assert [read(result)["candidate"] for result in results[1:]] == (list("0123") * 4)[1:]
 
 
 def test_tvm_calls_the_builder_through_the_ffi(ready):
@@ -140,11 +139,8 @@ def test_tvm_calls_the_builder_through_the_ffi(ready):
 
 
 CRASHES = {
-    "SIGSEGV": "signal 11, SIGSEGV",
-    "_exit": "exit status 3",
-    "abort": "signal 6, SIGABRT",
-    "SIGKILL": "signal 9, SIGKILL",
-    "sys.exit": "exit status 4",
+    **{"SIGSEGV": "signal 11, SIGSEGV", "_exit": "exit status 3", "abort": "signal 6, SIGABRT"},
+    **{"SIGKILL": "signal 9, SIGKILL", "sys.exit": "exit status 4"},
 }
 
 
@@ -217,13 +213,6 @@ def test_threads_get_their_own_results(ready):
         assert bad.artifact_path is None
 
 
-def test_removing_one_artifact_leaves_the_others(ready):
-    first, second = ready.build(candidates("ok", "ok"))
-    remove_build_dir(first.artifact_path)
-    assert not Path(first.artifact_path).exists()
-    assert read(second)["candidate"] == "1"
-
-
 def test_worker_is_replaced_after_maximum_uses_and_close_ends_everything():
     builder = WarmBuilder(max_workers=1, maximum_uses=2, **functions())
     results = builder.build(candidates("ok", "ok", "ok"))
@@ -288,12 +277,8 @@ time.sleep(600)
 @pytest.mark.stress
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a busy worker ends after its build")
 def test_no_worker_outlives_a_killed_parent(tmp_path):
-    with subprocess.Popen(
-        [sys.executable, "-c", ORPHANS],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    ) as parent:
+    command, environment = [sys.executable, "-c", ORPHANS], {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
         workers = [int(word) for word in parent.stdout.readline().split()]
         assert len(workers) == 2
         assert all(is_alive(pid) for pid in workers)
@@ -380,24 +365,16 @@ def test_one_builder_serves_several_tuning_runs(tmp_path):
         evaluator_config=ms.runner.EvaluatorConfig(number=1, repeat=1, min_repeat_ms=0)
     )
     with WarmBuilder(max_workers=2, timeout_sec=60) as builder:
+        options = {
+            **{"max_trials_global": 2, "num_trials_per_iter": 1, "num_tuning_cores": 1, "seed": 1},
+            **{"cost_model": "random", "strategy": "replay-trace"},
+            **{"builder": builder, "runner": runner, "database": ms.database.MemoryDatabase()},
+        }
         workers = []
-        for n in (16, 32):
-            database = ms.tune_tir(
-                matmul(n),
-                TARGET,
-                str(tmp_path),
-                max_trials_global=2,
-                num_trials_per_iter=1,
-                builder=builder,
-                runner=runner,
-                database=ms.database.MemoryDatabase(),
-                cost_model="random",
-                strategy="replay-trace",
-                num_tuning_cores=1,
-                seed=1,
-            )
+        for n, known in ((16, 2), (32, 4)):
+            database = ms.tune_tir(matmul(n), TARGET, str(tmp_path), **options)
             records = database.get_all_tuning_records()
-            assert len(records) == 2
+            assert len(records) == known
             assert all(float(record.run_secs[0]) < 1 for record in records)
             workers.append(set(builder.worker_pids()))
         assert workers[0] == workers[1]

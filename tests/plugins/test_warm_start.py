@@ -50,15 +50,9 @@ def _tune(database, mod, kind, count=8, seed=1):
     context.pre_tuning(count, count, context.generate_design_space())
     workload = database.commit_workload(mod)
     for number, candidate in enumerate(context.generate_measure_candidates() or []):
-        database.commit_tuning_record(
-            ms.database.TuningRecord(
-                candidate.sch.trace,
-                workload,
-                [1e-3 * (number + 1)],
-                context.target,
-                candidate.args_info,
-            )
-        )
+        parts = (candidate.sch.trace, workload, [1e-3 * (number + 1)], context.target)
+        record = ms.database.TuningRecord(*parts, candidate.args_info)
+        database.commit_tuning_record(record)
     context.post_tuning()
 
 
@@ -131,7 +125,7 @@ def test_module_is_a_donor_of_itself_only_for_another_target(sqlite_file):
     assert found and {one.distance for one in found} == {2.0}
 
 
-def test_empty_database_other_operators_and_kinds_of_target_give_no_warm_drafts(sqlite_file, tools):
+def test_no_warm_drafts_come_of_nothing_other_operators_and_kinds_of_target(sqlite_file, tools):
     database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
     task = _task(database, _module(_matmul, 64, 64, 64), "llvm")
     assert task.warm() == []
@@ -141,14 +135,7 @@ def test_empty_database_other_operators_and_kinds_of_target_give_no_warm_drafts(
     assert task.prior() is None
     asked = _module(_softmax, 64, 64)
     assert warm_drafts(handle_of(database), asked, tools.cuda, task.templates, 8) == []
-
-
-def test_warm_drafts_are_empty_without_templates(sqlite_file, tools):
-    database = Database(sqlite_file, target=tools.llvm)
-    _tune(database, _module(_matmul, 32, 32, 32), "llvm", 2)
-    asked = _module(_matmul, 64, 64, 64)
-    target = te_programs.context(asked, "llvm").target
-    assert warm_drafts(handle_of(database), asked, target, [], 8) == []
+    assert warm_drafts(handle_of(database), asked, task.target, [], 8) == []  # no templates
 
 
 def test_first_warm_drafts_come_from_several_workloads(sqlite_file):
