@@ -608,3 +608,16 @@ def test_reader_quarantines_records_after_a_lost_workload(tmp_path):
     found = stream(tmp_path, a, cut, b, third, rows[1])
     assert initials(found) == list("WQWMQ")
     assert "its workload (line 2) is quarantined" in found[-1].reason
+
+
+def test_truncated_first_record_ends_the_workloads_of_its_part(tmp_path):
+    """The numbers of the next part would count from the workloads of this one."""
+    a, b = (workdirs.workload_line(g).encode() for g in (workdirs.graph(), workdirs.node_list()))
+    row = workdirs.encode(workdirs.record())
+    for cut in (row[:-9], row[:2]):
+        found = stream(tmp_path, a, cut, b, row)
+        assert initials(found) == list("WQWM")
+        assert found[3].program.workload == found[2]
+    # A glued workload is lost, and "[" may have been one.
+    for cut in (row[:-9] + a, b"["):
+        assert initials(stream(tmp_path, a, cut, b, row)) == list("WQWQ")

@@ -218,6 +218,8 @@ _RECORD_NAME = re.compile(r"(.*)(?:tuning_record|candidates)(.*)", re.DOTALL)
 
 #: Beginning of a workload line, which may follow a truncated line on the same line.
 _WORKLOAD_BEGIN = re.compile(rb'\["-?\d+(?:$|"\s*(?:$|,\s*(?:$|")))')
+#: Beginning of a record line, and of one of which nobody can tell what it was.
+_RECORD_BEGIN = re.compile(rb"\s*\[\s*(?:\d|$)")
 
 _PACKED = ("", ".gz", ".xz", ".bz2", ".zst")
 
@@ -315,7 +317,13 @@ class _MetaScheduleReader:
             yield _quarantined(path, line, str(error))
 
     def skip_unrecognised(self, data: bytes) -> None:
-        """Note a line that may be a lost workload; inside of a run it keeps its number."""
+        """Note a line that may be a lost workload; inside of a run it keeps its number.
+
+        A truncated record ends a run.
+        """
+        if _RECORD_BEGIN.match(data) is not None:
+            self._lost |= self._run is not None and data.strip() == b"["
+            self._run = None
         if self._run is None and _WORKLOAD_BEGIN.search(data) is not None:
             self._lost = True
 
