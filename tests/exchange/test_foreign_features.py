@@ -94,9 +94,8 @@ def test_merged_features_name_the_source_of_their_record(store, their_path, way)
     report = way(store, fill(their_path))
     assert (report.new, report.features, report.rejected) == (N, 2 * N, 0)
     (source,) = store.sources.summaries()
-    assert marks(store) == {
-        (id_, set_id): source.id for id_ in range(1, N + 1) for set_id in (1, 2)
-    }
+    both = {(id_, set_id): source.id for id_ in range(1, N + 1) for set_id in (1, 2)}
+    assert marks(store) == both
     assert rows_of(store) == right_rows(store)
     assert way(store, their_path).features == 0
     assert len(load(store, STEPS)) == N

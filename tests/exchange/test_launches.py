@@ -10,9 +10,10 @@ from exchanges import OWN, Given, bundled, changed, given_by
 from unions import Makes, launch, pool
 
 from tunedb import identity, limits
+from tunedb.errors import FormatError
 from tunedb.exchange import bundle as framing
 from tunedb.exchange.bundle import BundlePeer
-from tunedb.exchange.database_peer import DatabasePeer, statements_of
+from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.merge import merge
 from tunedb.exchange.sync import pull, push
 from tunedb.launches import CounterSet, Launch
@@ -23,8 +24,6 @@ from tunedb.storage.store import Store
 
 #: The records of kernels, and another one.
 KERNELS = pool()[-3:]
-
-
 RECORDS = (*KERNELS, make_measurement(1))
 
 
@@ -37,8 +36,9 @@ def theirs(makes):
 @pytest.fixture(scope="module")
 def chunks(sqlite_template, tmp_path_factory):
     """The chunks of such a database."""
-    path = Makes(sqlite_template, tmp_path_factory.mktemp("theirs")).holding(OWN, *RECORDS)
-    return given_by(path)
+    return given_by(
+        Makes(sqlite_template, tmp_path_factory.mktemp("theirs")).holding(OWN, *RECORDS)
+    )
 
 
 def launches(store):
@@ -59,17 +59,12 @@ def test_merge_stores_launches_once(store, theirs):
     assert check(store.url).problems == []
 
 
-def test_dry_run_counts_launches_without_storing_them(store, theirs):
-    with closing(DatabasePeer(theirs)) as peer:
-        assert merge(store, peer, dry_run=True).launches == 6
-    assert store.counts().launches == 0
-
-
 def test_selection_gives_only_launches_of_its_records(store, theirs):
     """A database selects by SQL, a bundle by numbers; both leave out other sets of counters."""
     with Store(theirs) as there:
-        ncu = CounterSet("rocprof", None, None, (("other", ""),))
-        there.launches.add([(make_measurement(1), Launch("x", 1, counter_set=ncu, values=(1.0,)))])
+        rocprof = CounterSet("rocprof", None, None, (("other", ""),))
+        profiled = Launch("x", 1, counter_set=rocprof, values=(1.0,))
+        there.launches.add([(make_measurement(1), profiled)])
     wanted = Selection(workloads=("matmul",))
     for peer in (DatabasePeer(theirs), BundlePeer(bundled(theirs))):
         with closing(peer):
@@ -109,9 +104,9 @@ def test_pull_compares_all_launches_if_some_were_lost(here, theirs):
 
 def test_bundles_of_the_first_version_are_read(store, chunks, tmp_path):
     """They have numbers and counts only of the tables up to retractions."""
+    path = tmp_path / "old.tunedb"
     old = [c for c in chunks if c.table not in ("launch", "counter_set")]
     head, unpacked = take_apart(bundle_of(old))
-    path = tmp_path / "old.tunedb"
     older = unpacked.replace(b'"counter_set":0,', b"").replace(b'"launch":0,', b"")
     shorter = len(unpacked) - len(older)
     assert shorter > 20
@@ -123,23 +118,12 @@ def test_bundles_of_the_first_version_are_read(store, chunks, tmp_path):
         assert peer.info.counts["launch"] == 0
         report = merge(store, peer)
     assert (report.new, report.launches, report.rejected) == (4, 0, 0)
-
-
-def test_bundle_of_first_version_with_launches_is_rejected(chunks, tmp_path):
+    # A bundle of the first version with launches is rejected.
     head, unpacked = take_apart(bundle_of(chunks))
-    path = tmp_path / "old.tunedb"
     path.write_bytes(seal(head, framing.zstd.compress(unpacked), version=1))
-    with pytest.raises(Exception, match="unknown table number"):
+    with pytest.raises(FormatError, match="unknown table number"):
         BundlePeer(path)
 
-
-def test_schema_0004_has_no_statement_for_launches(store, theirs):
-    """Schema 0005 added the table, so an older database is not asked for launches."""
-    assert statements_of("0004").launches is None
-    assert statements_of("0005").launches is not None
-
-
-TOO_MANY = "[" + ",".join(['["a",""]'] * (limits.MAX_COUNTERS + 1)) + "]"
 
 #: Table, values that are changed → reason of the refusal. What no launch may be is in
 #: tests/storage/test_launches.py in full.
@@ -148,12 +132,8 @@ HOSTILE = [
     ("launch", {"kernel": "other"}, "its digest does not match its contents"),
     ("launch", {"counters": b"\0" * 8}, "its digest does not match|values of"),
     ("launch", {"threads": -1}, "threads of a block: -1 is not from 1"),
-    ("launch", {"threads": 1.5}, "threads of a block"),
-    ("launch", {"threads": 31}, "has not 31 threads"),
     ("launch", {"block_x": None}, "without one of its extents|extent"),
-    ("launch", {"grid_x": 0}, "extent of a block or grid"),
     ("launch", {"grid_x": "8"}, "extent of a block or grid"),
-    ("launch", {"number": -1}, "number of a launch"),
     ("launch", {"kernel": "a\0b"}, "its kernel has NUL"),
     ("launch", {"kernel": b"bytes"}, "its kernel is not text"),
     ("launch", {"kernel": "k" * (limits.MAX_KERNEL_CHARS + 1)}, "its kernel is longer"),
@@ -170,11 +150,9 @@ HOSTILE = [
     ("counter_set", {"tool": "t" * 257}, "its tool is longer"),
     ("counter_set", {"tool_version": 7}, "version is not text"),
     ("counter_set", {"counters": "[NaN]"}, "not JSON"),
-    ("counter_set", {"counters": "[[1,2]]"}, r"not \[name, unit\]"),
     ("counter_set", {"counters": '{"a":1}'}, "not a list"),
     ("counter_set", {"counters": '[["a", ""]]'}, "not in the canonical form"),
     ("counter_set", {"counters": '[["a\\u0000",""]]'}, "canonical form|NUL"),
-    ("counter_set", {"counters": TOO_MANY}, "counters of one launch"),
     ("counter_set", {"counters": "[" + " " * limits.MAX_COUNTER_SET_BYTES + "]"}, "longer than"),
 ]
 

@@ -43,7 +43,7 @@ def named(chunks, *names, source=None):
     if source is not None:
         said_by = 99
         row = {"id": 99, "digest": None, "name": source.name, "kind": "file", "store": source.store}
-        more = [Chunk("source", [tuple(row[name] for name in COLUMNS["source"])])]
+        more = [Chunk("source", [tuple(row[column] for column in COLUMNS["source"])])]
     rows = [(workload, name.scheme, name.key, said_by) for name in names]
     return [*chunks, *more, Chunk("workload_alias", rows)]
 
@@ -75,17 +75,12 @@ def test_attack_1_names_of_known_records_do_not_replace_the_own_best_one(
     victim, small, source, believe
 ):
     """A stranger, or a database in the name of the verified source, gives them the names."""
-    large = victim.workloads.id_of(LARGE.digest)
+    large, other = (victim.workloads.id_of(one.digest) for one in (LARGE, SMALL))
     before = [one.id for one in victim.records.top_k(victim.workloads.equivalent(large))]
-    report = merge(
-        victim,
-        Given(named(given_by(small), SCRIPT, HASH, source=source)),
-        accept_trusted_names=believe,
-    )
+    given = Given(named(given_by(small), SCRIPT, HASH, source=source))
+    report = merge(victim, given, accept_trusted_names=believe)
     taken = 2 if source is STRANGER or believe else 0
-    assert (report.new, report.aliases) == (0, taken)
-    assert report.rejected == 2 - taken
-    other = victim.workloads.id_of(SMALL.digest)
+    assert (report.new, report.aliases, report.rejected) == (0, taken, 2 - taken)
     assert victim.workloads.equivalent(large) == [large]
     assert victim.workloads.equivalent(other) == [other]
     assert victim.workloads.equivalent(large, foreign=True) == [large]
@@ -136,10 +131,9 @@ def test_names_of_a_verified_source_count_where_structures_agree(store, makes):
     assert store.records.top_k([id_])[0].measurement.program.workload == theirs
 
 
-def test_retracting_a_source_takes_its_names_back(store, makes):
-    theirs = make_graph((256, 256), salt=1)
+def test_retracting_a_source_takes_its_names_back(store):
     large = store.workloads.add(LARGE, [SCRIPT])
-    id_ = store.workloads.add(theirs, [SCRIPT], Source("other"))
+    id_ = store.workloads.add(make_graph((256, 256), salt=1), [SCRIPT], Source("other"))
     assert store.workloads.equivalent(large) == [large, id_]
     (source,) = [row.id for row in store.sources.summaries() if row.name == "other"]
     store.trust.retract_source(source, "nobody knows who that is")
@@ -167,7 +161,7 @@ def test_names_without_source_belong_to_the_source_of_the_records(store, small, 
     assert check(store_url).problems == []
 
 
-def test_names_keep_their_source_across_two_merges(store, makes, tmp_path):
+def test_names_keep_their_source_across_two_merges(store, makes):
     """A name of a third database still has its source after two merges."""
     first, second = makes.empty("c" * 32), makes.empty("d" * 32)
     with Store(first) as other:
@@ -188,15 +182,15 @@ def test_the_upgrade_keeps_old_names(tmp_path):
         store.records.add([make_measurement(0, (1e-3,), workload=LARGE)], Source("own"))
         large = store.workloads.add(LARGE, [SCRIPT])
         alone = store.workloads.add(SMALL, [HASH])
-    for migrate in (
-        lambda one: tunedb.migrations.downgrade(one, "0005"),
-        tunedb.migrations.upgrade,
+    engine = make_engine(parse_url(path))
+    for migrate, revision in (
+        (tunedb.migrations.downgrade, "0005"),
+        (tunedb.migrations.upgrade, "head"),
     ):
-        engine = make_engine(parse_url(path))
         with engine.begin() as connection:
-            migrate(connection)
-        engine.dispose()
+            migrate(connection, revision)
         assert sql(path, "SELECT count(*) FROM workload_alias") == [(2,)]
+    engine.dispose()
     with Store(path) as store:
         assert store.names.aliases(large) == [(SCRIPT, AliasTrust.TRUSTED)]
         assert store.names.aliases(alone) == [(HASH, AliasTrust.FOREIGN)]

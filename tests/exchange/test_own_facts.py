@@ -18,6 +18,8 @@ from tunedb.storage.exchange_types import Chunk
 from tunedb.storage.store import Store
 
 CRASH = Failure(FailureKind.CRASH, Phase.RUN, "illegal instruction")
+#: The number of that kind among failures to train on.
+CRASHED = list(FailureKind).index(CRASH.kind) + 1
 TIMEOUT = Failure(FailureKind.TIMEOUT, Phase.RUN, "a lie", 9.0)
 CABLE = Failure(FailureKind.INFRASTRUCTURE, Phase.RUN, "a lie about a cable")
 FAST = Launch("fast_kernel", 64, (64, 1, 1), (1, 1, 1), seconds=1e-9)
@@ -57,9 +59,8 @@ def stranger(makes):
 
 
 def trust(store, name, trust):
-    (source,) = [
-        row for row in store.sources.summaries() if row.name == name and row.store == THEIRS
-    ]
+    sources = store.sources.summaries()
+    (source,) = [row for row in sources if (row.name, row.store) == (name, THEIRS)]
     store.trust.set(source.id, trust)
     return source.id
 
@@ -72,9 +73,7 @@ def test_attack_5_foreign_failures_do_not_replace_failure_of_own_record(store, s
     assert take(store, path).failures == 2
     assert store.records.get(1).measurement.failure == CRASH
     assert [row.failure for row in store.programs.measured([1], 1, [1])] == [CRASH]
-    assert store.training.records(NoFeatures).failures.tolist() == [
-        list(FailureKind).index(CRASH.kind) + 1
-    ]
+    assert store.training.records(NoFeatures).failures.tolist() == [CRASHED]
     assert store.records.failures() == {"crash": 1}
     # They are stored, and shown with their source.
     assert [(row.content, row.source.trust) for row in store.records.unaccepted(1)] == [
@@ -122,9 +121,7 @@ def test_foreign_failures_and_launches_of_their_own_records_count(store, strange
     take(store, path)
     assert [record.measurement.failure for record in store.records.iterate()] == [CRASH, None]
     assert store.records.failures() == {"crash": 1}
-    assert store.training.records(NoFeatures).failures.tolist()[0] == 1 + list(FailureKind).index(
-        CRASH.kind
-    )
+    assert store.training.records(NoFeatures).failures.tolist()[0] == CRASHED
     assert [row.launch for row in store.launches.iterate()] == [FAST]
     assert store.launches.for_record(2) == [FAST]
     assert store.records.unaccepted(1) == store.records.unaccepted(2) == []
@@ -148,22 +145,16 @@ def test_attack_5_foreign_launch_does_not_count_for_own_record(store, stranger):
     assert [row.launch for row in store.launches.iterate()] == [SLOW]
 
 
-def killed_run(store, trials=4):
-    """Store some records of a run of 12 trials; return their session."""
+def killed_run(store):
+    """Store 4 records of a run of 12 trials; return their session."""
     session = Session("mine", 1_700_000_000_000_000, RUN)
-    batch = [
-        make_measurement(number, session=session, occurrence=number) for number in range(trials)
-    ]
-    store.batches.add(batch, OWN)
+    store.batches.add([make_measurement(n, session=session, occurrence=n) for n in range(4)], OWN)
     return session
 
 
 def test_attack_4_merged_records_do_not_count_as_trials_of_own_session(store, stranger):
     session = killed_run(store)
-    forged = [
-        make_measurement(number, (0.1,), session=session, occurrence=number)
-        for number in range(4, 11)
-    ]
+    forged = [make_measurement(n, (0.1,), session=session, occurrence=n) for n in range(4, 11)]
     assert take(store, stranger(store, records=forged)).new == 7
     assert store.runs.trials(1) == (4, 3)
     assert [record.measurement.occurrence for record in store.runs.records(session)] == [0, 1, 2, 3]
@@ -191,21 +182,16 @@ def measured(session, factor, numbers):
     ]
 
 
-def own_days():
-    """Return sessions of two days on one machine."""
-    return [
-        Session(f"day {number}", 1_700_000_000_000_000 + number, b'{"cpu":"mine"}')
-        for number in (0, 1)
-    ]
+#: Sessions of two days on one machine.
+DAYS = [Session(f"day {n}", 1_700_000_000_000_000 + n, b'{"cpu":"mine"}') for n in (0, 1)]
 
 
 def test_attack_4_foreign_records_in_own_sessions_do_not_change_factors(store, stranger):
-    days = own_days()
-    store.records.add(measured(days[0], 1.0, range(8)), OWN)
-    store.records.add(measured(days[1], 1.3, range(8)), OWN)
+    store.records.add(measured(DAYS[0], 1.0, range(8)), OWN)
+    store.records.add(measured(DAYS[1], 1.3, range(8)), OWN)
     before = sessions.update(store)[0]
     lies = [
-        make_measurement(n, (1e-3 * (n + 1) * 5**n,), session=days[1], occurrence=n)
+        make_measurement(n, (1e-3 * (n + 1) * 5**n,), session=DAYS[1], occurrence=n)
         for n in range(8)
     ]
     take(store, stranger(store, records=lies))
@@ -223,11 +209,10 @@ def test_attack_4_foreign_records_in_own_sessions_do_not_change_factors(store, s
 
 def test_attack_4_foreign_sessions_do_not_split_an_own_machine(store, stranger):
     """One fits the first day and contradicts the second; it must not separate the days."""
-    days = own_days()
-    store.records.add(measured(days[0], 1.0, range(100)), OWN)
-    store.records.add(measured(days[1], 1.3, range(8)), OWN)
+    store.records.add(measured(DAYS[0], 1.0, range(100)), OWN)
+    store.records.add(measured(DAYS[1], 1.3, range(8)), OWN)
     before = sessions.update(store)[0]
-    lie = Session("theirs", days[0].started_at, b'{"cpu":"mine"}')
+    lie = Session("theirs", DAYS[0].started_at, b'{"cpu":"mine"}')
     lies = [
         make_measurement(n, (1e-3 * (n + 1) * (3**n if n < 8 else 1),), session=lie)
         for n in range(100)
@@ -238,7 +223,7 @@ def test_attack_4_foreign_sessions_do_not_split_an_own_machine(store, stranger):
     assert tuple(after.factors[n] for n in own) == before.factors
     assert {after.factors[n].machine for n in own} == {0}
     # Known programs are looked for in the sessions of the own machine, not in those of a stranger.
-    running = Session("now", days[1].started_at + 9, b'{"cpu":"mine"}')
+    running = Session("now", DAYS[1].started_at + 9, b'{"cpu":"mine"}')
     assert set(store.runs.comparable(running, 1)) >= {2}
 
 

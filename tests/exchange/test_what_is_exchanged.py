@@ -23,14 +23,8 @@ NOTE = "a word about a colleague"
 
 #: Tables that stay where they are.
 AT_HOME = {
-    "account",
-    "foreign_feature",
-    "meta",
-    "model",
-    "prediction",
-    "session_factor",
-    "quarantine",
-    "watermark",
+    *("account", "foreign_feature", "meta", "model", "prediction", "session_factor"),
+    *("quarantine", "watermark"),
 }
 
 
@@ -89,14 +83,9 @@ def test_models_notes_and_scripts_are_not_exchanged(theirs, makes, tmp_path):
 def test_exchange_commands_do_not_print_passwords(theirs, tmp_path):
     """The server is not reachable, so each command fails with a message."""
     url = "postgresql+psycopg://team:hunter2@127.0.0.1:1/none"
-    for command in (
-        ["merge", url],
-        ["pull", url],
-        ["push", url],
-        ["bundle", "-o", str(tmp_path / "x.tunedb")],
-    ):
-        database = url if command[0] == "bundle" else str(theirs)
-        result = CliRunner().invoke(main, ["--db", database, *command])
+    bundle = [url, "bundle", "-o", str(tmp_path / "x.tunedb")]
+    for command in (bundle, *([str(theirs), name, url] for name in ("merge", "pull", "push"))):
+        result = CliRunner().invoke(main, ["--db", *command])
         assert result.exit_code != 0, result.output
         assert "hunter2" not in result.output
 

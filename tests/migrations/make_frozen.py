@@ -71,9 +71,8 @@ def make_measurement(number, secs, *, workload, target=0, **fields):
 def measurements():
     """Return records of every kind, in order."""
     session = make_session()
-    workload = make_workload(
-        1, tvm_version="0.27.0", script="# from tvm.script import tirx as T\n…"
-    )
+    script = "# from tvm.script import tirx as T\n…"
+    workload = make_workload(1, tvm_version="0.27.0", script=script)
     timeout = Failure(FailureKind.TIMEOUT, Phase.RUN, "killed after 10 s", 10.0)
     bare = Program(make_workload(2), NO_TARGET, Trace(b"[]", None, b"[]"))
     return [
@@ -132,10 +131,8 @@ def launched():
     """Return records of GPU kernels with counters of a profiler, since revision 0005."""
     workload, target = kernel_workload("matmul", [64, 64]), gpu_target("cuda", "Tesla K40c")
     counters = CounterSet("ncu", "2026.1", "7.5", (("sm__warps_active.avg", "%"), ("launch", "")))
-    programs = [
-        Program(workload, target, split_parameters({"block_size_x": 32 * n, "mode": "a"}))
-        for n in (1, 2)
-    ]
+    parameters = [split_parameters({"block_size_x": 32 * n, "mode": "a"}) for n in (1, 2)]
+    programs = [Program(workload, target, one) for one in parameters]
     # The first launch has a value that was not measured, the second one an unknown block.
     profiled = Launch(
         *("matmul<32>", 32, (32, 1, 1), (64, 1, 1), 0, 32, 1024, 0, 0.25),
@@ -164,55 +161,35 @@ def share(store):
     store.trust.retract_source(2, "nobody knows this machine")
     store.batches.add([theirs], Source("theirs", SourceKind.FILE, Trust.FOREIGN))
     digest = identity.digest("source", THEIRS.encode(), b"theirs")
+    watermark = {"direction": "pull", "peer": THEIRS, "selection": "{}", "measurement_id": 1}
+    watermark |= {"measurement_digest": theirs.digest, "failure_id": 0, "launch_id": 0}
+    watermark |= {"retractions": 2, "exchanged_at": NOW}
     with store._db.transaction() as connection:
-        connection.execute(
-            schema.source.update()
-            .where(schema.source.c.name == "theirs")
-            .values(store=THEIRS, digest=digest)
-        )
+        update = schema.source.update().where(schema.source.c.name == "theirs")
+        connection.execute(update.values(store=THEIRS, digest=digest))
         # The other database may retract the first one, but not the second one.
         rows = [(theirs.digest, "their clock was wrong"), (measurements()[0].digest, "a lie")]
         insert_retractions(
             connection, [Retraction(digest, THEIRS, "measurement", why) for digest, why in rows]
         )
-        connection.execute(
-            schema.watermark.insert().values(
-                direction="pull",
-                peer=THEIRS,
-                selection="{}",
-                measurement_id=1,
-                measurement_digest=theirs.digest,
-                failure_id=0,
-                launch_id=0,
-                retractions=2,
-                exchanged_at=NOW,
-            )
-        )
+        connection.execute(schema.watermark.insert().values(watermark))
 
 
 def attribute(store):
     """Add foreign statements about records and workloads: since revision 0006."""
-    digest = measurements()[5].digest
-    program = measurements()[5].program.digest
+    failed = measurements()[5]
     failure = Failure(FailureKind.WRONG_RESULT, Phase.RUN, "a lie")
+    alias = {"scheme": "script", "key": "ab" * 16, "workload_id": 2}
     with store._db.transaction() as connection:
-        theirs = connection.execute(
-            schema.source.select().where(schema.source.c.name == "theirs")
-        ).one()
-        statements.insert["failure"](connection, **failure_row(program, digest, failure, theirs.id))
-        connection.execute(
-            schema.workload_alias.insert().values(
-                scheme="script", key="ab" * 16, workload_id=2, source_id=theirs.id
-            )
-        )
-        connection.execute(
-            schema.foreign_feature.insert().values(
-                program_id=1, feature_set_id=1, source_id=theirs.id
-            )
-        )
-        insert_retractions(
-            connection, [Retraction(theirs.digest, THEIRS, "aliases", "they were wrong")]
-        )
+        source = schema.source
+        theirs = connection.execute(source.select().where(source.c.name == "theirs")).one()
+        row = failure_row(failed.program.digest, failed.digest, failure, theirs.id)
+        statements.insert["failure"](connection, **row)
+        connection.execute(schema.workload_alias.insert().values(source_id=theirs.id, **alias))
+        feature = {"program_id": 1, "feature_set_id": 1, "source_id": theirs.id}
+        connection.execute(schema.foreign_feature.insert().values(feature))
+        wrong = Retraction(theirs.digest, THEIRS, "aliases", "they were wrong")
+        insert_retractions(connection, [wrong])
 
 
 def fill(path):
@@ -225,53 +202,31 @@ def fill(path):
         later = Failure(FailureKind.CRASH, Phase.BUILD, "Segmentation fault (é)")
         store.batches.add_failures([(rows[6], later)])
         store.quarantine.add([Quarantined("old.json", 3, "not JSON", b"{\xff\0")], OWN)
-        store.workloads.add(
-            make_workload(1), [Alias("tvm:0.27:structural", "17"), Alias("script", "ab" * 16)]
-        )
-        store.workloads.add(make_workload(3), [Alias("tvm:0.27:structural", "17")])
+        structural = Alias("tvm:0.27:structural", "17")
+        store.workloads.add(make_workload(1), [structural, Alias("script", "ab" * 16)])
+        store.workloads.add(make_workload(3), [structural])
         store.batches.add(logged(), OWN)
         share(store)
         store.batches.add(launched(), OWN)
         store.batches.add([cut_short()], OWN)
         data = compress(identity.pack_floats([1.0] * 4))
+        features = {"feature_set_id": 1, "n_rows": 2, "n_columns": 2, "data": data}
         parameters = identity.canonical_json({"max_depth": 6})
+        model = {"digest": identity.digest("model", parameters), "parameters": parameters.decode()}
+        model |= {"training_digest": rows[0].digest, "created_at": NOW, "body": b"{}"}
+        factor = {"target_id": 1, "subject": "session", "subject_id": 1, "machine": 0}
+        factor |= {"factor": 1.25, "spread": 0.01, "programs": 3, "estimated_at": NOW}
         with store._db.transaction() as connection:
-            add = connection.execute
-            add(schema.feature_set.insert().values(id=1, name="x", version=1, columns='["a","b"]'))
-            add(
-                schema.feature.insert().values(
-                    program_id=1, feature_set_id=1, n_rows=2, n_columns=2, data=data
-                )
-            )
-            add(
-                schema.model.insert().values(
-                    digest=identity.digest("model", parameters),
-                    kind="xgboost",
-                    parameters=parameters.decode(),
-                    training_digest=rows[0].digest,
-                    card="{}",
-                    created_at=NOW,
-                    body=b"{}",
-                )
-            )
-            add(
-                schema.prediction.insert().values(
-                    model_id=1, program_id=1, score=0.5, predicted_at=NOW
-                )
-            )
-            add(schema.account.insert().values(store=THEIRS, role="alice", registered_at=NOW))
-            add(
-                schema.session_factor.insert().values(
-                    target_id=1,
-                    subject="session",
-                    subject_id=1,
-                    machine=0,
-                    factor=1.25,
-                    spread=0.01,
-                    programs=3,
-                    estimated_at=NOW,
-                )
-            )
+
+            def add(table, **values):
+                connection.execute(table.insert().values(values))
+
+            add(schema.feature_set, id=1, name="x", version=1, columns='["a","b"]')
+            add(schema.feature, program_id=1, **features)
+            add(schema.model, kind="xgboost", card="{}", **model)
+            add(schema.prediction, model_id=1, program_id=1, score=0.5, predicted_at=NOW)
+            add(schema.account, store=THEIRS, role="alice", registered_at=NOW)
+            add(schema.session_factor, **factor)
         attribute(store)
 
 

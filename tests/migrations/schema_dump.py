@@ -74,10 +74,6 @@ def dump_postgresql(url):
 def dump_rows(url):
     """Return every row of a PostgreSQL database, table by table."""
     with connect(url) as connection:
-        tables = [
-            row[0]
-            for row in connection.execute(
-                "SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY tablename"
-            )
-        ]
+        names = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY tablename"
+        tables = [row[0] for row in connection.execute(names)]
         return {t: sorted(map(repr, connection.execute(f'SELECT * FROM "{t}"'))) for t in tables}

@@ -93,6 +93,8 @@ def test_a_database_in_memory_needs_no_approval():
 
 
 def test_require_approved_rejects_foreign_database_until_it_is_approved(theirs):
+    """`tunedb.open` approves a database only if it creates it."""
+    tunedb.open(theirs).close()
     line = refused(theirs)
     assert line.startswith(f"{theirs}: you have not approved it; ")
     assert line.endswith(f"run: tunedb db trust {theirs}")
@@ -100,12 +102,6 @@ def test_require_approved_rejects_foreign_database_until_it_is_approved(theirs):
     require(theirs)
     assert approval.forget(theirs)
     assert not approval.forget(theirs)
-    refused(theirs)
-
-
-def test_opening_an_existing_database_does_not_approve_it(theirs):
-    """`tunedb.open` approves a database only if it creates it."""
-    tunedb.open(theirs).close()
     refused(theirs)
 
 
@@ -129,9 +125,8 @@ def test_file_that_replaces_an_approved_database_is_rejected(theirs, mine):
 def test_server_database_whose_store_key_changed_is_rejected(bare_postgres_url):
     tunedb.open(bare_postgres_url).close()
     with Store(bare_postgres_url) as store, store._db.transaction() as connection:
-        connection.execute(
-            update(schema.meta).where(schema.meta.c.key == "store").values(value="f" * 32)
-        )
+        key = update(schema.meta).where(schema.meta.c.key == "store")
+        connection.execute(key.values(value="f" * 32))
     assert "it is not the database that you approved there" in refused(bare_postgres_url)
 
 
@@ -151,8 +146,7 @@ def test_database_created_in_a_file_of_another_user_is_not_approved(tmp_path, mo
 
 
 def test_symbolic_link_is_approved_only_if_its_target_is(tmp_path, theirs, mine):
-    mine, link = tmp_path / "mine.db", tmp_path / "link.db"
-    tunedb.open(mine).close()
+    link = tmp_path / "link.db"
     link.symlink_to(mine)
     require(link)
     link.unlink()
@@ -163,19 +157,13 @@ def test_symbolic_link_is_approved_only_if_its_target_is(tmp_path, theirs, mine)
 @pytest.mark.parametrize(
     "other",
     [
-        "postgresql://host:5433/db",
-        "postgresql://host/other",
-        "postgresql://host/db?host=evil",
-        "postgresql://host/db?hostaddr=6.6.6.6",
-        "postgresql://host/db?dbname=other",
-        "postgresql://host/db?service=evil",
-        "postgresql://host/db?options=-csearch_path%3Devil",
+        *("host:5433/db", "host/other", "host/db?host=evil", "host/db?hostaddr=6.6.6.6"),
+        *("host/db?dbname=other", "host/db?service=evil", "host/db?options=-csearch_path%3Devil"),
     ],
 )
 def test_canonical_location_includes_host_port_database_and_options(other):
-    assert canonical_location(parse_url(other)) != canonical_location(
-        parse_url("postgresql://host/db")
-    )
+    one, other = (parse_url(f"postgresql://{place}") for place in ("host/db", other))
+    assert canonical_location(one) != canonical_location(other)
 
 
 def test_approval_of_a_server_ignores_account_and_stores_no_password(folder):
@@ -207,9 +195,13 @@ def test_damaged_approval_approves_nothing(data, folder, mine):
     require(mine)
 
 
-def test_approval_that_others_may_write_is_rejected(folder, mine):
-    entry(folder).chmod(0o662)
+def test_approval_that_is_unreadable_or_that_others_may_write_is_rejected(folder, mine):
+    path = entry(folder)
+    path.chmod(0o662)
     assert "others may write it" in refused(mine)
+    path.unlink()
+    path.mkdir()
+    assert "cannot be read (Is a directory)" in refused(mine)
 
 
 def test_folder_of_approvals_that_others_may_write_is_rejected(folder, theirs, mine):
@@ -225,13 +217,6 @@ def test_folder_of_approvals_that_others_may_write_is_rejected(folder, theirs, m
 def test_approvals_of_another_user_are_rejected(monkeypatch, mine):
     monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
     assert "it belongs to " in refused(mine)
-
-
-def test_unreadable_approval_is_rejected(folder, mine):
-    path = entry(folder)
-    path.unlink()
-    path.mkdir()
-    assert "cannot be read (Is a directory)" in refused(mine)
 
 
 def test_creator_may_use_a_database_whose_approval_cannot_be_written(tmp_path, monkeypatch):

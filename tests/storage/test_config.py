@@ -39,7 +39,7 @@ def test_locate_prefers_option_then_environment_then_file_then_default(folder):
     assert located(folder, "", TUNEDB_URL="y.db") == ("", "--db")
     assert located(folder, TUNEDB_URL="y.db") == ("y.db", "TUNEDB_URL")
     assert located(folder, TUNEDB_URL="") == ("sqlite:////srv/tune.db", str(file))
-    file.unlink()
+    file.write_text("")
     url, origin = located(folder)
     assert origin == "default"
     assert Path(url).name == "tune.db"
@@ -63,18 +63,14 @@ def test_locate_reads_the_nearest_tunedb_toml(folder):
         ("sqlite:////t.db", "sqlite:////t.db"),
         ("sqlite:///:memory:", "sqlite:///:memory:"),
         (":memory:", ":memory:"),
+        ("~/t.db", "/home/somebody/t.db"),
         ("postgresql://me@host/db", "postgresql://me@host/db"),
     ],
 )
-def test_relative_paths_in_tunedb_toml_start_at_its_folder(url, found, folder):
+def test_relative_paths_in_tunedb_toml_start_at_its_folder(url, found, folder, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/somebody")
     (folder.parent / "tunedb.toml").write_text(f'url = "{url}"')
     assert located(folder)[0] == found.format(folder.parent)
-
-
-def test_locate_expands_tilde_in_tunedb_toml(folder, monkeypatch):
-    monkeypatch.setenv("HOME", "/home/somebody")
-    (folder / "tunedb.toml").write_text('url = "~/t.db"')
-    assert located(folder)[0] == "/home/somebody/t.db"
 
 
 @pytest.mark.parametrize(
@@ -97,11 +93,6 @@ def test_locate_rejects_invalid_tunedb_toml(text, error, folder):
         located(folder)
 
 
-def test_empty_tunedb_toml_sets_nothing(folder):
-    (folder / "tunedb.toml").write_text("")
-    assert located(folder)[1] == "default"
-
-
 def test_locate_reports_unreadable_tunedb_toml(folder, monkeypatch):
     (folder / "tunedb.toml").write_text('url = "x"')
 
@@ -114,17 +105,15 @@ def test_locate_reports_unreadable_tunedb_toml(folder, monkeypatch):
 
 
 def test_make_folder_creates_only_the_default_folder(tmp_path):
-    config.make_folder(config.Location(str(tmp_path / "a" / "b" / "t.db"), "default"))
-    assert (tmp_path / "a" / "b").is_dir()
-    config.make_folder(config.Location(str(tmp_path / "c" / "t.db"), "--db"))
-    assert not (tmp_path / "c").exists()
+    def make(place, origin):
+        config.make_folder(config.Location(str(tmp_path / place), origin))
+
+    make("a/b/t.db", "default")
+    make("c/t.db", "--db")
+    assert (tmp_path / "a" / "b").is_dir() and not (tmp_path / "c").exists()
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="cannot be made"):
-        config.make_folder(config.Location(str(tmp_path / "file" / "x" / "t.db"), "default"))
-
-
-def test_repr_of_location_hides_the_password():
-    assert "hunter2" not in repr(config.Location("postgresql://me:hunter2@host/db", "--db"))
+        make("file/x/t.db", "default")
 
 
 def server(folder, url=None, **environ):
@@ -152,10 +141,8 @@ def test_locate_layers_prefers_option_to_tunedb_toml(folder):
     assert config.locate_layers(folder=folder) == ()
     file = folder.parent / "tunedb.toml"
     file.write_text('url = "own.db"\nlayers = ["team.db", "postgresql://me@host/db"]')
-    assert config.locate_layers(folder=folder) == (
-        f"{folder.parent}/team.db",
-        "postgresql://me@host/db",
-    )
+    layers = (f"{folder.parent}/team.db", "postgresql://me@host/db")
+    assert config.locate_layers(folder=folder) == layers
     assert config.locate_layers(["a.db"], folder=folder) == ("a.db",)
     assert located(folder)[0] == f"{folder.parent}/own.db"
     file.write_text('url = "own.db"')
@@ -168,12 +155,9 @@ STRANGER = 12345
 @pytest.fixture
 def theirs(folder, sqlite_template):
     """A database that is not approved; a ``tunedb.toml`` above the working directory names it."""
-    path = folder.parent / "theirs.db"
-    shutil.copyfile(sqlite_template, path)
-    (folder.parent / "tunedb.toml").write_text(
-        'url = "theirs.db"\nserver = "theirs.db"\nlayers = ["theirs.db"]'
-    )
-    return path
+    toml = 'url = "theirs.db"\nserver = "theirs.db"\nlayers = ["theirs.db"]'
+    (folder.parent / "tunedb.toml").write_text(toml)
+    return shutil.copyfile(sqlite_template, folder.parent / "theirs.db")
 
 
 LOCATE = (config.locate, config.locate_server, config.locate_layers)
@@ -187,17 +171,12 @@ def refused(locate, folder):
 
 
 @pytest.mark.parametrize("locate", LOCATE)
-def test_tunedb_toml_may_name_only_approved_databases(locate, folder, theirs):
+def test_tunedb_toml_may_name_only_approved_databases(locate, folder, theirs, tmp_path):
     line = refused(locate, folder)
     assert line.startswith(f"{theirs.with_name('tunedb.toml')} names {theirs}: ")
     assert line.endswith(f"run: tunedb db trust {theirs}")
     approval.approve(theirs, key_of(theirs))
     locate(folder=folder)
-
-
-@pytest.mark.parametrize("locate", LOCATE)
-def test_tunedb_toml_that_names_a_replaced_database_is_rejected(locate, folder, theirs, tmp_path):
-    approval.approve(theirs, key_of(theirs))
     Store(tmp_path / "other.db").close()
     shutil.copyfile(tmp_path / "other.db", theirs)
     assert "it is not the database that you approved there" in refused(locate, folder)
@@ -211,15 +190,12 @@ def test_missing_database_needs_no_approval_but_a_dangling_link_does(locate, fol
     refused(locate, folder)
 
 
-@pytest.mark.parametrize("locate", LOCATE)
-def test_databases_named_by_the_user_need_no_approval(locate, theirs, folder):
-    url = [str(theirs)] if locate is config.locate_layers else str(theirs)
-    locate(url, folder=folder)
-
-
-def test_databases_named_by_the_environment_need_no_approval(theirs, folder):
-    assert located(folder, TUNEDB_URL=str(theirs)) == (str(theirs), "TUNEDB_URL")
-    assert server(folder, TUNEDB_SERVER=str(theirs)) == str(theirs)
+def test_databases_named_by_the_user_or_the_environment_need_no_approval(theirs, folder):
+    url = str(theirs)
+    assert located(folder, url) == (url, "--db")
+    assert located(folder, TUNEDB_URL=url) == (url, "TUNEDB_URL")
+    assert server(folder, url) == server(folder, TUNEDB_SERVER=url) == url
+    assert config.locate_layers([url], folder=folder) == (url,)
 
 
 @pytest.mark.parametrize("locate", LOCATE[:2])
@@ -236,12 +212,16 @@ def test_tunedb_toml_of_another_user_is_rejected(locate, folder, theirs, monkeyp
 @pytest.mark.parametrize("mode", [0o664, 0o646])
 @pytest.mark.parametrize("locate", LOCATE[:2])
 def test_tunedb_toml_that_others_may_write_is_rejected(locate, mode, folder, theirs):
+    """It is not even parsed."""
     approval.approve(theirs, key_of(theirs))
     file = theirs.with_name("tunedb.toml")
+    text = file.read_text()
+    file.write_text("no TOML")
     file.chmod(mode)
     line = refused(locate, folder)
     assert line.startswith(f"{file}: others may write it, so it is ignored; ")
     assert line.endswith(f"run: chmod go-w {file}")
+    file.write_text(text)
     file.chmod(0o644)
     locate(folder=folder)
 
@@ -263,11 +243,4 @@ def test_link_to_tunedb_toml_that_others_may_write_is_rejected(folder, theirs):
     file.chmod(0o666)
     link = folder / "tunedb.toml"
     link.symlink_to(file)
-    assert "others may write it" in refused(config.locate, folder)
-
-
-def test_tunedb_toml_that_others_may_write_is_not_parsed(folder, theirs):
-    file = theirs.with_name("tunedb.toml")
-    file.write_text("no TOML")
-    file.chmod(0o666)
     assert "others may write it" in refused(config.locate, folder)

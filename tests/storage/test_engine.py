@@ -1,19 +1,20 @@
 import sqlite3
+import sys
 import traceback
 from pathlib import Path
 
 import pytest
 from builders import OWN, make_measurement, sql
-from sqlalchemy import bindparam, exc, literal, select
+from sqlalchemy import bindparam, exc, literal, select, text
 
-from tunedb.errors import BusyError, FormatError, SchemaError, StorageError, TuneDBError, UsageError
+from tunedb.errors import BusyError, FormatError, SchemaError, StorageError, UsageError
 from tunedb.storage import engine, schema
 from tunedb.storage.engine import Prepared, convert, parse_url, same_database, show_url, sqlite_path
 from tunedb.storage.store import Store
 
 
 @pytest.mark.parametrize(
-    ("text", "driver", "database"),
+    ("given", "driver", "database"),
     [
         (":memory:", "sqlite", ":memory:"),
         ("sqlite://", "sqlite", ":memory:"),
@@ -28,13 +29,13 @@ from tunedb.storage.store import Store
         ("postgresql+psycopg://u:p@h:1/d", "postgresql+psycopg", "d"),
     ],
 )
-def test_parse_url_returns_driver_and_database(text, driver, database):
-    url = parse_url(text)
+def test_parse_url_returns_driver_and_database(given, driver, database):
+    url = parse_url(given)
     assert (url.drivername, url.database) == (driver, database)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("url", "message"),
     [
         ("", "empty database URL"),
         ("mysql://u:s3cret@h/d", r"cannot use mysql://"),
@@ -44,9 +45,9 @@ def test_parse_url_returns_driver_and_database(text, driver, database):
         ("x\0y.db", "NUL"),
     ],
 )
-def test_store_rejects_unusable_urls_without_showing_passwords(text, message):
+def test_store_rejects_unusable_urls_without_showing_passwords(url, message):
     with pytest.raises(UsageError, match=message) as caught:
-        Store(text)
+        Store(url)
     assert "s3cret" not in "".join(traceback.format_exception(caught.value))
     assert "\n" not in str(caught.value)
 
@@ -87,11 +88,12 @@ def test_store_accepts_any_file_name(tmp_path, name):
         assert store.records.count() == 1
 
 
-def pragmas(store, connection):
+def pragmas(connection):
     names = ("journal_mode", "synchronous", "foreign_keys", "trusted_schema", "application_id")
-    found = {n: connection.exec_driver_sql(f"PRAGMA {n}").scalar() for n in names}
-    found["busy_timeout"] = connection.exec_driver_sql("PRAGMA busy_timeout").scalar()
-    return found
+    return {
+        name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+        for name in (*names, "busy_timeout")
+    }
 
 
 def test_sqlite_connections_have_expected_pragmas_and_strict_tables(sqlite_file):
@@ -104,16 +106,16 @@ def test_sqlite_connections_have_expected_pragmas_and_strict_tables(sqlite_file)
         "busy_timeout": 30_000,
     }
     with Store(sqlite_file) as store:
-        assert pragmas(store, store._db.reader()) == expected
+        assert pragmas(store._db.reader()) == expected
         with store._db.transaction() as connection:
-            assert pragmas(store, connection) == expected
+            assert pragmas(connection) == expected
             # BEGIN IMMEDIATE: the lock is taken before the first write.
             other = sqlite3.connect(sqlite_file, timeout=0)
             with pytest.raises(sqlite3.OperationalError, match="locked"):
                 other.execute("BEGIN IMMEDIATE")
             other.close()
     with Store(sqlite_file, read_only=True) as store:
-        reading = pragmas(store, store._db.reader())
+        reading = pragmas(store._db.reader())
         assert reading == {**expected, "synchronous": reading["synchronous"]}
     tables = sql(sqlite_file, "PRAGMA table_list")
     for _, name, kind, *_, strict in tables:
@@ -128,18 +130,14 @@ def test_foreign_keys_and_types_are_enforced(store):
     feature = schema.feature.insert().values(
         program_id=77, feature_set_id=77, n_rows=1, n_columns=1, data=b""
     )
-    with (
-        pytest.raises(StorageError, match=r"(?i)foreign key"),
-        store._db.transaction() as connection,
-    ):
-        connection.execute(feature)
     wrong = "INSERT INTO feature_set (name, version, columns) VALUES ('x', 'no number', '[]')"
-    with pytest.raises(StorageError), store._db.transaction() as connection:
-        connection.exec_driver_sql(wrong)
+    for statement, words in ((feature, "(?i)foreign key"), (text(wrong), "no number|TEXT value")):
+        with pytest.raises(StorageError, match=words), store._db.transaction() as connection:
+            connection.execute(statement)
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "advice"),
+    ("message", "kind", "advice"),
     [
         ("database is locked", BusyError, "try again"),
         ("database or disk is full", StorageError, "free some space"),
@@ -156,8 +154,8 @@ def test_foreign_keys_and_types_are_enforced(store):
         ("something\nnew", StorageError, "something new"),
     ],
 )
-def test_convert_maps_driver_errors_to_classes_and_advice(text, kind, advice):
-    error = convert(exc.OperationalError("SQL", {}, sqlite3.OperationalError(text)), "x.db")
+def test_convert_maps_driver_errors_to_classes_and_advice(message, kind, advice):
+    error = convert(exc.OperationalError("SQL", {}, sqlite3.OperationalError(message)), "x.db")
     assert type(error) is kind
     assert str(error).startswith("x.db: ")
     assert advice in str(error)
@@ -179,27 +177,21 @@ def test_converted_errors_raises_errors_of_tunedb(raised, kind):
 
 
 def test_converted_errors_does_not_convert_other_errors():
-    with pytest.raises(KeyError), engine.converted_errors("x.db"):
-        raise KeyError("a defect must not look like a database's")
-    with pytest.raises(TuneDBError), engine.converted_errors("x.db"):
-        raise FormatError("ours")
+    """A defect must not look like a database's."""
+    for error in (KeyError("x"), FormatError("ours")):
+        with pytest.raises(type(error)) as caught, engine.converted_errors("x.db"):
+            raise error
+        assert caught.value is error
 
 
 def test_prepared_statement_binds_parameters_and_constants(store):
-    meta = schema.meta.c
-    found = Prepared(
-        select(meta.value, literal("constant").label("c"), literal(7).label("n")).where(
-            meta.key == bindparam("key", type_=schema.Text)
-        )
-    )
+    key = bindparam("key", type_=schema.Text)
+    columns = schema.meta.c.value, literal("constant").label("c"), literal(7).label("n")
+    found = Prepared(select(*columns).where(schema.meta.c.key == key))
     connection = store._db.reader()
     assert found(connection, key="format").all() == [("tunedb", "constant", 7)]
     assert found(connection, key="'; DROP TABLE meta;--").all() == []
-    insert = Prepared(
-        schema.meta.insert().values(
-            key=bindparam("key", type_=schema.Text), value="fixed by the statement"
-        )
-    )
+    insert = Prepared(schema.meta.insert().values(key=key, value="fixed by the statement"))
     with store._db.transaction() as writer:
         insert.many(writer, [])
         insert.many(writer, [{"key": "a"}, {"key": "b"}])
@@ -216,7 +208,7 @@ def test_prepared_statements_render_once_per_dialect(sqlite_file, postgres_url):
 
 
 def test_store_names_the_pip_command_if_psycopg_is_missing(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(UsageError, match=r"pip install 'tunedb\[postgres\]'"):
         Store("postgresql://h/d")
 

@@ -18,7 +18,6 @@ HERE = make_target(0)
 LIKE = make_target(1)
 OTHER = Target.from_config({"kind": "llvm", "mcpu": "znver4"})
 GPU = Target.from_config({"kind": "cuda", "arch": "sm_80"})
-ANY = {"formats": None}
 
 
 def put(store, workload, target=HERE, **fields):
@@ -27,35 +26,35 @@ def put(store, workload, target=HERE, **fields):
     return store.workloads.id_of(workload.digest)
 
 
+def near(store, asked=None, target=HERE, *limit, **options):
+    """Return the neighbours of a workload, those of ``matmul(0)`` by default."""
+    asked = signature_of(matmul(0)) if asked is None else asked
+    return store.workloads.neighbours(asked, target, *limit, **{"formats": None, **options})
+
+
 def ids_of(neighbours):
     return [one.workload_id for one in neighbours]
 
 
 def test_neighbours_returns_workloads_of_the_family_nearest_first(store):
-    far, near, middle = (put(store, matmul(n)) for n in (9, 1, 3))
+    far, one, middle = (put(store, matmul(n)) for n in (9, 1, 3))
     put(store, conv2d(0))
-    found = store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)
-    assert ids_of(found) == [near, middle, far]
-    assert [one.level for one in found] == ["exact"] * 3
+    found = near(store)
+    assert ids_of(found) == [one, middle, far]
+    assert [neighbour.level for neighbour in found] == ["exact"] * 3
     # 128 by (128 + 64 n) by 256: of the four extents of two inputs one differs.
     assert found[0].distance == pytest.approx(0.585, abs=1e-3)
-    assert ids_of(store.workloads.neighbours(signature_of(matmul(0)), HERE, 1, **ANY)) == [near]
-
-
-def test_workload_is_not_its_own_neighbour(store):
-    own, other = put(store, matmul(0)), put(store, matmul(1))
-    assert ids_of(store.workloads.neighbours(own, HERE, **ANY)) == [other]
-    assert ids_of(store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)) == [own, other]
-    without = store.workloads.neighbours(signature_of(matmul(0)), HERE, exclude=[own], **ANY)
-    assert ids_of(without) == [other]
+    assert near(store, None, HERE, 1) == found[:1]
+    assert ids_of(near(store, exclude=[one])) == [middle, far]
+    # A workload is not its own neighbour.
+    assert ids_of(near(store, middle)) == [one, far]
 
 
 def test_workload_is_its_own_neighbour_through_another_target(store):
     own = put(store, matmul(0))
     put(store, matmul(0), LIKE)
-    (found,) = store.workloads.neighbours(own, HERE, **ANY)
-    like = store.targets.id_of(LIKE.digest)
-    assert found == Neighbour(own, (like,), 0.0, "compatible")
+    (found,) = near(store, own)
+    assert found == Neighbour(own, (store.targets.id_of(LIKE.digest),), 0.0, "compatible")
     assert found.far == 0.5
 
 
@@ -67,10 +66,8 @@ def test_neighbour_names_only_its_targets_of_the_nearest_level(store):
         two = put(store, matmul(2), target)
     three = put(store, matmul(3), OTHER)
     put(store, matmul(4), GPU)
-    asked = store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)
-    found = {near.workload_id: (near.level, near.target_ids) for near in asked}
     target_id = store.targets.id_of
-    assert found == {
+    assert {found.workload_id: (found.level, found.target_ids) for found in near(store)} == {
         one: ("exact", (target_id(HERE.digest),)),
         two: ("compatible", tuple(sorted(target_id(target.digest) for target in alike))),
         three: ("kind", (target_id(OTHER.digest),)),
@@ -78,21 +75,19 @@ def test_neighbour_names_only_its_targets_of_the_nearest_level(store):
 
 
 def test_caller_can_declare_further_targets_compatible(store):
-    here = [put(store, matmul(number), OTHER) for number in (1, 2)]
+    one, two = (put(store, matmul(number), OTHER) for number in (1, 2))
     put(store, matmul(2), LIKE)
-    other = store.targets.id_of(OTHER.digest)
-    asked = store.workloads.neighbours(signature_of(matmul(0)), HERE, compatible=[other], **ANY)
-    like = store.targets.id_of(LIKE.digest)
-    assert [(near.workload_id, near.level, near.target_ids) for near in asked] == [
-        (here[0], "compatible", (other,)),
-        (here[1], "compatible", tuple(sorted((other, like)))),
+    other, like = (store.targets.id_of(target.digest) for target in (OTHER, LIKE))
+    asked = near(store, compatible=[other])
+    assert [(found.workload_id, found.level, found.target_ids) for found in asked] == [
+        (one, "compatible", (other,)),
+        (two, "compatible", tuple(sorted((other, like)))),
     ]
 
 
 def test_neighbours_adds_distances_of_targets_and_shapes(store):
-    other, near, far = put(store, matmul(0), OTHER), put(store, matmul(4)), put(store, matmul(40))
-    found = store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)
-    assert ids_of(found) == [near, other, far]
+    other, one, far = put(store, matmul(0), OTHER), put(store, matmul(4)), put(store, matmul(40))
+    assert ids_of(near(store)) == [one, other, far]
 
 
 def test_only_workloads_with_served_records_are_neighbours(store):
@@ -101,60 +96,44 @@ def test_only_workloads_with_served_records_are_neighbours(store):
     (taken_back,), _ = store.batches.add([measure(make_tiled(matmul(3), 0), 0, (1e-3,))], OWN)
     store.trust.retract([taken_back], "the clock was wrong")
     served = put(store, matmul(4))
-    assert ids_of(store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)) == [served]
+    assert ids_of(near(store)) == [served]
 
 
-def test_by_default_only_modules_are_neighbours(store):
+def test_unknown_signatures_ids_and_kinds_of_targets_have_no_neighbours(store):
     put(store, matmul(1))
-    assert store.workloads.neighbours(signature_of(matmul(0)), HERE) == []
-    assert store.workloads.neighbours(signature_of(matmul(0)), HERE, formats=["autotvm-task"])
-
-
-@pytest.mark.parametrize(
-    "asked", [Signature(), Signature("f", None, "matmul"), Signature("f", (), "softmax")]
-)
-def test_signature_of_unknown_family_or_shapes_has_no_neighbours(store, asked):
-    put(store, matmul(1))
-    assert store.workloads.neighbours(asked, HERE, **ANY) == []
-
-
-def test_limit_0_other_kinds_of_targets_and_unknown_ids_have_no_neighbours(store):
-    put(store, matmul(1))
-    asked = signature_of(matmul(0))
-    assert store.workloads.neighbours(asked, HERE, 0, **ANY) == []
-    assert store.workloads.neighbours(asked, GPU, **ANY) == []
-    assert store.workloads.neighbours(asked, NO_TARGET, **ANY) == []
+    for asked in (Signature(), Signature("f", None, "matmul"), Signature("f", (), "softmax")):
+        assert near(store, asked) == []
+    assert (
+        near(store, None, HERE, 0) == near(store, None, GPU) == near(store, None, NO_TARGET) == []
+    )
     with pytest.raises(NotFoundError):
         store.workloads.neighbours(99, HERE)
+    # By default only modules are neighbours.
+    assert store.workloads.neighbours(signature_of(matmul(0)), HERE) == []
+    assert near(store, formats=["autotvm-task"])
 
 
 def test_neighbours_computes_signatures_that_are_not_stored(store):
-    near = put(store, matmul(1))
+    one = put(store, matmul(1))
     empty = dict.fromkeys(("function", "arguments", "family", "flops"))
     with store._db.transaction() as connection:
         connection.execute(update(schema.workload).values(**empty))
-    assert ids_of(store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)) == [near]
+    assert ids_of(near(store)) == [one]
 
 
 def test_donors_returns_best_programs_without_duplicates(store):
-    workload = matmul(1)
-    program = [make_tiled(workload, number) for number in range(4)]
+    program = [make_tiled(matmul(1), number) for number in range(4)]
+    outcomes = ((0, (3e-3,)), (1, (1e-3,)), (0, (2e-3,)), (2, FailureKind.TIMEOUT), (3, (4e-3,)))
     store.records.add(
-        [
-            measure(program[0], 0, (3e-3,)),
-            measure(program[1], 1, (1e-3,)),
-            measure(program[0], 2, (2e-3,)),
-            measure(program[2], 3, FailureKind.TIMEOUT),
-            measure(program[3], 4, (4e-3,)),
-        ],
-        OWN,
+        [measure(program[one], at, outcome) for at, (one, outcome) in enumerate(outcomes)], OWN
     )
-    (near,) = store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)
-    found = store.answers.donors(near, 3)
-    assert [one.digest for one in found] == [program[i].digest for i in (1, 0, 3)]
-    assert [one.seconds for one in found] == [1e-3, 2e-3, 4e-3]
-    assert [one.trace for one in found] == [program[i].trace for i in (1, 0, 3)]
-    assert store.answers.donors(near, 1) == found[:1]
+    (neighbour,) = near(store)
+    found = store.answers.donors(neighbour, 3)
+    assert [(one.digest, one.trace, one.seconds) for one in found] == [
+        (program[i].digest, program[i].trace, seconds)
+        for i, seconds in ((1, 1e-3), (0, 2e-3), (3, 4e-3))
+    ]
+    assert store.answers.donors(neighbour, 1) == found[:1]
     assert store.answers.donors(Neighbour(99, (1,), 0.0, "exact"), 3) == []
 
 
@@ -162,8 +141,8 @@ def test_donors_of_several_targets_are_ranked_together(store):
     workload = matmul(1)
     fast, slow = make_tiled(workload, 0, LIKE), make_tiled(workload, 1, make_target(7))
     store.records.add([measure(slow, 0, (2e-3,)), measure(fast, 1, (1e-3,))], OWN)
-    (near,) = store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)
-    assert [one.digest for one in store.answers.donors(near, 5)] == [fast.digest, slow.digest]
+    (neighbour,) = near(store)
+    assert [one.digest for one in store.answers.donors(neighbour, 5)] == [fast.digest, slow.digest]
 
 
 def test_courses_returns_the_time_of_each_trusted_trial_in_order(store):
@@ -181,8 +160,7 @@ def test_courses_returns_the_time_of_each_trusted_trial_in_order(store):
     store.records.add([measure(make_tiled(workload, 4, GPU), 0, (1e-9,))], OWN)
     (taken_back,), _ = store.batches.add([measure(make_tiled(workload, 5), 4, (1e-9,))], OWN)
     store.trust.retract([taken_back], "the clock was wrong")
-    near = store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)
-    assert store.answers.courses(near) == [[1e-3, inf, 3e-3, inf, inf]]
+    assert store.answers.courses(near(store)) == [[1e-3, inf, 3e-3, inf, inf]]
     assert store.answers.courses([]) == []
 
 
@@ -194,5 +172,5 @@ def test_neighbours_runs_two_statements(store, monkeypatch):
     monkeypatch.setattr(
         type(store._db), "select", lambda self, one: asked.append(one) or select(self, one)
     )
-    assert len(store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)) == 5
+    assert len(near(store)) == 5
     assert len(asked) == 2

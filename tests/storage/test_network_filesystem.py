@@ -41,13 +41,7 @@ def test_file_system_of_returns_type_of_the_mount_of_a_path(tmp_path, path, kind
     mounts = tmp_path / "mountinfo"
     mounts.write_text(MOUNTS)
     assert network_filesystem.file_system_of(Path(path), mounts) == kind
-
-
-def test_file_system_of_returns_none_without_mountinfo(tmp_path):
-    assert network_filesystem.file_system_of(Path("/tune.db"), tmp_path / "missing") is None
-
-
-def test_file_system_of_recognises_proc_on_this_machine():
+    assert network_filesystem.file_system_of(Path(path), tmp_path / "missing") is None
     assert network_filesystem.file_system_of(Path("/proc/self/status")) == "proc"
 
 
@@ -90,9 +84,7 @@ def test_store_does_not_write_to_a_network_file_system_unless_allowed(
         assert store.records.count() == 1
 
 
-def test_memory_and_server_databases_ignore_network_file_systems(store_url, mounted):
-    is_server = store_url.startswith("postgresql")
+def test_memory_and_server_databases_ignore_network_file_systems(postgres_url, mounted):
     mounted("nfs4")
     Store(":memory:").close()
-    if is_server:
-        Store(store_url).close()
+    Store(postgres_url).close()

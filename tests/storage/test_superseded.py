@@ -97,12 +97,9 @@ def test_best_records_are_those_that_no_final_superseded(store, seed):
     assert [record.id for record in store.records.top_k(workload_id, None, k)] == expected[:k]
     structures = {(sketch, tail) for sketch, tail, _ in store.programs.structures()}
     for number in (0, 1):
-        target_id = store.targets.id_of(make_target(number).digest)
-        of_target = [
-            id_
-            for id_ in expected
-            if served[id_][0].program.target.digest == make_target(number).digest
-        ]
+        digest = make_target(number).digest
+        target_id = store.targets.id_of(digest)
+        of_target = [id_ for id_ in expected if served[id_][0].program.target.digest == digest]
         assert store.answers.best_ids([workload_id], [target_id], k) == of_target[:k]
         ids = store.answers.best_ids_with([workload_id], [target_id], k, structures)
         assert ids == of_target[:k]
@@ -111,9 +108,7 @@ def test_best_records_are_those_that_no_final_superseded(store, seed):
         where = f"WHERE workload_id = {workload_id} AND target_id = {target_id}"
         best = store._db.plain(f"SELECT record_id FROM v_best {where}")
         assert [row[0] for row in best] == of_target[:1]
-        (task,) = store._db.plain(f"SELECT best_seconds, served FROM v_tasks {where}") or [
-            (None, 0)
-        ]
+        (task,) = store._db.plain(f"SELECT best_seconds FROM v_tasks {where}") or [(None,)]
         assert task[0] == min((mean for mean, id_ in ranked if id_ in of_target), default=None)
     (summary,) = (row for row in store.workloads.find() if row.id == workload_id)
     assert summary.best == min((mean for mean, _ in ranked), default=None)
@@ -136,17 +131,21 @@ def test_the_outcome_of_a_final_is_beside_what_a_search_noted():
     assert extra_of_final(won, won=False) == b'{"final":"lost","search":{"operators":["tile"]}}'
 
 
-def test_a_final_that_is_retracted_supersedes_nothing(store):
+def test_only_what_is_measured_before_a_final_is_superseded_until_it_is_retracted(store):
+    def ranked():
+        return [record.id for record in store.records.top_k(1)]
+
     lucky, final = final_of(store)
-    assert [record.id for record in store.records.top_k(1)] == [final]
-    store.trust.retract([final], "throttled")
-    assert [record.id for record in store.records.top_k(1)] == [lucky]
-
-
-def test_what_is_measured_after_a_final_ranks(store):
-    _, final = final_of(store)
+    assert ranked() == [final]
+    # A known program has the times by which it ranks.
+    assert [row.id for row in store.programs.measured([1], 1, [1])] == [final]
     (later,) = add(store, make_measurement(0, session=make_session(), measured_at=3))
-    assert [record.id for record in store.records.top_k(1)] == [later, final]
+    assert ranked() == [later, final]
+    # Trials of a search are without finals.
+    add(store, make_measurement(1, (0.75,), measured_at=4, extra=b'{"search":{}}'))
+    assert store.answers.courses([Neighbour(1, (1,), 0.0, "exact")]) == [[0.001, 0.001, 0.75]]
+    store.trust.retract([final], "throttled")
+    assert ranked()[:2] == [lucky, later]
 
 
 @pytest.mark.parametrize("trust", [Trust.FOREIGN, Trust.VERIFIED])
@@ -157,15 +156,3 @@ def test_others_do_not_demote_an_own_record(store, trust):
     final = replace(lucky, run_secs=(9.0,) * 99, measured_at=2, extra=LOST)
     add(store, final, source=Source("other", trust=trust))
     assert store.records.best(1).id == id_
-
-
-def test_trials_of_a_search_are_without_finals(store):
-    final_of(store)
-    add(store, make_measurement(1, (0.25,), measured_at=3, extra=b'{"search":{}}'))
-    assert store.answers.courses([Neighbour(1, (1,), 0.0, "exact")]) == [[0.001, 0.25]]
-
-
-def test_a_known_program_has_the_times_by_which_it_ranks(store):
-    _, final = final_of(store)
-    session_id = store.sessions.find("session-0")[0]
-    assert [row.id for row in store.programs.measured([1], 1, [session_id])] == [final]

@@ -27,14 +27,11 @@ def served(store):
     return [row.served for row in rows]
 
 
-def rows_of(store):
-    return {row.name: row for row in store.sources.summaries()}
-
-
 def test_raising_trust_serves_valid_records_and_lowering_it_stops_that(store):
+    workload = make_workload(0, script="# from tvm.script import tirx as T")
     store.records.add(
         [
-            make_measurement(0, (0.2,)),
+            make_measurement(0, (0.2,), workload=workload),
             make_measurement(1, None),
             make_measurement(3, (0.1,)),
             make_measurement(4, status=Status.UNMEASURED),
@@ -44,37 +41,31 @@ def test_raising_trust_serves_valid_records_and_lowering_it_stops_that(store):
     store.records.add([make_measurement(9, (0.3,))], OWN)
     store.trust.retract([3], "wrong")
     assert served(store) == [0, 0, 0, 0, 1]
+    assert store.trust.set(1, Trust.VERIFIED, dry_run=True) == 1
+    assert served(store) == [0, 0, 0, 0, 1]
+    assert store.records.get(1).source.trust is store.sources.get(1).trust is Trust.FOREIGN
     assert store.trust.set(1, Trust.VERIFIED) == 1
     assert served(store) == [1, 0, 0, 0, 1]
+    assert store.records.get(1).source.trust is store.sources.get(1).trust is Trust.VERIFIED
     assert store.trust.set(1, Trust.OWN) == 0
+    # A script is code, which a foreign source does not bring.
+    store._loader._workloads.clear()
+    assert store.workloads.get(1).script is None
     assert store.trust.set(1, Trust.FOREIGN) == 1
     assert served(store) == [0, 0, 0, 0, 1]
     assert store.trust.set(2, Trust.FOREIGN) == 1
     assert store.records.best([1]) is None
 
 
-def test_readers_of_the_same_store_see_the_new_trust(store):
-    store.records.add([make_measurement()], FOREIGN)
-    assert store.records.get(1).source.trust is Trust.FOREIGN
-    store.trust.set(1, Trust.OWN)
-    assert store.records.get(1).source.trust is Trust.OWN
-    assert store.sources.get(1).trust is Trust.OWN
-
-
-def test_a_dry_run_counts_and_changes_nothing(store):
-    store.records.add([make_measurement(0), make_measurement(1)], FOREIGN)
-    assert store.trust.set(1, Trust.OWN, dry_run=True) == 2
-    assert store.sources.get(1).trust is Trust.FOREIGN
-    assert served(store) == [0, 0]
-    # The store still works, and the change is still possible.
-    assert store.records.add([make_measurement(2)], OWN).new == 1
-    assert store.trust.set(1, Trust.OWN) == 2
-
-
 @pytest.mark.parametrize("trust", [Trust.OWN, Trust.VERIFIED])
 def test_trust_cannot_be_raised_while_a_source_has_forbidden_traces(store, trust):
     store.records.add(
-        [make_measurement(0), with_sketch(1, EVIL), with_sketch(2, b'[["Evil",[],[],[]]]')],
+        [
+            make_measurement(0),
+            with_sketch(1, EVIL),
+            # A JSON export and `get_all_tuning_records` have failed records too.
+            with_sketch(2, b'[["Evil",[],[],[]]]', secs=None),
+        ],
         FOREIGN,
     )
     with pytest.raises(FormatError) as caught:
@@ -92,13 +83,6 @@ def test_trust_cannot_be_raised_while_a_source_has_forbidden_traces(store, trust
     store.trust.retract([one.record_id for one in refused], "not allowed")
     assert store.trust.set(1, trust) == 1
     assert served(store) == [1, 0, 0]
-
-
-def test_raising_trust_also_checks_failed_records(store):
-    """A JSON export and `get_all_tuning_records` contain them."""
-    store.records.add([with_sketch(1, EVIL, secs=None)], FOREIGN)
-    with pytest.raises(FormatError, match="1 of its records must not reach TVM"):
-        store.trust.set(1, Trust.VERIFIED)
 
 
 def test_raising_trust_also_checks_records_added_meanwhile(store, store_url, monkeypatch):
@@ -131,26 +115,14 @@ def test_changing_trust_of_an_own_source_checks_no_traces(store):
     assert store.trust.set(1, Trust.OWN) == 0
 
 
-def test_trust_does_not_change_workloads(store):
-    script = "# from tvm.script import tirx as T"
-    workload = make_workload(1, tvm_version="0.25.0", script=script)
-    store.records.add([make_measurement(0, workload=workload)], FOREIGN)
-    before = store.workloads.get(1)
-    assert before.script is None
-    store.trust.set(1, Trust.OWN)
-    store._loader._workloads.clear()
-    assert store.workloads.get(1) == before
-
-
 def test_own_source_overrides_tvm_version_of_a_merged_source(store):
     """It does so however trusted the merged source is."""
-    store.records.add(
-        [make_measurement(0, workload=make_workload(1, tvm_version="0.25.0"))], FOREIGN
-    )
+    old, new = (make_workload(1, tvm_version=version) for version in ("0.25.0", "0.27.0"))
+    store.records.add([make_measurement(0, workload=old)], FOREIGN)
     with store._db.transaction() as connection:
         connection.execute(schema.source.update().values(store="f" * 32))
     store.trust.set(1, Trust.OWN)
-    store.records.add([make_measurement(1, workload=make_workload(1, tvm_version="0.27.0"))], OWN)
+    store.records.add([make_measurement(1, workload=new)], OWN)
     store._loader._workloads.clear()
     assert store.workloads.get(1).tvm_version == "0.27.0"
     # Among own sources the first one decides.
@@ -163,24 +135,24 @@ def test_own_source_overrides_tvm_version_of_a_merged_source(store):
 
 def test_source_summaries_count_records(store):
     store.records.add([make_measurement(n) for n in range(3)], OWN)
-    store.records.add(
-        [make_measurement(5, None), make_measurement(6, session=make_session())], FOREIGN
-    )
+    foreign = [make_measurement(5, None), make_measurement(6, session=make_session())]
+    store.records.add(foreign, FOREIGN)
     store.records.add([], Source("nothing"))
     store.batches.add([], Source("empty", SourceKind.LIVE, Trust.VERIFIED))
     store.trust.retract([1, 5], "wrong")
-    rows = rows_of(store)
-    assert list(rows) == ["own", "foreign", "empty"]
-    own, foreign, empty = rows.values()
-    assert (own.records, own.served, own.retracted, own.trust) == (3, 2, 1, Trust.OWN)
-    assert (foreign.records, foreign.served, foreign.retracted) == (2, 0, 1)
-    assert (empty.records, empty.served, empty.retracted) == (0, 0, 0)
+    rows = store.sources.summaries()
+    assert [(row.name, row.records, row.served, row.retracted) for row in rows] == [
+        ("own", 3, 2, 1),
+        ("foreign", 2, 0, 1),
+        ("empty", 0, 0, 0),
+    ]
+    own, _, empty = rows
+    assert (own.trust, own.store) == (Trust.OWN, store.key)
     assert (empty.kind, empty.trust) == (SourceKind.LIVE, Trust.VERIFIED)
-    assert own.store == store.key
     assert own.digest == store.sources.numbered([own.id])[0][1]
-    assert [row.reason for row in rows.values()] == [None] * 3
+    assert [row.reason for row in rows] == [None] * 3
     assert store.trust.retract_source(own.id, "busy machine") == 2
-    own = rows_of(store)["own"]
+    own = store.sources.summaries()[0]
     assert (own.served, own.retracted, own.reason) == (0, 3, "busy machine")
 
 
@@ -211,15 +183,12 @@ def test_find_returns_sessions_by_key_id_or_digest(store):
 
 
 def test_missing_sources_and_sessions_are_reported(store):
-    for change in (
-        lambda: store.trust.set(7, Trust.OWN),
-        lambda: store.trust.retract_source(7, "x"),
-        lambda: store.trust.retract_session(7, "x"),
-    ):
-        with pytest.raises(NotFoundError, match="7"):
-            change()
     store.records.add([make_measurement(session=make_session())], OWN)
-    for change in (store.trust.retract_source, store.trust.retract_session):
+    with pytest.raises(NotFoundError, match="7"):
+        store.trust.set(7, Trust.OWN)
+    for retract in (store.trust.retract_source, store.trust.retract_session):
+        with pytest.raises(NotFoundError, match="7"):
+            retract(7, "x")
         with pytest.raises(UsageError, match="reason"):
-            change(1, "")
+            retract(1, "")
     assert served(store) == [1]
