@@ -30,7 +30,6 @@ NEWER = [
     ((0, 27), "test_allowed.py::*merged]", "TVM cannot merge these loops"),
     ((0, 27), "test_trace_kinds.py::test_all_kinds*", "TVM cannot merge these loops"),
     ((0, 27), "test_allowed.py::test_allowlist_rejects_mutated*", "TVM cannot merge these loops"),
-    ((0, 26), "test_flat.py::test_flatten_keeps_annotations*", "tvm-ffi cannot walk a module"),
     ((0, 26), "test_flat.py::test_flatten_keeps_unit_loops*", "tvm-ffi cannot walk a module"),
     ((0, 26), "test_layouts.py::*[[]Clip[]]", "a Clip selects NaN by an operator without layout"),
     ((0, 26), "test_layouts.py::*one bound]", "a Clip selects NaN by an operator without layout"),

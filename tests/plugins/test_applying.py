@@ -1,8 +1,11 @@
 """Compiling with stored records: by TVM's own functions, and by those that report the records."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import tvm
+from products import assert_multiplies
 from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 from tvm.script import ir as I
@@ -65,11 +68,6 @@ def commit(database, tools, mod, run_secs=(1e-3,), **fields):
     tools.commit(database, mod, list(run_secs), target=TARGET, **fields)
 
 
-def drawn():
-    """Return two random matrices."""
-    return np.random.default_rng(0).uniform(size=(2, 16, 16)).astype("float32")
-
-
 def is_parallel(mod, name="main"):
     return "T.parallel" in mod[name].script()
 
@@ -85,36 +83,13 @@ def test_tvms_pass_applies_the_records_that_schedule_applies(database, tools):
     tvm.ir.assert_structural_equal(schedule(mod, database)[0], applied)
 
 
-def test_compile_tir_returns_schedule_of_best_record_or_none(database, tools):
-    mod = tools.matmul()
-    assert ms.tir_integration.compile_tir(database, mod, TARGET) is None
-    commit(database, tools, mod)
-    commit(database, tools, mod, [1e-4], tile=(2, 8))
-    found = ms.tir_integration.compile_tir(database, mod, TARGET)
-    assert [int(d) for d in found.trace.decisions[found.trace.insts[2]]] == [2, 8]
-
-
-def test_compile_relax_builds_program_that_computes_correctly(database, tools):
-    tasks = tasks_of(Model, TARGET)
-    assert len(tasks) == 1, "product and twice are fused into one function"
-    (mod,) = tasks.values()
-    commit(database, tools, mod)
-    made = ms.relax_integration.compile_relax(database, Model, TARGET, params=None)
-    a, b = drawn()
-    machine = relax.VirtualMachine(made, tvm.cpu())
-    found = machine["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(b))
-    np.testing.assert_allclose(found.numpy(), 2 * (a @ b), rtol=1e-5)
-
-
 def test_schedule_names_the_record_of_each_function(database, tools):
     tuned = tools.matmul()
     both = tvm.IRModule({"a": tuned["main"], "b": tools.matmul(8)["main"]})
     commit(database, tools, tuned, [2e-3, 4e-3])
     applied, uses = schedule(both, database)
-    assert [(use.function, use.record_id, use.workload_id) for use in uses] == [
-        ("a", 1, 1),
-        ("b", None, None),
-    ]
+    found = [(use.function, use.record_id, use.workload_id) for use in uses]
+    assert found == [("a", 1, 1), ("b", None, None)]
     assert uses[0].mean == pytest.approx(3e-3)
     assert is_parallel(applied, "a") and not is_parallel(applied, "b")
 
@@ -145,11 +120,7 @@ def test_written_library_computes_the_right_product(database, tools, tmp_path, n
     write_library(made.executable, tmp_path / name)
     assert [use.record_id for use in made.uses] == [1]
     assert [path.name for path in tmp_path.glob("kernels*")] == [name]
-    a, b = drawn()
-    out = tvm.runtime.tensor(np.zeros((16, 16), "float32"))
-    library = tvm.runtime.load_module(str(tmp_path / name))
-    library["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(b), out)
-    np.testing.assert_allclose(out.numpy(), a @ b, rtol=1e-5)
+    assert_multiplies(tvm.runtime.load_module(str(tmp_path / name))["main"], 16)
 
 
 def test_compile_finds_record_of_private_function_and_exports_its_name(database, tools, tmp_path):
@@ -159,9 +130,14 @@ def test_compile_finds_record_of_private_function_and_exports_its_name(database,
     assert made.uses[0].record_id == 1, "TVM calls a function without a symbol main when it asks"
     write_library(made.executable, tmp_path / "kernels.so")
     assert tvm.runtime.load_module(str(tmp_path / "kernels.so"))["product"] is not None
+    with pytest.raises(UsageError, match=r"ends in one of \.so"):
+        write_library(made.executable, tmp_path / "kernels.exe")
+    with pytest.raises(StorageError, match="cannot be written"):
+        write_library(made.executable, tmp_path / "nowhere" / "kernels.so")
 
 
-def test_compile_applies_records_to_relax_program(database, tools, tmp_path):
+def test_compile_and_tvms_compile_relax_apply_records_to_relax_program(database, tools, tmp_path):
+    # product and twice are fused into one function.
     (mod,) = tasks_of(Model, TARGET).values()
     commit(database, tools, mod)
     applied, (use,) = schedule(Model, database)
@@ -170,40 +146,29 @@ def test_compile_applies_records_to_relax_program(database, tools, tmp_path):
     assert made.uses == (use,)
     assert repr(made) == "Compiled(functions=1, with_record=1)"
     write_library(made.executable, tmp_path / "model.so")
-    machine = relax.VirtualMachine(tvm.runtime.load_module(str(tmp_path / "model.so")), tvm.cpu())
-    ones = tvm.runtime.tensor(np.ones((16, 16), "float32"))
-    np.testing.assert_allclose(machine["main"](ones, ones).numpy(), np.full((16, 16), 32.0))
+    theirs = ms.relax_integration.compile_relax(database, Model, TARGET, params=None)
+    a, b = np.random.default_rng(0).uniform(size=(2, 16, 16)).astype("float32")
+    for executable in (tvm.runtime.load_module(str(tmp_path / "model.so")), theirs):
+        machine = relax.VirtualMachine(executable, tvm.cpu())
+        found = machine["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(b))
+        np.testing.assert_allclose(found.numpy(), 2 * (a @ b), rtol=1e-5)
 
 
 def test_tasks_of_names_each_task_by_function_and_its_function_main(tools):
-    mod = as_module(tools.matmul()["main"], "product")
-    (task,) = tasks_of(mod, TARGET).values()
+    ((name, task),) = tasks_of(as_module(tools.matmul()["main"], "product"), TARGET).items()
+    assert name == "product"
     assert [str(var.name_hint) for var in task.get_global_vars()] == ["main"]
-    assert list(tasks_of(mod, TARGET)) == ["product"]
 
 
 def test_gpu_functions_without_a_record_get_a_default_schedule(path, tools, monkeypatch):
     """Nothing can be compiled without a GPU; the test checks the module before that."""
-    seen = []
-
-    def compile_(mod, target):
-        seen.append(mod)
-        raise RuntimeError("no compiler for it")
-
-    monkeypatch.setattr(tvm, "compile", compile_)
+    compiler = mock.Mock(side_effect=RuntimeError("no compiler for it"))
+    monkeypatch.setattr(tvm, "compile", compiler)
     with pytest.raises(PluginError, match=r"TVM cannot compile it: .*no compiler for it"):
         compile(tools.matmul(), Database(path, target=tools.cuda))
-    assert "threadIdx.x" in seen[0].script()
+    assert "threadIdx.x" in compiler.call_args.args[0].script()
 
 
 def test_schedule_rejects_database_without_target(path, tools):
     with pytest.raises(UsageError, match="no target: give one"):
         schedule(tools.matmul(), Database(path))
-
-
-def test_write_library_rejects_unknown_suffix_and_missing_folder(database, tools, tmp_path):
-    made = compile(tools.matmul(), database).executable
-    with pytest.raises(UsageError, match=r"ends in one of \.so"):
-        write_library(made, tmp_path / "kernels.exe")
-    with pytest.raises(StorageError, match="cannot be written"):
-        write_library(made, tmp_path / "nowhere" / "kernels.so")

@@ -69,34 +69,29 @@ def flushed(monkeypatch):
 
 
 def test_cold_repeats_flushes_weights_before_each_run(flushed):
-    program = FakeProgram()
-    seconds = cold.cold_repeats(program, None, CONFIG, ["x", "w", "bias", "v", "out"], (1, 3))
-    # The median of the first three runs is 2 ms, so a repeat has 15 runs.
-    assert program.calls == [1, 2, 45]
+    arguments, weights = ["x", "w", "bias", "v", "out"], (1, 3)
+
+    def measured(already=0, **changes):
+        """Measure a program that has run some times; return its calls and its seconds."""
+        flushed.clear()
+        program = FakeProgram()
+        program.ran = already
+        config = CONFIG._replace(**changes)
+        seconds = cold.cold_repeats(program, None, config, arguments, weights)
+        return program.calls, seconds
+
+    # The median of the first three runs is 2 ms, so a repeat has 15 runs: runs 4 to 18, 19 to 33
+    # and 34 to 48.
+    assert measured() == ([1, 2, 45], pytest.approx([11e-3, 26e-3, 41e-3]))
     assert flushed == [("w", "v")] * 48
-    # Runs 4 to 18, 19 to 33 and 34 to 48.
-    assert seconds == pytest.approx([11e-3, 26e-3, 41e-3])
-
-
-def test_cold_repeats_runs_slow_program_once_before_its_repeats(flushed):
-    program = FakeProgram()
-    program.ran = 299
-    assert cold.cold_repeats(program, None, CONFIG, ["x", "w"], (1,)) == [0.301, 0.302, 0.303]
-    assert program.calls == [1, 3]
-
-
-def test_enable_cpu_cache_flush_flushes_all_arguments_but_the_first(flushed):
-    config = CONFIG._replace(enable_cpu_cache_flush=True, repeat=1, min_repeat_ms=0)
-    cold.cold_repeats(FakeProgram(), None, config, ["x", "w", "bias", "out"], (1,))
-    assert flushed == [("w", "bias", "out")]
-
-
-@pytest.mark.parametrize(("number", "calls"), [(1, [2]), (7, [14])])
-def test_cold_repeats_without_min_repeat_ms_takes_the_given_number_of_runs(number, calls, flushed):
-    program = FakeProgram()
-    config = CONFIG._replace(number=number, repeat=2, min_repeat_ms=0)
-    assert len(cold.cold_repeats(program, None, config, ["x", "w"], (1,))) == 2
-    assert program.calls == calls
+    # A slow program runs once before its repeats.
+    assert measured(299) == ([1, 3], [0.301, 0.302, 0.303])
+    # Without min_repeat_ms the number of runs is the given one.
+    calls, seconds = measured(number=7, repeat=2, min_repeat_ms=0)
+    assert (calls, len(seconds)) == ([14], 2)
+    # All arguments but the first are flushed on request.
+    measured(enable_cpu_cache_flush=True, repeat=1, min_repeat_ms=0)
+    assert flushed == [("w", "bias", "v", "out")]
 
 
 def test_cold_repeats_measures_compiled_program():
@@ -107,8 +102,7 @@ def test_cold_repeats_measures_compiled_program():
     library = tvm.compile(mod, target="llvm")
     config = CONFIG._replace(min_repeat_ms=1)
     seconds = cold.cold_repeats(library.mod, tvm.cpu(), config, arrays, (1,))
-    assert len(seconds) == 3
-    assert all(0 < each < 1 for each in seconds)
+    assert len(seconds) == 3 and all(0 < each < 1 for each in seconds)
     assert (arrays[2].numpy() == 2).all()
 
 
@@ -123,8 +117,7 @@ def test_cold_weights_returns_large_layout_free_parameters(free):
         function = function.with_attr("layout_free_buffers", free)
     mod = tvm.IRModule({"main": function})
     assert cold.cold_weights(mod) == (() if free is None else (1,))
-    sizes = {"w": 4 * 512 * 512, "bias": 4 * 512}
-    assert cold.weight_bytes(mod) == sum(list(sizes.values())[: len(free or ())])
+    assert cold.weight_bytes(mod) == sum([4 * 512 * 512, 4 * 512][: len(free or ())])
 
 
 def test_racing_runner_passes_weights_of_the_current_task(monkeypatch):
@@ -171,8 +164,7 @@ def test_run_race_measures_all_repeats_with_cold_weights(monkeypatch):
         (0, {}, True),
         (1 << 40, {}, False),
         (None, {}, False),  # unknown
-        (0, {"racing": False}, True),
-        (0, {"builder": "warm"}, True),
+        (0, {"racing": False, "builder": "warm"}, True),
         (0, {"runner": FakeRunner()}, False),
         (0, {"prepack": False}, False),  # weights are not known
         (0, {"target": GPU, "prepack": True}, False),
@@ -182,6 +174,7 @@ def test_run_uses_cold_weights_for_networks_that_exceed_the_caches(
     cache, changes, is_cold, tmp_path, monkeypatch
 ):
     """A run begins; another builder than the warm one does not prefetch."""
+    monkeypatch.setattr(warm_builder, "WorkerPool", MagicMock())  # nothing is built
     monkeypatch.setattr(cold, "_LEAST_BYTES", 1024)
     monkeypatch.setattr(tuning_run, "last_cache", lambda: cache)
     builder = networks.Builder()

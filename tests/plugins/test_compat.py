@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import textwrap
 
 import pytest
 from raising import raises_line
@@ -30,17 +29,10 @@ def test_check_pair_accepts_matching_releases(tvm, ffi):
 @pytest.mark.parametrize(
     ("tvm", "ffi"),
     [
-        ("0.27.0.post1", "0.1.15.post2"),
-        ("0.27.0", "0.1.13.post3"),
-        ("0.27.0", None),
-        ("0.26.0", "0.1.12"),
-        ("0.26.0", "0.1.15.post2"),
-        ("0.25.0.post1", "0.1.14.post1"),
-        ("0.24.0", "0.1.12"),
-        ("0.24.dev0", "0.1.12"),
-        ("0.28.0", "0.1.14.post0"),
-        ("1.0", "0.1.14.post0"),
-        ("nonsense", "0.1.14.post0"),
+        *(("0.27.0.post1", "0.1.15.post2"), ("0.27.0", "0.1.13.post3"), ("0.27.0", None)),
+        *(("0.26.0", "0.1.12"), ("0.26.0", "0.1.15.post2"), ("0.25.0.post1", "0.1.14.post1")),
+        *(("0.24.0", "0.1.12"), ("0.24.dev0", "0.1.12")),
+        *((tvm, "0.1.14.post0") for tvm in ("0.28.0", "1.0", "nonsense")),
     ],
 )
 def test_check_pair_rejects_other_pairs_and_names_pip_command(tvm, ffi):
@@ -55,43 +47,42 @@ def test_check_versions_accepts_installed_packages():
     check_versions()
 
 
+PRELUDE = """
+import sys
+from importlib import metadata, util
+
+def missing(name):
+    raise metadata.PackageNotFoundError(name)
+
+version, find = metadata.version, util.find_spec
+"""
+IMPORT = """
+try:
+    import tunedb.plugins.metaschedule
+except Exception as error:
+    print(type(error).__name__, "tvm" in sys.modules, error)
+"""
+
+
+def printed(*changes):
+    """Return what an import prints in a process where packages are changed."""
+    code = "\n".join([PRELUDE, *changes, IMPORT])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
 def test_import_rejects_mismatched_ffi_before_loading_tvm():
     """The import of the plugin fails before TVM is loaded and can crash."""
-    code = textwrap.dedent(
-        """
-        import sys
-        from importlib import metadata
-        real = metadata.version
-        metadata.version = lambda name: "0.1.15.post2" if name == "apache-tvm-ffi" else real(name)
-        try:
-            import tunedb.plugins.metaschedule
-        except Exception as error:
-            print(type(error).__name__, "tvm" in sys.modules, error)
-        """
+    found = printed(
+        'metadata.version = lambda of: "0.1.15.post2" if of == "apache-tvm-ffi" else version(of)'
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("PluginError False apache-tvm ")
-    assert "pip install" in done.stdout
+    assert found.startswith("PluginError False apache-tvm ")
+    assert "pip install" in found
 
 
 def test_import_reports_missing_tvm_with_pip_command():
-    code = textwrap.dedent(
-        """
-        import sys
-        from importlib import metadata, util
-        def missing(name):
-            raise metadata.PackageNotFoundError(name)
-        real = metadata.version
-        metadata.version = lambda name: missing(name) if name == "apache-tvm" else real(name)
-        find = util.find_spec
-        util.find_spec = lambda name, *a: None if name == "tvm" else find(name, *a)
-        try:
-            import tunedb.plugins.metaschedule
-        except Exception as error:
-            print(type(error).__name__, error)
-        """
+    found = printed(
+        'metadata.version = lambda of: missing(of) if of == "apache-tvm" else version(of)',
+        'util.find_spec = lambda of, *rest: None if of == "tvm" else find(of, *rest)',
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == (
-        "PluginError TVM is not installed; run: pip install 'tunedb[tvm]'"
-    )
+    assert found == "PluginError False TVM is not installed; run: pip install 'tunedb[tvm]'"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import closing
+from unittest import mock
 
 import fake_measuring
 import numpy as np
@@ -30,18 +32,19 @@ def every(number, error):
     return lambda _: None if next(asked) % number else error
 
 
-def tune(model, database, tmp_path, mod, target, trials=TRIALS, rounds=ROUNDS, **options):
+def tune(model, database, tmp_path, tools, trials=TRIALS, rounds=ROUNDS, **options):
     """Tune; every seventh candidate fails to build, and every eleventh fails in its run."""
+    strategy = ms.search_strategy.EvolutionarySearch(
+        population_size=32, genetic_num_iters=2, init_min_unmeasured=16
+    )
     defaults = {
         "builder": FakeBuilder(every(7, "LocalBuilder: An exception occurred\nno")),
         "runner": FakeRunner(every(11, "LocalRunner: Timeout, killed after 10.0 seconds")),
-        "measure_callbacks": "default",
-        "strategy": ms.search_strategy.EvolutionarySearch(
-            population_size=32, genetic_num_iters=2, init_min_unmeasured=16
-        ),
+        **{"measure_callbacks": "default", "strategy": strategy, "trials": rounds * trials},
+        **{"cost_model": model, "num_trials_per_iter": trials, "target": tools.llvm},
     }
-    options = {"cost_model": model, "num_trials_per_iter": trials} | defaults | options
-    return fake_measuring.tune(mod, target, database, tmp_path, trials=rounds * trials, **options)
+    mod = tools.matmul(64)
+    return fake_measuring.tune(mod, database=database, work_dir=tmp_path, **(defaults | options))
 
 
 @pytest.fixture
@@ -91,7 +94,7 @@ def test_ledger_equals_predictions_of_the_run(callbacks, tools, tmp_path, watche
     database = opened(tmp_path / "tune.db", target=tools.llvm)
     model = CostModel(database, recipe=QUICK, residuals=False)
     given = CALLBACKS[callbacks](database)
-    tune(model, database, tmp_path, tools.matmul(64), tools.llvm, measure_callbacks=given)
+    tune(model, database, tmp_path, tools, measure_callbacks=given)
     model.flush()
     predicted = {}
     for scorer, traces, scores in watched:
@@ -119,32 +122,26 @@ def test_ledger_equals_predictions_of_the_run(callbacks, tools, tmp_path, watche
         assert any(trial.mean is None for trial in trials)
 
 
-def test_second_run_predicts_from_its_first_round_on(tools, tmp_path, watched):
+def test_second_run_predicts_from_its_first_round_on(tools, tmp_path, watched, opened):
     path = tmp_path / "tune.db"
-    for seed in (1, 2):
-        database = Database(path, target=tools.llvm)
-        tune(
-            CostModel(database, recipe=QUICK),
-            *(database, tmp_path, tools.matmul(64), tools.llvm),
-            rounds=ROUNDS if seed == 1 else 1,
-            seed=seed,
-        )
-        database.close()
+    for seed, rounds in ((1, ROUNDS), (2, 1)):
+        with closing(Database(path, target=tools.llvm)) as database:
+            model = CostModel(database, recipe=QUICK)
+            tune(model, database, tmp_path, tools, rounds=rounds, seed=seed)
         if seed == 1:
-            cold, watched[:] = list(watched), []
-    assert cold[0][0] is None
+            assert watched[0][0] is None
+            watched.clear()
     first, _, scores = watched[0]
     assert first.trained_on >= 2 * TRIALS
     assert len(np.unique(scores)) > 4
     # The first batch of the second run was predicted, and is in the ledger.
-    database = Database(path, target=tools.llvm, read_only=True)
+    database = opened(path, target=tools.llvm, read_only=True)
     assert first.id in {trial.model_id for trial in database.store.training.trials()}
-    database.close()
 
 
 def test_run_computes_features_of_each_schedule_once(tools, tmp_path, extracted, opened):
     database = opened(tmp_path / "tune.db", target=tools.llvm, features=())
-    tune(CostModel(database, recipe=QUICK), database, tmp_path, tools.matmul(64), tools.llvm)
+    tune(CostModel(database, recipe=QUICK), database, tmp_path, tools)
     assert len(extracted) > 2 * TRIALS
     assert len({mod.__chandle__() for mod in extracted}) == len(extracted)
     # The rows of all programs that a model can learn from are stored.
@@ -156,13 +153,11 @@ def test_run_computes_features_of_each_schedule_once(tools, tmp_path, extracted,
 @pytest.mark.stress
 def test_runs_with_equal_seeds_predict_equal_scores(tools, tmp_path, watched):
     found = []
-    for name in ("a", "b"):
-        database = Database(tmp_path / f"{name}.db", target=tools.llvm)
-        model = CostModel(database, recipe=QUICK)
-        tune(model, database, tmp_path, tools.matmul(64), tools.llvm)
+    for name in ("a.db", "b.db"):
+        with closing(Database(tmp_path / name, target=tools.llvm)) as database:
+            tune(CostModel(database, recipe=QUICK), database, tmp_path, tools)
         found.append([scores for _, _, scores in watched])
-        watched[:] = []
-        database.close()
+        watched.clear()
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -170,13 +165,11 @@ def test_runs_with_equal_seeds_predict_equal_scores(tools, tmp_path, watched):
 def test_errors_keep_their_type_through_tvm(tools, tmp_path, monkeypatch, opened):
     database = opened(tmp_path / "tune.db", target=tools.llvm)
 
-    def fail(*_, **__):
-        raise tunedb.PluginError("XGBoost is gone")
-
     model = CostModel(database, recipe=QUICK)
+    fail = mock.Mock(side_effect=tunedb.PluginError("XGBoost is gone"))
     monkeypatch.setattr("tunedb.plugins.metaschedule.cost_model.learner.fit", fail)
     with pytest.raises(tunedb.PluginError, match="XGBoost is gone"):
-        tune(model, database, tmp_path, tools.matmul(64), tools.llvm)
+        tune(model, database, tmp_path, tools)
     # All measurements before the error are stored.
     assert TRIALS <= len(database) < ROUNDS * TRIALS
 
@@ -193,8 +186,8 @@ def test_model_of_real_run_ranks_its_programs_after_saving_and_loading(
     model = CostModel(database, recipe=QUICK)
     with WarmBuilder(max_workers=2) as builder:
         tune(
-            model,
-            *(database, tmp_path, tools.matmul(128), target),
+            *(model, database, tmp_path, tools),
+            target=target,
             trials=10,
             builder=builder,
             runner=ms.runner.LocalRunner(evaluator_config=config),

@@ -54,33 +54,27 @@ def quick(tmp_path, monkeypatch):
     return quick
 
 
-def test_run_pulls_records_from_server_and_delivers_its_own(quick, tools, postgres_url):
+def test_run_pulls_records_from_server_and_delivers_its_own(
+    quick, tools, postgres_url, monkeypatch
+):
     with Store(postgres_url) as server:
         fill(server, 1, 2)
+
+    def store_more(handle):
+        """Store a record after the last batch, as finals and the times of networks are."""
+        measurement = list(handle.store.records.iterate())[2].measurement
+        handle.record_final([(measurement, (0.5, 0.5))])
+
+    monkeypatch.setattr(tuning_run, "end_run", store_more)
     progresses = []
     result = quick(tools.matmul(32), server=postgres_url, on_progress=progresses.append)
     assert [progress.trials for progress in progresses] == [4, 8]
     with result.database.store as store:
-        assert store.records.count() == 10
+        assert store.records.count() == 11
         assert digests(store) == digests(postgres_url)
-    assert result.delivery.delivered == 8
+    assert result.delivery.delivered == 9
     assert result.delivery.is_complete
     assert result.delivery.error is None
-
-
-def test_run_delivers_records_stored_after_its_last_batch(quick, tools, postgres_url, monkeypatch):
-    """Finals and the times of networks are stored so late."""
-
-    def store_more(handle):
-        (measurement,) = [r.measurement for r in handle.store.records.iterate()][:1]
-        handle.record_final([(measurement, (0.5, 0.5))])
-
-    monkeypatch.setattr(tuning_run, "end_run", store_more)
-    result = quick(tools.matmul(32), server=postgres_url)
-    with result.database.store as store:
-        assert store.records.count() == 9
-        assert digests(store) == digests(postgres_url)
-    assert result.delivery.is_complete
 
 
 def test_writer_of_a_server_can_tune_into_it(quick, tools, team):

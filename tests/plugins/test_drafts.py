@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tvm
+from builders import copied
 from effort import long
 from tvm import te, topi
 from tvm.s_tir import meta_schedule as ms
@@ -22,6 +24,7 @@ from tunedb.models import dataset
 from tunedb.models.kernel_regression import KernelRegression
 from tunedb.models.scope import Scope
 from tunedb.plugins.metaschedule.database.candidates import Lineage
+from tunedb.plugins.metaschedule.database.database import Database
 from tunedb.plugins.metaschedule.search import draft_model, task_search
 from tunedb.plugins.metaschedule.search.draft_model import (
     DraftModel,
@@ -38,16 +41,16 @@ from tunedb.plugins.metaschedule.search.schedule_queries import (
     locations,
 )
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
+from tunedb.plugins.metaschedule.tuning.tvm_logs import logs_in_files
 from tunedb.records import Origin
 from tunedb.search.draft import Draft, Instruction
 from tunedb.search.sampling import decide
 
 pytestmark = pytest.mark.usefixtures("intrinsics")
 
+LLVM = tvm.target.Target({"kind": "llvm", "num-cores": 2})
 GPU = {
-    "kind": "cuda",
-    "arch": "sm_60",
-    "max_threads_per_block": 1024,
+    **{"kind": "cuda", "arch": "sm_60", "max_threads_per_block": 1024},
     "max_shared_memory_per_block": 49152,
 }
 
@@ -102,24 +105,28 @@ def task_of(database, mod, target):
 def product(tools, opened):
     """A matmul that has no records yet: its task, design space, replayer and model."""
     mod, database = tools.matmul(64), opened(":memory:", target=tools.llvm)
-    context, templates = space_of(mod, tools.llvm)
     task = task_of(database, mod, tools.llvm)
-    return SimpleNamespace(
-        task=task,
-        templates=templates,
-        replayer=DraftReplayer(context.mod, (), threads=1, seed=1),
-        model=DraftModel(database._handle, task.target),
-    )
+    replayer, templates = replayer_of(mod, tools.llvm)
+    model = DraftModel(database._handle, task.target)
+    return SimpleNamespace(task=task, templates=templates, replayer=replayer, model=model)
 
 
 def space_of(mod, target):
+    """Return a tuning context, and the templates of its design space."""
     context = ms.TuneContext(
         mod, target=target, space_generator=ms.space_generator.PostOrderApply(), num_threads=1
     )
-    return context, [
-        from_tvm(space.trace.simplified(remove_postproc=True))
-        for space in context.generate_design_space()
-    ]
+    spaces = context.generate_design_space()
+    return context, [from_tvm(one.trace.simplified(remove_postproc=True)) for one in spaces]
+
+
+def replayer_of(work, target=LLVM):
+    """Return the replayer of a module or an operator, and the templates of its design space."""
+    if not isinstance(work, tvm.IRModule):
+        work = tvm.IRModule({"main": te.create_prim_func(work)})
+    context, templates = space_of(work, target)
+    postprocs = context.space_generator.postprocs
+    return DraftReplayer(context.mod, postprocs, threads=1, seed=1), templates
 
 
 # ---- the search ----------------------------------------------------------------------------------
@@ -177,10 +184,11 @@ def test_search_replays_every_program_on_request_or_without_xgboost(
     if not has_xgboost:
         monkeypatch.setattr(task_search, "find_spec", lambda _: None)
     database = opened(":memory:", target=tools.llvm)
-    run = Run(database, tools.matmul(64), tools.llvm, rank_drafts=not has_xgboost)
+    options = {"rank_drafts": not has_xgboost, "population_size": 16}
+    run = Run(database, tools.matmul(64), tools.llvm, **options)
     run.batch()
     (only,) = run.rounds
-    assert only.replayed >= only.programs > 64
+    assert only.replayed >= only.programs > 16
 
 
 @pytest.mark.parametrize("batch", [2, 8])
@@ -202,13 +210,6 @@ def replays(operator, number):
     """Return the replayer of an operator, and random drafts of it."""
     replayer, templates = replayer_of(operator)
     return replayer, [each.with_decisions({}) for each in templates for _ in range(number)]
-
-
-def replayer_of(operator):
-    mod = tvm.IRModule({"main": te.create_prim_func(operator)})
-    context, templates = space_of(mod, tvm.target.Target({"kind": "llvm", "num-cores": 2}))
-    postprocs = context.space_generator.postprocs
-    return DraftReplayer(context.mod, postprocs, threads=1, seed=1), templates
 
 
 def test_drafts_that_repeat_most_of_their_work_are_rejected():
@@ -244,12 +245,10 @@ def channels_in_vectors():
 
 
 def test_vectors_over_two_axes_are_rejected_where_one_axis_is_possible():
-    replayer, (two_pixels, one_pixel) = channels_in_vectors()
-    fused, single = (
-        replayer._postprocessed(draft, seed=1).mod for draft in (two_pixels, one_pixel)
-    )
-    assert gathers(fused) == 1  # the weights
-    assert gathers(single) == 0
+    replayer, drafts = channels_in_vectors()
+    # The first one gathers the weights.
+    assert [gathers(replayer._postprocessed(one, seed=1).mod) for one in drafts] == [1, 0]
+    two_pixels, one_pixel = drafts
     assert replayer.schedules([two_pixels])[0] is not None
     legal = [each is not None for each in replayer.schedules([two_pixels, one_pixel, two_pixels])]
     assert legal == [False, True, False]
@@ -278,16 +277,13 @@ def test_drafts_query_compute_locations_once_per_sketch(tools, opened, monkeypat
     function = te.create_prim_func([x, total]).with_attr("global_symbol", "main")
     mod = tvm.IRModule({"main": function})
     database = opened(":memory:", target=tools.llvm)
-    context, templates = space_of(mod, tools.llvm)
-    replayer = DraftReplayer(context.mod, context.space_generator.postprocs, threads=1, seed=1)
-    asked = []
-    ask = replayer.ask
+    replayer, templates = replayer_of(mod, tools.llvm)
+    asked, ask = [], replayer.ask
     monkeypatch.setattr(
         replayer, "ask", lambda query, draft: asked.append(draft) or ask(query, draft)
     )
     task = task_of(database, mod, tools.llvm)
-    model = DraftModel(database._handle, task.target)
-    drafts = Drafts(model, task, replayer, 32, 1)
+    drafts = Drafts(DraftModel(database._handle, task.target), task, replayer, 32, 1)
     located = next(one for one in templates if drafts.locations(one))
     asked.clear()
     for number, places in drafts.locations(located).items():
@@ -316,15 +312,23 @@ def test_finalists_include_legal_drafts_of_score_0_but_no_illegal_ones(product, 
 # ---- the model -----------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def template(tools, tmp_path_factory):
+    """The file of a database with 24 measured programs of a matmul."""
+    path, mod = tmp_path_factory.mktemp("measured") / "tune.db", tools.matmul(64)
+    with logs_in_files(), closing(Database(path, target=tools.llvm)) as database:
+        run = Run(database, mod, tools.llvm)
+        for _ in range(3):
+            for each in run.context.generate_measure_candidates():
+                store_time(database, mod, tools.llvm, each)
+    return path
+
+
 @pytest.fixture
-def measured(tools, opened):
+def measured(tools, opened, template, path):
     """A database with 24 measured programs of a matmul, and its task."""
-    database, mod = opened(":memory:", target=tools.llvm), tools.matmul(64)
-    run = Run(database, mod, tools.llvm)
-    for _ in range(3):
-        for each in run.context.generate_measure_candidates():
-            store_time(database, mod, tools.llvm, each)
-    return database, task_of(database, mod, tools.llvm)
+    database = opened(copied(template, path), target=tools.llvm)
+    return database, task_of(database, tools.matmul(64), tools.llvm)
 
 
 def test_rows_of_a_draft_equal_those_of_the_program_without_its_tail(measured):
@@ -355,14 +359,10 @@ def test_draft_model_trains_on_stored_records_before_the_first_trial(measured):
     database, task = measured
     model = DraftModel(database._handle, task.target)
     assert model.prepare_for(task, 1)
-    programs = [
-        (Draft.from_trace(record.measurement.program.trace), record.mean)
-        for record in database.store.records.iterate()
-    ]
-    rows = np.concatenate(task.rows([draft for draft, _ in programs]))
-    scores = model.scores(task, rows, 1)
-    seconds = np.array([mean for _, mean in programs])
-    assert np.corrcoef(scores, 1 / seconds)[0, 1] > 0.8
+    records = list(database.store.records.iterate())
+    rows = task.rows([Draft.from_trace(one.measurement.program.trace) for one in records])
+    scores = model.scores(task, np.concatenate(rows), 1)
+    assert np.corrcoef(scores, 1 / np.array([one.mean for one in records]))[0, 1] > 0.8
 
 
 def test_regression_of_own_programs_corrects_the_draft_model(measured, monkeypatch):
@@ -434,6 +434,21 @@ def softmax():
     return [data, topi.nn.softmax(data, axis=1)]
 
 
+def gpu_drafts(opened, operator, arch, number):
+    """Return a replayer, random drafts, and which of them an untrained model takes for legal."""
+    target = tvm.target.Target(GPU | {"arch": arch})
+    replayer, templates = replayer_of(operator, target)
+    places = [replayer.ask(locations, template) for template in templates]
+    rng = random.Random(1)
+    drafts = [
+        decide(template.with_decisions({}), template, rng, legal)
+        for _ in range(number)
+        for template, legal in zip(templates, places, strict=True)
+    ]
+    task = task_of(opened(":memory:", target=target), replayer.mod, target)
+    return replayer, drafts, Legality().chances(np.concatenate(task.rows(drafts))) > 0.5
+
+
 @pytest.mark.parametrize(
     ("operator", "arch"),
     [
@@ -448,19 +463,7 @@ def softmax():
     ],
 )
 def test_legality_agrees_with_tvm_about_gpu_limits(operator, arch, opened):
-    target = tvm.target.Target(GPU | {"arch": arch})
-    mod = tvm.IRModule({"main": te.create_prim_func(operator())})
-    context, templates = space_of(mod, target)
-    replayer = DraftReplayer(context.mod, context.space_generator.postprocs, threads=1, seed=1)
-    places = [replayer.ask(locations, template) for template in templates]
-    rng = random.Random(1)
-    drafts = [
-        decide(template.with_decisions({}), template, rng, legal)
-        for _ in range(300)
-        for template, legal in zip(templates, places, strict=True)
-    ]
-    task = task_of(opened(":memory:", target=target), context.mod, target)
-    within = Legality().chances(np.concatenate(task.rows(drafts))) > 0.5
+    replayer, drafts, within = gpu_drafts(opened, operator(), arch, 300)
     chosen = [*np.flatnonzero(within)[:25], *np.flatnonzero(~within)[:15]]
     replayed = replayer.schedules([drafts[number] for number in chosen])
     assert within.sum() > 10
@@ -469,20 +472,9 @@ def test_legality_agrees_with_tvm_about_gpu_limits(operator, arch, opened):
 
 
 def test_legality_accepts_all_legal_tensor_core_drafts(opened):
-    target = tvm.target.Target(GPU | {"arch": "sm_80"})
     product = te_workload.matmul(256, 256, 256, in_dtype="float16", out_dtype="float32")
-    mod = tvm.IRModule({"main": te.create_prim_func(product)})
-    context, templates = space_of(mod, target)
-    assert all("warp_execution" in repr(template.instructions) for template in templates)
-    replayer = DraftReplayer(context.mod, context.space_generator.postprocs, threads=1, seed=1)
-    rng = random.Random(1)
-    drafts = [
-        decide(template.with_decisions({}), template, rng, {})
-        for template in templates
-        for _ in range(15)
-    ]
-    task = task_of(opened(":memory:", target=target), context.mod, target)
-    within = Legality().chances(np.concatenate(task.rows(drafts))) > 0.5
+    replayer, drafts, within = gpu_drafts(opened, product, "sm_80", 15)
+    assert all("warp_execution" in repr(draft.instructions) for draft in drafts)
     legal = np.array([schedule is not None for schedule in replayer.schedules(drafts)])
     assert legal.sum() > 3
     assert within[legal].all()
@@ -498,32 +490,21 @@ def pool(tools):
     template = next(one for one in templates if len(one.tiles) > 2)
     first, second, *_ = template.tiles
     fours = [[1, 1, 1, 64], [1, 1, 64, 1], [1, 64, 1, 1], [64, 1, 1, 1]]
-    tiles = [(a, b) for a in fours for b in fours]
-    return [
-        Individual(
-            template.with_decision(first, a).with_decision(second, b),
-            None,
-            Lineage(Origin.RANDOM),
-            1 - number / 100,
-        )
-        for number, (a, b) in enumerate(tiles)
+    drafts = [
+        template.with_decision(first, a).with_decision(second, b) for a in fours for b in fours
     ]
+    lineage = Lineage(Origin.RANDOM)
+    return [Individual(one, None, lineage, 1 - n / 100) for n, one in enumerate(drafts)]
 
 
 def test_finalists_are_the_best_drafts_that_are_no_neighbours(pool):
-    chosen = finalists(reversed(pool), 4, set(), [])
+    def chosen(drafts, count, spent=(), already=()):
+        return [pool.index(each) for each in finalists(drafts, count, set(spent), list(already))]
+
     # No two of them share the tile of a loop.
-    assert [pool.index(each) for each in chosen] == [0, 5, 10, 15]
-
-
-def test_finalists_fill_remaining_places_with_neighbours(pool):
-    chosen = finalists(pool, 6, set(), [])
-    assert [pool.index(each) for each in chosen] == [0, 5, 10, 15, 1, 2]
-    assert len(finalists(pool, 100, set(), [])) == len(pool)
-
-
-def test_finalists_exclude_spent_and_chosen_drafts(pool):
-    spent = {pool[0].draft.key}
-    chosen = finalists(pool, 2, spent, [pool[1]])
-    # Neighbours of the chosen draft come later.
-    assert [pool.index(each) for each in chosen] == [4, 10]
+    assert chosen(reversed(pool), 4) == [0, 5, 10, 15]
+    # Neighbours fill the remaining places.
+    assert chosen(pool, 6) == [0, 5, 10, 15, 1, 2]
+    assert len(chosen(pool, 100)) == len(pool)
+    # Spent and chosen drafts are excluded; neighbours of the chosen one come later.
+    assert chosen(pool, 2, [pool[0].draft.key], [pool[1]]) == [4, 10]

@@ -120,33 +120,24 @@ def test_dumps_equals_reference(pair: tuple[Any, Any]) -> None:
     assert orjson.loads(written) == orjson.loads(orjson.dumps(value))
 
 
-def test_dumps_sorts_keys_of_maps_and_writes_none_as_null() -> None:
-    target = tvm_ffi.convert({f"key{i}": i for i in range(9, 0, -1)})
-    assert orjson.loads(trace_codec.dumps(target)) == {f"key{i}": i for i in range(1, 10)}
-    assert trace_codec.dumps(target).startswith(b'{"key1":1,"key2":2')
-    assert trace_codec.dumps(None) == b"null"
-
-
 @pytest.mark.parametrize(
-    "value", [math.nan, math.inf, tvm_ffi.dtype("int8"), b"bytes", b"long bytes"]
+    ("value", "words"),
+    [
+        *((math.nan, None), (math.inf, None), (b"bytes", None), (b"long bytes", None)),
+        *((tvm_ffi.dtype("int8"), "type index 5"), (tvm.ir.Range(0, 4), "Range")),
+        ({1: 2}, "a map's key is of type int"),
+    ],
 )
-def test_encoder_rejects_values_that_json_cannot_hold(encoder: Any, value: Any) -> None:
+def test_encoder_rejects_values_that_json_cannot_hold(
+    encoder: Any, value: Any, words: str | None
+) -> None:
     tree = tvm_ffi.convert([[["Annotate", [[value]], [], []]], []])
     with pytest.raises((TypeError, ValueError)):
         encoder.encode(tree)
-    with pytest.raises((TypeError, ValueError)):
+    with pytest.raises(TypeError if words else (TypeError, ValueError), match=words):
         encoder.dumps(tree)
     with pytest.raises(FormatError):
         trace_codec.dumps(tree)
-
-
-def test_encoder_names_the_type_it_does_not_know(encoder: Any) -> None:
-    with pytest.raises(TypeError, match="type index 5"):
-        encoder.dumps(tvm_ffi.convert([tvm_ffi.dtype("int8")]))
-    with pytest.raises(TypeError, match="Range"):
-        encoder.dumps(tvm_ffi.convert([tvm.ir.Range(0, 4)]))
-    with pytest.raises(TypeError, match="a map's key is of type int"):
-        encoder.dumps(tvm_ffi.convert([{1: 2}]))
 
 
 @pytest.mark.parametrize("value", [None, 7, [[], []], "text", object()])
@@ -182,6 +173,7 @@ def test_encoder_rejects_too_deep_nesting(encoder: Any) -> None:
 def test_encoder_grows_its_buffers(encoder: Any) -> None:
     value = ["x" * 10_000, list(range(5_000)), ["y"] * 5_000]
     assert encoder.dumps(tvm_ffi.convert(value)) == orjson.dumps(value)
+    assert trace_codec.dumps(None) == b"null"
 
 
 def test_self_test_rejects_encoder_for_another_layout(fresh_encoder: None) -> None:

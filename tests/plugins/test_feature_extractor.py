@@ -79,7 +79,11 @@ def test_per_store_feature_has_options_and_attributes_of_tvms():
 def test_per_store_feature_equals_tvms_with_any_number_of_threads(sampled, num_threads):
     made, candidates = sampled
     made = context_of(made.mod, num_threads=num_threads)
-    found = PerStoreFeature().extract_from(made, candidates)
+    extractor = PerStoreFeature()
+    found = extractor.extract_from(made, candidates)
+    # The tensors outlive the extractor.
+    del extractor
+    gc.collect()
     wanted = te_programs.per_store(made, candidates)
     assert len(found) == len(wanted) == 12
     for ours, tvms in zip(found, wanted, strict=True):
@@ -97,21 +101,18 @@ def test_extract_workload_equals_tvms_workload_embedding(name):
         np.testing.assert_allclose(ours, tvms, **CLOSE)
 
 
-def test_feature_extractor_returns_rows_of_the_given_set(sampled):
+@pytest.mark.parametrize(
+    ("options", "wanted"), [((), SCHEDULED), (("ansor.per_store/ansor",), PER_STORE_ANSOR)]
+)
+def test_feature_extractor_returns_rows_of_a_set(options, wanted, sampled):
     made, candidates = sampled
-    found = FeatureExtractor("ansor.per_store/ansor").extract_from(made, candidates)
-    wanted = rows_of([one.sch.mod for one in candidates], made.target, PER_STORE_ANSOR)
-    for ours, rows in zip(arrays(found), wanted, strict=True):
-        np.testing.assert_array_equal(ours, rows)
-
-
-def test_feature_extractor_uses_scheduled_set_by_default(sampled):
-    made, candidates = sampled
-    extractor = FeatureExtractor()
-    assert extractor.set == "tunedb.scheduled"
-    assert extractor.feature_vector_length == 164
+    extractor = FeatureExtractor(*options)
+    assert extractor.set == wanted.name
+    assert extractor.feature_vector_length == len(wanted.columns)
     found = arrays(extractor.extract_from(made, candidates))
-    assert all(array.shape[1] == 164 and len(array) for array in found)
+    rows = rows_of([one.sch.mod for one in candidates], made.target, wanted)
+    for ours, expected in zip(found, rows, strict=True):
+        np.testing.assert_array_equal(ours, expected)
 
 
 def test_feature_extractor_rejects_sets_that_no_cost_model_can_use():
@@ -121,17 +122,6 @@ def test_feature_extractor_rejects_sets_that_no_cost_model_can_use():
         FeatureExtractor("steps")
     with pytest.raises(UsageError, match="a varying number of columns"):
         FeatureExtractor(set="autotvm.itervar")
-
-
-def test_extracted_tensors_outlive_the_extractor(sampled):
-    made, candidates = sampled
-    extractor = PerStoreFeature()
-    found = extractor.extract_from(made, candidates)
-    copies = [array.copy() for array in arrays(found)]
-    del extractor
-    gc.collect()
-    for array, copy in zip(arrays(found), copies, strict=True):
-        np.testing.assert_array_equal(array, copy)
 
 
 def test_programs_without_stores_have_no_rows():
@@ -233,31 +223,6 @@ def test_tvms_xgb_model_predicts_the_same_with_either_extractor(sampled):
             more = model.predict(made, [*candidates, candidate(module(uneven))])
             assert len(more) == len(candidates) + 1
     np.testing.assert_allclose(*predictions, rtol=1e-4)
-
-
-def test_tvms_evolutionary_search_runs_with_the_extractor():
-    """TVM calls the extractor through C++."""
-    mod = tvm.IRModule({"main": te_programs.WORKLOADS["matmul"]()})
-    made = ms.TuneContext(
-        mod,
-        target=tvm.target.Target(KINDS["llvm"][0]),
-        space_generator=te_programs.context(mod, "llvm").space_generator.clone(),
-        search_strategy=ms.search_strategy.EvolutionarySearch(
-            population_size=16, init_measured_ratio=0.0, init_min_unmeasured=8, genetic_num_iters=1
-        ),
-        num_threads=1,
-        rand_state=1,
-    )
-    pytest.importorskip("xgboost")
-    model = ms.cost_model.XGBModel(
-        extractor=PerStoreFeature(), num_warmup_samples=0, num_tuning_cores=1
-    )
-    database = ms.database.MemoryDatabase()
-    database.commit_workload(mod)
-    made.pre_tuning(8, 8, made.generate_design_space(), database, model)
-    candidates = made.generate_measure_candidates()
-    made.post_tuning()
-    assert len(candidates) == 8
 
 
 def test_rows_of_many_modules_equal_rows_of_each_alone():

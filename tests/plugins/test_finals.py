@@ -30,11 +30,16 @@ from tunedb.storage.workloads import Neighbour
 STEP = 1e-5
 
 
-# ---- times in a final: of the number of a program in the run, and the number of the call ---------
+# Times in a final: of the number of a program in the run, and the number of the call.
 
 
 def as_before(number, _):
     return (1e-3 * (1 + number),)
+
+
+def gone(*programs):
+    """Return a function of errors: those programs fail."""
+    return lambda hash_: "gone" if hash_ in programs else None
 
 
 def first_was_lucky(number, _):
@@ -71,10 +76,11 @@ class Tuned:
         self.builder = FakeBuilder()
         candidates, self.programs = searched
         workload = database.commit_workload(self.mod)
+        times = [(1e-3 + step * number,) * 2 for number in range(len(candidates))]
         database.record_batch(
             [
-                Candidate(workload, trace, self.target, args, (1e-3 + step * number,) * 2)
-                for number, (trace, args) in enumerate(candidates)
+                Candidate(workload, trace, self.target, args, seconds)
+                for (trace, args), seconds in zip(candidates, times, strict=True)
             ]
         )
 
@@ -175,16 +181,11 @@ def test_many_records_of_the_others_are_superseded(tuned):
 
 def test_a_program_that_does_not_replay_takes_no_part(tuned, monkeypatch):
     broken = tuned.top()[1].id
-    handle = handle_of(tuned.database)
-    record = handle.records.get(broken)
-    other = ms.database.TuningRecord(
-        record.trace,
-        tuned.database.commit_workload(tuned.tools.matmul(32, block="D")),
-        [1.0],
-        tuned.target,
-        None,
-    )
-    monkeypatch.setitem(handle.records._live, broken, other)
+    records = handle_of(tuned.database).records
+    workload = tuned.database.commit_workload(tuned.tools.matmul(32, block="D"))
+    trace = records.get(broken).trace
+    other = ms.database.TuningRecord(trace, workload, [1.0], tuned.target, None)
+    monkeypatch.setitem(records._live, broken, other)
     tuned.decide(as_before)
     assert set(tuned.ran) == {0, 2, 3, 4, 5}
 
@@ -253,29 +254,25 @@ def test_a_close_final_ends_after_twelve_rounds(tuned):
 
 def test_a_program_that_fails_now_leaves_the_final(tuned):
     before = tuned.top()
-    failed = tuned.programs[2]
-    best = tuned.decide(
-        lambda number, _: (1.2e-3 - STEP * number,),
-        lambda hash_: "gone" if hash_ == failed else None,
-    )
+    best = tuned.decide(lambda number, _: (1.2e-3 - STEP * number,), gone(tuned.programs[2]))
     assert best.id == before[5].id
     assert tuned.ran.count(2) == 1
     assert before[2].id in [record.id for record in tuned.top()]
-    assert before[2].measurement.program not in [
-        record.measurement.program for record in tuned.records()[16:]
-    ]
+    again = [record.measurement.program for record in tuned.records()[16:]]
+    assert before[2].measurement.program not in again
 
 
 def test_a_final_needs_two_programs_that_run(tuned):
     before = [record.id for record in tuned.records()]
-    one = tuned.programs[3]
-    best = tuned.decide(lambda *_: (1.0,), lambda hash_: None if hash_ == one else "gone")
-    assert best is None
+    others = set(tuned.programs) - {tuned.programs[3]}
+    assert tuned.decide(lambda *_: (1.0,), gone(*others)) is None
     assert [record.id for record in tuned.records()] == before
 
 
 def test_times_of_other_machines_are_not_compared(tuned):
     handle = handle_of(tuned.database)
+    # Nor has a task without records a final.
+    assert Finals(handle, tuned.target, tuned.builder, None).decide(tuned.tools.matmul(16)) is None
     handle.use_session(Session("other", 1, b'{"cpu":"another"}'))
     assert tuned.decide(lambda *_: (1.0,)) is None
     assert tuned.ran == []
@@ -312,18 +309,15 @@ def with_cold_weights(tuned, seconds_of):
 def test_finals_go_on_while_times_of_another_evaluator_rank_first(fastest, finals, tuned):
     """The best program of this evaluator is in each final."""
     programs = with_cold_weights(tuned, {10: 1.5e-3, 12: 1.6e-3})
-    best = tuned.decide(
-        lambda number, _: (1.2e-3 if number == fastest else 1.5e-3 + abs(10 - number) * 1e-4,) * 3
-    )
-    assert best.measurement.program == programs[fastest]
-    assert tuned.top()[0].measurement.program == programs[fastest]
+    near = nearest_to(10)
+    best = tuned.decide(lambda n, call: (1.2e-3,) * 3 if n == fastest else near(n, call))
+    assert best.measurement.program == tuned.top()[0].measurement.program == programs[fastest]
     assert tuned.ran == [n for one in finals for n in [*one, *one[::-1], *one]]
 
 
 def test_a_program_that_fails_in_one_final_is_in_no_other(tuned):
     programs = with_cold_weights(tuned, {10: 1.5e-3})
-    failed = tuned.programs[1]
-    best = tuned.decide(nearest_to(10), lambda hash_: "gone" if hash_ == failed else None)
+    best = tuned.decide(nearest_to(10), gone(tuned.programs[1]))
     assert tuned.ran.count(1) == 1
     assert set(tuned.ran) == set(range(16))
     ranked = [record.measurement.program for record in tuned.top()]
@@ -342,30 +336,28 @@ def test_programs_that_others_displaced_have_a_final_of_their_own(tuned):
 
 def test_programs_of_another_evaluator_that_all_fail_leave_their_places(tuned):
     programs = with_cold_weights(tuned, {10: 1.5e-3, 11: 1.6e-3})
-    failed = tuned.programs[:10] + tuned.programs[12:]
-    best = tuned.decide(
-        lambda number, _: (1.5e-3 - number * 1e-5,) * 3,
-        lambda hash_: "gone" if hash_ in failed else None,
-    )
+    failed = gone(*tuned.programs[:10], *tuned.programs[12:])
+    best = tuned.decide(lambda number, _: (1.5e-3 - number * 1e-5,) * 3, failed)
     assert best.measurement.program == programs[11]
 
 
-def test_no_further_final_begins_when_its_time_is_over(tuned):
-    with_cold_weights(tuned, {10: 1.5e-3})
-    tuned.decide(nearest_to(10), until=0.0)
-    assert set(tuned.ran) == {0, 1, 2, 3, 4, 10}
-
-
-def test_finals_of_many_records_of_another_evaluator_end(tuned, monkeypatch):
-    monkeypatch.setattr(finals_module, "_FINALS", 2)
+@pytest.mark.parametrize(
+    ("most", "until", "ran"), [(finals_module._FINALS, 0.0, range(5)), (2, float("inf"), range(10))]
+)
+def test_finals_end_with_their_time_or_number(most, until, ran, tuned, monkeypatch):
+    monkeypatch.setattr(finals_module, "_FINALS", most)
     with_cold_weights(tuned, {15: 1.5e-3})
-    tuned.decide(nearest_to(15))
-    assert set(tuned.ran) == {*range(10), 15}
+    tuned.decide(nearest_to(15), until=until)
+    assert set(tuned.ran) == {*ran, 15}
 
 
-def test_a_task_without_records_has_no_final(tuned, tools):
-    finals = Finals(handle_of(tuned.database), tools.llvm, tuned.builder, None)
-    assert finals.decide(tools.matmul(16)) is None
+def tune_in(path, tools, **options):
+    """Tune with an evaluator that has finals; return the notes of the result."""
+    evaluator = EvaluatorConfig(number=1, repeat=3, min_repeat_ms=1)
+    options |= {"target": tools.llvm, "max_trials_global": 4, "evaluator": evaluator}
+    result = tune_all(tools.matmul(32), database=path, **options)
+    result.database.close()
+    return result.notes
 
 
 @pytest.mark.stress
@@ -380,18 +372,11 @@ def test_a_run_holds_finals_and_notes_those_that_fail(error, tools, tmp_path, mo
         raise error("the disk is full")
 
     monkeypatch.setattr(tuning_run.Finals, "decide", decide)
-    arguments = {
-        "target": tools.llvm,
-        "max_trials_global": 4,
-        "evaluator": EvaluatorConfig(number=1, repeat=3, min_repeat_ms=1),
-    }
-    result = tune_all(tools.matmul(32), database=tmp_path / "tune.db", **arguments)
-    result.database.close()
+    notes = tune_in(tmp_path / "tune.db", tools)
     assert len(held) == 1
-    assert result.notes == ("main: no final decides its best program: the disk is full",)
+    assert notes == ("main: no final decides its best program: the disk is full",)
     for without in ({"finals": False}, {"module_equality": "anchor-block"}):
-        path = tmp_path / f"{next(iter(without))}.db"
-        tune_all(tools.matmul(32), database=path, **without, **arguments).database.close()
+        tune_in(tmp_path / f"{next(iter(without))}.db", tools, **without)
         assert len(held) == 1
 
 
@@ -416,15 +401,9 @@ def test_finals_take_a_share_of_the_time(tools, tmp_path, monkeypatch):
     held = []
     monkeypatch.setattr(tuning_run.Finals, "decide", lambda _, mod, spread: held.append(mod))
     monkeypatch.setattr(tuning_run, "_FINALS_SHARE", -1.0)
-    arguments = {
-        "target": tools.llvm,
-        "max_trials_global": 4,
-        "evaluator": EvaluatorConfig(number=1, repeat=3, min_repeat_ms=1),
-    }
-    result = tune_all(tools.matmul(32), database=tmp_path / "tune.db", **arguments)
-    result.database.close()
+    notes = tune_in(tmp_path / "tune.db", tools)
     assert held == []
-    assert result.notes == (
+    assert notes == (
         "0 of 1 tasks had a final in its share of the time; the best program of the others is that "
         "of the fastest measurement",
     )

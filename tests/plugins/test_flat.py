@@ -33,13 +33,14 @@ def touches(rows):
 
 
 def loops(mod):
-    """Return (name, extent, kind) of each loop in source order."""
+    """Return (name, extent, kind, annotations) of each loop in source order."""
     found = []
-    tvm_ffi.structural_walk(
-        mod,
-        (tirx.For, lambda loop: found.append((loop.loop_var.name, loop.extent.value, loop.kind))),
-        order="pre",
-    )
+
+    def note(loop):
+        annotations = {key: int(value) for key, value in loop.annotations.items()}
+        found.append((loop.loop_var.name, loop.extent.value, loop.kind, annotations))
+
+    tvm_ffi.structural_walk(mod, (tirx.For, note), order="pre")
     return found
 
 
@@ -78,13 +79,11 @@ def gpu_gemv():
 
 def test_features_of_gpu_program_equal_those_computed_by_hand():
     """The buffer that AutoTVM called C.local is C_local today."""
-    rows = get_itervar_feature(thread_gemv())
-    expected = [
+    rows, found = get_itervar_feature(thread_gemv()), flat.get_itervar_feature(gpu_gemv())
+    assert touches(found) == [
         {name.replace("C.local", "C_local"): values for name, values in touched.items()}
         for touched in touches(rows)
     ]
-    found = flat.get_itervar_feature(gpu_gemv())
-    assert touches(found) == expected
     assert [row[1] for row in found] == [row[1] for row in rows]
 
 
@@ -96,7 +95,7 @@ def test_flatten_does_not_change_the_module():
         assert tvm_ffi.structural_equal(first, flat.flatten(schedule.mod))
 
 
-def test_flatten_keeps_unit_loops_and_kinds_of_loops():
+def test_flatten_keeps_unit_loops_kinds_and_annotations_of_loops():
     schedule = Schedule(matmul())
     x, y, k = schedule.get_loops(schedule.get_sblock("C"))
     unit, x = schedule.split(x, [1, None])
@@ -108,32 +107,19 @@ def test_flatten_keeps_unit_loops_and_kinds_of_loops():
     schedule.unroll(inner)
     kinds = tirx.ForKind
     assert loops(flat.flatten(schedule.mod)) == [
-        ("x_0", 1, kinds.THREAD_BINDING),
-        ("x_1", 128, kinds.PARALLEL),
-        ("y_0", 128, kinds.SERIAL),
-        ("y_1", 1, kinds.VECTORIZED),
-        ("k_0", 32, kinds.SERIAL),
-        ("k_1", 4, kinds.UNROLLED),
+        *(("x_0", 1, kinds.THREAD_BINDING, {}), ("x_1", 128, kinds.PARALLEL, {})),
+        *(("y_0", 128, kinds.SERIAL, {}), ("y_1", 1, kinds.VECTORIZED, {})),
+        *(("k_0", 32, kinds.SERIAL, {}), ("k_1", 4, kinds.UNROLLED, {})),
     ]
     rows = flat.get_itervar_feature(schedule)
     slots = [ANNOTATIONS[row[1][5:].index(1)] for row in rows]
     assert slots == ["VTHREAD", "PARALLEL", "SERIAL", "VECTORIZED", "SERIAL", "UNROLLED"]
     # A unit loop's variable is 0 in every index, so it moves through nothing.
     assert rows[3][3] == ("A_0", 0, -1, 128, 1, 0, 0)
-
-
-def test_flatten_keeps_annotations_of_loops():
     schedule = Schedule(matmul())
     unit = schedule.split(schedule.get_loops(schedule.get_sblock("C"))[0], [1, None])[0]
     schedule.annotate(unit, "mine", 5)
-    found = []
-    tvm_ffi.structural_walk(
-        flat.flatten(schedule.mod),
-        (tirx.For, lambda loop: found.append(dict(loop.annotations.items()))),
-    )
-    assert [{key: int(value) for key, value in one.items()} for one in found if one] == [
-        {"mine": 5}
-    ]
+    assert loops(flat.flatten(schedule.mod))[0] == ("x_0", 1, kinds.SERIAL, {"mine": 5})
 
 
 def test_flatten_puts_init_before_the_first_reduction_loop():
@@ -252,11 +238,3 @@ def test_features_exist_where_flatten_buffer_alone_divides_by_zero():
     rows = flat.get_itervar_feature(schedule)
     assert rows[0][1][1:3] == (16, 1)
     assert "pad_0" in touches(rows)[0]
-
-
-def test_count_times_reuse_equals_executions_below_each_axis():
-    """This holds for each axis of a perfect loop nest."""
-    for schedule in (Schedule(matmul()), gpu_gemv()):
-        for row in flat.get_itervar_feature(schedule):
-            assert row[1][4] == max(pair[3] * pair[4] for pair in row[3:])
-            assert all(pair[2] == -1 for pair in row[3:])

@@ -11,6 +11,7 @@ import orjson
 import pytest
 import tvm
 from effort import long
+from logged import logged
 from old_traces import as_of_0_13, without_upgrade
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
@@ -19,7 +20,6 @@ import tunedb
 from tunedb.exchange.merge import merge
 from tunedb.exchange.peers import open_peer
 from tunedb.plugins.metaschedule import Database, graph_module, modules
-from tunedb.plugins.metaschedule.database import records
 from tunedb.plugins.metaschedule.deploy import revalidation
 from tunedb.plugins.metaschedule.deploy.build_and_run import RunOutcome
 from tunedb.plugins.metaschedule.deploy.revalidation import Revalidation
@@ -71,29 +71,25 @@ def extents(mod):
     return [extent for _, extent in block]
 
 
-def evil_script(tmp_path):
-    """Return a script that writes a file when it is run."""
-    return f"open({str(tmp_path / 'it-ran')!r}, 'w').write('x')".encode()
-
-
 #: Bodies whose structure can be read, which confirms an alias.
 BODIES = {"strange": strange, "crash": crashing}
 
-#: Bodies whose structure cannot be read.
+#: Bodies whose structure cannot be read; the script writes a file when it is run.
 SILENT = {
-    "garbage": lambda tmp_path: b"\xff\x00 no graph {[",
-    "json": lambda tmp_path: b'{"root_index":0,"nodes":[]}',
-    "script": evil_script,
+    "garbage": lambda _: b"\xff\x00 no graph {[",
+    "json": lambda _: b'{"root_index":0,"nodes":[]}',
+    "script": lambda tmp_path: f"open({str(tmp_path / 'it-ran')!r}, 'w').write('x')".encode(),
 }
+
+
+INSERT_ALIAS = "INSERT OR IGNORE INTO workload_alias SELECT ?, ?, ?, id FROM source WHERE name = ?"
 
 
 def theirs(measurement, body, seconds=0.25, *, version=None, trace=None, target=None):
     """Return the measurement as another team's database would deliver it."""
     version = str(tvm.__version__) if version is None else version
-    workload = Workload("tvm-graph", body, "matmul", version)
-    program = Program(
-        workload, target or measurement.program.target, trace or measurement.program.trace
-    )
+    workload, own = Workload("tvm-graph", body, "matmul", version), measurement.program
+    program = Program(workload, target or own.target, trace or own.trace)
     return replace(measurement, program=program, run_secs=(seconds,), session=None)
 
 
@@ -111,11 +107,7 @@ def merge_in(path, measurements, source=THEIRS, aliases=()):
             db.execute("UPDATE workload SET script = NULL WHERE id = ?", (id_,))
             for alias in aliases:
                 row = (alias.scheme, alias.key, id_, source.name)
-                db.execute(
-                    "INSERT OR IGNORE INTO workload_alias "
-                    "SELECT ?, ?, ?, id FROM source WHERE name = ?",
-                    row,
-                )
+                db.execute(INSERT_ALIAS, row)
 
 
 @pytest.fixture
@@ -181,11 +173,9 @@ def test_merged_records_are_served_after_their_source_is_trusted(
     with monkeypatch.context() as patch:
         for where, name in ((modules, "from_script"), (tvm.script, "from_source")):
             patch.setattr(where, name, lambda *_: pytest.fail("it was read"))
-        load = modules.to_module
-        own = modules.to_workload(tools.matmul(8)).digest
+        load, own = modules.to_module, modules.to_workload(tools.matmul(8)).digest
         patch.setattr(
-            modules,
-            "to_module",
+            *(modules, "to_module"),
             lambda one: load(one) if one.digest == own else pytest.fail("it was read"),
         )
         assert served() == []
@@ -265,32 +255,25 @@ def test_all_records_exclude_workloads_of_others_until_module_is_committed(
     merge_in(path, [theirs(measurement, strange(mod))], THEIRS, names(mod))
     merge_in(path, [theirs(measurement, b"of something else", 0.125)])
     database = opened(path, target=tools.llvm)
-    warnings = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records._log, "warning", lambda *words: warnings.append(words[0] % words[1:]))
+    with logged() as warnings:
         assert database.get_all_tuning_records() == []
-        (warning,) = warnings
-        assert "2 records of 2 workloads are left out: it came from others" in warning
-        warnings.clear()
         database.commit_workload(mod)
         (record,) = database.get_all_tuning_records()
-        assert "1 records of 1 workloads" in warnings[0]
-        assert_applies(record, mod)
-        pruned = ms.database.MemoryDatabase()
-        database.dump_pruned(pruned)
-        assert tools.seconds(pruned.get_all_tuning_records()) == [[0.25]]
+    first, second = warnings
+    assert "2 records of 2 workloads are left out: it came from others" in first
+    assert "1 records of 1 workloads" in second
+    assert_applies(record, mod)
+    pruned = ms.database.MemoryDatabase()
+    database.dump_pruned(pruned)
+    assert tools.seconds(pruned.get_all_tuning_records()) == [[0.25]]
 
 
 def test_all_records_include_own_failed_ones(path, live, tools, opened):
     """An imported log with failures alone has neither a script nor a record to serve."""
     _, measurement = live
     workload = replace(measurement.program.workload, script=None)
-    failed = replace(
-        measurement,
-        program=replace(measurement.program, workload=workload),
-        run_secs=(1e10,),
-        status=Status.FAILED,
-    )
+    program = replace(measurement.program, workload=workload)
+    failed = replace(measurement, program=program, run_secs=(1e10,), status=Status.FAILED)
     with tunedb.open(path) as store:
         store.records.add([failed], OWN)
         assert not store.provenance.is_own_workload(1)
@@ -362,10 +345,8 @@ def test_revalidation_does_not_make_workload_of_others_an_own_one(
 def test_record_under_wrong_alias_is_quarantined_and_next_best_answers(live, tools, merged):
     """The best record is of another module and does not replay."""
     mod, measurement = live
-    wrong = renamed(measurement.program.trace)
-    database = merged(
-        [theirs(measurement, strange(mod), 0.001, trace=wrong), theirs(measurement, strange(mod))]
-    )
+    wrong = theirs(measurement, strange(mod), 0.001, trace=renamed(measurement.program.trace))
+    database = merged([wrong, theirs(measurement, strange(mod))])
     assert "T.parallel" in database.query_schedule(mod, tools.llvm, "main").mod.script()
     (row,) = database.store.quarantine.rows()
     assert "record 1 cannot be rebuilt" in row.item.reason
@@ -380,9 +361,8 @@ def test_record_answers_for_the_module_of_equal_hash_that_it_fits(tools, live, m
     mod, measurement = live
     other = tools.matmul(block="another")
     trace = renamed(measurement.program.trace)
-    assert modules.structural_hash(mod, "structural") == modules.structural_hash(
-        other, "structural"
-    )
+    first, second = (modules.structural_hash(one, "structural") for one in (mod, other))
+    assert first == second
     database = merged([theirs(measurement, strange(mod), 0.125, trace=trace)])
     for one in (mod, other):
         database.commit_workload(one)
@@ -427,6 +407,8 @@ def test_new_measurements_are_stored_for_the_users_module(live, tools, merged):
     *_, last = database.store.records.iterate()
     assert last.measurement.program.workload.digest == modules.to_workload(mod).digest
     assert tools.top(database, workload) == [[0.1], [0.25]]
+    own = database.commit_workload(mod)
+    assert all(one.workload.same_as(own) for one in database.get_top_k(own, 5))
 
 
 @pytest.mark.usefixtures("no_parser")
@@ -443,28 +425,11 @@ def test_records_of_another_release_are_found_by_digest_of_script(live, tools, m
     assert database.query_schedule(mod, tools.llvm, "main") is not None
 
 
-@pytest.mark.usefixtures("no_parser")
-def test_merged_records_are_ranked_together_with_own_ones(live, tools, merged):
-    mod, measurement = live
-    record = theirs(measurement, crashing(mod), version="0.26.0")
-    database = merged([record], aliases=script_name(mod))
-    workload = database.commit_workload(mod)
-    for seconds, tile in ((0.125, (8, 2)), (0.5, (2, 8))):
-        tools.commit(database, mod, [seconds], tile=tile)
-    top = database.get_top_k(workload, 5)
-    assert tools.seconds(top) == [[0.125], [0.25], [0.5]]
-    assert all(one.workload.same_as(workload) for one in top)
-
-
 def test_record_with_trace_that_cannot_be_upgraded_is_skipped(live, tools, merged):
     mod, measurement = live
-    gone = without_upgrade(measurement.program.trace)
-    database = merged(
-        [
-            theirs(measurement, crashing(mod), 0.01, version="0.26.0", trace=gone),
-            theirs(measurement, crashing(mod), version="0.26.0"),
-        ]
-    )
+    body, gone = crashing(mod), without_upgrade(measurement.program.trace)
+    best = theirs(measurement, body, 0.01, version="0.26.0", trace=gone)
+    database = merged([best, theirs(measurement, body, version="0.26.0")])
     assert tools.top(database, mod) == [[0.25]]
 
 
@@ -474,10 +439,8 @@ def test_records_of_a_compatible_target_are_served_only_with_fallback(path, live
         Target.from_config(modules.plain(target.export()))
         for target in (tools.llvm_other, tools.llvm_newer)
     )
-    found = [
-        theirs(measurement, strange(mod), 0.25, target=near),
-        theirs(measurement, strange(mod), 0.125, target=far),
-    ]
+    times = ((0.25, near), (0.125, far))
+    found = [theirs(measurement, strange(mod), time, target=target) for time, target in times]
     merge_in(path, found, THEIRS, names(mod))
     for fallback, best in (("exact", None), ("compatible", [0.25])):
         database = opened(path, target=tools.llvm, fallback=fallback)

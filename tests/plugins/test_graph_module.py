@@ -130,7 +130,7 @@ def set_in(key, **attrs):
 
 
 HOSTILE = {
-    "it contains itself": lambda n: kind(n, "tir.Mul")["attrs"].update(a=str(number(n, "tir.Mul"))),
+    "it contains itself": lambda n: set_in("tir.Mul", a=str(number(n, "tir.Mul")))(n),
     f"nesting deeper than {MAX_NESTING}": doubled(100_000),
     "more than 200000 nodes": doubled(60),
     "without measure": lambda n: n[int(kind(n, "tir.Block")["attrs"]["reads"])].update(
@@ -139,7 +139,7 @@ HOSTILE = {
     "no node": set_in("tir.For", body="999999"),
     "no number": set_in("tir.For", kind="x" * 30),
     "no body": set_in("tir.For", body="0"),
-    "no string": lambda n: kind(n, "tir.Block")["attrs"].update(name_hint=str(number(n, "IntImm"))),
+    "no string": lambda n: set_in("tir.Block", name_hint=str(number(n, "IntImm")))(n),
     "tir.Evil has no form": lambda n: kind(n, "tir.For").update(type_key="tir.Evil"),
     "a call of call_llvm_intrin": lambda n: kind(n, "tir.Mul").update(
         type_key="tir.Call",
@@ -152,10 +152,10 @@ HOSTILE = {
         },
     ),
     "auto-broadcast": set_in("tir.Buffer", buffer_type="2"),
-    "axis_separators": lambda n: kind(n, "tir.Buffer")["attrs"].update(
-        axis_separators=kind(n, "tir.Buffer")["attrs"]["shape"]
-    ),
-    "(tir.For)": lambda n: kind(n, "tir.For")["attrs"].update(loop_var=str(number(n, "IntImm"))),
+    "axis_separators": lambda n: set_in(
+        "tir.Buffer", axis_separators=kind(n, "tir.Buffer")["attrs"]["shape"]
+    )(n),
+    "(tir.For)": lambda n: set_in("tir.For", loop_var=str(number(n, "IntImm")))(n),
 }
 
 

@@ -10,6 +10,7 @@ from functools import cache
 import pytest
 import te_programs
 import tvm
+from logged import logged
 from reference_reader import FromNest, FromTVM
 from tvm import tirx
 from tvm.script import ir as I
@@ -115,31 +116,21 @@ def test_read_accepts_deep_expressions_up_to_a_limit():
         ir.read(chain(3000))
 
 
-@pytest.fixture
-def unknown():
-    """A function with a tuple, an expression that no extractor understands."""
+def test_unknown_types_are_walked_counted_and_reported_once(monkeypatch):
+    """A tuple is an expression that no extractor understands."""
     buffer = tirx.decl_buffer((4,), "float32", name="B")
     inner = tirx.BufferStore(buffer, buffer[0] + buffer[1], [2])
     odd = tirx.Evaluate(tvm.ir.Tuple([buffer[3], buffer[2]]))
-    return tirx.PrimFunc([buffer], tirx.SeqStmt([inner, odd]))
-
-
-def test_unknown_types_are_walked_and_counted(unknown):
+    unknown = tirx.PrimFunc([buffer], tirx.SeqStmt([inner, odd]))
     nest = ir.read(unknown)
     assert ir.unknown_types(nest) == {"ir.Tuple": 1}
     assert sum(node["op"] == Op.OP_LOAD for node in nest.dump()["nodes"]) == 4
-
-
-def test_unknown_types_are_reported_once(unknown, monkeypatch):
-    mod = tvm.IRModule({"main": unknown})
-    warnings = []
-    monkeypatch.setattr(
-        features._log, "warning", lambda text, *parts: warnings.append(text % parts)
-    )
     monkeypatch.setattr(features, "_reported", set())
-    for _ in range(2):
-        (rows,) = features.rows_of([mod], tvm.target.Target({"kind": "llvm"}), SCHEDULED)
-        assert rows.shape == (1, 164)
+    with logged() as warnings:
+        for _ in range(2):
+            mod = tvm.IRModule({"main": unknown})
+            (rows,) = features.rows_of([mod], tvm.target.Target({"kind": "llvm"}), SCHEDULED)
+            assert rows.shape == (1, 164)
     assert warnings == ["programs have nodes of type ir.Tuple; only their parts are read"]
 
 

@@ -8,13 +8,11 @@ from tunedb.programs.kernel import split_parameters
 from tunedb.records import Measurement, Program, Source, Target, Workload, WorkloadFormat
 
 
-def test_kernels_never_reach_tvm(tmp_path, tools):
+def test_kernels_never_reach_tvm(path, tools):
     """The kernel is for the target of the handle, and faster than all other records."""
-    path, mod = tmp_path / "tune.db", tools.matmul()
+    mod = tools.matmul()
     with Database(path, target=tools.llvm) as database:
-        workload = database.commit_workload(mod)
-        record = tools.record(mod, workload, [0.25])
-        database.commit_tuning_record(record)
+        workload = tools.commit(database, mod, [0.25])
         with tunedb.open(path) as store:
             (target_id,) = store.lookup.targets()
             program = Program(
@@ -25,22 +23,19 @@ def test_kernels_never_reach_tvm(tmp_path, tools):
             fast = Measurement(program, (1e-9,), launches=(Launch("main", 32),))
             store.records.add([fast], Source("kernels"))
             store.workloads.add(Workload(WorkloadFormat.T1, b"{}", "main"))
-        assert [float(s) for r in database.get_all_tuning_records() for s in r.run_secs] == [0.25]
-        assert [float(r.run_secs[0]) for r in database.get_top_k(workload, 5)] == [0.25]
-        served = database.query_tuning_record(mod, tools.llvm, "main")
-        assert float(served.run_secs[0]) == 0.25
+        assert tools.seconds(database.get_all_tuning_records()) == [[0.25]]
+        assert tools.top(database, workload) == [[0.25]]
+        assert tools.best(database, mod) == [0.25]
     with Database(path) as unbound:
-        assert float(unbound.query_tuning_record(mod, tools.llvm, "main").run_secs[0]) == 0.25
+        assert tools.best(unbound, mod) == [0.25]
 
 
-def test_kernels_do_not_bind_a_handle_to_their_target(tmp_path, tools):
+def test_kernels_do_not_bind_a_handle_to_their_target(path, tools):
     """An unbound handle is bound by the modules of a database alone."""
-    path, mod = tmp_path / "tune.db", tools.matmul()
     gpu = Target.from_config({"kind": "cuda", "model": "Tesla K40c"})
     program = Program(kernel_workload("main"), gpu, split_parameters({"block_size_x": 32}))
     with tunedb.open(path) as store:
         store.records.add([Measurement(program, (1e-9,))], Source("kernels"))
     with Database(path) as database:
         assert database.get_all_tuning_records() == []
-        workload = tools.commit(database, mod, [0.25])
-        assert [float(r.run_secs[0]) for r in database.get_top_k(workload, 5)] == [0.25]
+        assert tools.top(database, tools.commit(database, tools.matmul(), [0.25])) == [[0.25]]

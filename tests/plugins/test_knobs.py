@@ -21,12 +21,8 @@ from tunedb.search.knobs import knob_draft
 from tunedb.storage.store import Store
 
 CPU = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v3"})
-GPU = tvm.target.Target(
-    {
-        **{"kind": "cuda", "arch": "sm_70", "max_threads_per_block": 1024},
-        "max_shared_memory_per_block": 49152,
-    }
-)
+GPU_LIMITS = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
+GPU = tvm.target.Target({"kind": "cuda", "arch": "sm_70"} | GPU_LIMITS)
 DIRECT = [
     *(["tile_f", "sp", [2, 1, 16, 2]], ["tile_y", "sp", [14, 1, 1, 4]]),
     *(["tile_x", "sp", [2, 1, 28, 1]], ["tile_rc", "sp", [8, 8]]),
@@ -39,22 +35,27 @@ PACKED = [
 ]
 
 
+def program(*tensors):
+    return tvm.IRModule({"main": te.create_prim_func(list(tensors))})
+
+
+def tensor(name, *shape):
+    return te.placeholder(shape, "float32", name)
+
+
 def convolution(layout, size=56, channels=64, filters=64, kernel=3):
     if layout == "NHWC":
-        data = te.placeholder((1, size, size, channels), "float32", "data")
-        weight = te.placeholder((kernel, kernel, channels, filters), "float32", "weight")
-        out = topi.nn.conv2d_nhwc(data, weight, 1, kernel // 2, 1)
-    else:
-        data = te.placeholder((1, channels, size, size), "float32", "data")
-        weight = te.placeholder((filters, channels, kernel, kernel), "float32", "weight")
-        out = topi.nn.conv2d_nchw(data, weight, 1, kernel // 2, 1)
-    return tvm.IRModule({"main": te.create_prim_func([data, weight, out])})
+        data = tensor("data", 1, size, size, channels)
+        weight = tensor("weight", kernel, kernel, channels, filters)
+        return program(data, weight, topi.nn.conv2d_nhwc(data, weight, 1, kernel // 2, 1))
+    data = tensor("data", 1, channels, size, size)
+    weight = tensor("weight", filters, channels, kernel, kernel)
+    return program(data, weight, topi.nn.conv2d_nchw(data, weight, 1, kernel // 2, 1))
 
 
 def product(rows=128, inner=512, columns=1024):
-    a = te.placeholder((rows, inner), "float32", "a")
-    b = te.placeholder((inner, columns), "float32", "b")
-    return tvm.IRModule({"main": te.create_prim_func([a, b, topi.nn.matmul(a, b)])})
+    a, b = tensor("a", rows, inner), tensor("b", inner, columns)
+    return program(a, b, topi.nn.matmul(a, b))
 
 
 def space(mod, target):
@@ -108,11 +109,8 @@ def test_knobs_of_packed_convolution_tile_channels_and_columns():
 
 def test_tile_x_means_rows_only_in_template_for_large_batches():
     (sketch,), replayer = space(product(), GPU)
-    entity = [
-        ["tile_x", "sp", [-1, 4, 8, 1]],
-        ["tile_y", "sp", [-1, 1, 16, 4]],
-        ["tile_k", "sp", [-1, 8, 4]],
-    ]
+    tiles = {"tile_x": [-1, 4, 8, 1], "tile_y": [-1, 1, 16, 4], "tile_k": [-1, 8, 4]}
+    entity = [[name, "sp", tile] for name, tile in tiles.items()]
     found = knob_draft("dense_large_batch.gpu", None, "matmul", entity, sketch)
     # -1 is the factor that the others leave.
     assert decisions(found) == [[4, 4, 8, 1, 1], [16, 1, 16, 1, 4], [16, 8, 4]]
@@ -126,65 +124,53 @@ def test_tile_x_means_rows_only_in_template_for_large_batches():
 
 def test_knob_draft_fits_batch_matmul_of_relax():
     """Relax calls the block matmul, whatever the number of axes."""
-    a = te.placeholder((16, 128, 64), "float32", "a")
-    b = te.placeholder((16, 64, 128), "float32", "b")
-    k = te.reduce_axis((0, 64), "k")
+    a, b, k = tensor("a", 16, 128, 64), tensor("b", 16, 64, 128), te.reduce_axis((0, 64), "k")
     out = te.compute(
         (16, 128, 128), lambda n, i, j: te.sum(a[n, i, k] * b[n, k, j], k), name="matmul"
     )
-    mod = tvm.IRModule({"main": te.create_prim_func([a, b, out])})
-    (sketch,), replayer = space(mod, GPU)
-    entity = [
-        ["tile_y", "sp", [-1, 16, 4]],
-        ["tile_x", "sp", [-1, 8, 2]],
-        ["tile_k", "sp", [-1, 8]],
-    ]
+    (sketch,), replayer = space(program(a, b, out), GPU)
+    tiles = {"tile_y": [-1, 16, 4], "tile_x": [-1, 8, 2], "tile_k": [-1, 8]}
+    entity = [[name, "sp", tile] for name, tile in tiles.items()]
     found = knob_draft("batch_matmul.cuda", None, "batch_matmul", entity, sketch)
     assert decisions(found) == [[16, 1, 1, 1, 1], [2, 1, 16, 1, 4], [8, 1, 8, 1, 2], [8, 8, 1]]
     assert replayer.schedules([found.draft])[0] is not None
 
 
-def test_knob_draft_returns_none_if_no_output_axis_is_tiled():
+def test_knob_draft_returns_none_for_other_templates_families_and_invalid_knobs():
+    (sketch,), _ = space(convolution("NCHW"), GPU)
+
+    def has_draft(task="conv2d_nchw.cuda", template=None, family="conv2d", knobs=DIRECT):
+        return knob_draft(task, template, family, knobs, sketch) is not None
+
+    assert has_draft("topi_nn_conv2d", "direct")
+    assert not has_draft("topi_nn_conv2d", "winograd")
+    assert not has_draft("topi_nn_conv2d", "int8")
+    for other in ("conv2d_nchw_winograd", "conv2d_NCHWc_int8", "conv2d_nhwc_tensorcore"):
+        assert not has_draft(f"{other}.cuda"), other
+    assert not has_draft(family="softmax")
+    assert not has_draft(knobs=[])
+    for knob in (
+        *(["tile_f", "ot", [2, 1, 16, 2]], ["tile_f", "sp", [2, 0, 16, 2]]),
+        *(["tile_f", "sp", [-2, 1, 16, 2]], ["tile_f", "sp", [-1]]),
+        *(["tile_f", "sp", ["1", 2, 3, 4]], ["tile_f", "sp", [1, 2, 3, 4, 5]]),
+        ["tile_g", "sp", [2, 1, 16, 2]],
+    ):
+        assert not has_draft(knobs=[knob]), knob
+
+
+def test_knob_draft_returns_none_for_sketch_that_it_does_not_fit():
+    # Of another operator.
+    data = tensor("data", 64, 64)
+    templates, _ = space(program(data, topi.nn.softmax(data)), CPU)
+    for sketch in templates:
+        assert knob_draft("conv2d_nchw.cuda", None, "conv2d", DIRECT, sketch) is None
+    # The template of another device has other levels.
+    (sketch, *_), _ = space(convolution("NCHW"), CPU)
+    assert knob_draft("conv2d_nchw.cuda", None, "conv2d", DIRECT[:3], sketch) is None
+    # No output axis is tiled.
     (sketch,), _ = space(product(), GPU)
     entity = [["tile_k", "sp", [-1, 64]]]
     assert knob_draft("dense_small_batch.gpu", None, "matmul", entity, sketch) is None
-
-
-def test_knob_draft_returns_none_for_other_templates_families_and_invalid_knobs():
-    (sketch,), _ = space(convolution("NCHW"), GPU)
-    assert knob_draft("topi_nn_conv2d", "direct", "conv2d", DIRECT, sketch) is not None
-    for task, template in (
-        ("topi_nn_conv2d", "winograd"),
-        ("conv2d_nchw_winograd.cuda", None),
-        ("conv2d_NCHWc_int8.cuda", None),
-        ("topi_nn_conv2d", "int8"),
-        ("conv2d_nhwc_tensorcore.cuda", None),
-    ):
-        assert knob_draft(task, template, "conv2d", DIRECT, sketch) is None, (task, template)
-    assert knob_draft("conv2d_nchw.cuda", None, "softmax", DIRECT, sketch) is None
-    assert knob_draft("conv2d_nchw.cuda", None, "conv2d", [], sketch) is None
-    for knob in (
-        ["tile_f", "ot", [2, 1, 16, 2]],
-        ["tile_f", "sp", [2, 0, 16, 2]],
-        ["tile_f", "sp", [-2, 1, 16, 2]],
-        ["tile_f", "sp", [-1]],
-        ["tile_f", "sp", ["1", 2, 3, 4]],
-        ["tile_f", "sp", [1, 2, 3, 4, 5]],
-        ["tile_g", "sp", [2, 1, 16, 2]],
-    ):
-        assert knob_draft("conv2d_nchw.cuda", None, "conv2d", [knob], sketch) is None, knob
-
-
-def test_knob_draft_returns_none_for_sketch_of_another_operator_or_device():
-    data = te.placeholder((64, 64), "float32", "data")
-    mod = tvm.IRModule({"main": te.create_prim_func([data, topi.nn.softmax(data)])})
-    templates, _ = space(mod, CPU)
-    assert {knob_draft("conv2d_nchw.cuda", None, "conv2d", DIRECT, one) for one in templates} == {
-        None
-    }
-    # The template of another device has other levels.
-    cpu, _ = space(convolution("NCHW"), CPU)
-    assert knob_draft("conv2d_nchw.cuda", None, "conv2d", DIRECT[:3], cpu[0]) is None
 
 
 def old_line(seconds, template, entity):
@@ -249,12 +235,9 @@ def test_warm_drafts_use_the_best_configuration_of_a_log(imported):
     expected = knob_draft("conv2d_NCHWc.x86", None, "conv2d", PACKED, templates[0])
     assert warm.draft.key == expected.draft.key
     assert (warm.seconds, warm.kept) == (0.01, 3 / 7)
-    digests = [
-        record.measurement.program.digest
-        for record in database.store.records.iterate(1)
-        if record.mean == 0.01
-    ]
-    assert digests == [warm.donor]
+    records = database.store.records.iterate(1)
+    (best,) = [one.measurement for one in records if one.mean == 0.01]
+    assert best.program.digest == warm.donor
 
 
 @needs_logs

@@ -10,7 +10,6 @@ import tvm_ffi
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
-from tunedb.plugins.metaschedule import Database
 from tunedb.plugins.metaschedule.database.database import handle_of
 from tunedb.plugins.metaschedule.database.handle import Candidate
 from tunedb.plugins.metaschedule.measure.measured import Known
@@ -24,11 +23,9 @@ TILES = [(16, 1), (8, 2), (4, 4), (2, 8), (1, 16)]
 class Tuner:
     """A handle on a database that stores given measurements."""
 
-    def __init__(self, path, tools, *, session=None, **options):
-        self.tools = tools
-        self.target = options.setdefault("target", tools.llvm)
-        self.database = Database(path, **options)
-        self.handle = handle_of(self.database)
+    def __init__(self, database, tools, target, session=None):
+        self.tools, self.target, self.database = tools, target, database
+        self.handle = handle_of(database)
         if session is not None:
             self.handle.use_session(session)
 
@@ -45,9 +42,6 @@ class Tuner:
         )
         return scheduled(mod, record.trace)
 
-    def close(self):
-        self.database.close()
-
 
 def scheduled(mod, trace):
     schedule = Schedule(mod)
@@ -63,25 +57,24 @@ def known_of(tuner, mod, count, **options):
 
 
 @pytest.fixture
-def tuner(sqlite_file, tools):
+def mod(tools):
+    return tools.matmul(16)
+
+
+@pytest.fixture
+def tuner(sqlite_file, tools, opened):
     """A function that opens the database once more, as another tuning run would."""
-    opened = []
 
-    def tuner(**options):
-        opened.append(Tuner(sqlite_file, tools, **options))
-        return opened[-1]
+    def tuner(target=tools.llvm, session=None, **options):
+        return Tuner(opened(sqlite_file, target=target, **options), tools, target, session)
 
-    yield tuner
-    for one in opened:
-        one.close()
+    return tuner
 
 
-def test_known_finds_measurements_of_earlier_runs(tuner, tools):
-    mod = tools.matmul(16)
-    first = tuner()
+def test_known_finds_measurements_of_earlier_runs(tuner, tools, mod):
+    first, second = tuner(), tuner()
     mods = [first.measure(mod, tile, (0.001 * n, 0.002)) for n, tile in enumerate(TILES[:4], 1)]
     other = first.measure(tools.matmul(32), (4, 8))
-    second = tuner()
     known = Known(second.handle)
     assert known.find(mods[0], tools.llvm) is None  # nobody has asked for the task yet
     assert known.prepare(mod, tools.llvm) == 4
@@ -90,27 +83,23 @@ def test_known_finds_measurements_of_earlier_runs(tuner, tools):
     assert not any(one.failed for one in found)
     digests = {one.measurement.program.digest for one in second.database.store.records.iterate(1)}
     assert {one.digest for one in found} == digests
-    unknown = scheduled(
-        mod, tools.record(mod, first.handle.commit_workload(mod), [1.0], tile=(1, 16)).trace
-    )
-    assert known.find(unknown, tools.llvm) is None
+    record = tools.record(mod, first.handle.commit_workload(mod), [1.0], tile=(1, 16))
+    assert known.find(scheduled(mod, record.trace), tools.llvm) is None
     assert known.find(other, tools.llvm) is None
     assert known.find(mods[0], tools.llvm_other) is None
 
 
-def test_prepare_accepts_functions_and_modules_that_are_not_stored(tuner, tools):
-    mod = tools.matmul(16)
+def test_prepare_accepts_functions_and_modules_that_are_not_stored(tuner, tools, mod):
     one = tuner()
     assert Known(one.handle).prepare(mod, tools.llvm) == 0
-    normal = ms.tune_context._normalize_mod(mod)
-    found = one.measure(normal, (4, 4))
+    found = one.measure(ms.tune_context._normalize_mod(mod), (4, 4))
     known = Known(tuner().handle)
     assert known.prepare(mod["main"], tools.llvm) == 1
     assert known.find(found, tools.llvm) is not None
 
 
-def test_known_returns_the_best_record_of_a_program(tuner, tools):
-    mod, one = tools.matmul(16), tuner()
+def test_known_returns_the_best_record_of_a_program(tuner, tools, mod):
+    one = tuner()
     one.measure(mod, (4, 4), failure=Failure(FailureKind.TIMEOUT, Phase.RUN, "busy"))
     found = one.measure(mod, (4, 4), (0.003,))
     one.measure(mod, (4, 4), (0.002,))
@@ -122,17 +111,15 @@ def test_known_returns_the_best_record_of_a_program(tuner, tools):
     assert known.find(found, tools.llvm).run_secs == (0.001,)
 
 
-def test_known_finds_another_trace_of_the_same_scheduled_module(tuner, tools):
+def test_known_finds_another_trace_of_the_same_scheduled_module(tuner, tools, mod):
     """Programs are compared as the modules that a builder gets."""
-    mod, one = tools.matmul(16), tuner()
+    one = tuner()
     workload = one.handle.commit_workload(mod)
     record = tools.record(mod, workload, [1.0], tile=(4, 4))
     schedule = Schedule(mod)
-    block = schedule.get_sblock("C")
-    schedule.get_consumers(block)  # says nothing about the module
+    schedule.get_consumers(schedule.get_sblock("C"))  # says nothing about the module
     record.trace.apply_to_schedule(schedule, remove_postproc=False)
-    longer = schedule.trace
-    found = one.keep(mod, workload, ms.database.TuningRecord(longer, workload), (0.001,))
+    found = one.keep(mod, workload, ms.database.TuningRecord(schedule.trace, workload), (0.001,))
     known = known_of(tuner(), mod, 1)
     assert known.find(scheduled(mod, record.trace), tools.llvm).run_secs == (0.001,)
     one.keep(mod, workload, record, (0.0005,))
@@ -141,10 +128,9 @@ def test_known_finds_another_trace_of_the_same_scheduled_module(tuner, tools):
 
 
 @pytest.mark.parametrize("kind", FailureKind)
-def test_known_finds_failures_except_infrastructure_and_unknown_ones(tuner, tools, kind):
-    mod, one = tools.matmul(16), tuner()
+def test_known_finds_failures_except_infrastructure_and_unknown_ones(tuner, tools, mod, kind):
     failure = Failure(kind, Phase.RUN, "words", 3.0)
-    found = one.measure(mod, (4, 4), failure=failure)
+    found = tuner().measure(mod, (4, 4), failure=failure)
     known = Known(tuner().handle)
     is_known = kind not in (FailureKind.INFRASTRUCTURE, FailureKind.UNKNOWN)
     assert known.prepare(mod, tools.llvm) == is_known
@@ -154,22 +140,19 @@ def test_known_finds_failures_except_infrastructure_and_unknown_ones(tuner, tool
         assert (program.failed, program.run_secs, program.failure) == (True, None, failure)
 
 
-def test_known_ignores_failures_without_a_cause(tuner, tools):
-    mod = tools.matmul(16)
+def test_known_ignores_failures_without_a_cause(tuner, tools, mod):
     tools.commit(tuner().database, mod, [1e10])
     known_of(tuner(), mod, 0)
 
 
-def test_known_ignores_times_of_other_machines(tuner, tools):
-    mod = tools.matmul(16)
+def test_known_ignores_times_of_other_machines(tuner, tools, mod):
     elsewhere = Session("elsewhere", 1, b'{"cores":96,"cpu":"another"}')
     found = tuner(session=elsewhere).measure(mod, (4, 4))
     assert known_of(tuner(), mod, 0).find(found, tools.llvm) is None
     known_of(tuner(session=Session("again", 2, elsewhere.fingerprint)), mod, 1)
 
 
-def test_known_ignores_programs_for_other_targets(tuner, tools):
-    mod = tools.matmul(16)
+def test_known_ignores_programs_for_other_targets(tuner, tools, mod):
     found = tuner(target=tools.llvm_other).measure(mod, (4, 4))
     known = known_of(tuner(), mod, 0)
     assert known.prepare(mod, tools.llvm_other) == 1
@@ -177,38 +160,35 @@ def test_known_ignores_programs_for_other_targets(tuner, tools):
     assert known.find(found, tools.llvm_other) is not None
 
 
-def test_known_finds_nothing_with_remeasure(tuner, tools):
-    mod = tools.matmul(16)
+def test_known_finds_nothing_with_remeasure(tuner, tools, mod):
     found = tuner().measure(mod, (4, 4))
     known = known_of(tuner(), mod, 0, remeasure=True)
     known.refresh()
     assert known.find(found, tools.llvm) is None
 
 
-def test_known_skips_programs_that_do_not_replay(tuner, tools):
-    mod, one = tools.matmul(16), tuner()
+def test_known_skips_programs_that_do_not_replay(tuner, tools, mod):
+    one = tuner()
     found = one.measure(mod, (4, 4))
     workload = one.handle.commit_workload(mod)
     renamed = tools.matmul(16, block="another")
     wrong = tools.record(renamed, workload, [1.0], tile=(8, 2), block="another")
-    one.handle.record_batch(
-        [Candidate(workload, wrong.trace, tools.llvm, wrong.args_info, (0.001,))]
-    )
+    candidate = Candidate(workload, wrong.trace, tools.llvm, wrong.args_info, (0.001,))
+    one.handle.record_batch([candidate])
     known = known_of(tuner(), mod, 1)
     assert known.find(found, tools.llvm) is not None
     assert known.prepare(mod, tools.llvm) == 1
 
 
-def test_known_finds_programs_of_workload_with_other_block_names(tuner, tools):
-    mod, renamed = tools.matmul(16), tools.matmul(16, block="another")
-    found = tuner().measure(renamed, (4, 4), block="another")
+def test_known_finds_programs_of_workload_with_other_block_names(tuner, tools, mod):
+    found = tuner().measure(tools.matmul(16, block="another"), (4, 4), block="another")
     known = known_of(tuner(), mod, 1)
     assert known.find(found, tools.llvm) is not None
 
 
-def test_known_distinguishes_schedules_whatever_the_module_equality(tuner, tools):
+def test_known_distinguishes_schedules_whatever_the_module_equality(tuner, tools, mod):
     """All schedules of a module have equal anchor blocks."""
-    mod, equality = tools.matmul(16), "anchor-block"
+    equality = "anchor-block"
     one = tuner(module_equality=equality)
     mods = [one.measure(mod, tile, (0.001 * n,)) for n, tile in enumerate(TILES[:3], 1)]
     known = known_of(tuner(module_equality=equality), mod, 3)
@@ -216,8 +196,8 @@ def test_known_distinguishes_schedules_whatever_the_module_equality(tuner, tools
     assert found == [(0.001,), (0.002,), (0.003,)]
 
 
-def test_known_compares_modules_of_equal_hash_in_full(tuner, tools, monkeypatch):
-    mod, one = tools.matmul(16), tuner()
+def test_known_compares_modules_of_equal_hash_in_full(tuner, tools, mod, monkeypatch):
+    one = tuner()
     mods = [one.measure(mod, tile, (0.001 * n,)) for n, tile in enumerate(TILES[:3], 1)]
     monkeypatch.setattr(Known, "_hash", lambda *_: 7)
     known = known_of(one, mod, 3)
@@ -225,8 +205,8 @@ def test_known_compares_modules_of_equal_hash_in_full(tuner, tools, monkeypatch)
     assert known.find(mod, tools.llvm) is None
 
 
-def test_refresh_adds_records_of_other_runs_only(tuner, tools):
-    mod, mine, theirs = tools.matmul(16), tuner(), tuner(session=new_session_like())
+def test_refresh_adds_records_of_other_runs_only(tuner, tools, mod):
+    mine, theirs = tuner(), tuner(session=new_session_like())
     first = mine.measure(mod, TILES[0])
     mine.handle.use_session(new_session_like())
     known = known_of(mine, mod, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack, closing
+from unittest import mock
 
 import pytest
 import tvm
@@ -39,17 +40,13 @@ def team_url(request, tmp_path):
     return request.getfixturevalue("postgres_url")
 
 
-def fill(url, tools, mod, *found, target=None, **options):
+def fill(url, tools, mod, *found, target=None):
     """Store records of a module in a team's database; `found` has times and inner tiles."""
     target = tools.llvm if target is None else target
     with closing(Database(url, target=target)) as database:
-        workload = database.commit_workload(mod)
+        database.commit_workload(mod)
         for seconds, tile in found:
-            database.commit_tuning_record(
-                tools.record(
-                    mod, workload, [seconds], tile=(16 // tile, tile), target=target, **options
-                )
-            )
+            tools.commit(database, mod, [seconds], tile=(16 // tile, tile), target=target)
 
 
 @pytest.fixture
@@ -119,30 +116,24 @@ def test_measurements_are_stored_in_the_own_database_only(own_path, team_url, to
         assert store.read_only
 
 
-def test_read_only_database_serves_records_of_a_layer(own_path, team_url, tools):
+def test_read_only_database_serves_records_of_a_layer(own_path, team_url, tools, opened):
     mod = tools.matmul()
     fill(team_url, tools, mod, (0.25, 4))
     fill(own_path, tools, tools.matmul(8))
     options = {"target": tools.llvm, "read_only": True}
-    with closing(Database(own_path, **options, layers=team_url)) as database:
-        assert tools.top(database, mod) == [[0.25]]
-    with (
-        closing(Database(own_path, **options)) as database,
-        pytest.raises(StorageError, match="has no such"),
-    ):
-        database.commit_workload(mod)
+    assert tools.top(opened(own_path, **options, layers=team_url), mod) == [[0.25]]
+    with pytest.raises(StorageError, match="has no such"):
+        opened(own_path, **options).commit_workload(mod)
 
 
-@pytest.mark.parametrize(("fallback", "best"), [("exact", None), ("compatible", [0.25])])
-def test_layer_serves_records_of_compatible_target_only_with_fallback(
-    team_url, tools, layered, fallback, best
-):
+def test_layer_serves_records_of_compatible_target_only_with_fallback(team_url, tools, layered):
     mod = tools.matmul()
     fill(team_url, tools, mod, (0.25, 4), target=tools.llvm_other)
     fill(team_url, tools, mod, (0.125, 4), target=tools.llvm_newer)
-    database = layered(team_url, fallback=fallback)
-    assert tools.top(database, mod) == ([best] if best else [])
-    assert tools.best(database, mod) == best
+    for fallback, best in (("exact", None), ("compatible", [0.25])):
+        database = layered(team_url, fallback=fallback)
+        assert tools.top(database, mod) == ([best] if best else [])
+        assert tools.best(database, mod) == best
 
 
 def test_exact_target_of_layer_precedes_compatible_own_record(own_path, team_url, tools, layered):
@@ -225,11 +216,8 @@ def test_invalid_database_as_layer_is_skipped_with_one_warning(own_path, tmp_pat
     view = tmp_path / "view.db"
     fill(view, tools, tools.matmul(), (0.25, 4))
     sql(view, "CREATE VIEW endless AS SELECT 1")
-    for name, words in (
-        ("other.db", "another program"),
-        ("text.db", "not a database"),
-        ("view.db", "view"),
-    ):
+    problems = {"other.db": "another program", "text.db": "not a database", "view.db": "view"}
+    for name, words in problems.items():
         with logged() as warnings:
             Database(own_path, target=tools.llvm, layers=[tmp_path / name]).close()
         (message,) = warnings
@@ -265,18 +253,14 @@ def test_layers_of_a_run_come_from_arguments_or_configuration(tmp_path, tools, m
             count(database, ["team.db"])
 
 
-def test_database_ignores_itself_as_a_layer(own_path, tools, layered):
+def test_database_ignores_itself_but_no_copy_of_itself_as_a_layer(
+    own_path, tmp_path, tools, layered
+):
     mod = tools.matmul()
     with logged() as warnings:
-        database = layered(own_path)
-        assert not database.has_workload(mod)
+        assert not layered(own_path).has_workload(mod)
         assert warnings == []
-
-
-def test_database_accepts_a_copy_of_itself_as_a_layer(own_path, tmp_path, tools, layered):
-    Database(own_path).close()
     copied(own_path, tmp_path / "copy.db")
-    mod = tools.matmul()
     fill(tmp_path / "copy.db", tools, mod, (0.25, 4))
     assert layered(tmp_path / "copy.db").has_workload(mod)
 
@@ -304,8 +288,7 @@ def test_promise_17_forbidden_annotation_of_a_layer_never_reaches_tvm(team_url, 
     """The next best record answers."""
     mod = tools.matmul()
     with closing(Database(team_url, target=tools.llvm)) as database:
-        workload = database.commit_workload(mod)
-        database.commit_tuning_record(evil(tools, mod, workload))
+        database.commit_tuning_record(evil(tools, mod, database.commit_workload(mod)))
     fill(team_url, tools, mod, (0.25, 4))
     with logged() as warnings:
         database = layered(team_url)
@@ -330,10 +313,7 @@ def test_layer_that_disappears_during_a_replay_answers_nothing(
     database = layered(team)
     record = database.query_tuning_record(mod, tools.llvm, "main")
     (layer,) = database._handle.layers
-
-    def gone(*_):
-        raise UnreachableError("team.db: the server does not answer")
-
+    gone = mock.Mock(side_effect=UnreachableError("team.db: the server does not answer"))
     monkeypatch.setattr(layer.open().store.answers, "get", gone)
     assert record is not None
     layer.open().records.discard(record, ValueError("no such block"))
@@ -342,14 +322,11 @@ def test_layer_that_disappears_during_a_replay_answers_nothing(
 
 @pytest.mark.usefixtures("no_parser")
 def test_layer_with_a_damaged_workload_body_is_skipped(tmp_path, tools, layered):
-    """A body that cannot be unpacked makes the layer skipped, with a warning."""
     mod, team = tools.matmul(), tmp_path / "team.db"
     fill(team, tools, mod, (0.25, 4))
     sql(team, "UPDATE workload SET body = x'00ff', script = x'00ff'")
     with logged() as warnings:
-        database = layered(team)
-        best = database.query_tuning_record(mod, tools.llvm, "main")
-        assert best is None
+        assert layered(team).query_tuning_record(mod, tools.llvm, "main") is None
         assert any("this layer is left out" in message for message in warnings)
 
 
@@ -368,15 +345,15 @@ def test_schedule_applies_record_of_a_layer_and_names_the_layer(team_url, tools,
     assert compile(mod, database).uses == (use,)
 
 
-def test_warm_drafts_include_programs_of_layers(own_path, team_url, tools):
+def test_warm_drafts_include_programs_of_layers(team_url, tools, layered):
     mod = tools.matmul()
     fill(team_url, tools, mod, (0.25, 4))
-    with closing(Database(own_path, target=tools.llvm, layers=[team_url])) as database:
-        record = tools.record(mod, ms.database.Workload(mod), None, tile=(1, 16))
-        template = schedule_queries.from_tvm(record.trace)
-        handle = database._handle
-        (warm,) = warm_drafts(handle, mod, tools.llvm, [template], 8)
-        assert (warm.distance, warm.seconds, warm.kept) == (0.0, 0.25, 1.0)
-        database.close()
-    with closing(Database(own_path, target=tools.llvm)) as database:
-        assert warm_drafts(database._handle, mod, tools.llvm, [template], 8) == []
+    record = tools.record(mod, ms.database.Workload(mod), None, tile=(1, 16))
+    template = schedule_queries.from_tvm(record.trace)
+
+    def warm(database):
+        return warm_drafts(database._handle, mod, tools.llvm, [template], 8)
+
+    (found,) = warm(layered(team_url))
+    assert (found.distance, found.seconds, found.kept) == (0.0, 0.25, 1.0)
+    assert warm(layered()) == []

@@ -27,14 +27,9 @@ KINDS = ["builder", "known", "revalidation", "tuning"]
 
 
 def test_attack_8_folders_of_a_killed_run_are_swept(tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", CHILD],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", CHILD], env=environment, **pipes) as process:
         assert process.stdout.readline() == "made\n"
         left = [path.name.split("-")[1] for path in tmp_path.glob("tunedb-*")]
         assert sorted(set(left)) == KINDS

@@ -26,14 +26,12 @@ def batch(tools):
         tools.record(mod, workload, [1e-3 * (tile + 1)], tile=(16 // 2**tile, 2**tile))
         for tile in range(4)
     ]
-    candidates = [
-        SimpleNamespace(sch=SimpleNamespace(trace=one.trace, mod=mod), args_info=one.args_info)
-        for one in made
-    ]
-    context = SimpleNamespace(mod=mod, target=tools.llvm)
     return SimpleNamespace(
-        context=context,
-        candidates=candidates,
+        context=SimpleNamespace(mod=mod, target=tools.llvm),
+        candidates=[
+            SimpleNamespace(sch=SimpleNamespace(trace=one.trace, mod=mod), args_info=one.args_info)
+            for one in made
+        ],
         builds=[ms.builder.BuilderResult("/tmp/x/lib.tar", None) for _ in made],
         runs=[ms.runner.RunnerResult(one.run_secs, None) for one in made],
         records=made,
@@ -41,8 +39,7 @@ def batch(tools):
 
 
 def test_mutated_lineage_keeps_donor_of_parent_and_lists_operators():
-    parent = Lineage(Origin.WARM, A)
-    child = parent.child("tile_size").child("unroll")
+    child = Lineage(Origin.WARM, A).child("tile_size").child("unroll")
     assert child == Lineage(Origin.MUTATED, A, ("tile_size", "unroll"))
     assert not child.is_crossed
 
@@ -50,11 +47,8 @@ def test_mutated_lineage_keeps_donor_of_parent_and_lists_operators():
 @pytest.mark.parametrize(
     ("first", "second", "donor", "other"),
     [
-        (A, B, A, B),
-        (A, None, A, None),
-        (A, A, A, None),
-        (None, B, B, None),
-        (None, None, None, None),
+        *((A, B, A, B), (A, None, A, None), (A, A, A, None)),
+        *((None, B, B, None), (None, None, None, None)),
     ],
 )
 def test_crossed_lineage_names_donors_of_both_parents(first, second, donor, other):
@@ -95,18 +89,10 @@ def test_lineage_is_stored_with_the_measurement(callbacks, batch, tools, opened)
         record(database._handle, batch.context, batch.candidates, batch.builds, batch.runs)
     else:
         for one in batch.records:
-            database.commit_tuning_record(
-                ms.database.TuningRecord(
-                    one.trace, one.workload, one.run_secs, tools.llvm, one.args_info
-                )
-            )
+            database.commit_tuning_record(one)
     stored = [one.measurement for one in database.store.records.iterate()]
-    assert [one.origin for one in stored] == [
-        Origin.RANDOM,
-        Origin.WARM,
-        Origin.MUTATED,
-        Origin.UNKNOWN,
-    ]
+    origins = [Origin.RANDOM, Origin.WARM, Origin.MUTATED, Origin.UNKNOWN]
+    assert [one.origin for one in stored] == origins
     assert [one.donor for one in stored] == [None, A, A, None]
     assert [one.extra for one in stored] == [None, None, descents[2].extra(), None]
 
@@ -118,10 +104,7 @@ def test_served_candidate_is_not_stored_but_takes_an_occurrence_number(
     batch.builds[1] = ms.builder.BuilderResult(str(tmp_path / ARTIFACT), None)
     record(database._handle, batch.context, batch.candidates, batch.builds, batch.runs)
     # TVM's AddToDatabase comes after tunedb's callback.
-    one = batch.records[1]
-    database.commit_tuning_record(
-        ms.database.TuningRecord(one.trace, one.workload, one.run_secs, tools.llvm, one.args_info)
-    )
+    database.commit_tuning_record(batch.records[1])
     stored = [one.measurement for one in database.store.records.iterate()]
     assert [one.run_secs for one in stored] == [(1e-3,), (3e-3,), (4e-3,)]
     assert [one.occurrence for one in stored] == [0, 2, 3]

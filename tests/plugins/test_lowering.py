@@ -317,39 +317,33 @@ BY_HAND = {
     "copies": (copies, "cuda"),
     "symbolic": (symbolic, "llvm"),
     "nothing": (nothing, "llvm"),
+    "several": (loops, choices, windows, symbolic, "llvm"),
 }
 
 
 @pytest.mark.parametrize("name", BY_HAND)
 def test_lower_equals_tvms_passes_on_handwritten_functions(name):
-    function, kind = BY_HAND[name]
-    assert_lowers_like_tvm(module(function), kind)
-
-
-def test_lower_equals_tvms_passes_on_several_functions():
-    assert_lowers_like_tvm(module(loops, choices, windows, symbolic), "llvm")
+    *functions, kind = BY_HAND[name]
+    assert_lowers_like_tvm(module(*functions), kind)
 
 
 def test_handwritten_functions_need_each_optional_pass():
     """Each pass that may be skipped changes one of the functions, and so does simplifying."""
 
-    def after(function, kind, name):
-        return dict(passes_of_tvm(module(function), kind))[name]
-
     def changes(function, kind, before, name):
-        return not tvm_ffi.structural_equal(
-            after(function, kind, before), after(function, kind, name)
-        )
+        passes = dict(passes_of_tvm(module(function), kind))
+        return not tvm_ffi.structural_equal(passes[before], passes[name])
 
     simplify = ("s_tir.RemoveWeightLayoutRewriteBlock", "tirx.SimplifyForFeatureExtraction")
+    unify = ("s_tir.LowerAutoCopy", "s_tir.UnifyThreadBinding")
     assert changes(loops, "llvm", *simplify)
     assert changes(choices, "llvm", *simplify)
-    assert changes(threads, "cuda", "s_tir.LowerAutoCopy", "s_tir.UnifyThreadBinding")
-    assert changes(bound_by_attribute, "cuda", "s_tir.LowerAutoCopy", "s_tir.UnifyThreadBinding")
+    assert changes(threads, "cuda", *unify)
+    assert changes(bound_by_attribute, "cuda", *unify)
     assert changes(windows, "llvm", "s_tir.UnifyThreadBinding", "s_tir.LowerMatchBuffer")
-    copied = after(copies, "cuda", "s_tir.LowerAutoCopy")
-    assert "auto_copy" in str(after(copies, "cuda", "s_tir.CompactBufferAllocation"))
-    assert str(copied).count("vectorized") >= 1
+    passes = dict(passes_of_tvm(module(copies), "cuda"))
+    assert "auto_copy" in str(passes["s_tir.CompactBufferAllocation"])
+    assert "vectorized" in str(passes["s_tir.LowerAutoCopy"])
 
 
 def test_lowering_reports_bindings_match_buffers_and_auto_copies():
