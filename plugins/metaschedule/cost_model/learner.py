@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -58,6 +58,11 @@ _ROUND = 64
 #: 59 and 53 % of the pairs among trials n to n + 96 (n = 256 and 512), models of all n trials 62
 #: and 58 % (standard error of the difference: 2 %).
 _OWN = 512
+
+#: Boosting rounds, and least step, of models for the expected share. Of 153 held-out workloads of
+#: the prior they found the same mean share as 200 rounds with a step of 0.1 (0.89, and quartiles
+#: within 0.015), in a third of the time.
+_FOLD_ROUNDS, _FOLD_ETA = 50, 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +384,9 @@ class Learner:
             if not can_learn(examples):
                 return None
             recipe = tuning_recipe(self.recipe, int(examples.sizes.sum()))
-            return fit(examples, recipe, threads=threads, device=self._options.device).model
+            rounds = min(recipe.rounds, _FOLD_ROUNDS)
+            quick = replace(recipe, rounds=rounds, eta=max(recipe.eta, _FOLD_ETA))
+            return fit(examples, quick, threads=threads, device=self._options.device).model
 
         return expected_share(base, train)
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cachetools import LRUCache
+
 from ....errors import FormatError, TargetError, TuneDBError
 from ....exchange.peers import check_layer, open_layer, skipped_message
 from ....exchange.prior import start_unpacking, unpacked
@@ -39,6 +41,9 @@ _SOURCE = Source("layer")
 
 #: Records that a query reads at a time while it skips those that do not replay.
 _CHUNK = 8
+
+#: Workloads of a prior whose best programs are kept: the tasks of a network have common neighbours.
+_MOST_DONORS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,10 +255,13 @@ class Layer:
         try:
             alike = self._alike(target)
             near = store.workloads.neighbours(signature, target, workloads, compatible=alike)
-            return [(each, donors_of(store, each, programs, is_layer=True)) for each in near]
+            return [(each, self._donors_of(store, each, programs)) for each in near]
         except Exception as error:  # as in open
             self.leave_out(error)
             return []
+
+    def _donors_of(self, store: Store, neighbour: Neighbour, most: int) -> list[Donor]:
+        return donors_of(store, neighbour, most, is_layer=True)
 
     def _alike(self, target: Target) -> Sequence[int]:
         """Return the targets that count as compatible beside those of the same architecture."""
@@ -291,6 +299,9 @@ class PriorLayer(Layer):
         super().__init__(path, own, equality=equality, fallback="compatible", most=most)
         self._bundle = path
         self._unpacking: subprocess.Popen[bytes] | None = None
+        # Its database never changes. By digest of a target, and by workload and targets.
+        self._levels: dict[bytes, list[list[int]]] = {}
+        self._donors: LRUCache[tuple[Any, ...], list[Donor]] = LRUCache(_MOST_DONORS)
 
     def begin_unpacking(self) -> None:
         """Start a process that unpacks it, where it is not, so that the first question waits less.
@@ -312,6 +323,8 @@ class PriorLayer(Layer):
         if self._unpacking is not None:
             self._unpacking.kill()
         self.finish_unpacking()
+        self._levels.clear()
+        self._donors.clear()
         super().close()
 
     def _opened(self) -> StoreAnswers | None:
@@ -328,6 +341,8 @@ class PriorLayer(Layer):
         target = target or self._own.targets.bound
         if answers is None or target is None:
             return []
+        if target.digest in self._levels:
+            return self._levels[target.digest]
         try:
             groups = [answers.targets.group(target, level) for level in (0, 1)]
             wanted = class_of(target)
@@ -340,7 +355,15 @@ class PriorLayer(Layer):
             self.leave_out(error)
             return []
         seen = {id_ for group in groups for id_ in group}
-        return [*groups, [id_ for id_ in found if id_ not in seen]]
+        levels = [*groups, [id_ for id_ in found if id_ not in seen]]
+        self._levels[target.digest] = levels
+        return levels
+
+    def _donors_of(self, store: Store, neighbour: Neighbour, most: int) -> list[Donor]:
+        key = (neighbour.workload_id, neighbour.target_ids, most)
+        if key not in self._donors:
+            self._donors[key] = super()._donors_of(store, neighbour, most)
+        return self._donors[key]
 
     def _alike(self, target: Target) -> Sequence[int]:
         """Return its targets of equally wide vectors."""

@@ -21,13 +21,14 @@ from ....models.dataset import ExampleWorkload
 from ....models.kernel_regression import LOSS, MOST_OWN, KernelRegression, share_of_trees
 from ....models.scope import Scope
 from ....programs.workload_info import signature_of
-from ....records import Program, Target, Workload
+from ....records import Program, Target, Trace, Workload
 from ..cost_model.learner import CostModelOptions, Learner
 from ..cost_model.online import trial_of
 from ..cost_model.scoring import positive
 from ..features.candidate_features import unstored_program
 
 if TYPE_CHECKING:
+    from ....features.base import StepFeatures
     from ....models.dataset import Dataset
     from ....models.model import Model
     from ....models.recipe import Recipe
@@ -92,16 +93,17 @@ class _ComputedExamples:
     """All measured programs of a store; their rows are computed from the stored steps."""
 
     store: Store
+    features: StepFeatures
 
     def load(self, recipe: Recipe, scope: Scope) -> Dataset:
         """Return the examples of a scope without rows; NotFoundError if there is none."""
         return dataset.load_computed(
-            self.store, _FEATURES, label=recipe.label, corrected=recipe.corrected, scope=scope
+            self.store, self.features, label=recipe.label, corrected=recipe.corrected, scope=scope
         )
 
     def with_rows(self, examples: Dataset) -> Dataset:
         """Return some of the examples with their rows; those with damaged steps are left out."""
-        return dataset.compute_rows(self.store, _FEATURES, examples)
+        return dataset.compute_rows(self.store, self.features, examples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ class _PriorExamples:
 
     prior: PriorLayer
     target: Target
+    features: StepFeatures
 
     def __call__(self, recipe: Recipe, most: int) -> Dataset | None:
         """Return diverse programs of the prior, at most so many; None where it has none."""
@@ -117,7 +120,7 @@ class _PriorExamples:
         store = self.prior.store
         if store is None or not ids:
             return None
-        source = _ComputedExamples(store)
+        source = _ComputedExamples(store, self.features)
         try:
             examples = source.load(recipe, Scope(target_ids=ids))
             policy, argument = recipe_part("training set", f"diverse:{most}")
@@ -153,14 +156,48 @@ class DraftTask:
         example = ExampleWorkload.from_signature(id_, workload.digest, workload.name, signature)
         return cls(workload, signature, example, handle.targets.stored(target))
 
-    def rows(self, drafts: Sequence[Draft]) -> list[Rows | Exception]:
-        """Return a float32 array (1, columns) for each draft, or the error."""
+    def rows(self, traces: Sequence[Trace]) -> list[Rows | Exception]:
+        """Return a float32 array (1, columns) for each program or draft, or the error."""
         return STEPS.rows(
             [
-                unstored_program(self.workload, self.signature, self.target, draft.trace())
-                for draft in drafts
+                unstored_program(self.workload, self.signature, self.target, trace)
+                for trace in traces
             ]
         )
+
+
+class TaskModel:
+    """Scores of the drafts of one task; worker processes can have it.
+
+    Parameters
+    ----------
+    trees : Model or None
+        Boosted trees; None scores all drafts equally.
+    regression : KernelRegression or None
+        Regression of the task's own programs around the trees' scores, if it has some.
+    legality : Legality, optional
+        Chance that TVM accepts a draft; by default one that has learnt nothing.
+    """
+
+    def __init__(
+        self,
+        trees: Model | None,
+        regression: KernelRegression | None,
+        legality: Legality | None = None,
+    ) -> None:
+        self.legality: Final = Legality() if legality is None else legality
+        self._trees = trees
+        self._regression = regression
+
+    def scores(self, _task: DraftTask, rows: Rows, threads: int) -> Floats:
+        """Return a score for each row, 0 or more; 1 without trees. The higher, the faster."""
+        if self._trees is None:
+            return np.ones(len(rows))
+        self._trees.use_threads(threads)
+        found = _scores(self._trees, rows)
+        if self._regression is not None:
+            found = self._regression.scores(rows, found)
+        return positive(found, LOSS)
 
 
 class DraftModel:
@@ -180,6 +217,8 @@ class DraftModel:
     groups : sequence of sequence of int, optional
         Groups of targets, as for :class:`~..cost_model.learner.Learner`; by default those that the
         handle serves.
+    features : FeatureSet, optional
+        ``steps`` with post-processing, for programs that TVM has replayed; by default without it.
 
     Attributes
     ----------
@@ -188,16 +227,21 @@ class DraftModel:
     """
 
     def __init__(
-        self, handle: Handle, target: Target, groups: Sequence[Sequence[int]] | None = None
+        self,
+        handle: Handle,
+        target: Target,
+        groups: Sequence[Sequence[int]] | None = None,
+        features: StepFeatures = _FEATURES,
     ) -> None:
         self.legality: Final = Legality()
         # The regression corrects the scores.
-        options = CostModelOptions(_FEATURES, None, residuals=False, avoid_failures=False)
+        options = CostModelOptions(features, None, residuals=False, avoid_failures=False)
         self._store = store = handle.store
         if groups is None:
             groups = handle.targets.groups(target)
-        shipped = None if handle.prior is None else _PriorExamples(handle.prior, target)
-        self._learner = Learner(store, options, target, groups, _ComputedExamples(store), shipped)
+        shipped = None if handle.prior is None else _PriorExamples(handle.prior, target, features)
+        examples = _ComputedExamples(store, features)
+        self._learner = Learner(store, options, target, groups, examples, shipped)
         self._learner.begin()
         # By workload: the regression of its own programs, None where it has none.
         self._own: dict[bytes, KernelRegression | None] = {}
@@ -212,16 +256,17 @@ class DraftModel:
 
     def scores(self, task: DraftTask, rows: Rows, threads: int) -> Floats:
         """Return a score for each row, 0 or more; 1 without a model. The higher, the faster."""
+        return self._of_task(task).scores(task, rows, threads)
+
+    def of_task(self, task: DraftTask, threads: int) -> TaskModel | None:
+        """Return the model of one task, trained if the task asks for it; None without one."""
+        return self._of_task(task) if self.prepare_for(task, threads) else None
+
+    def _of_task(self, task: DraftTask) -> TaskModel:
         scoring = self._learner.scoring
-        if scoring is None:
-            return np.ones(len(rows))
-        trees = scoring.scorer.model
-        trees.use_threads(threads)
-        found = _scores(trees, rows)
-        regression = self._own_regression(task, trees)
-        if regression is not None:
-            found = regression.scores(rows, found)
-        return positive(found, LOSS)
+        trees = None if scoring is None else scoring.scorer.model
+        regression = None if trees is None else self._own_regression(task, trees)
+        return TaskModel(trees, regression, self.legality)
 
     def expected_share(self, threads: int) -> ExpectedShare | None:
         """Return the share of the best that such models reach on held-out workloads."""
@@ -255,7 +300,7 @@ class DraftModel:
         threads : int
             Threads of XGBoost.
         """
-        rows = task.rows([draft for draft, _, _ in measured])
+        rows = task.rows([draft.trace() for draft, _, _ in measured])
         ids = self._store.programs.ids([program.digest for _, program, _ in measured])
         trials = []
         for (_, program, result), id_, own_rows in zip(measured, ids, rows, strict=True):
@@ -330,5 +375,5 @@ def _breaks_limits(rows: Rows) -> NDArray[np.bool_]:
 
 def can_describe(task: DraftTask, templates: Sequence[Draft]) -> bool:
     """Tell whether ``steps`` knows every instruction of the design spaces."""
-    rows = task.rows(templates)
+    rows = task.rows([template.trace() for template in templates])
     return not any(isinstance(own, Exception) or own[0, _UNKNOWN] for own in rows)

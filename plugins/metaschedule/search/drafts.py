@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Container, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ....search.draft import Draft
 from ....search.sampling import decide, draw_tiles
 from . import schedule_queries
-from .draft_model import DraftModel, DraftTask
+from .draft_model import DraftModel, DraftTask, Legality
 from .population import Child, Individual
 from .schedule_queries import DraftReplayer
 
@@ -25,6 +26,17 @@ _LEAST_SCORE = 1e-9
 _MOST_PARALLEL = 1024
 
 
+class DraftScores(Protocol):
+    """Scores of drafts by their rows."""
+
+    @property
+    def legality(self) -> Legality:
+        """Chance that TVM accepts a draft."""
+
+    def scores(self, task: DraftTask, rows: Any, threads: int, /) -> NDArray[np.float64]:
+        """Return a score for each row of ``steps``, 0 or more; the higher, the faster."""
+
+
 class Drafts:
     """Evaluation of the drafts of a task without TVM (:class:`.population.Evaluation`).
 
@@ -33,8 +45,8 @@ class Drafts:
 
     Parameters
     ----------
-    model : DraftModel
-        Model of the task's target.
+    model : DraftScores
+        Model of the task or of its target.
     task : DraftTask
         The task.
     replayer : DraftReplayer
@@ -47,7 +59,7 @@ class Drafts:
 
     def __init__(
         self,
-        model: DraftModel,
+        model: DraftScores,
         task: DraftTask,
         replayer: DraftReplayer,
         most_parallel: int | None,
@@ -62,10 +74,6 @@ class Drafts:
         # Products of one nest: 2, 4, 8 …
         self._doublings = [[2] * (most.bit_length() - 1)]
 
-    def prepare(self) -> bool:
-        """Train the model if necessary; return whether there is one."""
-        return self._model.prepare_for(self._task, self._threads)
-
     # ------------------------------------------------------------------ the evaluation
 
     def programs(self, children: Sequence[Child]) -> list[Individual]:
@@ -74,7 +82,7 @@ class Drafts:
 
     def scores(self, individuals: Sequence[Individual]) -> list[float]:
         """Return the score of each draft; 0 for one that breaks a limit or cannot be described."""
-        rows = self._task.rows([individual.draft for individual in individuals])
+        rows = self._task.rows([individual.draft.trace() for individual in individuals])
         good = [number for number, own in enumerate(rows) if not isinstance(own, Exception)]
         scores = np.zeros(len(rows))
         if good:
@@ -95,6 +103,10 @@ class Drafts:
         draft = template.with_decisions({})
         if prior is not None:
             draft = draw_tiles(template, rng, prior)
+        return self.completed(draft, template, rng)
+
+    def completed(self, draft: Draft, template: Draft, rng: random.Random) -> Draft:
+        """Return a program of a design space with random decisions where it has none."""
         return decide(draft, template, rng, self.locations(template))
 
     def extents(self, draft: Draft) -> dict[str, list[list[int]]]:
@@ -119,14 +131,42 @@ class Drafts:
     def replayed(self, drafts: Sequence[Draft], schedules: Sequence[Any]) -> None:
         """Learn from replayed drafts which ones TVM accepts."""
         legal = [schedule is not None for schedule in schedules]
-        self._model.legality.add(self._task.rows(drafts), legal, self._threads)
+        rows = self._task.rows([draft.trace() for draft in drafts])
+        self._model.legality.add(rows, legal, self._threads)
+
+
+class LearningDrafts(Drafts):
+    """Drafts of a task whose trials the model of its target learns.
+
+    Parameters
+    ----------
+    model : DraftModel
+        Model of the task's target.
+    task, replayer, most_parallel, threads
+        As for :class:`Drafts`.
+    """
+
+    def __init__(
+        self,
+        model: DraftModel,
+        task: DraftTask,
+        replayer: DraftReplayer,
+        most_parallel: int | None,
+        threads: int,
+    ) -> None:
+        super().__init__(model, task, replayer, most_parallel, threads)
+        self._learner = model
+
+    def prepare(self) -> bool:
+        """Train the model if necessary; return whether there is one."""
+        return self._learner.prepare_for(self._task, self._threads)
 
     def measured(self, trials: Sequence[tuple[Program, Any]]) -> None:
         """Learn from a measured batch: programs and TVM's results."""
         examples = [
             (Draft.from_trace(program.trace), program, result) for program, result in trials
         ]
-        self._model.add(self._task, examples, self._threads)
+        self._learner.add(self._task, examples, self._threads)
 
 
 def finalists(

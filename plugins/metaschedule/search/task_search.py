@@ -25,14 +25,15 @@ from ..database.candidates import Lineage
 from . import schedule_queries
 from .descent import Descent, children
 from .draft_model import DraftModel, DraftTask, can_describe
-from .drafts import Drafts, finalists
+from .drafts import Drafts, LearningDrafts, finalists
 from .population import RANDOM, WARM, Breeding, Evaluation, Individual, Replays, Shares, completed
 from .schedule_queries import DraftReplayer
 from .search_report import Round, TaskReport
-from .warm_start import tile_prior, warm_drafts
+from .warm_start import Relatives
 
 if TYPE_CHECKING:
     from ....records import Target
+    from ....search.prior import TilePrior
     from ..database.handle import Handle
     from ..measure.measured import Known
 
@@ -252,8 +253,7 @@ class TaskSearch:
         self._drafts = self._evaluation_of_drafts(draft_model, threads)
         if options.known is not None:
             options.known.prepare(self._mod, self._target)
-        self._prior = tile_prior(handle, self._mod, self._target) if options.warm else None
-        self._neighbours = self._adapted() if options.warm else []
+        self._prior, self._neighbours = self._relatives() if options.warm else (None, [])
 
     # ------------------------------------------------------------------ calls of TVM
 
@@ -356,7 +356,7 @@ class TaskSearch:
         self._evolve(breeding, size)
         return _Compared(len(breeding.individuals), warm, breeding.individuals, drawn)
 
-    def _round_of_drafts(self, drafts: Drafts, number: int, n_random: int) -> _Compared:
+    def _round_of_drafts(self, drafts: LearningDrafts, number: int, n_random: int) -> _Compared:
         """Evolve drafts; replay the finalists and compare them again, by both models."""
         with ms.Profiler.timeit("tunedb/Search/Learn"):
             has_model = drafts.prepare()
@@ -438,7 +438,7 @@ class TaskSearch:
 
     def _evaluation_of_drafts(
         self, draft_model: Callable[[Handle, Target], DraftModel], threads: int
-    ) -> Drafts | None:
+    ) -> LearningDrafts | None:
         """Return the evaluation of drafts.
 
         None without XGBoost, and where ``steps`` cannot describe the programs.
@@ -449,7 +449,7 @@ class TaskSearch:
         task = DraftTask.of(self._handle, known.record, self._target)
         if not can_describe(task, self._templates):
             return None
-        return Drafts(
+        return LearningDrafts(
             draft_model(self._handle, task.target),
             task,
             self._replayer,
@@ -504,19 +504,19 @@ class TaskSearch:
         self._stored = {id_: self._stored[id_] for id_ in records}
         return [individual for individual in self._stored.values() if individual is not None]
 
-    def _adapted(self) -> list[Individual]:
-        """Return programs of other workloads, adapted to this one, best first."""
+    def _relatives(self) -> tuple[TilePrior | None, list[Individual]]:
+        """Return tiles of good programs of other workloads, and these programs, adapted."""
         most = min(
             round(self._size * self._options.shares.warm), _WARM_PER_TRIAL * self._limits.batch
         )
-        adapted = warm_drafts(self._handle, self._mod, self._target, self._templates, most)
-        if not adapted:
-            return []
+        relatives = Relatives.of(self._handle, self._mod, self._target, most)
+        adapted = relatives.adapted(self._templates, most)
         schedules = self._replayer.schedules([warm.draft for warm in adapted])
         counts = self.report.counts
-        counts.offspring[WARM] += len(adapted)
-        counts.illegal[WARM] += sum(schedule is None for schedule in schedules)
-        return [
+        if adapted:
+            counts.offspring[WARM] += len(adapted)
+            counts.illegal[WARM] += sum(schedule is None for schedule in schedules)
+        return relatives.tile_prior(), [
             Individual(
                 schedule_queries.from_tvm(schedule.trace),
                 schedule,

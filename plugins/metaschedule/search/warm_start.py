@@ -12,7 +12,7 @@ from ....errors import FormatError
 from ....programs.autotvm import join_knobs
 from ....programs.metaschedule.upgrade import upgrade
 from ....programs.workload_info import signature_of
-from ....records import Signature, Target, WorkloadFormat
+from ....records import WorkloadFormat
 from ....search.adaptation import adapt, nearest_template
 from ....search.draft import Draft
 from ....search.knobs import KnobDraft, knob_draft
@@ -25,7 +25,7 @@ from ..database.layers import donors_of
 
 _log = logging.getLogger("tunedb")
 
-#: Nearest workloads, and programs of each, in a prior.
+#: Nearest workloads, and programs of each in a distribution of tiles.
 _NEIGHBOURS = 16
 _PROGRAMS = 32
 
@@ -68,85 +68,126 @@ class WarmDraft:
     kept: float
 
 
-def warm_drafts(
-    handle: Handle, mod: Any, target: Any, templates: Sequence[Draft], most: int
-) -> list[WarmDraft]:
-    """Return good programs of similar workloads, adapted to a module; the most promising first.
-
-    Donors are the best programs of the nearest workloads of the operator family, and of the module
-    itself for other targets of the kind; those of the layers too. Each is adapted to the most
-    similar template. Near workloads, fast programs and donors that kept all decisions come first;
-    the second best of a workload counts as a quarter of an octave farther than the best, and so on.
-    AutoTVM's best configurations of the family are donors, too (:mod:`tunedb.search.knobs`).
+@dataclass(frozen=True, slots=True, eq=False)
+class Relatives:
+    """Good programs of workloads that are similar to a module's; a worker process can use them.
 
     Parameters
     ----------
-    handle : Handle
-        Handle of the database.
-    mod : IRModule
-        Module that is tuned; it need not be stored.
-    target : tvm Target
-        Target of the tuning run.
-    templates : sequence of Draft
-        Design spaces of the module, with TVM's initial decisions.
-    most : int
-        Most programs to return.
-
-    Returns
-    -------
-    list of WarmDraft
-        All different.
+    family : str
+        Operator family of the module.
+    near : tuple of (Neighbour, list of Donor, bool)
+        The nearest workloads with their best programs, and whether it is a row of the module itself
+        in the user's own database.
+    configured : tuple of (Neighbour, str, list of Donor)
+        Workloads of AutoTVM of the family with their task and best configurations.
     """
-    ranked = []
-    asked = _Question.of(handle, mod, target)
-    for neighbour, donors in _relatives(handle, asked, most):
-        for rank, donor in enumerate(donors):
-            warm = _adapted(neighbour, donor, templates)
-            if warm is not None and warm.kept >= _LEAST_KEPT:
-                slower = log2(max(donor.seconds / donors[0].seconds, 1.0))
-                loss = _PER_LOSS * (1 - warm.kept)
-                ranked.append((neighbour.far + slower + _PER_RANK * rank + loss, warm))
-    ranked += [(warm.distance, warm) for warm in _configured(handle, asked, templates)]
-    ranked.sort(key=lambda pair: pair[0])
-    by_key: dict[bytes, WarmDraft] = {}
-    for _, warm in ranked:
-        by_key.setdefault(warm.draft.key, warm)
-    return list(by_key.values())[:most]
 
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """A module and a target as the store compares them with others."""
-
-    mod: Any
-    signature: Signature
-    target: Target
+    family: str
+    near: tuple[tuple[Neighbour, list[Donor], bool], ...]
+    configured: tuple[tuple[Neighbour, str, list[Donor]], ...]
 
     @classmethod
-    def of(cls, handle: Handle, mod: Any, target: Any) -> Self:
+    def of(cls, handle: Handle, mod: Any, target: Any, programs: int = _PROGRAMS) -> Self:
+        """Read the relatives of a module from the database and its layers.
+
+        Parameters
+        ----------
+        handle : Handle
+            Handle of the database.
+        mod : IRModule
+            Module that is tuned; it need not be stored.
+        target : tvm Target
+            Target of the tuning run.
+        programs : int
+            Most programs of each workload that are adapted.
+        """
+        store, signature = handle.store, signature_of(modules.to_workload(mod))
+        programs = max(programs, _PROGRAMS)
         with handle.lock:
             stored = handle.targets.stored(target)
-        return cls(mod, signature_of(modules.to_workload(mod)), stored)
+            known = handle.workloads.find(mod)
+            same = [] if known is None else handle.workloads.equal_ids(known)
+            others = store.workloads.neighbours(signature, stored, _NEIGHBOURS, exclude=same)
+            here = store.targets.id_of(stored.digest)
+            itself = [] if here is None else [Neighbour(id_, (here,), 0.0, "exact") for id_ in same]
+            near = [
+                (each, donors_of(store, each, programs, is_layer=False), each in itself)
+                for each in (*itself, *others)
+            ]
+            for layer in (*handle.layers, *([] if handle.prior is None else [handle.prior])):
+                found = layer.relatives(signature, stored, _NEIGHBOURS, programs)
+                near += [(neighbour, donors, False) for neighbour, donors in found]
+            configured = [
+                (
+                    each,
+                    store.workloads.get(each.workload_id).name,
+                    donors_of(store, each, _CONFIGURATIONS, is_layer=False),
+                )
+                for each in store.workloads.neighbours(
+                    signature, stored, _CONFIGURED, formats=(WorkloadFormat.AUTOTVM,)
+                )
+            ]
+        return cls(str(signature.family), tuple(near), tuple(configured))
 
+    def adapted(self, templates: Sequence[Draft], most: int) -> list[WarmDraft]:
+        """Return these programs adapted to the module, the most promising first, all different.
 
-def _configured(
-    handle: Handle, asked: _Question, templates: Sequence[Draft]
-) -> Iterator[WarmDraft]:
-    """Yield the best configurations of AutoTVM's workloads of the family, on a template."""
-    store = handle.store
-    with handle.lock:
-        for neighbour in store.workloads.neighbours(
-            asked.signature, asked.target, _CONFIGURED, formats=(WorkloadFormat.AUTOTVM,)
-        ):
-            task = store.workloads.get(neighbour.workload_id).name
+        Each is adapted to the most similar template. Near workloads, fast programs and donors that
+        kept all decisions come first; the second best of a workload counts as a quarter of an
+        octave farther than the best, and so on. AutoTVM's best configurations are donors, too
+        (:mod:`tunedb.search.knobs`). Programs of the module itself in the user's own database are
+        trials and no donors; those of layers are donors.
+
+        Parameters
+        ----------
+        templates : sequence of Draft
+            Design spaces of the module, with TVM's initial decisions.
+        most : int
+            Most programs to return.
+        """
+        ranked = []
+        for neighbour, donors, is_itself in self.near:
+            for rank, donor in enumerate([] if is_itself else donors[:most]):
+                warm = _adapted(neighbour, donor, templates)
+                if warm is not None and warm.kept >= _LEAST_KEPT:
+                    slower = log2(max(donor.seconds / donors[0].seconds, 1.0))
+                    loss = _PER_LOSS * (1 - warm.kept)
+                    ranked.append((neighbour.far + slower + _PER_RANK * rank + loss, warm))
+        ranked += [(warm.distance, warm) for warm in self._configurations(templates)]
+        ranked.sort(key=lambda pair: pair[0])
+        by_key: dict[bytes, WarmDraft] = {}
+        for _, warm in ranked:
+            by_key.setdefault(warm.draft.key, warm)
+        return list(by_key.values())[:most]
+
+    def _configurations(self, templates: Sequence[Draft]) -> Iterator[WarmDraft]:
+        """Yield the best configuration of each workload of AutoTVM that fits a template."""
+        for neighbour, task, donors in self.configured:
             # The best one may be of an algorithm with other loops.
-            for donor in donors_of(store, neighbour, _CONFIGURATIONS, is_layer=False):
-                found = _knob_draft(donor, task, str(asked.signature.family), templates)
+            for donor in donors:
+                found = _knob_draft(donor, task, self.family, templates)
                 if found is not None:
                     # Tiles of extents are compared, not arguments, whose layout may differ.
                     far = found.distance + TARGET_DISTANCE[neighbour.level] + _PER_TOOL
                     yield WarmDraft(found.draft, donor.digest, far, donor.seconds, found.kept)
                     break
+
+    def tile_prior(self) -> TilePrior | None:
+        """Return the distribution of tiles in these programs, the module's own ones included.
+
+        A program counts by the square of its throughput, relative to the best of its workload, and
+        half for each octave of distance. None if no program has tiles.
+        """
+        drafts, weights = [], []
+        for neighbour, donors, _ in self.near:
+            for donor in donors[:_PROGRAMS]:
+                draft = _draft(donor)
+                if draft is not None and any(tiles_of(draft)):
+                    drafts.append(draft)
+                    relative = donors[0].seconds / donor.seconds
+                    weights.append(relative**2 * 0.5**neighbour.far)
+        return TilePrior.from_drafts(drafts, weights) if drafts else None
 
 
 def _knob_draft(
@@ -161,58 +202,6 @@ def _knob_draft(
     key = fields.get("template_key")
     found = (knob_draft(task, key, family, entity, template) for template in templates)
     return next((each for each in found if each is not None), None)
-
-
-def tile_prior(handle: Handle, mod: Any, target: Any) -> TilePrior | None:
-    """Return the distribution of tiles in good programs of similar workloads.
-
-    Programs of the module itself count, too. A program counts by the square of its throughput,
-    relative to the best of its workload, and half for each octave of distance.
-
-    Parameters
-    ----------
-    handle : Handle
-        Handle of the database.
-    mod : IRModule
-        Module that is tuned.
-    target : tvm Target
-        Target of the tuning run.
-
-    Returns
-    -------
-    TilePrior or None
-        None if no such program has tiles.
-    """
-    drafts, weights = [], []
-    relatives = _relatives(handle, _Question.of(handle, mod, target), _PROGRAMS, itself=True)
-    for neighbour, donors in relatives:
-        for donor in donors:
-            draft = _draft(donor)
-            if draft is not None and any(tiles_of(draft)):
-                drafts.append(draft)
-                relative = donors[0].seconds / donor.seconds
-                weights.append(relative**2 * 0.5**neighbour.far)
-    return TilePrior.from_drafts(drafts, weights) if drafts else None
-
-
-# From layers the module itself always counts: the search does not repeat its records as trials.
-def _relatives(
-    handle: Handle, asked: _Question, most: int, *, itself: bool = False
-) -> list[tuple[Neighbour, list[Donor]]]:
-    """Return the nearest workloads, and the module itself on request, with their best programs."""
-    store = handle.store
-    with handle.lock:
-        known = handle.workloads.find(asked.mod)
-        same = [] if known is None else handle.workloads.equal_ids(known)
-        near = store.workloads.neighbours(asked.signature, asked.target, _NEIGHBOURS, exclude=same)
-        here = store.targets.id_of(asked.target.digest)
-        if itself and here is not None:
-            near = [*(Neighbour(id_, (here,), 0.0, "exact") for id_ in same), *near]
-        relatives = [(each, donors_of(store, each, most, is_layer=False)) for each in near]
-        others = [*handle.layers, *([] if handle.prior is None else [handle.prior])]
-        for layer in others:
-            relatives += layer.relatives(asked.signature, asked.target, _NEIGHBOURS, most)
-        return relatives
 
 
 def _draft(donor: Donor) -> Draft | None:
