@@ -37,6 +37,8 @@ __all__ = ["MOST_PROGRAMS", "Question", "prepare", "promising"]
 
 #: Drafts of a population and generations: some seven thousand drafts of a function are compared.
 _DRAFTS, _GENERATIONS = 2304, 2
+#: New drafts of a generation below which the design space is exhausted; to look for more is slow.
+_FEWEST_NEW = 500
 #: Most adapted programs of similar workloads.
 _ADAPTED = 32
 #: Drafts of a function that are replayed at a time, the most times, and the most programs that are
@@ -138,7 +140,10 @@ def _chosen(
     breeding.draw(templates, _DRAFTS - len(breeding.individuals))
     population: Sequence[Individual] = list(breeding.individuals)
     for _ in range(_GENERATIONS):
+        known = len(breeding.individuals)
         population = breeding.evolve(population, _DRAFTS)
+        if len(breeding.individuals) - known < _FEWEST_NEW:
+            break
     individuals: Sequence[Individual] = breeding.individuals
     tried: list[Individual] = []
     programs: list[Trace] = []
