@@ -96,6 +96,11 @@ def store_time(database, mod, target, candidate):
     database.commit_tuning_record(record)
 
 
+def rows_of(task, drafts):
+    """Return the rows of drafts, one below the other."""
+    return np.concatenate(task.rows([draft.trace() for draft in drafts]))
+
+
 def task_of(database, mod, target):
     handle = database._handle
     return DraftTask.of(handle, handle.workloads.commit(mod).record, target)
@@ -341,7 +346,7 @@ def test_rows_of_a_draft_equal_those_of_the_program_without_its_tail(measured):
     assert any(each.trace.tail is not None for each in programs)
     expected = np.concatenate(STEPS.rows(bare))
     # The literals of a tail do not matter without it.
-    np.testing.assert_array_equal(np.concatenate(task.rows(drafts)), expected)
+    np.testing.assert_array_equal(rows_of(task, drafts), expected)
 
 
 def test_load_computed_returns_examples_without_stored_rows(measured):
@@ -360,8 +365,8 @@ def test_draft_model_trains_on_stored_records_before_the_first_trial(measured):
     model = DraftModel(database._handle, task.target)
     assert model.prepare_for(task, 1)
     records = list(database.store.records.iterate())
-    rows = task.rows([Draft.from_trace(one.measurement.program.trace) for one in records])
-    scores = model.scores(task, np.concatenate(rows), 1)
+    rows = rows_of(task, [Draft.from_trace(one.measurement.program.trace) for one in records])
+    scores = model.scores(task, rows, 1)
     assert np.corrcoef(scores, 1 / np.array([one.mean for one in records]))[0, 1] > 0.8
 
 
@@ -446,7 +451,11 @@ def gpu_drafts(opened, operator, arch, number):
         for template, legal in zip(templates, places, strict=True)
     ]
     task = task_of(opened(":memory:", target=target), replayer.mod, target)
-    return replayer, drafts, Legality().chances(np.concatenate(task.rows(drafts))) > 0.5
+    return (
+        replayer,
+        drafts,
+        Legality().chances(rows_of(task, drafts)) > 0.5,
+    )
 
 
 @pytest.mark.parametrize(

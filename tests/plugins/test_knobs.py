@@ -16,7 +16,7 @@ from tunedb.formats.importer import import_log
 from tunedb.plugins.metaschedule import Database
 from tunedb.plugins.metaschedule.database.database import handle_of
 from tunedb.plugins.metaschedule.search.schedule_queries import DraftReplayer, from_tvm
-from tunedb.plugins.metaschedule.search.warm_start import warm_drafts
+from tunedb.plugins.metaschedule.search.warm_start import Relatives
 from tunedb.search.knobs import knob_draft
 from tunedb.storage.store import Store
 
@@ -208,7 +208,7 @@ def test_warm_drafts_use_best_direct_record_even_if_winograd_is_faster(imported)
     database = imported(GPU, old_line(0.01, "winograd", winograd), old_line(0.02, "direct", DIRECT))
     mod = convolution("NCHW")
     templates, _ = space(mod, GPU)
-    (warm,) = warm_drafts(handle_of(database), mod, GPU, templates, 8)
+    (warm,) = Relatives.of(handle_of(database), mod, GPU).adapted(templates, 8)
     expected = knob_draft("topi_nn_conv2d", "direct", "conv2d", DIRECT, templates[0])
     assert (warm.seconds, warm.draft.key) == (0.02, expected.draft.key)
 
@@ -231,7 +231,7 @@ def test_warm_drafts_use_the_best_configuration_of_a_log(imported):
     slower = [["tile_ic", "sp", [64, 1]], ["tile_oc", "sp", [64, 1]], *PACKED[2:]]
     database, mod = imported(CPU, line(0.1, slower), line(0.01)), convolution("NHWC")
     templates, _ = space(mod, CPU)
-    (warm,) = warm_drafts(handle_of(database), mod, CPU, templates, 8)
+    (warm,) = Relatives.of(handle_of(database), mod, CPU).adapted(templates, 8)
     expected = knob_draft("conv2d_NCHWc.x86", None, "conv2d", PACKED, templates[0])
     assert warm.draft.key == expected.draft.key
     assert (warm.seconds, warm.kept) == (0.01, 3 / 7)
@@ -252,7 +252,7 @@ def test_drafts_of_public_tophub_configurations_replay(sqlite_file, name, target
         for layout, size, channels, filters in (("NHWC", 56, 64, 64), ("NCHW", 14, 256, 512)):
             mod = convolution(layout, size, channels, filters)
             templates, replayer = space(mod, target)
-            warm = warm_drafts(handle_of(database), mod, target, templates, 16)
+            warm = Relatives.of(handle_of(database), mod, target).adapted(templates, 16)
             schedules = replayer.schedules([each.draft for each in warm])
             counts.append((len(warm), sum(schedule is not None for schedule in schedules)))
     assert all(drafts >= 8 and legal >= drafts - 3 for drafts, legal in counts), counts

@@ -21,7 +21,7 @@ from tunedb.exchange.peers import open_layer
 from tunedb.plugins.metaschedule import Database, modules
 from tunedb.plugins.metaschedule.deploy.apply import compile, schedule
 from tunedb.plugins.metaschedule.search import schedule_queries
-from tunedb.plugins.metaschedule.search.warm_start import warm_drafts
+from tunedb.plugins.metaschedule.search.warm_start import Relatives
 from tunedb.plugins.metaschedule.tuning import defaults
 from tunedb.programs.workload_info import signature_of
 from tunedb.storage.store import Store
@@ -352,7 +352,7 @@ def test_warm_drafts_include_programs_of_layers(team_url, tools, layered):
     template = schedule_queries.from_tvm(record.trace)
 
     def warm(database):
-        return warm_drafts(database._handle, mod, tools.llvm, [template], 8)
+        return Relatives.of(database._handle, mod, tools.llvm).adapted([template], 8)
 
     (found,) = warm(layered(team_url))
     assert (found.distance, found.seconds, found.kept) == (0.0, 0.25, 1.0)

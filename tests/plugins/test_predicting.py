@@ -6,14 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
+from logged import logged
 from products import assert_multiplies
 from tvm.s_tir import meta_schedule as ms
 
 from tunedb.errors import UsageError
-from tunedb.plugins.metaschedule import Database
+from tunedb.features.steps import STEPS
+from tunedb.plugins.metaschedule import Database, modules
 from tunedb.plugins.metaschedule.deploy import apply
 from tunedb.plugins.metaschedule.deploy import predict as prediction
+from tunedb.plugins.metaschedule.search.draft_model import DraftTask, TaskModel
+from tunedb.plugins.metaschedule.search.prediction import MOST_PROGRAMS, Question, promising
 from tunedb.plugins.metaschedule.search.schedule_queries import from_tvm
+from tunedb.plugins.metaschedule.search.warm_start import Relatives
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -59,7 +64,6 @@ def builds(monkeypatch):
             return super().build(inputs)
 
     monkeypatch.setattr(prediction, "WarmBuilder", Builder)
-    monkeypatch.setattr(prediction, "_DRAFTS", 256)
     return batches
 
 
@@ -95,6 +99,46 @@ def test_function_without_record_gets_best_predicted_program_that_builds(
     # The model knows that wide innermost factors are fast.
     drawn = [seconds_of(each.trace) for each in random_candidates(new_mod, tools.llvm, 32, 2)]
     assert seconds_of(found.record.trace) < np.quantile(drawn, 0.1)
+
+
+def test_function_that_ends_its_worker_costs_only_its_own_prediction(
+    measured, opened, tools, monkeypatch
+):
+    def dies(question):
+        import os
+        import signal
+
+        from tunedb.plugins.metaschedule.search.prediction import promising
+
+        if "128" in question.mod.script():
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return promising(question)
+
+    monkeypatch.setattr(prediction, "promising", dies)
+    both = [product(tools, n, f"product_{n}").functions for n in (96, 128)]
+    mod, database = tvm.IRModule({**both[0], **both[1]}), opened(measured, target=tools.llvm)
+    with logged() as messages:
+        compiled = apply.compile(mod, database, trials=0)
+    uses = {use.function: use.kind for use in compiled.uses}
+    assert uses == {"product_96": "predicted", "product_128": "default"}
+    assert messages == ["product_128: nothing is predicted: signal 11, SIGSEGV"]
+
+
+def test_programs_are_ranked_again_by_the_model_of_whole_programs(measured, opened, tools):
+    """A draft has no loops of TVM's postprocessors; the second model counts them."""
+
+    class MostLoops:
+        @staticmethod
+        def scores(_task, rows, _threads):
+            return rows[:, STEPS.columns.index("tail.all_loops")].astype(float)
+
+    (mod,) = apply.tasks_of(product(tools, 128, "new"), tools.llvm).values()
+    handle = opened(measured, target=tools.llvm)._handle
+    task = DraftTask.of(handle, modules.to_workload(mod), tools.llvm)
+    relatives = Relatives.of(handle, mod, tools.llvm)
+    question = Question(mod, tools.llvm, task, relatives, (TaskModel(None, None), MostLoops))
+    scores = [float(MostLoops.scores(task, rows, 1)[0]) for rows in task.rows(promising(question))]
+    assert len(scores) == MOST_PROGRAMS and scores == sorted(scores, reverse=True)
 
 
 def test_compile_notes_that_an_empty_database_predicts_nothing(opened, tools):

@@ -28,7 +28,7 @@ from tunedb.plugins.metaschedule.cost_model.scoring import Scoring
 from tunedb.plugins.metaschedule.deploy.apply import schedule
 from tunedb.plugins.metaschedule.search import schedule_queries
 from tunedb.plugins.metaschedule.search.draft_model import DraftModel, DraftTask
-from tunedb.plugins.metaschedule.search.warm_start import warm_drafts
+from tunedb.plugins.metaschedule.search.warm_start import Relatives
 from tunedb.programs.workload_info import signature_of
 from tunedb.storage.approval import approvals
 from tunedb.storage.exchange_types import EVERYTHING
@@ -223,7 +223,7 @@ def test_donors_and_the_model_of_drafts_come_from_the_prior(prior, path, opened,
         handle = opened(path, target=target, prior=choice)._handle
         task = DraftTask.of(handle, modules.to_workload(mod), target)
         has_model = DraftModel(handle, task.target).prepare_for(task, 1)
-        known.append((has_model, len(warm_drafts(handle, mod, target, templates, 8)) > 0))
+        known.append((has_model, len(Relatives.of(handle, mod, target).adapted(templates, 8)) > 0))
     assert known == [(True, True), (False, False)]
     # Times of the prior and of the user are in separate groups, even for an equal program.
     database = opened(path, target=target, prior=prior)

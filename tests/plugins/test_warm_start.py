@@ -18,7 +18,7 @@ from tunedb.plugins.metaschedule import Database
 from tunedb.plugins.metaschedule.database.database import handle_of
 from tunedb.plugins.metaschedule.search import schedule_queries
 from tunedb.plugins.metaschedule.search.schedule_queries import DraftReplayer
-from tunedb.plugins.metaschedule.search.warm_start import tile_prior, warm_drafts
+from tunedb.plugins.metaschedule.search.warm_start import Relatives
 from tunedb.records import Measurement, Program, Source, Trace
 from tunedb.search.prior import tiles_of
 from tunedb.search.tilings import tilings
@@ -64,10 +64,10 @@ def _task(database, mod, kind):
     handle = handle_of(database)
 
     def warm(most=64):
-        return warm_drafts(handle, mod, context.target, templates, most)
+        return Relatives.of(handle, mod, context.target).adapted(templates, most)
 
     def prior():
-        return tile_prior(handle, mod, context.target)
+        return Relatives.of(handle, mod, context.target).tile_prior()
 
     return SimpleNamespace(
         templates=templates, replays=replays, warm=warm, prior=prior, target=context.target
@@ -121,7 +121,7 @@ def test_module_is_a_donor_of_itself_only_for_another_target(sqlite_file):
     # For another target it is one, without changes.
     context = te_programs.context(own, "vnni")
     templates = [schedule_queries.from_tvm(one.trace) for one in context.generate_design_space()]
-    found = warm_drafts(handle_of(database), own, context.target, templates, 64)
+    found = Relatives.of(handle_of(database), own, context.target).adapted(templates, 64)
     assert found and {one.distance for one in found} == {2.0}
 
 
@@ -134,8 +134,10 @@ def test_no_warm_drafts_come_of_nothing_other_operators_and_kinds_of_target(sqli
     assert task.warm() == []
     assert task.prior() is None
     asked = _module(_softmax, 64, 64)
-    assert warm_drafts(handle_of(database), asked, tools.cuda, task.templates, 8) == []
-    assert warm_drafts(handle_of(database), asked, task.target, [], 8) == []  # no templates
+    assert Relatives.of(handle_of(database), asked, tools.cuda).adapted(task.templates, 8) == []
+    assert (
+        Relatives.of(handle_of(database), asked, task.target).adapted([], 8) == []
+    )  # no templates
 
 
 def test_first_warm_drafts_come_from_several_workloads(sqlite_file):
