@@ -11,23 +11,23 @@ from products import assert_multiplies
 from tvm.s_tir import meta_schedule as ms
 
 from tunedb.errors import UsageError
-from tunedb.features.steps import STEPS
 from tunedb.plugins.metaschedule import Database, modules
 from tunedb.plugins.metaschedule.deploy import apply
 from tunedb.plugins.metaschedule.deploy import predict as prediction
-from tunedb.plugins.metaschedule.search.draft_model import DraftTask, TaskModel
-from tunedb.plugins.metaschedule.search.prediction import MOST_PROGRAMS, Question, promising
+from tunedb.plugins.metaschedule.search.draft_model import DraftTask
+from tunedb.plugins.metaschedule.search.prediction import Question, promising
 from tunedb.plugins.metaschedule.search.schedule_queries import from_tvm
 from tunedb.plugins.metaschedule.search.warm_start import Relatives
+from tunedb.search.draft import Draft
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from candidates import random_candidates
 
 
-def seconds_of(trace):
+def seconds_of(tiles):
     """Return a time that depends on the tiles: wide innermost factors are fast."""
-    return 1e-4 / (1 + sum(np.log2(tile[-1]) for tile in from_tvm(trace).tiles.values()))
+    return 1e-4 / (1 + sum(np.log2(tile[-1]) for tile in tiles.values()))
 
 
 def product(tools, n, name):
@@ -44,7 +44,7 @@ def measured(tools, tmp_path_factory):
     workload = database.commit_workload(mod)
     args = ms.arg_info.ArgInfo.from_entry_func(mod)
     for each in random_candidates(mod, tools.llvm, 48, 1):
-        seconds = [seconds_of(each.trace)]
+        seconds = [seconds_of(from_tvm(each.trace).tiles)]
         record = ms.database.TuningRecord(each.trace, workload, seconds, tools.llvm, args)
         database.commit_tuning_record(record)
     database.close()
@@ -97,8 +97,11 @@ def test_function_without_record_gets_best_predicted_program_that_builds(
     found.record.trace.apply_to_schedule(applied, remove_postproc=False)
     tvm.ir.assert_structural_equal(applied.mod, builds[1][0])
     # The model knows that wide innermost factors are fast.
-    drawn = [seconds_of(each.trace) for each in random_candidates(new_mod, tools.llvm, 32, 2)]
-    assert seconds_of(found.record.trace) < np.quantile(drawn, 0.1)
+    drawn = [
+        seconds_of(from_tvm(each.trace).tiles)
+        for each in random_candidates(new_mod, tools.llvm, 32, 2)
+    ]
+    assert seconds_of(from_tvm(found.record.trace).tiles) < np.quantile(drawn, 0.1)
 
 
 def test_function_that_ends_its_worker_costs_only_its_own_prediction(
@@ -124,21 +127,17 @@ def test_function_that_ends_its_worker_costs_only_its_own_prediction(
     assert messages == ["product_128: nothing is predicted: signal 11, SIGSEGV"]
 
 
-def test_programs_are_ranked_again_by_the_model_of_whole_programs(measured, opened, tools):
-    """A draft has no loops of TVM's postprocessors; the second model counts them."""
-
-    class MostLoops:
-        @staticmethod
-        def scores(_task, rows, _threads):
-            return rows[:, STEPS.columns.index("tail.all_loops")].astype(float)
-
+def test_replayed_programs_are_ranked_by_a_model_of_whole_programs(measured, opened, tools):
+    """The model knows that wide innermost factors are fast."""
     (mod,) = apply.tasks_of(product(tools, 128, "new"), tools.llvm).values()
     handle = opened(measured, target=tools.llvm)._handle
     task = DraftTask.of(handle, modules.to_workload(mod), tools.llvm)
-    relatives = Relatives.of(handle, mod, tools.llvm)
-    question = Question(mod, tools.llvm, task, relatives, (TaskModel(None, None), MostLoops))
-    scores = [float(MostLoops.scores(task, rows, 1)[0]) for rows in task.rows(promising(question))]
-    assert len(scores) == MOST_PROGRAMS and scores == sorted(scores, reverse=True)
+    question = Question(mod, tools.llvm, task, Relatives.of(handle, mod, tools.llvm), None)
+    programs = promising(question)
+    ranked = prediction._Models.of(handle, tools.llvm).ranked(task, programs)
+    assert set(ranked) == set(programs) and len(ranked) > 16
+    times = [seconds_of(Draft.from_trace(program).tiles) for program in ranked]
+    assert np.mean(times[:8]) < 0.8 * np.mean(times[-8:])
 
 
 def test_compile_notes_that_an_empty_database_predicts_nothing(opened, tools):

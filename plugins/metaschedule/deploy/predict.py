@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Self
 
+import numpy as np
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.builder import BuilderInput
 
@@ -20,13 +21,13 @@ from ....features.steps import STEPS
 from ....records import Trace
 from .. import modules
 from ..database.handle import Handle
-from ..search.draft_model import DraftModel, DraftTask, TaskModel
-from ..search.prediction import MOST_PROGRAMS, Question, prepare, promising
+from ..search.draft_model import DraftModel, DraftTask, can_describe
+from ..search.prediction import Question, prepare, promising
 from ..search.warm_start import Relatives
 from ..threads import usable_cpus
 from ..trace_codec import TraceBuilder
 from ..workers.warm_builder import WarmBuilder
-from ..workers.worker_pool import Job, Worker
+from ..workers.worker_pool import RequeueError, Worker
 
 __all__ = ["Predicted", "predict"]
 
@@ -34,6 +35,9 @@ _log = logging.getLogger("tunedb")
 
 #: Seconds for one function, whose design space may hang TVM; one takes 1 to 5 seconds.
 _LIMIT_SEC = 120.0
+
+#: Most programs of a function that are built, until one works.
+_BUILT = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,12 +84,18 @@ def predict(handle: Handle, mods: Mapping[bytes, Any], target: Any) -> dict[byte
         tasks: dict[bytes, DraftTask] = {}
         for key, mod in mods.items():
             task = tasks[key] = DraftTask.of(handle, modules.to_workload(mod), target)
-            of_task = None if models is None else models.of_task(task)
-            question = Question(mod, target, task, Relatives.of(handle, mod, target), of_task)
-            (asked[key],) = builder.pool.submit([_job(question)])
-        expected = None if models is None else models.drafts.expected_share(usable_cpus())
-        builder.pool.wait(lambda: all(future.done() for future in asked.values()))
-        built = _built(builder, mods, {key: asked[key].result() for key in mods}, target)
+            model = None if models is None else models.drafts.of_task(task, usable_cpus())
+            question = Question(mod, target, task, Relatives.of(handle, mod, target), model)
+            (asked[key],) = builder.pool.submit([_Ask(question)])
+        expected = None
+        if models is not None:  # the workers compare drafts meanwhile
+            expected = models.drafts.expected_share(usable_cpus())
+        ranked = {}
+        for key, future in asked.items():
+            builder.pool.wait(future.done)
+            found = future.result()
+            ranked[key] = found if models is None else models.ranked(tasks[key], found)
+        built = _built(builder, mods, ranked, target)
     return {
         key: Predicted(
             ms.database.TuningRecord(trace, ms.database.Workload(mods[key]), None, target, None),
@@ -110,27 +120,38 @@ class _Models:
         groups = [handle.targets.group(stored, level) for level in (0, 1)]
         return cls(DraftModel(handle, stored, groups), DraftModel(handle, stored, groups, STEPS))
 
-    def of_task(self, task: DraftTask) -> tuple[TaskModel, TaskModel] | None:
-        drafts, programs = (
-            each.of_task(task, usable_cpus()) for each in (self.drafts, self.programs)
-        )
-        return None if drafts is None or programs is None else (drafts, programs)
+    def ranked(self, task: DraftTask, programs: Sequence[Trace]) -> Sequence[Trace]:
+        """Return programs by score, the highest first; as they are where nothing scores them."""
+        model = self.programs.of_task(task, usable_cpus())
+        if model is None or not programs or not can_describe(task, programs):
+            return programs
+        rows = [own for own in task.rows(programs) if not isinstance(own, Exception)]
+        scores = model.scores(task, np.concatenate(rows), usable_cpus())
+        return [programs[number] for number in np.argsort(-scores, kind="stable")]
 
 
-def _job(question: Question) -> Job:
-    """Return the job of a worker that answers a question."""
+class _Ask:
+    """The job of a worker that answers a question."""
 
-    def ask(worker: Worker) -> list[Trace]:
+    def __init__(self, question: Question) -> None:
+        self._question = question
+        self._is_retry = False
+
+    def __call__(self, worker: Worker) -> list[Trace]:
+        name = self._question.task.workload.name
         try:
             worker.call_once(prepare)
-            traces: list[Trace] = worker.call(promising, question, limit=_LIMIT_SEC)
-        except (TimeoutError, ChildProcessError) as error:
-            name = question.task.workload.name
-            _log.warning("%s: nothing is predicted: %s", name, str(error) or "TVM hangs")
+            traces: list[Trace] = worker.call(promising, self._question, limit=_LIMIT_SEC)
+        except TimeoutError:
+            _log.warning("%s: nothing is predicted: TVM hangs", name)
+            return []
+        except ChildProcessError as error:
+            if not self._is_retry:  # the system may have killed the worker for another reason
+                self._is_retry = True
+                raise RequeueError from None
+            _log.warning("%s: nothing is predicted: %s", name, error)
             return []
         return traces
-
-    return ask
 
 
 def _built(
@@ -142,7 +163,7 @@ def _built(
     """Return the first trace of each function whose program builds."""
     traces_of_tvm = TraceBuilder()
     built: dict[bytes, Any] = {}
-    for place in range(MOST_PROGRAMS):
+    for place in range(_BUILT):
         turn = {
             key: found[place]
             for key, found in traces.items()

@@ -373,7 +373,7 @@ def _breaks_limits(rows: Rows) -> NDArray[np.bool_]:
     return (threads > 0) & (is_few | is_many | is_one)
 
 
-def can_describe(task: DraftTask, templates: Sequence[Draft]) -> bool:
-    """Tell whether ``steps`` knows every instruction of the design spaces."""
-    rows = task.rows([template.trace() for template in templates])
+def can_describe(task: DraftTask, programs: Sequence[Trace]) -> bool:
+    """Tell whether ``steps`` knows every instruction of programs or design spaces."""
+    rows = task.rows(programs)
     return not any(isinstance(own, Exception) or own[0, _UNKNOWN] for own in rows)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ....search.draft import Draft
     from .population import Individual
 
-__all__ = ["MOST_PROGRAMS", "Question", "prepare", "promising"]
+__all__ = ["Question", "prepare", "promising"]
 
 #: Drafts of a population and generations: some seven thousand drafts of a function are compared.
 _DRAFTS, _GENERATIONS = 2304, 2
@@ -41,9 +41,9 @@ _DRAFTS, _GENERATIONS = 2304, 2
 _FEWEST_NEW = 500
 #: Most adapted programs of similar workloads.
 _ADAPTED = 32
-#: Drafts of a function that are replayed at a time, the most times, and the most programs that are
-#: returned.
-_REPLAYED, _PASSES, MOST_PROGRAMS = 24, 4, 4
+#: Drafts of a function that are replayed at a time, the most times, and the number of programs that
+#: suffice.
+_REPLAYED, _PASSES, _FEWEST_PROGRAMS = 24, 4, 4
 _SEED = 1
 
 
@@ -61,15 +61,15 @@ class Question:
         The same two in their stored form.
     relatives : Relatives
         Good programs of similar workloads.
-    models : tuple of TaskModel and TaskModel, or None
-        Models of drafts and of programs that TVM has replayed; None for adapted programs alone.
+    model : TaskModel or None
+        Model of drafts; None for adapted programs alone.
     """
 
     mod: Any
     target: Any
     task: DraftTask
     relatives: Relatives
-    models: tuple[TaskModel, TaskModel] | None
+    model: TaskModel | None
 
 
 def prepare() -> None:
@@ -81,13 +81,10 @@ def prepare() -> None:
 
 
 def promising(question: Question) -> list[Trace]:
-    """Return programs of a function, the most promising first.
+    """Return the most promising programs of a function, with their post-processing, in any order.
 
-    Returns
-    -------
-    list of Trace
-        At most :data:`MOST_PROGRAMS`, with their post-processing. Empty if TVM cannot make the
-        design space, or nothing is known.
+    Without a model they are the adapted programs, the nearest first. The list is empty if TVM
+    cannot make the design space, or nothing is known.
     """
     with without_intrinsics():
         (load_cpu_intrinsics if is_cpu(question.target) else load_intrinsics)()
@@ -106,22 +103,22 @@ def promising(question: Question) -> list[Trace]:
         replayer = DraftReplayer(question.mod, postprocs, threads=1, seed=_SEED)
         templates = [from_tvm(space.trace.simplified(remove_postproc=True)) for space in spaces]
         warm = question.relatives.adapted(templates, _ADAPTED)
-        if question.models is None or not can_describe(question.task, templates):
-            return _replayed(replayer, [each.draft for each in warm])[:MOST_PROGRAMS]
-        return _chosen(question, *question.models, replayer, templates, warm)
+        traces = [template.trace() for template in templates]
+        if question.model is None or not can_describe(question.task, traces):
+            return _replayed(replayer, [each.draft for each in warm])
+        return _finalists(question, question.model, replayer, templates, warm)
 
 
-def _chosen(
+def _finalists(
     question: Question,
-    of_drafts: TaskModel,
-    of_programs: TaskModel,
+    model: TaskModel,
     replayer: DraftReplayer,
     templates: Sequence[Draft],
     warm: Sequence[WarmDraft],
 ) -> list[Trace]:
-    """Return the best programs of thousands of drafts, by their models."""
+    """Return the best of thousands of drafts as programs."""
     most_parallel = schedule_queries.most_parallel(question.target)
-    drafts = Drafts(of_drafts, question.task, replayer, most_parallel, threads=1)
+    drafts = Drafts(model, question.task, replayer, most_parallel, threads=1)
     rng = random.Random(_SEED)  # noqa: S311  chance, not security
     operators = Operators.for_target(str(question.target.kind.name))
     tiles = question.relatives.tile_prior()
@@ -152,21 +149,11 @@ def _chosen(
         schedules = replayer.schedules([each.draft for each in new])
         tried += new
         programs += [trace_codec.encode(one.trace) for one in schedules if one is not None]
-        if len(programs) >= MOST_PROGRAMS or not new:
+        if len(programs) >= _FEWEST_PROGRAMS or not new:
             break
         drafts.replayed([each.draft for each in new], schedules)
         individuals = drafts.scored(individuals)
-    return _best(question.task, of_programs, programs)
-
-
-def _best(task: DraftTask, model: TaskModel, programs: Sequence[Trace]) -> list[Trace]:
-    """Return the programs with the highest scores; those without a row come last."""
-    scores = [
-        -1.0 if isinstance(own, Exception) else float(model.scores(task, own, 1)[0])
-        for own in task.rows(programs)
-    ]
-    order = sorted(range(len(programs)), key=lambda number: -scores[number])
-    return [programs[number] for number in order[:MOST_PROGRAMS]]
+    return programs
 
 
 def _replayed(replayer: DraftReplayer, drafts: Sequence[Draft]) -> list[Trace]:
