@@ -89,10 +89,14 @@ class Programs:
             {row[0] for w in workload_ids for row in self._db.fetch(st.targets_of, workload=w)}
         )
 
-    def donors(self, origin: Origin) -> Iterator[bytes]:
-        """Yield the digest of the donor of each record of an origin. Reads all records."""
-        rows = self._db.select(select(_m.donor).where(_m.origin == origin.value))
-        return (row.donor for row in rows if row.donor is not None)
+    def donors(self, origin: Origin) -> Iterator[tuple[bytes, float | None, int]]:
+        """Yield donor, mean run time in s and time of measurement of an origin's records.
+
+        Reads all records.
+        """
+        columns = select(_m.donor, _m.mean, _m.measured_at)
+        rows = self._db.select(columns.where(_m.origin == origin.value))
+        return (tuple(row) for row in rows if row.donor is not None)
 
     def args_info(self) -> dict[int, bytes]:
         """Return the description of each workload's arguments, by its id, if a record has one."""

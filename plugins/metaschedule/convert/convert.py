@@ -228,7 +228,7 @@ class _Conversion:
         self._report = report
         self._best = best
         self._on_record = on_record
-        #: Program → number of its records that are converted already.
+        # Program, mean run time and time of a record → number of such records that are converted.
         self._done = Counter(store.programs.donors(Origin.REPLAYED))
 
     def run(
@@ -270,8 +270,9 @@ class _Conversion:
                 self._finish()
             else:
                 report.read += 1
-                if self._done[measurement.program.digest]:
-                    self._done[measurement.program.digest] -= 1
+                key = (measurement.program.digest, record.mean, measurement.measured_at)
+                if self._done[key]:
+                    self._done[key] -= 1
                     report.known += 1
                     self._finish()
                     continue
