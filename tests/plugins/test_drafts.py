@@ -98,7 +98,7 @@ def store_time(database, mod, target, candidate):
 
 def rows_of(task, drafts):
     """Return the rows of drafts, one below the other."""
-    return np.concatenate(task.rows([draft.trace() for draft in drafts]))
+    return np.concatenate(task.rows(drafts))
 
 
 def task_of(database, mod, target):
@@ -176,11 +176,10 @@ def test_gpu_search_replays_few_drafts_that_tvm_rejects(tools, opened):
 
 def test_can_describe_returns_false_for_unknown_instructions(product):
     templates = product.templates
-    known = [template.trace() for template in templates]
-    assert can_describe(product.task, known)
+    assert can_describe(product.task.rows(templates))
     unknown = Instruction("FoldTwice", (), (), ())
     strange = Draft((*templates[0].instructions, unknown), templates[0].decisions)
-    assert not can_describe(product.task, [*known, strange.trace()])
+    assert not can_describe(product.task.rows([*templates, strange]))
 
 
 @pytest.mark.parametrize("has_xgboost", [True, False])

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, Self
 
@@ -27,7 +28,7 @@ from ..search.warm_start import Relatives
 from ..threads import usable_cpus
 from ..trace_codec import TraceBuilder
 from ..workers.warm_builder import WarmBuilder
-from ..workers.worker_pool import RequeueError, Worker
+from ..workers.worker_pool import Retried, Worker
 
 __all__ = ["Predicted", "predict"]
 
@@ -86,14 +87,14 @@ def predict(handle: Handle, mods: Mapping[bytes, Any], target: Any) -> dict[byte
             task = tasks[key] = DraftTask.of(handle, modules.to_workload(mod), target)
             model = None if models is None else models.drafts.of_task(task, usable_cpus())
             question = Question(mod, target, task, Relatives.of(handle, mod, target), model)
-            (asked[key],) = builder.pool.submit([_Ask(question)])
+            (asked[key],) = builder.pool.submit([Retried(partial(_ask, question))])
         expected = None
         if models is not None:  # the workers compare drafts meanwhile
             expected = models.drafts.expected_share(usable_cpus())
         ranked = {}
         for key, future in asked.items():
             builder.pool.wait(future.done)
-            found = future.result()
+            found = _answer(tasks[key], future)
             ranked[key] = found if models is None else models.ranked(tasks[key], found)
         built = _built(builder, mods, ranked, target)
     return {
@@ -123,35 +124,31 @@ class _Models:
     def ranked(self, task: DraftTask, programs: Sequence[Trace]) -> Sequence[Trace]:
         """Return programs by score, the highest first; as they are where nothing scores them."""
         model = self.programs.of_task(task, usable_cpus())
-        if model is None or not programs or not can_describe(task, programs):
+        rows = task.rows_of_traces(programs)
+        if model is None or not programs or not can_describe(rows):
             return programs
-        rows = [own for own in task.rows(programs) if not isinstance(own, Exception)]
-        scores = model.scores(task, np.concatenate(rows), usable_cpus())
+        stacked = np.concatenate([own for own in rows if not isinstance(own, Exception)])
+        scores = model.scores(task, stacked, usable_cpus())
         return [programs[number] for number in np.argsort(-scores, kind="stable")]
 
 
-class _Ask:
-    """The job of a worker that answers a question."""
+def _ask(question: Question, worker: Worker) -> list[Trace]:
+    """Return the answer of a worker; run in a thread of the pool."""
+    worker.call_once(prepare)
+    traces: list[Trace] = worker.call(promising, question, limit=_LIMIT_SEC)
+    return traces
 
-    def __init__(self, question: Question) -> None:
-        self._question = question
-        self._is_retry = False
 
-    def __call__(self, worker: Worker) -> list[Trace]:
-        name = self._question.task.workload.name
-        try:
-            worker.call_once(prepare)
-            traces: list[Trace] = worker.call(promising, self._question, limit=_LIMIT_SEC)
-        except TimeoutError:
-            _log.warning("%s: nothing is predicted: TVM hangs", name)
-            return []
-        except ChildProcessError as error:
-            if not self._is_retry:  # the system may have killed the worker for another reason
-                self._is_retry = True
-                raise RequeueError from None
-            _log.warning("%s: nothing is predicted: %s", name, error)
-            return []
-        return traces
+def _answer(task: DraftTask, future: Future[list[Trace]]) -> list[Trace]:
+    """Return the programs of a function; none, and a warning, if it ended its worker."""
+    try:
+        return future.result()
+    except TimeoutError:
+        reason = "TVM hangs"
+    except ChildProcessError as error:
+        reason = str(error)
+    _log.warning("%s: nothing is predicted: %s", task.workload.name, reason)
+    return []
 
 
 def _built(

@@ -156,8 +156,12 @@ class DraftTask:
         example = ExampleWorkload.from_signature(id_, workload.digest, workload.name, signature)
         return cls(workload, signature, example, handle.targets.stored(target))
 
-    def rows(self, traces: Sequence[Trace]) -> list[Rows | Exception]:
-        """Return a float32 array (1, columns) for each program or draft, or the error."""
+    def rows(self, drafts: Sequence[Draft]) -> list[Rows | Exception]:
+        """Return a float32 array (1, columns) for each draft, or the error."""
+        return self.rows_of_traces([draft.trace() for draft in drafts])
+
+    def rows_of_traces(self, traces: Sequence[Trace]) -> list[Rows | Exception]:
+        """Return a float32 array (1, columns) for each stored trace, or the error."""
         return STEPS.rows(
             [
                 unstored_program(self.workload, self.signature, self.target, trace)
@@ -175,17 +179,15 @@ class TaskModel:
         Boosted trees; None scores all drafts equally.
     regression : KernelRegression or None
         Regression of the task's own programs around the trees' scores, if it has some.
-    legality : Legality, optional
-        Chance that TVM accepts a draft; by default one that has learnt nothing.
+
+    Attributes
+    ----------
+    legality : Legality
+        Chance that TVM accepts a draft of the task.
     """
 
-    def __init__(
-        self,
-        trees: Model | None,
-        regression: KernelRegression | None,
-        legality: Legality | None = None,
-    ) -> None:
-        self.legality: Final = Legality() if legality is None else legality
+    def __init__(self, trees: Model | None, regression: KernelRegression | None) -> None:
+        self.legality: Final = Legality()
         self._trees = trees
         self._regression = regression
 
@@ -266,7 +268,7 @@ class DraftModel:
         scoring = self._learner.scoring
         trees = None if scoring is None else scoring.scorer.model
         regression = None if trees is None else self._own_regression(task, trees)
-        return TaskModel(trees, regression, self.legality)
+        return TaskModel(trees, regression)
 
     def expected_share(self, threads: int) -> ExpectedShare | None:
         """Return the share of the best that such models reach on held-out workloads."""
@@ -300,7 +302,7 @@ class DraftModel:
         threads : int
             Threads of XGBoost.
         """
-        rows = task.rows([draft.trace() for draft, _, _ in measured])
+        rows = task.rows([draft for draft, _, _ in measured])
         ids = self._store.programs.ids([program.digest for _, program, _ in measured])
         trials = []
         for (_, program, result), id_, own_rows in zip(measured, ids, rows, strict=True):
@@ -373,7 +375,6 @@ def _breaks_limits(rows: Rows) -> NDArray[np.bool_]:
     return (threads > 0) & (is_few | is_many | is_one)
 
 
-def can_describe(task: DraftTask, programs: Sequence[Trace]) -> bool:
-    """Tell whether ``steps`` knows every instruction of programs or design spaces."""
-    rows = task.rows(programs)
+def can_describe(rows: Sequence[Rows | Exception]) -> bool:
+    """Tell whether ``steps`` knows every instruction of the programs or drafts of some rows."""
     return not any(isinstance(own, Exception) or own[0, _UNKNOWN] for own in rows)

@@ -82,7 +82,7 @@ class Drafts:
 
     def scores(self, individuals: Sequence[Individual]) -> list[float]:
         """Return the score of each draft; 0 for one that breaks a limit or cannot be described."""
-        rows = self._task.rows([individual.draft.trace() for individual in individuals])
+        rows = self._task.rows([individual.draft for individual in individuals])
         good = [number for number, own in enumerate(rows) if not isinstance(own, Exception)]
         scores = np.zeros(len(rows))
         if good:
@@ -131,8 +131,7 @@ class Drafts:
     def replayed(self, drafts: Sequence[Draft], schedules: Sequence[Any]) -> None:
         """Learn from replayed drafts which ones TVM accepts."""
         legal = [schedule is not None for schedule in schedules]
-        rows = self._task.rows([draft.trace() for draft in drafts])
-        self._model.legality.add(rows, legal, self._threads)
+        self._model.legality.add(self._task.rows(drafts), legal, self._threads)
 
 
 class LearningDrafts(Drafts):

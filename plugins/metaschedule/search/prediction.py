@@ -103,8 +103,7 @@ def promising(question: Question) -> list[Trace]:
         replayer = DraftReplayer(question.mod, postprocs, threads=1, seed=_SEED)
         templates = [from_tvm(space.trace.simplified(remove_postproc=True)) for space in spaces]
         warm = question.relatives.adapted(templates, _ADAPTED)
-        traces = [template.trace() for template in templates]
-        if question.model is None or not can_describe(question.task, traces):
+        if question.model is None or not can_describe(question.task.rows(templates)):
             return _replayed(replayer, [each.draft for each in warm])
         return _finalists(question, question.model, replayer, templates, warm)
 

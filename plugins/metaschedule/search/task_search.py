@@ -447,7 +447,7 @@ class TaskSearch:
             return None
         known = self._handle.workloads.commit(self._mod)
         task = DraftTask.of(self._handle, known.record, self._target)
-        if not can_describe(task, [each.trace() for each in self._templates]):
+        if not can_describe(task.rows(self._templates)):
             return None
         return LearningDrafts(
             draft_model(self._handle, task.target),

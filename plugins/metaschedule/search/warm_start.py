@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import log2
 from typing import Any, Self
 
@@ -12,7 +13,7 @@ from ....errors import FormatError
 from ....programs.autotvm import join_knobs
 from ....programs.metaschedule.upgrade import upgrade
 from ....programs.workload_info import signature_of
-from ....records import WorkloadFormat
+from ....records import Trace, WorkloadFormat
 from ....search.adaptation import adapt, nearest_template
 from ....search.draft import Draft
 from ....search.knobs import KnobDraft, knob_draft
@@ -28,6 +29,9 @@ _log = logging.getLogger("tunedb")
 #: Nearest workloads, and programs of each in a distribution of tiles.
 _NEIGHBOURS = 16
 _PROGRAMS = 32
+
+#: Programs of others that are kept as drafts.
+_MOST_DRAFTS = 4_096
 
 #: Least share of kept decisions of a donor; with fewer it is another kind of program.
 _LEAST_KEPT = 0.5
@@ -182,7 +186,7 @@ class Relatives:
         drafts, weights = [], []
         for neighbour, donors, _ in self.near:
             for donor in donors[:_PROGRAMS]:
-                draft = _draft(donor)
+                draft = _draft(donor.trace)
                 if draft is not None and any(tiles_of(draft)):
                     drafts.append(draft)
                     relative = donors[0].seconds / donor.seconds
@@ -204,16 +208,17 @@ def _knob_draft(
     return next((each for each in found if each is not None), None)
 
 
-def _draft(donor: Donor) -> Draft | None:
+@lru_cache(_MOST_DRAFTS)  # adapted and counted as tiles, and donors of several tasks of a network
+def _draft(trace: Trace) -> Draft | None:
     """Return a stored program in today's instructions; None if they cannot express it."""
     try:
-        return Draft.from_trace(upgrade(donor.trace))
+        return Draft.from_trace(upgrade(trace))
     except FormatError:
         return None
 
 
 def _adapted(neighbour: Neighbour, donor: Donor, templates: Sequence[Draft]) -> WarmDraft | None:
-    draft = _draft(donor)
+    draft = _draft(donor.trace)
     template = None if draft is None else nearest_template(draft, templates)
     if draft is None or template is None:
         return None

@@ -7,6 +7,7 @@ that they do not support.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -14,7 +15,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from .space_worker import try_space
 from .warm_builder import WarmBuilder
-from .worker_pool import RequeueError, Worker
+from .worker_pool import Retried, Worker
 
 __all__ = ["try_spaces"]
 
@@ -41,38 +42,29 @@ def try_spaces(
     """
     pool = builder.pool
     # All trials come before the first build, so none runs while a program is measured.
-    trials = pool.submit(_Trial((*task, seed), builder.timeout_sec) for task in tasks)
+    trials = pool.submit(
+        Retried(partial(_try, (*task, seed), builder.timeout_sec)) for task in tasks
+    )
 
     def problem(number: int) -> str | None:
         pool.wait(trials[number].done)
-        reason: str | None = trials[number].result()
-        return reason
+        try:
+            trials[number].result()
+        except TimeoutError:
+            return f"its design space hangs for more than {builder.timeout_sec:g} s"
+        except ChildProcessError as error:
+            return f"its design space kills the process ({error})"
+        return None
 
     return problem
 
 
-class _Trial:
-    """The trial of one task, in a thread of the pool."""
-
-    def __init__(self, task: tuple[Any, ...], timeout: float) -> None:
-        self._task = task
-        self._timeout = timeout
-        self._is_retry = False
-
-    def __call__(self, worker: Worker) -> str | None:
-        if isinstance(self._task[2], ms.SpaceGenerator):
-            return None
-        try:
-            pickled = cloudpickle.dumps(self._task)
-        except Exception:  # a function of the user's
-            return None
-        try:
-            worker.call(try_space, pickled, limit=self._timeout)
-        except TimeoutError:
-            return f"its design space hangs for more than {self._timeout:g} s"
-        except ChildProcessError as error:
-            if not self._is_retry:  # the system may have killed the worker for another reason
-                self._is_retry = True
-                raise RequeueError from None
-            return f"its design space kills the process ({error})"
-        return None
+def _try(task: tuple[Any, ...], timeout: float, worker: Worker) -> None:
+    """Try the space of one task; run in a thread of the pool."""
+    if isinstance(task[2], ms.SpaceGenerator):
+        return
+    try:
+        pickled = cloudpickle.dumps(task)
+    except Exception:  # a function of the user's
+        return
+    worker.call(try_space, pickled, limit=timeout)

@@ -168,6 +168,30 @@ Job = Callable[[Worker], Any]
 T = TypeVar("T")
 
 
+class Retried:
+    """A job that runs once more if its process dies: the system may have killed that one.
+
+    Parameters
+    ----------
+    job : callable
+        The job; its ChildProcessError is raised after the second death.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._is_retry = False
+
+    def __call__(self, worker: Worker) -> Any:
+        """Return the result of the job."""
+        try:
+            return self._job(worker)
+        except ChildProcessError:
+            if self._is_retry:
+                raise
+            self._is_retry = True
+            raise RequeueError from None
+
+
 class WorkerPool:
     """Worker processes that serve jobs. One thread serves one process, and its replacements.
 
