@@ -33,6 +33,7 @@ from tunedb.errors import (
     NotFoundError,
     StorageError,
     TuneDBError,
+    UnreachableError,
     UsageError,
 )
 from tunedb.records import (
@@ -552,6 +553,20 @@ def test_store_reconnects_after_one_error_per_cut_connection(postgres_server, po
         with raises_line(StorageError):
             add(store, make_measurement(1))
         assert store.records.count() == 1
+        add(store, make_measurement(1))
+        assert store.records.count() == 2
+
+
+def test_store_replaces_a_connection_that_stays_in_pipeline_mode(postgres_url):
+    """psycopg leaves one behind if a server ends between two statements of a batch."""
+    with Store(postgres_url) as store:
+        add(store, make_measurement(0))
+        for connection in (store._db._writer, store._db.reader()):
+            connection.connection.driver_connection.pgconn.enter_pipeline_mode()
+        with raises_line(UnreachableError):
+            add(store, make_measurement(1))
+        with raises_line(UnreachableError):
+            store.records.count()
         add(store, make_measurement(1))
         assert store.records.count() == 2
 

@@ -225,16 +225,27 @@ def _make_server_engine(url: URL, *, read_only: bool) -> Engine:
     engine = create_engine(url, poolclass=NullPool, connect_args=parameters)
     deadlines.enforce(engine, seconds)
     event.listen(engine, "begin", _take_writers_turn)
-    event.listen(engine, "handle_error", _close_cursor)
+    event.listen(engine, "handle_error", _drop_broken_connection)
     if read_only:
         engine = engine.execution_options(postgresql_readonly=True)
     return engine
 
 
-def _close_cursor(error: ExceptionContext) -> None:
-    """Close the cursor of a connection that broke, which SQLAlchemy leaves open."""
+def _drop_broken_connection(error: ExceptionContext) -> None:
+    """Report a connection that psycopg left in pipeline mode as lost; close a lost one's cursor.
+
+    SQLAlchemy replaces a lost connection. It would keep one in pipeline mode, which libpq calls
+    open although it rejects every statement: psycopg only logs that it could not leave the mode
+    (``psycopg/_pipeline_base.py``, ``BasePipeline._exit``) if the server ends in the middle.
+    """
+    connection = error.connection
+    if connection is not None and not connection.invalidated:
+        driver: Any = connection.connection.driver_connection
+        if driver.pgconn.pipeline_status:
+            error.is_disconnect = True
     if error.is_disconnect and error.execution_context is not None:
-        # psycopg tells the server first, unless the connection is known to be closed.
+        # SQLAlchemy leaves the cursor open. psycopg tells the server first, unless the connection
+        # is known to be closed.
         with suppress(Exception):
             error.execution_context.cursor.close()
 
