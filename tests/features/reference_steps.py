@@ -8,8 +8,8 @@ UNKNOWN = math.nan
 BOUND = 1e30
 WORDS = {"none": 0.0, "unroll": 1.0, "vec": 2.0}
 
-CONST, SLOT, TAIL, DEVICE, TASK, ADD, SUB, MUL, DIV, CEILDIV = range(10)
-LEAST, GREATEST, SUM, PRODUCT, PREFIX, PICK = range(10, 16)
+CONST, SLOT, TAIL, DEVICE, TASK, ADD, SUB, MUL, DIV, CEILDIV, GCD = range(11)
+LEAST, GREATEST, SUM, PRODUCT, PREFIX, PICK, WITHIN = range(11, 18)
 TRACE, VARINTS, KNOBS = range(3)
 DONE, DAMAGED, UNEXPECTED, MISCOUNTED = range(4)
 
@@ -94,6 +94,9 @@ def binary(code, a, b):
         return a - b
     if code == MUL:
         return a * b
+    if code == GCD:
+        are_whole = all(1 <= one <= 2**53 and one.is_integer() for one in (a, b))
+        return float(math.gcd(int(a), int(b))) if are_whole else UNKNOWN
     if b == 0:
         return UNKNOWN
     quotient = a / b
@@ -103,11 +106,18 @@ def binary(code, a, b):
 def of_list(code, items, chosen):
     if code == PRODUCT:
         return math.prod(items, start=1.0)
-    if code in (PREFIX, PICK) and math.isnan(chosen):
+    if code in (PREFIX, PICK, WITHIN) and math.isnan(chosen):
         return UNKNOWN
     if code == PREFIX:
         count = max(0, min(len(items), chosen))
         return math.prod(items[: int(count)], start=1.0)
+    if code == WITHIN:
+        found = 1.0
+        for item in items:
+            if not found * item <= chosen:
+                break
+            found *= item
+        return found
     if code == PICK:
         inside = 0 <= chosen < len(items)
         return items[math.floor(chosen)] if inside else UNKNOWN

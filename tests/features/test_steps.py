@@ -178,11 +178,12 @@ def test_cpu_trace_has_columns_computed_by_hand(dialect):
             "nest3.input": 64 * 128 + 128 * 8,
             **group("nest5", extent=8, outer=1),  # the outermost tiles of i and j
             "nest6.extent": 0,
-            "inner.extent": 4,
+            **group("inner", extent=4, odd=1),
             **group("parallel", extent=2 * 4 * 1 * 4, per_core=16, limit=32),
             "parallel.flops": 2 * 128**3 / 32,
-            **group("vector", limit=64, extent=4),
-            **group("unroll", steps=16, covers=16 / 512),
+            **group("vector", limit=64, extent=4, odd=1),
+            # 8 times the body of 4 lanes; the loop around it would make 8 * 16 copies.
+            **group("unroll", steps=16, covers=16 / 512, copies=8),
             "write.elements": 64 * 8,
             "grid.blocks": 0,
         },

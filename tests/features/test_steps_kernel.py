@@ -32,7 +32,7 @@ def operations(draw, n_slots):
         plain.TASK: N_SOURCE,
     }
     for at in range(draw(st.integers(1, 25))):
-        first = plain.TASK if at == 0 else plain.PICK
+        first = plain.TASK if at == 0 else plain.WITHIN
         code = draw(st.integers(plain.CONST, first).filter(lambda code: sizes.get(code, 1) > 0))
         if code in sizes:
             made.append((code, draw(st.integers(0, sizes[code] - 1)), 0, 0))

@@ -26,13 +26,15 @@ cdef enum:
     MUL = 7
     DIV = 8
     CEILDIV = 9
-    LEAST = 10  # a list operation takes values lists[a : a + b]
-    GREATEST = 11
-    SUM = 12
-    PRODUCT = 13
-    PREFIX = 14  # the product of the first values; value c is their number
-    PICK = 15  # one of the values; value c is its index
-    N_OPS = 16
+    GCD = 10
+    LEAST = 11  # a list operation takes values lists[a : a + b]
+    GREATEST = 12
+    SUM = 13
+    PRODUCT = 14
+    PREFIX = 15  # the product of the first values; value c is their number
+    PICK = 16  # one of the values; value c is its index
+    WITHIN = 17  # the longest product of first values that is at most value c
+    N_OPS = 18
 
 #: Storage forms of decisions, in the order of ``tunedb.features.steps.formulas.Stored``.
 cdef enum:
@@ -50,6 +52,7 @@ cdef enum:
     NO_MEMORY = 4
 
 cdef double BOUND = 1e30  # of a column, so that float32 holds it
+cdef double WHOLE = 2.0**53  # to here float64 holds every whole number
 
 cdef struct Operation:
     int32_t code
@@ -349,11 +352,23 @@ cdef inline double value_of(
         return values[op.a] + values[op.b]
     if code == SUB:
         return values[op.a] - values[op.b]
+    if code == GCD:
+        return gcd_of(values[op.a], values[op.b])
     if values[op.b] == 0:
         return NAN
     if code == DIV:
         return values[op.a] / values[op.b]
     return ceil(values[op.a] / values[op.b])
+
+
+cdef double gcd_of(double a, double b) noexcept nogil:
+    """Return the greatest common divisor of whole numbers from 1 on; unknown for other numbers."""
+    if not (1 <= a <= WHOLE and 1 <= b <= WHOLE and floor(a) == a and floor(b) == b):
+        return NAN
+    cdef uint64_t x = <uint64_t>a, y = <uint64_t>b
+    while y:
+        x, y = y, x % y
+    return <double>x
 
 
 cdef double of_list(
@@ -365,6 +380,14 @@ cdef double of_list(
     if code == PICK:
         item = floor(values[op.c])
         return values[items[<int>item]] if 0 <= item < n else NAN
+    if code == WITHIN:
+        item = 1.0 if not isnan(values[op.c]) else NAN
+        for i in range(n):
+            result = item * values[items[i]]
+            if not result <= values[op.c]:
+                break
+            item = result
+        return item
     if code == PRODUCT or code == PREFIX:
         if code == PREFIX:
             if isnan(values[op.c]):

@@ -65,7 +65,7 @@ class Steps:
     """
 
     name = "steps"
-    version = 3
+    version = 4
     columns = COLUMNS
     needs = Needs.STEPS
 

@@ -37,6 +37,10 @@ _DEVICE = {name: number for number, name in enumerate(DEVICE)}
 _TASK = {name: number for number, name in enumerate(TASK)}
 
 
+#: To here float64 holds every whole number.
+_WHOLE = 2.0**53
+
+
 class Op(IntEnum):
     """Operations, numbered as in ``_steps``."""
 
@@ -50,12 +54,14 @@ class Op(IntEnum):
     MUL = 7
     DIV = 8
     CEILDIV = 9
-    LEAST = 10
-    GREATEST = 11
-    SUM = 12
-    PRODUCT = 13
-    PREFIX = 14
-    PICK = 15
+    GCD = 10
+    LEAST = 11
+    GREATEST = 12
+    SUM = 13
+    PRODUCT = 14
+    PREFIX = 15
+    PICK = 16
+    WITHIN = 17
 
 
 class Stored(IntEnum):
@@ -171,6 +177,10 @@ class Builder:
         """Return ``a / b``, rounded up; unknown if b is 0."""
         return self._binary(Op.CEILDIV, a, b)
 
+    def gcd(self, a: Value | None, b: Value | None) -> Value | None:
+        """Return the greatest common divisor; unknown unless both are whole numbers from 1 on."""
+        return self._binary(Op.GCD, a, b)
+
     def product(self, values: Iterable[Value | None]) -> Value | None:
         """Return the product, 1 of no values."""
         factor = 1.0
@@ -204,6 +214,12 @@ class Builder:
         if count is None:
             return None
         return self._listed(Op.PREFIX, self._with_unknown(values), count)
+
+    def within(self, values: Sequence[Value | None], limit: Value | None) -> Value | None:
+        """Return the longest product of first values that is at most `limit`."""
+        if limit is None:
+            return None
+        return self._listed(Op.WITHIN, self._with_unknown(values), limit)
 
     def pick(self, values: Sequence[Value | None], number: Value | None) -> Value | None:
         """Return the value with that index, from 0; unknown if there is none."""
@@ -297,6 +313,9 @@ def _fold(op: Op, a: float, b: float) -> float | None:
         return a - b
     if op is Op.MUL:
         return a * b
+    if op is Op.GCD:
+        are_whole = all(1 <= one <= _WHOLE and one == int(one) for one in (a, b))
+        return float(math.gcd(int(a), int(b))) if are_whole else None
     if b == 0:
         return None
     quotient = a / b

@@ -528,6 +528,7 @@ class Summary:
         builder.emit("inner.extent", extent, log=True)
         builder.emit("inner.lanes_ratio", builder.div(extent, lanes), log=True)
         builder.emit("inner.lanes_waste", _waste(builder, extent, lanes))
+        builder.emit("inner.odd", _odd(builder, extent), log=True)
         if not nest[-1].parts:
             return
         axis = nest[-1].parts[-1][0]
@@ -597,12 +598,28 @@ class Summary:
             vector = builder.prefix(loops, builder.vector_loops(len(loops)))
         builder.emit("vector.extent", vector, log=True)
         builder.emit("vector.lanes_ratio", builder.div(vector, builder.device("lanes")), log=True)
+        builder.emit("vector.odd", _odd(builder, vector), log=True)
         steps = self._bound("unroll_steps")
         builder.emit("unroll.steps", steps, log=True)
         builder.emit("unroll.explicit", self._bound("unroll_explicit"))
+        builder.emit("unroll.copies", builder.within(self._serial(), steps), log=True)
         last = [axis.parts[-1] for axis in self.schedule.axes if axis.parts]
         if last:
             builder.emit("unroll.covers", builder.div(steps, builder.product(last)), log=True)
+
+    def _serial(self) -> list[Value | None]:
+        """Return the extents of the loops that TVM may unroll, the innermost first.
+
+        Its pass ``UnrollLoop`` unrolls one after another as long as the body has at most `steps`
+        copies. A vector loop is one statement by then.
+        """
+        nest = self.schedule.nest
+        is_vector = (
+            not self.schedule.bound.keys().isdisjoint(("vectorize", "vector_limit"))
+            and bool(nest and nest[-1].parts)
+            and nest[-1].parts[-1][0].kind != REDUCTION
+        )
+        return [loop.extent for loop in reversed(nest[:-1] if is_vector else nest)]
 
     # ------------------------------------------------------------------ caches and decided places
 
@@ -666,6 +683,15 @@ def _waste(builder: Builder, extent: Value | None, unit: Value | None) -> Value 
     """Return the share of extra work when `extent` is rounded up to a multiple of `unit`."""
     rounded = builder.mul(builder.ceildiv(extent, unit), unit)
     return builder.sub(builder.div(rounded, extent), builder.const(1))
+
+
+def _odd(builder: Builder, extent: Value | None) -> Value | None:
+    """Return the largest odd divisor of an extent.
+
+    It is 1 for powers of two. LLVM keeps a vector of another length in memory unless the loops
+    around it are unrolled: a convolution with 40 lanes takes ten times as long then.
+    """
+    return builder.div(extent, builder.gcd(extent, builder.const(2.0**40)))
 
 
 def _groups(nest: Sequence[Loop]) -> list[int]:
