@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Without stored bytecode each process of a run rewrites 9,700 assertions and compiles tunedb anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-tvm test-releases stress fuzz lint bench bench-ranking bench-models bench-search bench-advisor prior prior-check docs pictures links clean
+.PHONY: setup demo test test-tvm test-releases stress fuzz lint bench bench-ranking bench-models bench-search bench-advisor prior prior-check prior-predictions docs pictures links clean
 
 # The stamp names the extras, so that `make demo` (tvm,train) on a fresh machine stays small and
 # `make test` later adds what it needs.
@@ -129,6 +129,10 @@ prior: setup
 
 prior-check: setup
 	$(BIN)/python tools/check_prior.py $(if $(MCPU),--mcpu $(MCPU))
+
+# What predictions of other networks' operators are worth here: the shares of `tunedb apply --predict`.
+prior-predictions: setup
+	$(BIN)/python tools/measure_predictions.py build/predictions
 
 # What the advisor for thread blocks says of kernels that it has not seen: DATA=folder of profiles.
 bench-advisor: setup

@@ -214,3 +214,6 @@ def main() -> None:
       tunedb top matmul -k 5              # its five best programs
       tunedb show 42                      # everything about one record
     """
+    from ..models._xgboost import leave_out_sklearn
+
+    leave_out_sklearn()

@@ -23,7 +23,11 @@ from leftovers import nothing_is_left_behind  # noqa: F401 - a fixture
 from postgres import running_postgres
 from server_roles import team_of
 
+from tunedb.models._xgboost import leave_out_sklearn
 from tunedb.storage.store import Store
+
+# As in processes of ours.
+leave_out_sklearn()
 
 # The user's own configuration is not read, and approves none of the tests' databases; processes
 # that tests start have theirs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from ..module import (
 )
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, output_options, print_rows
+from ..progress import progress_bar
 
 if TYPE_CHECKING:
     from ...plugins.metaschedule.deploy.apply import Use
@@ -104,8 +106,8 @@ def command(
     one with symbolic sizes a --bind for each.
     Where the database has no record for a function, the first layer that has one answers.
     --predict measures nothing: a function without a record gets the best of many drafts by a model
-    of the stored programs. The table has the share of the best that the model's choice reached on
-    other workloads. The default target is this processor then, if no record names one.
+    of the stored programs. The table has the share of the best that such predictions reached when
+    they were measured. The default target is this processor then, if no record names one.
 
     Example:
       tunedb apply model.py -o model.so
@@ -147,8 +149,8 @@ def command(
     settings.note(f"Wrote {output} for {label(device)}")
     if unknown:
         settings.note(
-            f"the share of the best is unknown for {text.count(unknown, 'function')}: too few "
-            "stored workloads are like them"
+            f"the share of the best is unknown for {text.count(unknown, 'function')}: no stored "
+            "workload is as like them as in measured predictions"
         )
     if device.is_cpu:
         _note_threads(settings, uses)
@@ -243,37 +245,40 @@ def _write(
     as_script = script or output.suffix == ".py"
     if not as_script:
         require_library(output)
-    mod = load_module(module, function=function)
-    database = Database(
-        options.url,
-        target=options.target,
-        fallback="compatible" if options.compatible else "exact",
-        read_only=options.url != _NO_DATABASE,
-        layers=options.layers,
-        prior=options.prior,
-    )
-    trials = 0 if options.predict else None
-    try:
-        if as_script:
-            mod, uses = schedule(mod, database, trials=trials, **options.lowering)
-        else:
-            compiled = compile(mod, database, trials=trials, **options.lowering)
-            uses = list(compiled.uses)
-        hint = ""
-        missing = [use.function for use in uses if use.kind == "default"]
-        is_other = 2 * len(missing) > len(uses) or any("conv2d" in name for name in missing)
-        if is_relax(mod) and is_other:
-            lowering = Lowering(**options.lowering)
-            hint = _hint(better_lowering(mod, database, None, lowering))
-    finally:
-        database.close()
+    how: dict[str, Any] = options.lowering | {"trials": 0 if options.predict else None}
+    with progress_bar(settings, None) as progress:
+        progress.show(0, 1, "reading")
+        mod = load_module(module, function=function)
+        database = Database(
+            options.url,
+            target=options.target,
+            fallback="compatible" if options.compatible else "exact",
+            read_only=options.url != _NO_DATABASE,
+            layers=options.layers,
+            prior=options.prior,
+        )
+        with closing(database):
+            if as_script:
+                mod, uses = schedule(mod, database, on_step=progress.show, **how)
+            else:
+                compiled = compile(mod, database, on_step=progress.show, **how)
+                uses = list(compiled.uses)
+            hint = ""
+            missing = [use.function for use in uses if use.kind == "default"]
+            is_other = 2 * len(missing) > len(uses) or any("conv2d" in name for name in missing)
+            if is_relax(mod) and is_other:
+                progress.show(0, 1, "comparing layouts")
+                lowering = Lowering(**options.lowering)
+                hint = _hint(better_lowering(mod, database, None, lowering))
     if options.all or not options.predict:
         _require(module + bind_words(options.lowering["bind"]), uses, hint, all_=options.all)
     if as_script:
         write_whole(output, mod.script(show_meta=True) + "\n")
         notes = notes_of(uses, predicts=options.predict)
     else:
-        write_library(compiled.executable, output)
+        with progress_bar(settings, None) as progress:
+            progress.show(0, 1, "linking")
+            write_library(compiled.executable, output)
         notes = compiled.notes
     for note in notes:
         settings.note(note)

@@ -1,5 +1,6 @@
-"""The share of the best that a model's first choice reaches on held-out workloads."""
+"""The shares of the best that predictions are expected to reach, and first choices do."""
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -7,7 +8,15 @@ import pytest
 from learnable import learnable
 
 from tunedb.models.dataset import ExampleWorkload
-from tunedb.models.share import FOLDS, WORKLOADS, ExpectedShare, expected_share
+from tunedb.models.share import (
+    FEWEST_OF_FAMILY,
+    FOLDS,
+    MeasuredPrediction,
+    expected_share,
+    nearest,
+    shares_of_first_choices,
+    shipped,
+)
 
 
 def dense(number, *shape, family="dense"):
@@ -18,24 +27,35 @@ def workloads(sizes):
     return tuple(dense(number, 16, size) for number, size in enumerate(sizes))
 
 
-def test_expected_share_averages_held_out_workloads_of_similar_distance():
-    distances = np.array([1.0] * WORKLOADS + [3.0] * WORKLOADS)
-    shares = np.array([0.9] * WORKLOADS + [0.5] * WORKLOADS)
-    expected = ExpectedShare(workloads([16]), distances, shares)
-    assert expected.of(dense(1, 16, 32)) == pytest.approx(0.9)
-    assert expected.of(dense(1, 16, 128)) == pytest.approx(0.5)
+def test_expected_share_is_the_mean_of_the_familys_predictions():
+    dense_ones = [MeasuredPrediction("dense", 1.0, share) for share in (0.8, 1.0)]
+    one = MeasuredPrediction("softmax", 3.0, 0.0)
+    measured = [*dense_ones * (FEWEST_OF_FAMILY // 2), one]
+    assert expected_share("dense", 0.0, measured) == pytest.approx(0.9)
+    assert expected_share("dense", 3.0, measured) == pytest.approx(0.9)
+    # Of one prediction alone nothing can be said: those of all families count.
+    assert expected_share("softmax", 1.0, measured) == pytest.approx(0.8)
 
 
-def test_expected_share_is_none_without_enough_comparable_workloads():
-    one = ExpectedShare(workloads([16]), np.full(WORKLOADS, 2.0), np.full(WORKLOADS, 0.9))
-    assert one.of(dense(1, 16, 64)) == pytest.approx(0.9)
-    assert one.of(dense(1, 16, 128)) is None, "farther than all held-out workloads"
-    assert one.of(dense(1, 16, 16, family="softmax")) is None, "another family"
-    few = ExpectedShare(workloads([16]), one.distances[1:], one.shares[1:])
-    assert few.of(dense(1, 16, 64)) is None, "too few held-out workloads"
-    untrained = expected_share(learnable(3), lambda _: None)
-    assert len(untrained.shares) == 0
-    assert untrained.of(dense(1, 16)) is None
+def test_expected_share_is_none_beyond_all_measured_predictions():
+    measured = [MeasuredPrediction("dense", 3.0, 0.5)]
+    assert expected_share("dense", 3.0, measured) == 0.5
+    assert expected_share("dense", 3.1, measured) is None
+    assert expected_share("dense", math.inf, measured) is None
+    assert expected_share("dense", 0.0, []) is None
+
+
+def test_shipped_predictions_have_possible_distances_and_shares():
+    known = shipped()
+    assert len(known) >= 100
+    assert all(0 <= each.octaves < math.inf and 0 < each.share <= 1 for each in known)
+    assert 0.5 < expected_share("conv2d", 0.0) < 1
+
+
+def test_nearest_is_infinite_for_a_family_without_workloads():
+    assert nearest(dense(9, 16, 128), workloads([16, 64])) == pytest.approx(1)
+    assert nearest(dense(9, 16, 16, family="softmax"), workloads([16])) == math.inf
+    assert nearest(dense(9, 16, 16), ()) == math.inf
 
 
 @dataclass
@@ -48,7 +68,7 @@ class Sum:
         return self.sign * np.add.reduceat(rows[:, 0] - rows[:, 1], starts[:-1])
 
 
-def test_expected_share_holds_out_workloads_of_similar_shapes_together():
+def test_first_choices_hold_out_workloads_of_similar_shapes_together():
     examples = replace(learnable(6, failing=0), workloads=workloads([16, 17, 64, 65, 256, 257]))
     trained = []
 
@@ -56,10 +76,14 @@ def test_expected_share_holds_out_workloads_of_similar_shapes_together():
         trained.append(frozenset(part.workload.tolist()))
         return Sum(1)
 
-    found = expected_share(examples, train)
+    assert shares_of_first_choices(examples, train).tolist() == [1.0] * 6
     assert len(trained) == FOLDS
     assert set(trained) == {frozenset(range(6)) - held for held in ({0, 1}, {2, 3}, {4, 5})}
-    assert found.shares.tolist() == [1.0] * 6
-    # 16 and 17 lie two octaves from 64 or 65, and so do 256 and 257.
-    np.testing.assert_allclose(found.distances, 2, atol=0.1)
-    assert expected_share(examples, lambda _: Sum(-1)).shares.max() < 0.5
+    assert shares_of_first_choices(examples, lambda _: Sum(-1)).max() < 0.5
+    assert len(shares_of_first_choices(examples, lambda _: None)) == 0
+
+
+def test_first_choices_leave_out_workloads_of_a_family_of_their_own():
+    alone = (dense(0, 16, 16, family="softmax"), *workloads([16, 64, 256])[1:])
+    examples = replace(learnable(3, failing=0), workloads=alone)
+    assert len(shares_of_first_choices(examples, lambda _: Sum(1))) == 2

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,14 @@ from tunedb.models._xgboost import import_xgboost, interrupt_later, threads_to_u
 ROOT = Path(__file__).parents[2]
 
 
+#: In place of XGBoost: tells the policy when it is imported.
+STUB = "import os; print(os.environ.get('OMP_WAIT_POLICY'))"
+
 OURS = """
-import os
 from tunedb.models._xgboost import import_xgboost, threads_to_use
 threads = threads_to_use()
 import_xgboost()
-print(os.environ.get("OMP_WAIT_POLICY"), threads == threads_to_use(), threads)
+print(threads == threads_to_use(), threads)
 """
 
 
@@ -38,9 +41,25 @@ print(os.environ.get("OMP_WAIT_POLICY"), threads == threads_to_use(), threads)
         long("import xgboost", {}, ["None", "True", "1"]),
     ],
 )
-def test_import_xgboost_sets_passive_waiting_or_uses_one_thread(before, environment, expected):
+def test_import_xgboost_sets_passive_waiting_or_uses_one_thread(
+    before, environment, expected, tmp_path
+):
+    (tmp_path / "xgboost.py").write_text(STUB)
     kept = {k: v for k, v in os.environ.items() if not k.startswith("OMP_")}
+    kept["PYTHONPATH"] = str(tmp_path)
     assert printed("-c", before + OURS, env=kept | environment).split() == expected
+
+
+def test_process_of_ours_imports_xgboost_without_scikit_learn():
+    code = """
+import sys
+from importlib.util import find_spec
+from tunedb.models._xgboost import import_xgboost, leave_out_sklearn
+leave_out_sklearn()
+import_xgboost()
+print("sklearn" in sys.modules, find_spec("sklearn").name)
+"""
+    assert printed("-c", code).split() == ["False", "sklearn"]
 
 
 def test_threads_to_use_returns_requested_number_even_if_threads_spin(monkeypatch):
@@ -58,7 +77,7 @@ def test_import_xgboost_names_the_extra_to_install_if_it_is_missing(monkeypatch)
 
 
 def test_import_xgboost_rejects_two_installed_distributions(monkeypatch):
-    monkeypatch.setattr(_xgboost.metadata, "version", lambda _name: "3.2.0")
+    monkeypatch.setattr(metadata, "version", lambda _name: "3.2.0")
     monkeypatch.delitem(sys.modules, "xgboost", raising=False)
     with pytest.raises(PluginError, match=r"both installed.*; run: pip uninstall -y xgboost xgb"):
         import_xgboost()

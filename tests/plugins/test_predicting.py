@@ -1,5 +1,6 @@
 """Programs that are predicted and not measured: ``compile(…, trials=0)``."""
 
+import math
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from products import assert_multiplies
 from tvm.s_tir import meta_schedule as ms
 
 from tunedb.errors import UsageError
+from tunedb.models.share import expected_share
 from tunedb.plugins.metaschedule import Database, modules
 from tunedb.plugins.metaschedule.deploy import apply
 from tunedb.plugins.metaschedule.deploy import predict as prediction
@@ -53,10 +55,13 @@ def measured(tools, tmp_path_factory):
 
 @pytest.fixture
 def builds(monkeypatch):
-    """The modules of each batch that is built; the first batch fails."""
+    """The modules of each batch that is built, by one worker; the first batch fails."""
     batches = []
 
     class Builder(prediction.WarmBuilder):
+        def __init__(self):
+            super().__init__(max_workers=1)
+
         def build(self, inputs):
             batches.append([each.mod for each in inputs])
             if len(batches) == 1:
@@ -76,55 +81,57 @@ def test_function_without_record_gets_best_predicted_program_that_builds(
         predictions.append(prediction.predict(*arguments))
         return predictions[-1]
 
-    monkeypatch.setattr(apply, "predict", predict)
-    database = opened(measured, target=tools.llvm, read_only=True)
-    new_mod = product(tools, 128, "new")
-    both = tvm.IRModule({**product(tools, 64, "known").functions, **new_mod.functions})
-    compiled = apply.compile(both, database, trials=0)
+    def promising_of_few(question):
+        import sys
 
-    known, new = compiled.uses
-    assert (known.kind, new.kind) == ("measured", "predicted")
-    assert known.mean == min(record.mean for record in database.store.records.iterate())
-    # One workload is too few for a calibration.
-    assert (new.record_id, new.share, compiled.notes) == (None, None, ())
+        from tunedb.plugins.metaschedule.search import prediction
+
+        assert "xgboost" in sys.modules and "sklearn" not in sys.modules
+        prediction._DRAFTS = 512
+        return prediction.promising(question)
+
+    def ask(question, worker, real=prediction._ask):
+        if "96" in question.mod.script():
+            raise ChildProcessError("signal 11, SIGSEGV")
+        return real(question, worker)
+
+    monkeypatch.setattr(apply, "predict", predict)
+    monkeypatch.setattr(prediction, "promising", promising_of_few)
+    monkeypatch.setattr(prediction, "_ask", ask)
+    database = opened(measured, target=tools.llvm, read_only=True)
+    mods = [product(tools, n, name) for n, name in ((64, "known"), (96, "deadly"), (128, "new"))]
+    functions = {name: func for mod in mods for name, func in mod.functions.items()}
+    mod, steps = tvm.IRModule(functions), []
+    with logged() as messages:
+        compiled = apply.compile(mod, database, trials=0, on_step=lambda *step: steps.append(step))
+
+    predicting = [(0, 2, "predicting"), (1, 2, "predicting")]
+    assert steps == [(0, 1, "lowering"), *predicting, (0, 1, "compiling")]
+    uses = {use.function: use for use in compiled.uses}
+    kinds = {"known": "measured", "deadly": "default", "new": "predicted"}
+    assert {name: use.kind for name, use in uses.items()} == kinds
+    # The end of a worker costs only the prediction that it was about.
+    assert messages == ["deadly: nothing is predicted: signal 11, SIGSEGV"]
+    assert uses["known"].mean == min(record.mean for record in database.store.records.iterate())
+    assert (uses["new"].record_id, compiled.notes) == (None, ())
 
     assert_multiplies(compiled.executable["new"], 128)
 
     # The second program is used, because the first one did not build.
     assert [len(batch) for batch in builds] == [1, 1]
     (found,) = predictions[0].values()
+    # Each side of the known product is half as long.
+    assert found.octaves == pytest.approx(math.sqrt(6))
+    assert uses["new"].share == expected_share(found.family, found.octaves)
     applied = tvm.s_tir.Schedule(found.record.workload.mod)
     found.record.trace.apply_to_schedule(applied, remove_postproc=False)
     tvm.ir.assert_structural_equal(applied.mod, builds[1][0])
     # The model knows that wide innermost factors are fast.
     drawn = [
         seconds_of(from_tvm(each.trace).tiles)
-        for each in random_candidates(new_mod, tools.llvm, 32, 2)
+        for each in random_candidates(mods[-1], tools.llvm, 32, 2)
     ]
     assert seconds_of(from_tvm(found.record.trace).tiles) < np.quantile(drawn, 0.1)
-
-
-def test_function_that_ends_its_worker_costs_only_its_own_prediction(
-    measured, opened, tools, monkeypatch
-):
-    def dies(question):
-        import os
-        import signal
-
-        from tunedb.plugins.metaschedule.search.prediction import promising
-
-        if "128" in question.mod.script():
-            os.kill(os.getpid(), signal.SIGSEGV)
-        return promising(question)
-
-    monkeypatch.setattr(prediction, "promising", dies)
-    both = [product(tools, n, f"product_{n}").functions for n in (96, 128)]
-    mod, database = tvm.IRModule({**both[0], **both[1]}), opened(measured, target=tools.llvm)
-    with logged() as messages:
-        compiled = apply.compile(mod, database, trials=0)
-    uses = {use.function: use.kind for use in compiled.uses}
-    assert uses == {"product_96": "predicted", "product_128": "default"}
-    assert messages == ["product_128: nothing is predicted: signal 11, SIGSEGV"]
 
 
 def test_replayed_programs_are_ranked_by_a_model_of_whole_programs(measured, opened, tools):

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Any
 
 from ..errors import PluginError
@@ -26,6 +26,33 @@ _POLICY = "OMP_WAIT_POLICY"
 
 #: Distributions that own the module ``xgboost``.
 _DISTRIBUTIONS = ("xgboost", "xgboost-cpu")
+
+
+#: Whether XGBoost may not import scikit-learn.
+_without_sklearn = False
+
+
+def leave_out_sklearn() -> None:
+    """Let XGBoost believe that scikit-learn is not installed, for a process of ours.
+
+    Where it is installed, XGBoost spends seconds on its import, for wrapper classes that tunedb
+    does not use. In a user's process they stay.
+    """
+    global _without_sklearn  # noqa: PLW0603 - a fact of the process
+    _without_sklearn = True
+
+
+@contextmanager
+def _hidden_sklearn() -> Iterator[None]:
+    """Hide scikit-learn until the block ends."""
+    if not _without_sklearn or "sklearn" in sys.modules:
+        yield
+        return
+    sys.modules["sklearn"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["sklearn"]
 
 
 @cache
@@ -44,6 +71,8 @@ def installed() -> str | None:
     PluginError
         Both are installed.
     """
+    from importlib import metadata  # half of the time of this module's import
+
     found = []
     for name in _DISTRIBUTIONS:
         with suppress(metadata.PackageNotFoundError):
@@ -69,7 +98,8 @@ def import_xgboost(name: str = "xgboost") -> Any:
         installed()
     _spins()
     try:
-        return import_module(name)
+        with _hidden_sklearn():
+            return import_module(name)
     except ImportError as error:
         raise PluginError(
             f"XGBoost does not load ({error}); run: pip install 'tunedb[train]'"

@@ -12,7 +12,7 @@ from ..features.steps import STEPS
 from . import dataset
 from .evaluation import FigureSummary, OnStep, Result, evaluate
 from .recipe import Recipe
-from .share import FEWEST, expected_share
+from .share import FEWEST, shares_of_first_choices
 from .splits import NEW_FAMILY, NEW_HARDWARE, NEW_WORKLOAD, all_trials, pools
 from .training import can_learn, fit, tuning_recipe
 
@@ -125,7 +125,7 @@ def prior_card(
     def train(some: Dataset) -> Model | None:
         return fit(some, recipe, threads=threads).model if can_learn(some) else None
 
-    shares = expected_share(examples, train).shares
+    shares = shares_of_first_choices(examples, train)
     return PriorCard(
         held_out=[_held_out(result, names) for result in evaluation.results],
         impossible=evaluation.impossible,

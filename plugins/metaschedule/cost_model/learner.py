@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -19,7 +19,6 @@ from ....models.failures import FailureModel
 from ....models.recipe import Recipe
 from ....models.run_trials import RunTrial, RunTrials, join
 from ....models.scope import Scope
-from ....models.share import ExpectedShare, expected_share
 from ....models.training import Fitted, can_learn, fit, select, tuning_recipe
 from ....models.training_sets import DIVERSE
 from ....results import NewModel
@@ -58,11 +57,6 @@ _ROUND = 64
 #: 59 and 53 % of the pairs among trials n to n + 96 (n = 256 and 512), models of all n trials 62
 #: and 58 % (standard error of the difference: 2 %).
 _OWN = 512
-
-#: Boosting rounds, and least step, of models for the expected share. Of 153 held-out workloads of
-#: the prior they found the same mean share as 200 rounds with a step of 0.1 (0.89, and quartiles
-#: within 0.015), in a third of the time.
-_FOLD_ROUNDS, _FOLD_ETA = 50, 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,21 +368,11 @@ class Learner:
         own = [each.take(mask) for each, mask in zip(found, masks, strict=True)]
         return (own[0] if len(own) == 1 else join(*own)), others
 
-    def expected_share(self, threads: int) -> ExpectedShare | None:
-        """Return the share of the best that models of the store's programs reach on others."""
+    @property
+    def workloads(self) -> tuple[ExampleWorkload, ...]:
+        """Workloads of the store's programs that models learn from."""
         base = self._training_base()
-        if base is None:
-            return None
-
-        def train(examples: Dataset) -> Model | None:
-            if not can_learn(examples):
-                return None
-            recipe = tuning_recipe(self.recipe, int(examples.sizes.sum()))
-            rounds = min(recipe.rounds, _FOLD_ROUNDS)
-            quick = replace(recipe, rounds=rounds, eta=max(recipe.eta, _FOLD_ETA))
-            return fit(examples, quick, threads=threads, device=self._options.device).model
-
-        return expected_share(base, train)
+        return () if base is None else base.workloads
 
     def train(self, threads: int) -> None:
         """Train a model on the store's programs and the trials, if these are enough."""

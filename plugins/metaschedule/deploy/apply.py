@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import relax, tirx
@@ -23,6 +23,7 @@ from tvm.support.tar import tar
 
 from ....errors import PluginError, StorageError, TuneDBError, UsageError
 from ....exchange.prior import SHIPPED
+from ....models.share import expected_share
 from ....run_times import mean_of
 from ....storage.config import locate, locate_layers
 from ....storage.engine import parse_url, sqlite_path
@@ -53,6 +54,9 @@ from .network import (
     without_packing,
 )
 from .predict import Predicted, predict
+
+if TYPE_CHECKING:
+    from ....models.evaluation import OnStep
 
 __all__ = [
     "LIBRARIES",
@@ -103,7 +107,7 @@ class Use:
         Whether the program was never measured, but chosen by a model (``trials=0``).
     share : float or None
         Expected throughput of a predicted program as a share of the best; None where unknown
-        (:class:`tunedb.models.share.ExpectedShare`).
+        (:func:`tunedb.models.share.expected_share`).
     """
 
     function: str
@@ -268,7 +272,8 @@ class _UseDatabase(_PyDatabase):
                 if chosen is None:
                     uses[str(name)] = Use(str(name))
                     return None
-                uses[str(name)] = Use(str(name), is_predicted=True, share=chosen.share)
+                share = expected_share(chosen.family, chosen.octaves)
+                uses[str(name)] = Use(str(name), is_predicted=True, share=share)
                 return chosen.record
             uses[str(name)] = use_of(handle, str(name), served)
             return served.record
@@ -339,6 +344,7 @@ def schedule(
     prepack: bool | None = None,
     bind: Mapping[str, int] | None = None,
     algorithms: Algorithms = "exact",
+    on_step: OnStep | None = None,
 ) -> tuple[Any, list[Use]]:
     """Return a module whose functions are scheduled by their best records.
 
@@ -350,7 +356,7 @@ def schedule(
         Database of the records.
     target : tvm.target.Target, dict or None
         Target of the module; None takes the database's.
-    trials, layout, prepack, bind, algorithms
+    trials, layout, prepack, bind, algorithms, on_step
         As for :func:`compile`. Weights are not packed yet.
 
     Returns
@@ -368,14 +374,16 @@ def schedule(
         TVM cannot lower the program.
     """
     target, predicts = _target_of(database, target), _predicts(trials)
+    on_step = on_step or _nobody
     use_threads()
+    on_step(0, 1, "lowering")
     with _converted_errors("TVM cannot lower it"):
         lowering = Lowering(layout, prepack, bind, algorithms)
         if is_relax(mod):
             mod = lower_fastest(mod, target, lowering, database._handle).mod
         else:
             mod = bind_sizes(mod, bind)
-    return _scheduled(mod, database, target, predicts=predicts)
+    return _scheduled(mod, database, target, predicts=predicts, on_step=on_step)
 
 
 def _predicts(trials: int | None) -> bool:
@@ -388,15 +396,20 @@ def _predicts(trials: int | None) -> bool:
     return trials is not None
 
 
+def _nobody(done: int, total: int, work: str) -> None:
+    """Receive the steps of a compilation that nobody follows."""
+
+
 def _scheduled(
-    mod: Any, database: Database, target: Any, *, predicts: bool = False
+    mod: Any, database: Database, target: Any, *, predicts: bool, on_step: OnStep
 ) -> tuple[Any, list[Use]]:
     """Return a lowered module with its best programs, and the program of each function."""
     handle, predicted = database._handle, {}
     with _converted_errors("TVM cannot lower it"):
         mod = _as_measured(mod, handle, target)
         if predicts:
-            predicted = predict(handle, _without_record(mod, handle, target), target)
+            predicted = predict(handle, _without_record(mod, handle, target), target, on_step)
+        on_step(0, 1, "compiling")
         use_database = _UseDatabase(handle, predicted)
         with target, use_database, tvm.transform.PassContext(opt_level=3):
             mod = relax.transform.MetaScheduleApplyDatabase()(mod)
@@ -444,6 +457,7 @@ def compile(
     prepack: bool | None = None,
     bind: Mapping[str, int] | None = None,
     algorithms: Algorithms = "exact",
+    on_step: OnStep | None = None,
 ) -> Compiled:
     """Compile a module with its best programs.
 
@@ -478,6 +492,9 @@ def compile(
         where its parts are faster together, by the times of the records or of a tuning run in the
         network. Its outputs deviate more
         (:attr:`tunedb.storage.network_runs.NetworkRun.deviation`).
+    on_step : callable, optional
+        Called with the number of steps that are done, of all, and what is being done, from
+        ``lowering`` to ``compiling``.
 
     Returns
     -------
@@ -498,15 +515,18 @@ def compile(
     >>> relax.VirtualMachine(compiled.executable, tvm.cpu())["main"](data)  # doctest: +SKIP
     """
     predicts, lowering = _predicts(trials), Lowering(layout, prepack, bind, algorithms)
+    on_step = on_step or _nobody
     with _opened(database, target) as opened:
         target = _target_of(opened, target)
         use_threads()
+        on_step(0, 1, "lowering")
         if is_relax(mod):
             with _converted_errors("TVM cannot compile it"):
                 lowered = lower_fastest(mod, target, lowering, opened._handle)
-            compiled = compile_lowered(lowered, opened, target, predicts=predicts)
+            compiled = compile_lowered(lowered, opened, target, predicts=predicts, on_step=on_step)
             return replace(compiled, notes=lowered.notes + compiled.notes)
-        mod, uses = _scheduled(bind_sizes(mod, bind), opened, target, predicts=predicts)
+        mod = bind_sizes(mod, bind)
+        mod, uses = _scheduled(mod, opened, target, predicts=predicts, on_step=on_step)
         with _converted_errors("TVM cannot compile it"):
             mod = with_prefetch(_with_symbols(_with_defaults(mod, target)), target)
             notes = notes_of(uses, predicts=predicts)
@@ -547,6 +567,7 @@ def compile_lowered(
     *,
     predicts: bool = False,
     is_timed: bool = False,
+    on_step: OnStep | None = None,
 ) -> Compiled:
     """Compile a program of :func:`.network.lower` with the best programs of a database.
 
@@ -565,15 +586,17 @@ def compile_lowered(
     is_timed : bool
         Whether the time of each function is to be measured: TVM's virtual machine then interprets
         the calls. Else LLVM compiles them for CPUs, where small networks gain some per cent.
+    on_step : callable, optional
+        As for :func:`compile`.
 
     Raises
     ------
     PluginError
         TVM cannot compile it.
     """
-    mod, uses = lowered.mod, list[Use]()
+    mod, uses, on_step = lowered.mod, list[Use](), on_step or _nobody
     if database is not None:
-        mod, uses = _scheduled(mod, database, target, predicts=predicts)
+        mod, uses = _scheduled(mod, database, target, predicts=predicts, on_step=on_step)
     notes = notes_of(uses, predicts=predicts)
     with _converted_errors("TVM cannot compile it"):
         if lowered.lowering.packs(target):

@@ -12,13 +12,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.builder import BuilderInput
 
 from ....features.steps import STEPS
+from ....models.share import nearest
 from ....records import Trace
 from .. import modules
 from ..database.handle import Handle
@@ -29,6 +30,9 @@ from ..threads import usable_cpus
 from ..trace_codec import TraceBuilder
 from ..workers.warm_builder import WarmBuilder
 from ..workers.worker_pool import Retried, Worker
+
+if TYPE_CHECKING:
+    from ....models.evaluation import OnStep
 
 __all__ = ["Predicted", "predict"]
 
@@ -49,16 +53,20 @@ class Predicted:
     ----------
     record : tvm TuningRecord
         Its trace, without run times.
-    share : float or None
-        Share of the best throughput that the model's first choice reached on held-out workloads as
-        far away; None where that is unknown.
+    family : str or None
+        Family of the function's workload.
+    octaves : float
+        Distance from the nearest workload that the model knows; infinity for none of the family.
     """
 
     record: Any
-    share: float | None
+    family: str | None
+    octaves: float
 
 
-def predict(handle: Handle, mods: Mapping[bytes, Any], target: Any) -> dict[bytes, Predicted]:
+def predict(
+    handle: Handle, mods: Mapping[bytes, Any], target: Any, on_step: OnStep
+) -> dict[bytes, Predicted]:
     """Return the predicted programs of functions.
 
     Parameters
@@ -69,6 +77,8 @@ def predict(handle: Handle, mods: Mapping[bytes, Any], target: Any) -> dict[byte
         Normalised modules of one function by any key.
     target : tvm.target.Target
         Target of the programs.
+    on_step : callable
+        Called before each function.
 
     Returns
     -------
@@ -88,19 +98,19 @@ def predict(handle: Handle, mods: Mapping[bytes, Any], target: Any) -> dict[byte
             model = None if models is None else models.drafts.of_task(task, usable_cpus())
             question = Question(mod, target, task, Relatives.of(handle, mod, target), model)
             (asked[key],) = builder.pool.submit([Retried(partial(_ask, question))])
-        expected = None
-        if models is not None:  # the workers compare drafts meanwhile
-            expected = models.drafts.expected_share(usable_cpus())
         ranked = {}
-        for key, future in asked.items():
+        for done, (key, future) in enumerate(asked.items()):
+            on_step(done, len(asked), "predicting")
             builder.pool.wait(future.done)
             found = _answer(tasks[key], future)
             ranked[key] = found if models is None else models.ranked(tasks[key], found)
         built = _built(builder, mods, ranked, target)
+    known = () if models is None else models.drafts.workloads
     return {
         key: Predicted(
             ms.database.TuningRecord(trace, ms.database.Workload(mods[key]), None, target, None),
-            None if expected is None else expected.of(tasks[key].example),
+            tasks[key].example.family,
+            nearest(tasks[key].example, known),
         )
         for key, trace in built.items()
     }

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from ....models.dataset import Dataset
     from ....models.model import Model
     from ....models.recipe import Recipe
-    from ....models.share import ExpectedShare
     from ....records import Signature
     from ....results import StoredProgram
     from ....search.draft import Draft
@@ -270,9 +269,10 @@ class DraftModel:
         regression = None if trees is None else self._own_regression(task, trees)
         return TaskModel(trees, regression)
 
-    def expected_share(self, threads: int) -> ExpectedShare | None:
-        """Return the share of the best that such models reach on held-out workloads."""
-        return self._learner.expected_share(threads)
+    @property
+    def workloads(self) -> tuple[ExampleWorkload, ...]:
+        """Workloads of the stored programs that models learn from."""
+        return self._learner.workloads
 
     def _own_regression(self, task: DraftTask, trees: Model) -> KernelRegression | None:
         """Return the regression of a workload's own programs around the trees' scores."""

@@ -7,13 +7,15 @@ ranked by a model of drafts. No database is read, so worker processes can do it.
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tvm.s_tir import meta_schedule as ms
 
+from ....errors import PluginError
+from ....models._xgboost import import_xgboost, leave_out_sklearn
 from ....records import Origin, Trace
 from ....search.operators import Operators
 from .. import trace_codec
@@ -73,11 +75,13 @@ class Question:
 
 
 def prepare() -> None:
-    """Keep XGBoost from importing scikit-learn, which takes 2 s and of which nothing is used.
+    """Import XGBoost without scikit-learn, if it is installed.
 
-    For worker processes alone, before they get a question.
+    For worker processes, before they get a question: its model would import both.
     """
-    sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]
+    leave_out_sklearn()
+    with suppress(PluginError):
+        import_xgboost()
 
 
 def promising(question: Question) -> list[Trace]:

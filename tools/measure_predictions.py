@@ -1,0 +1,149 @@
+"""Measure what predictions of this package are worth: the shares of ``tunedb apply --predict``.
+
+The workloads of one network after another are removed from the prior and predicted from what is
+left; each prediction runs beside the best program that the whole prior has for it, in alternation
+(docs/prior.md). An interrupted run continues where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+os.environ["TUNEDB_PRIOR"] = "none"
+
+import orjson
+from make_prior import network, target
+from prior_networks import NETWORKS
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from tunedb.exchange.prior import IN_WHEEL
+from tunedb.models.share import MEASURED, MeasuredPrediction
+from tunedb.system.host import cpu_model
+
+#: Turns of both programs, and the least time of a run in one of them in ms.
+TURNS, LEAST_MS = 5, 30
+
+
+def measured_predictions(
+    name: str, folder: Path, here: Any, done: set[str]
+) -> Iterator[tuple[str, MeasuredPrediction]]:
+    """Predict functions of a network whose best programs the prior has, and measure both.
+
+    Yields the digest of a workload with its prediction; those of `done` are left out.
+    """
+    from held_out import kind_of, write_without  # `prior_networks` makes its folder known
+
+    from tunedb.plugins.metaschedule import Database
+    from tunedb.plugins.metaschedule.deploy.apply import find_record, tasks_of
+    from tunedb.plugins.metaschedule.deploy.predict import predict
+    from tunedb.plugins.metaschedule.modules import to_workload
+    from tunedb.plugins.metaschedule.workers.warm_builder import WarmBuilder
+    from tunedb.programs.workload_info import signature_of
+
+    tasks = {to_workload(task).digest: task for task in tasks_of(network(name), here).values()}
+    kinds = {kind_of(signature_of(to_workload(task))) for task in tasks.values()}
+    rest = folder / f"{name}.bundle"
+    if not rest.exists():
+        write_without(kinds, IN_WHEEL, rest)
+    with Database(":memory:", target=here, prior=IN_WHEEL) as whole:
+        best = {key: find_record(whole._handle, task, here) for key, task in tasks.items()}
+    known = {
+        key: task for key, task in tasks.items() if best[key] is not None and key.hex() not in done
+    }
+    with Database(":memory:", target=here, prior=rest) as held:
+        predicted = predict(held._handle, known, here, lambda done, total, work: None)
+    with WarmBuilder() as builder:
+        for key, found in predicted.items():
+            traces = [best[key].record.trace, found.record.trace]
+            times = times_of(tasks[key], traces, here, builder)
+            if times is not None and math.isfinite(found.octaves):
+                share = min(1.0, times[0] / times[1])
+                yield key.hex(), MeasuredPrediction(found.family, found.octaves, share)
+
+
+def times_of(mod: Any, traces: list[Any], here: Any, builder: Any) -> list[float] | None:
+    """Return the times of programs of a function, measured in turns; None if one fails."""
+    import tvm
+    from tvm.s_tir import meta_schedule as ms
+
+    from tunedb.plugins.metaschedule.targets import device_of
+
+    scheduled = []
+    for trace in traces:
+        schedule = tvm.s_tir.Schedule(mod)
+        trace.apply_to_schedule(schedule, remove_postproc=False)
+        scheduled.append(schedule.mod)
+    config = ms.runner.EvaluatorConfig(number=1, repeat=1, min_repeat_ms=LEAST_MS)
+    runner = ms.runner.LocalRunner(evaluator_config=config)
+    inputs = [
+        ms.runner.RunnerInput(
+            result.artifact_path,
+            str(device_of(here).type),
+            ms.arg_info.ArgInfo.from_entry_func(one, remove_preproc=True),
+        )
+        for one, result in zip(
+            scheduled,
+            builder.build([ms.builder.BuilderInput(one, here) for one in scheduled]),
+            strict=True,
+        )
+        if result.error_msg is None
+    ]
+    if len(inputs) < len(traces):
+        return None
+    times: list[list[float]] = [[] for _ in inputs]
+    for _ in range(TURNS):
+        for place, each in enumerate(inputs):
+            (future,) = runner.run([each])
+            times[place] += map(float, future.result().run_secs or ())
+    return [statistics.median(own) for own in times] if all(times) else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="for what is measured so far")
+    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), metavar="NAME")
+    parser.add_argument("--output", type=Path, default=MEASURED, metavar="FILE")
+    options = parser.parse_args()
+
+    from tunedb.plugins.metaschedule.threads import usable_cpus, use_threads
+
+    use_threads()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    here, rows = target(None), dict[str, dict[str, Any]]()
+    with Progress() as progress:
+        for name in progress.track(options.networks):
+            file = options.folder / f"{name}.json"
+            if not file.exists():
+                new = dict(measured_predictions(name, options.folder, here, set(rows)))
+                file.write_bytes(orjson.dumps({key: asdict(row) for key, row in new.items()}))
+                median = statistics.median([row.share for row in new.values()] or [math.nan])
+                progress.console.print(f"{name}: {len(new)} predictions, median share {median:.2f}")
+            rows |= orjson.loads(file.read_bytes())
+    machine = {"cpu": cpu_model(), "threads": usable_cpus(), "target": str(here)}
+    content = {"machine": machine, "rows": [rows[key] for key in sorted(rows)]}
+    options.output.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
+    Console().print(table_of([MeasuredPrediction(**row) for row in rows.values()]))
+
+
+def table_of(predictions: list[MeasuredPrediction]) -> Table:
+    """Return a table of the shares of each family."""
+    table = Table("family", "predictions", "mean share", "median", "worst")
+    families = {one.family: one.family for one in predictions} | {"all": None}
+    for name, family in families.items():
+        shares = [one.share for one in predictions if family in (None, one.family)]
+        figures = (statistics.mean(shares), statistics.median(shares), min(shares))
+        table.add_row(str(name), str(len(shares)), *(f"{figure:.2f}" for figure in figures))
+    return table
+
+
+if __name__ == "__main__":
+    main()
