@@ -30,6 +30,7 @@ def collect(run, sqlite_file):
     return collect
 
 
+@pytest.mark.stress
 def test_collect_stores_observations_of_configured_program(run, collect, sqlite_file, tmp_path):
     toy_gpu.program(tmp_path / "toy")
     toy_gpu.install(tmp_path / "bin")

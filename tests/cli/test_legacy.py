@@ -158,6 +158,7 @@ def test_export_writes_lines_of_one_tool(run, run_json, legacy_file, tmp_path):
     assert result.stderr == ""
 
 
+@pytest.mark.stress
 def test_export_into_closed_pipe_prints_no_error(start, run, sqlite_file, tmp_path):
     log = tmp_path / "log"
     log.write_text("".join(many(600)))

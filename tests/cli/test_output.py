@@ -191,6 +191,7 @@ def test_a_terminal_gets_a_table_that_fits(filled):
     assert {"flop", "failed"} <= set(titles[120])
 
 
+@pytest.mark.stress
 def test_no_color_variable_disables_colors_and_bold(filled):
     shown = on_terminal(["--db", filled, "top", "matmul"], 60, NO_COLOR="1")
     assert "\x1b[3" not in shown

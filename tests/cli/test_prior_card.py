@@ -1,5 +1,7 @@
 """``tunedb models card``."""
 
+from dataclasses import replace
+
 import pytest
 from builders import OWN
 from small_data import SMALL_STEPS, WORKLOADS, trials
@@ -12,6 +14,8 @@ from tunedb.storage.store import Store
 @pytest.fixture(autouse=True)
 def sets(monkeypatch, sqlite_file, small_sets):
     monkeypatch.setattr(prior_card, "STEPS", SMALL_STEPS)
+    quick = lambda recipe, _: replace(recipe, rounds=40, patience=0)  # noqa: E731
+    monkeypatch.setattr(prior_card, "tuning_recipe", quick)
     # These programs are of no tool, so their bundle cannot be unpacked.
     monkeypatch.setattr(exchange, "unpacked", lambda path: sqlite_file)
 

@@ -106,7 +106,7 @@ def ends(commands):
 
 
 def test_attack_7_commands_reject_pipes_devices_and_sockets(own, tmp_path):
-    """This holds for every command that reads a file; a layer is left out."""
+    """Every command that reads a file does so; a layer is left out, and a file of a folder."""
     metrics = tmp_path / "metrics.csv"
     metrics.write_text(profiles.metrics(profiles.metric("ipc", "1.3")))
     commands, paths = [], {}
@@ -118,7 +118,17 @@ def test_attack_7_commands_reject_pipes_devices_and_sockets(own, tmp_path):
         for name, (words, _) in [*COMMANDS.items(), ("layer", (["top", "--layer", "PATH"], ""))]:
             words = [given.get(word, word) for word in words]
             commands.append((f"{kind}: {name}", ["--db", str(own), *words]))
+    folder = tmp_path / "logs"
+    workdirs.write(folder, [workdirs.record([1e-3])], [workdirs.graph("matmul")])
+    for make in (pipe, zeros, a_socket):
+        make(folder)
+    commands.append(("folder", ["--db", str(own), "import", "logs", str(folder)]))
     found = ends(commands)
+    code, lines = found["folder"]
+    assert code == 0
+    assert len([line for line in lines if "no regular file" in line]) == 3
+    with Store(own) as store:
+        assert store.records.count() == 1
     for kind, path in paths.items():
         named = kind.removesuffix(" behind a link")
         for name, (_, advice) in COMMANDS.items():
@@ -153,16 +163,3 @@ def test_attack_7_commands_reject_pipe_in_place_of_sqlite_log(own, tmp_path):
             assert lines[0].endswith(f"remove it, or copy theirs{suffix}.db alone")
         assert "a database, not a bundle" in found[f"{suffix} bundle --info"][1][0]
         assert "this layer is left out" in found[f"{suffix} top --layer"][1][0]
-
-
-def test_special_files_in_a_directory_are_skipped_and_reported(own, tmp_path):
-    folder = tmp_path / "logs"
-    workdirs.write(folder, [workdirs.record([1e-3])], [workdirs.graph("matmul")])
-    for make in (pipe, zeros, a_socket):
-        make(folder)
-    words = ["--db", str(own), "import", "logs", str(folder)]
-    code, lines = ends([("import", words)])["import"]
-    assert code == 0
-    assert len([line for line in lines if "no regular file" in line]) == 3
-    with Store(own) as store:
-        assert store.records.count() == 1

@@ -6,6 +6,7 @@ import sys
 import pytest
 from builders import OWN, sql
 from checks import has
+from effort import long
 from small_data import WORKLOADS, SmallSteps, fill, measure, trials
 from small_data import make_tiled as tiled
 
@@ -134,7 +135,9 @@ def test_without_xgboost_nothing_is_computed(small, run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "options", [(*QUICK, "--no-evaluate"), ("--failures", "-p", "rounds=5")], ids=("r", "f")
+    "options",
+    [(*QUICK, "--no-evaluate"), long(("--failures", "-p", "rounds=5"))],
+    ids=("ranker", "failures"),
 )
 def test_train_replaces_stored_model_that_cannot_be_used(small, run, run_json, options):
     first = run_json("--db", small, "train", *options)

@@ -317,10 +317,10 @@ def bombs(*paths):
 
 
 def test_reader_rejects_decompression_bombs_in_little_memory(tmp_path, monkeypatch):
-    """A small frame unpacks to 640 MiB of zeros; another one to endless blocks."""
+    """A small frame unpacks to 400 MiB of zeros; another one to endless blocks."""
     compressor = zstd.ZstdCompressor(level=1)
     parts = [compressor.compress(struct.pack("<BIQ", 5, 1, limits.MAX_BLOCK_BYTES))]
-    parts += [compressor.compress(bytes(2**24)) for _ in range(40)]
+    parts += [compressor.compress(bytes(2**24)) for _ in range(25)]
     zeros, endless = tmp_path / "zeros.tunedb", tmp_path / "endless.tunedb"
     zeros.write_bytes(seal(HEAD, b"".join([*parts, compressor.flush()])))
     data = b"\0" + bytes(8) + bytes(9) + b"\0" + bytes(9)
@@ -354,7 +354,7 @@ def test_unreadable_bundles_are_not_written(monkeypatch):
         bundle_of([Chunk("sketch", rows)] * 50)
 
 
-@pytest.mark.parametrize("amount", [1_000, long(100_000)])
+@pytest.mark.parametrize("amount", [400, long(100_000)])
 def test_reader_reads_or_rejects_mutated_bundles(small, amount, tmp_path):
     """The digest fits the changed bytes; the reader raises errors of tunedb only."""
     rng = random.Random(f"bundle {amount}")

@@ -5,7 +5,7 @@ from contextlib import closing
 import numpy as np
 from effort import EFFORT
 from exchanges import bundled, rename
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 from unions import CRASH, Makes, contents, launch, pool, take
@@ -18,7 +18,7 @@ from tunedb.storage import schema
 from tunedb.storage.exchange_types import Selection
 from tunedb.storage.store import Store
 
-EACH = settings(max_examples=3 if EFFORT == "few" else 40)
+EACH = settings(max_examples=1 if EFFORT == "few" else 40)
 
 RECORDS = st.lists(st.integers(0, len(pool()) - 1), max_size=12)
 
@@ -29,6 +29,13 @@ TEAMS = st.tuples(
     st.lists(st.integers(0, 11), max_size=2),
     st.lists(st.integers(0, 11), max_size=2),
     st.sampled_from([None, "source", "session"]),
+)
+
+#: Records of all formats that the teams share in part, and of each kind of retraction.
+RICH = (
+    ([0, 5, 9, 13, 40], [1, 5, 19], [0, 3], [1], None),
+    ([5, 9, 1, 22], [0, 8, 42], [1], [0], "source"),
+    ([2, 5, 13], [22, 43, 0], [], [3], "session"),
 )
 
 KEYS = [letter * 32 for letter in "abc"]
@@ -67,6 +74,7 @@ def teams(makes, known, trust=Trust.OWN):
 
 @EACH
 @given(known=st.tuples(TEAMS, TEAMS, TEAMS))
+@example(known=RICH)
 def test_merge_is_idempotent_commutative_and_associative(known, sqlite_template, tmp_path_factory):
     laws(known, Makes(sqlite_template, tmp_path_factory.mktemp("laws")))
 
@@ -94,6 +102,7 @@ def a_copy(makes, path):
 
 @EACH
 @given(known=st.tuples(TEAMS, TEAMS, TEAMS), moved=st.booleans())
+@example(known=RICH, moved=True)
 def test_order_of_merges_does_not_change_owners_of_records(
     known, moved, sqlite_template, tmp_path_factory
 ):
@@ -155,6 +164,7 @@ def best_is_that_of_a_recomputation(path):
 
 @EACH
 @given(known=st.tuples(TEAMS, TEAMS, TEAMS))
+@example(known=RICH)
 def test_a_database_and_its_bundle_merge_equally(known, sqlite_template, tmp_path_factory):
     makes = Makes(sqlite_template, tmp_path_factory.mktemp("bundles"))
     a, b, _ = teams(makes, known)

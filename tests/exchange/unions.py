@@ -198,9 +198,10 @@ class Makes:
     def merged(self, path, *others, **options):
         """Return the path of a copy with others merged into it; assert that no row is rejected."""
         path = self.copy(path)
-        for other in others:
-            report = take(path, other, **options)
-            assert report.rejected == 0, report.reasons
+        with Store(path) as store:
+            for other in others:
+                report = merge_from(store, other, **options)
+                assert report.rejected == 0, report.reasons
         return path
 
 

@@ -14,7 +14,7 @@ from tunedb.system.compression import zstd
 
 TESTS = Path(__file__).parents[1]
 MOST = 300 * 10**6
-SIZE = 400 * 2**20
+SIZE = 320 * 2**20
 
 #: The command line in a process of its own, which then says how much memory it took.
 CHILD = """

@@ -84,7 +84,7 @@ def import_file(store, file):
 
 def is_tried(path):
     """Return whether this run reads a file; a short run reads small and SQLite files alone."""
-    is_small = path.suffix == ".sqlite" or path.stat().st_size < 100_000
+    is_small = path.suffix == ".sqlite" or path.stat().st_size < 40_000
     return EFFORT != "few" or is_small or path.is_relative_to(MEASURED)
 
 

@@ -155,9 +155,9 @@ def change(db, column):
 @pytest.mark.examples
 @pytest.mark.parametrize("table", TABLES, ids=[table.name for table in TABLES])
 def test_check_finds_changed_value_of_any_column(table, filled, file):
-    """Only the long run asserts that the check does not find changes of exempt columns."""
+    """A long run alone changes all columns, of which exempt ones must not be found."""
     unseen, seen = {}, {}
-    for column in table.c:
+    for column in list(table.c)[:: 3 if EFFORT == "few" else 1]:
         if EFFORT == "few" and str(column) in EXEMPT:
             continue
         shutil.copyfile(filled, file)

@@ -7,6 +7,7 @@ import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -370,9 +371,31 @@ def test_fit_on_cluster_names_the_extra_to_install_if_dask_is_missing(name, monk
         fit_on_cluster(None, EXAMPLES, quick())
 
 
+@pytest.fixture
+def trackers_end(monkeypatch):
+    """End XGBoost's trackers, which would wait a minute for a lost worker and then raise."""
+    module, started = cluster._import_xgboost_dask(), []
+    given_up = suppress(import_xgboost().core.XGBoostError)
+
+    class Tracker(module.RabitTracker):
+        def start(self):
+            started.append(self)
+            super().start()
+
+        def wait_for(self):
+            with given_up:
+                super().wait_for()
+
+    monkeypatch.setattr(module, "RabitTracker", Tracker)
+    yield
+    for one in started:
+        with given_up:
+            one.free()
+
+
 @pytest.mark.stress
 @pytest.mark.parametrize("number", [0, 1])
-def test_training_reports_killed_worker_and_works_again_afterwards(number):
+def test_training_reports_killed_worker_and_works_again_afterwards(number, trackers_end):
     with start(2) as local, distributed.Client(local) as client:
         fit_on_cluster(client, EXAMPLES, quick(rounds=1))
         pids = client.run(os.getpid)

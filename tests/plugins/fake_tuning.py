@@ -15,6 +15,8 @@ def tune_quickly(mod, database, **options):
         defaults = {
             **{"target": llvm, "database": database, "seed": 1, "num_tuning_cores": 1},
             **{"builder": builder, "runner": FakeRunner(scale=1e-4), "cost_model": seeded_model()},
-            "strategy": EvolutionarySearch(database, population_size=8, generations=0),
+            "strategy": EvolutionarySearch(
+                database, population_size=8, generations=0, rank_drafts=False
+            ),
         }
         return tune(mod, **(defaults | options))

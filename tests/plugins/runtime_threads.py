@@ -1,11 +1,12 @@
 """Prints how a fresh process uses TVM's threads, as JSON; run by test_threads.py.
 
-``python runtime_threads.py [{...}, ...]`` prints the decision with some variables of the
-environment, a line for each set; with ``pinned`` as a second argument, it then lets TVM pin the
-main thread, and tunes on.
+``python runtime_threads.py [[{...}, [...]], ...]`` prints the decision with some variables of the
+environment on some CPUs, a line for each; with ``pinned`` as a second argument, it then lets TVM
+pin the main thread, and tunes on.
 """
 
 import ctypes
+import importlib
 import json
 import os
 import sys
@@ -18,6 +19,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RunnerInput
 from tvm.script import tirx as T
 
+import tunedb.system.cpus
 from tunedb.models._xgboost import threads_to_use
 from tunedb.plugins.metaschedule import WarmBuilder
 from tunedb.plugins.metaschedule.threads import (
@@ -112,11 +114,13 @@ def pinned():
 
 
 def counts_of_each(environments):
-    """Print the thread counts of a new process for each set of variables; TVM has no thread yet."""
-    for variables in environments:
+    """Print the thread counts of a new process for each environment; TVM has no thread yet."""
+    for variables, cpus in environments:
         child = os.fork()
         if not child:
             os.environ.update(variables)
+            os.sched_setaffinity(0, cpus)
+            importlib.reload(tunedb.system.cpus)  # it reads them when it is imported
             print(json.dumps(counts()), flush=True)
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0

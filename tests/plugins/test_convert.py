@@ -4,7 +4,7 @@ import json
 import lzma
 import sys
 import textwrap
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from itertools import islice
 from math import log2
@@ -24,8 +24,9 @@ from tunedb.features.steps import STEPS
 from tunedb.formats.find import find_logs
 from tunedb.formats.importer import import_log
 from tunedb.plugins.metaschedule import Database, modules
+from tunedb.plugins.metaschedule.convert import convert as conversion
 from tunedb.plugins.metaschedule.convert import convert_worker, definitions
-from tunedb.plugins.metaschedule.convert.convert import convert
+from tunedb.plugins.metaschedule.convert.convert import ConvertPool, convert
 from tunedb.plugins.metaschedule.convert.stages import ReplayError, plan_of, stage_of
 from tunedb.plugins.metaschedule.convert.workloads import DefinedWorkload
 from tunedb.plugins.metaschedule.deploy.apply import tasks_of
@@ -261,6 +262,14 @@ def stored(tmp_path, monkeypatch):
         yield stored
 
 
+@pytest.fixture
+def one_pool(monkeypatch):
+    """One process for all conversions of a test."""
+    with ConvertPool(workers=1) as pool:
+        monkeypatch.setattr(conversion, "ConvertPool", lambda *_, **__: nullcontext(pool))
+        yield
+
+
 @pytest.mark.stress
 def test_convert_continues_after_definition_that_hangs_or_exits(stored):
     store = stored(programs.matmul_add(), programs.factored_sum(), programs.cuda_matmul())
@@ -308,19 +317,23 @@ def test_prepare_returns_why_a_definition_does_not_load(stored):
     assert "not a function" in prepared(["matmul_add=users:te"])
 
 
-def test_convert_rejects_malformed_or_unloadable_definitions(stored):
+def test_convert_rejects_malformed_definitions(stored):
     store = stored(programs.matmul_add())
     for statement in ("matmul_add", "matmul_add=users", "=users:f"):
         with pytest.raises(UsageError, match=r"expected NAME=package\.module:function"):
             convert(store, define=[statement], workers=1)
+
+
+@pytest.mark.stress
+def test_convert_rejects_definition_that_does_not_load(stored):
     with pytest.raises(PluginError, match="a definition does not load"):
-        convert(store, define=["matmul_add=nowhere:f"], workers=1)
+        convert(stored(programs.matmul_add()), define=["matmul_add=nowhere:f"], workers=1)
 
 
 # ---- The database -------------------------------------------------------------------------------
 
 
-def test_convert_stores_converted_records_beside_their_originals(stored, tmp_path):
+def test_convert_stores_converted_records_beside_their_originals(stored, one_pool, tmp_path):
     # The slowest record has the program of a faster one.
     tiles = {0.3: (2, 4, 8), 0.1: (1, 2, 4), 0.2: (2, 4, 8)}
     lines = [programs.matmul_add(tile) | _seconds(time) for time, tile in tiles.items()]
@@ -333,12 +346,12 @@ def test_convert_stores_converted_records_beside_their_originals(stored, tmp_pat
 
     # The fastest two of each workload.
     seen = []
-    fastest = convert(store, workers=1, best=2, on_begin=seen.append)
+    fastest = convert(store, best=2, on_begin=seen.append)
     assert [each.replayed for each in fastest.workloads] == [2, 0, 1]
     assert sorted(record.mean for record in converted()) == [0.1, 0.2, 0.25]
     assert seen == [4]
     seen.clear()
-    report = convert(store, workers=1, on_begin=seen.append, on_record=lambda: seen.append(1))
+    report = convert(store, on_begin=seen.append, on_record=lambda: seen.append(1))
     named, other, _ = report.workloads
     assert (named.read, named.replayed, named.known, named.refused) == (3, 1, 2, 0)
     assert (other.read, other.undefined) == (1, 1)

@@ -16,7 +16,7 @@ from tunedb.plugins.metaschedule.deploy.layouts import convert_layouts
 from tunedb.plugins.metaschedule.deploy.network import Lowering, lower
 from tunedb.plugins.metaschedule.module_source import prim_funcs
 
-TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})
+TARGET = tvm.target.Target(networks.LLVM)
 LAYOUTS = {"relax.nn.conv2d": ["NHWC", "HWIO"]}
 IMAGE = np.random.default_rng(0).normal(size=(1, 3, 8, 8)).astype("float32") * 4
 

@@ -12,9 +12,11 @@ import sys
 from tunedb.plugins.metaschedule import WarmBuilder
 from tunedb.plugins.metaschedule.measure.reuse import ReusingBuilder
 from tunedb.plugins.metaschedule.deploy.revalidation import Revalidation
+from tunedb.plugins.metaschedule.workers.worker_pool import WorkerPool
 from tunedb.storage.store import Store
 from tunedb.system.temporary import TemporaryFolder
 
+WorkerPool.start = lambda *_: None
 builder = WarmBuilder(max_workers=1)
 known = ReusingBuilder(builder, None)
 work = TemporaryFolder("tuning")

@@ -25,8 +25,7 @@ from tunedb.plugins.metaschedule.module_source import prim_funcs
 from tunedb.programs.workload_info import signature_of
 from tunedb.programs.workload_info.distance import distance
 
-LLVM = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
-TARGET = tvm.target.Target(LLVM)
+TARGET = tvm.target.Target(networks.LLVM)
 CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
 IMAGE = np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype("float32")
 

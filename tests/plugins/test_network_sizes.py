@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tvm
 from fake_tuning import tune_quickly
-from matmuls import llvm as TARGET
 from raising import raises_line
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
@@ -16,6 +15,8 @@ from tunedb.plugins.metaschedule.deploy.apply import schedule, tasks_of
 from tunedb.plugins.metaschedule.deploy.explain import explain
 from tunedb.plugins.metaschedule.deploy.network import Lowering, bind_sizes, bindings
 from tunedb.plugins.metaschedule.modules import modules_equal
+
+TARGET = tvm.target.Target(networks.LLVM)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def test_bound_network_has_the_tasks_of_one_exported_with_these_sizes(mod):
 
 def test_records_are_found_only_with_the_same_sizes(mod, database):
     sizes = {"batch": 2, "length": 8}
-    result = tune_quickly(mod, database, bind=sizes, max_trials_per_task=1)
+    result = tune_quickly(mod, database, target=TARGET, bind=sizes, max_trials_per_task=1)
     assert all(task.record is not None for task in result.tasks)
     made = compile(mod, database, bind=sizes)
     assert made.uses and all(use.record_id is not None for use in made.uses)
@@ -57,7 +58,7 @@ def test_records_are_found_only_with_the_same_sizes(mod, database):
 
 def test_tune_tunes_each_combination_of_sizes_and_equal_operators_once(mod, database):
     sizes = {"batch": 1, "length": [8, 4]}
-    result = tune_quickly(mod, database, bind=sizes, max_trials_per_task=1)
+    result = tune_quickly(mod, database, target=TARGET, bind=sizes, max_trials_per_task=1)
     calls = {task.name: task.calls for task in result.tasks}
     own = [f"{op}_batch1_length{n}" for op in ("fused_matmul_add_relu", "mean") for n in (8, 4)]
     assert calls == dict.fromkeys(own, 1) | {"fused_matmul1_add1": 2, "softmax": 2}

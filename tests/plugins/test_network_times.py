@@ -29,7 +29,7 @@ from tunedb.plugins.metaschedule.tuning.network import MeasuredNetwork, tuned_ne
 from tunedb.plugins.metaschedule.tuning.tasks import Network
 from tunedb.search.scheduling import NetworkGoal
 
-TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})
+TARGET = tvm.target.Target(networks.LLVM)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,18 @@ def waits():
 
 @pytest.fixture(scope="module")
 def timer(waits):
+    """A timer that measures for a short time."""
+
+    def shorten():
+        from tunedb.plugins.metaschedule.deploy import network_times
+        from tunedb.plugins.metaschedule.measure import roofline
+
+        network_times._RUNS = 5
+        roofline._RUNS, roofline._ROUNDS, roofline._TRAFFIC = 1, 10_000, 1 << 22
+        roofline._SIZES = 1 << 14, 1 << 16, 1 << 18
+
     with NetworkTimer(before=lambda: waits.append("other work"), seconds=60) as made:
+        made._pool.submit(shorten).result()
         assert not waits
         yield made
 

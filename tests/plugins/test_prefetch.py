@@ -127,7 +127,7 @@ def uses(happened):
         # The outer of two loops that reuse weights has a block that is large enough.
         ({"rows": 16}, {"steps": (2, 8, 8), "order": "jktktki"}, 64),
         # More loops over a block than it has lines.
-        ({"rows": 40, "inner": 64}, {"tile": 1, "steps": (2, 32)}, 32),
+        ({"rows": 20, "columns": 128, "inner": 32}, {"tile": 1, "steps": (2, 16)}, 16),
     ],
 )
 def test_next_block_is_fetched_while_the_present_one_is_used(sizes, tiling, block):

@@ -10,14 +10,16 @@ from effort import long
 from fake_measuring import FakeBuilder, FakeRunner, hash_of, seconds_of, tune
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.builder.local_builder import default_export
 from tvm.s_tir.meta_schedule.measure_callback.measure_callback import _PyMeasureCallback
 
 from tunedb.errors import PluginError
-from tunedb.plugins.metaschedule import Database, MeasureCallback, WarmBuilder
+from tunedb.plugins.metaschedule import Database, MeasureCallback
 from tunedb.plugins.metaschedule.database.database import handle_of
 from tunedb.plugins.metaschedule.database.handle import Candidate
 from tunedb.plugins.metaschedule.measure.measured import Known, is_served
 from tunedb.plugins.metaschedule.measure.reuse import ReusingBuilder, ReusingRunner
+from tunedb.plugins.metaschedule.workers.build_worker import default_build
 from tunedb.records import Failure, FailureKind, Phase
 
 TILES = [(16, 1), (8, 2), (4, 4), (2, 8), (1, 16)]
@@ -216,13 +218,19 @@ def test_programs_that_hang_or_die_are_not_tried_again(
             os._exit(3)
         time.sleep(60)
 
+    def build(inputs):
+        modules = [default_build(one.mod, one.target, None) for one in inputs]
+        return [ms.builder.BuilderResult(default_export(one), None) for one in modules]
+
     mod = tools.matmul(64)
     runner = ms.runner.LocalRunner(timeout_sec=1.0, f_run_evaluator=evaluate)
     for served in (0, 1):
         with (
             knowing(sqlite_file, mod, tools.llvm) as (database, known),
-            closing(FakeBuilder() if served else WarmBuilder(max_workers=1)) as builder,
+            closing(FakeBuilder()) as builder,
         ):
+            if not served:
+                builder.build = build
             outer = ReusingRunner(runner, known)
             parts = {"builder": ReusingBuilder(builder, known), "runner": outer}
             options = {"trials": 1, "strategy": "replay-trace", **parts}

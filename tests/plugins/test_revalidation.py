@@ -4,6 +4,7 @@ import json
 import math
 from contextlib import closing
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from tvm import te
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.runner import local_runner
 
 import tunedb
 from tunedb.errors import NotFoundError, UsageError
@@ -457,7 +459,9 @@ def test_revalidation_rejects_invalid_requests(path, tools, runs):
             run.run([1], 1, foreign=True)
 
 
-def test_programs_are_built_and_run_in_other_processes(path, tools):
+def test_programs_are_built_and_run_in_other_processes(path, tools, monkeypatch):
+    # One process for all runners of the test.
+    monkeypatch.setattr(local_runner, "PopenPoolExecutor", cache(local_runner.PopenPoolExecutor))
     mod = tools.matmul()
     commit(path, tools, ([1e-6], half(mod)), ([1e-3], (4, 4)))
     with tunedb.open(path) as store:

@@ -2,6 +2,7 @@
 
 import math
 import re
+from unittest.mock import MagicMock
 
 import networks
 import pytest
@@ -14,6 +15,7 @@ from tvm.relax.frontend.onnx import from_onnx
 
 from tunedb.errors import UsageError
 from tunedb.plugins.metaschedule import Database
+from tunedb.plugins.metaschedule.deploy import network_times
 from tunedb.plugins.metaschedule.deploy.apply import schedule
 from tunedb.plugins.metaschedule.deploy.network_times import FunctionTime, NetworkTimer, Times
 from tunedb.search.scheduling import NetworkGoal
@@ -91,6 +93,7 @@ def test_estimated_latency_includes_measured_time_of_untuned_operators(run, mods
 
     runner = FakeRunner(scale=1e-4)
     monkeypatch.setattr("tunedb.plugins.metaschedule.tuning.defaults.runner_of", lambda *_: runner)
+    monkeypatch.setattr(network_times, "PopenPoolExecutor", MagicMock())
     monkeypatch.setattr(NetworkTimer, "times", times)
     monkeypatch.setattr(NetworkTimer, "roofline", lambda *_: None)
     options = {"runner": "local", "op_names": ("softmax",), "latency_target": {"long": 1.9}}

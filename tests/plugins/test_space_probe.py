@@ -16,6 +16,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from tunedb.errors import PluginError
 from tunedb.plugins.metaschedule import Database, WarmBuilder
+from tunedb.plugins.metaschedule.workers import space_probe
 from tunedb.plugins.metaschedule.workers.space_probe import try_spaces
 
 LIMIT = 5.0
@@ -75,7 +76,10 @@ def test_run_skips_functions_whose_design_space_crashes_or_hangs(tmp_path, build
     assert result.tasks[0].record is not None
 
 
-def test_run_fails_if_design_space_of_its_only_function_crashes(tmp_path, builder, tools):
+def test_run_fails_if_design_space_of_its_only_function_crashes(
+    tmp_path, builder, tools, monkeypatch
+):
+    monkeypatch.setattr(space_probe, "Retried", lambda job: job)
     with pytest.raises(PluginError) as caught:
         run(tmp_path / "store.db", builder, tools.matmul(32), make_space())
     assert str(caught.value) == f"TVM ended the tuning run: {KILLS}"

@@ -51,14 +51,15 @@ def test_runtime_threads_reads_environment_variables_as_tvm_does(environment, ex
 
 @pytest.fixture(scope="module")
 def on_all_cpus():
-    """What a process prints that may use all CPUs: its counts, and how it tunes."""
+    """What a process prints that may use all CPUs: counts of others, and how it tunes."""
     variables = {"TVM_NUM_THREADS": "3"}, {"LOKY_MAX_CPU_COUNT": "1"}, {}, {"OMP_NUM_THREADS": "1"}
-    return printed_lines(variables, "pinned", cpus=CPUS)
+    environments = [(each, CPUS) for each in variables]
+    environments += [(each, CPUS[-1:]) for each in ({}, {"TVM_NUM_THREADS": "2"})]
+    return printed_lines(environments, "pinned", cpus=CPUS)
 
 
 def test_thread_count_is_bounded_by_variables_and_cpus(on_all_cpus):
-    three, loky, free, openmp, _ = on_all_cpus
-    one, two = printed_lines([{}, {"TVM_NUM_THREADS": "2"}], cpus=[CPUS[-1]])
+    three, loky, free, openmp, one, two, _ = on_all_cpus
     for found, count in ((three, 3), (loky, 1), (one, 1), (two, 2), (free, free["cores"])):
         assert found["threads"] == {"count": count, "pinned": False}
         assert found["num-cores"] == count

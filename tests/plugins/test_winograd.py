@@ -12,6 +12,7 @@ import pytest
 import tvm
 from effort import long
 from fake_measuring import FakeBuilder, FakeRunner
+from fake_tuning import tune_quickly
 from onnx import numpy_helper
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
@@ -39,8 +40,7 @@ from tunedb.plugins.metaschedule.winograd import _TRANSFORMS, TILES, Convolution
 from tunedb.search.scheduling import NetworkGoal
 from tunedb.storage.network_runs import NetworkRun, OperatorTime
 
-LLVM = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
-TARGET = tvm.target.Target(LLVM)
+TARGET = tvm.target.Target(networks.LLVM)
 CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
 WINOGRAD = Lowering(algorithms="winograd")
 RULES = ms.space_generator.PostOrderApply(
@@ -412,10 +412,10 @@ def test_network_times_decide_among_algorithms_whose_records_are_close(database)
 # ------------------------------------------------------------------------------ tuning
 
 
-def test_op_names_select_all_algorithms_of_an_operator(tmp_path):
-    options = {"algorithms": "winograd", "max_trials_global": 1, "measure_network": False}
+def test_op_names_select_all_algorithms_of_an_operator(database):
+    options = {"target": TARGET, "algorithms": "winograd", "max_trials_global": 1}
     with pytest.raises(UsageError, match="no operator has fft in its name: fused_conv2d"):
-        tune(plain(), LLVM, database=tmp_path / "tune.db", op_names=["fft"], **options)
+        tune_quickly(plain(), database, op_names=["fft"], **options)
     named = SimpleNamespace(
         **{"op_names": ["matmul_f4"], "bind": None, "weights": None, "latency_target": None},
         **{"layout": "auto", "prepack": None, "algorithms": "winograd"},
@@ -424,7 +424,7 @@ def test_op_names_select_all_algorithms_of_an_operator(tmp_path):
     numbers = {n for each in network.goal.choices for option in each for n in option}
     assert numbers == set(range(len(tasks))) and len(numbers) == 2 + 2 * 4
     with pytest.raises(UsageError, match="algorithms are for convolutions of Relax programs"):
-        tune(matmuls.matmul(), LLVM, database=tmp_path / "tune.db", **options)
+        tune_quickly(matmuls.matmul(), database, **options)
 
 
 def test_equal_shapes_with_other_padding_are_other_tasks():
@@ -443,7 +443,7 @@ def test_run_tunes_all_algorithms_and_counts_the_fastest(tmp_path):
     mod = block()
     builder = FakeBuilder()
     result = tune(
-        *(mod, LLVM),
+        *(mod, networks.LLVM),
         **{"database": tmp_path / "tune.db", "algorithms": "winograd", "builder": builder},
         **{"runner": FakeRunner(), "cost_model": "random", "num_tuning_cores": 1, "seed": 0},
         **{"max_trials_global": 64, "num_trials_per_iter": 2},

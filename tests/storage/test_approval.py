@@ -237,7 +237,7 @@ def test_concurrent_processes_lose_no_approval(tmp_path):
     script = """
 import sys
 from tunedb.storage import approval
-for number in range(40):
+for number in range(20):
     approval.approve(f"{sys.argv[1]}/{number % 2 and sys.argv[2]}-{number}.db", "f" * 32)
     found, errors = approval.approvals()
     assert not errors, errors
@@ -247,7 +247,7 @@ for number in range(40):
         subprocess.Popen([sys.executable, "-c", script, tmp_path, name]) for name in ("a", "b")
     ]
     assert [process.wait(timeout=600) for process in processes] == [0, 0]
-    assert len(approval.approvals()[0]) == 60
+    assert len(approval.approvals()[0]) == 30
 
 
 def test_killed_writer_leaves_the_approval_unchanged(folder, mine):

@@ -28,8 +28,14 @@ GUARD_S = 300
 
 @pytest.fixture
 def hurried(monkeypatch):
-    """Deadlines of less than a second."""
+    """Deadlines of less than a second, for servers that do not answer."""
     monkeypatch.setenv(deadlines.VARIABLE, "0.3")
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """A deadline for locks alone: a server that answers may be slow."""
+    monkeypatch.setattr(limits, "LOCK_S", 0.15)
 
 
 @pytest.fixture
@@ -148,7 +154,7 @@ COMMANDS = [("pull", "URL"), ("push", "URL"), ("top", "--db", "URL")]
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_command_ends_if_another_account_locks_the_table(
-    own, postgres_server, postgres_url, hurried, words
+    own, postgres_server, postgres_url, impatient, words
 ):
     with locked(postgres_server, postgres_url):
         command = [word.replace("URL", postgres_url) for word in words]
@@ -165,12 +171,13 @@ def test_command_ends_if_the_server_accepts_connections_and_never_answers(
     assert code == 5 and "the database did not answer" in line
 
 
-def test_top_leaves_out_a_silent_or_locked_layer(
-    own, silent, postgres_server, postgres_url, hurried
-):
+def test_top_leaves_out_a_silent_layer(own, silent, hurried):
     """The user's own file still answers."""
     code, line = run_command(own, "top", "--layer", silent)
     assert code == 0 and "this layer is left out: the database did not answer" in line
+
+
+def test_top_leaves_out_a_locked_layer(own, postgres_server, postgres_url, impatient):
     with locked(postgres_server, postgres_url):
         code, line = run_command(own, "top", "--layer", postgres_url)
     assert code == 0 and "this layer is left out: another process is writing" in line

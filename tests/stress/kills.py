@@ -70,8 +70,8 @@ def lines_of(worker, *arguments):
     return [tuple(map(int, line.split())) for line in lines]
 
 
-def stdin_closed():
-    """Return an event that is set when stdin closes."""
+def looks():
+    """Yield once, print ``ready``, and yield until stdin closes and once after that."""
     closed = threading.Event()
 
     def wait():
@@ -79,7 +79,11 @@ def stdin_closed():
         closed.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    return closed
+    yield
+    print("ready", flush=True)
+    while not closed.is_set():
+        yield
+    yield
 
 
 @contextmanager

@@ -22,9 +22,16 @@ LOCAL = {"id", "created_at", "store"}
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """All small logs below one folder, one of them compressed."""
-    for name, files in small_logs.LOGS.items():
+def names():
+    """The names of the logs that are imported."""
+    return list(small_logs.LOGS)
+
+
+@pytest.fixture
+def folder(tmp_path, names):
+    """Small logs below one folder, one of them compressed."""
+    for name in names:
+        files = small_logs.LOGS[name]
         small_logs.write(tmp_path / "logs" / name, files)
     packed = tmp_path / "logs" / "ansor v0.6" / "records.json"
     packed.with_name("records.json.gz").write_bytes(gzip.compress(packed.read_bytes()))
@@ -92,7 +99,14 @@ def test_comparison_of_databases_detects_a_missing_row(folder, alone, tmp_path):
     assert len(other["measurement"]) == len(alone["measurement"]) - 1
 
 
-@pytest.mark.parametrize(("kills", "seed"), [(3, 1), *(long(10, seed) for seed in range(40))])
+#: Logs of each tool, of which one is compressed and one is a database.
+SOME = ["autotvm v0.2", "ansor v0.6", "metaschedule sqlite"]
+
+
+@pytest.mark.parametrize(
+    ("names", "kills", "seed"),
+    [(SOME, 1, 1), *(long(list(small_logs.LOGS), 10, seed) for seed in range(40))],
+)
 def test_killed_imports_store_the_same_as_one_import(store_url, folder, alone, kills, seed):
     sizes = lines_of(WORKER, store_url, folder, kills, seed)
     assert sizes == sorted(sizes)

@@ -65,7 +65,7 @@ def merge_at_once(url, peers, processes):
             for seed in range(processes)
         ]
         new = [int(end_of(writer)) for writer in writers]
-        assert int(end_of(reader).partition("=")[2]) >= 2
+        end_of(reader)
         return new
 
 

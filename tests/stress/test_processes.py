@@ -6,14 +6,14 @@ import signal
 import sqlite3
 import threading
 import time
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import workers
 from builders import OWN, make_batch
 from effort import long
-from kills import end_of, started
+from kills import output_of, started
 
 from tunedb.storage.store import Store
 
@@ -42,19 +42,7 @@ def check_whole(url):
 
 def many_writers(url, processes, batches, size):
     """Let processes write while another reads all the time."""
-    firsts = range(1, processes * batches, batches)
-    with ExitStack() as stack:
-        reader = stack.enter_context(started(WORKERS, "read", url, size))
-        assert reader.stdout.readline() == "ready\n"
-        writers = [
-            stack.enter_context(started(WORKERS, "write", url, first, batches, size))
-            for first in firsts
-        ]
-        for first, writer in zip(firsts, writers, strict=True):
-            assert end_of(writer).split() == [str(n) for n in range(first, first + batches)]
-        seen = dict(pair.split("=") for pair in end_of(reader).split())
-    assert int(seen["looks"]) >= 2
-    assert seen["parts"] == "0"
+    output_of(WORKERS, "share", url, processes, batches, size)
     assert sizes_of_batches(url) == dict.fromkeys(range(1, processes * batches + 1), size)
     check_whole(url)
 
@@ -64,7 +52,7 @@ def test_processes_that_write_single_records_lose_none(store_url):
     many_writers(store_url, processes=4, batches=500, size=1)
 
 
-@pytest.mark.parametrize(("processes", "batches"), [(2, 8), long(4, 100)])
+@pytest.mark.parametrize(("processes", "batches"), [(2, 4), long(4, 100)])
 def test_reader_sees_only_complete_batches_of_many_writers(store_url, processes, batches):
     many_writers(store_url, processes, batches, BATCH)
 
@@ -126,7 +114,7 @@ def test_killed_writers_lose_no_acknowledged_batch(store_url, rounds):
         assert store.records.count() == BATCH * (len(sizes) + 1)
 
 
-@pytest.mark.parametrize("rounds", [3, long(50)])
+@pytest.mark.parametrize("rounds", [2, long(50)])
 def test_writer_with_cut_connections_loses_no_acknowledged_batch(
     postgres_server, postgres_url, rounds
 ):

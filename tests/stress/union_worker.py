@@ -8,12 +8,13 @@ import random
 import sys
 from contextlib import closing
 
-from kills import stdin_closed
+from kills import looks
 from sqlalchemy import func, select
 
+from tunedb import limits
 from tunedb.exchange.merge import merge
 from tunedb.exchange.peers import open_peer
-from tunedb.storage import schema
+from tunedb.storage import engine, schema
 from tunedb.storage.store import Store
 
 
@@ -33,8 +34,6 @@ def merge_all(url, seed, *peers):
 
 def read(url):
     """Query repeatedly: each record has its launch, and each failed one its failure."""
-    stop = stdin_closed()
-    print("ready", flush=True)
     m, f, one = schema.measurement.c, schema.failure.c, schema.launch.c
     # One statement, so one snapshot.
     ids = func.count(m.id), func.count(f.id), func.count(one.id)
@@ -43,17 +42,17 @@ def read(url):
             schema.launch, one.measurement_id == m.id
         )
     )
-    looks = last = 0
+    last = 0
     with Store(url, read_only=True) as store:
-        while not stop.is_set():
-            looks += 1
+        for _ in looks():
             records, failures, launches, failed = store._db.select(look)[0]
             assert failed == failures, (failed, failures)
             assert records == launches, (records, launches)
             assert records >= last
             last = records
-    print(f"looks={looks}", flush=True)
 
 
 if __name__ == "__main__":
+    # On a busy machine many processes may wait long for one another.
+    engine.BUSY_TIMEOUT_S = limits.LOCK_S = limits.STATEMENT_S = 600
     {"merge": merge_all, "read": read}[sys.argv[1]](*sys.argv[2:])

@@ -7,7 +7,7 @@ import pytest
 from made_kernels import kernel, kernels, launch
 
 from tunedb.advisor.labels import slice_best
-from tunedb.advisor.learn import gain
+from tunedb.advisor.learn import boosted, gain
 from tunedb.advisor.learn import store as stored
 from tunedb.advisor.learn.advice import advise
 from tunedb.advisor.learn.model import Advisor, Confidence
@@ -119,8 +119,9 @@ def test_no_advice_that_rests_on_an_unknown_occupancy():
 
 
 @pytest.mark.parametrize("learner", ["svm", "boosted"])
-def test_reasons_name_counters_that_support_the_advice(learner):
+def test_reasons_name_counters_that_support_the_advice(learner, monkeypatch):
     pytest.importorskip("sklearn")
+    monkeypatch.setattr(boosted, "ROUNDS", 30)
     rows = []
     for one in kernels(noise=0.01, tiles=2):
         # One counter alone tells the label.

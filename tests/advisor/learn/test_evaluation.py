@@ -9,7 +9,7 @@ from effort import long
 from made_kernels import kernel, kernels
 
 from tunedb.advisor.labels import slice_best, to_codes
-from tunedb.advisor.learn import evaluation, training
+from tunedb.advisor.learn import boosted, evaluation, training
 from tunedb.advisor.learn.evaluation import evaluate
 from tunedb.advisor.learn.regret import StepOutcomes
 from tunedb.advisor.learn.splits import families
@@ -53,9 +53,10 @@ def test_findings_can_be_written_as_json(gained):
 
 
 @pytest.mark.parametrize("learner", [long("svm"), "boosted"])
-def test_inputs_that_name_the_kernel_do_not_help_on_held_out_kernels(learner):
+def test_inputs_that_name_the_kernel_do_not_help_on_held_out_kernels(learner, monkeypatch):
     """Such columns explain every label of the kernel, unless it is held out."""
     pytest.importorskip("sklearn")
+    monkeypatch.setattr(boosted, "ROUNDS", 10)
     names = [letter * 3 for letter in "abcdef"]
     labels = [label for label in (*Label, *Label) for _ in range(24)]
     rows = []

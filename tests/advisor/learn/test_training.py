@@ -11,7 +11,7 @@ from made_kernels import SIZES, kernel, kernels, launch
 from raising import raises_line
 
 from tunedb.advisor.labels import DECREASE, INCREASE, NO_CHANGE, slice_best, to_codes
-from tunedb.advisor.learn import gain, geometry, training
+from tunedb.advisor.learn import boosted, gain, geometry, training
 from tunedb.advisor.learn.evaluation import evaluate
 from tunedb.advisor.learn.measured import Measured
 from tunedb.advisor.learn.model import Advisor, Confidence, softmax
@@ -22,7 +22,13 @@ from tunedb.advisor.observations import Label
 from tunedb.errors import FormatError, PluginError, UsageError
 
 #: Three kernels with counters, each of which has its best block at 128 threads.
-ROWS = kernels(noise=0.01)
+ROWS = kernels(noise=0.01, tiles=3)
+
+
+@pytest.fixture(autouse=True)
+def few_rounds(monkeypatch):
+    """A model of a few trees learns these kernels."""
+    monkeypatch.setattr(boosted, "ROUNDS", 15)
 
 
 @cache
