@@ -14,6 +14,7 @@ from twice import TWICE
 
 import tunedb.storage.engine
 from tunedb import errors, limits
+from tunedb.report import page
 
 SERVER = "postgresql://bob@127.0.0.1:1/team"
 
@@ -105,6 +106,7 @@ def test_command_prints_whole_message_and_returns_exit_code(kind, inputs, run, f
     words = ["--db", filled, *command.format(folder=inputs).split()]
     monkeypatch.setattr(tunedb.storage.engine, "BUSY_TIMEOUT_S", 0.1)
     monkeypatch.setitem(sys.modules, "jinja2", None)
+    page._environment.cache_clear()
     with closing(sqlite3.connect(filled, isolation_level=None)) as connection:
         if kind is errors.BusyError:
             connection.execute("BEGIN IMMEDIATE")

@@ -23,6 +23,7 @@ from tunedb.errors import TuneDBError
 from tunedb.extraction import verify
 from tunedb.extraction.extract import extract
 from tunedb.features.base import feature_set
+from tunedb.features.steps import STEPS
 from tunedb.formats.base import LogFile
 from tunedb.formats.importer import import_log
 from tunedb.maintenance import check
@@ -222,7 +223,8 @@ def test_attack_6_check_finds_forged_rows_of_features(filled, file):
     assert [(one.check, one.table, one.id) for one in report.problems] == [
         ("derived", "feature", program) for program, _, _ in rows[1:]
     ]
-    assert "steps version 3: not the features of the program's steps" in report.problems[0].message
+    told = f"steps version {STEPS.version}: not the features of the program's steps"
+    assert told in report.problems[0].message
 
 
 def test_check_recomputes_a_limited_sample_of_features(filled, monkeypatch):

@@ -78,6 +78,31 @@ def accuracy(model, examples=UNSEEN):
     return pairs.accuracy(model.score_examples(examples))
 
 
+def labels_of(rows_by_workload):
+    """Return examples with a program for each number of rows."""
+    sizes = [size for sizes in rows_by_workload for size in sizes]
+    group = np.repeat(np.arange(len(rows_by_workload)), [len(s) for s in rows_by_workload])
+    return examples_of(np.zeros((sum(sizes), 1)), sizes, group, np.ones(len(sizes)))
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=5), min_size=1, max_size=12),
+    st.integers(1, 6),
+)
+def test_divide_keeps_workloads_whole_and_balances_rows(rows_by_workload, workers):
+    """Before any cluster starts: its threads use the generator of Hypothesis."""
+    examples = labels_of(rows_by_workload)
+    shares = divide(examples, workers)
+    assert len(shares) == min(workers, len(rows_by_workload))
+    assert all(len(share) for share in shares)
+    assert sorted(np.concatenate(shares)) == list(range(len(rows_by_workload)))
+    # Graham: the best division's fullest share has at least the mean, and the largest workload.
+    rows = np.array([sum(sizes) for sizes in rows_by_workload])
+    loads = [rows[share].sum() for share in shares]
+    mean = rows.sum() / len(shares)
+    assert max(loads) <= max(mean + rows.max() * (1 - 1 / len(shares)), rows.max()) + 1e-9
+
+
 @pytest.mark.parametrize(
     "choices",
     [
@@ -228,30 +253,6 @@ def test_large_labels_cause_no_warning_about_large_tasks(here):
     with dask.config.set(large), warnings.catch_warnings():
         warnings.simplefilter("error")
         assert fit_on_cluster(here, examples, recipe).programs == len(examples)
-
-
-def labels_of(rows_by_workload):
-    """Return examples with a program for each number of rows."""
-    sizes = [size for sizes in rows_by_workload for size in sizes]
-    group = np.repeat(np.arange(len(rows_by_workload)), [len(s) for s in rows_by_workload])
-    return examples_of(np.zeros((sum(sizes), 1)), sizes, group, np.ones(len(sizes)))
-
-
-@given(
-    st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=5), min_size=1, max_size=12),
-    st.integers(1, 6),
-)
-def test_divide_keeps_workloads_whole_and_balances_rows(rows_by_workload, workers):
-    examples = labels_of(rows_by_workload)
-    shares = divide(examples, workers)
-    assert len(shares) == min(workers, len(rows_by_workload))
-    assert all(len(share) for share in shares)
-    assert sorted(np.concatenate(shares)) == list(range(len(rows_by_workload)))
-    # Graham: the best division's fullest share has at least the mean, and the largest workload.
-    rows = np.array([sum(sizes) for sizes in rows_by_workload])
-    loads = [rows[share].sum() for share in shares]
-    mean = rows.sum() / len(shares)
-    assert max(loads) <= max(mean + rows.max() * (1 - 1 / len(shares)), rows.max()) + 1e-9
 
 
 def test_divide_gives_next_largest_workload_to_worker_with_fewest_rows():
