@@ -88,12 +88,12 @@ def test_early_stopping_and_least_gain_end_a_run_before_its_trials(database, mea
     assert trials[0] == 64 > max(trials[1:])
 
 
-def test_second_run_begins_with_tasks_that_the_first_left_out(database, measuring):
+def test_second_run_spends_most_batches_on_tasks_that_the_first_left_out(database, measuring):
     mod = from_onnx(networks.symbolic(1, 8))
     strategy = EvolutionarySearch(database, population_size=8, generations=0)
     _, first = run(database, measuring, mod, strategy=strategy, max_trials_global=4)
     done, second = run(database, measuring, mod, strategy=strategy, max_trials_global=16)
-    assert second[0] not in first
+    assert sum(name not in first for name in second) > len(second) / 2
     assert done.networks[0].progress.latency > 0
 
 
