@@ -92,7 +92,7 @@ def test_second_run_spends_most_batches_on_tasks_that_the_first_left_out(databas
     mod = from_onnx(networks.symbolic(1, 8))
     strategy = EvolutionarySearch(database, population_size=8, generations=0)
     _, first = run(database, measuring, mod, strategy=strategy, max_trials_global=4)
-    done, second = run(database, measuring, mod, strategy=strategy, max_trials_global=16)
+    done, second = run(database, measuring, mod, strategy=strategy, max_trials_global=32)
     assert sum(name not in first for name in second) > len(second) / 2
     assert done.networks[0].progress.latency > 0
 
