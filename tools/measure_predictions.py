@@ -82,6 +82,9 @@ def times_of(mod: Any, traces: list[Any], here: Any, builder: Any) -> list[float
         schedule = tvm.s_tir.Schedule(mod)
         trace.apply_to_schedule(schedule, remove_postproc=False)
         scheduled.append(schedule.mod)
+    built = builder.build([ms.builder.BuilderInput(one, here) for one in scheduled])
+    if any(result.error_msg is not None for result in built):
+        return None
     config = ms.runner.EvaluatorConfig(number=1, repeat=1, min_repeat_ms=LEAST_MS)
     runner = ms.runner.LocalRunner(evaluator_config=config)
     inputs = [
@@ -90,15 +93,8 @@ def times_of(mod: Any, traces: list[Any], here: Any, builder: Any) -> list[float
             str(device_of(here).type),
             ms.arg_info.ArgInfo.from_entry_func(one, remove_preproc=True),
         )
-        for one, result in zip(
-            scheduled,
-            builder.build([ms.builder.BuilderInput(one, here) for one in scheduled]),
-            strict=True,
-        )
-        if result.error_msg is None
+        for one, result in zip(scheduled, built, strict=True)
     ]
-    if len(inputs) < len(traces):
-        return None
     times: list[list[float]] = [[] for _ in inputs]
     for _ in range(TURNS):
         for place, each in enumerate(inputs):

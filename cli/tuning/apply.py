@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -247,17 +246,16 @@ def _write(
         require_library(output)
     how: dict[str, Any] = options.lowering | {"trials": 0 if options.predict else None}
     with progress_bar(settings, None) as progress:
-        progress.show(0, 1, "reading")
+        progress.describe("reading")
         mod = load_module(module, function=function)
-        database = Database(
+        with Database(
             options.url,
             target=options.target,
             fallback="compatible" if options.compatible else "exact",
             read_only=options.url != _NO_DATABASE,
             layers=options.layers,
             prior=options.prior,
-        )
-        with closing(database):
+        ) as database:
             if as_script:
                 mod, uses = schedule(mod, database, on_step=progress.show, **how)
             else:
@@ -267,7 +265,7 @@ def _write(
             missing = [use.function for use in uses if use.kind == "default"]
             is_other = 2 * len(missing) > len(uses) or any("conv2d" in name for name in missing)
             if is_relax(mod) and is_other:
-                progress.show(0, 1, "comparing layouts")
+                progress.describe("comparing layouts")
                 lowering = Lowering(**options.lowering)
                 hint = _hint(better_lowering(mod, database, None, lowering))
     if options.all or not options.predict:
@@ -277,7 +275,7 @@ def _write(
         notes = notes_of(uses, predicts=options.predict)
     else:
         with progress_bar(settings, None) as progress:
-            progress.show(0, 1, "linking")
+            progress.describe("linking")
             write_library(compiled.executable, output)
         notes = compiled.notes
     for note in notes:

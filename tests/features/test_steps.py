@@ -190,6 +190,12 @@ def test_cpu_trace_has_columns_computed_by_hand(dialect):
     )
 
 
+def test_cpu_trace_has_odd_divisors_and_copies_of_unrolled_loops():
+    found = row(matmul(), LLVM, cpu_trace(((2, 1, 8, 8), (4, 1, 2, 12), (8, 16)), unroll=3))
+    # 8 * 16 * 2 times the body of 12 lanes; the loop around it would make 8 times as many.
+    check(found, {}, logs={**group("inner", extent=12, odd=3), "unroll.copies": 256})
+
+
 def cuda_trace():
     """Return a tiled product for CUDA, with its inputs fetched into shared memory."""
     splits, (i, j, k) = tiled(["l2", "l3", "l4"], [5, 5, 3])

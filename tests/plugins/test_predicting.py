@@ -134,6 +134,30 @@ def test_function_without_record_gets_best_predicted_program_that_builds(
     assert seconds_of(from_tvm(found.record.trace).tiles) < np.quantile(drawn, 0.1)
 
 
+@pytest.mark.stress
+def test_function_that_ends_its_worker_costs_only_its_own_prediction(
+    measured, opened, tools, monkeypatch
+):
+    def dies(question):
+        import os
+        import signal
+
+        from tunedb.plugins.metaschedule.search.prediction import promising
+
+        if "128" in question.mod.script():
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return promising(question)
+
+    monkeypatch.setattr(prediction, "promising", dies)
+    both = [product(tools, n, f"product_{n}").functions for n in (96, 128)]
+    mod, database = tvm.IRModule({**both[0], **both[1]}), opened(measured, target=tools.llvm)
+    with logged() as messages:
+        compiled = apply.compile(mod, database, trials=0)
+    uses = {use.function: use.kind for use in compiled.uses}
+    assert uses == {"product_96": "predicted", "product_128": "default"}
+    assert messages == ["product_128: nothing is predicted: signal 11, SIGSEGV"]
+
+
 def test_replayed_programs_are_ranked_by_a_model_of_whole_programs(measured, opened, tools):
     """The model knows that wide innermost factors are fast."""
     (mod,) = apply.tasks_of(product(tools, 128, "new"), tools.llvm).values()

@@ -44,15 +44,15 @@ def leave_out_sklearn() -> None:
 
 @contextmanager
 def _hidden_sklearn() -> Iterator[None]:
-    """Hide scikit-learn until the block ends."""
-    if not _without_sklearn or "sklearn" in sys.modules:
+    """Hide scikit-learn until the block, the first import of XGBoost, ends."""
+    if not _without_sklearn or not sys.modules.keys().isdisjoint(("xgboost", "sklearn")):
         yield
         return
     sys.modules["sklearn"] = None  # type: ignore[assignment]
     try:
         yield
     finally:
-        del sys.modules["sklearn"]
+        sys.modules.pop("sklearn", None)  # another thread may have been here
 
 
 @cache
