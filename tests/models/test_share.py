@@ -1,20 +1,15 @@
-"""The shares of the best that predictions are expected to reach, and first choices do."""
+"""The shares of the best that predictions are expected to reach."""
 
 import math
-from dataclasses import dataclass, replace
 
-import numpy as np
 import pytest
-from learnable import learnable
 
 from tunedb.models.dataset import ExampleWorkload
 from tunedb.models.share import (
     FEWEST_OF_FAMILY,
-    FOLDS,
     MeasuredPrediction,
     expected_share,
     nearest,
-    shares_of_first_choices,
     shipped,
 )
 
@@ -56,34 +51,3 @@ def test_nearest_is_infinite_for_a_family_without_workloads():
     assert nearest(dense(9, 16, 128), workloads([16, 64])) == pytest.approx(1)
     assert nearest(dense(9, 16, 16, family="softmax"), workloads([16])) == math.inf
     assert nearest(dense(9, 16, 16), ()) == math.inf
-
-
-@dataclass
-class Sum:
-    """A model that scores programs of :func:`learnable` rightly, or in the opposite order."""
-
-    sign: int
-
-    def scores(self, rows, starts):
-        return self.sign * np.add.reduceat(rows[:, 0] - rows[:, 1], starts[:-1])
-
-
-def test_first_choices_hold_out_workloads_of_similar_shapes_together():
-    examples = replace(learnable(6, failing=0), workloads=workloads([16, 17, 64, 65, 256, 257]))
-    trained = []
-
-    def train(part):
-        trained.append(frozenset(part.workload.tolist()))
-        return Sum(1)
-
-    assert shares_of_first_choices(examples, train).tolist() == [1.0] * 6
-    assert len(trained) == FOLDS
-    assert set(trained) == {frozenset(range(6)) - held for held in ({0, 1}, {2, 3}, {4, 5})}
-    assert shares_of_first_choices(examples, lambda _: Sum(-1)).max() < 0.5
-    assert len(shares_of_first_choices(examples, lambda _: None)) == 0
-
-
-def test_first_choices_leave_out_workloads_of_a_family_of_their_own():
-    alone = (dense(0, 16, 16, family="softmax"), *workloads([16, 64, 256])[1:])
-    examples = replace(learnable(3, failing=0), workloads=alone)
-    assert len(shares_of_first_choices(examples, lambda _: Sum(1))) == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,10 +10,11 @@ import numpy as np
 
 from ..features.steps import STEPS
 from . import dataset
+from .base import Floats
 from .evaluation import FigureSummary, OnStep, Result, evaluate
 from .recipe import Recipe
-from .share import FEWEST, shares_of_first_choices
-from .splits import NEW_FAMILY, NEW_HARDWARE, NEW_WORKLOAD, all_trials, pools
+from .share import nearest
+from .splits import NEW_FAMILY, NEW_HARDWARE, NEW_WORKLOAD, all_trials, pools, shape_class
 from .training import can_learn, fit, tuning_recipe
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ RIGHT = 0.9
 #: Splits by workload, and pools: a search chose most programs of a prior.
 _SEEDS, _POOL = 3, "search"
 _MODEL = "model"
+#: Parts of the workloads, each of which is held out once; least programs of a held-out workload.
+FOLDS, FEWEST = 3, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,42 @@ def prior_card(
         unsure=sum(1 for _ in pools(examples, all_trials(examples), FEWEST)) - len(shares),
         worst_share=float(shares.min()) if len(shares) else None,
     )
+
+
+def shares_of_first_choices(examples: Dataset, train: Callable[[Dataset], Model | None]) -> Floats:
+    """Hold each workload out once, and rank its programs by a model of others.
+
+    Parameters
+    ----------
+    examples : Dataset
+        With rows.
+    train : callable
+        Returns a model of some examples, None if these are too few.
+
+    Returns
+    -------
+    ndarray of float64, shape (n,)
+        Throughput of the model's first choice / best throughput, of each held-out workload of a
+        family that others have, too.
+    """
+    # Nearly equal shapes are on one side.
+    classes = sorted({shape_class(each) for each in examples.workloads}, key=repr)
+    fold_of = {shapes: number % FOLDS for number, shapes in enumerate(classes)}
+    folds = np.array([fold_of[shape_class(each)] for each in examples.workloads])
+    found: list[float] = []
+    for fold in range(FOLDS):
+        held = folds[examples.workload] == fold
+        model = train(examples.take(~held))
+        if model is None:
+            continue
+        others = [examples.workloads[number] for number in np.unique(examples.workload[~held])]
+        for pool in pools(examples, held, FEWEST):
+            one = examples.take(pool)
+            if np.isfinite(nearest(one.workloads[one.workload[0]], others)):
+                scores = model.scores(one.rows, one.starts)
+                first = one.throughput[scores == scores.max()].mean()
+                found.append(float(first / one.throughput.max()))
+    return np.array(found, np.float64)
 
 
 def _held_out(result: Result, names: dict[bytes, str]) -> HeldOut:
