@@ -123,9 +123,11 @@ bench-search: setup
 
 # Add this machine's measurements to the prior of the package (docs/prior.md). MINUTES=60 limits the
 # time; a run continues where it stopped. MCPU=znver3 compiles for a processor with AVX2 alone.
+# HELD_OUT=1 tunes each network with what is known of the other ones' operators alone.
 prior: setup
 	$(BIN)/python tools/make_prior.py build/prior --add tunedb/prior/cpu.bundle \
-		--minutes $(or $(MINUTES),600) $(if $(MCPU),--mcpu $(MCPU))
+		--minutes $(or $(MINUTES),600) $(if $(MCPU),--mcpu $(MCPU)) \
+		$(if $(HELD_OUT),--held-out --trials 16)
 
 prior-check: setup
 	$(BIN)/python tools/check_prior.py $(if $(MCPU),--mcpu $(MCPU))

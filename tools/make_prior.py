@@ -2,7 +2,9 @@
 
 Tunes the networks of `prior_networks.py` one after another into a database and writes its records
 as a bundle with a card (docs/prior.md). An interrupted run continues where it stopped; `--add` adds
-the records of an existing prior, so that several machines make one.
+the records of an existing prior, so that several machines make one. With `--held-out` a network is
+tuned as if its operators were new: what models of the others like best is measured, and they learn
+where they are wrong.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from prior_networks import NETWORKS
 from rich.progress import Progress
 
 from tunedb.exchange.prior import IN_WHEEL, merge_prior, read_card, write_prior
+from tunedb.storage.exchange_types import EVERYTHING
 
 LICENCE = "Apache-2.0"
 DATABASE = "prior.db"
@@ -63,33 +66,57 @@ def tune_networks(folder: Path, options: argparse.Namespace) -> None:
     notes = folder / "done"
     done = set(notes.read_text().splitlines()) if notes.exists() else set()
     mcpu = "" if options.mcpu is None else f" {options.mcpu}"
+    held_out = " held out" if options.held_out else ""
     here = target(options.mcpu)
-    with Database(folder / DATABASE, target=here) as database, Progress() as progress:
+    with Progress() as progress:
         bar = progress.add_task("", total=None)
+
+        def show(state: Any) -> None:
+            progress.update(bar, completed=state.trials, total=state.max_trials)
+
         for name in options.networks:
-            note = f"{name} {options.trials} {options.seed}{mcpu}"
+            note = f"{name} {options.trials} {options.seed}{mcpu}{held_out}"
             if note in done:
                 continue
             if time.monotonic() >= end:
                 return
-
-            def show(state: Any, name: str = name) -> None:
-                progress.update(
-                    bar, description=name, completed=state.trials, total=state.max_trials
+            progress.update(bar, description=name)
+            file, prior = folder / DATABASE, "none"
+            if options.held_out:
+                file, prior = folder / f"{name}.db", write_others(folder, name, here)
+            with Database(file, target=here, prior=prior) as database:
+                tune(
+                    network(name),
+                    here,
+                    database=database,
+                    max_trials_per_task=options.trials,
+                    measure_network=False,
+                    seed=options.seed,
+                    on_progress=show,
                 )
+                number = len(database)
+            if options.held_out:
+                new = folder / f"{name}.new"
+                write_prior(file, new, EVERYTHING, LICENCE, force=True)
+                add(new, folder / DATABASE)
+            with notes.open("a") as lines:
+                print(note, file=lines)
+            progress.console.print(f"{name}: {number:,} records")
 
-            tune(
-                network(name),
-                here,
-                database=database,
-                max_trials_per_task=options.trials,
-                measure_network=False,
-                seed=options.seed,
-                on_progress=show,
-            )
-            with notes.open("a") as file:
-                print(note, file=file)
-            progress.console.print(f"{name}: {len(database):,} records in all")
+
+def write_others(folder: Path, name: str, here: Any) -> Path:
+    """Write the records of the database without the operators of a network; return the file."""
+    from held_out import kind_of, write_without  # `prior_networks` makes its folder known
+
+    from tunedb.plugins.metaschedule.deploy.apply import tasks_of
+    from tunedb.plugins.metaschedule.modules import to_workload
+    from tunedb.programs.workload_info import signature_of
+
+    tasks = map(to_workload, tasks_of(network(name), here).values())
+    everything = folder / "everything.bundle"
+    write_prior(folder / DATABASE, everything, EVERYTHING, LICENCE, force=True)
+    kinds = {kind_of(signature_of(task)) for task in tasks}
+    return write_without(kinds, everything, folder / f"{name}.others")
 
 
 def write(folder: Path, bundle: Path) -> None:
@@ -100,8 +127,6 @@ def write(folder: Path, bundle: Path) -> None:
     SystemExit
         It would be too large; an earlier one stays.
     """
-    from tunedb.storage.exchange_types import EVERYTHING
-
     bundle.parent.mkdir(exist_ok=True)
     new = bundle.with_suffix(".new")
     write_prior(folder / DATABASE, new, EVERYTHING, LICENCE, force=True)
@@ -123,6 +148,9 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), metavar="NAME")
     parser.add_argument("--trials", type=int, default=32, metavar="N", help="of each task")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--held-out", action="store_true", help="tune with what is known of other operators alone"
+    )
     parser.add_argument(
         "--mcpu",
         metavar="NAME",

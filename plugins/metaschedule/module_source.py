@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
+from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from types import ModuleType
@@ -357,6 +358,10 @@ def _from_onnx(onnx: Any, path: Path, model: Any) -> Any:
     if simplified is not None:
         with suppress(Exception):
             return _converted(onnx, path, simplified)
+    if isinstance(refusal, FormatError) and find_spec("onnxsim") is None:
+        raise FormatError(
+            f"{refusal}; onnxsim simplifies some of these models: pip install 'tunedb[onnx]'"
+        ) from refusal
     if refusal is not None:
         raise refusal
     return mod

@@ -313,7 +313,11 @@ def test_onnx_sizes_that_operators_compute_are_simplified(middle, shape, saved, 
     # Alone, TVM refuses the model, or knows no shape.
     monkeypatch.setitem(sys.modules, "onnxsim", None)
     if middle is rows:
-        assert refused(path).startswith("TVM cannot convert ")
+        refusal = refused(path)
+        assert refusal.startswith("TVM cannot convert ")
+        assert refusal.endswith(
+            "; onnxsim simplifies some of these models: pip install 'tunedb[onnx]'"
+        )
     elif compat.number() > (0, 25):
         assert relax_type(load_module(path)["main"].body).shape is None
 
