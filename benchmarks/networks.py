@@ -52,6 +52,8 @@ ERROR = 1e-4
 WITH_PRIOR, ZERO, ZERO_UNTUNED, ZERO_SECONDS = 1.02, 1.0, 0.2, 60.0
 #: Processes in which each network is timed, blocks of runs in each, and seconds of a block.
 ROUNDS, BLOCKS, BLOCK_S = 3, 5, 0.2
+#: Networks of `--quick`, and trials of each operator.
+QUICK, QUICK_TRIALS = ("resnet18", "mobilenet_v2", "bert", "llama_prefill", "llama_decode"), 4
 #: Arms that tune in a database with the records of other networks.
 _OTHERS = ("others", "also_equal")
 #: tunedb is measured against each; all but the first three are tunedb, too.
@@ -63,6 +65,11 @@ def _options(parser: argparse.ArgumentParser) -> None:
         "--network", default="mobilenet_v2", help="names of onnx_networks.py, by commas"
     )
     parser.add_argument("--size", default="quick", choices=("quick", "full"))
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help=f"small {', '.join(QUICK)}; {QUICK_TRIALS} trials",
+    )
     parser.add_argument("--trials", type=int, default=16, help="trials of each task")
     parser.add_argument("--total", type=int, help="trials of all tasks, instead")
     parser.add_argument("--seed", default="0", help="seeds, by commas")
@@ -577,6 +584,26 @@ def rows_of(name: str, found: list[dict[str, Any]]) -> list[Row]:
     return rows
 
 
+def rows_of_all(found: list[dict[str, Any]]) -> list[Row]:
+    """Return the rows of all networks: geometric means of the ratios."""
+
+    def row(label: str, ratios: list[float], bar: float) -> Row:
+        ratio = mean(ratios)
+        return Row(f"all: {label}", "", ratio, 1.0, f"≤ {bar:.3g}", ratio <= bar)
+
+    rows = [
+        row(f"latency, {arm}", [one["times"]["tunedb"] / one["times"][arm] for one in found], bar)
+        for arm, bar in (("tvm", LATENCY), ("onnxruntime", ONNX))
+        if all(arm in one["times"] for one in found)
+    ]
+    if all("tvm" in one["contents"] for one in found):
+        seconds = [{arm: own["seconds"] for arm, own in one["contents"].items()} for one in found]
+        rows.append(row("wall time, tvm", [one["tunedb"] / one["tvm"] for one in seconds], WALL))
+        caught = [caught_up(one, "tunedb") for one in found]
+        rows.append(row("time until tvm's final latency", caught, CATCH_UP["tunedb"]))
+    return rows
+
+
 def measure(options: argparse.Namespace) -> list[Row]:
     """Run the arms, one after the other, and compare them."""
     if options.timed:
@@ -588,6 +615,8 @@ def measure(options: argparse.Namespace) -> list[Row]:
     if "onnxruntime" in options.arms:
         # Its arm comes last; a missing package is found before the others have tuned.
         importlib.import_module("onnxruntime")
+    if options.quick:
+        options.network, options.size, options.trials = ",".join(QUICK), "quick", QUICK_TRIALS
     names, seeds = options.network.split(","), options.seed.split(",")
     runs: dict[str, list[dict[str, Any]]] = {}
     for name in names:
@@ -598,12 +627,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
         plot(runs, options)
     rows = [row for name, found in runs.items() for row in rows_of(name, found)]
     if len(names) > 1:
-        for arm, bar in (("tvm", LATENCY), ("onnxruntime", ONNX)):
-            if all(arm in found[0]["times"] for found in runs.values()):
-                ratio = mean(
-                    [one["times"]["tunedb"] / one["times"][arm] for f in runs.values() for one in f]
-                )
-                rows.append(Row(f"all: latency, {arm}", "", ratio, 1.0, f"≤ {bar}", ratio <= bar))
+        rows += rows_of_all([one for found in runs.values() for one in found])
     return rows
 
 
