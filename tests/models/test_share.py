@@ -6,6 +6,7 @@ import pytest
 
 from tunedb.models.dataset import ExampleWorkload
 from tunedb.models.share import (
+    FAR,
     FEWEST_OF_FAMILY,
     MeasuredPrediction,
     expected_share,
@@ -30,6 +31,13 @@ def test_expected_share_is_the_mean_of_the_familys_predictions():
     assert expected_share("dense", 3.0, measured) == pytest.approx(0.9)
     # Of one prediction alone nothing can be said: those of all families count.
     assert expected_share("softmax", 1.0, measured) == pytest.approx(0.8)
+
+
+def test_far_predictions_count_apart():
+    near = [MeasuredPrediction("dense", FAR, 1.0)] * FEWEST_OF_FAMILY
+    far = [MeasuredPrediction("dense", 2 * FAR, 0.2), MeasuredPrediction("softmax", 2 * FAR, 0.4)]
+    assert expected_share("dense", FAR, [*near, *far]) == 1.0
+    assert expected_share("dense", FAR + 0.1, [*near, *far]) == pytest.approx(0.3)
 
 
 def test_expected_share_is_none_beyond_all_measured_predictions():
