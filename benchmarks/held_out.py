@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import Any
 
-from tunedb.exchange.prior import unpacked, write_prior
+from tunedb.exchange.prior import write_prior
 from tunedb.storage.exchange_types import Selection
 from tunedb.storage.store import Store
 
@@ -16,21 +16,28 @@ def kind_of(signature: Any) -> tuple[Any, ...]:
     return signature.family, tuple(tuple(shape) for _, shape in signature.arguments or ())
 
 
-def write_without(kinds: Set[tuple[Any, ...]], prior: Path, file: Path) -> Path:
-    """Write a prior without workloads of some families and shapes; return the file.
+def kinds_of(functions: Iterable[Any]) -> set[tuple[Any, ...]]:
+    """Return the families and shapes of modules of one function each."""
+    from tunedb.plugins.metaschedule.modules import to_workload
+    from tunedb.programs.workload_info import signature_of
+
+    return {kind_of(signature_of(to_workload(function))) for function in functions}
+
+
+def write_without(kinds: Set[tuple[Any, ...]], database: Path, file: Path) -> Path:
+    """Write a prior of a database without workloads of some families and shapes; return the file.
 
     Raises
     ------
     SystemExit
         No workload is left.
     """
-    database = unpacked(prior)
     with Store(database, read_only=True) as store:
         known = store.workloads.find()
     kept = [one for one in known if kind_of(one.signature) not in kinds]
     print(f"prior: {len(known) - len(kept)} of {len(known)} workloads left out")
     if not kept:
-        raise SystemExit(f"{prior}: no other workloads")
+        raise SystemExit(f"{database}: no other workloads")
     selection = Selection(workloads=tuple(one.digest.hex() for one in kept))
     write_prior(database, file, selection, "none")
     return file

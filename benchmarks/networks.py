@@ -34,9 +34,9 @@ from statistics import median
 from typing import Any
 
 from common import Row, approve, run
-from held_out import kind_of, write_without
+from held_out import kind_of, kinds_of, write_without
 
-from tunedb.exchange.prior import IN_WHEEL
+from tunedb.exchange.prior import IN_WHEEL, unpacked
 from tunedb.plugins.metaschedule.threads import runtime_threads
 
 #: Bars of the issue: latency and wall time against ``tune_relax``, and the time until its final
@@ -111,7 +111,9 @@ def lowered_by_tvm(mod: Any, target: Any, *more: Any) -> Any:
 def held_out(options: argparse.Namespace) -> Path:
     """Write the prior without the workloads of the network; return the file."""
     file: Path = options.folder / "held-out.bundle"
-    return file if file.exists() else write_without(_kinds(options), options.prior, file)
+    if file.exists():
+        return file
+    return write_without(_kinds(options), unpacked(options.prior), file)
 
 
 def with_others(options: argparse.Namespace, database: Path) -> None:
@@ -153,16 +155,10 @@ def with_others(options: argparse.Namespace, database: Path) -> None:
 
 def _kinds(options: argparse.Namespace) -> set[tuple[Any, ...]]:
     """Return the families and shapes of the network's workloads."""
-    from tvm.s_tir import meta_schedule as ms
-
-    from tunedb.plugins.metaschedule.deploy.network import Lowering, lower
-    from tunedb.plugins.metaschedule.modules import to_workload
+    from tunedb.plugins.metaschedule.deploy.apply import tasks_of
     from tunedb.plugins.metaschedule.tuning.defaults import host_target
-    from tunedb.programs.workload_info import signature_of
 
-    target = host_target()
-    tasks = ms.relax_integration.extract_tasks(lower(load(options), target, Lowering()).mod, target)
-    return {kind_of(signature_of(to_workload(task.dispatched[0]))) for task in tasks}
+    return kinds_of(tasks_of(load(options), host_target()).values())
 
 
 def predict_arm(options: argparse.Namespace) -> None:

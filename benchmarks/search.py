@@ -27,13 +27,12 @@ from typing import Any
 import numpy as np
 from candidates import make_module
 from common import Row, approve, run
-from held_out import kind_of, write_without
+from held_out import kinds_of, write_without
 from measured import this_machine
 from rich.console import Console
 from search_runs import Finished, metaschedule, tunedb
 
-from tunedb.exchange.prior import IN_WHEEL
-from tunedb.programs.workload_info import signature_of
+from tunedb.exchange.prior import IN_WHEEL, unpacked
 
 #: What is tuned → what the database holds of its family.
 WORKLOADS = {
@@ -125,12 +124,6 @@ def tuners(
         found[NO_WARM_START] = with_database(warm=False)
         found[NO_CROSSOVER] = with_database(crossover=False)
     return found
-
-
-def _kind(name: str) -> tuple[object, ...]:
-    from tunedb.plugins.metaschedule.modules import to_workload
-
-    return kind_of(signature_of(to_workload(make_module(name))))
 
 
 def make_donors(path: Path, trials: int) -> None:
@@ -331,7 +324,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
         make_donors(donors, donor_trials)
     prior = kept / "prior.bundle"
     if missing and not prior.exists():
-        write_without({_kind(name) for name in WORKLOADS}, IN_WHEEL, prior)
+        write_without(kinds_of(map(make_module, WORKLOADS)), unpacked(IN_WHEEL), prior)
     tools = tuners(donors, prior, (plain, ours), not options.no_ablations)
     found = [compared(name, seed, tools, rounds, kept) for name in names for seed in range(seeds)]
     return list(lines(found, names))

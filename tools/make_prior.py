@@ -106,17 +106,12 @@ def tune_networks(folder: Path, options: argparse.Namespace) -> None:
 
 def write_others(folder: Path, name: str, here: Any) -> Path:
     """Write the records of the database without the operators of a network; return the file."""
-    from held_out import kind_of, write_without  # `prior_networks` makes its folder known
+    from held_out import kinds_of, write_without  # `prior_networks` makes its folder known
 
     from tunedb.plugins.metaschedule.deploy.apply import tasks_of
-    from tunedb.plugins.metaschedule.modules import to_workload
-    from tunedb.programs.workload_info import signature_of
 
-    tasks = map(to_workload, tasks_of(network(name), here).values())
-    everything = folder / "everything.bundle"
-    write_prior(folder / DATABASE, everything, EVERYTHING, LICENCE, force=True)
-    kinds = {kind_of(signature_of(task)) for task in tasks}
-    return write_without(kinds, everything, folder / f"{name}.others")
+    kinds = kinds_of(tasks_of(network(name), here).values())
+    return write_without(kinds, folder / DATABASE, folder / f"{name}.others")
 
 
 def write(folder: Path, bundle: Path) -> None:
@@ -167,6 +162,8 @@ def main() -> None:
         if licence != LICENCE:
             raise SystemExit(f"{options.add}: its licence is {licence}, not {LICENCE}")
         add(options.add, options.folder / DATABASE)
+    if options.held_out and not (options.folder / DATABASE).exists():
+        raise SystemExit("--held-out needs records of other networks; give them with --add BUNDLE")
     tune_networks(options.folder, options)
     write(options.folder, options.bundle)
 

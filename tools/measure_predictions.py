@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from tunedb.exchange.prior import IN_WHEEL
-from tunedb.models.share import MEASURED, MeasuredPrediction
+from tunedb.exchange.prior import IN_WHEEL, unpacked
+from tunedb.models.share import FAR, MEASURED, MeasuredPrediction, expected_share
 from tunedb.system.host import cpu_model
 
 #: Turns of both programs, and the least time of a run in one of them in ms.
@@ -40,20 +40,18 @@ def measured_predictions(
 
     Yields the digest of a workload with its prediction; those of `done` are left out.
     """
-    from held_out import kind_of, write_without  # `prior_networks` makes its folder known
+    from held_out import kinds_of, write_without  # `prior_networks` makes its folder known
 
     from tunedb.plugins.metaschedule import Database
     from tunedb.plugins.metaschedule.deploy.apply import find_record, tasks_of
     from tunedb.plugins.metaschedule.deploy.predict import predict
     from tunedb.plugins.metaschedule.modules import to_workload
     from tunedb.plugins.metaschedule.workers.warm_builder import WarmBuilder
-    from tunedb.programs.workload_info import signature_of
 
     tasks = {to_workload(task).digest: task for task in tasks_of(network(name), here).values()}
-    kinds = {kind_of(signature_of(to_workload(task))) for task in tasks.values()}
     rest = folder / f"{name}.bundle"
     if not rest.exists():
-        write_without(kinds, IN_WHEEL, rest)
+        write_without(kinds_of(tasks.values()), unpacked(IN_WHEEL), rest)
     with Database(":memory:", target=here, prior=IN_WHEEL) as whole:
         best = {key: find_record(whole._handle, task, here) for key, task in tasks.items()}
     known = {
@@ -127,18 +125,41 @@ def main() -> None:
     machine = {"cpu": cpu_model(), "threads": usable_cpus(), "target": str(here)}
     content = {"machine": machine, "rows": [rows[key] for key in sorted(rows)]}
     options.output.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
-    Console().print(table_of([MeasuredPrediction(**row) for row in rows.values()]))
+    predictions = [MeasuredPrediction(**row) for row in rows.values()]
+    Console().print(table_of(predictions))
+    print(f"Mean error of the expected share of each, by the others: {mean_error(predictions):.3f}")
 
 
 def table_of(predictions: list[MeasuredPrediction]) -> Table:
     """Return a table of the shares of each family."""
-    table = Table("family", "predictions", "mean share", "median", "worst")
+    columns = ("family", "predictions", "mean share", "median", "worst")
+    table = Table(*columns, f"mean within {FAR:g} octaves", "mean beyond")
     families = {one.family: one.family for one in predictions} | {"all": None}
     for name, family in families.items():
-        shares = [one.share for one in predictions if family in (None, one.family)]
-        figures = (statistics.mean(shares), statistics.median(shares), min(shares))
-        table.add_row(str(name), str(len(shares)), *(f"{figure:.2f}" for figure in figures))
+        own = [one for one in predictions if family in (None, one.family)]
+        shares = [one.share for one in own]
+        figures = [statistics.mean(shares), statistics.median(shares), min(shares)]
+        near = [one.share for one in own if one.octaves <= FAR]
+        far = [one.share for one in own if one.octaves > FAR]
+        table.add_row(
+            *(str(name), str(len(own)), *(f"{figure:.2f}" for figure in figures)),
+            *(
+                f"{statistics.mean(part):.2f} of {len(part)}" if part else ""
+                for part in (near, far)
+            ),
+        )
     return table
+
+
+def mean_error(predictions: list[MeasuredPrediction]) -> float:
+    """Return the mean error of the share that the other predictions let expect of each."""
+    errors = []
+    for number, one in enumerate(predictions):
+        others = predictions[:number] + predictions[number + 1 :]
+        expected = expected_share(one.family, one.octaves, others)
+        if expected is not None:
+            errors.append(abs(expected - one.share))
+    return statistics.mean(errors)
 
 
 if __name__ == "__main__":

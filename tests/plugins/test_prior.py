@@ -320,4 +320,8 @@ def test_tools_make_extend_and_check_a_prior(tmp_path):
     assert any(mcpu in target for target in read_card(second)["targets"])
     assert read_card(second)["records"] > read_card(first)["records"] > 0
     assert read_card(second)["licence"] == "Apache-2.0"
+    held_out = ("--networks", "perceptron-1", "--held-out", "--trials", 2)
+    third = tmp_path / "third.prior"
+    tool("make_prior.py", tmp_path / "two", *held_out, "--bundle", third)
+    assert read_card(third)["records"] > read_card(second)["records"]
     assert "passed" in tool("check_prior.py", second, "--sample", 1, "--repeat", 1)
