@@ -53,7 +53,8 @@ else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import metadata
 
-        return metadata.version("tunedb")
+        version = globals()[name] = metadata.version("tunedb")
+        return version
 
 
 logging.getLogger("tunedb").addHandler(logging.NullHandler())

@@ -39,6 +39,7 @@ from ..storage import schema, versions
 from ..storage.columns import AT, MEASUREMENT
 from ..storage.engine import (
     Prepared,
+    connect_reader,
     converted_errors,
     make_engine,
     parse_url,
@@ -432,7 +433,8 @@ class DatabasePeer:
         if self._foreign is None:
             if sqlite_path(url) is not None:
                 versions.check_file(url, create=False)
-            versions.prepare(self._engine, url, create=False)
+            with self._errors(), connect_reader(self._engine) as reader:
+                versions.prepare(reader, show_url(url), create=False)
         self.revision: str = schema.HEAD if self._foreign is None else self._foreign.revision
         self._statements = statements_of(self.revision)
         options: dict[str, Any] = {"tunedb_reads": True}

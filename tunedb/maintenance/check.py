@@ -113,8 +113,8 @@ def check(
     versions.check_file(parsed, create=False)
     engine = make_engine(parsed, read_only=True)
     try:
-        versions.prepare(engine, parsed, create=False)
         with converted_errors(where), connect_reader(engine) as connection:
+            versions.prepare(connection, where, create=False)
             if engine.dialect.name == "sqlite":
                 _check_sqlite(connection, report)
             for missing in guards.inspect(connection).missing:

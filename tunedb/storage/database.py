@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, Select, select
+from sqlalchemy import Connection, Select, select
 
 from .. import limits
 from ..errors import (
@@ -37,8 +37,8 @@ class Database:
 
     Parameters
     ----------
-    engine : Engine
-        Creates the connections.
+    reader : Connection
+        Made by :func:`~tunedb.storage.engine.connect_reader`; its engine creates the others.
     location : str
         Name of the database in messages.
     read_only : bool
@@ -62,14 +62,14 @@ class Database:
 
     def __init__(
         self,
-        engine: Engine,
+        reader: Connection,
         location: str,
         *,
         read_only: bool,
         is_owner: bool,
         body_limit: int = limits.MAX_BODY_BYTES,
     ) -> None:
-        self.engine = engine
+        self.engine = reader.engine
         self.location = location
         self.read_only = read_only
         self.is_owner = is_owner
@@ -77,7 +77,7 @@ class Database:
         self.lock: Final = threading.RLock()
         self.ids: Final = IdCache()
         self.retry_timeout: float = 0
-        self._reader: Connection | None = None
+        self._reader: Connection | None = reader
         self._writer: Connection | None = None
         self._closed = False
         self._rows_added = 0

@@ -267,13 +267,12 @@ def enter_wal(connection: sqlite3.Connection) -> None:
             return
 
 
-def ensure_wal(engine: Engine, where: str) -> None:
+def ensure_wal(connection: Connection, where: str) -> None:
     """Switch a file to WAL; it must be known to be a tunedb database."""
-    if engine.dialect.name != "sqlite":
-        return
-    with converted_errors(where), engine.connect() as connection:
-        driver: Any = connection.connection.driver_connection
-        enter_wal(driver)
+    if connection.dialect.name == "sqlite":
+        with converted_errors(where):
+            driver: Any = connection.connection.driver_connection
+            enter_wal(driver)
 
 
 def _on_sqlite_connect(connection: sqlite3.Connection, _record: object) -> None:

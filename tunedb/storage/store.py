@@ -120,15 +120,20 @@ class Store:
         ):
             self._is_created_here = versions.create_file(self.url)
         engine = make_engine(self.url, read_only=read_only)
+        # One connection for all that is asked here: each parses the schema of a file anew.
+        with converted_errors(self.location):
+            reader = connect_reader(engine)
         try:
-            has_new_schema = versions.prepare(engine, self.url, create=create and not read_only)
+            has_new_schema = versions.prepare(
+                reader, self.location, create=create and not read_only
+            )
             is_owner = True
             if not read_only:
-                ensure_wal(engine, self.location)
-                with converted_errors(self.location), connect_reader(engine) as connection:
-                    is_owner = guards.require(connection, self.location).is_owner
+                ensure_wal(reader, self.location)
+                with converted_errors(self.location):
+                    is_owner = guards.require(reader, self.location).is_owner
             self._db = Database(
-                engine,
+                reader,
                 self.location,
                 read_only=read_only,
                 is_owner=is_owner,
@@ -140,6 +145,7 @@ class Store:
             if self._is_created_here and self.url.database != ":memory:":
                 self._approve()
         except BaseException:
+            reader.close()
             engine.dispose()
             raise
         self._compose()

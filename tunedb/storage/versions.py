@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, event, inspect, select
+from sqlalchemy import Connection, event, inspect, select
 from sqlalchemy.engine import URL
 
 from .. import identity
@@ -176,13 +176,14 @@ def revision_of(connection: Connection, where: str) -> str | None:
     SchemaError
         The database belongs to another program.
     """
-    names = set(inspect(connection).get_table_names())
+    inspector = inspect(connection)
+    names = set(inspector.get_table_names())
     if not names:
         return None
     foreign = SchemaError(f"{where}: a database of another program; give another path")
     if not {"meta", "alembic_version"} <= names:
         raise foreign
-    columns = {column["name"] for column in inspect(connection).get_columns("meta")}
+    columns = {column["name"] for column in inspector.get_columns("meta")}
     if not {"key", "value"} <= columns:
         raise foreign
     database_format = connection.execute(
@@ -334,26 +335,34 @@ def back_up(path: Path, revision: str) -> Path:
             return backup
 
 
-def prepare(engine: Engine, url: URL, *, create: bool) -> bool:
-    """Check the schema behind an engine; create it in an empty database if `create` is true.
+def prepare(reader: Connection, where: str, *, create: bool) -> bool:
+    """Check the schema of a database; create it in an empty one if `create` is true.
+
+    Parameters
+    ----------
+    reader : Connection
+        Made by :func:`~tunedb.storage.engine.connect_reader`.
+    where : str
+        Name of the database in messages.
+    create : bool
+        Create the schema, on a connection of its own.
 
     Returns
     -------
     bool
         True if it was created.
     """
-    where, is_new = show_url(url), False
+    is_new = False
     with converted_errors(where):
-        with engine.connect() as connection:
-            revision = revision_of(connection.execution_options(tunedb_reads=True), where)
+        revision = revision_of(reader, where)
         if revision is None:
             if not create:
                 raise SchemaError(f"{where}: an empty database; run: tunedb db init {where}")
-            with engine.begin() as connection:
+            with reader.engine.begin() as writer:
                 # Writers take turns (tunedb.storage.engine): another one may have been faster.
-                revision = revision_of(connection, where)
+                revision = revision_of(writer, where)
                 if revision is None:
-                    create_schema(connection)
+                    create_schema(writer)
                     revision, is_new = schema.HEAD, True
     require_head(revision, where)
     return is_new
