@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import Connection, Select
 
 from .. import limits
 from ..errors import (
@@ -218,7 +218,7 @@ class Database:
 
     def meta(self) -> dict[str, str]:
         """Return the table ``meta``: format, store key, creator, time of creation."""
-        return {row.key: row.value for row in self.select(select(schema.meta))}
+        return {row.key: row.value for row in self.plain("SELECT * FROM meta")}
 
     @property
     def is_file(self) -> bool:

@@ -33,7 +33,10 @@ from .network_filesystem import refuse_network_file
 
 #: Bytes of SQLite's smallest page.
 _SMALLEST_FILE = 512
+# As SQL, because each engine would render a statement of SQLAlchemy anew.
 _VERSION_QUERY = "SELECT version_num FROM alembic_version"
+_COLUMNS_QUERY = "SELECT * FROM meta LIMIT 0"
+_FORMAT_QUERY = """SELECT value FROM meta WHERE "key" = 'format'"""
 
 
 def check_file(url: URL, *, create: bool) -> bool:
@@ -176,20 +179,15 @@ def revision_of(connection: Connection, where: str) -> str | None:
     SchemaError
         The database belongs to another program.
     """
-    inspector = inspect(connection)
-    names = set(inspector.get_table_names())
+    names = set(inspect(connection).get_table_names())
     if not names:
         return None
     foreign = SchemaError(f"{where}: a database of another program; give another path")
     if not {"meta", "alembic_version"} <= names:
         raise foreign
-    columns = {column["name"] for column in inspector.get_columns("meta")}
-    if not {"key", "value"} <= columns:
+    if not {"key", "value"} <= set(connection.exec_driver_sql(_COLUMNS_QUERY).keys()):
         raise foreign
-    database_format = connection.execute(
-        select(schema.meta.c.value).where(schema.meta.c.key == "format")
-    ).scalar()
-    if database_format != schema.FORMAT:
+    if connection.exec_driver_sql(_FORMAT_QUERY).scalar() != schema.FORMAT:
         raise foreign
     revision: str | None = connection.exec_driver_sql(_VERSION_QUERY).scalar()
     if revision is None:
