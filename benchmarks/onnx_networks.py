@@ -151,13 +151,16 @@ def mobilenet_v2(size: int = 224, classes: int = 1000, *, relu6: bool = False) -
     return b.model(data, {"image": [1, 3, size, size]}, [1, classes])
 
 
-def resnet18(size: int = 224, classes: int = 1000) -> Any:
-    """Return ResNet-18 (arXiv 1512.03385, table 1), one image of `size` x `size`."""
+def resnet18(size: int = 224, classes: int = 1000, stages: int = 4) -> Any:
+    """Return the first stages of ResNet-18, one image of `size` x `size`.
+
+    arXiv 1512.03385, table 1.
+    """
     b = Builder()
     data = b.convolution("image", 3, 64, 7, stride=2)
     data = b.node("MaxPool", [data], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     channels = 64
-    for out in (64, 128, 256, 512):
+    for out in (64, 128, 256, 512)[:stages]:
         for stride in (1 if out == 64 else 2, 1):
             inner = b.convolution(data, channels, out, 3, stride=stride)
             inner = b.convolution(inner, out, out, 3, relu=False)
@@ -300,6 +303,10 @@ NETWORKS = {
         "full": lambda: mobilenet_v2(relu6=True),
     },
     "resnet18": {"quick": lambda: resnet18(64), "full": lambda: resnet18(224)},
+    "resnet18_stage": {
+        "quick": lambda: resnet18(64, stages=1),
+        "full": lambda: resnet18(224, stages=1),
+    },
     "bert": {
         "quick": lambda: bert(32, layers=1, width=256, heads=4),
         "full": lambda: bert(128, layers=2),
