@@ -18,14 +18,8 @@ from .. import modules
 from ..database.handle import Handle
 from ..trace_codec import floats_of
 from ..winograd import TILES, Convolution
-from .network import (
-    Lowered,
-    Lowering,
-    lower,
-    lower_algorithms,
-    lower_winograd,
-    without_packing,
-)
+from .network import Lowered, Lowering, lower, lower_algorithms, lower_winograd
+from .packing import without_packing
 
 __all__ = ["REACH", "Choices", "key_of", "lower_fastest", "stored_digest"]
 

@@ -48,11 +48,8 @@ from .network import (
     bind_sizes,
     lower,
     lower_algorithms,
-    pack_weights,
-    packing_functions,
-    without_free_layouts,
-    without_packing,
 )
+from .packing import pack_weights, packing_functions, without_free_layouts, without_packing
 from .predict import Predicted, predict
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ from ..database.workloads import WorkloadTable
 from ..modules import modules_equal
 from ..targets import as_target
 from .apply import Use, find_record, tasks_of, use_of
-from .network import Algorithms, Layout, Lowering, without_packing
+from .network import Algorithms, Layout, Lowering
+from .packing import without_packing
 
 __all__ = [
     "FunctionFinding",

@@ -1,4 +1,4 @@
-"""Lowering of a Relax program to the functions that are tuned, and packing of its weights.
+"""Lowering of a Relax program to the functions that are tuned.
 
 ``tune``, ``compile``, ``schedule``, ``explain`` and ``revalidate`` share this lowering, so that
 they look up the tuned functions. It folds batch norms, converts layouts, and then runs the passes
@@ -20,10 +20,11 @@ from tvm.relax import pipeline
 from ....errors import UsageError
 from ..activations import define_activations
 from ..compat import constant_value, relax_type, symbols_of
-from ..modules import FREE_LAYOUTS, rewrite_functions
+from ..modules import rewrite_functions
 from ..targets import is_cpu
 from ..winograd import TILES, Convolution, convolutions_of, with_winograd
 from .layouts import convert_layouts, transposed_axes
+from .packing import mark_weights
 
 __all__ = [
     "DEFAULT",
@@ -37,11 +38,7 @@ __all__ = [
     "lower",
     "lower_algorithms",
     "lower_winograd",
-    "pack_weights",
-    "packing_functions",
     "symbolic_sizes",
-    "without_free_layouts",
-    "without_packing",
 ]
 
 #: ``auto``, ``keep``, or what TVM's ``ConvertLayout`` takes.
@@ -336,86 +333,7 @@ def _fused(mod: Any, target: Any, lowering: Lowering) -> Any:
                 transform.FuseTIR(),
             ]
         )(mod)
-        return _mark_weights(mod) if lowering.packs(target) else mod
-
-
-def pack_weights(mod: Any) -> Any:
-    """Return a scheduled program with packed weights.
-
-    Constant weights are packed now. A Relax function whose weights are parameters takes packed
-    ones from now on; the function ``NAME_transform_params`` of the compiled program packs them.
-    """
-    passes = [relax.transform.SplitLayoutRewritePreproc()]
-    if packing_functions(mod):
-        passes.append(relax.transform.LiftTransformParams())
-    # Without the last two, the virtual machine would create and unpack a tuple of packed constants
-    # in each run.
-    passes += [
-        relax.transform.FoldConstant(),
-        relax.transform.CanonicalizeBindings(),
-        relax.transform.DeadCodeElimination(),
-    ]
-    return tvm.transform.Sequential(passes)(mod)
-
-
-def packing_functions(mod: Any) -> list[str]:
-    """Return the names of the functions that pack a program's weight parameters."""
-    return [
-        f"{var.name_hint}_transform_params"
-        for var, func in mod.functions_items()
-        if isinstance(func, relax.Function) and _weight_parameters(func)
-    ]
-
-
-def without_packing(mod: Any) -> Any | None:
-    """Return a module of one function without free layouts; None if all its layouts are fixed."""
-    var, func = next(iter(mod.functions_items()))
-    if not (func.attrs and FREE_LAYOUTS in func.attrs):
-        return None
-    return tvm.IRModule({var: without_free_layouts(func)})
-
-
-def without_free_layouts(func: Any) -> Any:
-    """Return a PrimFunc whose weights keep their layout."""
-    return func.without_attr(FREE_LAYOUTS)
-
-
-def _weight_parameters(func: Any) -> list[Any]:
-    """Return the parameters of a Relax function that are weights."""
-    inputs = func.attrs.get("num_input", len(func.params)) if func.attrs else len(func.params)
-    return list(func.params)[int(inputs) :]
-
-
-def _mark_weights(mod: Any) -> Any:
-    """Let the tuner choose the layout of parameters that are weights in every call of a function.
-
-    TVM's ``AttachAttrLayoutFreeBuffers`` would create a function for each set of weights, under
-    new names.
-    """
-    call_tir = tvm.ir.Op.get("relax.call_tir")
-    free: dict[Any, set[int]] = {}
-    for func in mod.functions.values():
-        if not isinstance(func, relax.Function):
-            continue
-        weights = _weight_parameters(func)
-
-        def visit(node: Any, weights: list[Any] = weights) -> None:
-            if isinstance(node, relax.Call) and node.op.same_as(call_tir):
-                callee, arguments = node.args[0], node.args[1]
-                indices = {
-                    index
-                    for index, argument in enumerate(arguments)
-                    if constant_value(argument) is not None
-                    or any(argument.same_as(weight) for weight in weights)
-                }
-                free[callee] = free.get(callee, indices) & indices
-
-        relax.analysis.post_order_visit(func, visit)
-    marked = dict(mod.functions_items())
-    for var, indices in free.items():
-        if indices:
-            marked[var] = marked[var].with_attr(FREE_LAYOUTS, sorted(indices))
-    return tvm.IRModule(marked, attrs=mod.attrs)
+        return mark_weights(mod) if lowering.packs(target) else mod
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunedb.FoldConstants")

@@ -1,0 +1,196 @@
+"""Packing of weights into the layouts that schedules chose.
+
+The search may choose the layout of constants, and of parameters that are weights. A compiled
+program has packed constants, and a function that packs its parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import relax, tirx
+
+from ..compat import arguments_of, buffer_of, constant_value, load_type, sblock_types, walk
+from ..modules import FREE_LAYOUTS, rewrite_functions
+
+__all__ = [
+    "mark_weights",
+    "pack_weights",
+    "packing_functions",
+    "without_free_layouts",
+    "without_packing",
+]
+
+#: Operations of the index maps with which MetaSchedule packs.
+_OPERATIONS: dict[Any, Any] = {
+    tirx.Add: np.add,
+    tirx.Mul: np.multiply,
+    tirx.FloorDiv: np.floor_divide,
+    tirx.FloorMod: np.remainder,
+}
+
+
+def mark_weights(mod: Any) -> Any:
+    """Let the tuner choose the layout of parameters that are weights in every call of a function.
+
+    TVM's ``AttachAttrLayoutFreeBuffers`` would create a function for each set of weights, under
+    new names.
+    """
+    call_tir = tvm.ir.Op.get("relax.call_tir")
+    free: dict[Any, set[int]] = {}
+    for func in mod.functions.values():
+        if not isinstance(func, relax.Function):
+            continue
+        weights = _weight_parameters(func)
+
+        def visit(node: Any, weights: list[Any] = weights) -> None:
+            if isinstance(node, relax.Call) and node.op.same_as(call_tir):
+                callee, arguments = node.args[0], node.args[1]
+                indices = {
+                    index
+                    for index, argument in enumerate(arguments)
+                    if constant_value(argument) is not None
+                    or any(argument.same_as(weight) for weight in weights)
+                }
+                free[callee] = free.get(callee, indices) & indices
+
+        relax.analysis.post_order_visit(func, visit)
+    marked = dict(mod.functions_items())
+    for var, indices in free.items():
+        if indices:
+            marked[var] = marked[var].with_attr(FREE_LAYOUTS, sorted(indices))
+    return tvm.IRModule(marked, attrs=mod.attrs)
+
+
+def pack_weights(mod: Any) -> Any:
+    """Return a scheduled program with packed weights.
+
+    Constant weights are packed now. A Relax function whose weights are parameters takes packed
+    ones from now on; the function ``NAME_transform_params`` of the compiled program packs them.
+    """
+    mod = relax.transform.SplitLayoutRewritePreproc()(mod)
+    if packing_functions(mod):
+        mod = relax.transform.LiftTransformParams()(mod)
+    mod = rewrite_functions(mod, _ConstantPacker)
+    # Without the last two, the virtual machine would create and unpack a tuple of packed constants
+    # in each run.
+    passes = [
+        relax.transform.FoldConstant(),
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.DeadCodeElimination(),
+    ]
+    return tvm.transform.Sequential(passes)(mod)
+
+
+def packing_functions(mod: Any) -> list[str]:
+    """Return the names of the functions that pack a program's weight parameters."""
+    return [
+        f"{var.name_hint}_transform_params"
+        for var, func in mod.functions_items()
+        if isinstance(func, relax.Function) and _weight_parameters(func)
+    ]
+
+
+def without_packing(mod: Any) -> Any | None:
+    """Return a module of one function without free layouts; None if all its layouts are fixed."""
+    var, func = next(iter(mod.functions_items()))
+    if not (func.attrs and FREE_LAYOUTS in func.attrs):
+        return None
+    return tvm.IRModule({var: without_free_layouts(func)})
+
+
+def without_free_layouts(func: Any) -> Any:
+    """Return a PrimFunc whose weights keep their layout."""
+    return func.without_attr(FREE_LAYOUTS)
+
+
+def _weight_parameters(func: Any) -> list[Any]:
+    """Return the parameters of a Relax function that are weights."""
+    inputs = func.attrs.get("num_input", len(func.params)) if func.attrs else len(func.params)
+    return list(func.params)[int(inputs) :]
+
+
+@relax.expr_functor.mutator
+class _ConstantPacker(relax.PyExprMutator):
+    """Replaces calls that copy constants into other layouts by their results.
+
+    TVM's ``FoldConstant`` compiles a function for each: 4 s for MobileNetV2.
+    """
+
+    def __init__(self, mod: Any) -> None:
+        super().__init__(mod)
+        self._functions = dict(mod.functions_items())
+
+    def visit_call_(self, call: Any) -> Any:
+        """Return the packed constants, or the call itself if it does more than copy constants."""
+        call = self.visit_expr_post_order(call)
+        if getattr(call.op, "name", None) != "relax.call_tir":
+            return call
+        func, arguments = self._functions.get(call.args[0]), call.args[1]
+        if func is None or not isinstance(arguments, relax.Tuple):
+            return call
+        values = [constant_value(argument) for argument in arguments]
+        if not values or not all(isinstance(value, tvm.runtime.Tensor) for value in values):
+            return call
+        packed = _packed(func, values)
+        if packed is None:
+            return call
+        results = [relax.const(one) for one in packed]
+        return results[0] if len(results) == 1 else relax.Tuple(results)
+
+
+def _packed(func: Any, values: Sequence[Any]) -> list[NDArray[Any]] | None:
+    """Return the results of a function that copies whole tensors; None for other functions."""
+    buffers = arguments_of(func)
+    try:
+        sources = {buffer: value.numpy() for buffer, value in zip(buffers, values, strict=False)}
+        results = {
+            buffer: np.empty([int(extent) for extent in buffer.shape], str(buffer.dtype))
+            for buffer in buffers[len(values) :]
+        }
+    except (TypeError, ValueError):  # a symbolic shape, or a dtype that numpy lacks
+        return None
+    _, realize = sblock_types()
+    blocks: list[Any] = []
+    walk(func, realize, blocks.append)
+    copies = [each for each in blocks if each.iter_values]
+    written = []
+    for each in copies:
+        store = each.block.body
+        load = getattr(store, "value", None)
+        if not (isinstance(store, tirx.BufferStore) and isinstance(load, load_type())):
+            return None
+        source, result = sources.get(buffer_of(load)), results.get(store.buffer)
+        variables = [one.var for one in each.block.iter_vars]
+        if (
+            source is None
+            or result is None
+            or source.size != result.size
+            or not all(isinstance(value, tirx.Var) for value in each.iter_values)
+            or [int(one.dom.extent) for one in each.block.iter_vars] != list(source.shape)
+            or not all(map(tirx.Var.same_as, load.indices, variables))
+        ):
+            return None
+        grid = np.ogrid[tuple(slice(extent) for extent in source.shape)]
+        axes = dict(zip(variables, grid, strict=True))
+        try:
+            result[tuple([_index(one, axes) for one in store.indices])] = source
+        except KeyError:  # another operation
+            return None
+        written.append(store.buffer)
+    is_whole = len(written) == len(results) == len(copies) and set(written) == set(results)
+    return list(results.values()) if is_whole else None
+
+
+def _index(expression: Any, axes: Mapping[Any, NDArray[Any]]) -> Any:
+    """Return the values of an index for those of the variables."""
+    if isinstance(expression, tirx.IntImm):
+        return int(expression.value)
+    if isinstance(expression, tirx.Var):
+        return axes[expression]
+    operation = _OPERATIONS[type(expression)]
+    return operation(_index(expression.a, axes), _index(expression.b, axes))
