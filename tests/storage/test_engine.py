@@ -96,6 +96,21 @@ def pragmas(connection):
     }
 
 
+@pytest.mark.parametrize("read_only", [False, True])
+def test_opening_takes_one_connection_which_reads_later(sqlite_file, monkeypatch, read_only):
+    connections = []
+    connect = engine._connect_sqlite
+
+    def counted(*args, **options):
+        connections.append(connect(*args, **options))
+        return connections[-1]
+
+    monkeypatch.setattr(engine, "_connect_sqlite", counted)
+    with Store(sqlite_file, read_only=read_only) as opened:
+        assert opened.counts().measurements == 0
+        assert len(connections) == 1
+
+
 def test_sqlite_connections_have_expected_pragmas_and_strict_tables(sqlite_file):
     expected = {
         "journal_mode": "wal",
