@@ -21,7 +21,7 @@ MAPS = {
 }
 
 
-def products(layout):
+def products(layout, *split):
     """Return products with two constants in a layout, and with one that TVM computes."""
     b = networks.Builder()
     first, second, third = (b.weight(12, 8) for _ in range(3))
@@ -35,14 +35,16 @@ def products(layout):
     packing = sch.cache_read(matmul, 0, "global")
     sch.annotate(packing, "meta_schedule.layout_rewrite_preproc", 1)
     sch.transform_layout(matmul, ("read", 0), layout)
+    if split:
+        sch.split(sch.get_loops(packing)[0], [None, *split])
     func = sch.mod["main"].with_attr({"tirx.is_scheduled": True})
     mod.update_func(mod.get_global_var("matmul"), func)
     return mod
 
 
-@pytest.mark.parametrize("name", MAPS)
-def test_packed_constants_equal_those_of_tvms_passes_to_the_bit(name):
-    mod = products(MAPS[name])
+@pytest.mark.parametrize(("name", "split"), [*((name, ()) for name in MAPS), ("tiles", (5,))])
+def test_packed_constants_equal_those_of_tvms_passes_to_the_bit(name, split):
+    mod = products(MAPS[name], *split)
     passes = [transform.SplitLayoutRewritePreproc(), transform.FoldConstant()]
     passes += [transform.CanonicalizeBindings(), transform.DeadCodeElimination()]
     with TARGET, tvm.transform.PassContext(opt_level=3):

@@ -169,8 +169,10 @@ def _packed(func: Any, values: Sequence[Any]) -> list[NDArray[Any]] | None:
         if (
             source is None
             or result is None
-            or source.size != result.size
+            # numpy has no sub-byte dtypes.
+            or (source.size, source.dtype) != (result.size, result.dtype)
             or not all(isinstance(value, tirx.Var) for value in each.iter_values)
+            or not getattr(each.predicate, "value", False)
             or [int(one.dom.extent) for one in each.block.iter_vars] != list(source.shape)
             or not all(map(tirx.Var.same_as, load.indices, variables))
         ):
