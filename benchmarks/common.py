@@ -89,6 +89,17 @@ def approve(path: Path) -> Path:
     return path
 
 
+def local_builder() -> Any:
+    """Return TVM's ``LocalBuilder`` with time enough for its workers to import TVM's intrinsics.
+
+    They do so before their first program; on a busy or slow machine that takes longer than the
+    default of 30 s, and every candidate fails.
+    """
+    from tvm.s_tir.meta_schedule.builder import LocalBuilder
+
+    return LocalBuilder(timeout_sec=120)
+
+
 def run(
     description: str,
     baseline: str,

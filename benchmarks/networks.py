@@ -33,7 +33,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import Row, approve, run
+from common import Row, approve, local_builder, run
 from held_out import kind_of, kinds_of, write_without
 
 from tunedb.exchange.prior import IN_WHEEL, unpacked
@@ -53,7 +53,7 @@ WITH_PRIOR, ZERO, ZERO_UNTUNED, ZERO_SECONDS = 1.02, 1.0, 0.2, 60.0
 #: Processes in which each network is timed, blocks of runs in each, and seconds of a block.
 ROUNDS, BLOCKS, BLOCK_S = 3, 5, 0.2
 #: Networks of `--quick`, and trials of each operator. MetaSchedule takes 20 to 80 s for each of
-#: their operators, whatever the trials.
+#: their operators, whatever the trials: its workers import TVM and all tensor intrinsics.
 QUICK, QUICK_TRIALS = ("resnet18_stage", "bert"), 4
 #: Arms that tune in a database with the records of other networks.
 _OTHERS = ("others", "also_equal")
@@ -209,12 +209,15 @@ def tune_arm(options: argparse.Namespace) -> None:
             max_trials_global=trials,
             max_trials_per_task=None if options.total else options.trials,
             num_trials_per_iter=min(16, options.trials),
+            builder=local_builder(),
             measure_callbacks=[
                 *ms.MeasureCallback.create("default"),
                 _watch(list(weights), curve, started),
             ],
             seed=seed,
         )
+        if not any(best for _, _, best in curve):
+            raise SystemExit(f"tvm: no trial was measured; see {folder / 'logs'}")
     else:
         file = approve(folder / "tune.db") if options.arm in _OTHERS else folder / "tune.db"
         with Database(file, target=target, prior=prior) as database:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import tvm_ffi
+from common import local_builder
 from measured import this_machine
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.measure_callback.measure_callback import _PyMeasureCallback
@@ -156,7 +157,7 @@ def metaschedule(
     quiet()
     curve = Curve()
     began = time.perf_counter()
-    builder = WarmBuilder() if warm_builder else ms.builder.LocalBuilder()
+    builder = WarmBuilder() if warm_builder else local_builder()
     keep = ms.measure_callback.AddToDatabase() if database is None else MeasureCallback(database)
     try:
         ms.tune_tir(

@@ -135,10 +135,9 @@ def _builder(name: str) -> Any:
         from tunedb.plugins.metaschedule.workers.warm_builder import WarmBuilder
 
         return WarmBuilder()
-    from tvm.s_tir.meta_schedule.builder import LocalBuilder
+    from common import local_builder
 
-    # With the default of 30 s, 13 s of import on a busy machine time every candidate out.
-    return LocalBuilder(timeout_sec=120)
+    return local_builder()
 
 
 def _matmul(n: int) -> Any:
