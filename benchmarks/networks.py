@@ -52,8 +52,8 @@ ERROR = 1e-4
 WITH_PRIOR, ZERO, ZERO_UNTUNED, ZERO_SECONDS = 1.02, 1.0, 0.2, 60.0
 #: Processes in which each network is timed, blocks of runs in each, and seconds of a block.
 ROUNDS, BLOCKS, BLOCK_S = 3, 5, 0.2
-#: Networks of `--quick`, and trials of each operator. MetaSchedule takes 20 to 80 s for each of
-#: their operators, whatever the trials: its workers import TVM and all tensor intrinsics.
+#: Networks of `--quick`, and trials of each operator. MetaSchedule takes 20 to 70 s for each of
+#: their operators, whatever the trials.
 QUICK, QUICK_TRIALS = ("resnet18_stage", "bert"), 4
 #: Arms that tune in a database with the records of other networks.
 _OTHERS = ("others", "also_equal")
