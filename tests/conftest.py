@@ -41,7 +41,7 @@ os.environ["TUNEDB_PRIOR"] = "none"
 # As in processes of ours; whichever test comes first would set them for the others.
 os.environ.setdefault("TVM_NUM_THREADS", "2")
 os.environ.setdefault("TVM_BIND_THREADS", "0")
-# TVM's threads would burn them, too, for a millisecond after each run of a program.
+# TVM's threads spin before they sleep, on cores that other processes of a run need.
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
 
 # TVM's decorators look at the whole stack, and for each frame whose file belongs to no module,

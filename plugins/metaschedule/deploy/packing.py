@@ -118,7 +118,7 @@ def _weight_parameters(func: Any) -> list[Any]:
 class _ConstantPacker(relax.PyExprMutator):
     """Replaces calls that copy constants into other layouts by their results.
 
-    TVM's ``FoldConstant`` compiles a function for each: 4 s for MobileNetV2.
+    TVM's ``FoldConstant`` compiles a function for each, which takes seconds.
     """
 
     def __init__(self, mod: Any) -> None:
@@ -157,35 +157,39 @@ def _packed(func: Any, values: Sequence[Any]) -> list[NDArray[Any]] | None:
     _, realize = sblock_types()
     blocks: list[Any] = []
     walk(func, realize, blocks.append)
-    copies = [each for each in blocks if each.iter_values]
-    written = []
-    for each in copies:
-        store = each.block.body
-        load = getattr(store, "value", None)
-        if not (isinstance(store, tirx.BufferStore) and isinstance(load, load_type())):
-            return None
-        source, result = sources.get(buffer_of(load)), results.get(store.buffer)
-        variables = [one.var for one in each.block.iter_vars]
-        if (
-            source is None
-            or result is None
-            # numpy has no sub-byte dtypes.
-            or (source.size, source.dtype) != (result.size, result.dtype)
-            or not all(isinstance(value, tirx.Var) for value in each.iter_values)
-            or not getattr(each.predicate, "value", False)
-            or [int(one.dom.extent) for one in each.block.iter_vars] != list(source.shape)
-            or not all(map(tirx.Var.same_as, load.indices, variables))
-        ):
-            return None
-        grid = np.ogrid[tuple(slice(extent) for extent in source.shape)]
-        axes = dict(zip(variables, grid, strict=True))
-        try:
-            result[tuple([_index(one, axes) for one in store.indices])] = source
-        except KeyError:  # another operation
-            return None
-        written.append(store.buffer)
-    is_whole = len(written) == len(results) == len(copies) and set(written) == set(results)
+    written = [_copy(each, sources, results) for each in blocks if each.iter_values]
+    is_whole = len(written) == len(results) and set(written) == results.keys()
     return list(results.values()) if is_whole else None
+
+
+def _copy(
+    realize: Any, sources: Mapping[Any, NDArray[Any]], results: Mapping[Any, NDArray[Any]]
+) -> Any:
+    """Do what a block does and return the buffer of its result; None if it copies no tensor."""
+    block = realize.block
+    store, variables = block.body, [one.var for one in block.iter_vars]
+    load = getattr(store, "value", None)
+    if not (isinstance(store, tirx.BufferStore) and isinstance(load, load_type())):
+        return None
+    source, result = sources.get(buffer_of(load)), results.get(store.buffer)
+    if (
+        source is None
+        or result is None
+        # numpy has no sub-byte dtypes.
+        or (source.size, source.dtype) != (result.size, result.dtype)
+        or not all(isinstance(value, tirx.Var) for value in realize.iter_values)
+        or not getattr(realize.predicate, "value", False)
+        or [int(one.dom.extent) for one in block.iter_vars] != list(source.shape)
+        or not all(map(tirx.Var.same_as, load.indices, variables))
+    ):
+        return None
+    grid = np.ogrid[tuple(slice(extent) for extent in source.shape)]
+    axes = dict(zip(variables, grid, strict=True))
+    try:
+        result[tuple([_index(one, axes) for one in store.indices])] = source
+    except KeyError:  # another operation
+        return None
+    return store.buffer
 
 
 def _index(expression: Any, axes: Mapping[Any, NDArray[Any]]) -> Any:
