@@ -185,8 +185,8 @@ class Receiver:
         self._launches: list[ForeignLaunch] = []
         self._new_aliases: list[ForeignAlias] = []
         self._retractions: list[Retraction] = []
-        self.bytes = 0
-        self.rows = 0
+        self.bytes: int = 0
+        self.rows: int = 0
         self._known_sources = self._store.exchange.sources()
         self._sources_by_id = {source.id: source for source in self._known_sources.values()}
         self._verifier.forget()

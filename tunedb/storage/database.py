@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select
+from sqlalchemy import Connection, Engine, Select
 
 from .. import limits
 from ..errors import (
@@ -69,7 +69,7 @@ class Database:
         is_owner: bool,
         body_limit: int = limits.MAX_BODY_BYTES,
     ) -> None:
-        self.engine = reader.engine
+        self.engine: Engine = reader.engine
         self.location = location
         self.read_only = read_only
         self.is_owner = is_owner

@@ -65,6 +65,7 @@ class TemporaryFolder:
         place = Path(tempfile.gettempdir()) if parent is None else parent.absolute()
         sweep(place)
         prefix = f"{'.' if hidden else ''}tunedb-{kind}-"
+        self.path: Path
         self.path, lock = _make(place, prefix)
         # Also called at the end of the interpreter.
         self._close = weakref.finalize(self, _close, self.path, lock, os.getpid())

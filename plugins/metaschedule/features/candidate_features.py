@@ -105,7 +105,7 @@ class CandidateRows:
             )
         self.feature_set = feature_set
         #: Programs whose rows were computed so far.
-        self.computed = 0
+        self.computed: int = 0
         # Not a cachetools cache: released candidates go first.
         self._known: OrderedDict[int, ScoredCandidate] = OrderedDict()
 

@@ -359,7 +359,7 @@ class NcuFormat(Profiler):
     """Nsight Compute and its tables."""
 
     name = "ncu"
-    default_origins = ("table1", "ktt")
+    default_origins: tuple[str, ...] = ("table1", "ktt")
 
     def matches_file(self, head: bytes, path: Path) -> bool:
         """Return True for a table of Nsight Compute, or a file with its messages."""
