@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Without stored bytecode each process of a run rewrites 9,700 assertions and compiles tunedb anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-tvm test-releases stress fuzz lint bench bench-ranking bench-models bench-search bench-advisor prior prior-check prior-predictions docs pictures links clean
+.PHONY: setup demo test test-tvm test-releases stress fuzz lint bench bench-ranking bench-models bench-search bench-advisor prior prior-models prior-check prior-predictions docs pictures links clean
 
 # The stamp names the extras, so that `make demo` (tvm,train) on a fresh machine stays small and
 # `make test` later adds what it needs.
@@ -128,6 +128,10 @@ prior: setup
 	$(BIN)/python tools/make_prior.py build/prior --add tunedb/prior/cpu.bundle \
 		--minutes $(or $(MINUTES),600) $(if $(MCPU),--mcpu $(MCPU)) \
 		$(if $(HELD_OUT),--held-out --trials 16)
+
+# Train the models of the prior again, after a change of the features or of the recipe.
+prior-models: setup
+	$(BIN)/python tools/train_prior.py
 
 prior-check: setup
 	$(BIN)/python tools/check_prior.py $(if $(MCPU),--mcpu $(MCPU))

@@ -1,4 +1,4 @@
-"""A prior without the workloads that a benchmark tunes."""
+"""A prior without the workloads that a benchmark tunes, and its models."""
 
 from __future__ import annotations
 
@@ -41,3 +41,14 @@ def write_without(kinds: Set[tuple[Any, ...]], database: Path, file: Path) -> Pa
     selection = Selection(workloads=tuple(one.digest.hex() for one in kept))
     write_prior(database, file, selection, "none")
     return file
+
+
+def use_models_of(prior: Path) -> None:
+    """Train the models of a prior, once, and let this process use them as those of the package."""
+    from tunedb.models import prior_models
+    from tunedb.plugins.metaschedule.search.prior_training import trained_models
+
+    file = prior.with_suffix(".models")
+    if not file.exists():
+        prior_models.write(dict(trained_models(prior)), prior, file)
+    prior_models.FILE = file

@@ -34,7 +34,7 @@ from statistics import median
 from typing import Any
 
 from common import Row, approve, local_builder, run
-from held_out import kind_of, kinds_of, write_without
+from held_out import kind_of, kinds_of, use_models_of, write_without
 
 from tunedb.exchange.prior import IN_WHEEL, unpacked
 from tunedb.plugins.metaschedule.threads import runtime_threads
@@ -110,11 +110,12 @@ def lowered_by_tvm(mod: Any, target: Any, *more: Any) -> Any:
 
 
 def held_out(options: argparse.Namespace) -> Path:
-    """Write the prior without the workloads of the network; return the file."""
+    """Write the prior without the workloads of the network, and use it; return the file."""
     file: Path = options.folder / "held-out.bundle"
-    if file.exists():
-        return file
-    return write_without(_kinds(options), unpacked(options.prior), file)
+    if not file.exists():
+        write_without(_kinds(options), unpacked(options.prior), file)
+    use_models_of(file)
+    return file
 
 
 def with_others(options: argparse.Namespace, database: Path) -> None:

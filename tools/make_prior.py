@@ -1,10 +1,10 @@
 """Make the prior of this package, or add this machine's measurements to it.
 
-Tunes the networks of `prior_networks.py` one after another into a database and writes its records
-as a bundle with a card (docs/prior.md). An interrupted run continues where it stopped; `--add` adds
-the records of an existing prior, so that several machines make one. With `--held-out` a network is
-tuned as if its operators were new: what models of the others like best is measured, and they learn
-where they are wrong.
+Tunes the networks of `prior_networks.py` one after another into a database, writes its records as a
+bundle with a card (docs/prior.md), and trains its models. An interrupted run continues where it
+stopped; `--add` adds the records of an existing prior, so that several machines make one. With
+`--held-out` a network is tuned as if its operators were new: what models of the others like best is
+measured, and they learn where they are wrong.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ os.environ["TUNEDB_PRIOR"] = "none"
 
 from prior_networks import NETWORKS
 from rich.progress import Progress
+from train_prior import train
 
 from tunedb.exchange.prior import IN_WHEEL, merge_prior, read_card, write_prior
 from tunedb.storage.exchange_types import EVERYTHING
@@ -166,6 +167,7 @@ def main() -> None:
         raise SystemExit("--held-out needs records of other networks; give them with --add BUNDLE")
     tune_networks(options.folder, options)
     write(options.folder, options.bundle)
+    train(options.bundle, options.bundle.with_suffix(".models"))
 
 
 if __name__ == "__main__":

@@ -40,7 +40,11 @@ def measured_predictions(
 
     Yields the digest of a workload with its prediction; those of `done` are left out.
     """
-    from held_out import kinds_of, write_without  # `prior_networks` makes its folder known
+    from held_out import (
+        kinds_of,
+        use_models_of,
+        write_without,
+    )  # `prior_networks` makes its folder known
 
     from tunedb.plugins.metaschedule import Database
     from tunedb.plugins.metaschedule.deploy.apply import find_record, tasks_of
@@ -52,6 +56,7 @@ def measured_predictions(
     rest = folder / f"{name}.bundle"
     if not rest.exists():
         write_without(kinds_of(tasks.values()), unpacked(IN_WHEEL), rest)
+    use_models_of(rest)
     with Database(":memory:", target=here, prior=IN_WHEEL) as whole:
         best = {key: find_record(whole._handle, task, here) for key, task in tasks.items()}
     known = {

@@ -1,5 +1,6 @@
 """Priors: bundles of programs that tunedb ships, which answer after all databases."""
 
+import logging
 import subprocess
 import sys
 from contextlib import closing
@@ -19,15 +20,20 @@ from tunedb.errors import FormatError, NotFoundError
 from tunedb.exchange.bundle import new_manifest, write_bundle
 from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.prior import card_of, read_card
+from tunedb.features.steps import STEPS
+from tunedb.models import prior_models
+from tunedb.models.cards import TrainingCost
 from tunedb.models.dataset import ExampleWorkload
 from tunedb.models.run_trials import RunTrial
+from tunedb.models.training import fit
 from tunedb.plugins.metaschedule import Database, modules
 from tunedb.plugins.metaschedule.cost_model import learner
 from tunedb.plugins.metaschedule.cost_model.learner import CostModelOptions, Learner
 from tunedb.plugins.metaschedule.cost_model.scoring import Scoring
 from tunedb.plugins.metaschedule.deploy.apply import schedule
 from tunedb.plugins.metaschedule.search import schedule_queries
-from tunedb.plugins.metaschedule.search.draft_model import DraftModel, DraftTask
+from tunedb.plugins.metaschedule.search.draft_model import FEATURES, DraftModel, DraftTask
+from tunedb.plugins.metaschedule.search.prior_training import trained_models
 from tunedb.plugins.metaschedule.search.warm_start import Relatives
 from tunedb.programs.workload_info import signature_of
 from tunedb.storage.approval import approvals
@@ -235,6 +241,32 @@ def test_donors_and_the_model_of_drafts_come_from_the_prior(prior, path, opened,
     assert len(set(own.group)) == 2
 
 
+def test_models_of_a_prior_are_those_that_a_run_would_train(
+    prior, path, opened, tools, tmp_path, monkeypatch
+):
+    models = tmp_path / "team.models"
+    made = dict(trained_models(prior))
+    assert list(made) == ["llvm-avx512f-steps.draft", "llvm-avx512f-steps"]
+    prior_models.write(made, prior, models)
+    trained = []
+    for file in (tmp_path / "missing", models):
+        monkeypatch.setattr(prior_models, "FILE", file)
+        handle = opened(path, target=tools.llvm_newer, prior=prior)._handle
+        task = DraftTask.of(handle, modules.to_workload(tools.matmul(128)), tools.llvm_newer)
+        for features in (FEATURES, STEPS):
+            model = DraftModel(handle, task.target, features=features)
+            assert model.prepare_for(task, 1)
+            trained.append(model._learner.scoring.scorer.model.to_bytes())
+    assert trained[:2] == trained[2:]
+    # A damaged file costs the time to train.
+    models.write_bytes(b"PK")
+    with logged(logging.INFO) as messages:
+        model = DraftModel(handle, task.target)
+        assert model.prepare_for(task, 1)
+    assert model._learner.scoring.scorer.model.to_bytes() == trained[0]
+    assert "the model llvm-avx512f-steps.draft of the prior is left out" in messages[0]
+
+
 def test_prior_prefers_donors_of_equally_wide_vectors_to_faster_ones(path, opened, tools, tmp_path):
     """The best programs of a machine with wider vectors have other tiles."""
     mod, here = tools.matmul(), {"kind": "llvm", "num-cores": 2, "mcpu": "haswell"}
@@ -258,6 +290,24 @@ class Steps:
         raise NotFoundError("nothing")
 
 
+class Shipped:
+    """Programs and a model of a prior."""
+
+    def __init__(self, programs, scorer=None):
+        self.programs, self.model, self.loads = programs, scorer, 0
+
+    def load(self, recipe, most):
+        self.loads += 1
+        return self.programs.derived(rows=self.programs.rows[:0])
+
+    def with_rows(self, examples):
+        chosen = np.isin(self.programs.program_ids, examples.program_ids)
+        return self.programs.take(chosen)
+
+    def scorer(self):
+        return self.model
+
+
 def test_each_own_program_replaces_four_of_the_prior_in_training(store, monkeypatch):
     """The prior does not delay the training either."""
     monkeypatch.setattr(learner, "BASE_PROGRAMS", 400)
@@ -266,7 +316,7 @@ def test_each_own_program_replaces_four_of_the_prior_in_training(store, monkeypa
     features = SimpleNamespace(name="small", version=3, columns=shipped.columns)
     options = CostModelOptions(features, quick(), avoid_failures=False)
     target = make_target(0)
-    own = Learner(store, options, target, [[1]], Steps(), lambda recipe, most: shipped)
+    own = Learner(store, options, target, [[1]], Steps(), Shipped(shipped))
     own.begin()
     here = ExampleWorkload(0, b"w" * 16, "here", None, (), None)
     own.prepare_for(here, 1)
@@ -282,6 +332,30 @@ def test_each_own_program_replaces_four_of_the_prior_in_training(store, monkeypa
     # With 64 trials the model trains on them and 144 programs of the prior.
     assert trained_on[63] == 64 + 144
     assert trained_on[-1] == 128
+
+
+def test_the_model_of_the_prior_serves_until_the_run_has_trials(store, monkeypatch):
+    monkeypatch.setattr(learner, "BASE_PROGRAMS", 400)
+    monkeypatch.setattr(Scoring, "has_drifted", lambda *_: False)
+    programs = learnable(10, 40)
+    features = SimpleNamespace(name="small", version=3, columns=programs.columns)
+    options = CostModelOptions(features, quick(), avoid_failures=False)
+    fitted = fit(programs, quick())
+    row = learner.row_of(fitted, programs, store.key, TrainingCost())
+    prior = Shipped(programs, learner.scorer_of(fitted.model, row))
+    own = Learner(store, options, make_target(0), [[1]], Steps(), prior)
+    own.begin()
+    here = ExampleWorkload(0, b"w" * 16, "here", None, (), None)
+    own.prepare_for(here, 1)
+    assert own.scoring.scorer is prior.model
+    assert prior.loads == 0
+    assert set(own.workloads) == set(programs.workloads)
+    for number in range(64):
+        assert own.scoring.scorer is prior.model
+        row = np.full((1, 6), 999 + number, np.float32)
+        own.add(here, [RunTrial(b"%016d" % number, 0, row, 1e-3 * (1000 + number))], (), 1)
+    assert own.scoring.scorer.trained_on == 64 + 144
+    assert prior.loads == 1
 
 
 @pytest.mark.parametrize(

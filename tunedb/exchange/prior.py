@@ -29,6 +29,7 @@ __all__ = [
     "IN_WHEEL",
     "SHIPPED",
     "card_of",
+    "digest_of",
     "merge_prior",
     "prior_path",
     "read_card",
@@ -171,22 +172,26 @@ def start_unpacking(path: Path) -> subprocess.Popen[bytes] | None:
     return subprocess.Popen(command, stdin=silent, stdout=silent, stderr=silent)  # noqa: S603
 
 
-def _in_cache(path: Path) -> Path:
-    """Return the place of a prior's database, or raise TuneDBError if the prior cannot be read."""
-    from platformdirs import user_cache_path
-
+def digest_of(path: Path) -> str:
+    """Return the digest of a prior as its file states it, or raise TuneDBError."""
     from .bundle import DIGEST_BYTES
 
     try:
         with path.open("rb") as file:
             file.seek(-DIGEST_BYTES, 2)
-            digest = file.read().hex()
+            return file.read().hex()
     except FileNotFoundError:
         raise NotFoundError(f"{path}: no such file") from None
     except OSError as error:
         raise StorageError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _in_cache(path: Path) -> Path:
+    """Return the place of a prior's database, or raise TuneDBError if the prior cannot be read."""
+    from platformdirs import user_cache_path
+
     folder = user_cache_path("tunedb", appauthor=False) / "priors"
-    return folder / f"{digest}-{schema.HEAD}.db"
+    return folder / f"{digest_of(path)}-{schema.HEAD}.db"
 
 
 def _unpack(peer: BundlePeer, file: Path) -> None:

@@ -113,12 +113,16 @@ class Rows:
         id_ = self.ids.get(row["digest"])
         if id_ is not None:
             return id_
-        id_ = statements.id_of[table](connection, digest=row["digest"]).scalar()
-        if id_ is None:
-            statements.insert[table](connection, **row)
-            id_ = statements.id_of[table](connection, digest=row["digest"]).scalar_one()
-        self.ids.put(row["digest"], id_)
-        return int(id_)
+        find, digest = statements.id_of[table], row["digest"]
+        found = (
+            find.tuples(connection, digest=digest)
+            or statements.insert_for_id[table].tuples(connection, **row)
+            # Another process has added it since the lookup.
+            or find.tuples(connection, digest=digest)
+        )
+        id_ = int(found[0][0])
+        self.ids.put(digest, id_)
+        return id_
 
     def measurement(
         self, connection: Connection, measurement: Measurement, source_id: int, trust: int

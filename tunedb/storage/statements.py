@@ -33,17 +33,21 @@ from .retractions import is_retracted, served_value, store_key
 _INSERT = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
-def _insertion(table: Table, computed: Mapping[str, Any] | None = None) -> Prepared:
+def _insertion(table: Table) -> Prepared:
     """Return ``INSERT … ON CONFLICT DO NOTHING`` of all columns but ``id``."""
-    return Prepared({name: _insert_into(name, table, computed or {}) for name in _INSERT})
+    return Prepared({name: _insert_into(name, table, {}) for name in _INSERT})
 
 
-def _insert_into(dialect: str, table: Table, computed: Mapping[str, Any]) -> Executable:
+def _insertion_for_id(table: Table) -> Prepared:
+    """Return :func:`_insertion` that returns the id of the new row."""
+    return Prepared({name: _insert_into(name, table, {}).returning(table.c.id) for name in _INSERT})
+
+
+def _insert_into(dialect: str, table: Table, computed: Mapping[str, Any]) -> Any:
     """Return :func:`_insertion` for one dialect."""
     values = {c.name: bindparam(c.name, type_=c.type) for c in table.columns if c.name != "id"}
     statement: Any = _INSERT[dialect](table).values({**values, **computed})
-    inserting: Executable = statement.on_conflict_do_nothing()
-    return inserting
+    return statement.on_conflict_do_nothing()
 
 
 def this_program() -> ScalarSelect[int]:
@@ -148,6 +152,21 @@ id_of: Final = {
     )
     for table in schema.metadata.sorted_tables
     if "digest" in table.c and "id" in table.c
+}
+#: Insertions of shared rows that return the id of a new row, by table.
+insert_for_id: Final = {
+    table.name: _insertion_for_id(table)
+    for table in (
+        schema.source,
+        schema.session,
+        schema.workload,
+        schema.target,
+        schema.sketch,
+        schema.tail,
+        schema.args_info,
+        schema.context,
+        schema.counter_set,
+    )
 }
 feature_set: Final = Prepared(
     select(schema.feature_set.c.id, schema.feature_set.c.columns).where(

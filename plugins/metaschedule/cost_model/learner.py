@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import reduce
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ from .scoring import Scoring
 
 if TYPE_CHECKING:
     from ....features.base import FeatureSet
+    from ....models.cards import TrainingCost
     from ....models.dataset import Dataset, ExampleWorkload
     from ....models.model import Model
     from ....records import Target
@@ -94,6 +96,19 @@ class ExampleSource(Protocol):
         """Return some of the examples with their rows."""
 
 
+class PriorSource(Protocol):
+    """Measured programs of a prior, and a model of them."""
+
+    def load(self, recipe: Recipe, most: int) -> Dataset | None:
+        """Return diverse programs, at most so many, without rows; None where it has none."""
+
+    def with_rows(self, examples: Dataset) -> Dataset | None:
+        """Return some of the programs with their rows; None where they cannot be read."""
+
+    def scorer(self) -> Scorer | None:
+        """Return the model that was trained when the prior was made; None without one."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredExamples:
     """The programs of a store that have rows of a feature set."""
@@ -133,9 +148,9 @@ class Learner:
         target's own number, then those of compatible ones.
     examples : ExampleSource, optional
         Source of the store's programs; by default those that have rows of the feature set.
-    prior : callable, optional
-        Returns at most so many programs of a prior, which join those of the store; None for none.
-        Four of :data:`BASE_PROGRAMS` give way to each program of the store and the run.
+    prior : PriorSource, optional
+        Its model serves until there are programs of the store or the run. Then its programs join
+        them; four of :data:`BASE_PROGRAMS` give way to each one.
 
     Attributes
     ----------
@@ -154,7 +169,7 @@ class Learner:
         target: Target,
         target_ids: Sequence[Sequence[int]],
         examples: ExampleSource | None = None,
-        prior: Callable[[Recipe, int], Dataset | None] | None = None,
+        prior: PriorSource | None = None,
     ) -> None:
         self._prior = prior
         self._examples = examples or StoredExamples(store, options.features)
@@ -172,7 +187,10 @@ class Learner:
         self._trials = RunTrials(store.targets.id_of(target.digest) or 0, target.digest)
         self._base: Dataset | None = None
         self._base_is_read = False
+        # Programs of the prior, without rows at first; their number in the latest training set.
         self._shipped: Dataset | None = None
+        self._prior_is_read = False
+        self._shipped_programs = 0
         # Programs of the store and the run in the latest training set.
         self._own_programs = 0
         self._prepared: set[bytes] = set()
@@ -342,7 +360,7 @@ class Learner:
     def _is_due(self, scoring: Scoring, workload: bytes) -> bool:
         """Tell whether to train again: the data grew, or the model drifted."""
         grown = _GROWTH * scoring.scorer.trained_on
-        if self._shipped is not None:
+        if self._shipped_programs:
             # Many programs of a prior must not keep the model from the trials of the run.
             grown = min(grown, max(_ROUND, _GROWTH * self._own_programs))
         if scoring.unseen() >= grown:
@@ -360,23 +378,41 @@ class Learner:
 
     def own_examples(self, workload: bytes) -> tuple[Dataset, int]:
         """Return a workload's examples, and the number of those of other workloads."""
+        self._read_base()
         run = self._trials.dataset(self._options.features, self.recipe.label)
-        base = self._training_base()
-        found = [each for each in (base, run) if each is not None]
+        found = [each for each in (self._base, run) if each is not None]
         masks = [_is_of(each, workload) for each in found]
-        others = sum(int((~mask).sum()) for mask in masks)
         own = [each.take(mask) for each, mask in zip(found, masks, strict=True)]
-        return (own[0] if len(own) == 1 else join(*own)), others
+        others = sum(int((~mask).sum()) for mask in masks)
+        shipped = self._fading_prior()
+        if shipped is not None:
+            mask = _is_of(shipped, workload)
+            others += int((~mask).sum())
+            rows = self._with_rows(shipped.take(mask)) if mask.any() else None
+            own += [] if rows is None else [rows]
+        return reduce(join, own), others
 
     @property
     def workloads(self) -> tuple[ExampleWorkload, ...]:
         """Workloads of the store's programs that models learn from."""
-        base = self._training_base()
-        return () if base is None else base.workloads
+        self._read_base()
+        found = (self._base, self._fading_prior())
+        return tuple(workload for each in found if each is not None for workload in each.workloads)
 
     def train(self, threads: int) -> None:
-        """Train a model on the store's programs and the trials, if these are enough."""
+        """Train a model on the store's programs and the trials, if these are enough.
+
+        Without any, the model of the prior is taken.
+        """
         options = self._options
+        self._read_base()
+        if self._prior is not None and not self._known_programs():
+            shipped = self._prior.scorer()
+            if shipped is not None:
+                self._own_programs, self._shipped_programs = 0, shipped.trained_on
+                self.use(shipped)
+                self._is_partial = True
+                return
         base = self._training_base()
         examples = self._trials.dataset(options.features, self.recipe.label, base)
         if not can_learn(examples):
@@ -385,42 +421,23 @@ class Learner:
         recipe = tuning_recipe(self.recipe, int(examples.sizes.sum()))
         cost = cards.TrainingCost()
         fitted = fit(examples, recipe, threads=threads, device=options.device)
-        row = self._row(fitted, examples, cost.to_json())
+        row = row_of(fitted, examples, self._store.key, cost)
         self.use(scorer_of(fitted.model, row))
         self._is_partial = True
-
-    def _row(self, fitted: Fitted, examples: Dataset, cost: dict[str, Any]) -> NewModel:
-        """Return the row of a model that was trained here: its card, without boosters."""
-        recipe = fitted.model.recipe
-        card = cards.make_card(
-            recipe,
-            examples,
-            select(examples, recipe),
-            store_key=self._store.key,
-            training=training_job.training_json(fitted) | {"tuning": True},
-            cost=cost,
-            body=fitted.model.to_bytes(),
-        )
-        identity = (model_store.KIND, recipe.to_json(), examples.digest)
-        digest = cards.model_digest(*identity, card["versions"])
-        return NewModel(digest, *identity, card, None)
 
     # ------------------------------------------------------------------ the store's programs
 
     def _read_base(self) -> None:
-        """Read the programs of the store and of the prior for the training set, once."""
+        """Read the programs of the store for the training set, once."""
         if self._base_is_read:
             return
         self._base_is_read = True
         for ids in self._target_ids:
             try:
                 self._base = self._load_base(ids)
-                break
+                return
             except TuneDBError as error:
                 _log.info("%s: no model to start with: %s", self._store.location, error)
-        room = self._room()
-        if self._prior is not None and room > 0:
-            self._shipped = self._prior(self.recipe, room)
 
     def _known_programs(self) -> int:
         """Return the number of programs of the store and the run."""
@@ -430,13 +447,35 @@ class Learner:
         """Return the number of programs of the prior that the training set has room for."""
         return max(0, BASE_PROGRAMS - _FADING * self._known_programs())
 
+    def _read_prior(self) -> None:
+        """Read the programs of the prior, once, without their rows."""
+        if not self._prior_is_read:
+            self._prior_is_read = True
+            if self._prior is not None and self._room():
+                self._shipped = self._prior.load(self.recipe, self._room())
+
+    def _fading_prior(self) -> Dataset | None:
+        """Return the programs of the prior that there is room for; None for none."""
+        self._read_prior()
+        shipped, room = self._shipped, self._room()
+        if shipped is None or len(shipped) <= room:
+            return shipped
+        return shipped.take(DIVERSE.choose(shipped, str(room), 0)) if room else None
+
+    def _with_rows(self, shipped: Dataset) -> Dataset | None:
+        """Return programs of the prior with their rows; None where they cannot be read."""
+        if self._prior is None or len(shipped.rows):
+            return shipped
+        return self._prior.with_rows(shipped)
+
     def _training_base(self) -> Dataset | None:
         """Return the training set beside the trials of the run, the fading prior included."""
         self._read_base()
-        own, shipped = self._base, self._shipped
-        room = self._room()
-        if shipped is not None and len(shipped) > room:
-            shipped = shipped.take(DIVERSE.choose(shipped, str(room), 0)) if room else None
+        self._read_prior()
+        if self._shipped is not None:
+            self._shipped = self._with_rows(self._shipped)
+        own, shipped = self._base, self._fading_prior()
+        self._shipped_programs = 0 if shipped is None else len(shipped)
         if own is None or shipped is None:
             return shipped if own is None else own
         return join(own, shipped)
@@ -467,6 +506,35 @@ class Learner:
             if len(examples) <= BASE_PROGRAMS:
                 break
         return self._examples.with_rows(examples)
+
+
+def row_of(fitted: Fitted, examples: Dataset, store_key: str, cost: TrainingCost) -> NewModel:
+    """Return the row of a model that a tuning run uses: its card, without boosters.
+
+    Parameters
+    ----------
+    fitted : Fitted
+        The trained model.
+    examples : Dataset
+        Its training set.
+    store_key : str
+        Key of the database.
+    cost : TrainingCost
+        Stopwatch of the training.
+    """
+    recipe = fitted.model.recipe
+    card = cards.make_card(
+        recipe,
+        examples,
+        select(examples, recipe),
+        store_key=store_key,
+        training=training_job.training_json(fitted) | {"tuning": True},
+        cost=cost.to_json(),
+        body=fitted.model.to_bytes(),
+    )
+    identity = (model_store.KIND, recipe.to_json(), examples.digest)
+    digest = cards.model_digest(*identity, card["versions"])
+    return NewModel(digest, *identity, card, None)
 
 
 def scorer_of(model: Model, row: NewModel, id_: int | None = None) -> Scorer:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from cachetools import LRUCache
 
@@ -293,11 +293,16 @@ class PriorLayer(Layer):
         The prior's bundle.
     own, equality, most
         As for :class:`Layer`.
+
+    Attributes
+    ----------
+    bundle : Path
+        The prior's bundle.
     """
 
     def __init__(self, path: Path, own: StoreAnswers, *, equality: str, most: int) -> None:
         super().__init__(path, own, equality=equality, fallback="compatible", most=most)
-        self._bundle = path
+        self.bundle: Final = path
         self._unpacking: subprocess.Popen[bytes] | None = None
         # Its database never changes. By digest of a target, and by workload and targets.
         self._levels: dict[bytes, list[list[int]]] = {}
@@ -310,7 +315,7 @@ class PriorLayer(Layer):
         """
         if self._unpacking is None:
             with suppress(TuneDBError, OSError):  # the first question tells the reason
-                self._unpacking = start_unpacking(self._bundle)
+                self._unpacking = start_unpacking(self.bundle)
 
     def finish_unpacking(self) -> None:
         """Wait for that process."""
@@ -329,7 +334,7 @@ class PriorLayer(Layer):
 
     def _opened(self) -> StoreAnswers | None:
         self.finish_unpacking()
-        self._url = unpacked(self._bundle)
+        self._url = unpacked(self.bundle)
         return super()._opened()
 
     def levels(self, target: Target | None) -> list[list[int]]:

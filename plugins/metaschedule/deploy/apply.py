@@ -372,8 +372,7 @@ def schedule(
     """
     target, predicts = _target_of(database, target), _predicts(trials)
     on_step = on_step or _nobody
-    use_threads()
-    on_step(0, 1, "lowering")
+    _begin(database, on_step)
     with _converted_errors("TVM cannot lower it"):
         lowering = Lowering(layout, prepack, bind, algorithms)
         if is_relax(mod):
@@ -395,6 +394,14 @@ def _predicts(trials: int | None) -> bool:
 
 def _nobody(done: int, total: int, work: str) -> None:
     """Receive the steps of a compilation that nobody follows."""
+
+
+def _begin(database: Database, on_step: OnStep) -> None:
+    """Set TVM's threads, and begin to unpack the prior, while the program is lowered."""
+    use_threads()
+    if database._handle.prior is not None:
+        database._handle.prior.begin_unpacking()
+    on_step(0, 1, "lowering")
 
 
 def _scheduled(
@@ -515,8 +522,7 @@ def compile(
     on_step = on_step or _nobody
     with _opened(database, target) as opened:
         target = _target_of(opened, target)
-        use_threads()
-        on_step(0, 1, "lowering")
+        _begin(opened, on_step)
         if is_relax(mod):
             with _converted_errors("TVM cannot compile it"):
                 lowered = lower_fastest(mod, target, lowering, opened._handle)

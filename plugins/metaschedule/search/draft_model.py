@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +15,7 @@ from ....errors import TuneDBError
 from ....exchange.prior import SHIPPED
 from ....features.base import Needs
 from ....features.steps import STEPS
-from ....models import dataset
+from ....models import dataset, prior_models
 from ....models._xgboost import import_xgboost, threads_to_use
 from ....models.base import recipe_part
 from ....models.dataset import ExampleWorkload
@@ -22,10 +23,11 @@ from ....models.kernel_regression import LOSS, MOST_OWN, KernelRegression, share
 from ....models.scope import Scope
 from ....programs.workload_info import signature_of
 from ....records import Program, Target, Trace, Workload
-from ..cost_model.learner import CostModelOptions, Learner
+from ..cost_model.learner import CostModelOptions, Learner, scorer_of
 from ..cost_model.online import trial_of
 from ..cost_model.scoring import positive
 from ..features.candidate_features import unstored_program
+from ..targets import class_of
 
 if TYPE_CHECKING:
     from ....features.base import StepFeatures
@@ -36,11 +38,14 @@ if TYPE_CHECKING:
     from ....results import StoredProgram
     from ....search.draft import Draft
     from ....storage.store import Store
+    from ..cost_model.ledger import Scorer
     from ..database.handle import Handle
     from ..database.layers import PriorLayer
 
     Floats = NDArray[np.float64]
     Rows = NDArray[np.float32]
+
+_log = logging.getLogger("tunedb")
 
 #: Share of illegal drafts from which the chance of a replay is predicted, and the least number of
 #: them.
@@ -70,10 +75,11 @@ class DraftFeatures:
         return STEPS.rows(bare)
 
 
-_FEATURES = DraftFeatures()
+#: The feature set of drafts.
+FEATURES: Final = DraftFeatures()
 #: Columns of the limits of a GPU, and the tolerance of a comparison in float32.
 _LIMITS = [
-    _FEATURES.columns.index(name)
+    FEATURES.columns.index(name)
     for name in (
         "grid.threads",
         "grid.least_threads",
@@ -84,7 +90,7 @@ _LIMITS = [
 ]
 _ROUNDING = 1e-3
 #: Column that counts the instructions that the features do not know.
-_UNKNOWN = _FEATURES.columns.index("steps.unknown")
+_UNKNOWN = FEATURES.columns.index("steps.unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,24 +112,34 @@ class _ComputedExamples:
 
 
 @dataclass(frozen=True, slots=True)
-class _PriorExamples:
-    """The measured programs of a prior for a target; times of other databases are no group's."""
+class _PriorSource:
+    """The measured programs of a prior for a target, and their model."""
 
     prior: PriorLayer
     target: Target
     features: StepFeatures
 
-    def __call__(self, recipe: Recipe, most: int) -> Dataset | None:
-        """Return diverse programs of the prior, at most so many; None where it has none."""
+    def load(self, recipe: Recipe, most: int) -> Dataset | None:
+        """Return diverse programs, at most so many, without rows; None where it has none."""
         ids = [id_ for group in self.prior.levels(self.target) for id_ in group]
         store = self.prior.store
         if store is None or not ids:
             return None
-        source = _ComputedExamples(store, self.features)
         try:
-            examples = source.load(recipe, Scope(target_ids=ids))
+            examples = _ComputedExamples(store, self.features).load(recipe, Scope(target_ids=ids))
             policy, argument = recipe_part("training set", f"diverse:{most}")
-            chosen = source.with_rows(examples.take(policy.choose(examples, argument, recipe.seed)))
+            return examples.take(policy.choose(examples, argument, recipe.seed))
+        except TuneDBError as error:
+            self.prior.leave_out(error)
+            return None
+
+    def with_rows(self, examples: Dataset) -> Dataset | None:
+        """Return some of the programs with their rows; times of other databases are no group's."""
+        store = self.prior.store
+        if store is None:
+            return None
+        try:
+            chosen = _ComputedExamples(store, self.features).with_rows(examples)
         except TuneDBError as error:
             self.prior.leave_out(error)
             return None
@@ -136,6 +152,22 @@ class _PriorExamples:
             ),
             workloads=tuple(replace(workload, id=0) for workload in chosen.workloads),
         )
+
+    def scorer(self) -> Scorer | None:
+        """Return the model of the prior for the target's class; None without one."""
+        class_ = class_of(self.target)
+        if class_ is None:
+            return None
+        name = prior_models.name_of(class_, self.features)
+        try:
+            found = prior_models.read(self.prior.bundle, name)
+            if found is None:
+                return None
+            found.model.check(self.features)
+        except TuneDBError as error:
+            _log.info("the model %s of the prior is left out: %s", name, error)
+            return None
+        return scorer_of(found.model, found.row)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -232,7 +264,7 @@ class DraftModel:
         handle: Handle,
         target: Target,
         groups: Sequence[Sequence[int]] | None = None,
-        features: StepFeatures = _FEATURES,
+        features: StepFeatures = FEATURES,
     ) -> None:
         self.legality: Final = Legality()
         # The regression corrects the scores.
@@ -240,7 +272,7 @@ class DraftModel:
         self._store = store = handle.store
         if groups is None:
             groups = handle.targets.groups(target)
-        shipped = None if handle.prior is None else _PriorExamples(handle.prior, target, features)
+        shipped = None if handle.prior is None else _PriorSource(handle.prior, target, features)
         examples = _ComputedExamples(store, features)
         self._learner = Learner(store, options, target, groups, examples, shipped)
         self._learner.begin()

@@ -1,0 +1,70 @@
+"""Training of the models of a prior (:mod:`tunedb.models.prior_models`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ....exchange.prior import unpacked
+from ....features.steps import STEPS
+from ....models import cards, dataset
+from ....models.prior_models import PriorModel, name_of
+from ....models.recipe import Recipe
+from ....models.scope import Scope
+from ....models.training import fit, tuning_recipe
+from ....models.training_sets import DIVERSE
+from ....storage.store import Store
+from ..cost_model.learner import BASE_PROGRAMS, row_of
+from ..targets import class_of
+from .draft_model import FEATURES
+
+if TYPE_CHECKING:
+    from ....features.base import StepFeatures
+
+__all__ = ["trained_models"]
+
+#: Sets of the models: of drafts, and of replayed programs.
+_SETS: Final[tuple[StepFeatures, ...]] = (FEATURES, STEPS)
+
+
+def trained_models(prior: Path) -> Iterator[tuple[str, PriorModel]]:
+    """Train the models of a prior: two for each class of its targets.
+
+    They are those that a tuning run would train before its first trial. Models of all programs
+    order stored ones better and choose worse ones of thousands of drafts: most programs of a search
+    are good, and drafts are not.
+
+    Parameters
+    ----------
+    prior : Path
+        The prior's bundle.
+
+    Yields
+    ------
+    str and PriorModel
+        Name of a model, and the model.
+
+    Raises
+    ------
+    TuneDBError
+        The prior is damaged, or of another version.
+    """
+    with Store(unpacked(prior), read_only=True) as store:
+        classes: dict[tuple[str, str], list[int]] = {}
+        for each in store.targets.find():
+            class_ = class_of(each.target)
+            if class_ is not None:
+                classes.setdefault(class_, []).append(each.id)
+        for class_, ids in classes.items():
+            for features in _SETS:
+                cost = cards.TrainingCost()
+                recipe = Recipe(features=features.name)
+                everything = dataset.load_computed(
+                    store, features, label=recipe.label, scope=Scope(target_ids=ids)
+                )
+                chosen = DIVERSE.choose(everything, str(BASE_PROGRAMS), recipe.seed)
+                examples = dataset.compute_rows(store, features, everything.take(chosen))
+                fitted = fit(examples, tuning_recipe(recipe, len(examples)))
+                row = row_of(fitted, examples, store.key, cost)
+                yield name_of(class_, features), PriorModel(fitted.model, row)
