@@ -30,6 +30,7 @@ from tunedb.plugins.metaschedule import Database, modules
 from tunedb.plugins.metaschedule.cost_model import learner
 from tunedb.plugins.metaschedule.cost_model.learner import CostModelOptions, Learner
 from tunedb.plugins.metaschedule.cost_model.scoring import Scoring
+from tunedb.plugins.metaschedule.database.layers import PriorLayer
 from tunedb.plugins.metaschedule.deploy.apply import schedule
 from tunedb.plugins.metaschedule.search import schedule_queries
 from tunedb.plugins.metaschedule.search.draft_model import FEATURES, DraftModel, DraftTask
@@ -106,7 +107,7 @@ def test_prior_answers_after_all_records_of_the_user(prior, path, opened, tools,
     assert "priors" not in str([each.location for each in approvals()[0]])
 
 
-def test_prior_is_unpacked_by_a_process_beside(prior, path, opened, tools, cache):
+def test_prior_is_unpacked_by_a_process_beside(prior, path, opened, tools, cache, monkeypatch):
     database = opened(path, target=tools.llvm_newer, prior=prior)
     layer = database._handle.prior
     layer.begin_unpacking()
@@ -130,6 +131,12 @@ def test_prior_is_unpacked_by_a_process_beside(prior, path, opened, tools, cache
         layer.finish_unpacking()
         assert process.returncode is not None
     assert tools.best(database, tools.matmul(), tools.llvm_newer) == [0.25]
+    # A compilation begins with it.
+    works = []
+    with monkeypatch.context() as patch:
+        patch.setattr(PriorLayer, "begin_unpacking", lambda layer: works.append("unpacking"))
+        schedule(tools.matmul(), database, on_step=lambda done, total, work: works.append(work))
+    assert works[:2] == ["unpacking", "lowering"]
     # A missing one is the first question's to tell.
     with logged() as lines:
         missing = opened(path, target=tools.llvm_newer, prior=path.with_suffix(".prior"))
@@ -334,7 +341,7 @@ def test_each_own_program_replaces_four_of_the_prior_in_training(store, monkeypa
     assert trained_on[-1] == 128
 
 
-def test_the_model_of_the_prior_serves_until_the_run_has_trials(store, monkeypatch):
+def test_the_model_of_the_prior_serves_until_the_run_has_64_trials(store, monkeypatch):
     monkeypatch.setattr(learner, "BASE_PROGRAMS", 400)
     monkeypatch.setattr(Scoring, "has_drifted", lambda *_: False)
     programs = learnable(10, 40)

@@ -149,8 +149,8 @@ class Learner:
     examples : ExampleSource, optional
         Source of the store's programs; by default those that have rows of the feature set.
     prior : PriorSource, optional
-        Its model serves until there are programs of the store or the run. Then its programs join
-        them; four of :data:`BASE_PROGRAMS` give way to each one.
+        Its model is the first one of a store with few programs. Later its programs join those of
+        the store; four of :data:`BASE_PROGRAMS` give way to each one.
 
     Attributes
     ----------
@@ -402,14 +402,15 @@ class Learner:
     def train(self, threads: int) -> None:
         """Train a model on the store's programs and the trials, if these are enough.
 
-        Without any, the model of the prior is taken.
+        The first model is that of the prior where there are few.
         """
         options = self._options
         self._read_base()
-        if self._prior is not None and not self._known_programs():
+        known = self._known_programs()
+        if self._prior is not None and self.scoring is None and known < _ROUND:
             shipped = self._prior.scorer()
             if shipped is not None:
-                self._own_programs, self._shipped_programs = 0, shipped.trained_on
+                self._own_programs, self._shipped_programs = known, shipped.trained_on
                 self.use(shipped)
                 self._is_partial = True
                 return
@@ -417,7 +418,7 @@ class Learner:
         examples = self._trials.dataset(options.features, self.recipe.label, base)
         if not can_learn(examples):
             return
-        self._own_programs = self._known_programs()
+        self._own_programs = known
         recipe = tuning_recipe(self.recipe, int(examples.sizes.sum()))
         cost = cards.TrainingCost()
         fitted = fit(examples, recipe, threads=threads, device=options.device)
