@@ -40,11 +40,8 @@ def measured_predictions(
 
     Yields the digest of a workload with its prediction; those of `done` are left out.
     """
-    from held_out import (
-        kinds_of,
-        use_models_of,
-        write_without,
-    )  # `prior_networks` makes its folder known
+    # `prior_networks` makes its folder known.
+    from held_out import kinds_of, use_models_of, write_without
 
     from tunedb.plugins.metaschedule import Database
     from tunedb.plugins.metaschedule.deploy.apply import find_record, tasks_of

@@ -315,18 +315,22 @@ class Shipped:
         return self.model
 
 
-def test_each_own_program_replaces_four_of_the_prior_in_training(store, monkeypatch):
-    """The prior does not delay the training either."""
+def begun(store, prior, workload, monkeypatch):
+    """Return the learner of a store without programs that has begun with a workload."""
     monkeypatch.setattr(learner, "BASE_PROGRAMS", 400)
     monkeypatch.setattr(Scoring, "has_drifted", lambda *_: False)
-    shipped = learnable(10, 40)
-    features = SimpleNamespace(name="small", version=3, columns=shipped.columns)
+    features = SimpleNamespace(name="small", version=3, columns=prior.programs.columns)
     options = CostModelOptions(features, quick(), avoid_failures=False)
-    target = make_target(0)
-    own = Learner(store, options, target, [[1]], Steps(), Shipped(shipped))
+    own = Learner(store, options, make_target(0), [[1]], Steps(), prior)
     own.begin()
+    own.prepare_for(workload, 1)
+    return own
+
+
+def test_each_own_program_replaces_four_of_the_prior_in_training(store, monkeypatch):
+    """The prior does not delay the training either."""
     here = ExampleWorkload(0, b"w" * 16, "here", None, (), None)
-    own.prepare_for(here, 1)
+    own = begun(store, Shipped(learnable(10, 40)), here, monkeypatch)
     assert own.scoring.scorer.trained_on == 400
     trained_on = []
     for number in range(1, 141):
@@ -342,18 +346,12 @@ def test_each_own_program_replaces_four_of_the_prior_in_training(store, monkeypa
 
 
 def test_the_model_of_the_prior_serves_until_the_run_has_64_trials(store, monkeypatch):
-    monkeypatch.setattr(learner, "BASE_PROGRAMS", 400)
-    monkeypatch.setattr(Scoring, "has_drifted", lambda *_: False)
     programs = learnable(10, 40)
-    features = SimpleNamespace(name="small", version=3, columns=programs.columns)
-    options = CostModelOptions(features, quick(), avoid_failures=False)
     fitted = fit(programs, quick())
     row = learner.row_of(fitted, programs, store.key, TrainingCost())
     prior = Shipped(programs, learner.scorer_of(fitted.model, row))
-    own = Learner(store, options, make_target(0), [[1]], Steps(), prior)
-    own.begin()
     here = ExampleWorkload(0, b"w" * 16, "here", None, (), None)
-    own.prepare_for(here, 1)
+    own = begun(store, prior, here, monkeypatch)
     assert own.scoring.scorer is prior.model
     assert prior.loads == 0
     assert set(own.workloads) == set(programs.workloads)

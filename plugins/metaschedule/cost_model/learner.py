@@ -187,10 +187,10 @@ class Learner:
         self._trials = RunTrials(store.targets.id_of(target.digest) or 0, target.digest)
         self._base: Dataset | None = None
         self._base_is_read = False
-        # Programs of the prior, without rows at first; their number in the latest training set.
+        # Programs of the prior, without rows at first; whether the model in use knows some.
         self._shipped: Dataset | None = None
         self._prior_is_read = False
-        self._shipped_programs = 0
+        self._knows_prior = False
         # Programs of the store and the run in the latest training set.
         self._own_programs = 0
         self._prepared: set[bytes] = set()
@@ -360,7 +360,7 @@ class Learner:
     def _is_due(self, scoring: Scoring, workload: bytes) -> bool:
         """Tell whether to train again: the data grew, or the model drifted."""
         grown = _GROWTH * scoring.scorer.trained_on
-        if self._shipped_programs:
+        if self._knows_prior:
             # Many programs of a prior must not keep the model from the trials of the run.
             grown = min(grown, max(_ROUND, _GROWTH * self._own_programs))
         if scoring.unseen() >= grown:
@@ -410,7 +410,7 @@ class Learner:
         if self._prior is not None and self.scoring is None and known < _ROUND:
             shipped = self._prior.scorer()
             if shipped is not None:
-                self._own_programs, self._shipped_programs = known, shipped.trained_on
+                self._own_programs, self._knows_prior = known, True
                 self.use(shipped)
                 self._is_partial = True
                 return
@@ -476,7 +476,7 @@ class Learner:
         if self._shipped is not None:
             self._shipped = self._with_rows(self._shipped)
         own, shipped = self._base, self._fading_prior()
-        self._shipped_programs = 0 if shipped is None else len(shipped)
+        self._knows_prior = shipped is not None
         if own is None or shipped is None:
             return shipped if own is None else own
         return join(own, shipped)

@@ -17,10 +17,10 @@ from ....features.base import Needs
 from ....features.steps import STEPS
 from ....models import dataset, prior_models
 from ....models._xgboost import import_xgboost, threads_to_use
-from ....models.base import recipe_part
 from ....models.dataset import ExampleWorkload
 from ....models.kernel_regression import LOSS, MOST_OWN, KernelRegression, share_of_trees
 from ....models.scope import Scope
+from ....models.training_sets import DIVERSE
 from ....programs.workload_info import signature_of
 from ....records import Program, Target, Trace, Workload
 from ..cost_model.learner import CostModelOptions, Learner, scorer_of
@@ -94,7 +94,7 @@ _UNKNOWN = FEATURES.columns.index("steps.unknown")
 
 
 @dataclass(frozen=True, slots=True)
-class _ComputedExamples:
+class ComputedExamples:
     """All measured programs of a store; their rows are computed from the stored steps."""
 
     store: Store
@@ -105,6 +105,11 @@ class _ComputedExamples:
         return dataset.load_computed(
             self.store, self.features, label=recipe.label, corrected=recipe.corrected, scope=scope
         )
+
+    def diverse(self, recipe: Recipe, target_ids: Sequence[int], most: int) -> Dataset:
+        """Return diverse examples of some targets, at most so many; errors as :meth:`load`."""
+        examples = self.load(recipe, Scope(target_ids=target_ids))
+        return examples.take(DIVERSE.choose(examples, str(most), recipe.seed))
 
     def with_rows(self, examples: Dataset) -> Dataset:
         """Return some of the examples with their rows; those with damaged steps are left out."""
@@ -126,9 +131,7 @@ class _PriorSource:
         if store is None or not ids:
             return None
         try:
-            examples = _ComputedExamples(store, self.features).load(recipe, Scope(target_ids=ids))
-            policy, argument = recipe_part("training set", f"diverse:{most}")
-            return examples.take(policy.choose(examples, argument, recipe.seed))
+            return ComputedExamples(store, self.features).diverse(recipe, ids, most)
         except TuneDBError as error:
             self.prior.leave_out(error)
             return None
@@ -139,7 +142,7 @@ class _PriorSource:
         if store is None:
             return None
         try:
-            chosen = _ComputedExamples(store, self.features).with_rows(examples)
+            chosen = ComputedExamples(store, self.features).with_rows(examples)
         except TuneDBError as error:
             self.prior.leave_out(error)
             return None
@@ -273,7 +276,7 @@ class DraftModel:
         if groups is None:
             groups = handle.targets.groups(target)
         shipped = None if handle.prior is None else _PriorSource(handle.prior, target, features)
-        examples = _ComputedExamples(store, features)
+        examples = ComputedExamples(store, features)
         self._learner = Learner(store, options, target, groups, examples, shipped)
         self._learner.begin()
         # By workload: the regression of its own programs, None where it has none.

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from ....exchange.prior import unpacked
 from ....features.steps import STEPS
-from ....models import cards, dataset
+from ....models import cards
 from ....models.prior_models import PriorModel, name_of
 from ....models.recipe import Recipe
-from ....models.scope import Scope
 from ....models.training import fit, tuning_recipe
-from ....models.training_sets import DIVERSE
 from ....storage.store import Store
 from ..cost_model.learner import BASE_PROGRAMS, row_of
 from ..targets import class_of
-from .draft_model import FEATURES
+from .draft_model import FEATURES, ComputedExamples
 
 if TYPE_CHECKING:
     from ....features.base import StepFeatures
@@ -60,11 +58,8 @@ def trained_models(prior: Path) -> Iterator[tuple[str, PriorModel]]:
             for features in _SETS:
                 cost = cards.TrainingCost()
                 recipe = Recipe(features=features.name)
-                everything = dataset.load_computed(
-                    store, features, label=recipe.label, scope=Scope(target_ids=ids)
-                )
-                chosen = DIVERSE.choose(everything, str(BASE_PROGRAMS), recipe.seed)
-                examples = dataset.compute_rows(store, features, everything.take(chosen))
+                source = ComputedExamples(store, features)
+                examples = source.with_rows(source.diverse(recipe, ids, BASE_PROGRAMS))
                 fitted = fit(examples, tuning_recipe(recipe, len(examples)))
                 row = row_of(fitted, examples, store.key, cost)
                 yield name_of(class_, features), PriorModel(fitted.model, row)
