@@ -7,9 +7,11 @@ with operators that it knows first, and transpositions that cancel are removed a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import relax, te, tirx, topi
 
@@ -17,7 +19,7 @@ from ..compat import constant_value, relax_type, walk
 from ..modules import rewrite_functions
 from ..targets import first_line
 
-__all__ = ["convert_layouts", "transposed_axes"]
+__all__ = ["bare", "convert_layouts", "operators_of", "transposed_axes"]
 
 #: Operators that TVM lowers in one layout alone, and that must not follow their input's.
 _FIXED = {
@@ -48,13 +50,54 @@ def convert_layouts(mod: Any, layouts: Mapping[str, Sequence[str]]) -> tuple[Any
         return mod, []
     mod, notes = rewrite_functions(mod, _ElementwiseRewriter), []
     for name, wanted in layouts.items():
-        try:
-            mod = relax.transform.ConvertLayout(_FIXED | {name: list(wanted)})(mod)
-        except Exception as error:  # TVM rejects some operators with a failed check
-            notes.append(f"layout of {name} is kept: {first_line(error)}")
+        mod, note = _converted(mod, name, list(wanted))
+        notes += [note] if note else []
     mod = rewrite_functions(mod, _TranspositionMerger)
     # The functions of Clips.
     return relax.transform.DeadCodeElimination()(mod), notes
+
+
+def operators_of(mod: Any) -> set[str]:
+    """Return the names of the operators that a Relax program calls."""
+    names: set[str] = set()
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relax.Call) and isinstance(node.op, tvm.ir.Op):
+            names.add(str(node.op.name))
+
+    for func in mod.functions.values():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, visit)
+    return names
+
+
+def _converted(mod: Any, name: str, layout: list[str]) -> tuple[Any, str]:
+    """Convert the layout of one operator; return the program and a line for what is kept.
+
+    TVM rejects some operators around it with a failed check. Those operators become functions in
+    their own layout first.
+    """
+
+    def convert(apart: Set[str]) -> Any:
+        skipped = sorted(operators - apart)
+        legalized = transform.LegalizeOps(skip_ops=skipped)(mod) if apart else mod
+        return transform.ConvertLayout(_FIXED | {name: layout})(legalized)
+
+    transform, operators = relax.transform, operators_of(mod)
+    try:
+        return convert(frozenset()), ""
+    except Exception as error:
+        reason = first_line(error)
+    apart = operators - {name}
+    try:
+        found = convert(apart)
+    except Exception:
+        return mod, f"layout of {name} is kept: {reason}"
+    for other in sorted(apart):
+        with suppress(Exception):
+            found = convert(apart - {other})
+            apart -= {other}
+    return found, f"layouts of {', '.join(sorted(apart))} are kept: {reason}"
 
 
 @relax.expr_functor.mutator
@@ -64,7 +107,7 @@ class _ElementwiseRewriter(relax.PyExprMutator):
     def __init__(self, mod: Any) -> None:
         super().__init__(mod)
         self._functions = {
-            var: _bare(func)
+            var: bare(func)
             for var, func in mod.functions_items()
             if isinstance(func, tirx.PrimFunc)
         }
@@ -80,6 +123,12 @@ class _ElementwiseRewriter(relax.PyExprMutator):
                 return call
             least, largest = (_scalar(x, number) for number in numbers)
             return op.maximum(self.builder_.emit(op.minimum(x, largest)), least)
+        if name in _BINARY and relax_type(call).ndim > 3:
+            left, right = (_expanded(each, relax_type(call).ndim) for each in call.args)
+            # The layout is that of the first argument.
+            if name in _COMMUTATIVE and _tensor(left) is not None and _tensor(right) is None:
+                left, right = right, left
+            return relax.Call(call.op, [left, right])
         if name == "relax.nn.leakyrelu" and 0 <= call.attrs.alpha <= 1:
             x = call.args[0]
             return op.maximum(x, self.builder_.emit(op.multiply(x, _scalar(x, call.attrs.alpha))))
@@ -103,7 +152,7 @@ class _ElementwiseRewriter(relax.PyExprMutator):
         )
         for compute, operator in _BOUNDS.items():
             same = [x, compute(x, numbers[0])] if numbers else [x, bound, compute(x, bound)]
-            if tvm_ffi.structural_equal(_bare(te.create_prim_func(same)), func):
+            if tvm_ffi.structural_equal(bare(te.create_prim_func(same)), func):
                 return operator(*arguments)
         return call
 
@@ -111,12 +160,31 @@ class _ElementwiseRewriter(relax.PyExprMutator):
 _BOUNDS = {topi.maximum: relax.op.maximum, topi.minimum: relax.op.minimum}
 
 
+#: Operators that ``ConvertLayout`` knows if their arguments have equal ranks or one is a scalar.
+_COMMUTATIVE = ("relax.add", "relax.multiply")
+_BINARY = (*_COMMUTATIVE, "relax.subtract", "relax.divide")
+
+
+def _expanded(x: Any, rank: int) -> Any:
+    """Return a constant like a bias of channels, of shape (C, 1, 1), with all axes."""
+    value = _tensor(x)
+    if value is None or value.ndim >= rank:
+        return x
+    return relax.const(value.numpy().reshape([1] * (rank - value.ndim) + list(value.shape)))
+
+
+def _tensor(x: Any) -> Any | None:
+    """Return the value of a constant of three or more axes; None for other expressions."""
+    value = constant_value(x)
+    return value if isinstance(value, tvm.runtime.Tensor) and value.ndim >= 3 else None
+
+
 def _scalar(x: Any, number: Any) -> Any:
     """Return a number as a constant of the dtype of a tensor."""
     return relax.const(getattr(number, "value", number), str(relax_type(x).dtype))
 
 
-def _bare(func: Any) -> Any:
+def bare(func: Any) -> Any:
     """Return a PrimFunc without attributes."""
     for name in func.attrs.keys() if func.attrs else ():
         func = func.without_attr(name)

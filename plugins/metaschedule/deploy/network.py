@@ -7,24 +7,23 @@ of TVM's ``static_shape_tuning_pipeline`` (``relax/pipeline.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal
 
-import numpy as np
 import tvm
 from tvm import relax
 from tvm.relax import pipeline
 
 from ....errors import UsageError
 from ..activations import define_activations
-from ..compat import constant_value, relax_type, symbols_of
-from ..modules import rewrite_functions
+from ..compat import symbols_of
 from ..targets import is_cpu
 from ..winograd import TILES, Convolution, convolutions_of, with_winograd
-from .layouts import convert_layouts, transposed_axes
+from .layouts import convert_layouts, operators_of
 from .packing import mark_weights
+from .simplify import fold_constants, simplify
 
 __all__ = [
     "DEFAULT",
@@ -34,7 +33,6 @@ __all__ = [
     "Lowering",
     "bind_sizes",
     "bindings",
-    "fold_constants",
     "lower",
     "lower_algorithms",
     "lower_winograd",
@@ -49,22 +47,6 @@ Algorithms = Literal["exact", "winograd"]
 
 #: MetaSchedule's rules for CPUs vectorise the innermost axis, which should be the channels.
 _CPU_LAYOUT = {"relax.nn.conv2d": ["NHWC", "HWIO"], "relax.nn.conv3d": ["NDHWC", "DHWIO"]}
-
-#: Types of constants that are folded.
-_FLOATS = ("float32", "float64")
-
-#: Operators on constants that change nothing but the shape.
-_RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
-
-#: Operators on constants whose results are bitwise equal in numpy and TVM, by IEEE 754.
-_ARITHMETIC: dict[str, Callable[..., Any]] = {
-    "relax.add": np.add,
-    "relax.subtract": np.subtract,
-    "relax.multiply": np.multiply,
-    "relax.divide": np.divide,
-    "relax.sqrt": np.sqrt,
-    "relax.isnan": np.isnan,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +218,9 @@ def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
     with target, tvm.transform.PassContext(opt_level=3):
         mod = tvm.transform.Sequential(
             [
+                simplify,
+                fold_constants,
+                transform.FoldConstant(),
                 transform.FoldBatchnormToConv2D(),
                 transform.DecomposeOpsForInference(),
                 transform.CanonicalizeBindings(),
@@ -263,15 +248,7 @@ def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
 
 def _not_lowered(mod: Any) -> list[str]:
     """Return the names of operators with a layout that are no PrimFuncs yet."""
-    names: set[str] = set()
-
-    def visit(node: Any) -> None:
-        if isinstance(node, relax.Call) and isinstance(node.op, tvm.ir.Op):
-            names.add(str(node.op.name))
-
-    for func in mod.functions.values():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, visit)
+    names = operators_of(mod)
     return sorted(name for name in names if name.startswith(("relax.nn.", "relax.image.")))
 
 
@@ -334,61 +311,3 @@ def _fused(mod: Any, target: Any, lowering: Lowering) -> Any:
             ]
         )(mod)
         return mark_weights(mod) if lowering.packs(target) else mod
-
-
-@tvm.transform.module_pass(opt_level=0, name="tunedb.FoldConstants")
-def fold_constants(mod: Any, _context: Any) -> Any:
-    """Fold arithmetic on constants, reshapes and transpositions with numpy.
-
-    TVM's ``FoldConstant`` compiles a function for each: 13 s for the batch norms of MobileNetV2.
-    """
-    return rewrite_functions(mod, _ConstantFolder)
-
-
-@relax.expr_functor.mutator
-class _ConstantFolder(relax.PyExprMutator):
-    """Replaces calls with constant arguments by their results."""
-
-    def visit_call_(self, call: Any) -> Any:
-        """Return the result of a call, or the call itself if only TVM can compute it."""
-        shape = getattr(relax_type(call), "shape", None)
-        call = self.visit_expr_post_order(call)
-        name = getattr(call.op, "name", None)
-        if name in _RESHAPES and isinstance(shape, relax.ShapeExpr):
-            if not all(isinstance(extent, tvm.tirx.IntImm) for extent in shape.values):
-                return call
-            extents = [int(extent) for extent in shape.values]
-            return self._computed(call, call.args[:1], lambda data: data.reshape(extents))
-        if (axes := transposed_axes(call)) is not None:
-            return self._computed(
-                call, call.args, lambda data: np.ascontiguousarray(data.transpose(axes))
-            )
-        if name == "relax.where":
-            return self._computed(call, call.args, np.where, (*_FLOATS, "bool"))
-        compute = _ARITHMETIC.get(str(name))
-        return call if compute is None else self._computed(call, call.args, compute)
-
-    def _computed(
-        self,
-        call: Any,
-        arguments: Sequence[Any],
-        compute: Callable[..., Any],
-        dtypes: Sequence[str] = _FLOATS,
-    ) -> Any:
-        values = [self._value(argument, dtypes) for argument in arguments]
-        if any(value is None for value in values):
-            return call
-        with np.errstate(all="ignore"):
-            return relax.const(compute(*values))
-
-    def _value(self, argument: Any, dtypes: Sequence[str]) -> Any | None:
-        """Return a constant of one of the dtypes as an array; None for other arguments."""
-        if isinstance(argument, relax.Var):
-            argument = self.lookup_binding(argument)
-        value = constant_value(argument)
-        if value is None:
-            return None
-        dtype = str(relax_type(argument).dtype)
-        if dtype not in dtypes:
-            return None
-        return value.numpy() if isinstance(value, tvm.runtime.Tensor) else np.asarray(value, dtype)
