@@ -148,18 +148,18 @@ def contraction(dialect, extents, reduction, data, kernel, name="compute"):
     extents, reduction : dict
         Extents of spatial and reduction iterators by letter.
     data, kernel : list of str
-        Indexes such as ``h*2+r``: sums of letters, the first with an optional stride, or with a
-        divisor: ``g//4``.
+        Indexes such as ``h*2+r``: sums of letters, with an optional stride or divisor or both:
+        ``o//4*8+c``.
     """
     w = Writer(dialect)
     letters = {**extents, **reduction}
     variables = {letter: w.variable("v_" + letter) for letter in letters}
 
     def term(text):
-        for sign, kind in (("//", "FloorDiv"), ("*", "Mul")):
-            letter, found, number = text.partition(sign)
+        for sign, kind in (("*", "Mul"), ("//", "FloorDiv")):
+            first, found, number = text.rpartition(sign)
             if found:
-                return w.binary(kind, variables[letter], w.constant(int(number)))
+                return w.binary(kind, term(first), w.constant(int(number)))
         return variables[text]
 
     def index(text):

@@ -190,6 +190,17 @@ def test_cpu_trace_has_columns_computed_by_hand(dialect):
     )
 
 
+@pytest.mark.parametrize(("of", "groups"), [(64, 1), (4, 1), (6, 2), (3, 4)])
+def test_inner_loop_crosses_groups_of_channels(of, groups):
+    """4 lanes need the inputs of 2 groups of 6 channels; within a group all need the same."""
+    indices = ["i", f"j//{of}*8+k"]
+    grouped = contraction("boxed", {"i": 128, "j": 128}, {"k": 128}, indices, ["k", "j"], name="C")
+    found = row(grouped, LLVM, cpu_trace())
+    values = group("inner", contiguous=1, broadcast=1, strided=0)
+    check(found, values, logs={"inner.groups": groups, "nest0.input": 8 + 4})
+    check(row(matmul(), LLVM, cpu_trace()), {"inner.groups": 0})
+
+
 def test_cpu_trace_has_odd_divisors_and_copies_of_unrolled_loops():
     found = row(matmul(), LLVM, cpu_trace(((2, 1, 8, 8), (4, 1, 2, 12), (8, 16)), unroll=3))
     # 8 * 16 * 2 times the body of 12 lanes; the loop around it would make 8 times as many.

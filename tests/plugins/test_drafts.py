@@ -271,6 +271,23 @@ def test_vectors_over_two_axes_that_stand_in_a_row_are_no_gathers():
     assert gathers(schedule.mod) == 0
 
 
+def test_drafts_whose_vectors_reach_several_groups_of_channels_score_less(opened):
+    data, weight = te.placeholder((1, 8, 8, 24)), te.placeholder((1, 1, 6, 24))
+    convolution = topi.nn.group_conv2d_nhwc(data, weight, 1, 0, 1, groups=4)
+    mod = tvm.IRModule({"main": te.create_prim_func([data, weight, convolution])})
+    task = task_of(opened(":memory:", target=LLVM), mod, LLVM)
+    template = max(replayer_of(mod)[1], key=lambda each: len(each.tiles))
+    channels = list(template.tiles)[3]
+    # Groups have 6 channels.
+    tiles = ([12, 1, 1, 2], [8, 1, 1, 3], [4, 1, 1, 6], [6, 1, 1, 4], [3, 1, 1, 8], [2, 1, 1, 12])
+    rows = rows_of(task, [template.with_decision(channels, tile) for tile in tiles])
+    trees = SimpleNamespace(scores=lambda rows, _: np.full(len(rows), 0.5), use_threads=int)
+    scores = draft_model.TaskModel(trees, None).scores(task, rows, 1)
+    assert list(scores == scores.max()) == [True, True, True, False, False, False]
+    rows[:, STEPS.columns.index("device.gpu")] = 1
+    assert len(set(draft_model.TaskModel(trees, None).scores(task, rows, 1))) == 1
+
+
 # ---- queries of drafts ---------------------------------------------------------------------------
 
 

@@ -65,7 +65,7 @@ class Steps:
     """
 
     name = "steps"
-    version = 4
+    version = 5
     columns = COLUMNS
     needs = Needs.STEPS
 

@@ -162,6 +162,7 @@ COLUMNS = (
     "inner.contiguous",
     "inner.broadcast",
     "inner.strided",
+    "inner.groups",
     "inner.writes_contiguous",
     *(f"bound.{name}" for name in BINDINGS),
     *(f"bound.{name}_count" for name in ("vthread", "parallel", "vectorize", "unroll")),

@@ -543,6 +543,11 @@ class Summary:
         reads = [movement(access, number) for access in self.block.accesses if not access.is_write]
         for how in ("contiguous", "broadcast", "strided"):
             builder.emit_number(f"inner.{how}", reads.count(how))
+        groups = [by for access in self.block.accesses for of, by in access.groups if of == number]
+        if groups:
+            # A vector with several groups of channels gathers its input lane by lane.
+            within = builder.gcd(extent, builder.const(min(groups)))
+            builder.emit("inner.groups", builder.div(extent, within), log=True)
 
     # ------------------------------------------------------------------ bindings of loops
 

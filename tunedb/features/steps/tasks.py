@@ -45,12 +45,16 @@ class Access:
     is_write : bool
         The block writes the tensor.
     dimensions : tuple of Dimension
-        One item per index.
+        One item per index. An axis that an index divides, to get the start of its group of
+        channels, is left out: within a group it changes nothing.
+    groups : tuple of (int, int)
+        Those axes, each with the extent of a group.
     """
 
     bits: int
     is_write: bool
     dimensions: tuple[Dimension, ...]
+    groups: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +270,24 @@ class _Indices:
     numbers: dict[int, int]
     extents: dict[int, int]
 
+    def groups(self, index: int) -> Iterator[tuple[int, int]]:
+        """Yield axes of which an index has the start of a group: ``axis // extent * stride``."""
+        for node in _walk(self.graph, index):
+            if self.graph.kind(node) == "Mul":
+                found = self._group(self.graph.child(node, "a"))
+                if found is not None:
+                    yield found
+
+    def _group(self, node: int) -> tuple[int, int] | None:
+        """Return the axis that a division divides, and its divisor; None for other expressions."""
+        graph = self.graph
+        if graph.kind(node) != "FloorDiv":
+            return None
+        axis, by = graph.child(node, "a"), graph.child(node, "b")
+        if axis not in self.numbers or graph.kind(by) != "IntImm":
+            return None
+        return self.numbers[axis], graph.integer(by)
+
     def dimension(self, index: int) -> Dimension:
         """Return the axes in an index with their coefficients; 1 if it is not affine."""
         try:
@@ -292,7 +314,9 @@ class _Indices:
                 if graph.kind(a) == "IntImm":
                     a, b = b, a
                 factor = graph.integer(b)
-                return {axis: by * factor for axis, by in self._linear(a, depth - 1).items()}
+                is_group = self._group(a) is not None
+                found = {} if is_group else self._linear(a, depth - 1)
+                return {axis: by * factor for axis, by in found.items()}
             sign = -1 if kind == "Sub" else 1
             total = self._linear(a, depth - 1)
             for axis, by in self._linear(b, depth - 1).items():
@@ -318,8 +342,13 @@ def _accesses(read: _Indices, body: int) -> tuple[Access, ...]:
         is_write = kind == "BufferStore"
         if (buffer, is_write) in found or len(found) >= _MAX_ACCESSES:
             continue
-        dimensions = tuple(map(read.dimension, graph.elements(graph.child(node, "indices"))))
-        found[buffer, is_write] = Access(_buffer_bits(graph, buffer), is_write, dimensions)
+        indices = graph.elements(graph.child(node, "indices"))
+        found[buffer, is_write] = Access(
+            _buffer_bits(graph, buffer),
+            is_write,
+            tuple(map(read.dimension, indices)),
+            tuple(group for index in indices for group in read.groups(index)),
+        )
     # A reduction reads its output.
     written = {buffer for buffer, is_write in found if is_write}
     return tuple(
