@@ -230,6 +230,7 @@ def device_of(target: Any) -> Any:
 
 def first_line(error: Exception) -> str:
     """Return the line of TVM's message that names the error, at most 300 characters."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in str(error).splitlines()]
+    lines = [line for line in lines if line and not line.startswith("#")]  # TVMScript's comments
     named = [line for line in lines if "Error" in line]
     return (named or lines or [type(error).__name__])[-1][:300]

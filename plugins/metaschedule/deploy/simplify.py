@@ -2,6 +2,7 @@
 
 TVM's importers and passes leave what its ``FoldBatchnormToConv2D`` and ``ConvertLayout`` reject:
 weights that are computed, dropouts, sums of stacked tensors, and inputs that are padded before.
+Powers of three become products.
 """
 
 from __future__ import annotations
@@ -69,11 +70,12 @@ _ATTRIBUTES = (
 
 @tvm.transform.module_pass(opt_level=0, name="tunedb.Simplify")
 def simplify(mod: Any, _context: Any) -> Any:
-    """Remove dropouts and broadcasts that change nothing, and rewrite what TVM's importers make.
+    """Remove dropouts and broadcasts that change nothing, and rewrite what TVM does badly.
 
     The importer of ONNX broadcasts, stacks and reduces the inputs of ``Sum``, ``Max``, ``Min`` and
     ``Mean``: they become binary operators. It pads the input of a convolution with ``auto_pad`` in
-    a function of its own: the convolution pads it.
+    a function of its own: the convolution pads it. A third power becomes two products, a batch
+    norm of half precision a product and a sum.
     """
     return relax.transform.DeadCodeElimination()(rewrite_functions(mod, _Simplifier))
 
@@ -87,10 +89,15 @@ class _Simplifier(relax.PyExprMutator):
         self._mod = mod
 
     def visit_tuple_getitem_(self, item: Any) -> Any:
-        """Return the input of a dropout, or the item itself."""
+        """Return the input of a dropout, the result of a batch norm, or the item itself."""
         item = self.visit_expr_post_order(item)
         name, call = self._bound(item.tuple_value)
-        return call.args[0] if name == "relax.nn.dropout" and int(item.index) == 0 else item
+        if int(item.index) == 0 and name == "relax.nn.dropout":
+            return call.args[0]
+        if int(item.index) == 0 and name == "relax.nn.batch_norm":
+            normalized = self._normalized(call)
+            return item if normalized is None else normalized
+        return item
 
     def visit_call_(self, call: Any) -> Any:
         """Return what computes the same, or the call itself."""
@@ -100,9 +107,40 @@ class _Simplifier(relax.PyExprMutator):
         if name == "relax.broadcast_to":
             same = tvm_ffi.structural_equal(kind, relax_type(call.args[0]))
             return call.args[0] if same else call
+        if name == "relax.power":
+            return self._cube(call)
         if name in (*_REDUCTIONS, "relax.mean") and not call.attrs.keepdims:
             return self._reduced(call, name, kind.ndim + 1)
         return self._padded(call, name) if name in _CONVOLUTIONS else call
+
+    def _normalized(self, call: Any) -> Any | None:
+        """Return a batch norm of half precision, which TVM cannot decompose, as product and sum."""
+        x, dtype, values = call.args[0], str(relax_type(call.args[0]).dtype), list[Any]()
+        for argument in call.args[1:]:
+            value = constant_value(self._bound(argument)[1])
+            values += [value.numpy()] if isinstance(value, tvm.runtime.Tensor) else []
+        if dtype != "float16" or len(values) < 4:
+            return None
+        shape = [1] * relax_type(x).ndim
+        shape[int(call.attrs.axis)] = -1
+        gamma, beta, mean, variance = (value.astype("float64") for value in values)
+        scale = gamma / np.sqrt(variance + float(call.attrs.epsilon))
+        factor, term = (
+            relax.const(number.reshape(shape).astype(dtype))
+            for number in (scale, beta - mean * scale)
+        )
+        return relax.op.add(self.builder_.emit(relax.op.multiply(x, factor)), term)
+
+    def _cube(self, call: Any) -> Any:
+        """Return two products for a third power, for which LLVM calls the C library, or the call.
+
+        TVM and LLVM multiply for squares alone. GELU's approximation by tanh has a cube.
+        """
+        x, exponent = call.args
+        value = constant_value(exponent)
+        if not isinstance(value, tvm.runtime.Tensor) or value.ndim or value.numpy() != 3:
+            return call
+        return relax.op.multiply(self.builder_.emit(relax.op.multiply(x, x)), x)
 
     def _reduced(self, call: Any, name: str, rank: int) -> Any:
         """Return binary operators for a reduction of stacked tensors, or the call itself."""
