@@ -14,6 +14,7 @@ from tvm.script import tirx as T
 from tunedb.plugins.metaschedule.deploy.apply import compile_lowered
 from tunedb.plugins.metaschedule.deploy.layouts import convert_layouts, operators_of
 from tunedb.plugins.metaschedule.deploy.network import Lowering, lower
+from tunedb.plugins.metaschedule.deploy.simplify import simplify
 from tunedb.plugins.metaschedule.module_source import prim_funcs
 
 TARGET = tvm.target.Target(networks.LLVM)
@@ -221,6 +222,33 @@ def test_computed_weights_are_folded_into_convolutions():
     assert all("divide" not in name and "broadcast" not in name for name in names), names
     expected = result_of(tvm.compile(mod, target=TARGET))
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("width", "mode", "value", "is_merged"),
+    [
+        ((0, 0, 0, 0, 1, 2, 0, 1), "constant", 0.0, True),
+        ((0, 0, 0, 0, 1, 2, 0, 1), "constant", 1.0, False),
+        ((0, 0, 0, 0, 1, 1, 1, 1), "reflect", 0.0, False),
+        ((0, 0, 1, 0, 1, 1, 1, 1), "constant", 0.0, False),
+    ],
+)
+def test_convolutions_pad_with_zeros_themselves(width, mode, value, is_merged):
+    """As PyTorch's programs have it: an operator pads."""
+    b = relax.BlockBuilder()
+    channels = 3 + sum(width[2:4])
+    x = relax.Var("x", R.Tensor((1, 3, 8, 8), "float32"))
+    weight = relax.const(np.ones((4, channels, 3, 3), "float32"))
+    with b.function("main", [x]):
+        with b.dataflow():
+            padded = b.emit(relax.op.nn.pad(x, width, mode, value))
+            result = b.emit_output(relax.op.nn.conv2d(padded, weight, padding=(1, 0), strides=2))
+        b.emit_func_output(result)
+    mod = b.finalize()
+    operators = operators_of(simplify(mod))
+    assert operators == ({"relax.nn.conv2d"} if is_merged else {"relax.nn.conv2d", "relax.nn.pad"})
+    found, expected = (result_of(tvm.compile(each, target=TARGET)) for each in (simplify(mod), mod))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 @I.ir_module
