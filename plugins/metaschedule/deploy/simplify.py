@@ -82,7 +82,7 @@ def simplify(mod: Any, _context: Any) -> Any:
 
 @relax.expr_functor.mutator
 class _Simplifier(relax.PyExprMutator):
-    """Replaces dropouts, broadcasts, reductions of stacked tensors and padded inputs."""
+    """Replaces what :func:`simplify` names."""
 
     def __init__(self, mod: Any) -> None:
         super().__init__(mod)
@@ -119,7 +119,8 @@ class _Simplifier(relax.PyExprMutator):
         for argument in call.args[1:]:
             value = constant_value(self._bound(argument)[1])
             values += [value.numpy()] if isinstance(value, tvm.runtime.Tensor) else []
-        if dtype != "float16" or len(values) < 4:
+        is_usual = call.attrs.center and call.attrs.scale and not call.attrs.training
+        if dtype != "float16" or len(values) < 4 or not is_usual:
             return None
         shape = [1] * relax_type(x).ndim
         shape[int(call.attrs.axis)] = -1
