@@ -204,7 +204,7 @@ def test_operators_that_tvm_rejects_keep_their_layout_alone():
 
 
 def test_computed_weights_are_folded_into_convolutions():
-    """Weights that a network broadcasts, converts or transposes are constants."""
+    """Weights that a network broadcasts, converts or transposes are constants; so are biases."""
     b = networks.Builder()
     weights = [
         b.node("ConstantOfShape", [b.constant([8, 3, 3, 3], "int64")], value=TENTH),
@@ -213,8 +213,10 @@ def test_computed_weights_are_folded_into_convolutions():
     ]
     data = "image"
     for weight in weights:
-        size = 1 if data != "image" else 3
-        data = b.node("Conv", [data, weight], pads=[size // 2] * 4, kernel_shape=[size, size])
+        size, biases = (3, [b.weight(8)]) if data == "image" else (1, [])
+        data = b.node(
+            "Conv", [data, weight, *biases], pads=[size // 2] * 4, kernel_shape=[size, size]
+        )
         data = b.node("Relu", [b.norm(data, 8)])
     mod = from_onnx(b.model(data, {"image": [1, 3, 8, 8]}, [1, 8, 8, 8]))
     result, lowered = run(mod, "auto")

@@ -218,8 +218,8 @@ def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
     with target, tvm.transform.PassContext(opt_level=3):
         mod = tvm.transform.Sequential(
             [
-                simplify,
                 fold_constants,
+                simplify,
                 transform.FoldConstant(),
                 transform.FoldBatchnormToConv2D(),
                 transform.DecomposeOpsForInference(),

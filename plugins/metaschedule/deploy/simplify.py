@@ -72,10 +72,12 @@ _ATTRIBUTES = (
 def simplify(mod: Any, _context: Any) -> Any:
     """Remove dropouts and broadcasts that change nothing, and rewrite what TVM does badly.
 
+    Constants are folded (:func:`fold_constants`).
+
     The importer of ONNX broadcasts, stacks and reduces the inputs of ``Sum``, ``Max``, ``Min`` and
     ``Mean``: they become binary operators. It pads the input of a convolution with ``auto_pad`` in
     a function of its own: the convolution pads it. A third power becomes two products, a batch
-    norm of half precision a product and a sum.
+    norm of half precision a product and a sum; a bias before a batch norm is one with it.
     """
     return relax.transform.DeadCodeElimination()(rewrite_functions(mod, _Simplifier))
 
@@ -107,18 +109,40 @@ class _Simplifier(relax.PyExprMutator):
         if name == "relax.broadcast_to":
             same = tvm_ffi.structural_equal(kind, relax_type(call.args[0]))
             return call.args[0] if same else call
+        if name == "relax.nn.batch_norm":
+            return self._without_bias(call)
         if name == "relax.power":
             return self._cube(call)
         if name in (*_REDUCTIONS, "relax.mean") and not call.attrs.keepdims:
             return self._reduced(call, name, kind.ndim + 1)
         return self._padded(call, name) if name in _CONVOLUTIONS else call
 
+    def _without_bias(self, call: Any) -> Any:
+        """Return a batch norm whose mean has the bias of the convolution before it, or the call.
+
+        TVM's ``FoldBatchnormToConv2D`` folds a batch norm that follows its convolution at once.
+        """
+        x, *parameters = call.args
+        name, addition = self._bound(x)
+        if name != "relax.add" or self._bound(addition.args[0])[0] not in _CONVOLUTIONS:
+            return call
+        convolution, bias = addition.args
+        value, mean = (_array(constant_value(each)) for each in (bias, parameters[2]))
+        if value is None or mean is None:
+            return call
+        shape = [1] * relax_type(x).ndim
+        shape[int(call.attrs.axis)] = len(mean)
+        if list(value.shape) != shape:
+            return call
+        parameters[2] = relax.const(mean - value.reshape(-1))
+        return relax.Call(call.op, [convolution, *parameters], call.attrs)
+
     def _normalized(self, call: Any) -> Any | None:
         """Return a batch norm of half precision, which TVM cannot decompose, as product and sum."""
         x, dtype, values = call.args[0], str(relax_type(call.args[0]).dtype), list[Any]()
         for argument in call.args[1:]:
-            value = constant_value(self._bound(argument)[1])
-            values += [value.numpy()] if isinstance(value, tvm.runtime.Tensor) else []
+            value = _array(constant_value(self._bound(argument)[1]))
+            values += [] if value is None else [value]
         is_usual = call.attrs.center and call.attrs.scale and not call.attrs.training
         if dtype != "float16" or len(values) < 4 or not is_usual:
             return None
@@ -204,6 +228,11 @@ class _Simplifier(relax.PyExprMutator):
         """Return the expression of a variable of the program, and the name of its operator."""
         value = self.lookup_binding(value) if isinstance(value, relax.Var) else value
         return _name(value), value
+
+
+def _array(value: Any) -> Any | None:
+    """Return the elements of a tensor; None for other values of constants."""
+    return value.numpy() if isinstance(value, tvm.runtime.Tensor) else None
 
 
 def _shares(number: int) -> list[tuple[int, int]]:
