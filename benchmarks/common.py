@@ -89,6 +89,17 @@ def approve(path: Path) -> Path:
     return path
 
 
+def onnx_session(model: Any) -> Any:
+    """Return a session of ONNX Runtime for an ONNX model, with as many threads as TVM's runtime."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = runtime_threads().count
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
 def local_builder() -> Any:
     """Return TVM's ``LocalBuilder`` with time enough for its workers to import TVM's intrinsics.
 

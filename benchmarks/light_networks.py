@@ -16,16 +16,16 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import geometric_mean, median
 from typing import Any
 
 import numpy as np
 import onnx
-from common import Row, run
+from common import Row, onnx_session, run
 
 from tunedb.exchange.prior import IN_WHEEL
-from tunedb.plugins.metaschedule.threads import runtime_threads
 
 _FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 #: Processes in which each network is timed, and seconds of its runs in each.
@@ -74,33 +74,27 @@ def timed(options: argparse.Namespace) -> None:
         if one.name not in weights
     }
     rng = np.random.default_rng(0)
+    call: Callable[[], Any]
     inputs = {key: rng.normal(size=shape).astype("float32") for key, shape in shapes.items()}
-    call = {"onnxruntime": _onnx_runtime, "tunedb": _library}[arm](options, name, inputs)
+    if arm == "onnxruntime":
+        call = partial(onnx_session(network).run, None, inputs)
+    else:
+        call = _library(options.folder / f"{name}.so", inputs)
     call()
     times, begun = list[float](), time.perf_counter()
     while len(times) < 3 or time.perf_counter() - begun < SECONDS:
         started = time.perf_counter()
         call()
         times.append(time.perf_counter() - started)
-    print(sorted(times)[len(times) // 2])
+    print(median(times))
 
 
-def _onnx_runtime(_: argparse.Namespace, name: str, inputs: dict[str, Any]) -> Callable[[], Any]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = runtime_threads().count
-    session = onnxruntime.InferenceSession(
-        model(name).SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return lambda: session.run(None, inputs)
-
-
-def _library(options: argparse.Namespace, name: str, inputs: dict[str, Any]) -> Callable[[], Any]:
+def _library(path: Path, inputs: dict[str, Any]) -> Callable[[], Any]:
+    """Return a function that runs the network of a library."""
     import tvm
     from tvm import relax
 
-    library = tvm.runtime.load_module(str(options.folder / f"{name}.so"))
+    library = tvm.runtime.load_module(str(path))
     main = relax.VirtualMachine(library, tvm.cpu())["main"]
     tensors = [tvm.runtime.tensor(array) for array in inputs.values()]
     return lambda: main(*tensors)

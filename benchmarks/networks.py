@@ -33,11 +33,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import Row, approve, local_builder, run
+from common import Row, approve, local_builder, onnx_session, run
 from held_out import kind_of, kinds_of, use_models_of, write_without
 
 from tunedb.exchange.prior import IN_WHEEL, unpacked
-from tunedb.plugins.metaschedule.threads import runtime_threads
 
 #: Bars of the issue: latency and wall time against ``tune_relax``, and the time until its final
 #: latency, from an empty database and with records of other networks; area against TVM's scheduler;
@@ -305,15 +304,9 @@ def compiled(options: argparse.Namespace, arm: str | None) -> Any:
 
 def onnx_runtime(options: argparse.Namespace) -> Callable[..., Any]:
     """Return a function that runs the network in ONNX Runtime, with the threads of TVM's."""
-    import onnxruntime
     from onnx_networks import NETWORKS
 
-    session_options = onnxruntime.SessionOptions()
-    session_options.intra_op_num_threads = runtime_threads().count
-    model = NETWORKS[options.network][options.size]().SerializeToString()
-    session = onnxruntime.InferenceSession(
-        model, session_options, providers=["CPUExecutionProvider"]
-    )
+    session = onnx_session(NETWORKS[options.network][options.size]())
     names = [one.name for one in session.get_inputs()]
 
     def call(*inputs: Any) -> Any:

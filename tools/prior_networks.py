@@ -144,22 +144,25 @@ def efficientnet(size: int) -> Any:
     return _image(b, _classify(b, data, 1280), size)
 
 
-def shufflenet(size: int, groups: int, channels: int) -> Any:
+def _shuffle(b: Builder, data: str, groups: int, channels: int, places: int) -> str:
+    """Exchange the channels of groups."""
+    shape = [1, groups, channels // groups, places, places]
+    data = b.node("Reshape", [data, b.constant(shape, "int64")])
+    data = b.node("Transpose", [data], perm=[0, 2, 1, 3, 4])
+    return b.node("Reshape", [data, b.constant([1, channels, places, places], "int64")])
+
+
+def shufflenet(size: int, groups: int, width: int) -> Any:
     """Return two units of each stage of ShuffleNet (arXiv 1707.01083, table 1)."""
     b = Builder()
     data = _pool(b, b.convolution("image", 3, 24, 3, stride=2), 3, 2, 1)
-    outs, channels, places = (channels, 2 * channels, 4 * channels), 24, size // 4
-    for out in outs:
+    channels, places = 24, size // 4
+    for out in (width, 2 * width, 4 * width):
         for stride in (2, 1):
             middle, more = out // 4, out - channels if stride == 2 else out
             first = 1 if channels == 24 else groups
             inner = b.convolution(data, channels, middle, 1, groups=first)
-            for shape, order in (
-                ([1, groups, middle // groups, places, places], [0, 2, 1, 3, 4]),
-                ([1, middle, places, places], None),
-            ):
-                inner = b.node("Reshape", [inner, b.constant(shape, "int64")])
-                inner = b.node("Transpose", [inner], perm=order) if order else inner
+            inner = _shuffle(b, inner, groups, middle, places)
             inner = b.convolution(
                 inner, middle, middle, 3, stride=stride, groups=middle, relu=False
             )
@@ -256,8 +259,8 @@ NETWORKS: dict[str, Callable[[], Any]] = {
     "resnet18-224": lambda: resnet18(224),
     "encoder-128x768": lambda: bert(128, layers=1),
     "vgg-128": lambda: vgg(128),
-    "shufflenet-224": lambda: shufflenet(224, groups=3, channels=240),
-    "shufflenet-2-224": lambda: shufflenet(224, groups=2, channels=200),
+    "shufflenet-224": lambda: shufflenet(224, groups=3, width=240),
+    "shufflenet-2-224": lambda: shufflenet(224, groups=2, width=200),
     "vgg-224": lambda: vgg(224),
     "resnext50-224": lambda: resnet50(224, groups=32, width=128),
     "encoder-197x384": lambda: bert(197, layers=1, width=384, heads=6),

@@ -128,6 +128,13 @@ def rewrite_functions(mod: Any, mutator: Callable[[Any], Any]) -> Any:
     return relax.transform.CanonicalizeBindings()(tvm.IRModule(functions, attrs=mod.attrs))
 
 
+def without_attributes(func: Any) -> Any:
+    """Return a PrimFunc without attributes."""
+    for name in func.attrs.keys() if func.attrs else ():
+        func = func.without_attr(name)
+    return func
+
+
 def alias(mod: Any, equality: str) -> Alias:
     """Return the name that a module shares with those that are equal under an equality."""
     return Alias(f"tvm:{tvm_version()}:{equality}", f"{structural_hash(mod, equality):016x}")

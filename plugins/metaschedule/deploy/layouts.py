@@ -16,10 +16,10 @@ import tvm_ffi
 from tvm import relax, te, tirx, topi
 
 from ..compat import constant_value, relax_type, walk
-from ..modules import rewrite_functions
+from ..modules import rewrite_functions, without_attributes
 from ..targets import first_line
 
-__all__ = ["bare", "convert_layouts", "operators_of", "transposed_axes"]
+__all__ = ["convert_layouts", "operators_of", "transposed_axes"]
 
 #: Operators that TVM lowers in one layout alone, and that must not follow their input's.
 _FIXED = {
@@ -79,15 +79,15 @@ def _converted(mod: Any, name: str, layout: list[str]) -> tuple[Any, str]:
     """
 
     def convert(apart: Set[str]) -> Any:
-        skipped = sorted(operators - apart)
-        legalized = transform.LegalizeOps(skip_ops=skipped)(mod) if apart else mod
+        legalized = transform.LegalizeOps(skip_ops=sorted(operators - apart))(mod)
         return transform.ConvertLayout(_FIXED | {name: layout})(legalized)
 
-    transform, operators = relax.transform, operators_of(mod)
+    transform = relax.transform
     try:
-        return convert(frozenset()), ""
+        return transform.ConvertLayout(_FIXED | {name: layout})(mod), ""
     except Exception as error:
         reason = first_line(error)
+    operators = operators_of(mod)
     apart = operators - {name}
     try:
         found = convert(apart)
@@ -107,7 +107,7 @@ class _ElementwiseRewriter(relax.PyExprMutator):
     def __init__(self, mod: Any) -> None:
         super().__init__(mod)
         self._functions = {
-            var: bare(func)
+            var: without_attributes(func)
             for var, func in mod.functions_items()
             if isinstance(func, tirx.PrimFunc)
         }
@@ -152,7 +152,7 @@ class _ElementwiseRewriter(relax.PyExprMutator):
         )
         for compute, operator in _BOUNDS.items():
             same = [x, compute(x, numbers[0])] if numbers else [x, bound, compute(x, bound)]
-            if tvm_ffi.structural_equal(bare(te.create_prim_func(same)), func):
+            if tvm_ffi.structural_equal(without_attributes(te.create_prim_func(same)), func):
                 return operator(*arguments)
         return call
 
@@ -182,13 +182,6 @@ def _tensor(x: Any) -> Any | None:
 def _scalar(x: Any, number: Any) -> Any:
     """Return a number as a constant of the dtype of a tensor."""
     return relax.const(getattr(number, "value", number), str(relax_type(x).dtype))
-
-
-def bare(func: Any) -> Any:
-    """Return a PrimFunc without attributes."""
-    for name in func.attrs.keys() if func.attrs else ():
-        func = func.without_attr(name)
-    return func
 
 
 @relax.expr_functor.mutator

@@ -19,8 +19,8 @@ import tvm_ffi
 from tvm import relax, te, topi
 
 from ..compat import constant_value, relax_type
-from ..modules import rewrite_functions
-from .layouts import bare, transposed_axes
+from ..modules import rewrite_functions, without_attributes
+from .layouts import transposed_axes
 
 __all__ = ["fold_constants", "simplify"]
 
@@ -139,10 +139,10 @@ class _Simplifier(relax.PyExprMutator):
 
     def _normalized(self, call: Any) -> Any | None:
         """Return a batch norm of half precision, which TVM cannot decompose, as product and sum."""
-        x, dtype, values = call.args[0], str(relax_type(call.args[0]).dtype), list[Any]()
-        for argument in call.args[1:]:
-            value = _array(constant_value(self._bound(argument)[1]))
-            values += [] if value is None else [value]
+        x, *parameters = call.args
+        dtype = str(relax_type(x).dtype)
+        arrays = [_array(constant_value(parameter)) for parameter in parameters]
+        values = [array for array in arrays if array is not None]
         is_usual = call.attrs.center and call.attrs.scale and not call.attrs.training
         if dtype != "float16" or len(values) < 4 or not is_usual:
             return None
@@ -220,7 +220,7 @@ class _Simplifier(relax.PyExprMutator):
         for shares in product(*map(_shares, more)):
             zeros = topi.nn.pad(data, *zip(*shares, strict=True), 0.0)
             padded = te.create_prim_func([data, zeros], "int64")
-            if tvm_ffi.structural_equal(bare(padded), bare(func)):
+            if tvm_ffi.structural_equal(without_attributes(padded), without_attributes(func)):
                 return x, list(shares)
         return None
 

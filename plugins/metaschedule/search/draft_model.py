@@ -89,13 +89,12 @@ _LIMITS = [
     )
 ]
 _ROUNDING = 1e-3
-#: Column that counts the instructions that the features do not know.
 #: What a program loses on a CPU if its innermost loop reaches several groups of channels of a
 #: grouped convolution, in the units of :data:`LOSS`: its vectors gather their input, and it takes
 #: about 12 times as long (docs/search.md). Stored programs hardly show it.
 _GATHERS, _GPU = (FEATURES.columns.index(name) for name in ("inner.groups", "device.gpu"))
 _GATHERING = 1 - 12**-0.3
-
+#: Column that counts the instructions that the features do not know.
 _UNKNOWN = FEATURES.columns.index("steps.unknown")
 
 

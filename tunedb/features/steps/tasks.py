@@ -273,17 +273,21 @@ class _Indices:
     def groups(self, index: int) -> Iterator[tuple[int, int]]:
         """Yield axes of which an index has the start of a group: ``axis // extent * stride``."""
         for node in _walk(self.graph, index):
-            if self.graph.kind(node) == "Mul":
-                found = self._group(self.graph.child(node, "a"))
-                if found is not None:
-                    yield found
+            found = self._group(node)
+            if found is not None:
+                yield found
 
     def _group(self, node: int) -> tuple[int, int] | None:
-        """Return the axis that a division divides, and its divisor; None for other expressions."""
+        """Return the axis and the extent of a group whose start a product is; None for others."""
         graph = self.graph
-        if graph.kind(node) != "FloorDiv":
+        if graph.kind(node) != "Mul":
             return None
-        axis, by = graph.child(node, "a"), graph.child(node, "b")
+        quotient, stride = graph.child(node, "a"), graph.child(node, "b")
+        if graph.kind(quotient) == "IntImm":
+            quotient, stride = stride, quotient
+        if graph.kind(quotient) != "FloorDiv" or graph.kind(stride) != "IntImm":
+            return None
+        axis, by = graph.child(quotient, "a"), graph.child(quotient, "b")
         if axis not in self.numbers or graph.kind(by) != "IntImm":
             return None
         return self.numbers[axis], graph.integer(by)
@@ -306,7 +310,8 @@ class _Indices:
             return {}
         if kind == "Cast" and depth:
             return self._linear(graph.child(node, "value"), depth - 1)
-        if kind == "FloorDiv" and is_zero(graph, node, self.extents):
+        is_zero_division = kind == "FloorDiv" and is_zero(graph, node, self.extents)
+        if is_zero_division or self._group(node) is not None:
             return {}
         if kind in ("Add", "Sub", "Mul") and depth:
             a, b = graph.child(node, "a"), graph.child(node, "b")
@@ -314,9 +319,7 @@ class _Indices:
                 if graph.kind(a) == "IntImm":
                     a, b = b, a
                 factor = graph.integer(b)
-                is_group = self._group(a) is not None
-                found = {} if is_group else self._linear(a, depth - 1)
-                return {axis: by * factor for axis, by in found.items()}
+                return {axis: by * factor for axis, by in self._linear(a, depth - 1).items()}
             sign = -1 if kind == "Sub" else 1
             total = self._linear(a, depth - 1)
             for axis, by in self._linear(b, depth - 1).items():
