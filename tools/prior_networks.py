@@ -14,6 +14,21 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
+from modern_networks import (
+    convnext,
+    dcgan,
+    deeplab,
+    diffusion_unet,
+    dlrm,
+    grouped_llama,
+    mobilenet_v3,
+    super_resolution,
+    swin,
+    t5,
+    wav2vec,
+    whisper,
+    yolo,
+)
 from onnx_networks import Builder, bert, llama_block, mobilenet_v2, resnet18
 
 __all__ = ["NETWORKS"]
@@ -263,6 +278,20 @@ NETWORKS: dict[str, Callable[[], Any]] = {
     "shufflenet-2-224": lambda: shufflenet(224, groups=2, width=200),
     "vgg-224": lambda: vgg(224),
     "resnext50-224": lambda: resnet50(224, groups=32, width=128),
+    "whisper-300x512": lambda: whisper(300, width=512, layers=1),
+    "wav2vec-6000x192": lambda: wav2vec(6000, width=192),
+    "diffusion-24x128": lambda: diffusion_unet(24, width=128, text=192),
+    "yolo-192x24": lambda: yolo(192, width=24),
+    "swin-56x64": lambda: swin(56, width=64),
+    "convnext-64x64": lambda: convnext(64, width=64),
+    "dcgan-48": lambda: dcgan(64, width=48),
+    "mobilenet_v3-224": lambda: mobilenet_v3(224),
+    "llama-100x256": lambda: grouped_llama(100, width=256, heads=4),
+    "edsr-48x32": lambda: super_resolution(48, width=32, scale=2),
+    "deeplab-96x24": lambda: deeplab(96, width=24),
+    "t5-50x256": lambda: t5(50, width=256),
+    "dlrm-50": lambda: dlrm(50),
+    "encoder-150x512": lambda: bert(150, layers=1, width=512, heads=8),
     "encoder-197x384": lambda: bert(197, layers=1, width=384, heads=6),
     "mobilenet-160": lambda: mobilenet(160),
     "squeezenet-128": lambda: squeezenet(128),

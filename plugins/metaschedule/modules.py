@@ -128,6 +128,20 @@ def rewrite_functions(mod: Any, mutator: Callable[[Any], Any]) -> Any:
     return relax.transform.CanonicalizeBindings()(tvm.IRModule(functions, attrs=mod.attrs))
 
 
+def call_name(node: Any) -> str:
+    """Return the name of the operator that a node of Relax calls; empty for other nodes."""
+    return str(getattr(getattr(node, "op", None), "name", ""))
+
+
+def extents_of(tensor: Any) -> list[int] | None:
+    """Return the extents of a type; None if it is not that of a tensor of constant shape."""
+    shape = getattr(tensor, "shape", None)
+    if not isinstance(shape, relax.ShapeExpr):
+        return None
+    is_constant = all(isinstance(extent, tvm.tirx.IntImm) for extent in shape.values)
+    return [int(extent) for extent in shape.values] if is_constant else None
+
+
 def without_attributes(func: Any) -> Any:
     """Return a PrimFunc without attributes."""
     for name in func.attrs.keys() if func.attrs else ():

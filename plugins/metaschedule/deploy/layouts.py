@@ -16,16 +16,17 @@ import tvm_ffi
 from tvm import relax, te, tirx, topi
 
 from ..compat import constant_value, relax_type, walk
-from ..modules import rewrite_functions, without_attributes
+from ..modules import call_name, rewrite_functions, without_attributes
 from ..targets import first_line
+from .transposed import kept_transposed
 
 __all__ = ["convert_layouts", "operators_of", "transposed_axes"]
 
-#: Operators that TVM lowers in one layout alone, and that must not follow their input's.
-_FIXED = {
+#: Layouts of transposed convolutions for which TVM has code.
+_TRANSPOSED = {
+    "relax.nn.conv1d_transpose": ["NCW", "IOW"],
     "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
     "relax.nn.conv3d_transpose": ["NCDHW", "IODHW"],
-    "relax.nn.conv1d_transpose": ["NCW", "IOW"],
 }
 
 
@@ -49,8 +50,9 @@ def convert_layouts(mod: Any, layouts: Mapping[str, Sequence[str]]) -> tuple[Any
     if not layouts:
         return mod, []
     mod, notes = rewrite_functions(mod, _ElementwiseRewriter), []
+    transposed = _layouts_of_transposed(mod, layouts)
     for name, wanted in layouts.items():
-        mod, note = _converted(mod, name, list(wanted))
+        mod, note = _converted(mod, name, transposed | {name: list(wanted)})
         notes += [note] if note else []
     mod = rewrite_functions(mod, _TranspositionMerger)
     # The functions of Clips.
@@ -71,7 +73,17 @@ def operators_of(mod: Any) -> set[str]:
     return names
 
 
-def _converted(mod: Any, name: str, layout: list[str]) -> tuple[Any, str]:
+def _layouts_of_transposed(mod: Any, layouts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return the layouts of transposed convolutions: where they become convolutions, theirs."""
+    kept, found = kept_transposed(mod), dict(_TRANSPOSED)
+    for name, (_, kernel) in _TRANSPOSED.items():
+        wanted = layouts.get(name.removesuffix("_transpose"))
+        if wanted and name not in kept:
+            found[name] = [wanted[0], kernel]
+    return found
+
+
+def _converted(mod: Any, name: str, layouts: dict[str, list[str]]) -> tuple[Any, str]:
     """Convert the layout of one operator; return the program and a line for what is kept.
 
     TVM rejects some operators around it with a failed check. Those operators become functions in
@@ -80,11 +92,11 @@ def _converted(mod: Any, name: str, layout: list[str]) -> tuple[Any, str]:
 
     def convert(apart: Set[str]) -> Any:
         legalized = transform.LegalizeOps(skip_ops=sorted(operators - apart))(mod)
-        return transform.ConvertLayout(_FIXED | {name: layout})(legalized)
+        return transform.ConvertLayout(layouts)(legalized)
 
     transform = relax.transform
     try:
-        return transform.ConvertLayout(_FIXED | {name: layout})(mod), ""
+        return transform.ConvertLayout(layouts)(mod), ""
     except Exception as error:
         reason = first_line(error)
     operators = operators_of(mod)
@@ -115,7 +127,7 @@ class _ElementwiseRewriter(relax.PyExprMutator):
     def visit_call_(self, call: Any) -> Any:
         """Return a call in operators that ``ConvertLayout`` knows, or the call itself."""
         call = self.visit_expr_post_order(call)
-        name, op = getattr(call.op, "name", None), relax.op
+        name, op = call_name(call), relax.op
         if name == "relax.clip":
             x, *bounds = call.args
             numbers = [constant_value(bound) for bound in bounds]
@@ -204,7 +216,7 @@ class _TranspositionMerger(relax.PyExprMutator):
 
 def transposed_axes(call: Any) -> list[int] | None:
     """Return the axes of a transposition; None for other expressions."""
-    if not isinstance(call, relax.Call) or getattr(call.op, "name", None) != "relax.permute_dims":
+    if call_name(call) != "relax.permute_dims":
         return None
     if call.attrs.axes is None:
         return list(reversed(range(relax_type(call).ndim)))

@@ -21,9 +21,11 @@ from ..activations import define_activations
 from ..compat import symbols_of
 from ..targets import is_cpu
 from ..winograd import TILES, Convolution, convolutions_of, with_winograd
+from .batch_norms import fold_batch_norms
 from .layouts import convert_layouts, operators_of
 from .packing import mark_weights
 from .simplify import fold_constants, simplify
+from .transposed import interleave_transposed
 
 __all__ = [
     "DEFAULT",
@@ -46,7 +48,11 @@ Layout = Literal["auto", "keep"] | Mapping[str, Sequence[str]]
 Algorithms = Literal["exact", "winograd"]
 
 #: MetaSchedule's rules for CPUs vectorise the innermost axis, which should be the channels.
-_CPU_LAYOUT = {"relax.nn.conv2d": ["NHWC", "HWIO"], "relax.nn.conv3d": ["NDHWC", "DHWIO"]}
+_CPU_LAYOUT = {
+    "relax.nn.conv1d": ["NWC", "WIO"],
+    "relax.nn.conv2d": ["NHWC", "HWIO"],
+    "relax.nn.conv3d": ["NDHWC", "DHWIO"],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +62,8 @@ class Lowering:
     Parameters
     ----------
     layout : {"auto", "keep"} or mapping
-        Layout of activations and weights. ``auto``: channels last for ``conv2d`` and ``conv3d``
-        on CPUs, no change elsewhere. A mapping is that of TVM's ``ConvertLayout``, e.g.
+        Layout of activations and weights. ``auto``: channels last for convolutions on CPUs, no
+        change elsewhere. A mapping is that of TVM's ``ConvertLayout``, e.g.
         ``{"relax.nn.conv2d": ["NHWC", "HWIO"]}``.
     prepack : bool or None
         Whether the tuner chooses the layout of weights, which are packed when the program is
@@ -221,7 +227,8 @@ def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
                 fold_constants,
                 simplify,
                 transform.FoldConstant(),
-                transform.FoldBatchnormToConv2D(),
+                transform.CanonicalizeBindings(),
+                fold_batch_norms,
                 transform.DecomposeOpsForInference(),
                 transform.CanonicalizeBindings(),
                 fold_constants,
@@ -229,6 +236,7 @@ def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
             ]
         )(mod)
         mod, notes = convert_layouts(mod, lowering.layouts(target))
+        mod = interleave_transposed(mod)
         # Transposed weights.
         mod = tvm.transform.Sequential(
             [transform.CanonicalizeBindings(), fold_constants, transform.FoldConstant()]

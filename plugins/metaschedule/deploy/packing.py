@@ -38,7 +38,8 @@ def mark_weights(mod: Any) -> Any:
     """Let the tuner choose the layout of parameters that are weights in every call of a function.
 
     TVM's ``AttachAttrLayoutFreeBuffers`` would create a function for each set of weights, under
-    new names.
+    new names. Weights that are read backwards, as the kernel of a transposed convolution is, keep
+    their layout: TVM packs them wrongly.
     """
     call_tir = tvm.ir.Op.get("relax.call_tir")
     free: dict[Any, set[int]] = {}
@@ -61,7 +62,7 @@ def mark_weights(mod: Any) -> Any:
         relax.analysis.post_order_visit(func, visit)
     marked = dict(mod.functions_items())
     for var, indices in free.items():
-        if indices:
+        if indices := indices - _read_backwards(marked[var]):
             marked[var] = marked[var].with_attr(FREE_LAYOUTS, sorted(indices))
     return tvm.IRModule(marked, attrs=mod.attrs)
 
@@ -106,6 +107,31 @@ def without_packing(mod: Any) -> Any | None:
 def without_free_layouts(func: Any) -> Any:
     """Return a PrimFunc whose weights keep their layout."""
     return func.without_attr(FREE_LAYOUTS)
+
+
+def _read_backwards(func: Any) -> set[int]:
+    """Return the indices of the parameters that a PrimFunc reads by a variable's negative.
+
+    TVM simplifies ``(3 - w) // 2`` to ``w // -2 + 1`` when it packs (``IterMapSimplify``), which is
+    wrong.
+    """
+    found: set[Any] = set()
+
+    def read(load: Any) -> None:
+        signs: list[bool] = []
+        for index in load.indices:
+            walk(index, tirx.Sub, lambda node: signs.append(not isinstance(node.b, tirx.IntImm)))
+            walk(index, tirx.Mul, lambda node: signs.append(_is_negative(node.a, node.b)))
+        if any(signs):
+            found.add(buffer_of(load))
+
+    walk(func, load_type(), read)
+    return {number for number, buffer in enumerate(arguments_of(func)) if buffer in found}
+
+
+def _is_negative(*factors: Any) -> bool:
+    """Tell whether one of the factors is a negative number."""
+    return any(isinstance(each, tirx.IntImm) and int(each) < 0 for each in factors)
 
 
 def _weight_parameters(func: Any) -> list[Any]:

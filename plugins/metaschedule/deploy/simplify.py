@@ -1,8 +1,7 @@
 """Simplification of a Relax program for inference, before its layouts are chosen.
 
-TVM's importers and passes leave what its ``FoldBatchnormToConv2D`` and ``ConvertLayout`` reject:
-weights that are computed, dropouts, sums of stacked tensors, and inputs that are padded before.
-Powers of three become products.
+TVM's importers leave what its ``ConvertLayout`` rejects: weights that are computed, dropouts, sums
+of stacked tensors, and inputs that are padded before. Powers of three become products.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import tvm_ffi
 from tvm import relax, te, topi
 
 from ..compat import constant_value, relax_type
-from ..modules import rewrite_functions, without_attributes
+from ..modules import call_name, extents_of, rewrite_functions, without_attributes
 from .layouts import transposed_axes
 
 __all__ = ["fold_constants", "simplify"]
@@ -76,8 +75,7 @@ def simplify(mod: Any, _context: Any) -> Any:
 
     The importer of ONNX broadcasts, stacks and reduces the inputs of ``Sum``, ``Max``, ``Min`` and
     ``Mean``: they become binary operators. It pads the input of a convolution with ``auto_pad`` in
-    a function of its own: the convolution pads it. A third power becomes two products, a batch
-    norm of half precision a product and a sum; a bias before a batch norm is one with it.
+    a function of its own: the convolution pads it. A third power becomes two products.
     """
     return relax.transform.DeadCodeElimination()(rewrite_functions(mod, _Simplifier))
 
@@ -91,70 +89,25 @@ class _Simplifier(relax.PyExprMutator):
         self._mod = mod
 
     def visit_tuple_getitem_(self, item: Any) -> Any:
-        """Return the input of a dropout, the result of a batch norm, or the item itself."""
+        """Return the input of a dropout, or the item itself."""
         item = self.visit_expr_post_order(item)
         name, call = self._bound(item.tuple_value)
-        if int(item.index) == 0 and name == "relax.nn.dropout":
-            return call.args[0]
-        if int(item.index) == 0 and name == "relax.nn.batch_norm":
-            normalized = self._normalized(call)
-            return item if normalized is None else normalized
-        return item
+        is_dropout = name == "relax.nn.dropout" and int(item.index) == 0
+        return call.args[0] if is_dropout else item
 
     def visit_call_(self, call: Any) -> Any:
         """Return what computes the same, or the call itself."""
         kind = relax_type(call)
         call = self.visit_expr_post_order(call)
-        name = _name(call)
+        name = call_name(call)
         if name == "relax.broadcast_to":
             same = tvm_ffi.structural_equal(kind, relax_type(call.args[0]))
             return call.args[0] if same else call
-        if name == "relax.nn.batch_norm":
-            return self._without_bias(call)
         if name == "relax.power":
             return self._cube(call)
         if name in (*_REDUCTIONS, "relax.mean") and not call.attrs.keepdims:
             return self._reduced(call, name, kind.ndim + 1)
         return self._padded(call, name) if name in _CONVOLUTIONS else call
-
-    def _without_bias(self, call: Any) -> Any:
-        """Return a batch norm whose mean has the bias of the convolution before it, or the call.
-
-        TVM's ``FoldBatchnormToConv2D`` folds a batch norm that follows its convolution at once.
-        """
-        x, *parameters = call.args
-        name, addition = self._bound(x)
-        if name != "relax.add" or self._bound(addition.args[0])[0] not in _CONVOLUTIONS:
-            return call
-        convolution, bias = addition.args
-        value, mean = (_array(constant_value(each)) for each in (bias, parameters[2]))
-        if value is None or mean is None:
-            return call
-        shape = [1] * relax_type(x).ndim
-        shape[int(call.attrs.axis)] = len(mean)
-        if list(value.shape) != shape:
-            return call
-        parameters[2] = relax.const(mean - value.reshape(-1))
-        return relax.Call(call.op, [convolution, *parameters], call.attrs)
-
-    def _normalized(self, call: Any) -> Any | None:
-        """Return a batch norm of half precision, which TVM cannot decompose, as product and sum."""
-        x, *parameters = call.args
-        dtype = str(relax_type(x).dtype)
-        arrays = [_array(constant_value(parameter)) for parameter in parameters]
-        values = [array for array in arrays if array is not None]
-        is_usual = call.attrs.center and call.attrs.scale and not call.attrs.training
-        if dtype != "float16" or len(values) < 4 or not is_usual:
-            return None
-        shape = [1] * relax_type(x).ndim
-        shape[int(call.attrs.axis)] = -1
-        gamma, beta, mean, variance = (value.astype("float64") for value in values)
-        scale = gamma / np.sqrt(variance + float(call.attrs.epsilon))
-        factor, term = (
-            relax.const(number.reshape(shape).astype(dtype))
-            for number in (scale, beta - mean * scale)
-        )
-        return relax.op.add(self.builder_.emit(relax.op.multiply(x, factor)), term)
 
     def _cube(self, call: Any) -> Any:
         """Return two products for a third power, for which LLVM calls the C library, or the call.
@@ -202,15 +155,15 @@ class _Simplifier(relax.PyExprMutator):
 
     def _padding(self, call: Any) -> tuple[Any, list[tuple[int, int]]] | None:
         """Return what a call pads with zeros, and by how much at both ends of each axis."""
-        if _name(call) == "relax.nn.pad":
+        if call_name(call) == "relax.nn.pad":
             width = [int(number) for number in call.attrs.pad_width]
             is_zero = call.attrs.pad_mode == "constant" and not call.attrs.pad_value
             ends = list(zip(width[::2], width[1::2], strict=True))
             return (call.args[0], ends) if is_zero and min(width) >= 0 else None
-        if _name(call) != "relax.call_tir" or len(call.args[1].fields) != 1:
+        if call_name(call) != "relax.call_tir" or len(call.args[1].fields) != 1:
             return None
         (x,), func = call.args[1].fields, self._mod[call.args[0]]
-        before, after = _extents(relax_type(x)), _extents(relax_type(call))
+        before, after = extents_of(relax_type(x)), extents_of(relax_type(call))
         if before is None or after is None or len(before) != len(after):
             return None
         more = [wide - narrow for narrow, wide in zip(before, after, strict=True)]
@@ -227,12 +180,7 @@ class _Simplifier(relax.PyExprMutator):
     def _bound(self, value: Any) -> tuple[str, Any]:
         """Return the expression of a variable of the program, and the name of its operator."""
         value = self.lookup_binding(value) if isinstance(value, relax.Var) else value
-        return _name(value), value
-
-
-def _array(value: Any) -> Any | None:
-    """Return the elements of a tensor; None for other values of constants."""
-    return value.numpy() if isinstance(value, tvm.runtime.Tensor) else None
+        return call_name(value), value
 
 
 def _shares(number: int) -> list[tuple[int, int]]:
@@ -240,20 +188,6 @@ def _shares(number: int) -> list[tuple[int, int]]:
     half = number // 2
     ways = ((half, number - half), (number - half, half), (0, number), (number, 0))
     return list(dict.fromkeys(ways))
-
-
-def _extents(tensor: Any) -> list[int] | None:
-    """Return the extents of a type; None if it is not that of a tensor of constant shape."""
-    shape = getattr(tensor, "shape", None)
-    if not isinstance(shape, relax.ShapeExpr):
-        return None
-    is_constant = all(isinstance(extent, tvm.tirx.IntImm) for extent in shape.values)
-    return [int(extent) for extent in shape.values] if is_constant else None
-
-
-def _name(call: Any) -> str:
-    """Return the name of the operator of a call; empty for other expressions."""
-    return str(getattr(getattr(call, "op", None), "name", ""))
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunedb.FoldConstants")
@@ -276,7 +210,7 @@ class _ConstantFolder(relax.PyExprMutator):
         compute = _computation(call, kind)
         if compute is None:
             return call
-        dtypes = _DTYPES.get(_name(call), _FLOATS)
+        dtypes = _DTYPES.get(call_name(call), _FLOATS)
         arguments = (each for each in call.args if not isinstance(each, relax.ShapeExpr))
         values = [self._value(argument, dtypes) for argument in arguments]
         if any(value is None for value in values):
@@ -299,7 +233,7 @@ class _ConstantFolder(relax.PyExprMutator):
 
 def _computation(call: Any, kind: Any) -> Callable[..., Any] | None:
     """Return the function of numpy for a call whose result has a type; None without one."""
-    name, extents = _name(call), _extents(kind)
+    name, extents = call_name(call), extents_of(kind)
     if name in _RESHAPES and extents is not None:
         return lambda data: data.reshape(extents)
     if name == "relax.broadcast_to" and extents is not None and prod(extents) <= _LARGEST:

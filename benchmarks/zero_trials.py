@@ -1,9 +1,10 @@
-"""Networks that the onnx package ships, compiled in zero trials, beside ONNX Runtime.
+"""Networks compiled in zero trials, beside ONNX Runtime.
 
-AlexNet, DenseNet-121, Inception v1 and v2, ResNet-50, ShuffleNet, SqueezeNet, VGG-19 and ZFNet, as
-Caffe2 and others exported them: nobody wrote them for tunedb. Their weights are constants of one
-value each, so times mean something and results do not. Each network is compiled, and then timed in
-turn with ONNX Runtime, in processes of their own with as many threads.
+`public`: those that the onnx package ships, as Caffe2 and others exported them; nobody wrote them
+for tunedb. Their weights are constants of one value each, so times mean something and results do
+not. `modern`: small networks of today (modern_networks.py), whose results are compared. Each
+network is compiled, and then timed in turn with ONNX Runtime, in processes of their own with as
+many threads.
 """
 
 from __future__ import annotations
@@ -24,25 +25,30 @@ from typing import Any
 import numpy as np
 import onnx
 from common import Row, onnx_session, run
+from modern_networks import MODERN
 
 from tunedb.exchange.prior import IN_WHEEL
 
 _FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+_PUBLIC = {
+    path.stem.removeprefix("light_"): partial(onnx.load, str(path))
+    for path in sorted(_FOLDER.glob("light_*.onnx"))
+}
+_SETS = {"public": _PUBLIC, "modern": MODERN}
+_NETWORKS = _PUBLIC | MODERN
+#: Largest difference of results, as a share of the largest result (docs/using.md).
+TOLERANCE = 1e-4
 #: Processes in which each network is timed, and seconds of its runs in each.
 ROUNDS, SECONDS = 3, 1.5
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--networks", default="", help="names by commas; all without")
+    parser.add_argument("--set", default="public", choices=(*_SETS, "all"))
+    parser.add_argument("--networks", default="", help="names by semicolons, instead of a set")
     parser.add_argument("--layout", default="auto", choices=("auto", "keep"))
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--compiled", help=argparse.SUPPRESS)
     parser.add_argument("--timed", nargs=2, help=argparse.SUPPRESS)
-
-
-def model(name: str) -> Any:
-    """Return a network of the onnx package."""
-    return onnx.load(str(_FOLDER / f"light_{name}.onnx"))
 
 
 def compiled(options: argparse.Namespace) -> None:
@@ -55,7 +61,7 @@ def compiled(options: argparse.Namespace) -> None:
 
     target = host_target()
     with Database(":memory:", target=target, prior=IN_WHEEL) as database:
-        mod = from_onnx(model(options.compiled))
+        mod = from_onnx(_NETWORKS[options.compiled]())
         found = compile(mod, database, target, trials=0, layout=options.layout)
     found.executable.export_library(str(options.folder / f"{options.compiled}.so"))
     kinds = Counter(use.kind for use in found.uses)
@@ -64,23 +70,17 @@ def compiled(options: argparse.Namespace) -> None:
 
 
 def timed(options: argparse.Namespace) -> None:
-    """Print the median seconds of a network's runs in this process."""
+    """Print the median seconds of a network's runs in this process; write its first result."""
     name, arm = options.timed
-    network = model(name)
+    network = _NETWORKS[name]()
     weights = {one.name for one in network.graph.initializer}
-    shapes = {
-        one.name: [axis.dim_value for axis in one.type.tensor_type.shape.dim]
-        for one in network.graph.input
-        if one.name not in weights
-    }
-    rng = np.random.default_rng(0)
+    inputs = {one.name: _values(one) for one in network.graph.input if one.name not in weights}
     call: Callable[[], Any]
-    inputs = {key: rng.normal(size=shape).astype("float32") for key, shape in shapes.items()}
     if arm == "onnxruntime":
         call = partial(onnx_session(network).run, None, inputs)
     else:
         call = _library(options.folder / f"{name}.so", inputs)
-    call()
+    np.save(options.folder / f"{name}.{arm}.npy", call()[0])
     times, begun = list[float](), time.perf_counter()
     while len(times) < 3 or time.perf_counter() - begun < SECONDS:
         started = time.perf_counter()
@@ -89,15 +89,29 @@ def timed(options: argparse.Namespace) -> None:
     print(median(times))
 
 
+def _values(value: Any) -> Any:
+    """Return random values for an input of a network; indices are below 1,000."""
+    shape = [axis.dim_value for axis in value.type.tensor_type.shape.dim]
+    rng = np.random.default_rng(0)
+    if value.type.tensor_type.elem_type == onnx.TensorProto.INT64:
+        return rng.integers(0, 1000, shape)
+    return rng.normal(size=shape).astype("float32")
+
+
 def _library(path: Path, inputs: dict[str, Any]) -> Callable[[], Any]:
-    """Return a function that runs the network of a library."""
+    """Return a function that runs the network of a library and returns its results."""
     import tvm
     from tvm import relax
 
     library = tvm.runtime.load_module(str(path))
     main = relax.VirtualMachine(library, tvm.cpu())["main"]
     tensors = [tvm.runtime.tensor(array) for array in inputs.values()]
-    return lambda: main(*tensors)
+
+    def call() -> list[Any]:
+        found = main(*tensors)
+        return [one.numpy() for one in ([found] if hasattr(found, "numpy") else found)]
+
+    return call
 
 
 def measure(options: argparse.Namespace) -> list[Row]:
@@ -106,10 +120,10 @@ def measure(options: argparse.Namespace) -> list[Row]:
         raise SystemExit(compiled(options))
     if options.timed:
         raise SystemExit(timed(options))
-    names = [name for name in options.networks.split(",") if name]
-    names = names or sorted(path.stem.removeprefix("light_") for path in _FOLDER.glob("*.onnx"))
+    names = [name for name in options.networks.split(";") if name]
+    names = names or list(_NETWORKS if options.set == "all" else _SETS[options.set])
     rows, ratios = list[Row](), list[float]()
-    with tempfile.TemporaryDirectory(prefix="tunedb-light-") as folder:
+    with tempfile.TemporaryDirectory(prefix="tunedb-zero-") as folder:
         command = [sys.executable, __file__, "--folder", folder, "--layout", options.layout]
         for name in names:
             subprocess.run([*command, "--compiled", name], check=True)
@@ -126,8 +140,17 @@ def measure(options: argparse.Namespace) -> list[Row]:
             ratios.append(ours / other)
             rows.append(Row(f"{name}: latency", "ms", ours, other))
             rows.append(Row(f"{name}: compilation", "s", content["seconds"]))
+            if name in MODERN:
+                rows.append(_difference(Path(folder), name))
             print(name, f"{other:.4g} {ours:.4g}", content["kinds"], *content["notes"], flush=True)
     return [*rows, Row("latency, geometric mean of ONNX Runtime's", "", geometric_mean(ratios))]
+
+
+def _difference(folder: Path, name: str) -> Row:
+    """Return the difference of a network's results from those of ONNX Runtime."""
+    ours, other = (np.load(folder / f"{name}.{arm}.npy") for arm in ("tunedb", "onnxruntime"))
+    found = float(np.abs(ours - other).max() / np.abs(other).max())
+    return Row(f"{name}: difference", "", found, None, f"<= {TOLERANCE}", found <= TOLERANCE)
 
 
 if __name__ == "__main__":
