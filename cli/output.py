@@ -15,7 +15,8 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from ..system.text import clean, cut, plain
+from ..system.one_line import shorten
+from ..system.text import clean, plain
 from .options import Settings, settings_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -265,11 +266,16 @@ def _print_rich(columns: Sequence[Column], cells: list[list[str]], last: list[st
     )
     for column, width in zip(columns, widths, strict=True):
         justify: Literal["left", "right"] = "right" if column.right else "left"
-        table.add_column(cut(column.title or "", width), justify=justify, width=width, no_wrap=True)
+        table.add_column(
+            shorten(column.title or "", width), justify=justify, width=width, no_wrap=True
+        )
     for i, row in enumerate(rows):
         parts = zip(columns, row, widths, strict=True)
         table.add_row(
-            *(Text(cut(cell, width, keep_end=column.keep_end)) for column, cell, width in parts),
+            *(
+                Text(shorten(cell, width, "end" if column.keep_end else "start"))
+                for column, cell, width in parts
+            ),
             style="bold" if i == len(cells) else None,
             end_section=last is not None and i == len(cells) - 1,
         )

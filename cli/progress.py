@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ..system.text import clean, cut
+from ..system.one_line import shorten
+from ..system.text import clean
 from .options import Settings
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class ProgressBar:
             from rich.markup import escape
 
             # Escaped: a path may look like rich's markup.
-            self._progress.update(self._task, description=escape(cut(clean(text), 30)))
+            self._progress.update(self._task, description=escape(shorten(clean(text), 30)))
 
     def resize(self, total: int) -> None:
         """Set the total, if it was unknown or changed."""

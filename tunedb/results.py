@@ -18,7 +18,7 @@ from .records import (
     Workload,
 )
 from .system.notebook import facts_html
-from .system.one_line import cut, one_line, printable, short, tensors
+from .system.one_line import one_line, printable, short, shorten, tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +206,10 @@ class WorkloadSummary:
     def __repr__(self) -> str:
         family = f", {short(self.signature.family)}" if self.signature.family else ""
         arguments = printable(tensors(self.signature.arguments or ()))
-        shapes = f", {cut(arguments, 40)}" if arguments else ""
+        shapes = f", {shorten(arguments, 40)}" if arguments else ""
         best = "" if self.best is None else f", best {self.best:.4g} s"
         what = f"{self.id}, {short(self.name)}{family}{shapes}"
-        return cut(f"Workload({what}, {self.records:,} records{best})")
+        return shorten(f"Workload({what}, {self.records:,} records{best})", keep="bracket")
 
     def _repr_html_(self) -> str:
         return facts_html(
@@ -275,7 +275,7 @@ class TargetSummary:
     workloads: int
 
     def __repr__(self) -> str:
-        label = printable(cut(self.target.full_label, 40))
+        label = printable(shorten(self.target.full_label, 40, "bracket"))
         return (
             f"Target({self.id}, {label!r}, {self.records:,} records, {self.workloads:,} workloads)"
         )

@@ -45,6 +45,7 @@ COLUMNS = (
     Column("workload_id", "workload", right=True),
     Column("mean", "mean", text.seconds, right=True),
     Column("layer", "layer", layer_name, flexible=True),
+    Column("doubt"),
     Column("threads"),
     Column("file"),
     Column("target"),
@@ -71,6 +72,11 @@ COLUMNS = (
     is_flag=True,
     help="Where there is no record, predict a program from those of others; measure nothing.",
 )
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Compare the results of each program with those of the unscheduled function.",
+)
 @lowering_options
 @layer_option
 @prior_options
@@ -87,6 +93,7 @@ def command(
     compatible: bool,
     all_: bool,
     predict: bool,
+    verify: bool,
     layout: str,
     no_prepack: bool,
     bind: dict[str, Any],
@@ -107,6 +114,8 @@ def command(
     --predict measures nothing: a function without a record gets the best of many drafts by a model
     of the stored programs. The table has the share of the best that such predictions reached when
     they were measured. The default target is this processor then, if no record names one.
+    --verify runs each program and its unscheduled function with equal random arguments. A function
+    whose program computes something else is compiled without it, and a line names it.
 
     Example:
       tunedb apply model.py -o model.so
@@ -114,13 +123,13 @@ def command(
       tunedb apply net.onnx -o net.so --target llvm --all
       tunedb apply bert.onnx -o bert.so --bind batch=1 --bind length=128
       tunedb apply model.py -o model.so --layer team.db
-      tunedb apply net.onnx -o net.so --predict
+      tunedb apply net.onnx -o net.so --predict --verify
     """
     layers = resolve_layers(settings, layers)
     url, device = _database_and_target(settings, target, layers, predict=predict)
     lowering = lowering_of(layout, no_prepack, bind, algorithms)
     options = _CompileOptions(
-        *(url, device.attributes, compatible, all_, predict),
+        *(url, device.attributes, compatible, all_, predict, verify),
         *(layers, prior_of(prior, no_prior), lowering),
     )
     uses = _write(settings, module, output, script, function, options)
@@ -133,6 +142,7 @@ def command(
             "workload_id": use.workload_id,
             "mean": use.mean,
             "layer": use.layer,
+            "doubt": use.doubt,
             "threads": use.threads,
             "file": str(output),
             "target": label(device),
@@ -210,6 +220,7 @@ class _CompileOptions:
     compatible: bool
     all: bool
     predict: bool
+    verify: bool
     layers: tuple[str, ...]
     prior: str
     lowering: dict[str, Any]
@@ -244,7 +255,10 @@ def _write(
     as_script = script or output.suffix == ".py"
     if not as_script:
         require_library(output)
-    how: dict[str, Any] = options.lowering | {"trials": 0 if options.predict else None}
+    how: dict[str, Any] = options.lowering | {
+        "trials": 0 if options.predict else None,
+        "verify": options.verify,
+    }
     with progress_bar(settings, None) as progress:
         progress.describe("reading")
         mod = load_module(module, function=function)
@@ -268,18 +282,17 @@ def _write(
                 progress.describe("comparing layouts")
                 lowering = Lowering(**options.lowering)
                 hint = _hint(better_lowering(mod, database, None, lowering))
+    notes = notes_of(uses, predicts=options.predict) if as_script else compiled.notes
+    for note in notes:
+        settings.note(note)
     if options.all or not options.predict:
         _require(module + bind_words(options.lowering["bind"]), uses, hint, all_=options.all)
     if as_script:
         write_whole(output, mod.script(show_meta=True) + "\n")
-        notes = notes_of(uses, predicts=options.predict)
     else:
         with progress_bar(settings, None) as progress:
             progress.describe("linking")
             write_library(compiled.executable, output)
-        notes = compiled.notes
-    for note in notes:
-        settings.note(note)
     if hint:
         settings.note(f"{hint[0].upper()}{hint[1:]}")
     return uses

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ...system import text
+from ...system.one_line import shorten
 
 if TYPE_CHECKING:
     from ...plugins.metaschedule.tuning.progress import NetworkProgress, Progress, TaskProgress
@@ -67,7 +68,7 @@ def tuning_progress(
                     lines.append(bars.add_task("", total=None, best=""))
                 bars.update(
                     lines[number],
-                    description=escape(text.cut(text.clean(name), 30)),
+                    description=escape(shorten(text.clean(name), 30)),
                     total=total,
                     completed=total if is_done else done,
                     best=state,

@@ -1,12 +1,13 @@
 """Activations of float32 as polynomials, which LLVM vectorises.
 
-LLVM calls the C library for each element of ``exp``, ``erf`` and ``tanh``. TVM's
-``FastMathTransform`` replaces these by polynomials; :func:`define_activations` runs before it.
+LLVM calls the C library for each element of ``exp``, ``erf``, ``tanh`` and ``log``. TVM's
+``FastMathTransform`` replaces the first three by polynomials; :func:`define_activations` runs
+before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,15 @@ import tvm
 from tvm import relax, te, tirx
 
 from .compat import relax_type
+from .modules import call_name
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunedb.DefineActivations")
 def define_activations(mod: Any, _context: Any) -> Any:
-    """Express activations by ``exp``, ``erf`` and ``tanh``, and ``softmax`` by a polynomial.
+    """Express activations by ``exp``, ``erf`` and ``tanh``; others by polynomials.
 
-    ``FastMathTransform`` would give ``softmax`` another stage, which earlier schedules lack.
+    ``FastMathTransform`` would give ``softmax`` another stage, which earlier schedules lack. It
+    leaves ``log_softmax`` and ``log``, of which softplus and Mish are made.
     """
     mutator = _ActivationRewriter(mod)
     for var, func in mod.functions_items():
@@ -51,32 +54,60 @@ def _gelu_tanh(x: Any) -> Any:
     return op.multiply(op.multiply(x, _constant(0.5)), op.add(tanh, _constant(1.0)))
 
 
+def _over(
+    x: Any, axis: int, value: Callable[..., Any], reduce: Callable[..., Any], name: str
+) -> Any:
+    """Return a reduction of one axis of values by their indices."""
+    extents = list(x.shape)
+    k = te.reduce_axis((0, extents[axis]), name="k")
+    return te.compute(
+        [*extents[:axis], *extents[axis + 1 :]],
+        lambda *i: reduce(value(*i[:axis], k, *i[axis:]), axis=k),
+        name=name,
+    )
+
+
 def _softmax(x: Any, axis: int) -> Any:
     """Return softmax in the stages of TVM's own, with the polynomial of ``topi.fast_exp``."""
-    extents = list(x.shape)
-    axis %= len(extents)
-    reduced = extents[:axis] + extents[axis + 1 :]
-
-    def without(indices: Sequence[Any]) -> list[Any]:
-        return [*indices[:axis], *indices[axis + 1 :]]
-
-    def over(tensor: Any, reduce: Callable[..., Any], name: str) -> Any:
-        k = te.reduce_axis((0, extents[axis]), name="k")
-        return te.compute(
-            reduced, lambda *i: reduce(tensor(*i[:axis], k, *i[axis:]), axis=k), name=name
-        )
-
-    largest = over(x, te.max, "T_softmax_maxelem")
+    axis %= len(x.shape)
+    largest = _over(x, axis, x, te.max, "T_softmax_maxelem")
     exp = te.compute(
-        extents, lambda *i: _fast_exp(x(*i) - largest(*without(i))), name="T_softmax_exp"
+        x.shape,
+        lambda *i: _fast_exp(x(*i) - largest(*i[:axis], *i[axis + 1 :])),
+        name="T_softmax_exp",
     )
-    total = over(exp, te.sum, "T_softmax_expsum")
+    total = _over(x, axis, exp, te.sum, "T_softmax_expsum")
     return te.compute(
-        extents,
-        lambda *i: exp(*i) / total(*without(i)),
+        x.shape,
+        lambda *i: exp(*i) / total(*i[:axis], *i[axis + 1 :]),
         name="T_softmax_norm",
         attrs={"axis": axis},
     )
+
+
+def _log_softmax(x: Any, axis: int) -> Any:
+    """Return the logarithm of softmax; TVM's computes ``exp`` and ``log`` in the C library."""
+    axis %= len(x.shape)
+    largest = _over(x, axis, x, te.max, "T_softmax_maxelem")
+
+    def exp(*i: Any) -> Any:
+        return _fast_exp(x(*i) - largest(*i[:axis], *i[axis + 1 :]))
+
+    total = _over(x, axis, exp, te.sum, "T_softmax_expsum")
+    log = te.compute(
+        total.shape, lambda *i: largest(*i) + _fast_log(total(*i)), name="T_softmax_log"
+    )
+    return te.compute(
+        x.shape,
+        lambda *i: x(*i) - log(*i[:axis], *i[axis + 1 :]),
+        name="T_softmax_norm",
+        attrs={"axis": axis},
+    )
+
+
+def _log(x: Any) -> Any:
+    """Return the logarithm of each element."""
+    return te.compute(x.shape, lambda *i: _fast_log(x(*i)), name="T_log")
 
 
 def _fast_exp(x: Any) -> Any:
@@ -96,6 +127,48 @@ def _fast_exp(x: Any) -> Any:
     return tirx.max(power * (y * rest * rest + rest + number(1.0)), x)
 
 
+def _fast_log(x: Any) -> Any:
+    """Return ``log`` of a float32 by the polynomial of Cephes (``single/logf.c``).
+
+    The mantissa is in [sqrt(1/2), sqrt(2)); subnormal numbers are scaled.
+    """
+
+    def number(value: float) -> Any:
+        return tirx.const(value, "float32")
+
+    def bits(value: int) -> Any:
+        return tirx.const(value, "int32")
+
+    least, root = number(float(np.finfo("float32").tiny)), bits(0x3F3504F3)
+    scaled = tirx.Select(x < least, x * number(2.0**23), x)
+    offset = tirx.reinterpret("int32", scaled) - root
+    exponent = tirx.Cast("float32", offset >> bits(23))
+    exponent = exponent - tirx.Select(x < least, number(23.0), number(0.0))
+    rest = tirx.reinterpret("float32", (offset & bits(0x7FFFFF)) + root) - number(1.0)
+    square = rest * rest
+    y = number(7.0376836292e-2)
+    for term in _LOG:
+        y = y * rest + number(term)
+    # The exponent times log(2), in two parts.
+    y = y * rest * square - exponent * number(2.12194440e-4) - square * number(0.5)
+    found = rest + y + exponent * number(0.693359375)
+    special = tirx.Select(x < number(0.0), number(float("nan")), x)
+    special = tirx.Select(x == number(0.0), number(-float("inf")), special)
+    is_usual = tirx.And(x > number(0.0), x < number(float("inf")))
+    return tirx.Select(is_usual, found, special)
+
+
+#: Coefficients of the polynomial of ``log`` after the first.
+_LOG = (
+    *(-1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1),
+    *(-1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1),
+)
+#: Operators that are computed by polynomials of ours.
+_COMPUTED = {
+    "relax.log": _log,
+    "relax.nn.softmax": _softmax,
+    "relax.nn.log_softmax": _log_softmax,
+}
 #: Activations in terms of functions that ``FastMathTransform`` replaces.
 _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relax.sigmoid": _sigmoid,
@@ -112,14 +185,14 @@ class _ActivationRewriter(relax.PyExprMutator):
     def visit_call_(self, call: Any) -> Any:
         """Return the definition of an activation, or the call itself."""
         call = self.visit_expr_post_order(call)
-        name = str(getattr(call.op, "name", None))
-        is_softmax = name == "relax.nn.softmax"
-        if not (is_softmax or name in _ACTIVATIONS):
+        name = call_name(call)
+        if not (name in _COMPUTED or name in _ACTIVATIONS):
             return call
         (x,) = call.args
         if str(relax_type(x).dtype) != "float32":
             return call
-        if is_softmax:
-            axis = int(call.attrs.axis)
-            return self.builder_.call_te(_softmax, x, axis, primfunc_name_hint="softmax")
-        return _ACTIVATIONS[name](x)
+        if name in _ACTIVATIONS:
+            return _ACTIVATIONS[name](x)
+        axes = [int(call.attrs.axis)] if "softmax" in name else []
+        hint = name.rsplit(".", 1)[1]
+        return self.builder_.call_te(_COMPUTED[name], x, *axes, primfunc_name_hint=hint)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+import numpy as np
 import psutil
 import tvm
 from tvm import relax, tirx
@@ -336,35 +337,109 @@ def _external_bytes(onnx: Any, model: Any) -> int:
     )
 
 
+class _RefusedError(FormatError):
+    """TVM lacks operators, or cannot convert one.
+
+    Parameters
+    ----------
+    message : str
+        The message for the user.
+    kinds : iterable of str
+        Kinds of the nodes.
+    """
+
+    def __init__(self, message: str, kinds: Iterable[str]) -> None:
+        super().__init__(message)
+        self.kinds = frozenset(kinds)
+
+
 def _from_onnx(onnx: Any, path: Path, model: Any) -> Any:
     """Return a model of ONNX as a Relax program.
 
-    A model that TVM refuses, or of whose tensors it does not know the shape, is simplified:
-    exporters compute sizes from the shapes of tensors by operators, of which TVM folds some.
+    Functions of the model are inlined. A model that TVM refuses, or of whose tensors it does not
+    know the shape, is simplified: exporters compute sizes from the shapes of tensors by operators,
+    of which TVM folds some. Operators that it refuses then are replaced by ONNX's own definitions.
 
     Raises
     ------
     FormatError
         TVM lacks an operator, or cannot convert a node.
     """
-    refusal, mod = None, None
-    try:
-        mod = _converted(onnx, path, model)
-        if _has_shapes(mod):
-            return mod
-    except Exception as error:  # TVM raises any class
-        refusal = error
-    simplified = _simplified(model)
-    if simplified is not None:
-        with suppress(Exception):
-            return _converted(onnx, path, simplified)
+    refusals: list[Exception] = []
+    kinds, inlined = frozenset(function.name for function in model.functions), frozenset[str]()
+    shapeless = None
+    while True:
+        model = _with_tensors(onnx, _inlined(onnx, model, kinds))
+        inlined |= kinds
+        for form in _forms(model):
+            try:
+                mod = _converted(onnx, path, form)
+            except Exception as error:  # TVM raises any class
+                refusals.append(error)
+                kinds |= getattr(error, "kinds", frozenset())
+                continue
+            if shapeless is not None or _has_shapes(mod):
+                return mod
+            shapeless = mod
+        if shapeless is not None:
+            return shapeless
+        if kinds <= inlined:
+            break
+    refusal = refusals[0]
     if isinstance(refusal, FormatError) and find_spec("onnxsim") is None:
         raise FormatError(
             f"{refusal}; onnxsim simplifies some of these models: pip install 'tunedb[onnx]'"
         ) from refusal
-    if refusal is not None:
-        raise refusal
-    return mod
+    raise refusal
+
+
+def _forms(model: Any) -> Iterator[Any]:
+    """Yield a model, and its simplified form, if there is one."""
+    yield model
+    simplified = _simplified(model)
+    if simplified is not None:
+        yield simplified
+
+
+def _inlined(onnx: Any, model: Any, kinds: Set[str]) -> Any:
+    """Return a model with the definitions of some operators; itself where ONNX has none."""
+    nodes = [node for node in model.graph.node if node.op_type in kinds]
+    if not nodes:
+        return model
+    try:
+        inline = import_module("onnx.inliner").inline_selected_functions
+        (version,) = (each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
+        for node in nodes:
+            if node.domain in ("", "ai.onnx"):
+                _set_defaults(node, onnx.defs.get_schema(node.op_type, version))
+        typed = onnx.shape_inference.infer_shapes(model)
+        names = sorted({(node.domain, node.op_type) for node in nodes})
+        return inline(typed, names, inline_schema_functions=True)
+    except Exception:  # its C++ raises any class; ONNX 1.18 lacks definitions of operators
+        return model
+
+
+def _set_defaults(node: Any, schema: Any) -> None:
+    """Give a node the attributes that it lacks; ONNX's definitions refer to them."""
+    own = {attribute.name for attribute in node.attribute}
+    for name, attribute in schema.attributes.items():
+        if name not in own and attribute.default_value.name:
+            node.attribute.append(attribute.default_value)
+
+
+#: Attributes of ONNX's ``Constant`` that hold no tensor, which TVM does not read, and their dtypes.
+_NUMBERS = {"value_float": "f", "value_floats": "f", "value_int": "i8", "value_ints": "i8"}
+
+
+def _with_tensors(onnx: Any, model: Any) -> Any:
+    """Return a model whose constants are tensors."""
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Constant" and (dtype := _NUMBERS.get(attribute.name)):
+                numbers = np.asarray(onnx.helper.get_attribute_value(attribute), dtype)
+                tensor = onnx.numpy_helper.from_array(numbers)
+                attribute.CopyFrom(onnx.helper.make_attribute("value", tensor))
+    return model
 
 
 def _has_shapes(mod: Any) -> bool:
@@ -399,8 +474,8 @@ def _converted(onnx: Any, path: Path, model: Any) -> Any:
         missing = str(error).rpartition(": ")[2].split(", ")
         nodes = {n.op_type: n.name or n.output[0] for n in reversed(model.graph.node)}
         names = ", ".join(f"{kind} (node {nodes.get(kind)})" for kind in sorted(missing))
-        raise FormatError(
-            f"{path}: TVM has no operator {names}; export the model without it"
+        raise _RefusedError(
+            f"{path}: TVM has no operator {names}; export the model without it", missing
         ) from None
     except Exception as error:
         # Frames of TVM's frontend hold the node; the error does not name it.
@@ -409,9 +484,10 @@ def _converted(onnx: Any, path: Path, model: Any) -> Any:
         if not found:
             raise
         node = found[-1]
-        raise FormatError(
+        raise _RefusedError(
             f"{path}: TVM cannot convert {node.op_type} (node {node.name or node.output[0]}): "
-            f"{_words(error)}"
+            f"{_words(error)}",
+            [node.op_type],
         ) from error
 
 

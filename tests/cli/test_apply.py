@@ -54,6 +54,25 @@ def test_apply_compiles_library_from_stored_records(run, run_json, tuned, kernel
         assert np.array_equal(b.numpy(), factor * a)
 
 
+def test_apply_verify_leaves_out_a_program_with_wrong_results(run, run_json, kernels, tmp_path):
+    path, library = tmp_path / "store.db", tmp_path / "kernels.so"
+    tune(path, kernels, "thrice")
+    (task,) = tasks_of(load_module(kernels, function="twice"), TARGET).values()
+    sch = Schedule(task)
+    block = sch.get_sblock("B")
+    sch.cache_write(block, 0, "global")
+    # Legal for TVM, but rounded.
+    sch.unsafe_set_dtype(block, 0, "float16")
+    sch.enter_postproc()
+    commit(path, TARGET, task, sch, [1e-3])
+    command = ("--db", path, "apply", kernels, "-o", library, "--verify")
+    thrice, twice = run_json(*command)
+    assert (thrice["record"], thrice["doubt"]) == (1, None)
+    assert twice["record"] is None
+    assert twice["doubt"].startswith("it deviates by ")
+    has(run(*command).stderr, f"twice: {twice['doubt']}; its program is left out")
+
+
 def test_apply_writes_scheduled_module_as_script(run, tuned, kernels, tmp_path):
     script = tmp_path / "scheduled.py"
     done = run("--db", tuned, "apply", kernels, "-o", script)

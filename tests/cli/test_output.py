@@ -12,6 +12,7 @@ import pytest
 import workdirs
 
 from tunedb.system import text
+from tunedb.system.one_line import shorten
 
 EVIL = "mat\x1b[31mmul\x9b2J\u202ecod\n"
 EVIL_SHOWN = "mat\\x1b[31mmul\\x9b2J\\u202ecod\\n"
@@ -249,6 +250,6 @@ def test_text_formats_arguments_sparklines_cuts_and_sizes():
     assert text.sparkline([1.0, 1.0]) == "▁▁"
     assert text.sparkline([2.0, 1.0]) == "█▁"
     assert len(text.sparkline([float(i) for i in range(1000)], 30)) == 30
-    assert text.cut("abcdef", 4) == "abc…"
-    assert text.cut("abcdef", 4, keep_end=True) == "…def"
+    assert shorten("abcdef", 4) == "abc…"
+    assert shorten("abcdef", 4, "end") == "…def"
     assert text.size(1_605_632) == "1.6 MB"

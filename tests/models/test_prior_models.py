@@ -86,5 +86,6 @@ def test_models_of_the_package_are_of_its_prior_and_its_features():
             model = found.model
             assert (model.feature_set, model.version) == (features.name, STEPS.version)
             assert model.columns == STEPS.columns
-            assert found.row.card["learnt"]["programs"] == 4_000
+            # Some are the only ones of their group.
+            assert 7_900 < found.row.card["learnt"]["programs"] <= 8_000
     assert prior_models.FILE.stat().st_size < 3_000_000

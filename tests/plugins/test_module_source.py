@@ -10,7 +10,9 @@ import onnx
 import pytest
 import tvm
 import tvm_ffi
+from onnx.reference import ReferenceEvaluator
 from raising import raises_line
+from tvm import relax
 from tvm.relax import BlockBuilder, Var, const
 from tvm.script import relax as R
 
@@ -320,6 +322,63 @@ def test_onnx_sizes_that_operators_compute_are_simplified(middle, shape, saved, 
         )
     elif compat.number() > (0, 25):
         assert relax_type(load_module(path)["main"].body).shape is None
+
+
+def defined(kind, shapes, opset, **attributes):
+    """Return a model of one operator, whose inputs have these shapes."""
+    builder = networks.Builder()
+    inputs = {f"input_{number}": shape for number, shape in enumerate(shapes)}
+    node = builder.node(kind, list(inputs), **attributes)
+    return builder.model(node, inputs, shapes[0], opset)
+
+
+def numbered():
+    """Return a model with a constant that is no tensor, as exporters write it."""
+    builder = networks.Builder()
+    half = builder.node("Constant", [], value_float=0.5)
+    return builder.model(builder.node("Mul", ["input_0", half]), {"input_0": [2, 8]}, [2, 8])
+
+
+def with_function():
+    """Return a model that has a function of its own."""
+    helper = onnx.helper
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    body = [helper.make_node("Add", ["a", "a"], ["b"])]
+    builder = networks.Builder()
+    model = builder.model(builder.node("Twice", ["input_0"], domain="own"), {"input_0": [2]}, [2])
+    model.functions.append(helper.make_function("own", "Twice", ["a"], ["b"], body, opsets[:1]))
+    model.opset_import.append(opsets[1])
+    return model
+
+
+DEFINED = {
+    "Celu": lambda: defined("Celu", [[2, 8]], 17, alpha=2.0),
+    "Swish": lambda: defined("Swish", [[2, 8]], 24, alpha=1.5),
+    "SwiGLU of Swish": lambda: defined("SwiGLU", [[2, 8], [2, 8]], 28),
+    "RotaryEmbedding": lambda: defined("RotaryEmbedding", [[1, 4, 6, 8], [1, 6, 4], [1, 6, 4]], 23),
+    "Attention": lambda: defined("Attention", [[1, 4, 6, 8]] * 3, 23),
+    "Constant": numbered,
+    "a function": with_function,
+}
+
+
+@pytest.mark.parametrize("name", DEFINED)
+def test_operators_that_tvm_lacks_are_replaced_by_their_definitions(name, saved):
+    model = DEFINED[name]()
+    newest = onnx.defs.onnx_opset_version()
+    if model.opset_import[0].version > newest:
+        pytest.skip(f"onnx {onnx.__version__} ends with opset {newest}")
+    mod = load_module(saved(model))
+    rng = np.random.default_rng(0)
+    shapes = [
+        [axis.dim_value for axis in one.type.tensor_type.shape.dim] for one in model.graph.input
+    ]
+    inputs = [rng.normal(size=shape).astype("float32") for shape in shapes]
+    names = [one.name for one in model.graph.input]
+    (expected,) = ReferenceEvaluator(model).run(None, dict(zip(names, inputs, strict=True)))
+    machine = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())
+    found = machine["main"](*map(tvm.runtime.tensor, inputs)).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_load_module_rejects_onnx_opset_that_is_too_new(saved):

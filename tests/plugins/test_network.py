@@ -230,6 +230,7 @@ ACTIVATIONS = {
     "nn.gelu": lambda x: x * (1 + np.vectorize(math.erf)(x / 2**0.5)) / 2,
     "nn.gelu_tanh": lambda x: x * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2,
     "nn.softmax": lambda x: np.exp(x - x.max()) / np.exp(x - x.max()).sum(),
+    "nn.log_softmax": lambda x: x - x.max() - np.log(np.exp(x - x.max()).sum()),
 }
 
 
@@ -252,7 +253,7 @@ class Module:
 def calls_library(mod, target):
     """Return whether a lowered activation calls a function of the C library."""
     code = lower(mod, target, Lowering()).mod.script()
-    return any(f"T.{name}(" in code for name in ("exp", "erf", "tanh", "sigmoid"))
+    return any(f"T.{name}(" in code for name in ("exp", "erf", "tanh", "sigmoid", "log"))
 
 
 def applied(mod, points):
@@ -279,11 +280,27 @@ def test_lower_replaces_activations_by_polynomials_for_llvm(name):
         ("nn.softmax", [-np.inf, 5, 5], [0, 0.5, 0.5]),
         ("nn.softmax", [-np.inf, -np.inf, -np.inf], [np.nan] * 3),
         ("nn.softmax", [np.nan, 1, 2], [np.nan] * 3),
+        ("nn.log_softmax", [-np.inf, 5, 5], [-np.inf, -np.log(2), -np.log(2)]),
+        ("log", [np.inf, np.nan, -np.inf], [np.inf, np.nan, np.nan]),
+        ("log", [0.0, -0.0, -1e-45], [-np.inf, -np.inf, np.nan]),
     ],
 )
 def test_activations_handle_infinities_and_nan(name, points, expected):
     found = applied(activation(name, size=3), np.array(points, "float32"))
     np.testing.assert_array_equal(found, np.array(expected, "float32"))
+
+
+def test_logarithms_are_exact_to_two_units_in_the_last_place():
+    """From the least subnormal number to the greatest one, and densely around 1."""
+    rng = np.random.default_rng(0)
+    patterns = rng.integers(1, 0x7F800000, 20_000).astype("uint32").view("float32")
+    ends = [1e-45, np.finfo("float32").tiny, np.finfo("float32").max, 1, np.nextafter(1, 0)]
+    points = np.concatenate([patterns, np.linspace(0.5, 2, 2_001), ends]).astype("float32")
+    mod = activation("log", size=points.size)
+    assert not calls_library(mod, TARGET)
+    expected = np.log(points.astype("float64"))
+    error = np.abs(applied(mod, points) - expected)
+    assert (error <= 2 * np.spacing(np.abs(expected).astype("float32"))).all()
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from tunedb.report.svg import (
     Scale,
     add,
-    cut,
     linear_ticks,
     number,
     padded,
     percent,
     polyline,
     significant,
+    visible,
 )
 from tunedb.system.text import clean
 
@@ -76,7 +76,7 @@ def test_add_escapes_invisible_characters_so_that_xml_can_be_written(text):
     assert not {"\x1b", "\u202e", "\n"} & set(shown)
 
 
-def test_cut_shortens_text_in_the_middle():
-    assert cut("abcdefghij", 10) == "abcdefghij"
-    assert cut("abcdefghijk", 7) == "abcd…jk"
-    assert cut("a\nb", 20) == "a\\nb"
+def test_visible_text_is_shortened_in_the_middle():
+    assert visible("abcdefghij", 10) == "abcdefghij"
+    assert visible("abcdefghijk", 7) == "abcd…jk"
+    assert visible("a\nb", 20) == "a\\nb"

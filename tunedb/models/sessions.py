@@ -168,7 +168,7 @@ def pairs_of(ratios: Ratios) -> list[Pair]:
     """Return the comparison of each pair of sessions."""
     starts = ratios.starts()
     sizes = np.diff(starts)
-    cut = {int(size): _cut(int(size)) for size in np.unique(sizes)}
+    cut = {int(size): _outside(int(size)) for size in np.unique(sizes)}
     cuts = np.array([cut[int(size)] for size in sizes], np.int64)
     spread = (quantile(ratios.log, starts, 0.9) - quantile(ratios.log, starts, 0.1)) / 2
     columns = (
@@ -183,7 +183,7 @@ def pairs_of(ratios: Ratios) -> list[Pair]:
     return [Pair(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-def _cut(size: int) -> int:
+def _outside(size: int) -> int:
     """Return the number of values outside the interval of a median, at each end.
 
     The interval from the k-th lowest to the k-th highest of n values misses the median with the

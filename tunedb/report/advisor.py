@@ -30,7 +30,7 @@ from .advisor_plots import (
     verdict,
 )
 from .page import COLOURS, SHAPES, Cell, Key, Marking, Section, Table, colour, render
-from .svg import cut, percent, significant
+from .svg import percent, significant, visible
 
 if TYPE_CHECKING:
     from ..storage.store import Store
@@ -254,7 +254,7 @@ def _by_kernel(analysis: Analysis) -> tuple[Marking, list[int]]:
     names = [name for name, _ in Counter(kernels).most_common()]
     number = {name: min(index, COLOURS) for index, name in enumerate(names)}
     keys = [
-        Key(cut(name, KERNEL_CHARS), colour(index), index % SHAPES)
+        Key(visible(name, KERNEL_CHARS), colour(index), index % SHAPES)
         for index, name in enumerate(names[:COLOURS])
     ]
     if len(names) > COLOURS:

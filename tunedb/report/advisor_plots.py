@@ -19,7 +19,7 @@ from ..advisor.observations import LABELS
 from ..system import text
 from .charts import Axis, Box, Mark, chart, heat_map, tree
 from .page import COLOURS, LETTERS, SHAPES, Cell, Key, Marking, Plot, Table, colour
-from .svg import Floats, cut, number, percent, significant
+from .svg import Floats, number, percent, significant, visible
 
 #: Longest name of a kernel in a title or legend.
 KERNEL_CHARS = 60
@@ -200,7 +200,7 @@ def time_plot(times: KernelTimes, index: int) -> Plot:
     """Draw the time divided by the slice's best time over the block size of a kernel and device."""
     sizes = times.sizes
     threads = [size.threads for size in sizes]
-    title = f"{cut(times.kernel, KERNEL_CHARS)} on {cut(times.device, KERNEL_CHARS)}"
+    title = f"{visible(times.kernel, KERNEL_CHARS)} on {visible(times.device, KERNEL_CHARS)}"
     slices = "1 slice" if times.slices == 1 else f"{times.slices:,} slices"
     fastest = min(sizes, key=lambda size: (size.median, size.threads))
     caption = (
@@ -266,12 +266,12 @@ def gain_plot(slices: Sequence[SliceGain], *, base: int = 256) -> Plot:
         f"Median {median:.3f}, 10 % below {low:.3f}, 10 % above {high:.3f}; {worth:,} of "
         f"{len(gains):,} slices gain more than 5 %."
     )
-    keys = tuple(Key(cut(name, KERNEL_CHARS), colour(i)) for i, name in enumerate(names))
+    keys = tuple(Key(visible(name, KERNEL_CHARS), colour(i)) for i, name in enumerate(names))
     cells = zip(bin_names(), *counts, strict=True)
     rows: Sequence[tuple[Cell, ...]] = tuple(
         (name, *numbers, sum(numbers)) for name, *numbers in cells
     )
-    table = Table(("gain", *(cut(name, KERNEL_CHARS) for name in names), "all"), rows)
+    table = Table(("gain", *(visible(name, KERNEL_CHARS) for name in names), "all"), rows)
     totals = [sum(numbers) for numbers in zip(*counts, strict=True)]
     axes = (
         Axis(
@@ -314,7 +314,7 @@ def confusion_plot(
         f"{right:,} of {total:,} launches of held-out kernels got the right advice. Percentages "
         "are shares of the launches with the label of the row."
     )
-    title = f"Advice of {cut(method, 30)}"
+    title = f"Advice of {visible(method, 30)}"
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     texts = [
         [f"{percent(part)}\n{count:,}" for part, count in zip(*row, strict=True)]

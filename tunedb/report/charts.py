@@ -16,12 +16,12 @@ from .svg import (
     Floats,
     Scale,
     add,
-    cut,
     figure,
     padded,
     polyline,
     significant,
     text_width,
+    visible,
     x_axis,
     y_axis,
 )
@@ -166,7 +166,7 @@ def chart(
         texts = map(up.show, scale.ticks() if up.ticks is None else up.ticks)
         left = max(left, 14 + text_width("m" * max(map(len, texts), default=0)))
     if up.names:
-        names = [cut(name, NAME_CHARS) for name in up.names]
+        names = [visible(name, NAME_CHARS) for name in up.names]
         # A telephone draws letters of 14 pixels.
         left, top = 14 + text_width("m" * (max(map(len, names)) + 1), 14), 10.0
         height = top + _ROW * len(names) + 46
@@ -324,7 +324,7 @@ def heat_map(
     titles : (str, str)
         Titles of rows and columns.
     """
-    rows, columns = ([cut(name, NAME_CHARS) for name in each] for each in names)
+    rows, columns = ([visible(name, NAME_CHARS) for name in each] for each in names)
     lines = max((text.count("\n") + 1 for row in texts for text in row), default=0)
     widest = text_width("m" * max(map(len, columns), default=0), 11) + 5
     side = 94.0 if lines else max(15.0, widest, min(26.0, 640.0 / max(len(columns), 1)))
@@ -431,7 +431,7 @@ def _place(svg: Element, box: Box, x: float, rows: Iterator[int], path: str) -> 
     add(group, "rect", class_="box", **size)
     for number, line in enumerate(box.lines):
         kind = "tiny" if number == 0 and len(box.lines) > 1 else "tiny strong"
-        add(group, "text", cut(line, _BOX_CHARS), class_=kind, x=x + 9, y=y - 4 + 15 * number)
+        add(group, "text", visible(line, _BOX_CHARS), class_=kind, x=x + 9, y=y - 4 + 15 * number)
     last = y - 4 + 15 * (len(box.lines) - 1)
     add(group, "text", box.note, class_="tiny muted", x=start - 9, y=last, text_anchor="end")
     left = x + 9

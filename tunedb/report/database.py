@@ -18,7 +18,7 @@ from .contents import Contents
 from .models import models_section
 from .networks import networks_section
 from .page import Cell, Key, Plot, Section, Table, colour, render, seconds, share
-from .svg import cut
+from .svg import visible
 from .tasks import comparison_section, in_unit, tasks_section
 
 if TYPE_CHECKING:
@@ -120,13 +120,13 @@ def _running(running: Running) -> Section:
     marks, keys = [], []
     for index, (name, course) in enumerate(running.courses.items()):
         x, y = [at for at, _ in course], [time / size for _, time in course]
-        marks.append(Mark("step", x, y, colour=colour(index), name=cut(name, 40)))
-        keys.append(Key(cut(name, 40), colour(index)))
+        marks.append(Mark("step", x, y, colour=colour(index), name=visible(name, 40)))
+        keys.append(Key(visible(name, 40), colour(index)))
     name = "Time over the run"
     caption = "Estimated latency of each network, or best time of each task without a network."
     svg = chart("running", name, caption, axes, marks)
     rows = [
-        (cut(each, 40), float(at), seconds(float(time)))
+        (visible(each, 40), float(at), seconds(float(time)))
         for each, course in running.courses.items()
         for at, time in course
     ]
@@ -142,7 +142,7 @@ def _overview(contents: Contents) -> Section:
     counts = contents.counts
     rows = [
         (
-            *(cut(source.name, 60), source.kind.value, source.trust.name.lower()),
+            *(visible(source.name, 60), source.kind.value, source.trust.name.lower()),
             *(source.records, source.served, source.retracted),
             (text.moment(source.created_at) or text.NOTHING)[:10],
         )
@@ -234,7 +234,7 @@ def _failures(contents: Contents) -> Section:
     }
     by_machine = [
         (
-            cut(machine, 60),
+            visible(machine, 60),
             count,
             trials["failed"][machine],
             share(trials["failed"][machine] / count),
@@ -242,7 +242,7 @@ def _failures(contents: Contents) -> Section:
         for machine, count in trials["all"].most_common()
     ]
     messages = Counter(
-        (row["kind"], cut(" ".join((row["message"] or "").split()), 160), row["trust"])
+        (row["kind"], visible(" ".join((row["message"] or "").split()), 160), row["trust"])
         for row in failures
     )
     frequent: list[tuple[Cell, ...]] = [(count, *what) for what, count in messages.most_common()]
@@ -278,7 +278,8 @@ def _machines(contents: Contents) -> Section:
         found = [f"{each.factor:.3f}" for (_, subject), each in factors.items() if subject == id_]
         rows.append(
             (
-                *(id_, str(row["started_at"] or "")[:16], cut(row["gpu"] or row["cpu"] or "", 50)),
+                *(id_, str(row["started_at"] or "")[:16]),
+                visible(row["gpu"] or row["cpu"] or "", 50),
                 *(row["cores"], row["threads"], row["tvm_version"], row["records"], row["failed"]),
                 *(row["foreign_records"], share(middle), ", ".join(found) or None),
             )

@@ -16,7 +16,7 @@ from ..system import text
 from .charts import Axis, Mark, chart
 from .contents import Contents
 from .page import Cell, Plot, Section, Table, operations, share
-from .svg import cut
+from .svg import visible
 
 #: Models with plots, columns of a model, and points of a plot.
 _MODELS, _COLUMNS, _POINTS = 3, 15, 1_500
@@ -122,7 +122,7 @@ def _gain_plot(contents: Contents, model: StoredModel) -> Plot | None:
     )
     axes = (
         Axis.from_zero("share of the gain (%)", [100 * gain for _, gain in shown]),
-        Axis.named("column", [cut(name, 34) for name, _ in shown]),
+        Axis.named("column", [visible(name, 34) for name, _ in shown]),
     )
     marks = [Mark("bars", [100 * gain for _, gain in shown], range(len(shown)))]
     svg = chart(f"model{model.id}-gain", title, caption, axes, marks)

@@ -16,7 +16,7 @@ from ..system.roofline import Roofline
 from .charts import Axis, Mark, chart, zoomable
 from .contents import Contents, workload_of
 from .page import Cell, Key, Plot, Section, Table, operations, seconds, share
-from .svg import cut
+from .svg import visible
 from .tasks import in_unit
 
 #: Operators of a plot; the others are drawn as one.
@@ -52,7 +52,7 @@ def networks_section(contents: Contents) -> Section:
 def _network_part(contents: Contents, session: Session, run: NetworkRun, index: int) -> Section:
     rows: list[tuple[Cell, ...]] = [
         (
-            *(cut(each.name, 50), each.calls, seconds(each.untuned), seconds(each.seconds)),
+            *(visible(each.name, 50), each.calls, seconds(each.untuned), seconds(each.seconds)),
             share(each.seconds / run.latency),
             operations(each.rate),
             share(each.limit_share(run.roofline)),
@@ -70,7 +70,7 @@ def _network_part(contents: Contents, session: Session, run: NetworkRun, index: 
         slower = text.count(len(run.slower), "operator")
         notes.append(f"{slower} slower than untuned: give the run more --trials or --minutes.")
     return Section(
-        f"{cut(run.name, 60)} on {_target(run)}",
+        f"{visible(run.name, 60)} on {_target(run)}",
         notes=tuple(notes),
         plots=([plot for plot in plots if plot],),
         tables={"Operators": Table(columns, rows)},
@@ -80,9 +80,9 @@ def _network_part(contents: Contents, session: Session, run: NetworkRun, index: 
 def _target(run: NetworkRun) -> str:
     """Return the target of a run for people."""
     try:
-        return cut(Target.from_config(json.loads(run.target)).label, 40)
+        return visible(Target.from_config(json.loads(run.target)).label, 40)
     except (AttributeError, ValueError):
-        return cut(run.target, 40)
+        return visible(run.target, 40)
 
 
 def _latency_plot(contents: Contents, session: Session, run: NetworkRun, index: int) -> Plot | None:
@@ -155,7 +155,7 @@ def _latencies(
 def _operators_plot(run: NetworkRun, index: int) -> Plot:
     """Draw the time of each operator, and of the runtime itself, before and after tuning."""
     shown, rest = run.operators[:_OPERATORS], run.operators[_OPERATORS:]
-    bars = [(cut(each.name, 40), each.untuned, each.seconds) for each in shown]
+    bars = [(visible(each.name, 40), each.untuned, each.seconds) for each in shown]
     if rest:
         untuned, tuned = sum(each.untuned for each in rest), sum(each.seconds for each in rest)
         bars.append((f"{len(rest)} others", untuned, tuned))
@@ -219,7 +219,7 @@ def _roofline_plot(run: NetworkRun, roofline: Roofline, index: int) -> Plot | No
     )
     svg = chart(f"network{index}-roof", title, caption, axes, marks)
     rows = [
-        (cut(each.name, 50), at, operations(rate * 1e9), share(each.limit_share(roofline)))
+        (visible(each.name, 50), at, operations(rate * 1e9), share(each.limit_share(roofline)))
         for each, at, rate in known
     ]
     table = Table(("operator", "FLOP/B", "FLOP/s", "of the limit"), rows)

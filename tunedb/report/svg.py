@@ -15,6 +15,7 @@ from xml.etree.ElementTree import Element, SubElement
 import numpy as np
 import numpy.typing as npt
 
+from ..system.one_line import shorten
 from ..system.text import clean
 
 Floats = npt.NDArray[np.float64]
@@ -26,13 +27,9 @@ _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 _CHAR = 0.56
 
 
-def cut(text: str, chars: int) -> str:
+def visible(text: str, chars: int) -> str:
     """Return visible text of at most `chars` characters; a longer one loses its middle."""
-    text = clean(text)
-    if len(text) <= chars:
-        return text
-    head = (chars - 1) * 2 // 3
-    return f"{text[:head]}…{text[len(text) - (chars - 1 - head) :]}"
+    return shorten(clean(text), chars, "both")
 
 
 def add(parent: Element, tag: str, text: str | None = None, /, **attributes: object) -> Element:

@@ -22,7 +22,7 @@ from ..system.one_line import tensors
 from .charts import Axis, Box, Mark, chart, heat_map, tree, zoomable
 from .contents import Contents, Row, Trials
 from .page import Cell, Key, Plot, Section, Shown, Table, operations, seconds, share
-from .svg import Floats, cut
+from .svg import Floats, visible
 
 if TYPE_CHECKING:
     from ..storage.store import Store
@@ -73,7 +73,7 @@ def task_name(task: Row, chars: int = 70) -> str:
     except (TypeError, ValueError):
         arguments = ""
     family = task["family"] if task["family"] not in (None, task["workload"]) else ""
-    return cut(" ".join(part for part in (task["workload"], family, arguments) if part), chars)
+    return visible(" ".join(part for part in (task["workload"], family, arguments) if part), chars)
 
 
 def _cost(contents: Contents, task: Row) -> float:
@@ -93,7 +93,7 @@ def _task_rows(contents: Contents, tasks: Sequence[Row]) -> list[tuple[Cell, ...
         cost = _cost(contents, task)
         rows.append(
             (
-                *(task["workload_id"], task_name(task), cut(task["target"], 40)),
+                *(task["workload_id"], task_name(task), visible(task["target"], 40)),
                 contents.weight(task),
                 *(seconds(task["best_seconds"]), seconds(cost or None)),
                 share(cost / total if total > 0 and cost else None),
@@ -134,7 +134,7 @@ def _task_part(contents: Contents, task: Row, index: int) -> Section:
         texts["Script of the workload"] = _shortened(script)
     differences = _differences(best)
     return Section(
-        f"Task {task['workload_id']}: {task_name(task)} on {cut(task['target'], 40)}",
+        f"Task {task['workload_id']}: {task_name(task)} on {visible(task['target'], 40)}",
         notes=tuple(note for note in notes if note),
         plots=([plot for plot in plots if plot], [plot for plot in wide if plot]),
         tables={"Best programs": _programs(best)}
@@ -257,7 +257,7 @@ def _programs(records: Sequence[Record]) -> Table:
         rows.append(
             (
                 *(record.id, seconds(record.mean), seconds(min(repeats, default=None))),
-                *(len(repeats), cut(source.name, 40), source.trust.name.lower()),
+                *(len(repeats), visible(source.name, 40), source.trust.name.lower()),
                 measurement.origin.value,
             )
         )
@@ -290,7 +290,7 @@ def _differences(records: Sequence[Record]) -> Table | None:
             column[number] if number < len(column) else ("", text.NOTHING) for column in columns
         ]
         if len({value for _, value in cells}) > 1:
-            rows.append((cells[0][0] or cells[-1][0], *(cut(value, 60) for _, value in cells)))
+            rows.append((cells[0][0] or cells[-1][0], *(visible(value, 60) for _, value in cells)))
     names = ("decision", *(f"record {record.id}" for record in records))
     return Table(names, rows) if rows else None
 
@@ -442,7 +442,7 @@ def comparison_section(contents: Contents, other: Store, name: str) -> Section:
                 (
                     task["workload_id"],
                     task_name(task),
-                    cut(task["target"], 40),
+                    visible(task["target"], 40),
                     seconds(ours),
                     seconds(best),
                     Shown(ratio, f"{ratio:.3f}" if ratio else text.NOTHING),
@@ -451,7 +451,7 @@ def comparison_section(contents: Contents, other: Store, name: str) -> Section:
             )
     rows.sort(key=lambda row: row[5].value or math.inf)
     found = np.array([ratio for ratio in ratios if ratio], float)
-    title = f"Against {cut(name, 60)}"
+    title = f"Against {visible(name, 60)}"
     if not rows:
         return Section(title, notes=("Neither database has a program that works.",))
     missing = len([key for key, best in theirs.items() if best and key not in seen])

@@ -317,7 +317,7 @@ class Tables:
             met = " AND ".join([*conditions, *pages])
             query = f"SELECT {', '.join(values)} FROM {source}"  # noqa: S608 - names of ours
             rows = self._db.plain(f"{query} WHERE {met}{order}" if met else query + order)
-            for batch in _cut(rows):
+            for batch in _batches(rows):
                 table.append(len(batch), transpose(batch, len(columns)))
             if key is None or len(rows) < _ROWS:
                 return table
@@ -552,7 +552,7 @@ def _literals(ids: Sequence[int]) -> list[str]:
     return [str(int(id_)) for id_ in ids] or ["NULL"]
 
 
-def _cut(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
+def _batches(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
     """Yield rows in batches."""
     for start in range(0, len(rows), _ROWS):
         yield rows[start : start + _ROWS]

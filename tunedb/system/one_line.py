@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence, Sized
 from dataclasses import fields
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 #: Maximum length of a line.
 _WIDTH = 100
@@ -32,15 +32,24 @@ def one_line(thing: Any) -> str:
     named = [f.name for f in fields(thing) if f.repr or f.name == "digest"]
     shown = [(name, value) for name in named if (value := getattr(thing, name)) is not None]
     inner = ", ".join(f"{name}={short(value)}" for name, value in shown)
-    return cut(f"{type(thing).__name__}({inner})")
+    return shorten(f"{type(thing).__name__}({inner})", keep="bracket")
 
 
-def cut(text: str, width: int = _WIDTH) -> str:
-    """Return text of at most `width` characters, cut with an ellipsis; a last bracket stays."""
+def shorten(
+    text: str,
+    width: int = _WIDTH,
+    keep: Literal["start", "end", "both", "bracket"] = "start",
+) -> str:
+    """Return text of at most `width` characters, with an ellipsis for what is left out.
+
+    A longer text keeps its start, its end, both, or its start and a last bracket.
+    """
     if len(text) <= width:
         return text
-    end = "…)" if text.endswith(")") else "…"
-    return text[: width - len(end)] + end
+    ends = {"start": 0, "end": width - 1, "both": width - 1 - (width - 1) * 2 // 3}
+    end = max(ends.get(keep, int(text.endswith(")"))), 0)
+    start = max(width - 1 - end, 0)
+    return f"{text[:start]}…{text[len(text) - end :]}"
 
 
 def short(value: Any) -> str:
@@ -51,7 +60,7 @@ def short(value: Any) -> str:
     elif isinstance(value, bytes):
         text = value.hex()[:8] if len(value) == _DIGEST else f"<{len(value):,} bytes>"
     elif isinstance(value, str):
-        text = repr(cut(value, _TEXT))
+        text = repr(shorten(value, _TEXT, "bracket"))
     elif isinstance(value, float):
         text = f"{value:.6g}"
     elif isinstance(value, tuple) and len(value) <= _ENTRIES:

@@ -179,14 +179,6 @@ def decisions(values: Iterable[Any] | None) -> str:
     return " ".join(plain(value) for value in values) or NOTHING
 
 
-def cut(text: str, width: int, *, keep_end: bool = False) -> str:
-    """Return text of at most `width` characters, with an ellipsis where it is cut."""
-    if len(text) <= width:
-        return text
-    length = max(width - 1, 0)
-    return "…" + text[len(text) - length :] if keep_end else text[:length] + "…"
-
-
 _BARS = "▁▂▃▄▅▆▇█"
 
 

@@ -37,7 +37,7 @@ from ..module_source import is_relax, prim_funcs
 from ..prefetch import with_prefetch
 from ..targets import as_target, first_line, lacks_limits, with_limits
 from ..threads import use_threads
-from ..trace_codec import floats_of
+from ..trace_codec import encode, floats_of
 from .algorithms import key_of, lower_fastest
 from .network import (
     DEFAULT,
@@ -51,6 +51,7 @@ from .network import (
 )
 from .packing import pack_weights, packing_functions, without_free_layouts, without_packing
 from .predict import Predicted, predict
+from .verification import Doubt, doubts
 
 if TYPE_CHECKING:
     from ....models.evaluation import OnStep
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LIBRARIES",
     "Compiled",
+    "Options",
     "Use",
     "better_lowering",
     "compile",
@@ -74,11 +76,41 @@ _NOTHING_KNOWN = (
     "nothing is known of these functions and of similar ones; they are compiled as TVM's default"
 )
 
+#: What became of a program that is in doubt, by the kind of program that its function has.
+_LEFT_OUT = {
+    "default": "its program is left out, and it is compiled as TVM's default",
+    "measured": "its program is not verified",
+    "predicted": "its program is not verified",
+}
+
 #: Attribute of functions that TVM's pass leaves as they are.
 _IS_SCHEDULED = "tirx.is_scheduled"
 
 #: File suffixes of libraries.
 LIBRARIES = (".so", ".dylib", ".dll", ".tar")
+
+
+def _nobody(done: int, total: int, work: str) -> None:
+    """Receive the steps of a compilation that nobody follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the programs of functions are chosen.
+
+    Parameters
+    ----------
+    predicts : bool
+        Whether programs of functions without a record are predicted.
+    verifies : bool
+        Whether the results of all programs are compared with those of the unscheduled functions.
+    on_step : callable
+        As for :func:`compile`.
+    """
+
+    predicts: bool = False
+    verifies: bool = False
+    on_step: OnStep = _nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +137,9 @@ class Use:
     share : float or None
         Expected throughput of a predicted program as a share of the best; None where unknown
         (:func:`tunedb.models.share.expected_share`).
+    doubt : str or None
+        What is wrong with the program, which is left out then, or why it cannot be verified; None
+        for a verified one, and without verification.
     """
 
     function: str
@@ -115,6 +150,7 @@ class Use:
     threads: int | None = None
     is_predicted: bool = False
     share: float | None = None
+    doubt: str | None = None
 
     @property
     def kind(self) -> str:
@@ -255,25 +291,34 @@ class _UseDatabase(_PyDatabase):
         Handle of the database.
     predicted : mapping of bytes to Predicted
         Programs of functions without a record, by the digest of the function.
+    doubtful : mapping of bytes to Doubt
+        What verification found, by the digest of the function; wrong programs are left out.
     """
 
     __slots__ = ("__dict__", "__weakref__")
 
-    def __init__(self, handle: Handle, predicted: Mapping[bytes, Predicted]) -> None:
+    def __init__(
+        self, handle: Handle, predicted: Mapping[bytes, Predicted], doubtful: Mapping[bytes, Doubt]
+    ) -> None:
         uses: dict[str, Use] = {}
 
         def query(mod: Any, target: Any, name: str) -> Any:
+            use, record = chosen(mod, target, str(name))
+            doubt = doubtful.get(_digest(mod)) if doubtful else None
+            if doubt is not None and doubt.is_wrong:
+                use, record = Use(str(name)), None
+            uses[str(name)] = use if doubt is None else replace(use, doubt=doubt.reason)
+            return record
+
+        def chosen(mod: Any, target: Any, name: str) -> tuple[Use, Any]:
             served = find_record(handle, mod, target)
-            if served is None:
-                chosen = predicted.get(_digest(mod)) if predicted else None
-                if chosen is None:
-                    uses[str(name)] = Use(str(name))
-                    return None
-                share = expected_share(chosen.family, chosen.octaves)
-                uses[str(name)] = Use(str(name), is_predicted=True, share=share)
-                return chosen.record
-            uses[str(name)] = use_of(handle, str(name), served)
-            return served.record
+            if served is not None:
+                return use_of(handle, name, served), served.record
+            found = predicted.get(_digest(mod)) if predicted else None
+            if found is None:
+                return Use(name), None
+            share = expected_share(found.family, found.octaves)
+            return Use(name, is_predicted=True, share=share), found.record
 
         super().__init__(
             handle.has_workload,
@@ -341,6 +386,7 @@ def schedule(
     prepack: bool | None = None,
     bind: Mapping[str, int] | None = None,
     algorithms: Algorithms = "exact",
+    verify: bool = False,
     on_step: OnStep | None = None,
 ) -> tuple[Any, list[Use]]:
     """Return a module whose functions are scheduled by their best records.
@@ -353,7 +399,7 @@ def schedule(
         Database of the records.
     target : tvm.target.Target, dict or None
         Target of the module; None takes the database's.
-    trials, layout, prepack, bind, algorithms, on_step
+    trials, layout, prepack, bind, algorithms, verify, on_step
         As for :func:`compile`. Weights are not packed yet.
 
     Returns
@@ -370,30 +416,25 @@ def schedule(
     PluginError
         TVM cannot lower the program.
     """
-    target, predicts = _target_of(database, target), _predicts(trials)
-    on_step = on_step or _nobody
-    _begin(database, on_step)
+    target, options = _target_of(database, target), _options(trials, verify, on_step)
+    _begin(database, options.on_step)
     with _converted_errors("TVM cannot lower it"):
         lowering = Lowering(layout, prepack, bind, algorithms)
         if is_relax(mod):
             mod = lower_fastest(mod, target, lowering, database._handle).mod
         else:
             mod = bind_sizes(mod, bind)
-    return _scheduled(mod, database, target, predicts=predicts, on_step=on_step)
+    return _scheduled(mod, database, target, options)
 
 
-def _predicts(trials: int | None) -> bool:
-    """Return whether programs are predicted; UsageError for trials that must be measured."""
+def _options(trials: int | None, verify: bool, on_step: OnStep | None) -> Options:
+    """Return the options of a compilation; UsageError for trials that must be measured."""
     if trials:
         raise UsageError(
             f"trials={trials}: compile measures nothing; trials=0 predicts programs, and "
             f"tune(mod, max_trials_per_task={trials}) measures"
         )
-    return trials is not None
-
-
-def _nobody(done: int, total: int, work: str) -> None:
-    """Receive the steps of a compilation that nobody follows."""
+    return Options(trials is not None, verify, on_step or _nobody)
 
 
 def _begin(database: Database, on_step: OnStep) -> None:
@@ -405,35 +446,40 @@ def _begin(database: Database, on_step: OnStep) -> None:
 
 
 def _scheduled(
-    mod: Any, database: Database, target: Any, *, predicts: bool, on_step: OnStep
+    mod: Any, database: Database, target: Any, options: Options
 ) -> tuple[Any, list[Use]]:
     """Return a lowered module with its best programs, and the program of each function."""
-    handle, predicted = database._handle, {}
+    handle, predicted, doubtful = database._handle, dict[bytes, Predicted](), dict[bytes, Doubt]()
     with _converted_errors("TVM cannot lower it"):
         mod = _as_measured(mod, handle, target)
-        if predicts:
-            predicted = predict(handle, _without_record(mod, handle, target), target, on_step)
-        on_step(0, 1, "compiling")
-        use_database = _UseDatabase(handle, predicted)
+        tasks = _unscheduled(mod) if options.predicts or options.verifies else {}
+        served = {digest: find_record(handle, task, target) for digest, task in tasks.items()}
+        if options.predicts:
+            new = {digest: tasks[digest] for digest, record in served.items() if record is None}
+            predicted = predict(handle, new, target, options.on_step)
+        if options.verifies:
+            records = {digest: one.record for digest, one in served.items() if one is not None}
+            records |= {digest: one.record for digest, one in predicted.items()}
+            programs = {
+                digest: (tasks[digest], encode(record.trace)) for digest, record in records.items()
+            }
+            doubtful = doubts(programs, target, options.on_step)
+        options.on_step(0, 1, "compiling")
+        use_database = _UseDatabase(handle, predicted, doubtful)
         with target, use_database, tvm.transform.PassContext(opt_level=3):
             mod = relax.transform.MetaScheduleApplyDatabase()(mod)
     return mod, sorted(use_database.uses.values(), key=lambda use: use.function)
 
 
-def _without_record(mod: Any, handle: Handle, target: Any) -> dict[bytes, Any]:
-    """Return the different unscheduled functions without a record, normalised, by their digests."""
+def _unscheduled(mod: Any) -> dict[bytes, Any]:
+    """Return the different unscheduled functions of a module, normalised, by their digests."""
     functions = prim_funcs(mod).values()
     tasks = [
         _normalize_mod(func)
         for func in functions
         if not (func.attrs and func.attrs.get(_IS_SCHEDULED, False))
     ]
-    different = {_digest(task): task for task in tasks}
-    return {
-        digest: task
-        for digest, task in different.items()
-        if find_record(handle, task, target) is None
-    }
+    return {_digest(task): task for task in tasks}
 
 
 def _as_measured(mod: Any, handle: Handle, target: Any) -> Any:
@@ -461,6 +507,7 @@ def compile(
     prepack: bool | None = None,
     bind: Mapping[str, int] | None = None,
     algorithms: Algorithms = "exact",
+    verify: bool = False,
     on_step: OnStep | None = None,
 ) -> Compiled:
     """Compile a module with its best programs.
@@ -496,6 +543,10 @@ def compile(
         where its parts are faster together, by the times of the records or of a tuning run in the
         network. Its outputs deviate more
         (:attr:`tunedb.storage.network_runs.NetworkRun.deviation`).
+    verify : bool
+        Whether the program of each function is run once more beside the unscheduled function, with
+        equal random arguments. A function whose program computes something else is compiled
+        without it, and :attr:`Compiled.notes` names it.
     on_step : callable, optional
         Called with the number of steps that are done, of all, and what is being done, from
         ``lowering`` to ``compiling``.
@@ -518,21 +569,21 @@ def compile(
     >>> compiled = compile(mod, database)  # doctest: +SKIP
     >>> relax.VirtualMachine(compiled.executable, tvm.cpu())["main"](data)  # doctest: +SKIP
     """
-    predicts, lowering = _predicts(trials), Lowering(layout, prepack, bind, algorithms)
-    on_step = on_step or _nobody
+    options = _options(trials, verify, on_step)
+    lowering = Lowering(layout, prepack, bind, algorithms)
     with _opened(database, target) as opened:
         target = _target_of(opened, target)
-        _begin(opened, on_step)
+        _begin(opened, options.on_step)
         if is_relax(mod):
             with _converted_errors("TVM cannot compile it"):
                 lowered = lower_fastest(mod, target, lowering, opened._handle)
-            compiled = compile_lowered(lowered, opened, target, predicts=predicts, on_step=on_step)
+            compiled = compile_lowered(lowered, opened, target, options)
             return replace(compiled, notes=lowered.notes + compiled.notes)
         mod = bind_sizes(mod, bind)
-        mod, uses = _scheduled(mod, opened, target, predicts=predicts, on_step=on_step)
+        mod, uses = _scheduled(mod, opened, target, options)
         with _converted_errors("TVM cannot compile it"):
             mod = with_prefetch(_with_symbols(_with_defaults(mod, target)), target)
-            notes = notes_of(uses, predicts=predicts)
+            notes = notes_of(uses, predicts=options.predicts)
             return Compiled(tvm.compile(mod, target=target), tuple(uses), notes)
 
 
@@ -557,20 +608,22 @@ def _opened(database: Database | None, target: Any) -> Iterator[Database]:
 
 
 def notes_of(uses: Sequence[Use], *, predicts: bool) -> tuple[str, ...]:
-    """Return a note where nothing is known of any function."""
+    """Return notes of functions whose programs are in doubt, or that nothing is known of any."""
+    notes = tuple(
+        f"{use.function}: {use.doubt}; {_LEFT_OUT[use.kind]}" for use in uses if use.doubt
+    )
     if predicts and all(use.kind == "default" for use in uses):
-        return (_NOTHING_KNOWN,)
-    return ()
+        notes += (_NOTHING_KNOWN,)
+    return notes
 
 
 def compile_lowered(
     lowered: Lowered,
     database: Database | None,
     target: Any,
+    options: Options | None = None,
     *,
-    predicts: bool = False,
     is_timed: bool = False,
-    on_step: OnStep | None = None,
 ) -> Compiled:
     """Compile a program of :func:`.network.lower` with the best programs of a database.
 
@@ -584,23 +637,21 @@ def compile_lowered(
         Database of the records.
     target : tvm.target.Target
         Target of the program.
-    predicts : bool
-        Whether programs of functions without a record are predicted.
+    options : Options, optional
+        Whether programs are predicted and verified; by default they are not.
     is_timed : bool
         Whether the time of each function is to be measured: TVM's virtual machine then interprets
         the calls. Else LLVM compiles them for CPUs, where small networks gain some per cent.
-    on_step : callable, optional
-        As for :func:`compile`.
 
     Raises
     ------
     PluginError
         TVM cannot compile it.
     """
-    mod, uses, on_step = lowered.mod, list[Use](), on_step or _nobody
+    mod, uses, options = lowered.mod, list[Use](), options or Options()
     if database is not None:
-        mod, uses = _scheduled(mod, database, target, predicts=predicts, on_step=on_step)
-    notes = notes_of(uses, predicts=predicts)
+        mod, uses = _scheduled(mod, database, target, options)
+    notes = notes_of(uses, predicts=options.predicts)
     with _converted_errors("TVM cannot compile it"):
         if lowered.lowering.packs(target):
             notes += tuple(

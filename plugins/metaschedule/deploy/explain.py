@@ -19,6 +19,7 @@ from ....programs.workload_info.distance import distances
 from ....records import MODULES, Status, Target, Trust
 from ....results import Record, WorkloadSummary
 from ....storage.store import Store
+from ....system.one_line import shorten
 from .. import modules
 from ..compat import arguments_of, sblock_types
 from ..database.handle import Handle
@@ -149,7 +150,7 @@ def _without_attributes(func: Any) -> Any:
 def _attributes(func: Any) -> dict[str, str]:
     """Return the attributes of a function, without the one that names its dialect."""
     attrs = ((str(key), value) for key, value in (func.attrs or {}).items())
-    return {key: _cut(str(value)) for key, value in attrs if key != "s_tir"}
+    return {key: shorten(str(value), _MOST) for key, value in attrs if key != "s_tir"}
 
 
 class _Side:
@@ -169,14 +170,14 @@ class _Side:
             return _attributes(_only_function(self._mod)).get(attribute, NOTHING)
         if len(self._marked) == 1:
             line, start, stop = self._marked[0]
-            return _cut(line[start:stop])
+            return shorten(line[start:stop], _MOST)
         return _first_line(self._walk()[-1])
 
     def line(self) -> str | None:
         """Return the line of the script with the value; None where it has several."""
         if len(self._marked) != 1:
             return None
-        return _cut(self._marked[0][0].strip())
+        return shorten(self._marked[0][0].strip(), _MOST)
 
     def where(self) -> str:
         """Return the place in words."""
@@ -264,11 +265,7 @@ def _marked(mod: Any, path: Any) -> Iterator[tuple[str, int, int]]:
 def _first_line(value: Any) -> str:
     """Return the first line of a value's script that is no comment."""
     lines = (line.strip() for line in str(value).splitlines())
-    return _cut(next((line for line in lines if line and line[0] not in "#@"), ""))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MOST else text[: _MOST - 1] + "…"
+    return shorten(next((line for line in lines if line and line[0] not in "#@"), ""), _MOST)
 
 
 # ---- Reasons why a module finds no record --------------------------------------------------------

@@ -175,6 +175,17 @@ def run_compared(
     return deviations
 
 
+def difference_of(costs: Sequence[float]) -> str | None:
+    """Return in words by how much the results of :func:`run_compared` differ; None if allowed."""
+    pairs = zip(costs[::2], costs[1::2], strict=True)
+    wrong = [found for found, allowed in pairs if not found <= allowed]
+    if not wrong:
+        return None
+    if max(wrong) >= FARTHEST:
+        return "other integers, or NaN where the untuned program has none"
+    return f"it deviates by {max(wrong):.3g} of the largest value from the untuned program's result"
+
+
 def _run(rt_mod: Any, device: Any, args: Sequence[Any]) -> Arrays:
     rt_mod[rt_mod.entry_name](*args)
     device.sync()

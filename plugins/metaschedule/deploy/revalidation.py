@@ -585,17 +585,10 @@ def _job(mod: Any, record: Record, *, keep_preproc: bool) -> Job:
 
 def _wrong_result(costs: Sequence[float]) -> Failure | None:
     """Return the failure of results with deviations of :func:`.numerics.run_compared`, or None."""
-    pairs = zip(costs[::2], costs[1::2], strict=True)
-    wrong = [deviation for deviation, allowed in pairs if not deviation <= allowed]
-    if not wrong:
+    difference = numerics.difference_of(costs)
+    if difference is None:
         return None
-    message = (
-        f"wrong result: it deviates by {max(wrong):.3g} of the largest value from the untuned "
-        "program's result"
-    )
-    if max(wrong) >= numerics.FARTHEST:
-        message = "wrong result: other integers, or NaN where the untuned program has none"
-    return Failure(FailureKind.WRONG_RESULT, Phase.RUN, message)
+    return Failure(FailureKind.WRONG_RESULT, Phase.RUN, f"wrong result: {difference}")
 
 
 def _headline(failure: Failure) -> str:

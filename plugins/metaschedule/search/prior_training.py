@@ -13,7 +13,7 @@ from ....models.prior_models import PriorModel, name_of
 from ....models.recipe import Recipe
 from ....models.training import fit, tuning_recipe
 from ....storage.store import Store
-from ..cost_model.learner import BASE_PROGRAMS, row_of
+from ..cost_model.learner import row_of
 from ..targets import class_of
 from .draft_model import FEATURES, ComputedExamples
 
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["trained_models"]
 
+#: Diverse programs that a model learns from. Models of 8,000 predicted faster programs for six
+#: networks than those of 4,000 and of 12,000 (docs/benchmarks.md). A tuning run trains on fewer,
+#: because it trains again and again.
+_PROGRAMS = 8_000
 #: Sets of the models: of drafts, and of replayed programs.
 _SETS: Final[tuple[StepFeatures, ...]] = (FEATURES, STEPS)
 
@@ -29,9 +33,8 @@ _SETS: Final[tuple[StepFeatures, ...]] = (FEATURES, STEPS)
 def trained_models(prior: Path) -> Iterator[tuple[str, PriorModel]]:
     """Train the models of a prior: two for each class of its targets.
 
-    They are those that a tuning run would train before its first trial. Models of all programs
-    order stored ones better and choose worse ones of thousands of drafts: most programs of a search
-    are good, and drafts are not.
+    Models of all programs order stored ones better and choose worse ones of thousands of drafts:
+    most programs of a search are good, and drafts are not.
 
     Parameters
     ----------
@@ -59,7 +62,7 @@ def trained_models(prior: Path) -> Iterator[tuple[str, PriorModel]]:
                 cost = cards.TrainingCost()
                 recipe = Recipe(features=features.name)
                 source = ComputedExamples(store, features)
-                examples = source.with_rows(source.diverse(recipe, ids, BASE_PROGRAMS))
+                examples = source.with_rows(source.diverse(recipe, ids, _PROGRAMS))
                 fitted = fit(examples, tuning_recipe(recipe, len(examples)))
                 row = row_of(fitted, examples, store.key, cost)
                 yield name_of(class_, features), PriorModel(fitted.model, row)

@@ -1,0 +1,73 @@
+"""Small networks of today compute the same after tunedb's lowering as after TVM's."""
+
+import networks
+import numpy as np
+import pytest
+import tvm
+from modern_networks import (
+    convnext,
+    dcgan,
+    deeplab,
+    diffusion_unet,
+    dlrm,
+    grouped_llama,
+    mobilenet_v3,
+    super_resolution,
+    swin,
+    t5,
+    video,
+    wav2vec,
+    whisper,
+    yolo,
+    yolo_v3,
+)
+from onnx import TensorProto
+from tvm import relax
+from tvm.relax.frontend.onnx import from_onnx
+
+from tunedb.plugins.metaschedule.deploy.apply import compile_lowered
+from tunedb.plugins.metaschedule.deploy.network import Lowering, lower
+
+TARGET = tvm.target.Target(networks.LLVM)
+NETWORKS = {
+    "convnext": lambda: convnext(32, width=8),
+    "dcgan": lambda: dcgan(8, width=4),
+    "deeplab": lambda: deeplab(64, width=8),
+    "diffusion_unet": lambda: diffusion_unet(4, width=32, text=16),
+    "dlrm": lambda: dlrm(3),
+    "grouped_llama": lambda: grouped_llama(6, width=64, heads=4),
+    "mobilenet_v3": lambda: mobilenet_v3(32),
+    "super_resolution": lambda: super_resolution(8, width=8),
+    "swin": lambda: swin(56, width=32),
+    "t5": lambda: t5(6, width=64),
+    "video": lambda: video(8, frames=4),
+    "wav2vec": lambda: wav2vec(400, width=32),
+    "whisper": lambda: whisper(12, width=64, layers=1),
+    "yolo": lambda: yolo(32, width=4),
+    "yolo_v3": lambda: yolo_v3(32, width=4),
+}
+
+
+def values(tensor):
+    """Return random values for an input of a network; indices are small."""
+    shape = [axis.dim_value for axis in tensor.shape.dim]
+    rng = np.random.default_rng(0)
+    is_index = tensor.elem_type == TensorProto.INT64
+    array = rng.integers(0, 1000, shape) if is_index else rng.normal(size=shape)
+    return tvm.runtime.tensor(array if is_index else array.astype("float32"))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_results_are_those_of_tvms_pipeline(name):
+    model = NETWORKS[name]()
+    mod = from_onnx(model)
+    lowered = lower(mod, TARGET, Lowering())
+    assert lowered.notes == ()
+    executables = tvm.compile(mod, target=TARGET), compile_lowered(lowered, None, TARGET).executable
+    inputs = [values(each.type.tensor_type) for each in model.graph.input]
+    expected, found = (
+        relax.VirtualMachine(executable, tvm.cpu())["main"](*inputs).numpy()
+        for executable in executables
+    )
+    # Outputs of sums of random signs have the rounding errors of their largest terms.
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
