@@ -133,13 +133,12 @@ def call_name(node: Any) -> str:
     return str(getattr(getattr(node, "op", None), "name", ""))
 
 
-def extents_of(tensor: Any) -> list[int] | None:
-    """Return the extents of a type; None if it is not that of a tensor of constant shape."""
-    shape = getattr(tensor, "shape", None)
-    if not isinstance(shape, relax.ShapeExpr):
+def extents_of(type_: Any) -> list[int] | None:
+    """Return the extents of a tensor's or a shape's type; None if one is unknown or a symbol."""
+    extents = getattr(getattr(type_, "shape", type_), "values", None)
+    if extents is None or not all(isinstance(extent, tvm.tirx.IntImm) for extent in extents):
         return None
-    is_constant = all(isinstance(extent, tvm.tirx.IntImm) for extent in shape.values)
-    return [int(extent) for extent in shape.values] if is_constant else None
+    return [int(extent) for extent in extents]
 
 
 def without_attributes(func: Any) -> Any:
