@@ -156,6 +156,11 @@ def command(
     missing = sum(use.kind == "default" for use in uses)
     unknown = sum(use.kind == "predicted" and use.share is None for use in uses)
     settings.note(f"Wrote {output} for {label(device)}")
+    if verify:
+        verified = sum(use.kind != "default" and use.doubt is None for use in uses)
+        settings.note(
+            f"{text.count(verified, 'program')} verified against the unscheduled functions"
+        )
     if unknown:
         settings.note(
             f"the share of the best is unknown for {text.count(unknown, 'function')}: no stored "
