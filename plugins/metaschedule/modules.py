@@ -133,6 +133,20 @@ def call_name(node: Any) -> str:
     return str(getattr(getattr(node, "op", None), "name", ""))
 
 
+def calls_of(mod: Any) -> list[Any]:
+    """Return the calls of operators in the Relax functions of a program."""
+    calls: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relax.Call) and isinstance(node.op, tvm.ir.Op):
+            calls.append(node)
+
+    for func in mod.functions.values():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, visit)
+    return calls
+
+
 def extents_of(type_: Any) -> list[int] | None:
     """Return the extents of a tensor's or a shape's type; None if one is unknown or a symbol."""
     extents = getattr(getattr(type_, "shape", type_), "values", None)

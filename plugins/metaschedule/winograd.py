@@ -22,6 +22,7 @@ import tvm_ffi
 from tvm import relax, te, tirx
 
 from .compat import buffer_of, constant_value, relax_type
+from .modules import call_name
 
 __all__ = ["TILES", "Convolution", "convolutions_of", "with_winograd"]
 
@@ -162,7 +163,7 @@ def with_winograd(mod: Any, tiles: Mapping[Convolution, int]) -> Any:
 
 def _convolution(node: Any) -> Convolution | None:
     """Return the shape of a call that can change, or None."""
-    if not isinstance(node, relax.Call) or getattr(node.op, "name", "") != "relax.nn.conv2d":
+    if call_name(node) != "relax.nn.conv2d":
         return None
     attrs, (data, weights) = node.attrs, node.args
     shapes = [_shape(argument) for argument in (data, weights)]

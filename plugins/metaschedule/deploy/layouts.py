@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import relax, te, tirx, topi
 
 from ..compat import constant_value, relax_type, walk
-from ..modules import call_name, rewrite_functions, without_attributes
+from ..modules import call_name, calls_of, rewrite_functions, without_attributes
 from ..targets import first_line
 from .transposed import kept_transposed
 
@@ -61,16 +61,7 @@ def convert_layouts(mod: Any, layouts: Mapping[str, Sequence[str]]) -> tuple[Any
 
 def operators_of(mod: Any) -> set[str]:
     """Return the names of the operators that a Relax program calls."""
-    names: set[str] = set()
-
-    def visit(node: Any) -> None:
-        if isinstance(node, relax.Call) and isinstance(node.op, tvm.ir.Op):
-            names.add(str(node.op.name))
-
-    for func in mod.functions.values():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, visit)
-    return names
+    return {call_name(call) for call in calls_of(mod)}
 
 
 def _layouts_of_transposed(mod: Any, layouts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tvm import relax, tirx
 
 from ..compat import arguments_of, buffer_of, constant_value, load_type, sblock_types, walk
-from ..modules import FREE_LAYOUTS, rewrite_functions
+from ..modules import FREE_LAYOUTS, call_name, rewrite_functions
 
 __all__ = [
     "mark_weights",
@@ -154,7 +154,7 @@ class _ConstantPacker(relax.PyExprMutator):
     def visit_call_(self, call: Any) -> Any:
         """Return the packed constants, or the call itself if it does more than copy constants."""
         call = self.visit_expr_post_order(call)
-        if getattr(call.op, "name", None) != "relax.call_tir":
+        if call_name(call) != "relax.call_tir":
             return call
         func, arguments = self._functions.get(call.args[0]), call.args[1]
         if func is None or not isinstance(arguments, relax.Tuple):

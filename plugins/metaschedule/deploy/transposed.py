@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from ..compat import constant_value, relax_type
-from ..modules import call_name, extents_of, rewrite_functions
+from ..modules import call_name, calls_of, extents_of, rewrite_functions
 
 __all__ = ["interleave_transposed", "kept_transposed"]
 
@@ -50,16 +50,8 @@ def interleave_transposed(mod: Any) -> Any:
 
 def kept_transposed(mod: Any) -> set[str]:
     """Return the names of transposed operators that :func:`interleave_transposed` keeps."""
-    names: set[str] = set()
-
-    def visit(node: Any) -> None:
-        if call_name(node) in _CONVOLUTIONS and _Plan.of(node) is None:
-            names.add(call_name(node))
-
-    for func in mod.functions.values():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, visit)
-    return names
+    transposed = [call for call in calls_of(mod) if call_name(call) in _CONVOLUTIONS]
+    return {call_name(call) for call in transposed if _Plan.of(call) is None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +91,17 @@ class _Plan:
     ----------
     axes : tuple of _Axis
         Spatial axes.
-    weights : ndarray, shape (groups, inputs, outputs, taps, stride, taps, stride, ...)
-        Weights of a group, for each axis by the place of the convolution and by phase.
+    weights : ndarray, shape (groups * inputs, outputs, extents ...)
+        Weights, whose outputs are those of a group.
+    groups : int
+        Number of groups.
     channels_last : bool
         Whether channels are the last axis of the data, or the second one.
     """
 
     axes: tuple[_Axis, ...]
     weights: NDArray[Any]
+    groups: int
     channels_last: bool
 
     def kernel(self) -> NDArray[Any]:
@@ -114,15 +109,16 @@ class _Plan:
 
         Where channels are not the last axis, outputs come before phases.
         """
-        groups, inputs, outputs = self.weights.shape[:3]
+        weights = _by_phase(self.weights, self.axes, self.groups)
+        groups, inputs, outputs = weights.shape[:3]
         at = [3 + 2 * number for number in range(len(self.axes))]
         phases = [1 + number for number in at]
         taps = [axis.taps for axis in self.axes]
         channels = groups * outputs * prod(axis.stride for axis in self.axes)
         if self.channels_last:
-            ordered = self.weights.transpose([*at, 1, 0, *phases, 2])
+            ordered = weights.transpose([*at, 1, 0, *phases, 2])
             return np.ascontiguousarray(ordered.reshape(*taps, inputs, channels))
-        ordered = self.weights.transpose([0, 2, *phases, 1, *at])
+        ordered = weights.transpose([0, 2, *phases, 1, *at])
         return np.ascontiguousarray(ordered.reshape(channels, inputs, *taps))
 
     @classmethod
@@ -156,7 +152,7 @@ class _Plan:
         usable = tuple(axis for axis in axes if axis is not None)
         if len(usable) < len(axes):
             return None
-        return cls(usable, _by_phase(array, usable, int(attrs.groups)), last)
+        return cls(usable, array, int(attrs.groups), last)
 
 
 def _axis(extent: int, weights: int, *numbers: Any) -> _Axis | None:
@@ -173,7 +169,10 @@ def _axis(extent: int, weights: int, *numbers: Any) -> _Axis | None:
 
 
 def _by_phase(array: NDArray[Any], axes: tuple[_Axis, ...], groups: int) -> NDArray[Any]:
-    """Return weights (inputs, outputs, extents ...) as :class:`_Plan` has them."""
+    """Return weights (groups, inputs, outputs, taps, stride, taps, stride ...) of :class:`_Plan`.
+
+    Each axis is divided by the place of the convolution and by phase.
+    """
     ends = [
         (0, axis.taps * axis.stride - weights)
         for axis, weights in zip(axes, array.shape[2:], strict=True)
@@ -203,7 +202,7 @@ class _Interleaver(relax.PyExprMutator):
             relax.const(plan.kernel()),
             padding=[axis.padding[end] for end in (0, 1) for axis in plan.axes],
             dilation=[axis.dilation for axis in plan.axes],
-            groups=len(plan.weights),
+            groups=plan.groups,
             data_layout=call.attrs.data_layout,
             kernel_layout=f"{letters}IO" if plan.channels_last else f"OI{letters}",
             out_dtype=call.attrs.out_dtype,
@@ -218,7 +217,7 @@ class _Interleaver(relax.PyExprMutator):
         places = [axis.places for axis in plan.axes]
         strides = [axis.stride for axis in plan.axes]
         whole = [axis.places * axis.stride for axis in plan.axes]
-        groups, _, outputs = plan.weights.shape[:3]
+        groups, outputs = plan.groups, plan.weights.shape[1]
         batch = relax_type(result).shape.values[0]
         if plan.channels_last:
             divided = [batch, *places, groups, *strides, outputs]
