@@ -16,13 +16,17 @@ from onnx_networks import Builder, bert, llama_block
 
 __all__ = [
     "MODERN",
+    "QUANTISED",
     "convnext",
+    "crnn",
     "dcgan",
     "deeplab",
+    "denoiser",
     "diffusion_unet",
     "dlrm",
     "grouped_llama",
     "mobilenet_v3",
+    "quantised_mobilenet",
     "super_resolution",
     "swin",
     "t5",
@@ -146,6 +150,64 @@ class _Builder(Builder):
     def mlp(self, data: str, width: int, hidden: int) -> str:
         """Add two dense layers with GELU between them."""
         return self.dense(self.gelu(self.dense(data, width, hidden)), hidden, width)
+
+    def recurrent(
+        self, kind: str, data: str, steps: int, inputs: int, hidden: int, **attributes: Any
+    ) -> str:
+        """Add an LSTM or a GRU over the first axis, as PyTorch's exporter writes it."""
+        directions = 2 if attributes.get("direction") == "bidirectional" else 1
+        rows = {"LSTM": 4, "GRU": 3}[kind] * hidden
+        weights = [
+            self.weight(directions, rows, inputs, scale=inputs**-0.5),
+            self.weight(directions, rows, hidden, scale=hidden**-0.5),
+            self.weight(directions, 2 * rows, scale=0.1),
+        ]
+        data = self.node(kind, [data, *weights], hidden_size=hidden, **attributes)
+        return self.reshape(self.turn(data, 0, 2, 1, 3), steps, 1, directions * hidden)
+
+    def quantised(self, data: str, scale: float = 0.05, zero: int = 128) -> str:
+        """Add a quantisation to eight bits, and its inverse."""
+        numbers = [self.constant(scale), self.constant(zero, "uint8")]
+        return self.node(
+            "DequantizeLinear", [self.node("QuantizeLinear", [data, *numbers]), *numbers]
+        )
+
+    def quantised_conv(
+        self,
+        data: str,
+        channels: int,
+        out: int,
+        size: int,
+        kind: str = "",
+        *,
+        stride: int = 1,
+        groups: int = 1,
+    ) -> str:
+        """Add a convolution between quantised tensors, as ONNX Runtime's quantiser writes it."""
+        shape = (out, channels // groups, size, size)
+        integers = self._rng.integers(-127, 128, shape)
+        scales = self._rng.uniform(0.5, 1.5, out) / 127 * (2 / np.prod(shape[1:])) ** 0.5
+        zeros = np.zeros(out)
+        weight, bias = (
+            self.node(
+                "DequantizeLinear",
+                [self.constant(values, dtype), self.constant(scale), self.constant(zeros, dtype)],
+                axis=0,
+            )
+            for values, dtype, scale in (
+                (integers, "int8", scales),
+                (self._rng.integers(-500, 500, out), "int32", 0.05 * scales),
+            )
+        )
+        data = self.node(
+            "Conv",
+            [data, weight, bias],
+            kernel_shape=[size, size],
+            strides=[stride] * 2,
+            pads=[size // 2] * 4,
+            group=groups,
+        )
+        return self.quantised(self.node(kind, [data])) if kind else self.quantised(data)
 
     def add(self, left: str, right: str) -> str:
         """Add a sum."""
@@ -504,6 +566,53 @@ def t5(tokens: int = 64, width: int = 512) -> Any:
     return b.model(b.rms_norm(data, width), {"tokens": [1, tokens, width]}, [1, tokens, width])
 
 
+def crnn(size: int = 160, channels: int = 64, hidden: int = 128) -> Any:
+    """Return a reader of text lines: convolutions and LSTMs (arXiv 1507.05717)."""
+    b, data, before = _Builder(), "line", 1
+    for out, pool in ((1, [2, 2]), (2, [2, 2]), (4, []), (4, [2, 1]), (8, [2, 1])):
+        data = b.conv(data, before, out * channels, 3, "Relu")
+        before = out * channels
+        if pool:
+            data = b.node("MaxPool", [data], kernel_shape=pool, strides=pool)
+    data = b.conv(data, before, before, 2, "Relu", pad=0)
+    steps = size // 4 - 1
+    data = b.turn(b.reshape(data, 1, before, steps), 2, 0, 1)
+    for inputs in (before, 2 * hidden):
+        data = b.recurrent("LSTM", data, steps, inputs, hidden, direction="bidirectional")
+    output = b.dense(data, 2 * hidden, 37)
+    return b.model(output, {"line": [1, 1, 32, size]}, [steps, 1, 37])
+
+
+def denoiser(frames: int = 100, bands: int = 64, width: int = 192) -> Any:
+    """Return a speech denoiser of GRUs, like RNNoise (arXiv 1709.08243)."""
+    b = _Builder()
+    data = b.node("Relu", [b.dense("bands", bands, width)])
+    for _ in range(3):
+        data = b.recurrent("GRU", data, frames, width, width, linear_before_reset=1)
+    output = b.node("Sigmoid", [b.dense(data, width, bands)])
+    return b.model(output, {"bands": [frames, 1, bands]}, [frames, 1, bands])
+
+
+def quantised_mobilenet(size: int = 96, width: int = 16, blocks: int = 3) -> Any:
+    """Return inverted residual blocks of eight bits (arXiv 1712.05877)."""
+    b = _Builder()
+    data = b.quantised_conv(b.quantised("image"), 3, width, 3, "Relu", stride=2)
+    for number in range(blocks):
+        channels, data = (
+            width << number,
+            b.quantised_conv(data, width << number, 4 * width << number, 1, "Relu"),
+        )
+        data = b.quantised_conv(
+            data, 4 * channels, 4 * channels, 3, "Relu", stride=2, groups=4 * channels
+        )
+        data = b.quantised_conv(data, 4 * channels, 2 * channels, 1)
+        inner = b.quantised_conv(data, 2 * channels, 2 * channels, 3, "Relu")
+        data = b.quantised(b.add(data, b.quantised_conv(inner, 2 * channels, 2 * channels, 1)))
+    channels = width << blocks
+    data = b.node("Flatten", [b.quantised(b.node("GlobalAveragePool", [data]))])
+    return _image(b, b.dense(data, channels, 10), size, [1, 10])
+
+
 def video(size: int = 64, frames: int = 8) -> Any:
     """Return convolutions of three axes, as C3D has them (arXiv 1412.0767)."""
     b, data, channels = _Builder(), "clip", 3
@@ -550,6 +659,7 @@ def _with_integers(model: Any, *names: str) -> Any:
 
 
 #: Networks of the benchmark.
+QUANTISED: dict[str, Callable[[], Any]] = {"MobileNet of eight bits": quantised_mobilenet}
 MODERN: dict[str, Callable[[], Any]] = {
     "YOLOv8-like": yolo,
     "YOLOv3-tiny-like": yolo_v3,
@@ -564,6 +674,8 @@ MODERN: dict[str, Callable[[], Any]] = {
     "DCGAN": dcgan,
     "Llama, grouped": grouped_llama,
     "T5": t5,
+    "CRNN": crnn,
+    "GRU denoiser": denoiser,
     "C3D-like": video,
     "DLRM": dlrm,
     "BERT, 100 tokens": lambda: bert(100, layers=1),

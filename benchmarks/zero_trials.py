@@ -2,8 +2,9 @@
 
 `public`: those that the onnx package ships, as Caffe2 and others exported them; nobody wrote them
 for tunedb. Their weights are constants of one value each, so times mean something and results do
-not. `modern`: small networks of today (modern_networks.py), whose results are compared. Each
-network is compiled, and then timed in turn with ONNX Runtime, in processes of their own with as
+not. `modern`: small networks of today (modern_networks.py), whose results are compared.
+`quantised`: a network of integers of eight bits, with which tunedb computes as floats. Each network
+is compiled, and then timed in turn with ONNX Runtime, in processes of their own with as
 many threads.
 """
 
@@ -25,7 +26,7 @@ from typing import Any
 import numpy as np
 import onnx
 from common import Row, onnx_session, run
-from modern_networks import MODERN
+from modern_networks import MODERN, QUANTISED
 
 from tunedb.exchange.prior import IN_WHEEL
 
@@ -34,8 +35,8 @@ _PUBLIC = {
     path.stem.removeprefix("light_"): partial(onnx.load, str(path))
     for path in sorted(_FOLDER.glob("light_*.onnx"))
 }
-_SETS = {"public": _PUBLIC, "modern": MODERN}
-_NETWORKS = _PUBLIC | MODERN
+_SETS = {"public": _PUBLIC, "modern": MODERN, "quantised": QUANTISED}
+_NETWORKS = _PUBLIC | MODERN | QUANTISED
 #: Largest difference of results, as a share of the largest result (docs/using.md).
 TOLERANCE = 1e-4
 #: Processes in which each network is timed, and seconds of its runs in each.
@@ -54,15 +55,14 @@ def _options(parser: argparse.ArgumentParser) -> None:
 def compiled(options: argparse.Namespace) -> None:
     """Compile a network in zero trials; write the library, the seconds and what was used."""
     started = time.perf_counter()
-    from tvm.relax.frontend.onnx import from_onnx
-
     from tunedb.plugins.metaschedule import Database, compile
+    from tunedb.plugins.metaschedule.module_source import load_module
     from tunedb.plugins.metaschedule.tuning.defaults import host_target
 
-    target = host_target()
+    target, path = host_target(), options.folder / "network.onnx"
+    onnx.save(_NETWORKS[options.compiled](), str(path))
     with Database(":memory:", target=target, prior=IN_WHEEL) as database:
-        mod = from_onnx(_NETWORKS[options.compiled]())
-        found = compile(mod, database, target, trials=0, layout=options.layout)
+        found = compile(load_module(path), database, target, trials=0, layout=options.layout)
     found.executable.export_library(str(options.folder / f"{options.compiled}.so"))
     kinds = Counter(use.kind for use in found.uses)
     content = {"seconds": time.perf_counter() - started, "kinds": kinds, "notes": found.notes}
@@ -121,7 +121,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
     if options.timed:
         raise SystemExit(timed(options))
     names = [name for name in options.networks.split(";") if name]
-    names = names or list(_NETWORKS if options.set == "all" else _SETS[options.set])
+    names = names or list(_PUBLIC | MODERN if options.set == "all" else _SETS[options.set])
     rows, ratios = list[Row](), list[float]()
     with tempfile.TemporaryDirectory(prefix="tunedb-zero-") as folder:
         command = [sys.executable, __file__, "--folder", folder, "--layout", options.layout]
@@ -140,7 +140,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
             ratios.append(ours / other)
             rows.append(Row(f"{name}: latency", "ms", ours, other))
             rows.append(Row(f"{name}: compilation", "s", content["seconds"]))
-            if name in MODERN:
+            if name not in _PUBLIC:
                 rows.append(_difference(Path(folder), name))
             print(name, f"{other:.4g} {ours:.4g}", content["kinds"], *content["notes"], flush=True)
     return [*rows, Row("latency, geometric mean of ONNX Runtime's", "", geometric_mean(ratios))]

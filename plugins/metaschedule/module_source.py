@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Set
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
-from importlib.util import find_spec
-from math import prod
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-import numpy as np
 import psutil
 import tvm
 from tvm import relax, tirx
@@ -23,7 +19,6 @@ from tvm.script.parser.core.entry import _default_globals
 
 from ...errors import FormatError, NotFoundError, PluginError, TuneDBError, UsageError
 from ...system.files import require_regular
-from .compat import relax_type
 
 __all__ = ["FORMS", "load_module"]
 
@@ -271,7 +266,7 @@ def _made(spec: str, name: str, value: Any) -> Any:
 def _read_model(path: Path) -> Any:
     """Return a model of another framework as a Relax program."""
     _require_file(path)
-    _require_memory(path, path.stat().st_size)
+    require_memory(path, path.stat().st_size)
     package, install, read = _READERS[path.suffix]
     try:
         found = import_module(package)
@@ -284,14 +279,14 @@ def _read_model(path: Path) -> Any:
     except TuneDBError:
         raise
     except Exception as error:
-        raise FormatError(f"{path}: {_words(error)}") from error
+        raise FormatError(f"{path}: {error_line(error)}") from error
 
 
-def _words(error: Exception) -> str:
+def error_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
-def _require_memory(path: Path, size: int) -> None:
+def require_memory(path: Path, size: int) -> None:
     """Raise PluginError where a model does not fit into memory: TVM copies what a reader holds."""
     available = psutil.virtual_memory().available
     if 2 * size > available:
@@ -301,194 +296,10 @@ def _require_memory(path: Path, size: int) -> None:
         )
 
 
-def _read_onnx(onnx: Any, path: Path) -> Any:
-    # Names the node; TVM's frontend names an operator at most, and takes an empty file.
-    try:
-        onnx.checker.check_model(str(path))
-    except onnx.checker.ValidationError as error:
-        words = _words(error).rstrip(".")
-        raise FormatError(
-            f"{path}: {words}; export it again, with its external data beside it"
-        ) from error
-    model = onnx.load(str(path), load_external_data=False)
-    newest = onnx.defs.onnx_opset_version()
-    for opset in model.opset_import:
-        if opset.domain in ("", "ai.onnx") and opset.version > newest:
-            raise FormatError(
-                f"{path}: opset {opset.version} is newer than {newest}, the newest of onnx "
-                f"{onnx.__version__}; export the model with opset {newest} or an earlier one"
-            )
-    _require_memory(path, path.stat().st_size + _external_bytes(onnx, model))
-    onnx.load_external_data_for_model(model, str(path.parent))
-    for value in model.graph.input:
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if dim.dim_value <= 0 and dim.dim_param in ("", "?"):
-                dim.dim_param = f"{value.name}_{axis}"
-    return _from_onnx(onnx, path, model)
+def _read_onnx(_onnx: Any, path: Path) -> Any:
+    from .onnx_source import read_onnx
 
-
-def _external_bytes(onnx: Any, model: Any) -> int:
-    """Return the bytes of a model's weights in other files."""
-    sizes = onnx.helper.tensor_dtype_to_np_dtype
-    return sum(
-        prod(weight.dims) * sizes(weight.data_type).itemsize
-        for weight in model.graph.initializer
-        if onnx.external_data_helper.uses_external_data(weight)
-    )
-
-
-class _RefusedError(FormatError):
-    """TVM lacks operators, or cannot convert one.
-
-    Parameters
-    ----------
-    message : str
-        The message for the user.
-    kinds : iterable of str
-        Kinds of the nodes.
-    """
-
-    def __init__(self, message: str, kinds: Iterable[str]) -> None:
-        super().__init__(message)
-        self.kinds = frozenset(kinds)
-
-
-def _from_onnx(onnx: Any, path: Path, model: Any) -> Any:
-    """Return a model of ONNX as a Relax program.
-
-    Functions of the model are inlined. A model that TVM refuses, or of whose tensors it does not
-    know the shape, is simplified: exporters compute sizes from the shapes of tensors by operators,
-    of which TVM folds some. Operators that it refuses then are replaced by ONNX's own definitions.
-
-    Raises
-    ------
-    FormatError
-        TVM lacks an operator, or cannot convert a node.
-    """
-    refusals: list[Exception] = []
-    kinds, inlined = frozenset(function.name for function in model.functions), frozenset[str]()
-    shapeless = None
-    while True:
-        model = _with_tensors(onnx, _inlined(onnx, model, kinds))
-        inlined |= kinds
-        for form in _forms(model):
-            try:
-                mod = _converted(onnx, path, form)
-            except Exception as error:  # TVM raises any class
-                refusals.append(error)
-                kinds |= getattr(error, "kinds", frozenset())
-                continue
-            if shapeless is not None or _has_shapes(mod):
-                return mod
-            shapeless = mod
-        if shapeless is not None:
-            return shapeless
-        if kinds <= inlined:
-            break
-    refusal = refusals[0]
-    if isinstance(refusal, FormatError) and find_spec("onnxsim") is None:
-        raise FormatError(
-            f"{refusal}; onnxsim simplifies some of these models: pip install 'tunedb[onnx]'"
-        ) from refusal
-    raise refusal
-
-
-def _forms(model: Any) -> Iterator[Any]:
-    """Yield a model, and its simplified form, if there is one."""
-    yield model
-    simplified = _simplified(model)
-    if simplified is not None:
-        yield simplified
-
-
-def _inlined(onnx: Any, model: Any, kinds: Set[str]) -> Any:
-    """Return a model with the definitions of some operators; itself where ONNX has none."""
-    nodes = [node for node in model.graph.node if node.op_type in kinds]
-    if not nodes:
-        return model
-    try:
-        inline = import_module("onnx.inliner").inline_selected_functions
-        (version,) = (each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
-        for node in nodes:
-            if node.domain in ("", "ai.onnx"):
-                _set_defaults(node, onnx.defs.get_schema(node.op_type, version))
-        typed = onnx.shape_inference.infer_shapes(model)
-        names = sorted({(node.domain, node.op_type) for node in nodes})
-        return inline(typed, names, inline_schema_functions=True)
-    except Exception:  # its C++ raises any class; ONNX 1.18 lacks definitions of operators
-        return model
-
-
-def _set_defaults(node: Any, schema: Any) -> None:
-    """Give a node the attributes that it lacks; ONNX's definitions refer to them."""
-    own = {attribute.name for attribute in node.attribute}
-    for name, attribute in schema.attributes.items():
-        if name not in own and attribute.default_value.name:
-            node.attribute.append(attribute.default_value)
-
-
-#: Attributes of ONNX's ``Constant`` that hold no tensor, which TVM does not read, and their dtypes.
-_NUMBERS = {"value_float": "f", "value_floats": "f", "value_int": "i8", "value_ints": "i8"}
-
-
-def _with_tensors(onnx: Any, model: Any) -> Any:
-    """Return a model whose constants are tensors."""
-    for node in model.graph.node:
-        for attribute in node.attribute:
-            if node.op_type == "Constant" and (dtype := _NUMBERS.get(attribute.name)):
-                numbers = np.asarray(onnx.helper.get_attribute_value(attribute), dtype)
-                tensor = onnx.numpy_helper.from_array(numbers)
-                attribute.CopyFrom(onnx.helper.make_attribute("value", tensor))
-    return model
-
-
-def _has_shapes(mod: Any) -> bool:
-    """Return whether TVM knows the shape of each tensor, in numbers or symbols."""
-    unknown: list[Any] = []
-
-    def visit(node: Any) -> None:
-        if isinstance(node, relax.Call) and getattr(relax_type(node), "shape", 0) is None:
-            unknown.append(node)
-
-    relax.analysis.post_order_visit(mod["main"], visit)
-    return not unknown
-
-
-def _simplified(model: Any) -> Any | None:
-    """Return a model whose constants are computed; None without onnxsim, or where it fails."""
-    try:
-        simplified, _ = import_module("onnxsim").simplify(model)
-    except Exception:  # its C++ raises any class
-        return None
-    return simplified
-
-
-def _converted(onnx: Any, path: Path, model: Any) -> Any:
-    """Return a model as TVM's frontend converts it; FormatError as :func:`_from_onnx`."""
-    from tvm.relax.frontend.onnx import from_onnx
-
-    try:
-        with redirect_stdout(io.StringIO()):  # TVM prints the inputs of a node that it refuses
-            return from_onnx(model)
-    except tvm.error.OpNotImplemented as error:
-        missing = str(error).rpartition(": ")[2].split(", ")
-        nodes = {n.op_type: n.name or n.output[0] for n in reversed(model.graph.node)}
-        names = ", ".join(f"{kind} (node {nodes.get(kind)})" for kind in sorted(missing))
-        raise _RefusedError(
-            f"{path}: TVM has no operator {names}; export the model without it", missing
-        ) from None
-    except Exception as error:
-        # Frames of TVM's frontend hold the node; the error does not name it.
-        frames = [frame.f_locals.get("node") for frame, _ in traceback.walk_tb(error.__traceback__)]
-        found = [node for node in frames if isinstance(node, onnx.NodeProto)]
-        if not found:
-            raise
-        node = found[-1]
-        raise _RefusedError(
-            f"{path}: TVM cannot convert {node.op_type} (node {node.name or node.output[0]}): "
-            f"{_words(error)}",
-            [node.op_type],
-        ) from error
+    return read_onnx(path)
 
 
 def _read_torch(torch: Any, path: Path) -> Any:

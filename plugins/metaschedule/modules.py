@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import tvm
 import tvm_ffi
+from numpy.typing import NDArray
 from tvm import relax
 from tvm.tirx import PrimFunc, SeqStmt
 
@@ -153,6 +154,12 @@ def extents_of(type_: Any) -> list[int] | None:
     if extents is None or not all(isinstance(extent, tvm.tirx.IntImm) for extent in extents):
         return None
     return [int(extent) for extent in extents]
+
+
+def constant_array(expression: Any) -> NDArray[Any] | None:
+    """Return the elements of a constant tensor of Relax; None for other expressions."""
+    value = compat.constant_value(expression)
+    return value.numpy() if isinstance(value, tvm.runtime.Tensor) else None
 
 
 def without_attributes(func: Any) -> Any:

@@ -9,7 +9,6 @@ from math import inf
 from typing import Any, Self
 
 import numpy as np
-from tvm.s_tir import meta_schedule as ms
 
 from ....run_times import mean_of
 from ....search.scheduling import costs_of
@@ -67,19 +66,19 @@ class Choices:
         """Return the algorithms of a lowered network."""
         tasks: dict[int, Any] = {}
 
-        def calls(mod: Any) -> Counter[int]:
+        def calls(lowered: Lowered) -> Counter[int]:
             found: Counter[int] = Counter()
-            for task in ms.relax_integration.extract_tasks(mod, target):
+            for task in lowered.tasks(target):
                 key = key_of(task.dispatched[0])
                 tasks[key] = task.dispatched[0]
                 found[key] += int(task.weight)
             return found
 
         others = lower_algorithms(lowered, target)
-        exact = calls(lowered.mod) if others else Counter[int]()
+        exact = calls(lowered) if others else Counter[int]()
         options = []
         for several in others.values():
-            found = [calls(other.mod) for other in several.values()]
+            found = [calls(other) for other in several.values()]
             options.append([exact - found[0], *(each - exact for each in found)])
         return cls(lowered, target, tasks, options)
 

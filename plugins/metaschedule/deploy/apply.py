@@ -16,7 +16,6 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax import pipeline
 from tvm.s_tir import dlight as dl
-from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.database.database import _PyDatabase
 from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
 from tvm.support.tar import tar
@@ -189,14 +188,11 @@ def tasks_of(mod: Any, target: Any, lowering: Lowering = DEFAULT) -> dict[str, A
     target = as_target(target)
     with _converted_errors("TVM cannot extract the functions of this program"):
         lowered = lower(mod, target, lowering)
-        tasks = {
-            str(task.task_name): task.dispatched[0]
-            for task in ms.relax_integration.extract_tasks(lowered.mod, target)
-        }
+        tasks = {str(task.task_name): task.dispatched[0] for task in lowered.tasks(target)}
         known = {key_of(task) for task in tasks.values()}
         for convolution, algorithms in lower_algorithms(lowered, target).items():
             for tile, other in algorithms.items():
-                for task in ms.relax_integration.extract_tasks(other.mod, target):
+                for task in other.tasks(target):
                     function = task.dispatched[0]
                     if (key := key_of(function)) not in known:
                         known.add(key)
@@ -259,7 +255,7 @@ def better_lowering(
     def lacking(way: Lowering) -> tuple[int, int]:
         with _converted_errors("TVM cannot extract the functions of this program"):
             lowered = lower_fastest(mod, target, way, handle)
-            tasks = ms.relax_integration.extract_tasks(lowered.mod, target)
+            tasks = lowered.tasks(target)
         forms = [(task.dispatched[0], without_packing(task.dispatched[0])) for task in tasks]
         answered = sum(
             any(form and find_record(handle, form, target) for form in each) for each in forms

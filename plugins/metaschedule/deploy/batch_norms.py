@@ -11,8 +11,8 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
-from ..compat import constant_value, relax_type
-from ..modules import call_name, rewrite_functions
+from ..compat import relax_type
+from ..modules import call_name, constant_array, rewrite_functions
 
 __all__ = ["fold_batch_norms"]
 
@@ -50,7 +50,7 @@ class _BatchNorm:
         attrs = call.attrs
         if not (attrs.center and attrs.scale) or attrs.training:
             return None
-        arrays = [_array(parameter) for parameter in call.args[1:]]
+        arrays = [constant_array(parameter) for parameter in call.args[1:]]
         values = [array.astype("float64") for array in arrays if array is not None]
         if len(values) < len(arrays):
             return None
@@ -116,7 +116,7 @@ class _Folder(relax.PyExprMutator):
             return None
         if call_name(value) == "relax.add":
             before, bias = value.args
-            array = _array(bias)
+            array = constant_array(bias)
             if array is None or list(array.shape) != norm.shape(x):
                 return None
             terms = terms + array.reshape(-1).astype("float64") * norm.factors
@@ -136,7 +136,7 @@ def _scaled(call: Any, norm: _BatchNorm) -> NDArray[Any] | None:
     name = call_name(call)
     if not name.startswith("relax.nn.conv"):
         return None
-    weights, attrs = _array(call.args[1]), call.attrs
+    weights, attrs = constant_array(call.args[1]), call.attrs
     if weights is None or str(attrs.data_layout).find("C") != norm.axis:
         return None
     layout = str(attrs.kernel_layout)
@@ -152,9 +152,3 @@ def _scaled(call: Any, norm: _BatchNorm) -> NDArray[Any] | None:
     else:
         scaled = moved * norm.factors.reshape(-1, *[1] * (moved.ndim - 1))
     return np.ascontiguousarray(np.moveaxis(scaled, (0, 1), places).astype(weights.dtype))
-
-
-def _array(expression: Any) -> NDArray[Any] | None:
-    """Return the elements of a constant tensor; None for other expressions."""
-    value = constant_value(expression)
-    return value.numpy() if isinstance(value, tvm.runtime.Tensor) else None

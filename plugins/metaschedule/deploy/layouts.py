@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
-import tvm
 import tvm_ffi
 from tvm import relax, te, tirx, topi
 
 from ..compat import constant_value, relax_type, walk
-from ..modules import call_name, calls_of, rewrite_functions, without_attributes
+from ..modules import call_name, calls_of, constant_array, rewrite_functions, without_attributes
 from ..targets import first_line
 from .transposed import kept_transposed
 
@@ -129,8 +128,11 @@ class _ElementwiseRewriter(relax.PyExprMutator):
         if name in _BINARY and relax_type(call).ndim > 3:
             left, right = (_expanded(each, relax_type(call).ndim) for each in call.args)
             # The layout is that of the first argument.
-            if name in _COMMUTATIVE and _tensor(left) is not None and _tensor(right) is None:
-                left, right = right, left
+            if _has_axes(left) and not _has_axes(right):
+                if name == "relax.subtract":
+                    return op.add(self.builder_.emit(op.negative(right)), left)
+                if name in _COMMUTATIVE:
+                    left, right = right, left
             return relax.Call(call.op, [left, right])
         if name == "relax.nn.leakyrelu" and 0 <= call.attrs.alpha <= 1:
             x = call.args[0]
@@ -169,17 +171,21 @@ _BINARY = (*_COMMUTATIVE, "relax.subtract", "relax.divide")
 
 
 def _expanded(x: Any, rank: int) -> Any:
-    """Return a constant like a bias of channels, of shape (C, 1, 1), with all axes."""
-    value = _tensor(x)
+    """Return a constant of one element as a scalar, one like a bias of channels with all axes."""
+    value = constant_array(x)
     if value is None or value.ndim >= rank:
         return x
-    return relax.const(value.numpy().reshape([1] * (rank - value.ndim) + list(value.shape)))
+    if value.ndim > 0 and value.size == 1:
+        return relax.const(value.reshape(()))
+    if value.ndim < 3:
+        return x
+    return relax.const(value.reshape([1] * (rank - value.ndim) + list(value.shape)))
 
 
-def _tensor(x: Any) -> Any | None:
-    """Return the value of a constant of three or more axes; None for other expressions."""
-    value = constant_value(x)
-    return value if isinstance(value, tvm.runtime.Tensor) and value.ndim >= 3 else None
+def _has_axes(x: Any) -> bool:
+    """Tell whether an expression is a constant of three or more axes."""
+    value = constant_array(x)
+    return value is not None and value.ndim >= 3
 
 
 def _scalar(x: Any, number: Any) -> Any:

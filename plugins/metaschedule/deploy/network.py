@@ -15,6 +15,7 @@ from typing import Any, Literal
 import tvm
 from tvm import relax
 from tvm.relax import pipeline
+from tvm.s_tir import meta_schedule as ms
 
 from ....errors import UsageError
 from ..activations import define_activations
@@ -23,7 +24,7 @@ from ..targets import is_cpu
 from ..winograd import TILES, Convolution, convolutions_of, with_winograd
 from .batch_norms import fold_batch_norms
 from .layouts import convert_layouts, operators_of
-from .packing import mark_weights
+from .packing import mark_weights, without_preparations
 from .simplify import fold_constants, simplify
 from .transposed import interleave_transposed
 
@@ -138,6 +139,14 @@ class Lowered:
     lowering: Lowering
     unfused: Any
     convolutions: tuple[Convolution, ...] = ()
+
+    def tasks(self, target: Any, module_equality: str = "structural") -> tuple[Any, ...]:
+        """Return TVM's tasks of the functions that each run of the program calls."""
+        return tuple(
+            ms.relax_integration.extract_tasks(
+                without_preparations(self.mod), target, module_equality=module_equality
+            )
+        )
 
 
 def bindings(bind: Mapping[str, int | Sequence[int]] | None) -> list[dict[str, int]]:

@@ -6,7 +6,7 @@ program has packed constants, and a function that packs its parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ __all__ = [
     "packing_functions",
     "without_free_layouts",
     "without_packing",
+    "without_preparations",
 ]
 
 #: Operations of the index maps with which MetaSchedule packs.
@@ -37,8 +38,9 @@ _OPERATIONS: dict[Any, Any] = {
 def mark_weights(mod: Any) -> Any:
     """Let the tuner choose the layout of parameters that are weights in every call of a function.
 
-    TVM's ``AttachAttrLayoutFreeBuffers`` would create a function for each set of weights, under
-    new names. Weights that are read backwards, as the kernel of a transposed convolution is, keep
+    What a program computes from weights alone is a weight, too. TVM's
+    ``AttachAttrLayoutFreeBuffers`` would create a function for each set of weights, under new
+    names. Weights that are read backwards, as the kernel of a transposed convolution is, keep
     their layout: TVM packs them wrongly.
     """
     call_tir = tvm.ir.Op.get("relax.call_tir")
@@ -46,16 +48,19 @@ def mark_weights(mod: Any) -> Any:
     for func in mod.functions.values():
         if not isinstance(func, relax.Function):
             continue
-        weights = _weight_parameters(func)
+        weights, preparations = _weights(func)
 
-        def visit(node: Any, weights: list[Any] = weights) -> None:
+        def visit(
+            node: Any, weights: Set[Any] = weights, preparations: Set[Any] = preparations
+        ) -> None:
             if isinstance(node, relax.Call) and node.op.same_as(call_tir):
+                if node in preparations:
+                    return
                 callee, arguments = node.args[0], node.args[1]
                 indices = {
                     index
                     for index, argument in enumerate(arguments)
-                    if constant_value(argument) is not None
-                    or any(argument.same_as(weight) for weight in weights)
+                    if constant_value(argument) is not None or argument in weights
                 }
                 free[callee] = free.get(callee, indices) & indices
 
@@ -138,6 +143,29 @@ def _weight_parameters(func: Any) -> list[Any]:
     """Return the parameters of a Relax function that are weights."""
     inputs = func.attrs.get("num_input", len(func.params)) if func.attrs else len(func.params)
     return list(func.params)[int(inputs) :]
+
+
+def _weights(func: Any) -> tuple[set[Any], set[Any]]:
+    """Return the variables that depend on weights alone, and the values that compute them."""
+    weights, values = set(_weight_parameters(func)), set[Any]()
+    if weights:
+        for block in func.body.blocks:
+            for binding in block.bindings:
+                if (used := set(relax.analysis.free_vars(binding.value))) and used <= weights:
+                    weights.add(binding.var)
+                    values.add(binding.value)
+    return weights, values
+
+
+def without_preparations(mod: Any) -> Any:
+    """Return a program without the functions that depend on weights alone, and run once."""
+    names = packing_functions(mod)
+    if not names:
+        return mod
+    mod = relax.transform.LiftTransformParams()(mod)
+    for name in names:
+        del mod[name]
+    return mod
 
 
 @relax.expr_functor.mutator

@@ -1,13 +1,13 @@
 """Simplification of a Relax program for inference, before its layouts are chosen.
 
 TVM's importers leave what its ``ConvertLayout`` rejects: weights that are computed, dropouts, sums
-of stacked tensors, and inputs that are padded before. Powers of three become products.
+of stacked tensors, inputs that are padded before, quantisations. Powers of three become products.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from itertools import product
 from math import prod
 from typing import Any
@@ -18,7 +18,7 @@ import tvm_ffi
 from tvm import relax, te, topi
 
 from ..compat import constant_value, relax_type
-from ..modules import call_name, extents_of, rewrite_functions, without_attributes
+from ..modules import call_name, constant_array, extents_of, rewrite_functions, without_attributes
 from .layouts import transposed_axes
 
 __all__ = ["fold_constants", "simplify"]
@@ -30,7 +30,11 @@ _FLOATS = ("float32", "float64")
 _DTYPES = {
     "relax.where": (*_FLOATS, "bool"),
     "relax.astype": (*_FLOATS, "float16", "bool", "int8", "uint8", "int16", "int32", "int64"),
+    "relax.dequantize": ("float32", "int8", "uint8", "int16", "uint16", "int32"),
 }
+
+#: Quantised types whose numbers, and their differences, are floats of 32 bits.
+_QUANTISED = ("int8", "uint8", "int16", "uint16")
 
 #: Operators on constants that change nothing but the shape.
 _RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
@@ -75,7 +79,9 @@ def simplify(mod: Any, _context: Any) -> Any:
 
     The importer of ONNX broadcasts, stacks and reduces the inputs of ``Sum``, ``Max``, ``Min`` and
     ``Mean``: they become binary operators. It pads the input of a convolution with ``auto_pad`` in
-    a function of its own: the convolution pads it. A third power becomes two products.
+    a function of its own: the convolution pads it. A third power becomes two products. Tensors
+    that are quantised by constants become floats that are rounded, without a conversion to
+    integers where they are dequantised again.
     """
     return relax.transform.DeadCodeElimination()(rewrite_functions(mod, _Simplifier))
 
@@ -87,6 +93,8 @@ class _Simplifier(relax.PyExprMutator):
     def __init__(self, mod: Any) -> None:
         super().__init__(mod)
         self._mod = mod
+        #: Variables of quantised tensors less their zero points, and these, by those of integers.
+        self._rounded: dict[Any, tuple[Any, int]] = {}
 
     def visit_tuple_getitem_(self, item: Any) -> Any:
         """Return the input of a dropout, or the item itself."""
@@ -103,6 +111,8 @@ class _Simplifier(relax.PyExprMutator):
         if name == "relax.broadcast_to":
             same = tvm_ffi.structural_equal(kind, relax_type(call.args[0]))
             return call.args[0] if same else call
+        if name in ("relax.quantize", "relax.dequantize"):
+            return self._quantized(call, name)
         if name == "relax.power":
             return self._cube(call)
         if name in (*_REDUCTIONS, "relax.mean") and not call.attrs.keepdims:
@@ -115,10 +125,51 @@ class _Simplifier(relax.PyExprMutator):
         TVM and LLVM multiply for squares alone. GELU's approximation by tanh has a cube.
         """
         x, exponent = call.args
-        value = constant_value(exponent)
-        if not isinstance(value, tvm.runtime.Tensor) or value.ndim or value.numpy() != 3:
+        value = constant_array(exponent)
+        if value is None or value.ndim or value != 3:
             return call
         return relax.op.multiply(self.builder_.emit(relax.op.multiply(x, x)), x)
+
+    def _quantized(self, call: Any, name: str) -> Any:
+        """Return elementwise operators for a quantisation or its inverse, or the call itself.
+
+        ``ConvertLayout`` knows them. Sources: ONNX's ``QuantizeLinear`` and ``DequantizeLinear``,
+        which round to even.
+        """
+        x, *parameters = call.args
+        is_quantised = name == "relax.quantize"
+        integers = str(call.attrs.out_dtype if is_quantised else relax_type(x).dtype)
+        floats = str(relax_type(x).dtype if is_quantised else call.attrs.out_dtype)
+        scale, zero = (_number(each) for each in parameters)
+        if scale is None or zero is None or integers not in _QUANTISED or floats != "float32":
+            return call
+        emit, operators = self.builder_.emit, relax.op
+        if is_quantised:
+            if constant_value(x) is not None:
+                return call
+            limits = np.iinfo(integers)
+            least, largest = (relax.const(float(n - zero)) for n in (limits.min, limits.max))
+            scaled = emit(operators.divide(x, relax.const(scale))) if scale != 1 else x
+            rounded = emit(operators.round(scaled))
+            rounded = emit(operators.maximum(emit(operators.minimum(rounded, largest)), least))
+            whole = emit(operators.add(rounded, relax.const(float(zero)))) if zero else rounded
+            converted = emit(operators.astype(whole, integers))
+            self._rounded[converted] = (rounded, int(zero))
+            return converted
+        centred, offset = self._rounded.get(self._source(x), (None, 0))
+        if centred is None:
+            centred = emit(operators.astype(x, "float32"))
+        if offset != zero:
+            centred = emit(operators.add(centred, relax.const(float(offset - zero))))
+        return operators.multiply(centred, relax.const(scale)) if scale != 1 else centred
+
+    def _source(self, value: Any) -> Any:
+        """Return the first variable of those that are bound to one another."""
+        while isinstance(value, relax.Var) and isinstance(
+            bound := self.lookup_binding(value), relax.Var
+        ):
+            value = bound
+        return value
 
     def _reduced(self, call: Any, name: str, rank: int) -> Any:
         """Return binary operators for a reduction of stacked tensors, or the call itself."""
@@ -183,6 +234,14 @@ class _Simplifier(relax.PyExprMutator):
         return call_name(value), value
 
 
+def _number(value: Any) -> float | None:
+    """Return a constant of one element; None for other expressions."""
+    array = constant_array(value)
+    if array is None:
+        return constant_value(value)
+    return float(array.reshape(())) if array.size == 1 else None
+
+
 def _shares(number: int) -> list[tuple[int, int]]:
     """Return the usual divisions of a padding: by halves, or all of it at one end."""
     half = number // 2
@@ -238,6 +297,8 @@ class _ConstantFolder(relax.PyExprMutator):
 def _computation(call: Any, kind: Any) -> Callable[..., Any] | None:
     """Return the function of numpy for a call whose result has a type; None without one."""
     name, extents = call_name(call), extents_of(kind)
+    if name == "relax.dequantize" and str(kind.dtype) == "float32":
+        return partial(_dequantized, int(call.attrs.axis) % kind.ndim)
     if name in _RESHAPES and extents is not None:
         return lambda data: data.reshape(extents)
     if name == "relax.broadcast_to" and extents is not None and prod(extents) <= _LARGEST:
@@ -247,3 +308,14 @@ def _computation(call: Any, kind: Any) -> Callable[..., Any] | None:
     if (axes := transposed_axes(call)) is not None:
         return lambda data: np.ascontiguousarray(data.transpose(axes))
     return _ARITHMETIC.get(name)
+
+
+def _dequantized(axis: int, data: Any, scale: Any, zero: Any) -> Any:
+    """Return a dequantised array; scale and zero point may have a number for each index of an axis.
+
+    Source: TVM's ``python/tvm/relax/transform/legalize_ops/qdq.py``.
+    """
+    shape = [-1 if place == axis else 1 for place in range(data.ndim)]
+    scale, zero = (each if each.size == 1 else each.reshape(shape) for each in (scale, zero))
+    whole = data.astype("int32") - zero.astype("int32")
+    return (whole.astype("float32") * scale.astype("float32")).reshape(data.shape)

@@ -14,12 +14,11 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
-from ..compat import constant_value, relax_type
-from ..modules import call_name, calls_of, extents_of, rewrite_functions
+from ..compat import relax_type
+from ..modules import call_name, calls_of, constant_array, extents_of, rewrite_functions
 
 __all__ = ["interleave_transposed", "kept_transposed"]
 
@@ -125,9 +124,9 @@ class _Plan:
     def of(cls, call: Any) -> _Plan | None:
         """Return the plan of a call; None where it stays as it is."""
         data, weight = call.args
-        attrs, value = call.attrs, constant_value(weight)
+        attrs, array = call.attrs, constant_array(weight)
         before, layout, kernel = extents_of(relax_type(data)), str(attrs.data_layout), "IO"
-        if not isinstance(value, tvm.runtime.Tensor) or before is None:
+        if array is None or before is None:
             return None
         kernel_layout = str(attrs.kernel_layout)
         letters = "".join(each for each in kernel_layout if each not in kernel)
@@ -135,7 +134,7 @@ class _Plan:
         if not (last or layout == f"NC{letters}") or str(attrs.out_layout) not in ("", layout):
             return None
         order = [kernel_layout.index(letter) for letter in kernel + letters]
-        array = value.numpy().transpose(order)
+        array = array.transpose(order)
         axes = [
             _axis(extent, weights, *numbers)
             for extent, weights, *numbers in zip(

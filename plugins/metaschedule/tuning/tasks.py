@@ -6,7 +6,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from tvm import relax
@@ -206,12 +205,12 @@ def _networks(
     for (name, lowering), goal in zip(chosen, goals, strict=True):
         try:
             lowered = lower(mods[name], target, lowering)
-            extract = partial(
-                ms.relax_integration.extract_tasks, target=target, module_equality=module_equality
-            )
-            operators = tuple(extract(lowered.mod))
+            operators = lowered.tasks(target, module_equality)
             algorithms = [
-                [(each.label(tile), tuple(extract(other.mod))) for tile, other in several.items()]
+                [
+                    (each.label(tile), other.tasks(target, module_equality))
+                    for tile, other in several.items()
+                ]
                 for each, several in lower_algorithms(lowered, target).items()
             ]
         except TuneDBError:
