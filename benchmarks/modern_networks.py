@@ -609,7 +609,7 @@ def quantised_mobilenet(size: int = 96, width: int = 16, blocks: int = 3) -> Any
         inner = b.quantised_conv(data, 2 * channels, 2 * channels, 3, "Relu")
         data = b.quantised(b.add(data, b.quantised_conv(inner, 2 * channels, 2 * channels, 1)))
     channels = width << blocks
-    data = b.node("Flatten", [b.quantised(b.node("GlobalAveragePool", [data]))])
+    data = b.node("Flatten", [b.quantised(b.node("GlobalAveragePool", [data]), 0.0173)])
     return _image(b, b.dense(data, channels, 10), size, [1, 10])
 
 

@@ -1,8 +1,7 @@
 """Activations of float32 as polynomials, which LLVM vectorises.
 
-LLVM calls the C library for each element of ``exp``, ``erf``, ``tanh`` and ``log``. TVM's
-``FastMathTransform`` replaces the first three by polynomials; :func:`define_activations` runs
-before it.
+LLVM calls the C library for each element of ``exp``, ``erf``, ``tanh`` and ``log``. The first three
+get the polynomials of TVM's ``FastMathTransform``, a pass that fails at calls of packed functions.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax, te, tirx
+from tvm import relax, te, tirx, topi
 
 from .compat import relax_type
 from .modules import call_name
@@ -20,16 +19,18 @@ from .modules import call_name
 
 @tvm.transform.module_pass(opt_level=0, name="tunedb.DefineActivations")
 def define_activations(mod: Any, _context: Any) -> Any:
-    """Express activations by ``exp``, ``erf`` and ``tanh``; others by polynomials.
+    """Express activations by ``exp``, ``erf`` and ``tanh``, and these and others by polynomials.
 
     ``FastMathTransform`` would give ``softmax`` another stage, which earlier schedules lack. It
     leaves ``log_softmax`` and ``log``, of which softplus and Mish are made.
     """
-    mutator = _ActivationRewriter(mod)
-    for var, func in mod.functions_items():
-        if isinstance(func, relax.Function):
-            mutator.builder_.update_func(var, mutator.visit_expr(func))
-    return relax.transform.CanonicalizeBindings()(mutator.builder_.get())
+    for rewriter in (_ActivationRewriter, _PolynomialRewriter):
+        mutator = rewriter(mod)
+        for var, func in mod.functions_items():
+            if isinstance(func, relax.Function):
+                mutator.builder_.update_func(var, mutator.visit_expr(func))
+        mod = relax.transform.CanonicalizeBindings()(mutator.builder_.get())
+    return mod
 
 
 def _constant(value: float) -> Any:
@@ -169,7 +170,10 @@ _COMPUTED = {
     "relax.nn.softmax": _softmax,
     "relax.nn.log_softmax": _log_softmax,
 }
-#: Activations in terms of functions that ``FastMathTransform`` replaces.
+#: Operators that TVM computes by polynomials.
+_FAST = {"relax.exp": topi.fast_exp, "relax.erf": topi.fast_erf, "relax.tanh": topi.fast_tanh}
+
+#: Activations in terms of these.
 _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relax.sigmoid": _sigmoid,
     "relax.nn.silu": lambda x: relax.op.multiply(x, _sigmoid(x)),
@@ -196,3 +200,15 @@ class _ActivationRewriter(relax.PyExprMutator):
         axes = [int(call.attrs.axis)] if "softmax" in name else []
         hint = name.rsplit(".", 1)[1]
         return self.builder_.call_te(_COMPUTED[name], x, *axes, primfunc_name_hint=hint)
+
+
+@relax.expr_functor.mutator
+class _PolynomialRewriter(relax.PyExprMutator):
+    """Replaces functions of float32 by TVM's polynomials."""
+
+    def visit_call_(self, call: Any) -> Any:
+        """Return the polynomial of a call, or the call itself."""
+        call = self.visit_expr_post_order(call)
+        compute = _FAST.get(call_name(call))
+        is_float = compute and str(relax_type(call.args[0]).dtype) == "float32"
+        return self.builder_.call_te(compute, call.args[0]) if is_float else call

@@ -330,6 +330,14 @@ def prim_func(buffers: list[Any], body: Any) -> Any:
     return tirx.PrimFunc(buffers, body)
 
 
+def analyzer() -> Any:
+    """Return an analyzer of integer expressions, which knows no variable yet."""
+    import tvm
+
+    home: Any = tvm.sym if hasattr(tvm, "sym") else tvm.arith  # since 0.27 in sym
+    return home.Analyzer()
+
+
 def map_loops(mod: Any, change: Callable[[Any], Any]) -> Any:
     """Return a module whose loops are what `change` returns of them, from the inside outwards."""
     import tvm_ffi

@@ -162,6 +162,11 @@ def constant_array(expression: Any) -> NDArray[Any] | None:
     return value.numpy() if isinstance(value, tvm.runtime.Tensor) else None
 
 
+def constant_of(array: Any) -> Any:
+    """Return an array as a constant of its dtype; ``relax.const`` makes float32 of float64."""
+    return relax.const(array, str(array.dtype))
+
+
 def without_attributes(func: Any) -> Any:
     """Return a PrimFunc without attributes."""
     for name in func.attrs.keys() if func.attrs else ():

@@ -126,7 +126,7 @@ class _Body:
         self.nodes.append(helper.make_node(kind, inputs, names, **attributes))
         return names
 
-    def constant(self, values: Any, dtype: str = "int64") -> str:
+    def constant(self, values: float | Sequence[int], dtype: str = "int64") -> str:
         """Append a constant, once."""
         key = (str(values), dtype)
         if key not in self._constants:
@@ -151,6 +151,12 @@ class _Body:
         if self._version < 13:
             return self._several("Split", [x], count, axis=0, split=sizes)
         return self._several("Split", [x, self.constant(sizes)], count, axis=0)
+
+    def reduce(self, kind: str, x: str, axis: int) -> str:
+        """Append a reduction of one axis, which stays with one element."""
+        if self._version < 18:
+            return self.add(kind, x, axes=[axis])
+        return self.add(kind, x, self.constant([axis]))
 
     def concat(self, parts: Sequence[str], axis: int) -> str:
         """Append a concatenation."""
@@ -374,6 +380,15 @@ def _qlinear_matmul(body: _Body) -> list[str]:
     return [_quantised(body, total, [a_scale, b_scale, y_scale], y_zero, -1)]
 
 
+def _lp_normalization(body: _Body) -> list[str]:
+    x, axis = body.inputs[0], body.attributes["axis"]
+    kind = {1: "ReduceL1", 2: "ReduceL2"}[body.attributes["p"]]
+    norm = body.reduce(kind, x, axis)
+    # A norm of zero, of zeros alone, gives zeros.
+    least = body.constant(float(np.finfo("float32").tiny), "float32")
+    return [body.add("Div", x, body.add("Max", norm, least))]
+
+
 _DEFINITIONS: dict[str, Callable[[_Body], list[str]]] = {
     "RNN": lambda body: _unrolled(body, _rnn_step, 1, ["Tanh"]),
     "GRU": lambda body: _unrolled(body, _gru_step, 3, ["Sigmoid", "Tanh"]),
@@ -381,4 +396,5 @@ _DEFINITIONS: dict[str, Callable[[_Body], list[str]]] = {
     "ConvInteger": _conv_integer,
     "QLinearConv": _qlinear_conv,
     "QLinearMatMul": _qlinear_matmul,
+    "LpNormalization": _lp_normalization,
 }

@@ -155,6 +155,11 @@ def _inlined(model: Any, kinds: Set[str]) -> Any:
             if node.domain in ("", "ai.onnx"):
                 _set_defaults(node, onnx.defs.get_schema(node.op_type, version))
         typed = onnx.shape_inference.infer_shapes(model)
+        # Definitions depend on the types of all inputs, weights included.
+        typed.graph.value_info.extend(
+            onnx.helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims)
+            for weight in typed.graph.initializer
+        )
         names = sorted({(node.domain, node.op_type) for node in nodes})
         return inline(typed, names, inline_schema_functions=True)
     except Exception:  # its C++ raises any class; ONNX 1.18 lacks definitions of operators

@@ -351,11 +351,22 @@ def with_function():
     return model
 
 
+def constant_angles():
+    """Return a model whose weights decide what its operator means."""
+    model = defined("RotaryEmbedding", [[1, 4, 6, 8], [1, 6, 4], [1, 6, 4]], 23)
+    for given in list(model.graph.input)[1:]:
+        model.graph.input.remove(given)
+        angles = np.linspace(-1, 1, 24, dtype="float32").reshape(1, 6, 4)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(angles, given.name))
+    return model
+
+
 DEFINED = {
     "Celu": lambda: defined("Celu", [[2, 8]], 17, alpha=2.0),
     "Swish": lambda: defined("Swish", [[2, 8]], 24, alpha=1.5),
     "SwiGLU of Swish": lambda: defined("SwiGLU", [[2, 8], [2, 8]], 28),
     "RotaryEmbedding": lambda: defined("RotaryEmbedding", [[1, 4, 6, 8], [1, 6, 4], [1, 6, 4]], 23),
+    "RotaryEmbedding with constant angles": constant_angles,
     "Attention": lambda: defined("Attention", [[1, 4, 6, 8]] * 3, 23),
     "Constant": numbered,
     "a function": with_function,

@@ -305,6 +305,17 @@ QUANTISED = {
 }
 
 
+@pytest.mark.parametrize(("p", "opset"), [(1, 17), (2, 17), (2, 18)])
+def test_norms_of_zeros_are_zeros(p, opset, read):
+    values = normal(4, 6)
+    values[2] = 0
+    node = helper.make_node("LpNormalization", ["x"], ["y"], name="net", p=p, axis=1)
+    model = model_of(node, {"x": values}, {}, {"y": [4, 6]}, opset)
+    (found,) = compiled(read(model))([values])
+    norms = np.linalg.norm(values.astype("float64"), p, axis=1, keepdims=True)
+    close([found], [values / np.where(norms == 0, 1, norms)])
+
+
 @pytest.mark.parametrize("name", QUANTISED)
 def test_quantised_operators_equal_their_definition_in_integers(name, read):
     values, output, attributes = QUANTISED[name]

@@ -11,6 +11,7 @@ from tvm.relax.frontend.onnx import from_onnx
 from tvm.script import ir as I
 from tvm.script import relax as R
 
+from tunedb.plugins.metaschedule.compat import arguments_of
 from tunedb.plugins.metaschedule.deploy.apply import compile_lowered
 from tunedb.plugins.metaschedule.deploy.network import Lowering, lower
 from tunedb.plugins.metaschedule.module_source import prim_funcs
@@ -129,6 +130,34 @@ def test_tvm_chooses_no_layout_for_weights_that_are_read_backwards():
     assert "conv2d_transpose" in prim_funcs(lowered.mod)
     assert "conv2d_transpose" not in free
     assert free["conv2d"] == [1]
+
+
+@I.ir_module
+class Sliced:
+    """Weights that are read in part by their own or by a later step, backwards, and whole."""
+
+    @R.function
+    def main(
+        x: R.Tensor((4, 128), "float32"),
+        u: R.Tensor((128,), "float32"),
+        v: R.Tensor((64,), "float32"),
+        w: R.Tensor((64,), "float32"),
+        z: R.Tensor((128,), "float32"),
+    ) -> R.Tensor((4, 64), "float32"):
+        R.func_attr({"num_input": 1})
+        with R.dataflow():
+            s = R.strided_slice(R.add(x, z), [1], [64], [128])
+            a = R.add(s, R.strided_slice(u, [0], [64], [128]))
+            b = R.multiply(a, R.flip(v, 0))
+            c = R.subtract(b, R.add(w, R.const(1, "float32")))
+            R.output(c)
+        return c
+
+
+def test_tvm_chooses_no_layout_for_weights_that_are_read_in_part_or_backwards():
+    (func,) = prim_funcs(lower(Sliced, TARGET, Lowering("keep", prepack=True)).mod).values()
+    free = [str(arguments_of(func)[index].name) for index in func.attrs[FREE_LAYOUTS]]
+    assert free == ["w"]
 
 
 def test_layouts_of_transposed_convolutions_that_stay_are_those_of_tvms_code():

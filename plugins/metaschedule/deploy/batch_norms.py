@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from ..compat import relax_type
-from ..modules import call_name, constant_array, rewrite_functions
+from ..modules import call_name, constant_array, constant_of, rewrite_functions
 
 __all__ = ["fold_batch_norms"]
 
@@ -66,7 +66,7 @@ class _BatchNorm:
 
     def constant(self, values: NDArray[np.float64], x: Any) -> Any:
         """Return a value for each channel as a constant beside a tensor."""
-        return relax.const(values.reshape(self.shape(x)).astype(str(relax_type(x).dtype)))
+        return constant_of(values.reshape(self.shape(x)).astype(str(relax_type(x).dtype)))
 
 
 @relax.expr_functor.mutator
@@ -127,7 +127,7 @@ class _Folder(relax.PyExprMutator):
         if weights is None:
             return None
         data = self.visit_expr(value.args[0])
-        call = relax.Call(value.op, [data, relax.const(weights)], value.attrs)
+        call = relax.Call(value.op, [data, constant_of(weights)], value.attrs)
         return relax.op.add(self.builder_.emit(call), norm.constant(terms, x))
 
 

@@ -15,7 +15,14 @@ import tvm_ffi
 from tvm import relax, te, tirx, topi
 
 from ..compat import constant_value, relax_type, walk
-from ..modules import call_name, calls_of, constant_array, rewrite_functions, without_attributes
+from ..modules import (
+    call_name,
+    calls_of,
+    constant_array,
+    constant_of,
+    rewrite_functions,
+    without_attributes,
+)
 from ..targets import first_line
 from .transposed import kept_transposed
 
@@ -49,8 +56,10 @@ def convert_layouts(mod: Any, layouts: Mapping[str, Sequence[str]]) -> tuple[Any
     if not layouts:
         return mod, []
     mod, notes = rewrite_functions(mod, _ElementwiseRewriter), []
-    transposed = _layouts_of_transposed(mod, layouts)
+    transposed, known = _layouts_of_transposed(mod, layouts), operators_of(mod)
     for name, wanted in layouts.items():
+        if known.isdisjoint((name, f"{name}_transpose")):
+            continue
         mod, note = _converted(mod, name, transposed | {name: list(wanted)})
         notes += [note] if note else []
     mod = rewrite_functions(mod, _TranspositionMerger)
@@ -176,10 +185,10 @@ def _expanded(x: Any, rank: int) -> Any:
     if value is None or value.ndim >= rank:
         return x
     if value.ndim > 0 and value.size == 1:
-        return relax.const(value.reshape(()))
+        return constant_of(value.reshape(()))
     if value.ndim < 3:
         return x
-    return relax.const(value.reshape([1] * (rank - value.ndim) + list(value.shape)))
+    return constant_of(value.reshape([1] * (rank - value.ndim) + list(value.shape)))
 
 
 def _has_axes(x: Any) -> bool:

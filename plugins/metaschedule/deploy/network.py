@@ -25,7 +25,7 @@ from ..winograd import TILES, Convolution, convolutions_of, with_winograd
 from .batch_norms import fold_batch_norms
 from .layouts import convert_layouts, operators_of
 from .packing import mark_weights, without_preparations
-from .simplify import fold_constants, simplify
+from .simplify import fold_all_constants, fold_constants, simplify
 from .transposed import interleave_transposed
 
 __all__ = [
@@ -235,21 +235,18 @@ def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
             [
                 fold_constants,
                 simplify,
-                transform.FoldConstant(),
+                fold_all_constants,
                 transform.CanonicalizeBindings(),
                 fold_batch_norms,
                 transform.DecomposeOpsForInference(),
                 transform.CanonicalizeBindings(),
-                fold_constants,
-                transform.FoldConstant(),
+                fold_all_constants,
             ]
         )(mod)
         mod, notes = convert_layouts(mod, lowering.layouts(target))
         mod = interleave_transposed(mod)
         # Transposed weights.
-        mod = tvm.transform.Sequential(
-            [transform.CanonicalizeBindings(), fold_constants, transform.FoldConstant()]
-        )(mod)
+        mod = tvm.transform.Sequential([transform.CanonicalizeBindings(), fold_all_constants])(mod)
     convolutions: list[Convolution] = []
     if lowering.algorithms == "winograd":
         convolutions = convolutions_of(mod) if is_cpu(target) else []
@@ -315,7 +312,7 @@ def _fused(mod: Any, target: Any, lowering: Lowering) -> Any:
     except (ValueError, AttributeError):  # a target without libraries
         dispatch = []
     if target.kind.name == "llvm":
-        dispatch += [define_activations, transform.FastMathTransform()]
+        dispatch += [define_activations]
     with target, tvm.transform.PassContext(opt_level=3):
         mod = tvm.transform.Sequential(
             [

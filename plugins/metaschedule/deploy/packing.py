@@ -14,8 +14,16 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax, tirx
 
-from ..compat import arguments_of, buffer_of, constant_value, load_type, sblock_types, walk
-from ..modules import FREE_LAYOUTS, call_name, rewrite_functions
+from ..compat import (
+    analyzer,
+    arguments_of,
+    buffer_of,
+    constant_value,
+    load_type,
+    sblock_types,
+    walk,
+)
+from ..modules import FREE_LAYOUTS, call_name, constant_of, rewrite_functions
 
 __all__ = [
     "mark_weights",
@@ -40,8 +48,8 @@ def mark_weights(mod: Any) -> Any:
 
     What a program computes from weights alone is a weight, too. TVM's
     ``AttachAttrLayoutFreeBuffers`` would create a function for each set of weights, under new
-    names. Weights that are read backwards, as the kernel of a transposed convolution is, keep
-    their layout: TVM packs them wrongly.
+    names. Weights keep their layout that are read in part, or backwards as the kernel of a
+    transposed convolution: TVM packs them wrongly.
     """
     call_tir = tvm.ir.Op.get("relax.call_tir")
     free: dict[Any, set[int]] = {}
@@ -67,7 +75,7 @@ def mark_weights(mod: Any) -> Any:
         relax.analysis.post_order_visit(func, visit)
     marked = dict(mod.functions_items())
     for var, indices in free.items():
-        if indices := indices - _read_backwards(marked[var]):
+        if indices := indices & _read_whole(marked[var]):
             marked[var] = marked[var].with_attr(FREE_LAYOUTS, sorted(indices))
     return tvm.IRModule(marked, attrs=mod.attrs)
 
@@ -78,7 +86,7 @@ def pack_weights(mod: Any) -> Any:
     Constant weights are packed now. A Relax function whose weights are parameters takes packed
     ones from now on; the function ``NAME_transform_params`` of the compiled program packs them.
     """
-    mod = relax.transform.SplitLayoutRewritePreproc()(mod)
+    mod = _with_packing_apart(mod)
     if packing_functions(mod):
         mod = relax.transform.LiftTransformParams()(mod)
     mod = rewrite_functions(mod, _ConstantPacker)
@@ -90,6 +98,30 @@ def pack_weights(mod: Any) -> Any:
         relax.transform.DeadCodeElimination(),
     ]
     return tvm.transform.Sequential(passes)(mod)
+
+
+def _with_packing_apart(mod: Any) -> Any:
+    """Return a program in which functions of their own pack the weights of others.
+
+    TVM's pass fails where any function of a program has no block, as that of ``scatter_elements``.
+    """
+    others = {
+        var: func
+        for var, func in mod.functions_items()
+        if isinstance(func, tirx.PrimFunc) and not _packs(func)
+    }
+    packing = {var: func for var, func in mod.functions_items() if var not in others}
+    mod = relax.transform.SplitLayoutRewritePreproc()(tvm.IRModule(packing, attrs=mod.attrs))
+    mod.update(tvm.IRModule(others))
+    return mod
+
+
+def _packs(func: Any) -> bool:
+    """Tell whether a scheduled function packs its weights itself."""
+    block, _ = sblock_types()
+    blocks: list[Any] = []
+    walk(func, block, blocks.append)
+    return any("meta_schedule.layout_rewrite_preproc" in each.annotations for each in blocks)
 
 
 def packing_functions(mod: Any) -> list[str]:
@@ -114,24 +146,53 @@ def without_free_layouts(func: Any) -> Any:
     return func.without_attr(FREE_LAYOUTS)
 
 
-def _read_backwards(func: Any) -> set[int]:
-    """Return the indices of the parameters that a PrimFunc reads by a variable's negative.
+def _read_whole(func: Any) -> set[int]:
+    """Return the indices of the parameters of which each block of a PrimFunc reads all elements.
 
-    TVM simplifies ``(3 - w) // 2`` to ``w // -2 + 1`` when it packs (``IterMapSimplify``), which is
-    wrong.
+    TVM packs no others right. Where a block reads a part, the packed tensor is as small as that
+    part, and the rest overwrites it; ``(3 - w) // 2``, as kernels of transposed convolutions are
+    read, becomes ``w // -2 + 1`` (``IterMapSimplify``). A block may be inlined into those that read
+    its result, and then reads what they read.
     """
-    found: set[Any] = set()
+    kind, _ = sblock_types()
+    read, parts, inlined = set[Any](), set[Any](), list[tuple[Any, Any]]()
 
-    def read(load: Any) -> None:
-        signs: list[bool] = []
-        for index in load.indices:
-            walk(index, tirx.Sub, lambda node: signs.append(not isinstance(node.b, tirx.IntImm)))
-            walk(index, tirx.Mul, lambda node: signs.append(_is_negative(node.a, node.b)))
-        if any(signs):
-            found.add(buffer_of(load))
+    def visit(block: Any) -> None:
+        if not block.iter_vars:
+            return
+        bounds = analyzer()
+        for each in block.iter_vars:
+            bounds.bind(each.var, each.dom)
+        loads, stores = list[Any](), list[Any]()
+        walk(block.body, load_type(), loads.append)
+        walk(block.body, tirx.BufferStore, stores.append)
+        for load in loads:
+            buffer = buffer_of(load)
+            read.add(buffer)
+            if not _is_whole(load, buffer, bounds):
+                parts.add(buffer)
+            if not any(each.iter_type for each in block.iter_vars):  # no reduction
+                inlined.extend((buffer, store.buffer) for store in stores)
 
-    walk(func, load_type(), read)
-    return {number for number, buffer in enumerate(arguments_of(func)) if buffer in found}
+    walk(func, kind, visit)
+    # Consumers follow producers.
+    for buffer, result in reversed(inlined):
+        if result in parts:
+            parts.add(buffer)
+    buffers = enumerate(arguments_of(func))
+    return {number for number, buffer in buffers if buffer in read - parts}
+
+
+def _is_whole(load: Any, buffer: Any, bounds: Any) -> bool:
+    """Tell whether a block reads all elements of a buffer, and none by a variable's negative."""
+    signs: list[bool] = []
+    for index, extent in zip(load.indices, buffer.shape, strict=True):
+        walk(index, tirx.Sub, lambda node: signs.append(not isinstance(node.b, tirx.IntImm)))
+        walk(index, tirx.Mul, lambda node: signs.append(_is_negative(node.a, node.b)))
+        bound = bounds.const_int_bound(index)
+        if (bound.min_value, bound.max_value + 1) != (0, getattr(extent, "value", None)):
+            return False
+    return not any(signs)
 
 
 def _is_negative(*factors: Any) -> bool:
@@ -193,7 +254,7 @@ class _ConstantPacker(relax.PyExprMutator):
         packed = _packed(func, values)
         if packed is None:
             return call
-        results = [relax.const(one) for one in packed]
+        results = [constant_of(one) for one in packed]
         return results[0] if len(results) == 1 else relax.Tuple(results)
 
 

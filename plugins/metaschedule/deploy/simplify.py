@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from itertools import product
 from math import prod
+from operator import itemgetter, methodcaller
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,18 @@ import tvm_ffi
 from tvm import relax, te, topi
 
 from ..compat import constant_value, relax_type
-from ..modules import call_name, constant_array, extents_of, rewrite_functions, without_attributes
+from ..modules import (
+    call_name,
+    calls_of,
+    constant_array,
+    constant_of,
+    extents_of,
+    rewrite_functions,
+    without_attributes,
+)
 from .layouts import transposed_axes
 
-__all__ = ["fold_constants", "simplify"]
+__all__ = ["fold_all_constants", "fold_constants", "simplify"]
 
 #: Types of constants that are folded.
 _FLOATS = ("float32", "float64")
@@ -36,9 +45,6 @@ _DTYPES = {
 #: Quantised types whose numbers, and their differences, are floats of 32 bits.
 _QUANTISED = ("int8", "uint8", "int16", "uint16")
 
-#: Operators on constants that change nothing but the shape.
-_RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
-
 #: Operators on constants whose results are bitwise equal in numpy and TVM, by IEEE 754.
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "relax.add": np.add,
@@ -49,6 +55,9 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "relax.isnan": np.isnan,
     "relax.where": np.where,
 }
+
+#: Operators on shapes, which TVM folds without constants.
+_SHAPES = ("relax.shape_of", "relax.shape_to_tensor", "relax.tensor_to_shape")
 
 #: Elements of the largest constant that is made of a smaller one.
 _LARGEST = 1 << 24
@@ -259,6 +268,23 @@ def fold_constants(mod: Any, _context: Any) -> Any:
     return rewrite_functions(mod, _ConstantFolder)
 
 
+@tvm.transform.module_pass(opt_level=0, name="tunedb.FoldAllConstants")
+def fold_all_constants(mod: Any, _context: Any) -> Any:
+    """Fold constants here, and what is left by TVM, whose pass takes time where nothing is."""
+    mod = rewrite_functions(mod, _ConstantFolder)
+    left = any(
+        call_name(call) in _SHAPES or all(map(_is_constant, call.args)) for call in calls_of(mod)
+    )
+    return relax.transform.FoldConstant()(mod) if left else mod
+
+
+def _is_constant(argument: Any) -> bool:
+    """Tell whether an argument of a call depends on no variable."""
+    if isinstance(argument, relax.Tuple):
+        return all(map(_is_constant, argument.fields))
+    return not isinstance(argument, relax.Var | relax.TupleGetItem)
+
+
 @relax.expr_functor.mutator
 class _ConstantFolder(relax.PyExprMutator):
     """Replaces calls with constant arguments by their results."""
@@ -269,17 +295,18 @@ class _ConstantFolder(relax.PyExprMutator):
         call = self.visit_expr_post_order(call)
         if call_name(call) == "relax.shape_to_tensor":
             extents = extents_of(relax_type(call.args[0]))
-            return call if extents is None else relax.const(np.array(extents, "int64"), "int64")
+            return call if extents is None else constant_of(np.array(extents, "int64"))
         compute = _computation(call, kind)
         if compute is None:
             return call
         dtypes = _DTYPES.get(call_name(call), _FLOATS)
-        arguments = (each for each in call.args if not isinstance(each, relax.ShapeExpr))
+        numbers = (relax.ShapeExpr, relax.Tuple)
+        arguments = (each for each in call.args if not isinstance(each, numbers))
         values = [self._value(argument, dtypes) for argument in arguments]
         if any(value is None for value in values):
             return call
         with np.errstate(all="ignore"):
-            return relax.const(compute(*values))
+            return constant_of(np.array(compute(*values), order="C"))
 
     def _value(self, argument: Any, dtypes: Sequence[str]) -> Any | None:
         """Return a constant of one of the dtypes as an array; None for other arguments."""
@@ -297,17 +324,43 @@ class _ConstantFolder(relax.PyExprMutator):
 def _computation(call: Any, kind: Any) -> Callable[..., Any] | None:
     """Return the function of numpy for a call whose result has a type; None without one."""
     name, extents = call_name(call), extents_of(kind)
-    if name == "relax.dequantize" and str(kind.dtype) == "float32":
-        return partial(_dequantized, int(call.attrs.axis) % kind.ndim)
-    if name in _RESHAPES and extents is not None:
-        return lambda data: data.reshape(extents)
-    if name == "relax.broadcast_to" and extents is not None and prod(extents) <= _LARGEST:
-        return lambda data: np.ascontiguousarray(np.broadcast_to(data, extents))
-    if name == "relax.astype" and str(kind.dtype) in _FLOATS:
-        return lambda data: data.astype(str(kind.dtype))
-    if (axes := transposed_axes(call)) is not None:
-        return lambda data: np.ascontiguousarray(data.transpose(axes))
-    return _ARITHMETIC.get(name)
+    compute = _ARITHMETIC.get(name)
+    if extents is None:
+        return compute
+    match name:
+        case "relax.reshape" | "relax.expand_dims" | "relax.squeeze":
+            compute = methodcaller("reshape", extents)
+        case "relax.broadcast_to" if prod(extents) <= _LARGEST:
+            compute = partial(np.broadcast_to, shape=extents)
+        case "relax.astype" if str(kind.dtype) in _FLOATS:
+            compute = partial(np.asarray, dtype=str(kind.dtype))
+        case "relax.permute_dims":
+            compute = partial(np.transpose, axes=transposed_axes(call))
+        case "relax.strided_slice":
+            compute = _slicing(call, extents)
+        case "relax.dequantize" if str(kind.dtype) == "float32":
+            compute = partial(_dequantized, int(call.attrs.axis) % max(1, kind.ndim))
+    return compute
+
+
+def _slicing(call: Any, extents: list[int]) -> Callable[..., Any] | None:
+    """Return the slicing of a call whose result has extents; None where its bounds are unknown."""
+    if not all(isinstance(each, relax.Tuple) for each in call.args[1:]):
+        return None
+    parts = [[constant_value(number) for number in each.fields] for each in call.args[1:]]
+    rank, parts = len(extents), parts if len(parts) == 4 else [*parts, [1] * len(parts[0])]
+    if any(number is None for part in parts for number in part):
+        return None
+    chosen = [slice(None)] * rank
+    for axis, begin, end, step in zip(*parts, strict=True):
+        # Going down, an end before the first element is -1, which numpy takes for the last.
+        chosen[axis] = slice(begin, end if step > 0 or end >= 0 else None, step)
+
+    shape = [int(number) for number in relax_type(call.args[0]).shape]
+    found = [len(range(*part.indices(size))) for part, size in zip(chosen, shape, strict=True)]
+    # TVM has no constants without elements.
+    is_whole = found == extents and all(found)
+    return itemgetter(tuple(chosen)) if is_whole else None
 
 
 def _dequantized(axis: int, data: Any, scale: Any, zero: Any) -> Any:

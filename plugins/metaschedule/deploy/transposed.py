@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from ..compat import relax_type
-from ..modules import call_name, calls_of, constant_array, extents_of, rewrite_functions
+from ..modules import (
+    call_name,
+    calls_of,
+    constant_array,
+    constant_of,
+    extents_of,
+    rewrite_functions,
+)
 
 __all__ = ["interleave_transposed", "kept_transposed"]
 
@@ -198,7 +205,7 @@ class _Interleaver(relax.PyExprMutator):
         letters = str(call.attrs.data_layout).strip("NC")
         result = _CONVOLUTIONS[name](
             call.args[0],
-            relax.const(plan.kernel()),
+            constant_of(plan.kernel()),
             padding=[axis.padding[end] for end in (0, 1) for axis in plan.axes],
             dilation=[axis.dilation for axis in plan.axes],
             groups=plan.groups,
