@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto
 from onnx_networks import Builder, bert, llama_block
 
 __all__ = [
@@ -99,11 +99,7 @@ class _Builder(Builder):
 
     def split(self, data: str, number: int, part: int, axis: int) -> list[str]:
         """Add a division into equal parts."""
-        name = f"split_{len(self.nodes)}"
-        parts = [f"{name}_{place}" for place in range(number)]
-        sizes = self.constant([part] * number, "int64")
-        self.nodes.append(helper.make_node("Split", [data, sizes], parts, name=name, axis=axis))
-        return parts
+        return self.several("Split", [data, self.constant([part] * number, "int64")], number, axis)
 
     def slice(self, data: str, begin: int, end: int, axis: int, step: int = 1) -> str:
         """Add a slice of one axis."""

@@ -45,6 +45,13 @@ class Builder:
         self.nodes.append(helper.make_node(kind, inputs, [name], name=name, **attributes))
         return name
 
+    def several(self, kind: str, inputs: Sequence[str], count: int, axis: int) -> list[str]:
+        """Add a node of several results."""
+        name = f"{kind.lower()}_{len(self.nodes)}"
+        results = [f"{name}_{number}" for number in range(count)]
+        self.nodes.append(helper.make_node(kind, inputs, results, name=name, axis=axis))
+        return results
+
     def weight(self, *shape: int, scale: float | None = None) -> str:
         """Add a weight with random values (He's initialisation by default)."""
         name = f"weight_{len(self.weights)}"

@@ -14,7 +14,7 @@ import tvm
 from tvm import relax, te, tirx, topi
 
 from .compat import relax_type
-from .modules import call_name
+from .modules import call_name, rewrite_functions
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunedb.DefineActivations")
@@ -24,13 +24,7 @@ def define_activations(mod: Any, _context: Any) -> Any:
     ``FastMathTransform`` would give ``softmax`` another stage, which earlier schedules lack. It
     leaves ``log_softmax`` and ``log``, of which softplus and Mish are made.
     """
-    for rewriter in (_ActivationRewriter, _PolynomialRewriter):
-        mutator = rewriter(mod)
-        for var, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                mutator.builder_.update_func(var, mutator.visit_expr(func))
-        mod = relax.transform.CanonicalizeBindings()(mutator.builder_.get())
-    return mod
+    return rewrite_functions(rewrite_functions(mod, _ActivationRewriter), _PolynomialRewriter)
 
 
 def _constant(value: float) -> Any:

@@ -122,11 +122,10 @@ def rewrite_functions(mod: Any, mutator: Callable[[Any], Any]) -> Any:
         Class of a ``PyExprMutator``, which is made of the program.
     """
     rewriter = mutator(mod)
-    functions = {
-        var: rewriter.visit_expr(func) if isinstance(func, relax.Function) else func
-        for var, func in mod.functions_items()
-    }
-    return relax.transform.CanonicalizeBindings()(tvm.IRModule(functions, attrs=mod.attrs))
+    for var, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            rewriter.builder_.update_func(var, rewriter.visit_expr(func))
+    return relax.transform.CanonicalizeBindings()(rewriter.builder_.get())
 
 
 def call_name(node: Any) -> str:

@@ -85,6 +85,9 @@ _LEFT_OUT = {
 #: Attribute of functions that TVM's pass leaves as they are.
 _IS_SCHEDULED = "tirx.is_scheduled"
 
+#: Most calls that LLVM compiles. It takes longer for more, and the network is no faster for it.
+_COMPILED_CALLS = 300
+
 #: File suffixes of libraries.
 LIBRARIES = (".so", ".dylib", ".dll", ".tar")
 
@@ -656,9 +659,12 @@ def compile_lowered(
             )
             with target, tvm.transform.PassContext(opt_level=3):
                 mod = pack_weights(mod)
-        # Compiled calls that TVM writes as C do not link.
-        mode = "compiled" if target.kind.name == "llvm" and not is_timed else "bytecode"
         mod = _with_defaults(mod, target)
+        # Compiled calls that TVM writes as C do not link.
+        compiles = target.kind.name == "llvm" and not is_timed
+        mode = (
+            "compiled" if compiles and len(modules.calls_of(mod)) <= _COMPILED_CALLS else "bytecode"
+        )
         if database is not None:
             mod = with_prefetch(mod, target)
         executable = relax.build(mod, target, exec_mode=mode)

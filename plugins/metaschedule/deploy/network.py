@@ -23,6 +23,7 @@ from ..compat import symbols_of
 from ..targets import is_cpu
 from ..winograd import TILES, Convolution, convolutions_of, with_winograd
 from .batch_norms import fold_batch_norms
+from .copies import copy_many
 from .layouts import convert_layouts, operators_of
 from .packing import mark_weights, without_preparations
 from .simplify import fold_all_constants, fold_constants, simplify
@@ -141,12 +142,17 @@ class Lowered:
     convolutions: tuple[Convolution, ...] = ()
 
     def tasks(self, target: Any, module_equality: str = "structural") -> tuple[Any, ...]:
-        """Return TVM's tasks of the functions that each run of the program calls."""
-        return tuple(
-            ms.relax_integration.extract_tasks(
-                without_preparations(self.mod), target, module_equality=module_equality
-            )
+        """Return TVM's tasks of the unscheduled functions that each run of the program calls."""
+        extracted = ms.relax_integration.extract_tasks(
+            without_preparations(self.mod), target, module_equality=module_equality
         )
+        return tuple(task for task in extracted if not _is_scheduled(task.mod))
+
+
+def _is_scheduled(mod: Any) -> bool:
+    """Tell whether the functions of a module are not to be scheduled."""
+    functions = mod.functions.values()
+    return all(func.attrs and func.attrs.get("tirx.is_scheduled", False) for func in functions)
 
 
 def bindings(bind: Mapping[str, int | Sequence[int]] | None) -> list[dict[str, int]]:
@@ -312,7 +318,7 @@ def _fused(mod: Any, target: Any, lowering: Lowering) -> Any:
     except (ValueError, AttributeError):  # a target without libraries
         dispatch = []
     if target.kind.name == "llvm":
-        dispatch += [define_activations]
+        dispatch += [copy_many, define_activations]
     with target, tvm.transform.PassContext(opt_level=3):
         mod = tvm.transform.Sequential(
             [

@@ -282,8 +282,6 @@ class _Operators:
         """Return the functions of a network, each once, and their numbers of calls."""
         found = []
         for task in extracted:
-            if task.mod.attrs.get("tirx.is_scheduled", False):
-                continue
             mod = task.dispatched[0]
             same = self._by_hash[structural_hash(mod, self._equality)]
             for operator in same:
