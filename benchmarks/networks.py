@@ -463,11 +463,14 @@ def mean(values: list[float]) -> float:
 def caught_up(found: dict[str, Any], arm: str) -> float:
     """Return an arm's seconds until the final latency of ``tune_relax``, over those of all its run.
 
-    More than the whole run of the arm where it never comes so far.
+    The curve is scaled to end at the latency of the compiled network: tunedb times operators with
+    cold weights where those of a network exceed the caches, and MetaSchedule does not. More than
+    the whole run of the arm where it never comes so far.
     """
-    last = found["curves"]["tvm"][-1][1]
+    curve, times = found["curves"][arm], found["times"]
+    last = times["tvm"] * curve[-1][1] / times[arm]
     ours = found["contents"][arm]["seconds"]
-    reached = next((s for s, value in found["curves"][arm] if value <= last), 2 * ours)
+    reached = next((s for s, value in curve if value <= last), 2 * ours)
     return reached / found["contents"]["tvm"]["seconds"]
 
 

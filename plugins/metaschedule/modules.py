@@ -14,6 +14,7 @@ from tvm import relax
 from tvm.tirx import PrimFunc, SeqStmt
 
 from ...identity import canonical_json, digest
+from ...programs.metaschedule.graph_text import stored_text, text_of_tvm
 from ...programs.metaschedule.upgrade import is_current_graph
 from ...programs.workload_info.structure import Structure, structure_of
 from ...records import Alias, Target, Workload, WorkloadFormat
@@ -201,7 +202,7 @@ def script_of(record: Workload, mod: Any) -> str:
 
 def to_workload(mod: Any) -> Workload:
     """Return the stored form of a module: its graph, and its script for other versions."""
-    graph = orjson.loads(str(tvm.ir.save_json(mod)).encode())
+    graph = orjson.loads(_graph_of(mod))
     graph.pop("metadata", None)
     return Workload(
         WorkloadFormat.GRAPH,
@@ -214,7 +215,11 @@ def to_workload(mod: Any) -> Workload:
 
 def structure_of_module(mod: Any) -> Structure:
     """Return the structure of a module, as one reads it from the graph of a stored workload."""
-    return structure_of(Workload(WorkloadFormat.GRAPH, str(tvm.ir.save_json(mod)).encode()))
+    return structure_of(Workload(WorkloadFormat.GRAPH, _graph_of(mod)))
+
+
+def _graph_of(mod: Any) -> bytes:
+    return stored_text(str(tvm.ir.save_json(mod)).encode())
 
 
 def to_module(workload: Workload) -> Any:
@@ -232,7 +237,7 @@ def to_module(workload: Workload) -> Any:
     """
     if compat.release().integers_are_nodes and not is_current_graph(orjson.loads(workload.body)):
         raise ValueError("a graph of another TVM")
-    return tvm.ir.load_json(workload.body.decode())
+    return tvm.ir.load_json(text_of_tvm(workload.body).decode())
 
 
 def is_readable(workload: Workload) -> bool:

@@ -266,6 +266,29 @@ def _gru_step(direction: _Direction, x: str, hidden: str, _cell: str) -> tuple[s
 _Step = Callable[[_Direction, str, str, str], tuple[str, str]]
 
 
+def _run(
+    direction: _Direction, step: _Step, rows: str, states: Sequence[str], order: range, batch: int
+) -> tuple[list[str], list[str]]:
+    """Return the hidden state after each step, by its number, and the last states.
+
+    `rows` are the inputs of all steps; `batch` is 0 where it is unknown.
+    """
+    body, columns, steps = direction.body, direction.columns, len(order)
+    products = body.add("MatMul", rows, direction.weights)
+    for bias in direction.biases[: 1 if body.attributes.get("linear_before_reset") else 2]:
+        products = body.add("Add", products, bias) if bias else products
+    if batch:
+        inputs = body.split(products, steps, batch)
+    else:
+        inputs = body.split(body.reshape(products, steps, -1, columns), steps, 1)
+        inputs = [body.reshape(y, -1, columns) for y in inputs]
+    (hidden, cell), every = (*states, "")[:2], [""] * steps
+    for number in order:
+        hidden, cell = step(direction, inputs[number], hidden, cell)
+        every[number] = hidden
+    return every, [hidden, cell] if cell else [hidden]
+
+
 def _unrolled(body: _Body, step: _Step, gates: int, activations: Sequence[str]) -> list[str]:
     """Return all hidden states, the last one, and the last cell state if there is one.
 
@@ -297,25 +320,10 @@ def _unrolled(body: _Body, step: _Step, gates: int, activations: Sequence[str]) 
     every, last = [], []
     for number, order in enumerate(orders):
         direction = _Direction(body, number, gates, activations)
-        products = body.add("MatMul", rows, direction.weights)
-        biases = direction.biases[: 1 if body.attributes.get("linear_before_reset") else 2]
-        for bias in filter(None, biases):
-            products = body.add("Add", products, bias)
-        if batch:
-            inputs = body.split(products, steps, batch)
-        else:
-            rows_of = body.split(body.reshape(products, steps, -1, direction.columns), steps, 1)
-            inputs = [body.reshape(y, -1, direction.columns) for y in rows_of]
-        hidden, cell, *_ = [
-            *(direction.own(y, -1, direction.size) if y else "" for y in states),
-            "",
-        ]
-        hidden_states = [""] * steps
-        for t in order:
-            hidden, cell = step(direction, inputs[t], hidden, cell)
-            hidden_states[t] = hidden
-        every.append(body.reshape(body.concat(hidden_states, 0), steps, 1, -1, direction.size))
-        last.append([body.reshape(y, 1, -1, direction.size) for y in (hidden, cell) if y])
+        own = [direction.own(y, -1, direction.size) if y else "" for y in states]
+        hidden, ends = _run(direction, step, rows, own, order, batch)
+        every.append(body.reshape(body.concat(hidden, 0), steps, 1, -1, direction.size))
+        last.append([body.reshape(y, 1, -1, direction.size) for y in ends])
     results = [body.concat(every, 1), *(body.concat(ends, 0) for ends in zip(*last, strict=True))]
     if batch_first:
         axes = ([2, 0, 1, 3], [1, 0, 2], [1, 0, 2])

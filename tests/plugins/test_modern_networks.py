@@ -5,6 +5,7 @@ import numpy as np
 import onnx
 import pytest
 import tvm
+from effort import spread
 from modern_networks import (
     convnext,
     crnn,
@@ -64,7 +65,7 @@ def values(tensor):
     return tvm.runtime.tensor(array if is_index else array.astype("float32"))
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", spread(NETWORKS, 10))
 def test_results_are_those_of_tvms_pipeline(name, tmp_path):
     model = NETWORKS[name]()
     onnx.save(model, str(tmp_path / "m.onnx"))

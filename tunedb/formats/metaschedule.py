@@ -33,6 +33,7 @@ from .. import limits
 from ..errors import FormatError
 from ..identity import canonical_json, canonical_numbers
 from ..json_checks import check_value, parse_json
+from ..programs.metaschedule.graph_text import stored_text, text_of_tvm
 from ..programs.metaschedule.index_maps import release_of
 from ..programs.metaschedule.trace import check_trace, join_trace, split_trace
 from ..programs.metaschedule.upgrade import as_of
@@ -93,7 +94,7 @@ def parse_workload(value: Any) -> Workload:
         raise FormatError(f"a workload's base64 is damaged: {error}") from None
     if len(raw) < _LENGTH.size or _LENGTH.unpack_from(raw)[0] != len(raw) - _LENGTH.size:
         raise FormatError("a workload's length does not match its text")
-    text = raw[_LENGTH.size :]
+    text = stored_text(raw[_LENGTH.size :])
     graph = parse_json(text)
     if not isinstance(graph, dict):
         raise FormatError("a workload's text is not a graph")
@@ -119,7 +120,7 @@ def workload_line(workload: Workload) -> bytes:
             graph[key] = {**graph.get(key, {}), _VERSION: workload.tvm_version}
     except (KeyError, ValueError, TypeError, AttributeError):
         raise FormatError(f"workload {workload.name!r} is not an IRModule, or damaged") from None
-    text = orjson.dumps(graph)
+    text = text_of_tvm(orjson.dumps(graph))
     body = base64.b64encode(_LENGTH.pack(len(text)) + text).decode()
     return orjson.dumps(["0", body]) + b"\n"
 

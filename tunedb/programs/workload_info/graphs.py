@@ -22,6 +22,7 @@ from functools import cached_property
 from typing import Any
 
 from ...json_checks import INT64
+from ..metaschedule.graph_text import NON_FINITE
 
 #: A tensor: data type and shape.
 Tensor = tuple[str | None, tuple[int, ...]]
@@ -268,7 +269,7 @@ class FfiGraph(Graph):
     def real(self, number: int) -> float:
         """Return the value of a ``FloatImm``."""
         value = self.field(number, "value")
-        if type(value) not in (int, float):
+        if type(value) not in (int, float) and value not in NON_FINITE:
             raise Unreadable("no number")
         return float(value)
 
