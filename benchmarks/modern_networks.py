@@ -57,18 +57,31 @@ class _Builder(Builder):
     ) -> str:
         """Add a convolution with a bias and an activation: a kind of node, or SiLU."""
         pad = dilation * (size - 1) // 2 if pad is None else pad
-        data = self.node(
+        weights = [self.weight(out, channels // groups, size, size), self.weight(out, scale=0.1)]
+        data = self.of_weights([data, *weights], size, stride, groups, pad, dilation)
+        if kind == "SiLU":
+            return self.silu(data)
+        return self.node(kind, [data], **attributes) if kind else data
+
+    def of_weights(
+        self,
+        inputs: Sequence[str],
+        size: int,
+        stride: int,
+        groups: int,
+        pad: int,
+        dilation: int = 1,
+    ) -> str:
+        """Add a convolution of square kernels whose weights are there."""
+        return self.node(
             "Conv",
-            [data, self.weight(out, channels // groups, size, size), self.weight(out, scale=0.1)],
+            inputs,
             kernel_shape=[size, size],
             strides=[stride] * 2,
             pads=[pad] * 4,
             dilations=[dilation] * 2,
             group=groups,
         )
-        if kind == "SiLU":
-            return self.silu(data)
-        return self.node(kind, [data], **attributes) if kind else data
 
     def silu(self, data: str) -> str:
         """Add a product with the sigmoid."""
@@ -195,14 +208,7 @@ class _Builder(Builder):
                 (self._rng.integers(-500, 500, out), "int32", 0.05 * scales),
             )
         )
-        data = self.node(
-            "Conv",
-            [data, weight, bias],
-            kernel_shape=[size, size],
-            strides=[stride] * 2,
-            pads=[size // 2] * 4,
-            group=groups,
-        )
+        data = self.of_weights([data, weight, bias], size, stride, groups, size // 2)
         return self.quantised(self.node(kind, [data])) if kind else self.quantised(data)
 
     def add(self, left: str, right: str) -> str:

@@ -26,6 +26,9 @@ EQUALITIES = ("structural", "ignore-tensor", "anchor-block")
 #: Attribute with the indices of a function's parameters whose layout the tuner may choose.
 FREE_LAYOUTS = "layout_free_buffers"
 
+#: Attribute of functions that are not to be scheduled.
+IS_SCHEDULED = "tirx.is_scheduled"
+
 #: Scheme of the name that modules with equal TVMScript share in every release.
 SCRIPT = "script"
 
@@ -154,6 +157,11 @@ def extents_of(type_: Any) -> list[int] | None:
     if extents is None or not all(isinstance(extent, tvm.tirx.IntImm) for extent in extents):
         return None
     return [int(extent) for extent in extents]
+
+
+def is_scheduled(func: Any) -> bool:
+    """Tell whether a function is not to be scheduled."""
+    return bool(func.attrs and func.attrs.get(IS_SCHEDULED, False))
 
 
 def constant_array(expression: Any) -> NDArray[Any] | None:

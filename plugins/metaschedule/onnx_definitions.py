@@ -13,7 +13,18 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, defs, helper, numpy_helper, shape_inference
 
-__all__ = ["define"]
+from ...errors import FormatError
+
+__all__ = ["DOMAINS", "define", "version_of"]
+
+#: Both names of the domain of ONNX's own operators.
+DOMAINS = ("", "ai.onnx")
+
+
+def version_of(model: Any) -> int:
+    """Return the version of ONNX's own operators in a model."""
+    (version,) = (int(each.version) for each in model.opset_import if each.domain in DOMAINS)
+    return version
 
 
 def define(model: Any, kinds: Set[str]) -> Any:
@@ -33,13 +44,13 @@ def define(model: Any, kinds: Set[str]) -> Any:
 
     Raises
     ------
-    ValueError
+    FormatError
         The definition does not hold for a node; the message names it and the reason.
     """
     nodes, chosen = list(model.graph.node), kinds & _DEFINITIONS.keys()
     if not any(_is_one_of(node, chosen) for node in nodes):
         return model
-    (version,) = (each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
+    version = version_of(model)
     shapes = _shapes(model)
     del model.graph.node[:]
     for node in nodes:
@@ -51,7 +62,7 @@ def define(model: Any, kinds: Set[str]) -> Any:
             results = _DEFINITIONS[node.op_type](body)
         except _NoDefinitionError as error:
             name = node.name or node.output[0]
-            raise ValueError(f"TVM has no {node.op_type} (node {name}), and {error}") from None
+            raise FormatError(f"TVM has no {node.op_type} (node {name}), and {error}") from None
         for output, result in zip(node.output, results, strict=False):
             if output:
                 body.nodes.append(helper.make_node("Identity", [result], [output]))
@@ -61,7 +72,7 @@ def define(model: Any, kinds: Set[str]) -> Any:
 
 def _is_one_of(node: Any, kinds: Set[str]) -> bool:
     """Tell whether a node is an operator of ONNX of one of the kinds."""
-    return node.op_type in kinds and node.domain in ("", "ai.onnx")
+    return node.op_type in kinds and node.domain in DOMAINS
 
 
 class _NoDefinitionError(Exception):

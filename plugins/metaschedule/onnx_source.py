@@ -25,7 +25,7 @@ from tvm.relax.frontend.onnx import from_onnx
 from ...errors import FormatError
 from .compat import relax_type
 from .module_source import error_line, require_memory
-from .onnx_definitions import define
+from .onnx_definitions import DOMAINS, define, version_of
 
 __all__ = ["read_onnx"]
 
@@ -51,7 +51,7 @@ def read_onnx(path: Path) -> Any:
     model = onnx.load(str(path), load_external_data=False)
     newest = onnx.defs.onnx_opset_version()
     for opset in model.opset_import:
-        if opset.domain in ("", "ai.onnx") and opset.version > newest:
+        if opset.domain in DOMAINS and opset.version > newest:
             raise FormatError(
                 f"{path}: opset {opset.version} is newer than {newest}, the newest of onnx "
                 f"{onnx.__version__}; export the model with opset {newest} or an earlier one"
@@ -109,7 +109,7 @@ def _from_onnx(path: Path, model: Any) -> Any:
     while True:
         try:
             model = define(model, kinds)
-        except ValueError as error:
+        except FormatError as error:
             raise FormatError(f"{path}: {error}") from error
         model = _with_tensors(_inlined(model, kinds))
         inlined |= kinds
@@ -150,9 +150,9 @@ def _inlined(model: Any, kinds: Set[str]) -> Any:
         return model
     try:
         inline = import_module("onnx.inliner").inline_selected_functions
-        (version,) = (each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
+        version = version_of(model)
         for node in nodes:
-            if node.domain in ("", "ai.onnx"):
+            if node.domain in DOMAINS:
                 _set_defaults(node, onnx.defs.get_schema(node.op_type, version))
         typed = onnx.shape_inference.infer_shapes(model)
         # Definitions depend on the types of all inputs, weights included.

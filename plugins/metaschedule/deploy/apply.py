@@ -82,9 +82,6 @@ _LEFT_OUT = {
     "predicted": "its program is not verified",
 }
 
-#: Attribute of functions that TVM's pass leaves as they are.
-_IS_SCHEDULED = "tirx.is_scheduled"
-
 #: Most calls that LLVM compiles. It takes longer for more, and the network is no faster for it.
 _COMPILED_CALLS = 300
 
@@ -473,11 +470,7 @@ def _scheduled(
 def _unscheduled(mod: Any) -> dict[bytes, Any]:
     """Return the different unscheduled functions of a module, normalised, by their digests."""
     functions = prim_funcs(mod).values()
-    tasks = [
-        _normalize_mod(func)
-        for func in functions
-        if not (func.attrs and func.attrs.get(_IS_SCHEDULED, False))
-    ]
+    tasks = [_normalize_mod(func) for func in functions if not modules.is_scheduled(func)]
     return {_digest(task): task for task in tasks}
 
 

@@ -15,7 +15,7 @@ import tvm
 from tvm import relax, te, tirx
 
 from ..compat import relax_type
-from ..modules import call_name, extents_of, rewrite_functions
+from ..modules import IS_SCHEDULED, call_name, extents_of, rewrite_functions
 
 __all__ = ["copy_many"]
 
@@ -85,4 +85,4 @@ def _copies(
     outputs = outputs if isinstance(outputs, list) else [outputs]
     func = te.create_prim_func([*inputs, *outputs], "int64").without_attr("global_symbol")
     # Neither fused nor searched.
-    return func.with_attrs({"op_pattern": _OPAQUE, "tirx.is_scheduled": True})
+    return func.with_attrs({"op_pattern": _OPAQUE, IS_SCHEDULED: True})

@@ -181,8 +181,8 @@ _BINARY = (*_COMMUTATIVE, "relax.subtract", "relax.divide")
 
 def _expanded(x: Any, rank: int) -> Any:
     """Return a constant of one element as a scalar, one like a bias of channels with all axes."""
-    value = constant_array(x)
-    if value is None or value.ndim >= rank:
+    value = constant_array(x) if getattr(relax_type(x), "ndim", rank) < rank else None
+    if value is None:
         return x
     if value.ndim > 0 and value.size == 1:
         return constant_of(value.reshape(()))
@@ -193,8 +193,7 @@ def _expanded(x: Any, rank: int) -> Any:
 
 def _has_axes(x: Any) -> bool:
     """Tell whether an expression is a constant of three or more axes."""
-    value = constant_array(x)
-    return value is not None and value.ndim >= 3
+    return constant_value(x) is not None and getattr(relax_type(x), "ndim", 0) >= 3
 
 
 def _scalar(x: Any, number: Any) -> Any:

@@ -20,6 +20,7 @@ from tvm.s_tir import meta_schedule as ms
 from ....errors import UsageError
 from ..activations import define_activations
 from ..compat import symbols_of
+from ..modules import is_scheduled
 from ..targets import is_cpu
 from ..winograd import TILES, Convolution, convolutions_of, with_winograd
 from .batch_norms import fold_batch_norms
@@ -146,13 +147,9 @@ class Lowered:
         extracted = ms.relax_integration.extract_tasks(
             without_preparations(self.mod), target, module_equality=module_equality
         )
-        return tuple(task for task in extracted if not _is_scheduled(task.mod))
-
-
-def _is_scheduled(mod: Any) -> bool:
-    """Tell whether the functions of a module are not to be scheduled."""
-    functions = mod.functions.values()
-    return all(func.attrs and func.attrs.get("tirx.is_scheduled", False) for func in functions)
+        return tuple(
+            task for task in extracted if not all(map(is_scheduled, task.mod.functions.values()))
+        )
 
 
 def bindings(bind: Mapping[str, int | Sequence[int]] | None) -> list[dict[str, int]]:

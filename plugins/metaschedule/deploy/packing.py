@@ -6,7 +6,7 @@ program has packed constants, and a function that packs its parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from ..compat import (
     sblock_types,
     walk,
 )
-from ..modules import FREE_LAYOUTS, call_name, constant_of, rewrite_functions
+from ..modules import FREE_LAYOUTS, call_name, calls_of, constant_of, rewrite_functions
 
 __all__ = [
     "mark_weights",
@@ -51,28 +51,21 @@ def mark_weights(mod: Any) -> Any:
     names. Weights keep their layout that are read in part, or backwards as the kernel of a
     transposed convolution: TVM packs them wrongly.
     """
-    call_tir = tvm.ir.Op.get("relax.call_tir")
-    free: dict[Any, set[int]] = {}
+    weights, preparations = set[Any](), set[Any]()
     for func in mod.functions.values():
-        if not isinstance(func, relax.Function):
-            continue
-        weights, preparations = _weights(func)
-
-        def visit(
-            node: Any, weights: Set[Any] = weights, preparations: Set[Any] = preparations
-        ) -> None:
-            if isinstance(node, relax.Call) and node.op.same_as(call_tir):
-                if node in preparations:
-                    return
-                callee, arguments = node.args[0], node.args[1]
-                indices = {
-                    index
-                    for index, argument in enumerate(arguments)
-                    if constant_value(argument) is not None or argument in weights
-                }
-                free[callee] = free.get(callee, indices) & indices
-
-        relax.analysis.post_order_visit(func, visit)
+        if isinstance(func, relax.Function):
+            own, values = _weights(func)
+            weights |= own
+            preparations |= values
+    free: dict[Any, set[int]] = {}
+    for call in calls_of(mod):
+        if call_name(call) == "relax.call_tir" and call not in preparations:
+            indices = {
+                index
+                for index, argument in enumerate(call.args[1])
+                if constant_value(argument) is not None or argument in weights
+            }
+            free[call.args[0]] = free.get(call.args[0], indices) & indices
     marked = dict(mod.functions_items())
     for var, indices in free.items():
         if indices := indices & _read_whole(marked[var]):

@@ -120,8 +120,10 @@ class _Simplifier(relax.PyExprMutator):
         if name == "relax.broadcast_to":
             same = tvm_ffi.structural_equal(kind, relax_type(call.args[0]))
             return call.args[0] if same else call
-        if name in ("relax.quantize", "relax.dequantize"):
-            return self._quantized(call, name)
+        if name == "relax.quantize":
+            return self._quantized(call)
+        if name == "relax.dequantize":
+            return self._dequantized(call)
         if name == "relax.power":
             return self._cube(call)
         if name in (*_REDUCTIONS, "relax.mean") and not call.attrs.keepdims:
@@ -139,38 +141,40 @@ class _Simplifier(relax.PyExprMutator):
             return call
         return relax.op.multiply(self.builder_.emit(relax.op.multiply(x, x)), x)
 
-    def _quantized(self, call: Any, name: str) -> Any:
-        """Return elementwise operators for a quantisation or its inverse, or the call itself.
+    def _quantized(self, call: Any) -> Any:
+        """Return elementwise operators for a quantisation by constants, or the call itself.
 
-        ``ConvertLayout`` knows them. Sources: ONNX's ``QuantizeLinear`` and ``DequantizeLinear``,
-        which round to even.
+        ``ConvertLayout`` knows them. Source: ONNX's ``QuantizeLinear``, which rounds to even.
         """
-        x, *parameters = call.args
-        is_quantised = name == "relax.quantize"
-        integers = str(call.attrs.out_dtype if is_quantised else relax_type(x).dtype)
-        floats = str(relax_type(x).dtype if is_quantised else call.attrs.out_dtype)
-        scale, zero = (_number(each) for each in parameters)
-        if scale is None or zero is None or integers not in _QUANTISED or floats != "float32":
+        x, integers = call.args[0], str(call.attrs.out_dtype)
+        scale, zero = map(_number, call.args[1:])
+        is_known = _is_quantised(integers, relax_type(x).dtype, scale, zero)
+        if not is_known or constant_value(x) is not None:
             return call
-        emit, operators = self.builder_.emit, relax.op
-        if is_quantised:
-            if constant_value(x) is not None:
-                return call
-            limits = np.iinfo(integers)
-            least, largest = (relax.const(float(n - zero)) for n in (limits.min, limits.max))
-            scaled = emit(operators.divide(x, relax.const(scale))) if scale != 1 else x
-            rounded = emit(operators.round(scaled))
-            rounded = emit(operators.maximum(emit(operators.minimum(rounded, largest)), least))
-            whole = emit(operators.add(rounded, relax.const(float(zero)))) if zero else rounded
-            converted = emit(operators.astype(whole, integers))
-            self._rounded[converted] = (rounded, int(zero))
-            return converted
+        emit, op, limits = self.builder_.emit, relax.op, np.iinfo(integers)
+        least, largest = (relax.const(float(n - zero)) for n in (limits.min, limits.max))
+        rounded = emit(op.round(emit(op.divide(x, relax.const(scale))) if scale != 1 else x))
+        rounded = emit(op.maximum(emit(op.minimum(rounded, largest)), least))
+        whole = emit(op.add(rounded, relax.const(float(zero)))) if zero else rounded
+        converted = emit(op.astype(whole, integers))
+        self._rounded[converted] = (rounded, int(zero))
+        return converted
+
+    def _dequantized(self, call: Any) -> Any:
+        """Return elementwise operators for the inverse of a quantisation, or the call itself.
+
+        Source: ONNX's ``DequantizeLinear``.
+        """
+        x, op = call.args[0], relax.op
+        scale, zero = map(_number, call.args[1:])
+        if not _is_quantised(relax_type(x).dtype, call.attrs.out_dtype, scale, zero):
+            return call
         centred, offset = self._rounded.get(self._source(x), (None, 0))
         if centred is None:
-            centred = emit(operators.astype(x, "float32"))
+            centred = self.builder_.emit(op.astype(x, "float32"))
         if offset != zero:
-            centred = emit(operators.add(centred, relax.const(float(offset - zero))))
-        return operators.multiply(centred, relax.const(scale)) if scale != 1 else centred
+            centred = self.builder_.emit(op.add(centred, relax.const(float(offset - zero))))
+        return op.multiply(centred, relax.const(scale)) if scale != 1 else centred
 
     def _source(self, value: Any) -> Any:
         """Return the first variable of those that are bound to one another."""
@@ -243,7 +247,13 @@ class _Simplifier(relax.PyExprMutator):
         return call_name(value), value
 
 
-def _number(value: Any) -> float | None:
+def _is_quantised(integers: Any, floats: Any, scale: Any, zero: Any) -> bool:
+    """Tell whether numbers quantise float32 to integers that floats can hold."""
+    has_numbers = scale is not None and zero is not None
+    return has_numbers and str(integers) in _QUANTISED and str(floats) == "float32"
+
+
+def _number(value: Any) -> Any:
     """Return a constant of one element; None for other expressions."""
     array = constant_array(value)
     if array is None:
@@ -306,7 +316,7 @@ class _ConstantFolder(relax.PyExprMutator):
         if any(value is None for value in values):
             return call
         with np.errstate(all="ignore"):
-            return constant_of(np.array(compute(*values), order="C"))
+            return constant_of(np.asarray(compute(*values), order="C"))
 
     def _value(self, argument: Any, dtypes: Sequence[str]) -> Any | None:
         """Return a constant of one of the dtypes as an array; None for other arguments."""
