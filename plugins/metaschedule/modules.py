@@ -137,6 +137,16 @@ def call_name(node: Any) -> str:
     return str(getattr(getattr(node, "op", None), "name", ""))
 
 
+def bound_to(mutator: Any, value: Any) -> Any:
+    """Return what a variable is bound to in a mutator's program, or a value that is none."""
+    while isinstance(value, relax.Var):
+        bound = mutator.lookup_binding(value)
+        if bound is None:
+            return value
+        value = bound
+    return value
+
+
 def calls_of(mod: Any) -> list[Any]:
     """Return the calls of operators in the Relax functions of a program."""
     calls: list[Any] = []
@@ -173,6 +183,11 @@ def constant_array(expression: Any) -> NDArray[Any] | None:
 def constant_of(array: Any) -> Any:
     """Return an array as a constant of its dtype; ``relax.const`` makes float32 of float64."""
     return relax.const(array, str(array.dtype))
+
+
+def scalar_like(number: Any, x: Any) -> Any:
+    """Return a number, or that of a node of TVM, as a constant of the dtype of a tensor."""
+    return relax.const(getattr(number, "value", number), str(compat.relax_type(x).dtype))
 
 
 def without_attributes(func: Any) -> Any:

@@ -11,22 +11,22 @@ from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
-import tvm_ffi
-from tvm import relax, te, tirx, topi
+from tvm import relax
 
-from ..compat import constant_value, relax_type, walk
+from ..compat import constant_value, relax_type
 from ..modules import (
     call_name,
     calls_of,
     constant_array,
     constant_of,
     rewrite_functions,
-    without_attributes,
+    scalar_like,
 )
 from ..targets import first_line
 from .transposed import kept_transposed
+from .transpositions import cancel_transpositions
 
-__all__ = ["convert_layouts", "operators_of", "transposed_axes"]
+__all__ = ["convert_layouts", "operators_of"]
 
 #: Layouts of transposed convolutions for which TVM has code.
 _TRANSPOSED = {
@@ -62,9 +62,7 @@ def convert_layouts(mod: Any, layouts: Mapping[str, Sequence[str]]) -> tuple[Any
             continue
         mod, note = _converted(mod, name, transposed | {name: list(wanted)})
         notes += [note] if note else []
-    mod = rewrite_functions(mod, _TranspositionMerger)
-    # The functions of Clips.
-    return relax.transform.DeadCodeElimination()(mod), notes
+    return cancel_transpositions(mod), notes
 
 
 def operators_of(mod: Any) -> set[str]:
@@ -115,14 +113,6 @@ def _converted(mod: Any, name: str, layouts: dict[str, list[str]]) -> tuple[Any,
 class _ElementwiseRewriter(relax.PyExprMutator):
     """Replaces clips and leaky ReLUs."""
 
-    def __init__(self, mod: Any) -> None:
-        super().__init__(mod)
-        self._functions = {
-            var: without_attributes(func)
-            for var, func in mod.functions_items()
-            if isinstance(func, tirx.PrimFunc)
-        }
-
     def visit_call_(self, call: Any) -> Any:
         """Return a call in operators that ``ConvertLayout`` knows, or the call itself."""
         call = self.visit_expr_post_order(call)
@@ -132,7 +122,7 @@ class _ElementwiseRewriter(relax.PyExprMutator):
             numbers = [constant_value(bound) for bound in bounds]
             if any(number is None for number in numbers):
                 return call
-            least, largest = (_scalar(x, number) for number in numbers)
+            least, largest = (scalar_like(number, x) for number in numbers)
             return op.maximum(self.builder_.emit(op.minimum(x, largest)), least)
         if name in _BINARY and relax_type(call).ndim > 3:
             left, right = (_expanded(each, relax_type(call).ndim) for each in call.args)
@@ -145,33 +135,9 @@ class _ElementwiseRewriter(relax.PyExprMutator):
             return relax.Call(call.op, [left, right])
         if name == "relax.nn.leakyrelu" and 0 <= call.attrs.alpha <= 1:
             x = call.args[0]
-            return op.maximum(x, self.builder_.emit(op.multiply(x, _scalar(x, call.attrs.alpha))))
-        return self._bounded(call) if name == "relax.call_tir" else call
-
-    def _bounded(self, call: Any) -> Any:
-        """Return the operator in place of the function that TVM's importer makes of ONNX's Clip."""
-        func, arguments = self._functions[call.args[0]], list(call.args[1])
-        numbers: list[Any] = []
-        if len(arguments) == 1:
-            walk(func, tirx.FloatImm, numbers.append)
-            arguments += [_scalar(arguments[0], number) for number in numbers]
-        shapes: list[Any] = [getattr(relax_type(each), "shape", None) for each in arguments]
-        if len(shapes) != 2 or not all(isinstance(shape, relax.ShapeExpr) for shape in shapes):
-            return call
-        if len(shapes[1].values) > 0:
-            return call
-        x, bound = (
-            te.placeholder(shape.values, relax_type(each).dtype)
-            for shape, each in zip(shapes, arguments, strict=True)
-        )
-        for compute, operator in _BOUNDS.items():
-            same = [x, compute(x, numbers[0])] if numbers else [x, bound, compute(x, bound)]
-            if tvm_ffi.structural_equal(without_attributes(te.create_prim_func(same)), func):
-                return operator(*arguments)
+            product = op.multiply(x, scalar_like(call.attrs.alpha, x))
+            return op.maximum(x, self.builder_.emit(product))
         return call
-
-
-_BOUNDS = {topi.maximum: relax.op.maximum, topi.minimum: relax.op.minimum}
 
 
 #: Operators that ``ConvertLayout`` knows if their arguments have equal ranks or one is a scalar.
@@ -194,35 +160,3 @@ def _expanded(x: Any, rank: int) -> Any:
 def _has_axes(x: Any) -> bool:
     """Tell whether an expression is a constant of three or more axes."""
     return constant_value(x) is not None and getattr(relax_type(x), "ndim", 0) >= 3
-
-
-def _scalar(x: Any, number: Any) -> Any:
-    """Return a number as a constant of the dtype of a tensor."""
-    return relax.const(getattr(number, "value", number), str(relax_type(x).dtype))
-
-
-@relax.expr_functor.mutator
-class _TranspositionMerger(relax.PyExprMutator):
-    """Merges a transposition with the one of its argument; removes those that change nothing."""
-
-    def visit_call_(self, call: Any) -> Any:
-        """Return one transposition for two, or their argument."""
-        call = self.visit_expr_post_order(call)
-        axes = transposed_axes(call)
-        if axes is None:
-            return call
-        (x,) = call.args
-        inner = self.lookup_binding(x) if isinstance(x, relax.Var) else None
-        if inner is not None and (before := transposed_axes(inner)) is not None:
-            (x,) = inner.args
-            axes = [before[axis] for axis in axes]
-        return x if axes == sorted(axes) else relax.op.permute_dims(x, axes)
-
-
-def transposed_axes(call: Any) -> list[int] | None:
-    """Return the axes of a transposition; None for other expressions."""
-    if call_name(call) != "relax.permute_dims":
-        return None
-    if call.attrs.axes is None:
-        return list(reversed(range(relax_type(call).ndim)))
-    return [int(axis) for axis in call.attrs.axes]

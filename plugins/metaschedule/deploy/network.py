@@ -25,7 +25,9 @@ from ..targets import is_cpu
 from ..winograd import TILES, Convolution, convolutions_of, with_winograd
 from .batch_norms import fold_batch_norms
 from .copies import copy_many
+from .importer_functions import restore_operators
 from .layouts import convert_layouts, operators_of
+from .norms import divide_groups
 from .packing import mark_weights, without_preparations
 from .simplify import fold_all_constants, fold_constants, simplify
 from .transposed import interleave_transposed
@@ -236,9 +238,11 @@ def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
     with target, tvm.transform.PassContext(opt_level=3):
         mod = tvm.transform.Sequential(
             [
+                restore_operators,
                 fold_constants,
                 simplify,
                 fold_all_constants,
+                divide_groups,
                 transform.CanonicalizeBindings(),
                 fold_batch_norms,
                 transform.DecomposeOpsForInference(),

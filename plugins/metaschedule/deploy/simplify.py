@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
-from itertools import product
 from math import prod
 from operator import itemgetter, methodcaller
 from typing import Any
@@ -16,19 +15,19 @@ from typing import Any
 import numpy as np
 import tvm
 import tvm_ffi
-from tvm import relax, te, topi
+from tvm import relax
 
 from ..compat import constant_value, relax_type
 from ..modules import (
+    bound_to,
     call_name,
     calls_of,
     constant_array,
     constant_of,
     extents_of,
     rewrite_functions,
-    without_attributes,
 )
-from .layouts import transposed_axes
+from .transpositions import transposed_axes
 
 __all__ = ["fold_all_constants", "fold_constants", "simplify"]
 
@@ -87,10 +86,11 @@ def simplify(mod: Any, _context: Any) -> Any:
     Constants are folded (:func:`fold_constants`).
 
     The importer of ONNX broadcasts, stacks and reduces the inputs of ``Sum``, ``Max``, ``Min`` and
-    ``Mean``: they become binary operators. It pads the input of a convolution with ``auto_pad`` in
-    a function of its own: the convolution pads it. A third power becomes two products. Tensors
-    that are quantised by constants become floats that are rounded, without a conversion to
-    integers where they are dequantised again.
+    ``Mean``: they become binary operators. Convolutions pad their inputs with zeros themselves. A
+    third power becomes two products, a pixel shuffle a transposition between reshapes, a lookup of
+    one constant index a slice. Constant indices that count from the end, which TVM reads from
+    before the tensor, count from the start. Tensors that are quantised by constants become floats
+    that are rounded, without a conversion to integers where they are dequantised again.
     """
     return relax.transform.DeadCodeElimination()(rewrite_functions(mod, _Simplifier))
 
@@ -117,18 +117,22 @@ class _Simplifier(relax.PyExprMutator):
         kind = relax_type(call)
         call = self.visit_expr_post_order(call)
         name = call_name(call)
-        if name == "relax.broadcast_to":
-            same = tvm_ffi.structural_equal(kind, relax_type(call.args[0]))
-            return call.args[0] if same else call
-        if name == "relax.quantize":
-            return self._quantized(call)
-        if name == "relax.dequantize":
-            return self._dequantized(call)
-        if name == "relax.power":
-            return self._cube(call)
+        rewrite = {
+            "relax.quantize": self._quantized,
+            "relax.dequantize": self._dequantized,
+            "relax.power": self._cube,
+            "relax.nn.pixel_shuffle": self._shuffled,
+            "relax.take": self._taken,
+            **dict.fromkeys(_CONVOLUTIONS, self._padded),
+        }.get(name)
+        if rewrite is not None:
+            return rewrite(call)
         if name in (*_REDUCTIONS, "relax.mean") and not call.attrs.keepdims:
             return self._reduced(call, name, kind.ndim + 1)
-        return self._padded(call, name) if name in _CONVOLUTIONS else call
+        is_same = name == "relax.broadcast_to" and tvm_ffi.structural_equal(
+            kind, relax_type(call.args[0])
+        )
+        return call.args[0] if is_same else call
 
     def _cube(self, call: Any) -> Any:
         """Return two products for a third power, for which LLVM calls the C library, or the call.
@@ -200,7 +204,7 @@ class _Simplifier(relax.PyExprMutator):
             return total
         return relax.op.divide(total, relax.const(len(parts), str(relax_type(parts[0]).dtype)))
 
-    def _padded(self, call: Any, name: str) -> Any:
+    def _padded(self, call: Any) -> Any:
         """Return a convolution that pads its input itself, or the call itself."""
         data, weight = call.args
         found = self._padding(self._bound(data)[1])
@@ -215,35 +219,54 @@ class _Simplifier(relax.PyExprMutator):
         own = [int(number) for number in call.attrs.padding]
         options = {each: getattr(call.attrs, each) for each in _ATTRIBUTES}
         padding = [a + b for a, b in zip(own, more, strict=True)]
-        return getattr(relax.op.nn, name.rsplit(".", 1)[1])(x, weight, padding=padding, **options)
+        convolution = getattr(relax.op.nn, call_name(call).rsplit(".", 1)[1])
+        return convolution(x, weight, padding=padding, **options)
+
+    def _shuffled(self, call: Any) -> Any:
+        """Return a pixel shuffle as a transposition between reshapes, which are known."""
+        x, factor, emit = call.args[0], int(call.attrs.upscale_factor), self.builder_.emit
+        extents = extents_of(relax_type(x))
+        if extents is None or len(extents) != 4:
+            return call
+        n, c, h, w = extents
+        c //= factor**2
+        parts = emit(relax.op.reshape(x, [n, c, factor, factor, h, w]))
+        parts = emit(relax.op.permute_dims(parts, [0, 1, 4, 2, 5, 3]))
+        return relax.op.reshape(parts, [n, c, h * factor, w * factor])
+
+    def _taken(self, call: Any) -> Any:
+        """Return a slice for a lookup of one constant index, or a lookup without negative ones.
+
+        PyTorch's ``x[:, -1]`` is a lookup of -1, for which TVM reads before the tensor.
+        """
+        x, indices = call.args[0], constant_array(call.args[1])
+        extents = extents_of(relax_type(x))
+        if indices is None or extents is None or call.attrs.axis is None:
+            return call
+        if call.attrs.mode != "fast" or constant_value(x) is not None:
+            return call
+        axis, op = int(call.attrs.axis) % len(extents), relax.op
+        extent = extents[axis]
+        if np.any((indices < -extent) | (indices >= extent)):
+            return call
+        indices = np.where(indices < 0, indices + extent, indices)
+        if indices.ndim:
+            return op.take(x, constant_of(indices), axis, "fast")
+        part = self.builder_.emit(op.strided_slice(x, [axis], [int(indices)], [int(indices) + 1]))
+        return op.reshape(part, [*extents[:axis], *extents[axis + 1 :]])
 
     def _padding(self, call: Any) -> tuple[Any, list[tuple[int, int]]] | None:
         """Return what a call pads with zeros, and by how much at both ends of each axis."""
-        if call_name(call) == "relax.nn.pad":
-            width = [int(number) for number in call.attrs.pad_width]
-            is_zero = call.attrs.pad_mode == "constant" and not call.attrs.pad_value
-            ends = list(zip(width[::2], width[1::2], strict=True))
-            return (call.args[0], ends) if is_zero and min(width) >= 0 else None
-        if call_name(call) != "relax.call_tir" or len(call.args[1].fields) != 1:
+        if call_name(call) != "relax.nn.pad":
             return None
-        (x,), func = call.args[1].fields, self._mod[call.args[0]]
-        before, after = extents_of(relax_type(x)), extents_of(relax_type(call))
-        if before is None or after is None or len(before) != len(after):
-            return None
-        more = [wide - narrow for narrow, wide in zip(before, after, strict=True)]
-        if min(more) < 0 or not any(more):
-            return None
-        data = te.placeholder(relax_type(x).shape.values, relax_type(x).dtype)
-        for shares in product(*map(_shares, more)):
-            zeros = topi.nn.pad(data, *zip(*shares, strict=True), 0.0)
-            padded = te.create_prim_func([data, zeros], "int64")
-            if tvm_ffi.structural_equal(without_attributes(padded), without_attributes(func)):
-                return x, list(shares)
-        return None
+        width = [int(number) for number in call.attrs.pad_width]
+        is_zero = call.attrs.pad_mode == "constant" and not call.attrs.pad_value
+        ends = list(zip(width[::2], width[1::2], strict=True))
+        return (call.args[0], ends) if is_zero and min(width) >= 0 else None
 
     def _bound(self, value: Any) -> tuple[str, Any]:
         """Return the expression of a variable of the program, and the name of its operator."""
-        value = self.lookup_binding(value) if isinstance(value, relax.Var) else value
+        value = bound_to(self, value)
         return call_name(value), value
 
 
@@ -259,13 +282,6 @@ def _number(value: Any) -> Any:
     if array is None:
         return constant_value(value)
     return float(array.reshape(())) if array.size == 1 else None
-
-
-def _shares(number: int) -> list[tuple[int, int]]:
-    """Return the usual divisions of a padding: by halves, or all of it at one end."""
-    half = number // 2
-    ways = ((half, number - half), (number - half, half), (0, number), (number, 0))
-    return list(dict.fromkeys(ways))
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunedb.FoldConstants")

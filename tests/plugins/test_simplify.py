@@ -1,0 +1,104 @@
+"""What TVM's importers write badly or wrongly is rewritten, with the results of the definitions."""
+
+import networks
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax.frontend.onnx import from_onnx
+from tvm.script import relax as R
+
+from tunedb.plugins.metaschedule.deploy.importer_functions import restore_operators
+from tunedb.plugins.metaschedule.deploy.layouts import operators_of
+from tunedb.plugins.metaschedule.deploy.simplify import simplify
+from tunedb.plugins.metaschedule.module_source import prim_funcs
+
+TARGET = tvm.target.Target(networks.LLVM)
+IMAGE = np.random.default_rng(0).normal(size=(2, 8, 3, 5)).astype("float32")
+
+
+def program(operator):
+    b = relax.BlockBuilder()
+    x = relax.Var("x", R.Tensor(IMAGE.shape, "float32"))
+    with b.function("main", [x]):
+        with b.dataflow():
+            result = b.emit_output(operator(x))
+        b.emit_func_output(result)
+    return b.finalize()
+
+
+def result_of(mod):
+    machine = relax.VirtualMachine(tvm.compile(mod, target=TARGET), tvm.cpu())
+    return machine["main"](tvm.runtime.tensor(IMAGE)).numpy()
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("index", [0, 1, -1, -2])
+def test_one_index_is_a_slice(axis, index):
+    """PyTorch's ``x[:, -1]``; TVM reads before the tensor for it."""
+    mod = simplify(program(lambda x: relax.op.take(x, relax.const(index, "int64"), axis)))
+    assert operators_of(mod) == {"relax.strided_slice", "relax.reshape"}
+    np.testing.assert_array_equal(result_of(mod), np.take(IMAGE, index, axis))
+
+
+def test_indices_from_the_end_are_found():
+    indices = np.array([2, -1, 0, -3])
+    mod = simplify(program(lambda x: relax.op.take(x, relax.const(indices, "int64"), 2)))
+    assert operators_of(mod) == {"relax.take"}
+    np.testing.assert_array_equal(result_of(mod), np.take(IMAGE, indices, 2))
+
+
+@pytest.mark.parametrize(
+    ("indices", "options"),
+    [(3, {"axis": 2}), (-4, {"axis": 2}), (-1, {"axis": 2, "mode": "wrap"})],
+)
+def test_other_lookups_stay(indices, options):
+    mod = program(lambda x: relax.op.take(x, relax.const(indices, "int64"), **options))
+    assert operators_of(simplify(mod)) == {"relax.take"}
+
+
+def test_a_pixel_shuffle_is_a_transposition():
+    """TVM 0.27 has no code for its own operator."""
+    mod = simplify(program(lambda x: relax.op.nn.pixel_shuffle(x, 2)))
+    assert operators_of(mod) == {"relax.reshape", "relax.permute_dims"}
+    n, c, h, w = IMAGE.shape
+    parts = IMAGE.reshape(n, c // 4, 2, 2, h, w).transpose(0, 1, 4, 2, 5, 3)
+    np.testing.assert_array_equal(result_of(mod), parts.reshape(n, c // 4, 2 * h, 2 * w))
+
+
+def pad(mode="constant", value=None):
+    return lambda b: b.node(
+        "Pad",
+        [
+            "image",
+            b.constant([0, 0, 1, 2, 0, 0, 2, 1], "int64"),
+            *([] if value is None else [value(b)]),
+        ],
+        mode=mode,
+    )
+
+
+#: Operators for which the importer makes functions, and those of Relax.
+FUNCTIONS = {
+    "zeros": (pad(), "relax.nn.pad"),
+    "another number": (pad(value=lambda b: b.constant(-1.5)), "relax.nn.pad"),
+    "an infinity": (pad(value=lambda b: b.constant(-np.inf)), "relax.nn.pad"),
+    "reflections": (pad("reflect"), "relax.nn.pad"),
+    "edges": (pad("edge"), "relax.nn.pad"),
+    "repeats": (
+        lambda b: b.node("Tile", ["image", b.constant([1, 2, 1, 3], "int64")]),
+        "relax.tile",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_the_importer_become_operators(name):
+    make, operator = FUNCTIONS[name]
+    b = networks.Builder()
+    mod = from_onnx(b.model(make(b), {"image": list(IMAGE.shape)}, [None] * 4))
+    assert len(prim_funcs(mod)) == 1
+    restored = restore_operators(mod)
+    assert prim_funcs(restored) == {}
+    assert operators_of(restored) == {operator}
+    np.testing.assert_array_equal(result_of(restored), result_of(mod))
