@@ -50,7 +50,7 @@ ERROR = 1e-4
 #: ``tune_relax`` and of the untuned network; seconds of a compilation in zero trials.
 WITH_PRIOR, ZERO, ZERO_UNTUNED, ZERO_SECONDS = 1.02, 1.0, 0.2, 60.0
 #: Processes in which each network is timed, blocks of runs in each, and seconds of a block.
-ROUNDS, BLOCKS, BLOCK_S = 3, 5, 0.2
+ROUNDS, BLOCKS, BLOCK_S = 9, 3, 0.2
 #: Networks of `--quick`, and trials of each operator. MetaSchedule takes 20 to 70 s for each of
 #: their operators, whatever the trials.
 QUICK, QUICK_TRIALS = ("resnet18_stage", "bert"), 4

@@ -302,10 +302,10 @@ def _read_onnx(_onnx: Any, path: Path) -> Any:
     return read_onnx(path)
 
 
-def _read_torch(torch: Any, path: Path) -> Any:
-    from tvm.relax.frontend.torch import from_exported_program
+def _read_torch(_torch: Any, path: Path) -> Any:
+    from .torch_source import read_torch
 
-    return from_exported_program(torch.export.load(str(path)))
+    return read_torch(path)
 
 
 #: File extension → package that reads such files, its installation, and the function that reads.

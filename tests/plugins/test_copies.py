@@ -4,10 +4,13 @@ import networks
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
+from tvm.script import relax as R
 
 from tunedb.plugins.metaschedule.deploy.apply import compile_lowered
+from tunedb.plugins.metaschedule.deploy.copies import copy_many
 from tunedb.plugins.metaschedule.deploy.network import Lowering, lower
 from tunedb.plugins.metaschedule.module_source import prim_funcs
 
@@ -48,3 +51,15 @@ def test_many_parts_are_copied(sizes, axis, shape):
 )
 def test_few_and_large_parts_are_left_to_tvm(sizes, shape):
     assert not any("copied" in name for name in prim_funcs(lowered(sizes, 0, shape).mod))
+
+
+def test_a_division_into_one_part_stays():
+    """Its result is a tensor: PyTorch's ``x.split(5)`` of five rows."""
+    b = relax.BlockBuilder()
+    x = relax.Var("x", R.Tensor((5, 4), "float32"))
+    with b.function("main", [x]):
+        with b.dataflow():
+            result = b.emit_output(relax.op.split(x, 1, 0))
+        b.emit_func_output(result)
+    mod = b.finalize()
+    assert tvm_ffi.structural_equal(copy_many(mod), mod)

@@ -433,16 +433,6 @@ def test_load_module_rejects_model_larger_than_free_memory(external, monkeypatch
             load_module(external)
 
 
-@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # of torch itself
-def test_load_module_reads_exported_program_of_torch(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    torch = pytest.importorskip("torch")
-    path = tmp_path / "m.pt2"
-    program = torch.export.export(torch.nn.Linear(8, 4).eval(), (torch.zeros(2, 8),))
-    torch.export.save(program, str(path))
-    assert is_relax(load_module(path))
-
-
 def test_as_module_keeps_names_of_functions_and_rejects_other_types(tools):
     mod = tools.matmul(8)
     assert as_module(mod) is mod

@@ -66,6 +66,31 @@ def test_a_pixel_shuffle_is_a_transposition():
     np.testing.assert_array_equal(result_of(mod), parts.reshape(n, c // 4, 2 * h, 2 * w))
 
 
+def positive(x):
+    return relax.op.greater(x, relax.const(0.0))
+
+
+def above(x):
+    return relax.op.greater(x, relax.const(1.0))
+
+
+#: Operators of two truth values, which TVM cannot compile.
+TRUTH = {
+    "add": np.logical_or,
+    "multiply": np.logical_and,
+    "equal": np.equal,
+    "not_equal": np.not_equal,
+}
+
+
+@pytest.mark.parametrize("name", TRUTH)
+def test_operators_of_truth_values_compile(name):
+    mod = simplify(program(lambda x: getattr(relax.op, name)(positive(x), above(x))))
+    result = result_of(mod)
+    assert result.dtype == bool
+    np.testing.assert_array_equal(result, TRUTH[name](IMAGE > 0, IMAGE > 1))
+
+
 def pad(mode="constant", value=None):
     return lambda b: b.node(
         "Pad",

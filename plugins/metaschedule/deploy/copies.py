@@ -44,7 +44,7 @@ class _Copier(relax.PyExprMutator):
         if name == "relax.concat" and isinstance(call.args[0], relax.Tuple):
             parts = list(call.args[0].fields)
             types, whole = [relax_type(part) for part in parts], kind
-        elif name == "relax.split":
+        elif name == "relax.split" and hasattr(kind, "fields"):
             parts, types, whole = [call.args[0]], list(kind.fields), relax_type(call.args[0])
         else:
             return call

@@ -69,6 +69,14 @@ _REDUCTIONS = {
 }
 
 
+#: Operators of two truth values, and those in their place; None: the same one of integers.
+_OF_TRUTH = {
+    "relax.add": relax.op.logical_or,
+    "relax.multiply": relax.op.logical_and,
+    "relax.equal": None,
+    "relax.not_equal": None,
+}
+
 #: Convolutions, which pad their inputs with zeros themselves.
 _CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
 
@@ -123,6 +131,7 @@ class _Simplifier(relax.PyExprMutator):
             "relax.power": self._cube,
             "relax.nn.pixel_shuffle": self._shuffled,
             "relax.take": self._taken,
+            **dict.fromkeys(_OF_TRUTH, self._of_truth),
             **dict.fromkeys(_CONVOLUTIONS, self._padded),
         }.get(name)
         if rewrite is not None:
@@ -254,6 +263,19 @@ class _Simplifier(relax.PyExprMutator):
             return op.take(x, constant_of(indices), axis, "fast")
         part = self.builder_.emit(op.strided_slice(x, [axis], [int(indices)], [int(indices) + 1]))
         return op.reshape(part, [*extents[:axis], *extents[axis + 1 :]])
+
+    def _of_truth(self, call: Any) -> Any:
+        """Return what LLVM can compute of two truth values, or the call itself.
+
+        Comparisons are those of integers; sums and products are *or* and *and*.
+        """
+        if any(str(getattr(relax_type(x), "dtype", "")) != "bool" for x in call.args):
+            return call
+        operator = _OF_TRUTH[call_name(call)]
+        if operator is not None:
+            return operator(*call.args)
+        integers = [self.builder_.emit(relax.op.astype(x, "int8")) for x in call.args]
+        return relax.Call(call.op, integers)
 
     def _padding(self, call: Any) -> tuple[Any, list[tuple[int, int]]] | None:
         """Return what a call pads with zeros, and by how much at both ends of each axis."""
