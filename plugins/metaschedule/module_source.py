@@ -19,6 +19,7 @@ from tvm.script.parser.core.entry import _default_globals
 
 from ...errors import FormatError, NotFoundError, PluginError, TuneDBError, UsageError
 from ...system.files import require_regular
+from .torch_source import read_torch
 
 __all__ = ["FORMS", "load_module"]
 
@@ -302,14 +303,8 @@ def _read_onnx(_onnx: Any, path: Path) -> Any:
     return read_onnx(path)
 
 
-def _read_torch(_torch: Any, path: Path) -> Any:
-    from .torch_source import read_torch
-
-    return read_torch(path)
-
-
 #: File extension → package that reads such files, its installation, and the function that reads.
 _READERS = {
     ".onnx": ("onnx", "'tunedb[onnx]'", _read_onnx),
-    ".pt2": ("torch", "torch", _read_torch),
+    ".pt2": ("torch", "torch", read_torch),
 }

@@ -9,9 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from tvm import relax
-from tvm.relax.frontend.torch import from_exported_program
 
 from .compat import relax_type
 from .modules import scalar_like
@@ -19,14 +17,23 @@ from .modules import scalar_like
 __all__ = ["read_torch"]
 
 
-def read_torch(path: Path) -> Any:
+def read_torch(torch: Any, path: Path) -> Any:
     """Return a program of ``torch.export.save`` as a Relax program whose parameters are constants.
+
+    Parameters
+    ----------
+    torch : module
+        PyTorch, which TVM's frontend imports, too.
+    path : Path
+        The file.
 
     Raises
     ------
     Exception
         PyTorch or TVM cannot read the file; they may raise any class.
     """
+    from tvm.relax.frontend.torch import from_exported_program
+
     program = torch.export.load(str(path))
     return from_exported_program(program, custom_convert_map=_CONVERTERS)
 
