@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -135,6 +136,11 @@ def rewrite_functions(mod: Any, mutator: Callable[[Any], Any]) -> Any:
 def call_name(node: Any) -> str:
     """Return the name of the operator that a node of Relax calls; empty for other nodes."""
     return str(getattr(getattr(node, "op", None), "name", ""))
+
+
+def operator_of(call: Any) -> Any:
+    """Return the function of ``relax.op`` that makes calls of the same operator."""
+    return reduce(getattr, call_name(call).split(".")[1:], relax.op)
 
 
 def bound_to(mutator: Any, value: Any) -> Any:

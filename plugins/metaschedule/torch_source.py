@@ -68,31 +68,27 @@ def _grid_sample(node: Any, importer: Any) -> Any:
     return emit(sampled)
 
 
-def _of_integers(method: str) -> Callable[[Any, Any], Any]:
-    """Return the conversion of a method of TVM's frontend whose results of integers are int64.
+def _cumulated(name: str) -> Callable[[Any, Any], Any]:
+    """Return the conversion of an operator whose results of integers are int64.
 
     So are PyTorch's, where no dtype is given; TVM keeps that of the input, truth values too.
     """
 
     def convert(node: Any, importer: Any) -> Any:
-        source = node.args[0]
-        x = importer.env[source]
+        x, axis = importer.retrieve_args(node)[:2]
         kind = str(relax_type(x).dtype)
         if node.kwargs.get("dtype") is not None or not kind.startswith(("bool", "int", "uint")):
-            return getattr(importer, method)(node)
-        importer.env[source] = importer.block_builder.emit(relax.op.astype(x, "int64"))
-        try:
-            return getattr(importer, method)(node)
-        finally:
-            importer.env[source] = x
+            return getattr(importer, f"_{name}")(node)
+        emit = importer.block_builder.emit
+        return emit(getattr(relax.op, name)(emit(relax.op.astype(x, "int64")), axis))
 
     return convert
 
 
 #: Conversions by the names of PyTorch's operators.
 _CONVERTERS = {
-    "cumprod.default": _of_integers("_cumprod"),
-    "cumsum.default": _of_integers("_cumsum"),
+    "cumprod.default": _cumulated("cumprod"),
+    "cumsum.default": _cumulated("cumsum"),
     "elu.default": _elu,
     "grid_sampler_2d.default": _grid_sample,
 }

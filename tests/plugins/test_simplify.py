@@ -10,7 +10,7 @@ from tvm.script import relax as R
 
 from tunedb.plugins.metaschedule.deploy.importer_functions import restore_operators
 from tunedb.plugins.metaschedule.deploy.layouts import operators_of
-from tunedb.plugins.metaschedule.deploy.simplify import simplify
+from tunedb.plugins.metaschedule.deploy.simplify import fold_all_constants, simplify
 from tunedb.plugins.metaschedule.module_source import prim_funcs
 
 TARGET = tvm.target.Target(networks.LLVM)
@@ -46,6 +46,19 @@ def test_indices_from_the_end_are_found():
     mod = simplify(program(lambda x: relax.op.take(x, relax.const(indices, "int64"), 2)))
     assert operators_of(mod) == {"relax.take"}
     np.testing.assert_array_equal(result_of(mod), np.take(IMAGE, indices, 2))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_lookups_in_constants_count_from_the_end_too(dtype):
+    """TVM folds them, and reads before the constant then."""
+    table = np.arange(12, dtype=dtype).reshape(4, 3)
+
+    def added(x):
+        row = relax.op.take(relax.const(table, dtype), relax.const(-1, "int64"), 0)
+        return relax.op.add(relax.op.sum(x), relax.op.astype(row, "float32"))
+
+    result = result_of(fold_all_constants(simplify(program(added))))
+    np.testing.assert_allclose(result, IMAGE.sum() + table[-1], rtol=1e-5)
 
 
 @pytest.mark.parametrize(

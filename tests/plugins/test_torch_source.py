@@ -134,7 +134,9 @@ def module_of(torch, name):
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # of torch itself
 def test_results_are_those_of_pytorch(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip(
+        "torch", reason="needs PyTorch, 3 GB that no extra of tunedb installs"
+    )
     for name, (_, *shapes) in (MODULES | FUNCTIONS).items():
         module, inputs = module_of(torch, name).eval(), [numbers(*shape) for shape in shapes]
         tensors = tuple(map(torch.from_numpy, inputs))

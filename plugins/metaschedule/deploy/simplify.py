@@ -25,6 +25,7 @@ from ..modules import (
     constant_array,
     constant_of,
     extents_of,
+    operator_of,
     rewrite_functions,
 )
 from .transpositions import transposed_axes
@@ -109,7 +110,15 @@ class _Simplifier(relax.PyExprMutator):
 
     def __init__(self, mod: Any) -> None:
         super().__init__(mod)
-        self._mod = mod
+        self._rewrites = {
+            "relax.quantize": self._quantized,
+            "relax.dequantize": self._dequantized,
+            "relax.power": self._cube,
+            "relax.nn.pixel_shuffle": self._shuffled,
+            "relax.take": self._taken,
+            **dict.fromkeys(_OF_TRUTH, self._of_truth),
+            **dict.fromkeys(_CONVOLUTIONS, self._padded),
+        }
         #: Variables of quantised tensors less their zero points, and these, by those of integers.
         self._rounded: dict[Any, tuple[Any, int]] = {}
 
@@ -125,15 +134,7 @@ class _Simplifier(relax.PyExprMutator):
         kind = relax_type(call)
         call = self.visit_expr_post_order(call)
         name = call_name(call)
-        rewrite = {
-            "relax.quantize": self._quantized,
-            "relax.dequantize": self._dequantized,
-            "relax.power": self._cube,
-            "relax.nn.pixel_shuffle": self._shuffled,
-            "relax.take": self._taken,
-            **dict.fromkeys(_OF_TRUTH, self._of_truth),
-            **dict.fromkeys(_CONVOLUTIONS, self._padded),
-        }.get(name)
+        rewrite = self._rewrites.get(name)
         if rewrite is not None:
             return rewrite(call)
         if name in (*_REDUCTIONS, "relax.mean") and not call.attrs.keepdims:
@@ -228,8 +229,7 @@ class _Simplifier(relax.PyExprMutator):
         own = [int(number) for number in call.attrs.padding]
         options = {each: getattr(call.attrs, each) for each in _ATTRIBUTES}
         padding = [a + b for a, b in zip(own, more, strict=True)]
-        convolution = getattr(relax.op.nn, call_name(call).rsplit(".", 1)[1])
-        return convolution(x, weight, padding=padding, **options)
+        return operator_of(call)(x, weight, padding=padding, **options)
 
     def _shuffled(self, call: Any) -> Any:
         """Return a pixel shuffle as a transposition between reshapes, which are known."""
@@ -250,11 +250,10 @@ class _Simplifier(relax.PyExprMutator):
         """
         x, indices = call.args[0], constant_array(call.args[1])
         extents = extents_of(relax_type(x))
-        if indices is None or extents is None or call.attrs.axis is None:
+        if indices is None or extents is None or call.attrs.mode != "fast":
             return call
-        if call.attrs.mode != "fast" or constant_value(x) is not None:
-            return call
-        axis, op = int(call.attrs.axis) % len(extents), relax.op
+        # Tensors of one axis need none.
+        axis, op = int(call.attrs.axis or 0) % len(extents), relax.op
         extent = extents[axis]
         if np.any((indices < -extent) | (indices >= extent)):
             return call

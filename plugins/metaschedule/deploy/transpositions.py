@@ -24,6 +24,7 @@ from ..modules import (
     constant_array,
     constant_of,
     extents_of,
+    operator_of,
     rewrite_functions,
 )
 
@@ -79,12 +80,11 @@ def cancel_transpositions(mod: Any) -> Any:
 
 def _transposed_elements(mod: Any) -> int:
     """Return the number of elements that a program copies in another order."""
-    calls = (call for call in calls_of(mod) if transposed_axes(call) is not None)
-    return sum(prod(extents_of(relax_type(call)) or ()) for call in calls if not _is_folded(call))
-
-
-def _is_folded(call: Any) -> bool:
-    return constant_value(call.args[0]) is not None
+    return sum(
+        prod(extents_of(relax_type(call)) or ())
+        for call in calls_of(mod)
+        if transposed_axes(call) is not None and constant_value(call.args[0]) is None
+    )
 
 
 def transposed_axes(call: Any) -> list[int] | None:
@@ -264,17 +264,15 @@ class _Mover(relax.PyExprMutator):
         if (source := self._source(call.args[0])) is None:
             return None
         y, axes = source
-        operator = getattr(relax.op.nn, call_name(call).rsplit(".", 1)[1])
-        return operator(y, axes[_axis_of(call, axes)]), axes
+        return operator_of(call)(y, axes[_axis_of(call, axes)]), axes
 
     def _cumulated(self, call: Any, kind: Any) -> _Moved | None:
         source, attrs = self._source(call.args[0]), call.attrs
         if source is None or attrs.axis is None:
             return None
         y, axes = source
-        operator = getattr(relax.op, call_name(call).rsplit(".", 1)[1])
         axis, dtype = axes[_axis_of(call, axes)], str(kind.dtype)
-        return operator(y, axis, dtype=dtype, exclusive=bool(attrs.exclusive)), axes
+        return operator_of(call)(y, axis, dtype=dtype, exclusive=bool(attrs.exclusive)), axes
 
     def _reduced(self, call: Any, _kind: Any) -> _Moved | None:
         source, attrs = self._source(call.args[0]), call.attrs
@@ -282,8 +280,7 @@ class _Mover(relax.PyExprMutator):
             return None
         y, axes = source
         reduced = {int(axis) % len(axes) for axis in attrs.axis}
-        operator = getattr(relax.op, call_name(call).rsplit(".", 1)[1])
-        value = operator(y, [axes[axis] for axis in sorted(reduced)], bool(attrs.keepdims))
+        value = operator_of(call)(y, [axes[axis] for axis in sorted(reduced)], bool(attrs.keepdims))
         if attrs.keepdims:
             return value, axes
         left = [place for axis, place in enumerate(axes) if axis not in reduced]
