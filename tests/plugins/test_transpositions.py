@@ -144,6 +144,20 @@ def test_transpositions_of_results_that_nobody_transposes_stay_where_they_are():
     assert names == ["relax.permute_dims", "relax.nn.pad"]
 
 
+def test_constants_are_no_reason_to_transpose_others():
+    """The bias of a convolution of one pixel, whose result can take any order of axes."""
+    b = relax.BlockBuilder()
+    y = relax.Var("y", R.Tensor((1, 1, 1, 8), "float32"))
+    with b.function("main", [y]):
+        with b.dataflow():
+            bias = b.emit(OP.permute_dims(numbers(1, 8, 1, 1), (0, 2, 3, 1)))
+            added = b.emit(OP.add(b.emit(OP.nn.relu(y)), bias))
+            result = b.emit_output(OP.permute_dims(added, PLACES))
+        b.emit_func_output(result)
+    names = [call_name(call) for call in calls_of(cancel_transpositions(b.finalize()))]
+    assert names == ["relax.reshape", "relax.nn.relu", "relax.add", "relax.reshape"]
+
+
 def test_random_reshapes_between_transpositions():
     """Extents are divided and joined anew, also those of one element."""
     rng = np.random.default_rng(3)

@@ -300,9 +300,12 @@ class _Mover(relax.PyExprMutator):
         return relax.op.strided_slice(y, places, *ends, assume_inbound=inbound), axes
 
     def _restored(self, values: Sequence[Any]) -> tuple[list[Any], list[int]] | None:
-        """Return values before a transposition that all have, or take for nothing; else None."""
+        """Return values before a transposition that all have, or take for nothing; else None.
+
+        One of them is no constant: the axes of constants alone are no reason to move others'.
+        """
         for source in map(self._source, values):
-            if source is not None:
+            if source is not None and constant_value(source[0]) is None:
                 restored = [self._before(value, source[1]) for value in values]
                 if not any(each is None for each in restored):
                     return restored, source[1]
