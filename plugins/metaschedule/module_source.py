@@ -19,7 +19,7 @@ from tvm.script.parser.core.entry import _default_globals
 
 from ...errors import FormatError, NotFoundError, PluginError, TuneDBError, UsageError
 from ...system.files import require_regular
-from .torch_source import read_torch
+from .frontends.torch_source import read_torch
 
 __all__ = ["FORMS", "load_module"]
 
@@ -298,7 +298,7 @@ def require_memory(path: Path, size: int) -> None:
 
 
 def _read_onnx(_onnx: Any, path: Path) -> Any:
-    from .onnx_source import read_onnx
+    from .frontends.onnx_source import read_onnx
 
     return read_onnx(path)
 

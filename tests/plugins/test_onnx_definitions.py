@@ -14,8 +14,8 @@ from tvm import relax
 
 from tunedb import FormatError
 from tunedb.plugins.metaschedule.deploy.network import DEFAULT, lower
+from tunedb.plugins.metaschedule.frontends.onnx_definitions import define
 from tunedb.plugins.metaschedule.module_source import load_module, prim_funcs
-from tunedb.plugins.metaschedule.onnx_definitions import define
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 #: Input, hidden size and batch.

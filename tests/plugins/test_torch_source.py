@@ -9,10 +9,10 @@ import tvm
 from tvm import relax
 from tvm.script import relax as R
 
-from tunedb.plugins.metaschedule import torch_source
 from tunedb.plugins.metaschedule.compat import relax_type
 from tunedb.plugins.metaschedule.deploy.apply import compile_lowered
 from tunedb.plugins.metaschedule.deploy.network import Lowering, lower
+from tunedb.plugins.metaschedule.frontends import torch_source
 from tunedb.plugins.metaschedule.module_source import load_module
 
 TARGET = tvm.target.Target(networks.LLVM)

@@ -11,8 +11,8 @@ from typing import Any
 
 from tvm import relax
 
-from .compat import relax_type
-from .modules import scalar_like
+from ..compat import relax_type
+from ..modules import scalar_like
 
 __all__ = ["read_torch"]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import traceback
+import warnings
 from collections.abc import Iterable, Iterator, Set
 from contextlib import redirect_stdout
 from importlib import import_module
@@ -22,10 +23,11 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
-from ...errors import FormatError
-from .compat import relax_type
-from .module_source import error_line, require_memory
-from .onnx_definitions import DOMAINS, define, version_of
+from ....errors import FormatError
+from ..compat import relax_type
+from ..module_source import error_line, require_memory
+from .onnx_definitions import define
+from .onnx_nodes import DOMAINS, version_of
 
 __all__ = ["read_onnx"]
 
@@ -107,13 +109,9 @@ def _from_onnx(path: Path, model: Any) -> Any:
     kinds, inlined = frozenset(function.name for function in model.functions), frozenset[str]()
     shapeless = None
     while True:
-        try:
-            model = define(model, kinds)
-        except FormatError as error:
-            raise FormatError(f"{path}: {error}") from error
-        model = _with_tensors(_inlined(model, kinds))
+        model = _with_tensors(_inlined(_defined(path, model, kinds), kinds))
         inlined |= kinds
-        for form in _forms(model):
+        for form in _forms(path, model):
             try:
                 mod = _converted(path, form)
             except Exception as error:  # TVM raises any class
@@ -135,12 +133,21 @@ def _from_onnx(path: Path, model: Any) -> Any:
     raise refusal
 
 
-def _forms(model: Any) -> Iterator[Any]:
+def _defined(path: Path, model: Any, kinds: Set[str]) -> Any:
+    """Return a model as :func:`define` does; FormatError names the file."""
+    try:
+        return define(model, kinds)
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from error
+
+
+def _forms(path: Path, model: Any) -> Iterator[Any]:
     """Yield a model, and its simplified form, if there is one."""
     yield model
     simplified = _simplified(model)
     if simplified is not None:
-        yield simplified
+        # More of its tensors are constants.
+        yield _defined(path, simplified, frozenset())
 
 
 def _inlined(model: Any, kinds: Set[str]) -> Any:
@@ -213,7 +220,10 @@ def _simplified(model: Any) -> Any | None:
 def _converted(path: Path, model: Any) -> Any:
     """Return a model as TVM's frontend converts it; FormatError as :func:`_from_onnx`."""
     try:
-        with redirect_stdout(io.StringIO()):  # TVM prints the inputs of a node that it refuses
+        # TVM prints the inputs of a node that it refuses. It warns of a model with nodes of two
+        # versions of ONNX, as definitions make it; read_onnx has checked the model.
+        with redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             return from_onnx(model)
     except tvm.error.OpNotImplemented as error:
         missing = str(error).rpartition(": ")[2].split(", ")

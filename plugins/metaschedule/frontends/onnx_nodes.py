@@ -1,0 +1,200 @@
+"""Nodes that define an ONNX operator by others, and what is known of a model's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import defs, helper, numpy_helper, shape_inference
+
+__all__ = ["DOMAINS", "Body", "Known", "NoDefinitionError", "version_of"]
+
+#: Both names of the domain of ONNX's own operators.
+DOMAINS = ("", "ai.onnx")
+
+#: Weights of more elements are not copied to infer shapes; sizes and axes are shorter.
+_MOST_ELEMENTS = 1024
+
+
+def version_of(model: Any) -> int:
+    """Return the version of ONNX's own operators in a model."""
+    (version,) = (int(each.version) for each in model.opset_import if each.domain in DOMAINS)
+    return version
+
+
+class NoDefinitionError(Exception):
+    """A definition does not hold; the message says why."""
+
+
+class Known:
+    """What is known of a model's tensors before it runs; computed when it is asked for.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        #: The graph before nodes are replaced.
+        self._graph = onnx.GraphProto()
+        self._graph.node.extend(model.graph.node)
+
+    @cached_property
+    def version(self) -> int:
+        """The version of ONNX's own operators."""
+        return version_of(self._model)
+
+    @cached_property
+    def _types(self) -> dict[str, Any]:
+        light, whole = onnx.ModelProto(), self._model.graph
+        light.ir_version = self._model.ir_version
+        light.opset_import.extend(self._model.opset_import)
+        light.functions.extend(self._model.functions)
+        graph = light.graph
+        graph.name = whole.name
+        graph.node.extend(self._graph.node)
+        weights = {weight.name for weight in whole.initializer}
+        graph.input.extend(value for value in whole.input if value.name not in weights)
+        graph.output.extend(whole.output)
+        graph.value_info.extend(whole.value_info)
+        for weight in whole.initializer:
+            kind = helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims)
+            graph.input.append(kind)
+            if np.prod(weight.dims, dtype="int64") <= _MOST_ELEMENTS:
+                graph.initializer.append(weight)
+        inferred = shape_inference.infer_shapes(light).graph
+        return {
+            value.name: value.type.tensor_type
+            for values in (inferred.input, inferred.value_info, inferred.output)
+            for value in values
+        }
+
+    @cached_property
+    def _constants(self) -> dict[str, Any]:
+        tensors = {weight.name: weight for weight in self._model.graph.initializer}
+        for node in self._graph.node:
+            for attribute in node.attribute:
+                if node.op_type == "Constant" and attribute.name == "value":
+                    tensors[node.output[0]] = attribute.t
+        return tensors
+
+    def shape(self, name: str) -> list[int]:
+        """Return the shape of a tensor; a size that is no number is 0."""
+        kind = self._types.get(name)
+        if kind is None or not kind.HasField("shape"):
+            raise NoDefinitionError(f"the rank of {name} is unknown")
+        return [dim.dim_value for dim in kind.shape.dim]
+
+    def sizes(self, name: str) -> list[int]:
+        """Return the shape of a tensor all of whose sizes are numbers."""
+        shape = self.shape(name)
+        if 0 in shape:
+            raise NoDefinitionError(f"axis {shape.index(0)} of {name} has no fixed size")
+        return shape
+
+    def dtype(self, name: str) -> str:
+        """Return the dtype of a tensor; empty where it is unknown."""
+        kind = self._types.get(name)
+        if kind is None or not kind.elem_type:
+            return ""
+        return str(helper.tensor_dtype_to_np_dtype(kind.elem_type))
+
+    def array(self, name: str) -> Any | None:
+        """Return a constant; None where a tensor is none, or absent."""
+        tensor = self._constants.get(name)
+        return None if tensor is None else numpy_helper.to_array(tensor)
+
+
+class Body:
+    """The nodes of a definition.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        The node that is defined.
+    known : Known
+        What is known of the model.
+    """
+
+    def __init__(self, node: Any, known: Known) -> None:
+        self.known, self.version = known, known.version
+        schema = defs.get_schema(node.op_type, self.version)
+        #: Attributes that the node has; in `attributes` they have defaults.
+        self.own = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        self.attributes = {
+            name: helper.get_attribute_value(attribute.default_value)
+            for name, attribute in schema.attributes.items()
+            if attribute.default_value.name
+        } | self.own
+        #: Names of the inputs; empty where an optional one is absent.
+        self.inputs = [*node.input, *[""] * (len(schema.inputs) - len(node.input))]
+        #: Names of the outputs; empty where one is absent.
+        self.outputs = list(node.output)
+        self.nodes: list[Any] = []
+        self._prefix = next(filter(None, node.output))
+        self._constants: dict[tuple[str, str], str] = {}
+
+    def shape(self, name: str) -> list[int]:
+        """Return the shape of a tensor of the model; a size that is no number is 0."""
+        return self.known.shape(name)
+
+    def add(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """Append a node; return the name of its output."""
+        return self.several(kind, inputs, 1, **attributes)[0]
+
+    def several(self, kind: str, inputs: Sequence[str], count: int, **attributes: Any) -> list[str]:
+        """Append a node; return the names of its outputs."""
+        names = [f"{self._prefix}/{len(self.nodes)}/{k}" for k in range(count)]
+        self.nodes.append(helper.make_node(kind, inputs, names, **attributes))
+        return names
+
+    def constant(self, values: Any, dtype: str = "int64") -> str:
+        """Append a constant, once."""
+        array = np.asarray(values, dtype)
+        key = (str(array.tolist()), dtype)
+        if key not in self._constants:
+            self._constants[key] = self.add("Constant", value=numpy_helper.from_array(array))
+        return self._constants[key]
+
+    def cast(self, x: str, dtype: str) -> str:
+        """Append a conversion."""
+        return self.add("Cast", x, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def reshape(self, x: str, *shape: int) -> str:
+        """Append a reshape; a size may be -1."""
+        return self.add("Reshape", x, self.constant(shape))
+
+    def slice(self, x: str, start: int, stop: int, axis: int) -> str:
+        """Append a slice."""
+        bounds = [self.constant([number]) for number in (start, stop, axis)]
+        return self.add("Slice", x, *bounds)
+
+    def split(self, x: str, count: int, size: int) -> list[str]:
+        """Append a split of the first axis into parts of a size."""
+        if count == 1:
+            return [x]
+        sizes = [size] * count
+        if self.version < 13:
+            return self.several("Split", [x], count, axis=0, split=sizes)
+        return self.several("Split", [x, self.constant(sizes)], count, axis=0)
+
+    def reduce(self, kind: str, x: str, *axes: int) -> str:
+        """Append a reduction of axes, which stay with one element."""
+        if self.version < 18:
+            return self.add(kind, x, axes=axes)
+        return self.add(kind, x, self.constant(axes))
+
+    def unsqueeze(self, x: str, axis: int) -> str:
+        """Append a new axis."""
+        if self.version < 13:
+            return self.add("Unsqueeze", x, axes=[axis])
+        return self.add("Unsqueeze", x, self.constant([axis]))
+
+    def concat(self, parts: Sequence[str], axis: int) -> str:
+        """Append a concatenation."""
+        return self.add("Concat", *parts, axis=axis) if len(parts) > 1 else parts[0]

@@ -1,0 +1,121 @@
+"""Interpolation along one axis as a weighted sum of a few elements of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Method", "taps"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """How values between pixels are computed.
+
+    Parameters
+    ----------
+    mode : {"nearest", "linear", "cubic"}
+        The interpolation.
+    coordinates : {"half_pixel", "pytorch_half_pixel", "half_pixel_symmetric", "asymmetric", \
+"align_corners"}
+        Places of the new pixels among the old ones.
+    nearest : {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"}
+        Rounding of "nearest".
+    cubic : float
+        Coefficient ``a`` of "cubic".
+    antialias : bool
+        Whether the interpolation is as wide as the distance of new pixels.
+    exclude_outside : bool
+        Whether elements outside have no weight; else they are those of the edge.
+    """
+
+    mode: str
+    coordinates: str = "half_pixel"
+    nearest: str = "round_prefer_floor"
+    cubic: float = -0.75
+    antialias: bool = False
+    exclude_outside: bool = False
+
+
+def taps(size: int, result: int, scale: float, method: Method) -> tuple[Any, Any]:
+    """Return the elements that each element of a result is a sum of, and their weights.
+
+    Source: the operator Resize of ONNX 19 (``docs/Operators.md``); the coordinates of
+    "align_corners" are those of the size of the result in numbers, as PyTorch and ONNX Runtime
+    have them.
+
+    Parameters
+    ----------
+    size : int
+        Elements of the axis.
+    result : int
+        Elements of the axis of the result.
+    scale : float
+        Distance of two old pixels in new ones; ``result`` is about ``scale * size``.
+    method : Method
+        The interpolation.
+
+    Returns
+    -------
+    elements : ndarray of int64, shape (result, n)
+        Numbers of elements of the axis.
+    weights : ndarray of float64, shape (result, n)
+        Their weights.
+    """
+    # Where a place is next to a whole number, float32 decides, as in ONNX Runtime and PyTorch.
+    dtype = np.dtype("float32" if method.mode == "nearest" else "float64")
+    numbers = np.arange(result, dtype=dtype)
+    places = _COORDINATES[method.coordinates](numbers, size, dtype.type(scale))
+    if method.mode == "nearest":
+        elements = _ROUNDING[method.nearest](places).astype("int64")[:, None]
+        return elements.clip(0, size - 1), np.ones((result, 1))
+    radius, kernel = {"linear": (1, _linear), "cubic": (2, _cubic)}[method.mode]
+    stretch = max(1.0, 1 / scale) if method.antialias else 1.0
+    reach = int(np.ceil(radius * stretch))
+    elements = np.floor(places).astype("int64")[:, None] + np.arange(1 - reach, reach + 1)
+    weights = kernel(np.abs(elements - places[:, None]) / stretch, method.cubic)
+    if method.exclude_outside:
+        weights[(elements < 0) | (elements >= size)] = 0
+    if method.antialias or method.exclude_outside:
+        weights = weights / weights.sum(axis=1, keepdims=True)
+    used = np.any(weights, axis=0)
+    return elements.clip(0, size - 1)[:, used], weights[:, used]
+
+
+def _linear(distance: Any, _a: float) -> Any:
+    return np.maximum(1 - distance, 0)
+
+
+def _cubic(distance: Any, a: float) -> Any:
+    """Return the weights of a cubic convolution (Keys 1981)."""
+    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    far = ((distance - 5) * distance + 8) * distance * a - 4 * a
+    return np.select([distance <= 1, distance < 2], [near, far], 0.0)
+
+
+def _half_pixel(x: Any, _size: int, scale: Any) -> Any:
+    return (x + 0.5) / scale - 0.5
+
+
+def _symmetric(x: Any, size: int, scale: Any) -> Any:
+    return size / 2 * (1 - len(x) / (scale * size)) + _half_pixel(x, size, scale)
+
+
+#: Places of new pixels, from their numbers, the number of old ones and the scale.
+_COORDINATES: dict[str, Callable[[Any, int, Any], Any]] = {
+    "half_pixel": _half_pixel,
+    "pytorch_half_pixel": lambda x, n, scale: _half_pixel(x, n, scale) if len(x) > 1 else x,
+    "half_pixel_symmetric": _symmetric,
+    "asymmetric": lambda x, _, scale: x / scale,
+    "align_corners": lambda x, n, _: x * ((n - 1) / max(len(x) - 1, 1)),
+}
+
+_ROUNDING: dict[str, Callable[[Any], Any]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
