@@ -28,20 +28,41 @@ def results_of(mod, *inputs):
     return main(*map(tvm.runtime.tensor, inputs))
 
 
-def converted(name, shape, *arguments, kind="float32", **options):
+def converted(name, shape, *arguments, kind="float32", users=(), **options):
     """Return a program of one operator, converted as in TVM's frontend, without PyTorch."""
     b = relax.BlockBuilder()
     x = relax.Var("x", R.Tensor(shape, kind))
     importer = SimpleNamespace(block_builder=b, env={"x": x})
-    importer.retrieve_args = lambda node: [importer.env.get(each, each) for each in node.args]
+    importer.retrieve_args = lambda node: [
+        importer.env.get(each, each) if isinstance(each, str) else each for each in node.args
+    ]
     importer._cumsum = lambda node: b.emit(relax.op.cumsum(*importer.retrieve_args(node)))
-    node = SimpleNamespace(args=["x", *arguments], kwargs=options)
+    importer._binary_op = lambda operator, _: (
+        lambda node: b.emit(operator(x, relax.const(node.args[1], kind)))
+    )
+    for own in OWN:
+        setattr(importer, own, lambda node: b.emit(relax.op.negative(x)))
+    node = SimpleNamespace(args=["x", *arguments], kwargs=options, users=users, target=name)
     with b.function("main", [x]):
         with b.dataflow():
             result = b.emit_output(torch_source._CONVERTERS[name](node, importer))
         b.emit_func_output(result)
     assert importer.env == {"x": x}
     return b.finalize()
+
+
+#: Conversions of TVM's frontend that are right; their results are negative here.
+OWN = (
+    *("_upsample_bicubic2d", "_upsample_bilinear2d", "_upsample_nearest2d"),
+    *("_avg_pool2d", "_max_pool2d_with_indices"),
+)
+
+
+def results(name, shape, *arguments, kind="float32", **options):
+    """Return an input and the result of an operator."""
+    x = numbers(*shape) * 3
+    x = x > 0 if kind == "bool" else x.astype(kind)
+    return x, results_of(converted(name, shape, *arguments, kind=kind, **options), x).numpy()
 
 
 @pytest.mark.parametrize("numbers_of", [(), (0.5,), (0.5, 2.0), (1.5, 2.0, 3.0)])
@@ -86,6 +107,179 @@ def test_a_grid_of_pytorch_has_coordinates_last():
     np.testing.assert_allclose(found, image, atol=1e-5)
 
 
+IMAGE = (1, 2, 5, 7)
+
+
+def weighted(x, rows, columns):
+    """Return an image by the weights of its old pixels for each new one."""
+    return np.einsum("nchw,hy,wx->ncyx", x, rows, columns)
+
+
+def test_interpolations_go_by_the_given_scale():
+    x, found = results("upsample_nearest2d.vec", IMAGE, None, [1.5, 0.6])
+    rows, columns = [0, 0, 1, 2, 2, 3, 4], [0, 1, 3, 5]
+    np.testing.assert_array_equal(found, x[:, :, rows][..., columns])
+    x, found = results("upsample_bilinear2d.vec", IMAGE, None, False, [0.6, 1.0])
+    # The middle of each new pixel, five thirds of an old one high.
+    rows = np.zeros((5, 3))
+    for new, place in enumerate((np.arange(3) + 0.5) / 0.6 - 0.5):
+        rows[int(place), new] = 1 - place % 1
+        rows[min(int(place) + 1, 4), new] += place % 1
+    np.testing.assert_allclose(found, weighted(x, rows, np.eye(7)), rtol=1e-4, atol=1e-5)
+
+
+def test_antialiasing_weighs_all_pixels_below_a_new_one():
+    x, found = results("_upsample_bilinear2d_aa.default", (1, 1, 4, 6), [2, 6], False, None, None)
+    # Twice as wide a triangle around 0.5 and 2.5; outside are no pixels.
+    weights = 1 - np.abs(np.arange(4)[:, None] - [0.5, 2.5]) / 2
+    rows = np.maximum(weights, 0) / np.maximum(weights, 0).sum(0)
+    np.testing.assert_allclose(found, weighted(x, rows, np.eye(6)), rtol=1e-4, atol=1e-5)
+    # PyTorch gives the scale besides the size, which rounds it.
+    scaled = results("_upsample_bilinear2d_aa.default", (1, 1, 5, 5), [2, 5], False, 0.5, 1.0)
+    places = np.abs(np.arange(5)[:, None] - [0.5, 2.5])
+    rows = np.maximum(1 - places / 2, 0) / np.maximum(1 - places / 2, 0).sum(0)
+    np.testing.assert_allclose(
+        scaled[1], weighted(scaled[0], rows, np.eye(5)), rtol=1e-4, atol=1e-5
+    )
+    with pytest.raises(ValueError, match="antialiasing with aligned corners is not computed"):
+        converted("_upsample_bicubic2d_aa.default", IMAGE, [2, 6], True, None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("upsample_nearest2d.vec", (None, [2.0, 3.0])),
+        ("upsample_nearest2d.vec", ([10, 14], None)),
+        ("upsample_bilinear2d.vec", (None, False, [2.0, 2.0])),
+        ("upsample_bilinear2d.vec", (None, True, [1.5, 1.5])),
+        ("upsample_bicubic2d.vec", ([6, 8], False, None)),
+        ("avg_pool2d.default", ([2, 2],)),
+        ("max_pool2d_with_indices.default", ([2, 2],)),
+    ],
+)
+def test_tvms_conversions_stay_where_they_are_right(name, arguments):
+    x, found = results(name, IMAGE, *arguments, users=[SimpleNamespace(args=[None, 0], users=[1])])
+    np.testing.assert_array_equal(found, -x)
+
+
+def test_averages_have_their_own_divisor():
+    x, found = results("avg_pool2d.default", (1, 1, 4, 6), [2, 3], [], 0, False, True, 5)
+    expected = x.reshape(1, 1, 2, 2, 2, 3).sum((3, 5)) / 5
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="a divisor with ceil_mode"):
+        converted("avg_pool2d.default", IMAGE, [2, 3], [], 0, True, True, 5)
+
+
+def test_indices_of_maxima_are_refused():
+    with pytest.raises(ValueError, match="indices of maxima are not computed"):
+        converted(
+            "max_pool2d_with_indices.default",
+            IMAGE,
+            [2, 2],
+            users=[SimpleNamespace(args=[None, 1], users=[1])],
+        )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "bool"])
+def test_any_number_that_is_not_zero_is_true(dtype):
+    x, found = results("any.dim", (9, 2), 1, True, kind=dtype)
+    assert found.dtype == bool
+    np.testing.assert_array_equal(found, (x != 0).any(1, keepdims=True))
+    assert len(np.unique(x)) > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "expected"),
+    [
+        ("div.Tensor", 2, lambda x: (x / 2).astype("float32")),
+        ("mul.Tensor", 0.5, lambda x: (x * 0.5).astype("float32")),
+        ("lt.Scalar", 0.5, lambda x: x < 0.5),
+        ("add.Tensor", 3, lambda x: x + 3),
+        ("rsub.Scalar", 1.5, lambda x: (1.5 - x).astype("float32")),
+        ("floor_divide.default", 2, lambda x: x // 2),
+    ],
+)
+def test_integers_and_numbers_have_the_type_of_pytorch(name, other, expected):
+    x, found = results(name, (3, 4), other, kind="int64")
+    assert found.dtype == expected(x).dtype
+    np.testing.assert_array_equal(found, expected(x))
+
+
+def test_truth_values_are_counted():
+    x, found = results("mul.Tensor", (3, 4), 3, kind="bool")
+    assert found.dtype == np.int64
+    np.testing.assert_array_equal(found, x * 3)
+
+
+def test_a_factor_of_the_second_number():
+    x, found = results("add.Tensor", (3, 4), 1.5, alpha=2)
+    np.testing.assert_allclose(found, x + 3, rtol=1e-6)
+    with pytest.raises(ValueError, match="a factor is not computed"):
+        converted("rsub.Scalar", (3, 4), 1, alpha=2)
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("floor", np.floor), ("trunc", np.trunc)])
+def test_rounded_quotients_of_integers(mode, expected):
+    x, found = results("div.Tensor_mode", (3, 4), 3, kind="int32", rounding_mode=mode)
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(found, expected(x / 3))
+    with pytest.raises(ValueError, match="integers divided by other numbers are not computed"):
+        converted("div.Tensor_mode", (3, 4), 1.5, kind="int32", rounding_mode=mode)
+
+
+def test_one_bound_of_integers():
+    x, found = results("clamp.default", (3, 4), -1, kind="int64")
+    np.testing.assert_array_equal(found, np.maximum(x, -1))
+    x, found = results("clamp.default", (3, 4), None, 2, kind="int64")
+    np.testing.assert_array_equal(found, np.minimum(x, 2))
+
+
+@pytest.mark.parametrize(("name", "expected"), [("amax", np.max), ("amin", np.min)])
+def test_extremes(name, expected):
+    x, found = results(f"{name}.default", (3, 4), [1], True)
+    np.testing.assert_array_equal(found, expected(x, 1, keepdims=True))
+    x, found = results(f"{name}.default", (3, 4))
+    assert found == expected(x)
+
+
+#: Places of None among indices, and the same of NumPy.
+INDEXED = [
+    ((0, 1, 2), lambda x, *i: x[i]),
+    ((1, 2), lambda x, *i: x[:, *i]),
+    ((0, 2), lambda x, *i: x[i[0], :, i[1]]),
+    ((1,), lambda x, i: x[:, i]),
+    ((2, 3), lambda x, *i: x[:, :, *i]),
+]
+
+
+@pytest.mark.parametrize(("axes", "expected"), INDEXED)
+def test_indices_belong_together_and_count_from_the_end(axes, expected):
+    x = numbers(3, 4, 5, 6)
+    given = [np.array([[0, -1, 1]]), np.array([[-2], [1]]), np.array([2])][: len(axes)]
+    b = relax.BlockBuilder()
+    variables = [relax.Var("x", R.Tensor(x.shape, "float32"))]
+    variables += [relax.Var(f"i{k}", R.Tensor(i.shape, "int64")) for k, i in enumerate(given)]
+    indices = [None] * (axes[-1] + 1)
+    for axis, variable in zip(axes, variables[1:], strict=True):
+        indices[axis] = variable
+    importer = SimpleNamespace(block_builder=b, retrieve_args=lambda node: node.args)
+
+    def own(node):
+        data, places = node.args
+        if len(places) == len(axes):
+            return b.emit(relax.op.index_tensor(data, places))
+        return b.emit(relax.op.take(data, places[-1], len(places) - 1))
+
+    importer._index_tensor = own
+    with b.function("main", variables):
+        with b.dataflow():
+            node = SimpleNamespace(args=[variables[0], indices])
+            result = b.emit_output(torch_source._CONVERTERS["index.Tensor"](node, importer))
+        b.emit_func_output(result)
+    found = results_of(b.finalize(), x, *given).numpy()
+    np.testing.assert_array_equal(found, expected(x, *given))
+
+
 #: Modules of PyTorch, and the shapes of their inputs.
 MODULES = {
     "Linear": (lambda torch: torch.nn.Linear(8, 4), (2, 8)),
@@ -110,6 +304,24 @@ FUNCTIONS = {
         lambda torch, x, grid: torch.nn.functional.grid_sample(x, grid, align_corners=False),
         (2, 3, 5, 5),
         (2, 4, 6, 2),
+    ),
+    "scales": (
+        lambda torch, x: torch.nn.functional.interpolate(x, scale_factor=1.3, mode="bilinear"),
+        (1, 2, 5, 7),
+    ),
+    "sizes": (lambda torch, x: torch.nn.functional.interpolate(x, (8, 9)), (1, 2, 5, 7)),
+    "antialiasing": (
+        lambda torch, x: torch.nn.functional.interpolate(x, (3, 4), mode="bicubic", antialias=True),
+        (1, 2, 5, 7),
+    ),
+    "quotients of integers": (lambda torch, x: torch.round(x * 9).to(torch.int32) / 2, (2, 8)),
+    "numbers and integers": (
+        lambda torch, x: torch.round(x * 9).long() * 0.5 + (x > 0) * 2,
+        (2, 8),
+    ),
+    "pairs of indices": (
+        lambda torch, x: x[:, :, torch.arange(3), torch.round(x[0, 0, 0, :3]).long() - 1],
+        (1, 2, 5, 7),
     ),
     "cumulated truth values": (lambda torch, x: torch.cumsum(x > 0, -1) * 2, (2, 8)),
     "equal truth values": (lambda _torch, x: (x > 0) == (x > 1), (2, 8)),

@@ -20,8 +20,9 @@ class Method:
     mode : {"nearest", "linear", "cubic"}
         The interpolation.
     coordinates : {"half_pixel", "pytorch_half_pixel", "half_pixel_symmetric", "asymmetric", \
-"align_corners"}
-        Places of the new pixels among the old ones.
+"inverse", "align_corners"}
+        Places of the new pixels among the old ones; "inverse" is "asymmetric" by a factor, as
+        PyTorch computes it.
     nearest : {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"}
         Rounding of "nearest".
     cubic : float
@@ -67,8 +68,7 @@ def taps(size: int, result: int, scale: float, method: Method) -> tuple[Any, Any
     """
     # Where a place is next to a whole number, float32 decides, as in ONNX Runtime and PyTorch.
     dtype = np.dtype("float32" if method.mode == "nearest" else "float64")
-    numbers = np.arange(result, dtype=dtype)
-    places = _COORDINATES[method.coordinates](numbers, size, dtype.type(scale))
+    places = _COORDINATES[method.coordinates](np.arange(result, dtype=dtype), size, scale)
     if method.mode == "nearest":
         elements = _ROUNDING[method.nearest](places).astype("int64")[:, None]
         return elements.clip(0, size - 1), np.ones((result, 1))
@@ -96,20 +96,21 @@ def _cubic(distance: Any, a: float) -> Any:
     return np.select([distance <= 1, distance < 2], [near, far], 0.0)
 
 
-def _half_pixel(x: Any, _size: int, scale: Any) -> Any:
-    return (x + 0.5) / scale - 0.5
+def _half_pixel(x: Any, _size: int, scale: float) -> Any:
+    return (x + x.dtype.type(0.5)) / x.dtype.type(scale) - x.dtype.type(0.5)
 
 
-def _symmetric(x: Any, size: int, scale: Any) -> Any:
+def _symmetric(x: Any, size: int, scale: float) -> Any:
     return size / 2 * (1 - len(x) / (scale * size)) + _half_pixel(x, size, scale)
 
 
 #: Places of new pixels, from their numbers, the number of old ones and the scale.
-_COORDINATES: dict[str, Callable[[Any, int, Any], Any]] = {
+_COORDINATES: dict[str, Callable[[Any, int, float], Any]] = {
     "half_pixel": _half_pixel,
     "pytorch_half_pixel": lambda x, n, scale: _half_pixel(x, n, scale) if len(x) > 1 else x,
     "half_pixel_symmetric": _symmetric,
-    "asymmetric": lambda x, _, scale: x / scale,
+    "asymmetric": lambda x, _, scale: x / x.dtype.type(scale),
+    "inverse": lambda x, _, scale: x * x.dtype.type(1 / scale),
     "align_corners": lambda x, n, _: x * ((n - 1) / max(len(x) - 1, 1)),
 }
 

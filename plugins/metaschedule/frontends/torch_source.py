@@ -5,14 +5,18 @@ Operators that it converts wrongly are converted here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import prod
+from operator import add, eq, ge, gt, le, lt, mul, ne, sub, truediv
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tvm import relax
 
-from ..compat import relax_type
-from ..modules import scalar_like
+from ..compat import constant_value, relax_type
+from ..modules import constant_of, extents_of, scalar_like
+from .resizing import Method, taps
 
 __all__ = ["read_torch"]
 
@@ -38,13 +42,18 @@ def read_torch(torch: Any, path: Path) -> Any:
     return from_exported_program(program, custom_convert_map=_CONVERTERS)
 
 
+def _filled(values: Sequence[Any], *defaults: Any) -> list[Any]:
+    """Return arguments of an operator, with defaults for those that are not given."""
+    return [*values, *defaults[len(values) :]]
+
+
 def _elu(node: Any, importer: Any) -> Any:
     """Return an ELU with its scales, as SELU has them; TVM's frontend leaves them out.
 
     Source: PyTorch's ``elu(input, alpha, scale, input_scale)``.
     """
     x, *numbers = importer.retrieve_args(node)
-    alpha, scale, input_scale = [*numbers, 1.0, 1.0, 1.0][:3]
+    alpha, scale, input_scale = _filled(numbers, 1.0, 1.0, 1.0)
     emit, op = importer.block_builder.emit, relax.op
     negative = emit(op.minimum(x, scalar_like(0.0, x)))
     power = emit(op.exp(emit(op.multiply(negative, scalar_like(input_scale, x)))))
@@ -56,7 +65,7 @@ def _elu(node: Any, importer: Any) -> Any:
 def _grid_sample(node: Any, importer: Any) -> Any:
     """Return a sampling at the points of a grid; in TVM their coordinates are an axis before."""
     x, grid, *numbers = importer.retrieve_args(node)
-    method, padding, align_corners = [*numbers, 0, 0, 0][:3]
+    method, padding, align_corners = _filled(numbers, 0, 0, 0)
     emit = importer.block_builder.emit
     sampled = relax.op.image.grid_sample(
         x,
@@ -85,10 +94,272 @@ def _cumulated(name: str) -> Callable[[Any, Any], Any]:
     return convert
 
 
+def _resized(name: str, method: Method) -> Callable[[Any, Any], Any]:
+    """Return the conversion of an interpolation, in which the given scales place the pixels.
+
+    TVM takes the ratio of the sizes, rounds to the nearest pixel otherwise, and knows no
+    antialiasing. Source: PyTorch's ``UpSample.h`` and ``UpSampleKernel.cpp``.
+    """
+
+    def convert(node: Any, importer: Any) -> Any:
+        x, size, *rest = importer.retrieve_args(node)
+        align_corners = bool(rest.pop(0)) if method.mode != "nearest" else False
+        # The forms `vec` have a list of scales, the others a scale for each axis.
+        given = rest[0] if rest and isinstance(rest[0], list | tuple) else rest
+        scales = [float(scale) for scale in given or [] if scale is not None]
+        before = (extents_of(relax_type(x)) or [])[2:]
+        if before and not scales:
+            scales = [m / n for n, m in zip(before, size, strict=True)]
+        whole = bool(scales) and all(scale == round(scale) for scale in scales)
+        by_size = method.mode != "nearest" and (size or align_corners)
+        if not method.antialias and (whole or by_size):
+            return getattr(importer, f"_{name}")(node)
+        if not before:
+            raise ValueError(f"{name}: the size of the image is no number")
+        if align_corners and method.antialias:
+            raise ValueError(f"{name}: antialiasing with aligned corners is not computed")
+        after = size or [int(n * s) for n, s in zip(before, scales, strict=True)]
+        for axis, (n, m, scale) in enumerate(zip(before, after, scales, strict=True), 2):
+            x = _weighted(importer.block_builder.emit, x, axis, taps(n, m, scale, method))
+        return x
+
+    return convert
+
+
+def _weighted(emit: Callable[[Any], Any], x: Any, axis: int, weighted: tuple[Any, Any]) -> Any:
+    """Return sums of elements of an axis, with weights."""
+    elements, weights = weighted
+    dtype, after = str(relax_type(x).dtype), [1] * (relax_type(x).ndim - axis - 1)
+    total = None
+    for chosen, weight in zip(elements.T, weights.T, strict=True):
+        part = emit(relax.op.take(x, constant_of(chosen.copy()), axis))
+        if (weight != 1).any():
+            factor = constant_of(weight.reshape(-1, *after).astype(dtype))
+            part = emit(relax.op.multiply(part, factor))
+        total = part if total is None else emit(relax.op.add(total, part))
+    return total
+
+
+def _average_pool(rank: int) -> Callable[[Any, Any], Any]:
+    """Return the conversion of an average pool, whose divisor TVM's frontend ignores."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        x, kernel, *rest = importer.retrieve_args(node)
+        stride, padding, ceil_mode, _, divisor = _filled(rest, None, 0, False, True, None)
+        if divisor is None:
+            return getattr(importer, f"_avg_pool{rank}d")(node)
+        if ceil_mode or relax_type(x).ndim != rank + 2:
+            raise ValueError("avg_pool: a divisor with ceil_mode or without batch is not computed")
+        pool, emit = getattr(relax.op.nn, f"avg_pool{rank}d"), importer.block_builder.emit
+        average = emit(pool(x, kernel, stride or kernel, padding, count_include_pad=True))
+        area = prod(kernel) if isinstance(kernel, list | tuple) else kernel**rank
+        return emit(relax.op.multiply(average, scalar_like(area / divisor, x)))
+
+    return convert
+
+
+def _any(node: Any, importer: Any) -> Any:
+    """Return whether a number is not zero; TVM's frontend returns the largest one."""
+    x, *rest = importer.retrieve_args(node)
+    axes, keepdims = _filled(rest, None, False)
+    emit, op = importer.block_builder.emit, relax.op
+    if str(relax_type(x).dtype) != "bool":
+        x = emit(op.not_equal(x, scalar_like(0, x)))
+    largest = emit(op.max(emit(op.astype(x, "int8")), axes, bool(keepdims)))
+    return emit(op.astype(largest, "bool"))
+
+
+def _binary(name: str, intrinsic: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return the conversion of an operator of two numbers, which have PyTorch's common type.
+
+    TVM's frontend makes a number of Python one of the tensor's dtype, rounds quotients of integers
+    down, and ignores the factor `alpha`.
+    """
+
+    def convert(node: Any, importer: Any) -> Any:
+        operator = getattr(relax.op, name)
+        values, alpha = importer.retrieve_args(node)[:2], node.kwargs.get("alpha", 1)
+        tensors = [_category(value) for value in values if _is_tensor(value)]
+        if not tensors or not all(isinstance(v, int | float) or _is_tensor(v) for v in values):
+            return importer._binary_op(operator, intrinsic)(node)  # of sizes
+        common = _FLOAT if name == "divide" else max(map(_category, values))
+        if alpha == 1 and common == max(tensors):
+            return importer._binary_op(operator, intrinsic)(node)
+        emit = importer.block_builder.emit
+        dtype = next(str(relax_type(value).dtype) for value in values if _is_tensor(value))
+        if common > max(tensors):
+            dtype = _DEFAULTS[common]
+        x, y = (
+            emit(relax.op.astype(value, dtype)) if _is_tensor(value) else relax.const(value, dtype)
+            for value in values
+        )
+        if alpha != 1:
+            y = emit(relax.op.multiply(y, relax.const(alpha, dtype)))
+        return emit(operator(x, y))
+
+    return convert
+
+
+#: Categories of numbers in PyTorch, whose larger one is that of a result, and their dtypes.
+_BOOL, _INTEGER, _FLOAT = range(3)
+_DEFAULTS = ["bool", "int64", "float32"]
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, relax.Expr) and hasattr(relax_type(value), "ndim")
+
+
+def _category(value: Any) -> int:
+    """Return the category of a tensor or a number."""
+    kind = str(relax_type(value).dtype) if _is_tensor(value) else type(value).__name__
+    return _BOOL if kind == "bool" else _INTEGER if kind.startswith(("int", "uint")) else _FLOAT
+
+
+def _subtracted_from(node: Any, importer: Any) -> Any:
+    """Return a number less a tensor."""
+    x, y = importer.retrieve_args(node)[:2]
+    swapped = SimpleNamespace(args=(y, x), kwargs={})
+    if node.kwargs.get("alpha", 1) != 1 or len(node.args) > 2:
+        raise ValueError("rsub: a factor is not computed")
+    return _binary("subtract", sub)(swapped, importer)
+
+
+def _indexed(node: Any, importer: Any) -> Any:
+    """Return elements by indices, of which those below zero count from the end.
+
+    TVM reads before the tensor for them, unless they are constants.
+    """
+    x, indices = importer.retrieve_args(node)[:2]
+    extents, emit = extents_of(relax_type(x)) or [], importer.block_builder.emit
+    indices = list(indices)
+    for axis, (index, extent) in enumerate(zip(indices, extents, strict=False)):
+        if index is not None and constant_value(index) is None and _category(index) == _INTEGER:
+            indices[axis] = _from_start(emit, index, extent)
+    axes = [axis for axis, index in enumerate(indices) if index is not None]
+    if len(axes) < 2 or len(axes) == len(indices):
+        return importer._index_tensor(SimpleNamespace(args=(x, indices), kwargs={}))
+    # Indices of several axes belong together. TVM's frontend takes each with each of the others.
+    chosen = [indices[axis] for axis in axes]
+    rest = [axis for axis in range(relax_type(x).ndim) if axis not in axes]
+    found = emit(relax.op.index_tensor(emit(relax.op.permute_dims(x, axes + rest)), chosen))
+    rank = max(relax_type(index).ndim for index in chosen)
+    # The new axes stand where adjacent ones were, else first.
+    before = axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
+    places = [*range(rank, rank + len(rest))]
+    order = [*places[:before], *range(rank), *places[before:]]
+    return emit(relax.op.permute_dims(found, order))
+
+
+def _from_start(emit: Callable[[Any], Any], index: Any, extent: int) -> Any:
+    """Return an index that counts from the first element."""
+    below = emit(relax.op.less(index, scalar_like(0, index)))
+    last = emit(relax.op.add(index, scalar_like(extent, index)))
+    return emit(relax.op.where(below, last, index))
+
+
+def _divided(node: Any, importer: Any) -> Any:
+    """Return a rounded quotient; TVM's frontend refuses integers, and rounds none of them."""
+    x, y, *rest = importer.retrieve_args(node)
+    kinds, operator = {_category(each) for each in (x, y)}, str(node.target)
+    mode = _filled(rest, node.kwargs.get("rounding_mode", "floor"))[0]
+    if mode is None or kinds == {_FLOAT}:
+        return importer._div(SimpleNamespace(args=(x, y), kwargs={"rounding_mode": mode}))
+    if _FLOAT in kinds or not _is_tensor(x):
+        raise ValueError(f"{operator}: integers divided by other numbers are not computed")
+    emit = importer.block_builder.emit
+    y = y if _is_tensor(y) else scalar_like(y, x)
+    if mode == "floor":
+        return emit(relax.op.floor_divide(x, y))
+    dtype = str(relax_type(x).dtype)
+    quotient = emit(relax.op.divide(*(emit(relax.op.astype(each, "float64")) for each in (x, y))))
+    return emit(relax.op.astype(emit(relax.op.trunc(quotient)), dtype))
+
+
+def _clamp(node: Any, importer: Any) -> Any:
+    """Return numbers within bounds; TVM's frontend gives integers the bound infinity."""
+    x, *rest = importer.retrieve_args(node)
+    low, high = _filled(rest, node.kwargs.get("min"), node.kwargs.get("max"))
+    bounds = [bound for bound in (low, high) if bound is not None]
+    if _category(x) != _INTEGER or not all(isinstance(bound, int) for bound in bounds):
+        return importer._clamp(node)
+    for bound, operator in ((low, relax.op.maximum), (high, relax.op.minimum)):
+        if bound is not None:
+            x = importer.block_builder.emit(operator(x, scalar_like(bound, x)))
+    return x
+
+
+def _reduced(name: str) -> Callable[[Any, Any], Any]:
+    """Return the conversion of a reduction that TVM's frontend lacks."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        x, *rest = importer.retrieve_args(node)
+        axes, keepdims = _filled(rest, [], False)
+        axes = axes if isinstance(axes, int) else [*axes] or None
+        return importer.block_builder.emit(getattr(relax.op, name)(x, axes, bool(keepdims)))
+
+    return convert
+
+
+def _without_indices(name: str) -> Callable[[Any, Any], Any]:
+    """Return the conversion of a pool with indices, for which TVM's frontend returns zeros."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        if any(item.args[1] == 1 and item.users for item in node.users):
+            raise ValueError(f"{name}: indices of maxima are not computed")
+        return getattr(importer, f"_{name}")(node)
+
+    return convert
+
+
+#: Operators of two numbers, by the names of PyTorch.
+_BINARY = {
+    "add": ("add", add),
+    "div": ("divide", truediv),
+    "eq": ("equal", eq),
+    "ge": ("greater_equal", ge),
+    "gt": ("greater", gt),
+    "le": ("less_equal", le),
+    "lt": ("less", lt),
+    "mul": ("multiply", mul),
+    "ne": ("not_equal", ne),
+    "sub": ("subtract", sub),
+}
+
 #: Conversions by the names of PyTorch's operators.
 _CONVERTERS = {
+    "amax.default": _reduced("max"),
+    "amin.default": _reduced("min"),
+    "_upsample_bicubic2d_aa.default": _resized(
+        "upsample_bicubic2d_aa", Method("cubic", cubic=-0.5, antialias=True, exclude_outside=True)
+    ),
+    "_upsample_bilinear2d_aa.default": _resized(
+        "upsample_bilinear2d_aa", Method("linear", antialias=True, exclude_outside=True)
+    ),
+    "any.default": _any,
+    "any.dim": _any,
+    "any.dims": _any,
+    "avg_pool2d.default": _average_pool(2),
+    "avg_pool3d.default": _average_pool(3),
+    "clamp.default": _clamp,
     "cumprod.default": _cumulated("cumprod"),
     "cumsum.default": _cumulated("cumsum"),
+    "div.Tensor_mode": _divided,
     "elu.default": _elu,
+    "floor_divide.default": _divided,
     "grid_sampler_2d.default": _grid_sample,
+    "index.Tensor": _indexed,
+    "max_pool2d_with_indices.default": _without_indices("max_pool2d_with_indices"),
+    "max_pool3d_with_indices.default": _without_indices("max_pool3d_with_indices"),
+    "prod.dim_int": _reduced("prod"),
+    "rsub.Scalar": _subtracted_from,
+    "upsample_bicubic2d.vec": _resized("upsample_bicubic2d", Method("cubic")),
+    "upsample_bilinear2d.vec": _resized("upsample_bilinear2d", Method("linear")),
+    "upsample_nearest2d.vec": _resized(
+        "upsample_nearest2d", Method("nearest", "inverse", nearest="floor")
+    ),
+    **{
+        f"{name}.{form}": _binary(*operator)
+        for name, operator in _BINARY.items()
+        for form in ("Scalar", "Tensor")
+    },
 }
