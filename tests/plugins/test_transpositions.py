@@ -13,7 +13,7 @@ from tunedb.plugins.metaschedule.deploy.apply import compile_lowered
 from tunedb.plugins.metaschedule.deploy.network import Lowering, lower
 from tunedb.plugins.metaschedule.deploy.norms import divide_groups
 from tunedb.plugins.metaschedule.deploy.simplify import fold_constants
-from tunedb.plugins.metaschedule.deploy.transpositions import cancel_transpositions
+from tunedb.plugins.metaschedule.deploy.transpositions import cancel_transpositions, transposed_axes
 from tunedb.plugins.metaschedule.module_source import prim_funcs
 from tunedb.plugins.metaschedule.modules import call_name, calls_of
 
@@ -142,6 +142,17 @@ def test_transpositions_of_results_that_nobody_transposes_stay_where_they_are():
     mod = b.finalize()
     names = [call_name(call) for call in calls_of(cancel_transpositions(mod))]
     assert names == ["relax.permute_dims", "relax.nn.pad"]
+
+
+def test_axes_may_count_from_the_last():
+    b = relax.BlockBuilder()
+    y = relax.Var("y", R.Tensor((1, 2, 3, 4), "float32"))
+    with b.function("main", [y]):
+        with b.dataflow():
+            result = b.emit_output(OP.permute_dims(y, [0, -2, -1, 1]))
+        b.emit_func_output(result)
+    (call,) = calls_of(cancel_transpositions(b.finalize()))
+    assert transposed_axes(call) == [0, 2, 3, 1]
 
 
 def test_constants_are_no_reason_to_transpose_others():

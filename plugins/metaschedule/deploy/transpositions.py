@@ -91,9 +91,10 @@ def transposed_axes(call: Any) -> list[int] | None:
     """Return the axes of a transposition; None for other expressions."""
     if call_name(call) != "relax.permute_dims":
         return None
+    rank = relax_type(call).ndim
     if call.attrs.axes is None:
-        return list(reversed(range(relax_type(call).ndim)))
-    return [int(axis) for axis in call.attrs.axes]
+        return list(reversed(range(rank)))
+    return [int(axis) % rank for axis in call.attrs.axes]
 
 
 def reshaped_once(mutator: Any, call: Any) -> Any:
