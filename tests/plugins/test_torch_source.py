@@ -180,6 +180,12 @@ def test_indices_of_maxima_are_refused():
         )
 
 
+def test_batch_norms_of_training_are_refused():
+    arguments = [None, None, None, None, True, 0.1, 1e-5]
+    with pytest.raises(ValueError, match=r"training is not computed; export .* after eval\(\)"):
+        converted("_native_batch_norm_legit_functional.default", IMAGE, *arguments)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "int32", "bool"])
 def test_any_number_that_is_not_zero_is_true(dtype):
     x, found = results("any.dim", (9, 2), 1, True, kind=dtype)

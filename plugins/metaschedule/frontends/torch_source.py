@@ -311,6 +311,13 @@ def _without_indices(name: str) -> Callable[[Any, Any], Any]:
     return convert
 
 
+def _batch_norm(node: Any, importer: Any) -> Any:
+    """Return a batch norm of inference; TVM's frontend takes one of training for it."""
+    if node.args[5]:
+        raise ValueError("batch_norm: training is not computed; export the model after eval()")
+    return importer._batch_norm_legit_functional(node)
+
+
 #: Operators of two numbers, by the names of PyTorch.
 _BINARY = {
     "add": ("add", add),
@@ -327,6 +334,7 @@ _BINARY = {
 
 #: Conversions by the names of PyTorch's operators.
 _CONVERTERS = {
+    "_native_batch_norm_legit_functional.default": _batch_norm,
     "amax.default": _reduced("max"),
     "amin.default": _reduced("min"),
     "_upsample_bicubic2d_aa.default": _resized(
