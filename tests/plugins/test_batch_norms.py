@@ -8,8 +8,8 @@ from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
 from tunedb.plugins.metaschedule.deploy.batch_norms import fold_batch_norms
+from tunedb.plugins.metaschedule.deploy.folding import fold_constants
 from tunedb.plugins.metaschedule.deploy.layouts import operators_of
-from tunedb.plugins.metaschedule.deploy.simplify import fold_constants
 
 TARGET = tvm.target.Target(networks.LLVM)
 

@@ -20,8 +20,8 @@ from tunedb.plugins.metaschedule.deploy.apply import (
     write_library,
 )
 from tunedb.plugins.metaschedule.deploy.explain import explain
+from tunedb.plugins.metaschedule.deploy.folding import fold_constants
 from tunedb.plugins.metaschedule.deploy.network import Lowering, lower
-from tunedb.plugins.metaschedule.deploy.simplify import fold_constants
 from tunedb.plugins.metaschedule.module_source import prim_funcs
 from tunedb.programs.workload_info import signature_of
 from tunedb.programs.workload_info.distance import distance

@@ -8,9 +8,10 @@ from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 from tvm.script import relax as R
 
+from tunedb.plugins.metaschedule.deploy.folding import fold_all_constants
 from tunedb.plugins.metaschedule.deploy.importer_functions import restore_operators
 from tunedb.plugins.metaschedule.deploy.layouts import operators_of
-from tunedb.plugins.metaschedule.deploy.simplify import fold_all_constants, simplify
+from tunedb.plugins.metaschedule.deploy.simplify import simplify
 from tunedb.plugins.metaschedule.module_source import prim_funcs
 
 TARGET = tvm.target.Target(networks.LLVM)

@@ -10,9 +10,9 @@ from tvm.script import relax as R
 
 from tunedb.plugins.metaschedule.compat import constant_value, relax_type
 from tunedb.plugins.metaschedule.deploy.apply import compile_lowered
+from tunedb.plugins.metaschedule.deploy.folding import fold_constants
 from tunedb.plugins.metaschedule.deploy.network import Lowering, lower
 from tunedb.plugins.metaschedule.deploy.norms import divide_groups
-from tunedb.plugins.metaschedule.deploy.simplify import fold_constants
 from tunedb.plugins.metaschedule.deploy.transpositions import cancel_transpositions, transposed_axes
 from tunedb.plugins.metaschedule.module_source import prim_funcs
 from tunedb.plugins.metaschedule.modules import call_name, calls_of

@@ -25,11 +25,12 @@ from ..targets import is_cpu
 from ..winograd import TILES, Convolution, convolutions_of, with_winograd
 from .batch_norms import fold_batch_norms
 from .copies import copy_many
+from .folding import fold_all_constants, fold_constants
 from .importer_functions import restore_operators
 from .layouts import convert_layouts, operators_of
 from .norms import divide_groups
 from .packing import mark_weights, without_preparations
-from .simplify import fold_all_constants, fold_constants, simplify
+from .simplify import simplify
 from .transposed import interleave_transposed
 
 __all__ = [

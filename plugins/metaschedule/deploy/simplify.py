@@ -6,10 +6,7 @@ of stacked tensors, inputs that are padded before, quantisations. Powers of thre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial, reduce
-from math import prod
-from operator import itemgetter, methodcaller
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -21,46 +18,17 @@ from ..compat import constant_value, relax_type
 from ..modules import (
     bound_to,
     call_name,
-    calls_of,
     constant_array,
     constant_of,
     extents_of,
     operator_of,
     rewrite_functions,
 )
-from .transpositions import transposed_axes
 
-__all__ = ["fold_all_constants", "fold_constants", "simplify"]
-
-#: Types of constants that are folded.
-_FLOATS = ("float32", "float64")
-
-#: Other types of constants of which an operator is folded.
-_DTYPES = {
-    "relax.where": (*_FLOATS, "bool"),
-    "relax.astype": (*_FLOATS, "float16", "bool", "int8", "uint8", "int16", "int32", "int64"),
-    "relax.dequantize": ("float32", "int8", "uint8", "int16", "uint16", "int32"),
-}
+__all__ = ["simplify"]
 
 #: Quantised types whose numbers, and their differences, are floats of 32 bits.
 _QUANTISED = ("int8", "uint8", "int16", "uint16")
-
-#: Operators on constants whose results are bitwise equal in numpy and TVM, by IEEE 754.
-_ARITHMETIC: dict[str, Callable[..., Any]] = {
-    "relax.add": np.add,
-    "relax.subtract": np.subtract,
-    "relax.multiply": np.multiply,
-    "relax.divide": np.divide,
-    "relax.sqrt": np.sqrt,
-    "relax.isnan": np.isnan,
-    "relax.where": np.where,
-}
-
-#: Operators on shapes, which TVM folds without constants.
-_SHAPES = ("relax.shape_of", "relax.shape_to_tensor", "relax.tensor_to_shape")
-
-#: Elements of the largest constant that is made of a smaller one.
-_LARGEST = 1 << 24
 
 #: Reductions, and the operators that compute them of two tensors.
 _REDUCTIONS = {
@@ -91,8 +59,6 @@ _ATTRIBUTES = (
 @tvm.transform.module_pass(opt_level=0, name="tunedb.Simplify")
 def simplify(mod: Any, _context: Any) -> Any:
     """Remove dropouts and broadcasts that change nothing, and rewrite what TVM does badly.
-
-    Constants are folded (:func:`fold_constants`).
 
     The importer of ONNX broadcasts, stacks and reduces the inputs of ``Sum``, ``Max``, ``Min`` and
     ``Mean``: they become binary operators. Convolutions pad their inputs with zeros themselves. A
@@ -303,119 +269,3 @@ def _number(value: Any) -> Any:
     if array is None:
         return constant_value(value)
     return float(array.reshape(())) if array.size == 1 else None
-
-
-@tvm.transform.module_pass(opt_level=0, name="tunedb.FoldConstants")
-def fold_constants(mod: Any, _context: Any) -> Any:
-    """Fold arithmetic on constants, conversions to floats, changes of shapes, and known shapes.
-
-    TVM's ``FoldConstant`` compiles a function for each: 13 s for the batch norms of MobileNetV2.
-    That of 0.25 fails at the shape of a constant, as ONNX's ``Gather`` has it.
-    """
-    return rewrite_functions(mod, _ConstantFolder)
-
-
-@tvm.transform.module_pass(opt_level=0, name="tunedb.FoldAllConstants")
-def fold_all_constants(mod: Any, _context: Any) -> Any:
-    """Fold constants here, and what is left by TVM, whose pass takes time where nothing is."""
-    mod = rewrite_functions(mod, _ConstantFolder)
-    left = any(
-        call_name(call) in _SHAPES or all(map(_is_constant, call.args)) for call in calls_of(mod)
-    )
-    return relax.transform.FoldConstant()(mod) if left else mod
-
-
-def _is_constant(argument: Any) -> bool:
-    """Tell whether an argument of a call depends on no variable."""
-    if isinstance(argument, relax.Tuple):
-        return all(map(_is_constant, argument.fields))
-    return not isinstance(argument, relax.Var | relax.TupleGetItem)
-
-
-@relax.expr_functor.mutator
-class _ConstantFolder(relax.PyExprMutator):
-    """Replaces calls with constant arguments by their results."""
-
-    def visit_call_(self, call: Any) -> Any:
-        """Return the result of a call, or the call itself if only TVM can compute it."""
-        kind = relax_type(call)
-        call = self.visit_expr_post_order(call)
-        if call_name(call) == "relax.shape_to_tensor":
-            extents = extents_of(relax_type(call.args[0]))
-            return call if extents is None else constant_of(np.array(extents, "int64"))
-        compute = _computation(call, kind)
-        if compute is None:
-            return call
-        dtypes = _DTYPES.get(call_name(call), _FLOATS)
-        numbers = (relax.ShapeExpr, relax.Tuple)
-        arguments = (each for each in call.args if not isinstance(each, numbers))
-        values = [self._value(argument, dtypes) for argument in arguments]
-        if any(value is None for value in values):
-            return call
-        with np.errstate(all="ignore"):
-            return constant_of(np.asarray(compute(*values), order="C"))
-
-    def _value(self, argument: Any, dtypes: Sequence[str]) -> Any | None:
-        """Return a constant of one of the dtypes as an array; None for other arguments."""
-        if isinstance(argument, relax.Var):
-            argument = self.lookup_binding(argument)
-        value = constant_value(argument)
-        if value is None:
-            return None
-        dtype = str(relax_type(argument).dtype)
-        if dtype not in dtypes:
-            return None
-        return value.numpy() if isinstance(value, tvm.runtime.Tensor) else np.asarray(value, dtype)
-
-
-def _computation(call: Any, kind: Any) -> Callable[..., Any] | None:
-    """Return the function of numpy for a call whose result has a type; None without one."""
-    name, extents = call_name(call), extents_of(kind)
-    compute = _ARITHMETIC.get(name)
-    if extents is None:
-        return compute
-    match name:
-        case "relax.reshape" | "relax.expand_dims" | "relax.squeeze":
-            compute = methodcaller("reshape", extents)
-        case "relax.broadcast_to" if prod(extents) <= _LARGEST:
-            compute = partial(np.broadcast_to, shape=extents)
-        case "relax.astype" if str(kind.dtype) in _FLOATS:
-            compute = partial(np.asarray, dtype=str(kind.dtype))
-        case "relax.permute_dims":
-            compute = partial(np.transpose, axes=transposed_axes(call))
-        case "relax.strided_slice":
-            compute = _slicing(call, extents)
-        case "relax.dequantize" if str(kind.dtype) == "float32":
-            compute = partial(_dequantized, int(call.attrs.axis) % max(1, kind.ndim))
-    return compute
-
-
-def _slicing(call: Any, extents: list[int]) -> Callable[..., Any] | None:
-    """Return the slicing of a call whose result has extents; None where its bounds are unknown."""
-    if not all(isinstance(each, relax.Tuple) for each in call.args[1:]):
-        return None
-    parts = [[constant_value(number) for number in each.fields] for each in call.args[1:]]
-    rank, parts = len(extents), parts if len(parts) == 4 else [*parts, [1] * len(parts[0])]
-    if any(number is None for part in parts for number in part):
-        return None
-    chosen = [slice(None)] * rank
-    for axis, begin, end, step in zip(*parts, strict=True):
-        # Going down, an end before the first element is -1, which numpy takes for the last.
-        chosen[axis] = slice(begin, end if step > 0 or end >= 0 else None, step)
-
-    shape = [int(number) for number in relax_type(call.args[0]).shape]
-    found = [len(range(*part.indices(size))) for part, size in zip(chosen, shape, strict=True)]
-    # TVM has no constants without elements.
-    is_whole = found == extents and all(found)
-    return itemgetter(tuple(chosen)) if is_whole else None
-
-
-def _dequantized(axis: int, data: Any, scale: Any, zero: Any) -> Any:
-    """Return a dequantised array; scale and zero point may have a number for each index of an axis.
-
-    Source: TVM's ``python/tvm/relax/transform/legalize_ops/qdq.py``.
-    """
-    shape = [-1 if place == axis else 1 for place in range(data.ndim)]
-    scale, zero = (each if each.size == 1 else each.reshape(shape) for each in (scale, zero))
-    whole = data.astype("int32") - zero.astype("int32")
-    return (whole.astype("float32") * scale.astype("float32")).reshape(data.shape)
