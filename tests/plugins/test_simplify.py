@@ -42,6 +42,12 @@ def test_one_index_is_a_slice(axis, index):
     np.testing.assert_array_equal(result_of(mod), np.take(IMAGE, index, axis))
 
 
+def test_dropped_axes_are_reshapes():
+    mod = simplify(program(lambda x: relax.op.squeeze(relax.op.expand_dims(x, 1), [1])))
+    assert operators_of(mod) == {"relax.expand_dims", "relax.reshape"}
+    np.testing.assert_array_equal(result_of(mod), IMAGE)
+
+
 def test_indices_from_the_end_are_found():
     indices = np.array([2, -1, 0, -3])
     mod = simplify(program(lambda x: relax.op.take(x, relax.const(indices, "int64"), 2)))

@@ -82,6 +82,7 @@ class _Simplifier(relax.PyExprMutator):
             "relax.power": self._cube,
             "relax.nn.pixel_shuffle": self._shuffled,
             "relax.take": self._taken,
+            "relax.squeeze": self._squeezed,
             **dict.fromkeys(_OF_TRUTH, self._of_truth),
             **dict.fromkeys(_CONVOLUTIONS, self._padded),
         }
@@ -109,6 +110,11 @@ class _Simplifier(relax.PyExprMutator):
             kind, relax_type(call.args[0])
         )
         return call.args[0] if is_same else call
+
+    def _squeezed(self, call: Any) -> Any:
+        """Return a reshape to known extents; some squeezes make ``ConvertLayout`` fail."""
+        extents = extents_of(relax_type(call))
+        return call if extents is None else relax.op.reshape(call.args[0], extents)
 
     def _cube(self, call: Any) -> Any:
         """Return two products for a third power, for which LLVM calls the C library, or the call.
