@@ -182,14 +182,15 @@ def _database_and_target(
 
     A prediction needs no database, and takes this processor as target if no record names one.
     """
-    from ...errors import NotFoundError
+    from ...errors import NotFoundError, SchemaError
 
     url = settings.locate().url
     try:
         with reading(settings) as store:
             return url, layered_target(settings, store, words, layers)
-    except NotFoundError:
-        if not predict:
+    except (NotFoundError, SchemaError) as error:
+        is_missing = isinstance(error, NotFoundError) or url == _NO_DATABASE
+        if not (predict and is_missing):
             raise
     from ...plugins.metaschedule.modules import to_target
     from ...plugins.metaschedule.tuning.defaults import target_of

@@ -191,5 +191,7 @@ def test_predict_without_database_compiles_default_schedules(run, tmp_path, kern
     assert done.stderr.count("nothing is known") == 1
     assert library.exists() and not (tmp_path / "none.db").exists()
     library.unlink()
+    run("--db", ":memory:", *words[2:])
+    library.unlink()
     run(*words, "--all", code=3)
     assert not library.exists()

@@ -12,7 +12,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from tunedb.errors import PluginError, StorageError, UsageError
+from tunedb.errors import NotFoundError, PluginError, StorageError, UsageError
 from tunedb.plugins.metaschedule import Database
 from tunedb.plugins.metaschedule.deploy.apply import compile, schedule, tasks_of, write_library
 from tunedb.plugins.metaschedule.module_source import as_module
@@ -134,6 +134,15 @@ def test_compile_finds_record_of_private_function_and_exports_its_name(database,
         write_library(made.executable, tmp_path / "kernels.exe")
     with pytest.raises(StorageError, match="cannot be written"):
         write_library(made.executable, tmp_path / "nowhere" / "kernels.so")
+
+
+def test_compile_takes_the_name_of_a_database(database, path, tools):
+    commit(database, tools, tools.matmul())
+    for name, found in ((path, [1]), (str(path), [1]), (":memory:", [None])):
+        made = compile(tools.matmul(), name, TARGET)
+        assert [use.record_id for use in made.uses] == found
+    with pytest.raises(NotFoundError, match=r"no such database; run: tunedb db init"):
+        compile(tools.matmul(), path.with_name("none.db"), TARGET)
 
 
 def test_compile_and_tvms_compile_relax_apply_records_to_relax_program(database, tools, tmp_path):

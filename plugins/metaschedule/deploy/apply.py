@@ -491,7 +491,7 @@ def _as_measured(mod: Any, handle: Handle, target: Any) -> Any:
 
 def compile(
     mod: Any,
-    database: Database | None = None,
+    database: Database | str | Path | None = None,
     target: Any = None,
     *,
     trials: int | None = None,
@@ -513,8 +513,8 @@ def compile(
     ----------
     mod : tvm.IRModule
         PrimFuncs, which the library exports under their names, or a Relax program.
-    database : Database, optional
-        Database of the records; the user's own by default.
+    database : Database, str or Path, optional
+        Database of the records, its path or URL; the user's own by default.
     target : tvm.target.Target, dict or None
         Target of the module; None takes the database's.
     trials : int or None
@@ -580,17 +580,17 @@ def compile(
 
 
 @contextmanager
-def _opened(database: Database | None, target: Any) -> Iterator[Database]:
-    """Yield the database that the user gives, or else the user's own, for reading."""
-    if database is not None:
+def _opened(database: Database | str | Path | None, target: Any) -> Iterator[Database]:
+    """Yield the database that the user gives or names, or else the user's own, for reading."""
+    if isinstance(database, Database):
         yield database
         return
-    location = locate(None)
-    path = sqlite_path(parse_url(location.url))
-    is_there = path is None or path.exists()
+    url = locate(None if database is None else str(database)).url
+    path = sqlite_path(parse_url(url))
+    is_there = path.exists() if database is None and path is not None else url != ":memory:"
     with closing(
         Database(
-            location.url if is_there else ":memory:",
+            url if is_there else ":memory:",
             target=target,
             read_only=is_there,
             layers=locate_layers(),
