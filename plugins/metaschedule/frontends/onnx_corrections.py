@@ -270,7 +270,8 @@ def _top_k(body: Body) -> _Results:
     if count is None:
         raise NoDefinitionError(f"{body.inputs[1]} is no constant")
     axis = body.attributes["axis"]
-    return body.several("TopK", body.inputs[:1], 2, axis=axis, k=int(count.item()))
+    values, indices = body.several("TopK", body.inputs[:1], 2, axis=axis, k=int(count.item()))
+    return [values, body.cast(indices, "int64")]  # TVM 0.25 has int32
 
 
 def _one_hot(body: Body) -> _Results:
