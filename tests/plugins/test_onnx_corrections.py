@@ -244,6 +244,44 @@ def test_models_compute_what_onnx_says(name, computed):
     close(computed(model, values[0]), expected)
 
 
+@pytest.mark.parametrize("name", [*DEFINED, *READ])
+def test_definitions_are_not_defined_again(name):
+    """A model is read in several passes, the nodes of which stand beside earlier ones."""
+    kind, opset, values, attributes = DEFINED.get(name) or READ[name][0]
+    model = define(model_of(kind, opset, values, **attributes), frozenset())
+    nodes = list(model.graph.node)
+    assert list(define(model, frozenset()).graph.node) == nodes
+
+
+def test_operators_that_tvm_lacks_stand_beside_corrected_ones(computed):
+    """The second pass, for the network, meets the nodes of the first one in an old model."""
+    hidden = 3
+    values = [IMAGE[0].transpose(1, 0, 2), floats(1, hidden, 7), floats(1, hidden, hidden)]
+    model = model_of("RNN", 9, values, hidden_size=hidden)
+    expected = define(model_of("RNN", 9, values, hidden_size=hidden), {"RNN"})
+    (expected,) = ReferenceEvaluator(expected).run(None, {"x0": values[0]})[:1]
+    scales = numpy_helper.from_array(f32(1, 1, 1, 2), "scales")
+    model.graph.initializer.append(scales)
+    model.graph.node.append(helper.make_node("Upsample", ["y0", "scales"], ["y1"]))
+    model.graph.node.append(helper.make_node("Slice", ["y1"], ["y2"], starts=[1], ends=[9]))
+    result = helper.make_tensor_value_info("y2", 1, [4, 1, 2, 2 * hidden])
+    model.graph.output[0].CopyFrom(result)
+    close(computed(model, values[0]), [expected.repeat(2, 3)[1:]])
+
+
+def test_operators_in_functions_are_corrected(computed):
+    """PyTorch's exporter writes functions, which are inlined."""
+    model = model_of("IsInf", 20, [f32(np.inf, -np.inf, 0)], detect_negative=0)
+    domains = [helper.make_opsetid("", 20), helper.make_opsetid("own", 1)]
+    body = helper.make_function("own", "Own", ["x0"], ["y0"], list(model.graph.node), domains[:1])
+    model.functions.append(body)
+    model.opset_import.append(domains[1])
+    del model.graph.node[:]
+    model.graph.node.append(helper.make_node("Own", ["x0"], ["y0"], domain="own"))
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y0", 9, [3]))
+    close(computed(model, f32(np.inf, -np.inf, 0)), [np.array([True, False, False])])
+
+
 REFUSED = {
     "its training mode is not computed; export it for inference": (
         "BatchNormalization",

@@ -1,6 +1,7 @@
 """Operators of ONNX that TVM converts wrongly, or not in all of their forms, by others.
 
-A definition returns None for a node that TVM's frontend converts rightly.
+A definition returns None for a node that TVM's frontend converts rightly, the nodes of definitions
+included: a model is read in several passes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _Results = list[str] | None
 def _resize(body: Body) -> _Results:
     """Define what differs from TVM's operators, which know the sizes and no scales."""
     if body.version < 11:
-        return _resize_by(body, body.known.array(body.inputs[1]), body.attributes["mode"])
+        scales, mode = body.known.array(body.inputs[1]), body.attributes["mode"]
+        return None if any(body.inputs[2:]) else _resize_by(body, scales, mode)
     own, x = body.attributes, body.inputs[0]
     given, wanted = (body.known.array(name) for name in body.inputs[2:4])
     coordinates = own["coordinate_transformation_mode"].decode()
@@ -211,7 +213,7 @@ def _conv_transpose(body: Body) -> _Results:
 
 
 def _roi_align(body: Body) -> _Results:
-    """Move the regions: TVM takes half a pixel off before it scales them, ONNX after it."""
+    """Scale the regions first: TVM takes half a pixel off before it scales them, ONNX after it."""
     own = body.attributes
     if own["mode"] == b"max":
         raise NoDefinitionError("its maxima are not computed")
@@ -219,8 +221,9 @@ def _roi_align(body: Body) -> _Results:
     scale, place = own["spatial_scale"], "coordinate_transformation_mode"
     if scale == 1 or own.get(place, b"output_half_pixel") == b"output_half_pixel":
         return None
-    shift = body.constant(0.5 - 0.5 / scale, body.known.dtype(rois) or "float32")
-    return [body.add("RoiAlign", x, body.add("Add", rois, shift), batch, **own)]
+    factor = body.constant(scale, body.known.dtype(rois) or "float32")
+    scaled = body.add("Mul", rois, factor)
+    return [body.add("RoiAlign", x, scaled, batch, **(own | {"spatial_scale": 1.0}))]
 
 
 # ---------------------------------------------------------------------- one element each
@@ -254,9 +257,9 @@ def _pow(body: Body) -> _Results:
 
 def _slice(body: Body) -> _Results:
     """Give bounds as inputs, which are attributes before version 10."""
-    if body.version >= 10:
-        return None
     own = body.own
+    if body.version >= 10 or "starts" not in own:
+        return None
     axes = own.get("axes", range(len(own["starts"])))
     bounds = [body.constant([*numbers]) for numbers in (own["starts"], own["ends"], axes)]
     return [body.add("Slice", body.inputs[0], *bounds)]
@@ -264,7 +267,7 @@ def _slice(body: Body) -> _Results:
 
 def _top_k(body: Body) -> _Results:
     """Give k as an attribute, which TVM asks for before version 11 and ONNX before version 10."""
-    if body.version != 10:
+    if body.version != 10 or not body.inputs[1]:
         return None
     count = body.known.array(body.inputs[1])
     if count is None:

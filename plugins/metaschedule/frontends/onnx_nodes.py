@@ -110,6 +110,23 @@ class Known:
         return None if tensor is None else numpy_helper.to_array(tensor)
 
 
+def _schema(kind: str, version: int) -> tuple[list[str], dict[str, Any]]:
+    """Return the inputs of an operator and the defaults of its attributes.
+
+    An operator of a later version, as definitions have it, has none.
+    """
+    try:
+        schema = defs.get_schema(kind, version)
+    except defs.SchemaError:
+        return [], {}
+    defaults = {
+        name: helper.get_attribute_value(attribute.default_value)
+        for name, attribute in schema.attributes.items()
+        if attribute.default_value.name
+    }
+    return [each.name for each in schema.inputs], defaults
+
+
 class Body:
     """The nodes of a definition.
 
@@ -123,16 +140,12 @@ class Body:
 
     def __init__(self, node: Any, known: Known) -> None:
         self.known, self.version = known, known.version
-        schema = defs.get_schema(node.op_type, self.version)
+        names, defaults = _schema(node.op_type, self.version)
         #: Attributes that the node has; in `attributes` they have defaults.
         self.own = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-        self.attributes = {
-            name: helper.get_attribute_value(attribute.default_value)
-            for name, attribute in schema.attributes.items()
-            if attribute.default_value.name
-        } | self.own
+        self.attributes = defaults | self.own
         #: Names of the inputs; empty where an optional one is absent.
-        self.inputs = [*node.input, *[""] * (len(schema.inputs) - len(node.input))]
+        self.inputs = [*node.input, *[""] * (len(names) - len(node.input))]
         #: Names of the outputs; empty where one is absent.
         self.outputs = list(node.output)
         self.nodes: list[Any] = []

@@ -142,8 +142,8 @@ def _defined(path: Path, model: Any, kinds: Set[str]) -> Any:
 
 
 def _forms(path: Path, model: Any) -> Iterator[Any]:
-    """Yield a model, and its simplified form, if there is one."""
-    yield model
+    """Yield a model, and its simplified form, if there is one; functions are inlined in both."""
+    yield _defined(path, model, frozenset())
     simplified = _simplified(model)
     if simplified is not None:
         # More of its tensors are constants.
