@@ -5,6 +5,7 @@ import pytest
 import tvm
 from networks import LLVM
 from tvm import relax
+from tvm.script import relax as R
 
 from tunedb.plugins.metaschedule.deploy.folding import fold_constants
 from tunedb.plugins.metaschedule.modules import call_name, calls_of, constant_of
@@ -74,6 +75,17 @@ def test_operators_on_constants_equal_tvm_to_the_bit(name):
     )
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     assert found.tobytes() == expected.tobytes()
+
+
+def test_parts_of_a_division_are_no_constants():
+    b = relax.BlockBuilder()
+    x = relax.Var("x", R.Tensor((4, 2), "float32"))
+    with b.function("main", [x]):
+        with b.dataflow():
+            result = b.emit_output(OP.concat(b.emit(OP.split(x, 2)), 1))
+        b.emit_func_output(result)
+    names = [call_name(call) for call in calls_of(fold_constants(b.finalize()))]
+    assert names == ["relax.split", "relax.concat"]
 
 
 @pytest.mark.parametrize("name", KEPT)

@@ -282,6 +282,83 @@ def test_operators_in_functions_are_corrected(computed):
     close(computed(model, f32(np.inf, -np.inf, 0)), [np.array([True, False, False])])
 
 
+def test_scales_may_be_computed():
+    kind, opset, values, attributes = resize(13, f32(1, 1, 0.75, 1.5), mode="linear")
+    model, parts = model_of(kind, opset, values, **attributes), [f32(1, 1), f32(0.75, 1.5)]
+    expected = by_definition(model, IMAGE)
+    graph = model.graph
+    del graph.initializer[:]
+    graph.initializer.extend(
+        numpy_helper.from_array(part, f"part{k}") for k, part in enumerate(parts)
+    )
+    graph.node.insert(0, helper.make_node("Concat", ["part0", "part1"], ["whole"], axis=0))
+    graph.node.insert(1, helper.make_node("Identity", ["whole"], ["x2"]))
+    close(by_definition(model, IMAGE), expected)
+
+
+def test_axes_grow_and_shrink_by_scales_of_early_versions(computed):
+    model = model_of("Resize", 10, [IMAGE, f32(1, 1, 0.7, 1.5)])
+    rows, columns = [0, 2, 3], [0, 0, 1, 2, 2, 3, 4, 4, 5, 6]
+    expected = IMAGE[:, :, rows][..., columns]
+    result = helper.make_tensor_value_info("y0", 1, expected.shape)
+    model.graph.output[0].CopyFrom(result)
+    close(computed(model, IMAGE), [expected])
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        READ["the shape of a transposed convolution"][0],
+        READ["windows from below"][0],
+        DEFINED["scales that do not divide"],
+    ],
+)
+def test_the_batch_may_be_unknown(case):
+    kind, opset, values, attributes = case
+    model = model_of(kind, opset, values, **attributes)
+    expected = by_definition(model, values[0])
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "b"
+    close(by_definition(model, values[0]), expected)
+
+
+def test_a_model_of_unknown_ranks_is_simplified(computed):
+    """Exporters compute shapes by operators, which ONNX's shape inference does not follow."""
+    half = numpy_helper.from_array(f32(0.5), "half")
+    nodes = [
+        helper.make_node("Shape", ["x0"], ["shape"]),
+        helper.make_node("Cast", ["shape"], ["floats"], to=1),
+        helper.make_node("Mul", ["floats", "half"], ["halves"]),
+        helper.make_node("Add", ["halves", "halves"], ["sums"]),
+        helper.make_node("Floor", ["sums"], ["floors"]),
+        helper.make_node("Cast", ["floors"], ["sizes"], to=7),
+        helper.make_node("Reshape", ["x0", "sizes"], ["image"]),
+    ]
+    kind, opset, values, attributes = resize(13, f32(1, 1, 1.5, 2), mode="linear")
+    model = model_of(kind, opset, values, **attributes)
+    expected = by_definition(model, IMAGE)
+    model.graph.node[0].input[0] = "image"
+    for place, node in enumerate(nodes):
+        model.graph.node.insert(place, node)
+    model.graph.initializer.append(half)
+    shape = helper.make_tensor_value_info("y0", 1, expected[0].shape)
+    model.graph.output[0].CopyFrom(shape)
+    close(computed(model, IMAGE), expected)
+
+
+def test_operators_in_branches_are_refused():
+    kind, opset, values, attributes = resize(13, f32(1, 1, 0.75, 1.5), mode="linear")
+    model = model_of(kind, opset, values, **attributes)
+    branch = helper.make_graph(list(model.graph.node), "branch", [], [model.graph.output[0]])
+    condition = numpy_helper.from_array(np.array(True), "condition")
+    model.graph.initializer.append(condition)
+    del model.graph.node[:]
+    node = helper.make_node("If", ["condition"], ["y0"], then_branch=branch, else_branch=branch)
+    model.graph.node.append(node)
+    line = r"TVM would not compute Resize \(node net\), and it stands in a branch or loop"
+    with raises_line(FormatError, match=line):
+        define(model, frozenset())
+
+
 REFUSED = {
     "its training mode is not computed; export it for inference": (
         "BatchNormalization",

@@ -28,6 +28,15 @@ def results_of(mod, *inputs):
     return main(*map(tvm.runtime.tensor, inputs))
 
 
+def own(x, y):
+    """Return numbers of one type, as TVM's frontend does."""
+    if isinstance(y, relax.Expr):
+        if relax_type(x).dtype != relax_type(y).dtype:  # it knows the larger one
+            x = relax.op.astype(x, str(relax_type(y).dtype))
+        return x, y
+    return x, relax.const(y, str(relax_type(x).dtype))
+
+
 def converted(name, shape, *arguments, kind="float32", users=(), **options):
     """Return a program of one operator, converted as in TVM's frontend, without PyTorch."""
     b = relax.BlockBuilder()
@@ -37,11 +46,9 @@ def converted(name, shape, *arguments, kind="float32", users=(), **options):
         importer.env.get(each, each) if isinstance(each, str) else each for each in node.args
     ]
     importer._cumsum = lambda node: b.emit(relax.op.cumsum(*importer.retrieve_args(node)))
-    importer._binary_op = lambda operator, _: (
-        lambda node: b.emit(operator(x, relax.const(node.args[1], kind)))
-    )
-    for own in OWN:
-        setattr(importer, own, lambda node: b.emit(relax.op.negative(x)))
+    importer._binary_op = lambda operator, _: lambda node: b.emit(operator(*own(*node.args)))
+    for method in OWN:
+        setattr(importer, method, lambda node: b.emit(relax.op.negative(x)))
     node = SimpleNamespace(args=["x", *arguments], kwargs=options, users=users, target=name)
     with b.function("main", [x]):
         with b.dataflow():
@@ -220,6 +227,12 @@ def test_truth_values_are_counted():
 def test_a_factor_of_the_second_number():
     x, found = results("add.Tensor", (3, 4), 1.5, alpha=2)
     np.testing.assert_allclose(found, x + 3, rtol=1e-6)
+    x, found = results("add.Tensor", (3, 4), "x", alpha=2, kind="int64")
+    np.testing.assert_array_equal(found, 3 * x)
+    assert found.dtype == np.int64
+    x, found = results("sub.Tensor", (3, 4), "x", alpha=0.5, kind="int32")
+    np.testing.assert_allclose(found, x - 0.5 * x)
+    assert found.dtype == np.float32
     with pytest.raises(ValueError, match="a factor is not computed"):
         converted("rsub.Scalar", (3, 4), 1, alpha=2)
 
@@ -229,8 +242,19 @@ def test_rounded_quotients_of_integers(mode, expected):
     x, found = results("div.Tensor_mode", (3, 4), 3, kind="int32", rounding_mode=mode)
     assert found.dtype == np.int32
     np.testing.assert_array_equal(found, expected(x / 3))
-    with pytest.raises(ValueError, match="integers divided by other numbers are not computed"):
-        converted("div.Tensor_mode", (3, 4), 1.5, kind="int32", rounding_mode=mode)
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("floor", np.floor), ("trunc", np.trunc)])
+@pytest.mark.parametrize(("kind", "other"), [("int32", 1.5), ("float32", 2)])
+def test_rounded_quotients_of_two_types(mode, expected, kind, other):
+    x, found = results("div.Tensor_mode", (3, 4), other, kind=kind, rounding_mode=mode)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, expected(x / np.float32(other)))
+
+
+def test_quotients_that_are_not_rounded():
+    x, found = results("div.Tensor_mode", (3, 4), 2, kind="int32", rounding_mode=None)
+    np.testing.assert_array_equal(found, (x / 2).astype("float32"))
 
 
 def test_one_bound_of_integers():
@@ -238,6 +262,14 @@ def test_one_bound_of_integers():
     np.testing.assert_array_equal(found, np.maximum(x, -1))
     x, found = results("clamp.default", (3, 4), None, 2, kind="int64")
     np.testing.assert_array_equal(found, np.minimum(x, 2))
+
+
+def test_products_of_integers_are_int64():
+    x, found = results("prod.dim_int", (3, 4), 1, kind="int32")
+    assert found.dtype == np.int64
+    np.testing.assert_array_equal(found, x.prod(1))
+    with pytest.raises(ValueError, match="another type of the result is not computed"):
+        converted("prod.dim_int", (3, 4), 1, dtype="float64")
 
 
 @pytest.mark.parametrize(("name", "expected"), [("amax", np.max), ("amin", np.min)])

@@ -102,7 +102,10 @@ class _ConstantFolder(relax.PyExprMutator):
         numbers = (relax.ShapeExpr, relax.Tuple)
         tensors = [each for each in call.args if not isinstance(each, numbers)]
         if call_name(call) in _OF_SEVERAL:
-            tensors += next(each for each in call.args if isinstance(each, relax.Tuple)).fields
+            several = [each for each in call.args if isinstance(each, relax.Tuple)]
+            if not several:
+                return call
+            tensors += several[0].fields
         values = [self._value(each, dtypes) for each in tensors]
         if any(value is None for value in values):
             return call
@@ -181,7 +184,9 @@ def _slicing(call: Any, extents: list[int]) -> Callable[..., Any] | None:
         # Going down, an end before the first element is -1, which NumPy takes for the last.
         chosen[axis] = slice(begin, end if step > 0 or end >= 0 else None, step)
 
-    shape = [int(number) for number in relax_type(call.args[0]).shape]
+    shape = extents_of(relax_type(call.args[0]))
+    if shape is None:
+        return None
     found = [len(range(*part.indices(size))) for part, size in zip(chosen, shape, strict=True)]
     return itemgetter(tuple(chosen)) if found == extents else None
 

@@ -32,6 +32,8 @@ def _resize(body: Body) -> _Results:
     coordinates = own["coordinate_transformation_mode"].decode()
     numbers = given if wanted is None or not wanted.size else wanted
     if coordinates == "tf_crop_and_resize" or numbers is None or not numbers.size:
+        if body.inputs[2] and given is None:
+            raise NoDefinitionError(f"{body.inputs[2]} is no constant")
         return None
     shape = body.known.shape(x)
     axes = [axis % len(shape) for axis in own.get("axes", range(len(shape)))]
@@ -84,17 +86,16 @@ def _resize_by(body: Body, scales: Any, mode: bytes) -> _Results:
     if scales is None:
         raise NoDefinitionError(f"{body.inputs[1]} is no constant")
     scales, shape = np.asarray(scales, "float32"), body.known.shape(body.inputs[0])
-    nearest = "floor" if scales.min() >= 1 else "ceil"
-    method = Method(mode.decode(), "asymmetric", nearest)
+    method = Method(mode.decode(), "asymmetric", "simple")
     results = _results_of(shape, scales)
-    if not _is_right(shape, results, scales, method):
+    if scales.min() < 1 or not _is_right(shape, results, scales, method):
         return _resized(body, results, scales, method)
     resized = body.add(
         "Resize",
         *(body.inputs[0], "", body.constant(scales, "float32")),
         mode=method.mode,
         coordinate_transformation_mode=method.coordinates,
-        nearest_mode=method.nearest,
+        nearest_mode="floor",
     )
     return [resized]
 
@@ -123,12 +124,13 @@ def _is_right(shape: Sequence[int], results: Sequence[int], scales: Any, method:
 def _resized(body: Body, results: Sequence[int], scales: Any, method: Method) -> list[str]:
     """Return weighted sums along one axis after the other, the ones that shrink most first."""
     x = body.inputs[0]
-    shape, dtype = body.known.sizes(x), body.known.dtype(x)
-    if method.mode != "nearest" and not dtype.startswith("float"):
+    shape, dtype = body.known.shape(x), body.known.dtype(x)
+    if method.mode != "nearest" and "float" not in dtype:
         raise NoDefinitionError(f"{method.mode} interpolation of {dtype} is not computed")
-    for axis in sorted(range(len(shape)), key=lambda axis: results[axis] / shape[axis]):
-        if scales[axis] == 1:
-            continue
+    changed = [axis for axis, scale in enumerate(scales) if scale != 1]
+    if unknown := [axis for axis in changed if not shape[axis]]:
+        raise NoDefinitionError(f"axis {unknown[0]} of {x} has no fixed size")
+    for axis in sorted(changed, key=lambda axis: results[axis] / shape[axis]):
         elements, weights = taps(shape[axis], results[axis], float(scales[axis]), method)
         after = [1] * (len(shape) - axis - 1)
         parts = []
@@ -151,7 +153,7 @@ def _max_pool(body: Body) -> _Results:
     pads = body.attributes["auto_pad"]
     if pads not in (b"SAME_UPPER", b"SAME_LOWER") or len(body.outputs) > 1:
         return None
-    sizes, kernel = body.known.sizes(body.inputs[0])[2:], body.own["kernel_shape"]
+    sizes, kernel = body.known.sizes(body.inputs[0], 2), body.own["kernel_shape"]
     ones = [1] * len(sizes)
     totals = [
         max(0, (-(-size // stride) - 1) * stride + (extent - 1) * dilation + 1 - size)
@@ -175,9 +177,28 @@ def _divided(totals: Sequence[int], more_after: bool) -> list[int]:
 
 
 def _lp_pool(body: Body) -> _Results:
-    if body.attributes.get("ceil_mode"):
+    if body.attributes.get("ceil_mode") and not _divides(body):
         raise NoDefinitionError("its ceil_mode is not computed")
     return None
+
+
+def _divides(body: Body) -> bool:
+    """Tell whether windows reach the end of each axis, as they do with `ceil_mode` otherwise."""
+    sizes, own = body.known.sizes(body.inputs[0], 2), body.own
+    rank, ones = len(sizes), [1] * len(sizes)
+    pads = own.get("pads", [0] * 2 * rank)
+    return not any(
+        (size + sum(pads[axis::rank]) - (kernel - 1) * dilation - 1) % stride
+        for axis, (size, kernel, dilation, stride) in enumerate(
+            zip(
+                sizes,
+                own["kernel_shape"],
+                own.get("dilations", ones),
+                own.get("strides", ones),
+                strict=True,
+            )
+        )
+    )
 
 
 def _conv_transpose(body: Body) -> _Results:
@@ -185,7 +206,7 @@ def _conv_transpose(body: Body) -> _Results:
     shape = body.own.get("output_shape")
     if shape is None:
         return None
-    sizes, kernel = (body.known.sizes(name)[2:] for name in body.inputs[:2])
+    sizes, kernel = (body.known.sizes(name, 2) for name in body.inputs[:2])
     ones, own = [1] * len(sizes), dict(body.own)
     own["output_padding"] = own.get("output_padding", [0] * len(sizes))
     totals = [
@@ -244,9 +265,9 @@ def _pow(body: Body) -> _Results:
     """Compute powers of integers in float64, and of two types in that of the base."""
     x, exponent = body.inputs
     base, other = (body.known.dtype(name) for name in (x, exponent))
-    if not base or not other or (base == other and base.startswith("float")):
+    if not base or not other or (base == other and "float" in base):
         return None
-    if base.startswith("float"):
+    if "float" in base:
         return [body.add("Pow", x, body.cast(exponent, base))]
     power = body.add("Pow", body.cast(x, "float64"), body.cast(exponent, "float64"))
     return [body.cast(power, base)]

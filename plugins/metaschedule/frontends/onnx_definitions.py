@@ -10,11 +10,15 @@ from onnx import helper
 
 from ....errors import FormatError
 from .onnx_corrections import CORRECTIONS
-from .onnx_nodes import DOMAINS, Body, Known, NoDefinitionError
+from .onnx_nodes import DOMAINS, Body, Known, NoDefinitionError, graphs_of
 from .onnx_quantised import QUANTISED
 from .onnx_recurrent import RECURRENT
 
-__all__ = ["define"]
+__all__ = ["DEFINED", "NotDefinedError", "define"]
+
+
+class NotDefinedError(FormatError):
+    """A node that TVM lacks or would convert wrongly has no definition."""
 
 
 def define(model: Any, kinds: Set[str]) -> Any:
@@ -34,41 +38,63 @@ def define(model: Any, kinds: Set[str]) -> Any:
 
     Raises
     ------
-    FormatError
-        The definition does not hold for a node; the message names it and the reason.
+    NotDefinedError
+        The definition does not hold for a node; the message names it and the reason. The model is
+        as before.
     """
     known, nodes = Known(model), list(model.graph.node)
+    defined = [each for node in nodes for each in _nodes(node, known, kinds)]
     del model.graph.node[:]
-    for node in nodes:
-        body, results = _defined(node, known, kinds)
-        if results is None:
-            model.graph.node.append(node)
-            continue
-        for output, result in zip(node.output, results, strict=False):
-            if output:
-                body.nodes.append(helper.make_node("Identity", [result], [output]))
-        model.graph.node.extend(body.nodes)
+    model.graph.node.extend(defined)
     return model
 
 
-def _defined(node: Any, known: Known, kinds: Set[str]) -> tuple[Any, list[str] | None]:
-    """Return the body of a node's definition and its results; None where the node stays."""
-    kind = node.op_type
-    if node.domain not in DOMAINS:
-        return None, None
-    if kind in kinds and kind in _DEFINITIONS:
-        definition: Callable[[Body], list[str] | None] = _DEFINITIONS[kind]
-        fault = f"TVM has no {kind}"
-    elif kind in CORRECTIONS:
-        definition, fault = CORRECTIONS[kind], f"TVM would not compute {kind}"
-    else:
-        return None, None
-    body = Body(node, known)
+def _nodes(node: Any, known: Known, kinds: Set[str]) -> list[Any]:
+    """Return the nodes of a node's definition; the node itself where it stays."""
+    for graph in graphs_of(node):
+        for inner in graph.node:
+            if _nodes(inner, known, kinds) != [inner]:
+                raise NotDefinedError(f"{_named(inner)}, and it stands in a branch or loop")
+    definition, body = _definition(node, kinds), None
+    if definition is None:
+        return [node]
     try:
-        return body, definition(body)
+        body = Body(node, known)
+        results = definition(body)
     except NoDefinitionError as error:
-        name = node.name or node.output[0]
-        raise FormatError(f"{fault} (node {name}), and {error}") from None
+        raise NotDefinedError(f"{_named(node)}, and {error}") from None
+    if results is None:
+        return [node]
+    made = {output for each in body.nodes for output in each.output}
+    names = {
+        result: output
+        for output, result in zip(node.output, results, strict=False)
+        if output and result in made
+    }
+    for each in body.nodes:
+        for tensors in (each.input, each.output):
+            tensors[:] = [names.get(name, name) for name in tensors]
+    same = [
+        helper.make_node("Identity", [result], [output])
+        for output, result in zip(node.output, results, strict=False)
+        if output and names.get(result) != output
+    ]
+    return [*body.nodes, *same]
+
+
+def _definition(node: Any, kinds: Set[str]) -> Callable[[Body], list[str] | None] | None:
+    """Return the definition of a node that TVM lacks or converts wrongly; None for others."""
+    if node.domain not in DOMAINS:
+        return None
+    if node.op_type in kinds and node.op_type in _DEFINITIONS:
+        return _DEFINITIONS[node.op_type]
+    return CORRECTIONS.get(node.op_type)
+
+
+def _named(node: Any) -> str:
+    """Return a node's kind and name, and that TVM does not compute it."""
+    fault = "would not compute" if node.op_type in CORRECTIONS else "has no"
+    return f"TVM {fault} {node.op_type} (node {node.name or node.output[0]})"
 
 
 def _lp_normalization(body: Body) -> list[str]:
@@ -85,3 +111,6 @@ _DEFINITIONS: dict[str, Callable[[Body], list[str]]] = {
     **QUANTISED,
     "LpNormalization": _lp_normalization,
 }
+
+#: Kinds of operators that TVM lacks and that have a definition here.
+DEFINED = frozenset(_DEFINITIONS)

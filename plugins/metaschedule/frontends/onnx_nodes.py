@@ -9,11 +9,18 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import defs, helper, numpy_helper, shape_inference
+from onnx.reference import ReferenceEvaluator
 
-__all__ = ["DOMAINS", "Body", "Known", "NoDefinitionError", "version_of"]
+__all__ = ["DOMAINS", "Body", "Known", "NoDefinitionError", "graphs_of", "version_of"]
 
 #: Both names of the domain of ONNX's own operators.
 DOMAINS = ("", "ai.onnx")
+
+#: Operators by which exporters compute sizes of constants.
+_FOLDED = (
+    *("Add", "Cast", "Concat", "Div", "Floor", "Gather", "Identity", "Mul", "Reshape", "Slice"),
+    *("Squeeze", "Sub", "Unsqueeze"),
+)
 
 #: Weights of more elements are not copied to infer shapes; sizes and axes are shorter.
 _MOST_ELEMENTS = 1024
@@ -21,8 +28,8 @@ _MOST_ELEMENTS = 1024
 
 def version_of(model: Any) -> int:
     """Return the version of ONNX's own operators in a model."""
-    (version,) = (int(each.version) for each in model.opset_import if each.domain in DOMAINS)
-    return version
+    versions = (int(each.version) for each in model.opset_import if each.domain in DOMAINS)
+    return next(versions, 1)  # none is there where all operators are of other domains
 
 
 class NoDefinitionError(Exception):
@@ -40,9 +47,8 @@ class Known:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        #: The graph before nodes are replaced.
-        self._graph = onnx.GraphProto()
-        self._graph.node.extend(model.graph.node)
+        #: The nodes before any is replaced; they are not copied.
+        self._nodes = list(model.graph.node)
 
     @cached_property
     def version(self) -> int:
@@ -57,16 +63,21 @@ class Known:
         light.functions.extend(self._model.functions)
         graph = light.graph
         graph.name = whole.name
-        graph.node.extend(self._graph.node)
-        weights = {weight.name for weight in whole.initializer}
-        graph.input.extend(value for value in whole.input if value.name not in weights)
+        tensors = {weight.name: weight for weight in whole.initializer}
+        graph.input.extend(value for value in whole.input if value.name not in tensors)
         graph.output.extend(whole.output)
         graph.value_info.extend(whole.value_info)
-        for weight in whole.initializer:
-            kind = helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims)
+        for node in self._nodes:
+            if (tensor := _tensor_of(node)) is not None:
+                tensors[node.output[0]] = tensor
+            else:
+                graph.node.append(node)
+        for name, tensor in tensors.items():
+            kind = helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
             graph.input.append(kind)
-            if np.prod(weight.dims, dtype="int64") <= _MOST_ELEMENTS:
-                graph.initializer.append(weight)
+            if np.prod(tensor.dims, dtype="int64") <= _MOST_ELEMENTS:
+                graph.initializer.append(tensor)
+                graph.initializer[-1].name = name
         inferred = shape_inference.infer_shapes(light).graph
         return {
             value.name: value.type.tensor_type
@@ -75,13 +86,11 @@ class Known:
         }
 
     @cached_property
-    def _constants(self) -> dict[str, Any]:
-        tensors = {weight.name: weight for weight in self._model.graph.initializer}
-        for node in self._graph.node:
-            for attribute in node.attribute:
-                if node.op_type == "Constant" and attribute.name == "value":
-                    tensors[node.output[0]] = attribute.t
-        return tensors
+    def _sources(self) -> dict[str, Any]:
+        """The weight or the node that each tensor is made by."""
+        sources = {weight.name: weight for weight in self._model.graph.initializer}
+        nodes = [*self._nodes, *(n for each in self._nodes for n in _inner_nodes(each))]
+        return sources | {output: node for node in nodes for output in node.output}
 
     def shape(self, name: str) -> list[int]:
         """Return the shape of a tensor; a size that is no number is 0."""
@@ -90,12 +99,13 @@ class Known:
             raise NoDefinitionError(f"the rank of {name} is unknown")
         return [dim.dim_value for dim in kind.shape.dim]
 
-    def sizes(self, name: str) -> list[int]:
-        """Return the shape of a tensor all of whose sizes are numbers."""
+    def sizes(self, name: str, first: int = 0) -> list[int]:
+        """Return the sizes of a tensor from an axis on, all of which are numbers."""
         shape = self.shape(name)
-        if 0 in shape:
-            raise NoDefinitionError(f"axis {shape.index(0)} of {name} has no fixed size")
-        return shape
+        for axis, size in enumerate(shape[first:], first):
+            if not size:
+                raise NoDefinitionError(f"axis {axis} of {name} has no fixed size")
+        return shape[first:]
 
     def dtype(self, name: str) -> str:
         """Return the dtype of a tensor; empty where it is unknown."""
@@ -105,9 +115,53 @@ class Known:
         return str(helper.tensor_dtype_to_np_dtype(kind.elem_type))
 
     def array(self, name: str) -> Any | None:
-        """Return a constant; None where a tensor is none, or absent."""
-        tensor = self._constants.get(name)
-        return None if tensor is None else numpy_helper.to_array(tensor)
+        """Return a constant, also one of few operators on others; None for other tensors."""
+        source = self._sources.get(name)
+        if isinstance(source, onnx.NodeProto):
+            tensor = _tensor_of(source)
+            return self._computed(source, name) if tensor is None else numpy_helper.to_array(tensor)
+        return None if source is None else numpy_helper.to_array(source)
+
+    def _computed(self, node: Any, name: str) -> Any | None:
+        """Return a result of an operator on constants; None for other nodes."""
+        if node.op_type not in _FOLDED or node.domain not in DOMAINS:
+            return None
+        inputs: dict[str, Any] = {each: self.array(each) for each in node.input if each}
+        if any(value is None for value in inputs.values()):
+            return None
+        kinds = [
+            helper.make_tensor_value_info(
+                each, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
+            )
+            for each, value in inputs.items()
+        ]
+        result = [helper.make_empty_tensor_value_info(name)]
+        graph = helper.make_graph([node], "folded", kinds, result)
+        opset = [helper.make_opsetid("", self.version)]
+        try:
+            evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=opset))
+            (computed,) = evaluator.run(None, inputs)
+        except Exception:  # onnx raises any class; TVM may know more
+            return None
+        return computed
+
+
+def _tensor_of(node: Any) -> Any | None:
+    """Return the tensor of a constant; None for other nodes."""
+    if node.op_type != "Constant":
+        return None
+    return next((each.t for each in node.attribute if each.name == "value"), None)
+
+
+def graphs_of(node: Any) -> list[Any]:
+    """Return the branches of a node, or the body of a loop."""
+    return [each.g for each in node.attribute if each.type == onnx.AttributeProto.GRAPH]
+
+
+def _inner_nodes(node: Any) -> list[Any]:
+    """Return the nodes of a node's branches, those of inner ones included."""
+    inner = [each for graph in graphs_of(node) for each in graph.node]
+    return [*inner, *(more for each in inner for more in _inner_nodes(each))]
 
 
 def _schema(kind: str, version: int) -> tuple[list[str], dict[str, Any]]:
@@ -149,7 +203,8 @@ class Body:
         #: Names of the outputs; empty where one is absent.
         self.outputs = list(node.output)
         self.nodes: list[Any] = []
-        self._prefix = next(filter(None, node.output))
+        # Names of other tools have no colons.
+        self._prefix = "tunedb::" + next(filter(None, node.output))
         self._constants: dict[tuple[str, str], str] = {}
 
     def shape(self, name: str) -> list[int]:

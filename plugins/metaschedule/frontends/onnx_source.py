@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Set
 from contextlib import redirect_stdout
 from importlib import import_module
 from importlib.util import find_spec
@@ -26,7 +26,7 @@ from tvm.relax.frontend.onnx import from_onnx
 from ....errors import FormatError
 from ..compat import relax_type
 from ..module_source import error_line, require_memory
-from .onnx_definitions import define
+from .onnx_definitions import DEFINED, NotDefinedError, define
 from .onnx_nodes import DOMAINS, version_of
 
 __all__ = ["read_onnx"]
@@ -109,23 +109,29 @@ def _from_onnx(path: Path, model: Any) -> Any:
     kinds, inlined = frozenset(function.name for function in model.functions), frozenset[str]()
     shapeless = None
     while True:
-        model = _with_tensors(_inlined(_defined(path, model, kinds), kinds))
+        model = _with_tensors(_inlined(model, kinds - DEFINED))
         inlined |= kinds
-        for form in _forms(path, model):
+        nodes = list(model.graph.node)
+        for simplifies in (False, True):
             try:
-                mod = _converted(path, form)
+                form = _simplified(model) if simplifies else model
+                mod = form and _converted(path, _defined(path, form, kinds))
             except Exception as error:  # TVM raises any class
                 refusals.append(error)
                 kinds |= getattr(error, "kinds", frozenset())
-                continue
-            if shapeless is not None or _has_shapes(mod):
+                mod = None
+            # Definitions replaced them; onnxsim takes nodes of one version of ONNX alone.
+            del model.graph.node[:]
+            model.graph.node.extend(nodes)
+            if mod is not None and (shapeless is not None or _has_shapes(mod)):
                 return mod
-            shapeless = mod
+            shapeless = mod or shapeless
         if shapeless is not None:
             return shapeless
         if kinds <= inlined:
             break
-    refusal = refusals[0]
+    reasons = [error for error in refusals if isinstance(error, NotDefinedError)]
+    refusal = [*reasons, *refusals][0]
     if isinstance(refusal, FormatError) and find_spec("onnxsim") is None:
         raise FormatError(
             f"{refusal}; onnxsim simplifies some of these models: pip install 'tunedb[onnx]'"
@@ -134,20 +140,11 @@ def _from_onnx(path: Path, model: Any) -> Any:
 
 
 def _defined(path: Path, model: Any, kinds: Set[str]) -> Any:
-    """Return a model as :func:`define` does; FormatError names the file."""
+    """Return a model as :func:`define` does; the error names the file."""
     try:
         return define(model, kinds)
-    except FormatError as error:
-        raise FormatError(f"{path}: {error}") from error
-
-
-def _forms(path: Path, model: Any) -> Iterator[Any]:
-    """Yield a model, and its simplified form, if there is one; functions are inlined in both."""
-    yield _defined(path, model, frozenset())
-    simplified = _simplified(model)
-    if simplified is not None:
-        # More of its tensors are constants.
-        yield _defined(path, simplified, frozenset())
+    except NotDefinedError as error:
+        raise NotDefinedError(f"{path}: {error}") from error
 
 
 def _inlined(model: Any, kinds: Set[str]) -> Any:

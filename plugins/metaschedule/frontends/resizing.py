@@ -23,8 +23,8 @@ class Method:
 "inverse", "align_corners"}
         Places of the new pixels among the old ones; "inverse" is "asymmetric" by a factor, as
         PyTorch computes it.
-    nearest : {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"}
-        Rounding of "nearest".
+    nearest : {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "simple"}
+        Rounding of "nearest"; "simple" rounds down where an axis grows, else up.
     cubic : float
         Coefficient ``a`` of "cubic".
     antialias : bool
@@ -70,7 +70,9 @@ def taps(size: int, result: int, scale: float, method: Method) -> tuple[Any, Any
     dtype = np.dtype("float32" if method.mode == "nearest" else "float64")
     places = _COORDINATES[method.coordinates](np.arange(result, dtype=dtype), size, scale)
     if method.mode == "nearest":
-        elements = _ROUNDING[method.nearest](places).astype("int64")[:, None]
+        simple = "floor" if scale >= 1 else "ceil"
+        rounding = simple if method.nearest == "simple" else method.nearest
+        elements = _ROUNDING[rounding](places).astype("int64")[:, None]
         return elements.clip(0, size - 1), np.ones((result, 1))
     radius, kernel = {"linear": (1, _linear), "cubic": (2, _cubic)}[method.mode]
     stretch = max(1.0, 1 / scale) if method.antialias else 1.0

@@ -12,10 +12,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import tvm
 from tvm import relax
 
 from ..compat import constant_value, relax_type
-from ..modules import constant_of, extents_of, scalar_like
+from ..modules import constant_of, scalar_like
 from .resizing import Method, taps
 
 __all__ = ["read_torch"]
@@ -107,14 +108,16 @@ def _resized(name: str, method: Method) -> Callable[[Any, Any], Any]:
         # The forms `vec` have a list of scales, the others a scale for each axis.
         given = rest[0] if rest and isinstance(rest[0], list | tuple) else rest
         scales = [float(scale) for scale in given or [] if scale is not None]
-        before = (extents_of(relax_type(x)) or [])[2:]
-        if before and not scales:
+        sizes = _sizes(x)[2:]
+        before = [n for n in sizes if n is not None]
+        is_known = len(before) == len(sizes)
+        if is_known and not scales:
             scales = [m / n for n, m in zip(before, size, strict=True)]
         whole = bool(scales) and all(scale == round(scale) for scale in scales)
         by_size = method.mode != "nearest" and (size or align_corners)
         if not method.antialias and (whole or by_size):
             return getattr(importer, f"_{name}")(node)
-        if not before:
+        if not is_known:
             raise ValueError(f"{name}: the size of the image is no number")
         if align_corners and method.antialias:
             raise ValueError(f"{name}: antialiasing with aligned corners is not computed")
@@ -152,7 +155,8 @@ def _average_pool(rank: int) -> Callable[[Any, Any], Any]:
             raise ValueError("avg_pool: a divisor with ceil_mode or without batch is not computed")
         pool, emit = getattr(relax.op.nn, f"avg_pool{rank}d"), importer.block_builder.emit
         average = emit(pool(x, kernel, stride or kernel, padding, count_include_pad=True))
-        area = prod(kernel) if isinstance(kernel, list | tuple) else kernel**rank
+        kernel = [kernel] if isinstance(kernel, int) else [*kernel]
+        area = prod(kernel) if len(kernel) > 1 else kernel[0] ** rank
         return emit(relax.op.multiply(average, scalar_like(area / divisor, x)))
 
     return convert
@@ -177,27 +181,33 @@ def _binary(name: str, intrinsic: Callable[[Any, Any], Any]) -> Callable[[Any, A
     """
 
     def convert(node: Any, importer: Any) -> Any:
-        operator = getattr(relax.op, name)
-        values, alpha = importer.retrieve_args(node)[:2], node.kwargs.get("alpha", 1)
-        tensors = [_category(value) for value in values if _is_tensor(value)]
-        if not tensors or not all(isinstance(v, int | float) or _is_tensor(v) for v in values):
-            return importer._binary_op(operator, intrinsic)(node)  # of sizes
-        common = _FLOAT if name == "divide" else max(map(_category, values))
-        if alpha == 1 and common == max(tensors):
-            return importer._binary_op(operator, intrinsic)(node)
-        emit = importer.block_builder.emit
-        dtype = next(str(relax_type(value).dtype) for value in values if _is_tensor(value))
-        if common > max(tensors):
-            dtype = _DEFAULTS[common]
-        x, y = (
-            emit(relax.op.astype(value, dtype)) if _is_tensor(value) else relax.const(value, dtype)
-            for value in values
-        )
-        if alpha != 1:
-            y = emit(relax.op.multiply(y, relax.const(alpha, dtype)))
-        return emit(operator(x, y))
+        operator, emit = getattr(relax.op, name), importer.block_builder.emit
+        x, y = importer.retrieve_args(node)[:2]
+        y = _times(emit, y, node.kwargs.get("alpha", 1))
+        tensors = [_category(value) for value in (x, y) if _is_tensor(value)]
+        known = all(isinstance(value, int | float) or _is_tensor(value) for value in (x, y))
+        common = (_FLOAT if name == "divide" else max(map(_category, (x, y)))) if known else None
+        if not tensors or common in (None, max(tensors)):
+            return importer._binary_op(operator, intrinsic)(SimpleNamespace(args=(x, y), kwargs={}))
+        return emit(operator(*(_as_type(emit, value, _DEFAULTS[common]) for value in (x, y))))
 
     return convert
+
+
+def _times(emit: Callable[[Any], Any], value: Any, factor: Any) -> Any:
+    """Return the product of a tensor or a number and a number."""
+    if factor == 1 or not _is_tensor(value):
+        return value if factor == 1 else value * factor
+    if _category(factor) > _category(value):
+        value = emit(relax.op.astype(value, _DEFAULTS[_category(factor)]))
+    return emit(relax.op.multiply(value, scalar_like(factor, value)))
+
+
+def _as_type(emit: Callable[[Any], Any], value: Any, dtype: str) -> Any:
+    """Return a tensor or a number as a tensor of a type."""
+    if not _is_tensor(value):
+        return relax.const(value, dtype)
+    return value if str(relax_type(value).dtype) == dtype else emit(relax.op.astype(value, dtype))
 
 
 #: Categories of numbers in PyTorch, whose larger one is that of a result, and their dtypes.
@@ -207,6 +217,13 @@ _DEFAULTS = ["bool", "int64", "float32"]
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, relax.Expr) and hasattr(relax_type(value), "ndim")
+
+
+def _sizes(x: Any) -> list[int | None]:
+    """Return the size of each axis; None where it is a symbol."""
+    return [
+        int(size) if isinstance(size, tvm.tirx.IntImm) else None for size in relax_type(x).shape
+    ]
 
 
 def _category(value: Any) -> int:
@@ -230,11 +247,10 @@ def _indexed(node: Any, importer: Any) -> Any:
     TVM reads before the tensor for them, unless they are constants.
     """
     x, indices = importer.retrieve_args(node)[:2]
-    extents, emit = extents_of(relax_type(x)) or [], importer.block_builder.emit
-    indices = list(indices)
-    for axis, (index, extent) in enumerate(zip(indices, extents, strict=False)):
+    emit, indices = importer.block_builder.emit, list(indices)
+    for axis, index in enumerate(indices):
         if index is not None and constant_value(index) is None and _category(index) == _INTEGER:
-            indices[axis] = _from_start(emit, index, extent)
+            indices[axis] = _from_start(emit, index, x, axis)
     axes = [axis for axis, index in enumerate(indices) if index is not None]
     if len(axes) < 2 or len(axes) == len(indices):
         return importer._index_tensor(SimpleNamespace(args=(x, indices), kwargs={}))
@@ -250,29 +266,37 @@ def _indexed(node: Any, importer: Any) -> Any:
     return emit(relax.op.permute_dims(found, order))
 
 
-def _from_start(emit: Callable[[Any], Any], index: Any, extent: int) -> Any:
-    """Return an index that counts from the first element."""
-    below = emit(relax.op.less(index, scalar_like(0, index)))
-    last = emit(relax.op.add(index, scalar_like(extent, index)))
-    return emit(relax.op.where(below, last, index))
+def _from_start(emit: Callable[[Any], Any], index: Any, x: Any, axis: int) -> Any:
+    """Return an index of an axis of a tensor that counts from the first element."""
+    op, size = relax.op, _sizes(x)[axis]
+    if size is not None:
+        extent = scalar_like(size, index)
+    else:
+        sizes = emit(op.shape_to_tensor(emit(op.shape_of(x))))
+        extent = emit(op.take(sizes, relax.const(axis, "int64"), 0))
+        extent = _as_type(emit, extent, str(relax_type(index).dtype))
+    below = emit(op.less(index, scalar_like(0, index)))
+    return emit(op.where(below, emit(op.add(index, extent)), index))
 
 
 def _divided(node: Any, importer: Any) -> Any:
     """Return a rounded quotient; TVM's frontend refuses integers, and rounds none of them."""
     x, y, *rest = importer.retrieve_args(node)
-    kinds, operator = {_category(each) for each in (x, y)}, str(node.target)
     mode = _filled(rest, node.kwargs.get("rounding_mode", "floor"))[0]
-    if mode is None or kinds == {_FLOAT}:
-        return importer._div(SimpleNamespace(args=(x, y), kwargs={"rounding_mode": mode}))
-    if _FLOAT in kinds or not _is_tensor(x):
-        raise ValueError(f"{operator}: integers divided by other numbers are not computed")
-    emit = importer.block_builder.emit
-    y = y if _is_tensor(y) else scalar_like(y, x)
+    values, emit = (x, y), importer.block_builder.emit
+    if mode is None:
+        return _binary("divide", truediv)(SimpleNamespace(args=values, kwargs={}), importer)
+    common = max(map(_category, values))
+    kinds = {str(relax_type(value).dtype) for value in values if _is_tensor(value)}
+    kinds = {kind for kind in kinds if kind.startswith(("int", "uint")) == (common == _INTEGER)}
+    dtype = kinds.pop() if len(kinds) == 1 and common != _BOOL else _DEFAULTS[common]
+    x, y = (_as_type(emit, value, dtype) for value in values)
     if mode == "floor":
         return emit(relax.op.floor_divide(x, y))
-    dtype = str(relax_type(x).dtype)
-    quotient = emit(relax.op.divide(*(emit(relax.op.astype(each, "float64")) for each in (x, y))))
-    return emit(relax.op.astype(emit(relax.op.trunc(quotient)), dtype))
+    if common == _FLOAT:
+        return emit(relax.op.trunc(emit(relax.op.divide(x, y))))
+    quotient = emit(relax.op.divide(*(_as_type(emit, each, "float64") for each in (x, y))))
+    return _as_type(emit, emit(relax.op.trunc(quotient)), dtype)
 
 
 def _clamp(node: Any, importer: Any) -> Any:
@@ -281,7 +305,9 @@ def _clamp(node: Any, importer: Any) -> Any:
     low, high = _filled(rest, node.kwargs.get("min"), node.kwargs.get("max"))
     bounds = [bound for bound in (low, high) if bound is not None]
     if _category(x) != _INTEGER or not all(isinstance(bound, int) for bound in bounds):
-        return importer._clamp(node)
+        if _category(x) == _INTEGER and any(isinstance(bound, float) for bound in bounds):
+            x = _as_type(importer.block_builder.emit, x, _DEFAULTS[_FLOAT])
+        return importer._clamp(SimpleNamespace(args=(x, low, high), kwargs={}))
     for bound, operator in ((low, relax.op.maximum), (high, relax.op.minimum)):
         if bound is not None:
             x = importer.block_builder.emit(operator(x, scalar_like(bound, x)))
@@ -295,6 +321,10 @@ def _reduced(name: str) -> Callable[[Any, Any], Any]:
         x, *rest = importer.retrieve_args(node)
         axes, keepdims = _filled(rest, [], False)
         axes = axes if isinstance(axes, int) else [*axes] or None
+        if node.kwargs.get("dtype") is not None:
+            raise ValueError(f"{name}: another type of the result is not computed")
+        if name == "prod" and _category(x) != _FLOAT:
+            x = _as_type(importer.block_builder.emit, x, "int64")
         return importer.block_builder.emit(getattr(relax.op, name)(x, axes, bool(keepdims)))
 
     return convert
