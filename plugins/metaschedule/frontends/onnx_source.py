@@ -111,11 +111,11 @@ def _from_onnx(path: Path, model: Any) -> Any:
     while True:
         model = _with_tensors(_inlined(model, kinds - DEFINED))
         inlined |= kinds
-        nodes = list(model.graph.node)
+        nodes, wanted = list(model.graph.node), kinds
         for simplifies in (False, True):
             try:
                 form = _simplified(model) if simplifies else model
-                mod = form and _converted(path, _defined(path, form, kinds))
+                mod = form and _converted(path, _defined(path, form, wanted))
             except Exception as error:  # TVM raises any class
                 refusals.append(error)
                 kinds |= getattr(error, "kinds", frozenset())
@@ -125,7 +125,7 @@ def _from_onnx(path: Path, model: Any) -> Any:
             model.graph.node.extend(nodes)
             if mod is not None and (shapeless is not None or _has_shapes(mod)):
                 return mod
-            shapeless = mod or shapeless
+            shapeless = shapeless if mod is None else mod
         if shapeless is not None:
             return shapeless
         if kinds <= inlined:
