@@ -24,7 +24,7 @@ __all__ = ["fold_all_constants", "fold_constants"]
 
 #: Types of constants that are folded.
 _FLOATS = ("float32", "float64")
-_INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
+_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "int64")
 _ALL = (*_FLOATS, *_INTEGERS, "float16", "bool")
 
 #: Operators on constants whose results are bitwise equal in NumPy and TVM, by IEEE 754, and the

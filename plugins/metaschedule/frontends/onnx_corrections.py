@@ -7,12 +7,13 @@ included: a model is read in several passes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .onnx_nodes import Body, NoDefinitionError
-from .resizing import Method, taps
+from .resizing import Method, taps, weighted_sum
 
 __all__ = ["CORRECTIONS"]
 
@@ -124,28 +125,36 @@ def _is_right(shape: Sequence[int], results: Sequence[int], scales: Any, method:
 def _resized(body: Body, results: Sequence[int], scales: Any, method: Method) -> list[str]:
     """Return weighted sums along one axis after the other, the ones that shrink most first."""
     x = body.inputs[0]
-    shape, dtype = body.known.shape(x), body.known.dtype(x)
+    dtype = body.known.dtype(x)
     if method.mode != "nearest" and "float" not in dtype:
         raise NoDefinitionError(f"{method.mode} interpolation of {dtype} is not computed")
-    changed = [axis for axis, scale in enumerate(scales) if scale != 1]
-    if unknown := [axis for axis in changed if not shape[axis]]:
-        raise NoDefinitionError(f"axis {unknown[0]} of {x} has no fixed size")
-    for axis in sorted(changed, key=lambda axis: results[axis] / shape[axis]):
-        elements, weights = taps(shape[axis], results[axis], float(scales[axis]), method)
-        after = [1] * (len(shape) - axis - 1)
-        parts = []
-        for chosen, weight in zip(elements.T, weights.T, strict=True):
-            part = body.add("Gather", x, body.constant(chosen), axis=axis)
-            if np.any(weight != 1):
-                part = body.add("Mul", part, body.constant(weight.reshape(-1, *after), dtype))
-            parts.append(part)
-        x = parts[0]
-        for part in parts[1:]:
-            x = body.add("Add", x, part)
+    sizes = {axis: body.known.size(x, axis) for axis, scale in enumerate(scales) if scale != 1}
+    for axis in sorted(sizes, key=lambda axis: results[axis] / sizes[axis]):
+        x = weighted_sum(
+            taps(sizes[axis], results[axis], float(scales[axis]), method),
+            len(results) - axis - 1,
+            partial(_taken, body, x, axis),
+            lambda part, weight: body.add("Mul", part, body.constant(weight, dtype)),
+            partial(body.add, "Add"),
+        )
     return [x]
 
 
+def _taken(body: Body, x: str, axis: int, chosen: Any) -> str:
+    return body.add("Gather", x, body.constant(chosen), axis=axis)
+
+
 # ------------------------------------------------------------------ windows and regions
+
+
+def _windows(body: Body, kernel: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return the size of each axis of an image, the extent of its window, and the stride."""
+    sizes, ones = body.known.sizes(body.inputs[0], 2), [1] * len(kernel)
+    strides, dilations = (body.own.get(name, ones) for name in ("strides", "dilations"))
+    return [
+        (size, (extent - 1) * dilation + 1, stride)
+        for size, extent, dilation, stride in zip(sizes, kernel, dilations, strides, strict=True)
+    ]
 
 
 def _max_pool(body: Body) -> _Results:
@@ -153,17 +162,9 @@ def _max_pool(body: Body) -> _Results:
     pads = body.attributes["auto_pad"]
     if pads not in (b"SAME_UPPER", b"SAME_LOWER") or len(body.outputs) > 1:
         return None
-    sizes, kernel = body.known.sizes(body.inputs[0], 2), body.own["kernel_shape"]
-    ones = [1] * len(sizes)
     totals = [
-        max(0, (-(-size // stride) - 1) * stride + (extent - 1) * dilation + 1 - size)
-        for size, extent, stride, dilation in zip(
-            sizes,
-            kernel,
-            body.own.get("strides", ones),
-            body.own.get("dilations", ones),
-            strict=True,
-        )
+        max(0, (-(-size // stride) - 1) * stride + extent - size)
+        for size, extent, stride in _windows(body, body.own["kernel_shape"])
     ]
     own = {name: value for name, value in body.own.items() if name != "auto_pad"}
     padded = _divided(totals, pads == b"SAME_UPPER")
@@ -184,20 +185,11 @@ def _lp_pool(body: Body) -> _Results:
 
 def _divides(body: Body) -> bool:
     """Tell whether windows reach the end of each axis, as they do with `ceil_mode` otherwise."""
-    sizes, own = body.known.sizes(body.inputs[0], 2), body.own
-    rank, ones = len(sizes), [1] * len(sizes)
-    pads = own.get("pads", [0] * 2 * rank)
+    windows = _windows(body, body.own["kernel_shape"])
+    pads = body.own.get("pads", [0] * 2 * len(windows))
     return not any(
-        (size + sum(pads[axis::rank]) - (kernel - 1) * dilation - 1) % stride
-        for axis, (size, kernel, dilation, stride) in enumerate(
-            zip(
-                sizes,
-                own["kernel_shape"],
-                own.get("dilations", ones),
-                own.get("strides", ones),
-                strict=True,
-            )
-        )
+        (size + sum(pads[axis :: len(windows)]) - extent) % stride
+        for axis, (size, extent, stride) in enumerate(windows)
     )
 
 
@@ -206,26 +198,22 @@ def _conv_transpose(body: Body) -> _Results:
     shape = body.own.get("output_shape")
     if shape is None:
         return None
-    sizes, kernel = (body.known.sizes(name, 2) for name in body.inputs[:2])
-    ones, own = [1] * len(sizes), dict(body.own)
-    own["output_padding"] = own.get("output_padding", [0] * len(sizes))
+    windows, own = _windows(body, body.known.sizes(body.inputs[1], 2)), dict(body.own)
+    rank = len(windows)
+    own["output_padding"] = own.get("output_padding", [0] * rank)
     totals = [
-        stride * (size - 1) + more + (extent - 1) * dilation + 1 - wanted
-        for size, extent, stride, dilation, more, wanted in zip(
-            sizes,
-            kernel,
-            own.get("strides", ones),
-            own.get("dilations", ones),
-            own["output_padding"],
-            shape[-len(sizes) :],
-            strict=True,
+        stride * (size - 1) + more + extent - wanted
+        for (size, extent, stride), more, wanted in zip(
+            windows, own["output_padding"], shape[-rank:], strict=True
         )
     ]
     # What no pad takes away is added at the end.
     own["output_padding"] = [
         more - min(total, 0) for more, total in zip(own["output_padding"], totals, strict=True)
     ]
-    if any(map(int.__ge__, own["output_padding"], own.get("strides", ones))):
+    if any(
+        more >= stride for more, (*_, stride) in zip(own["output_padding"], windows, strict=True)
+    ):
         raise NoDefinitionError("its output_shape is larger than its input fills")
     upper = own.pop("auto_pad", b"NOTSET") == b"SAME_UPPER"
     own["pads"] = _divided([max(total, 0) for total in totals], upper)

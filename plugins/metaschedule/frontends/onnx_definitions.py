@@ -44,8 +44,9 @@ def define(model: Any, kinds: Set[str]) -> Any:
     """
     known, nodes = Known(model), list(model.graph.node)
     defined = [each for node in nodes for each in _nodes(node, known, kinds)]
-    del model.graph.node[:]
-    model.graph.node.extend(defined)
+    if defined != nodes:
+        del model.graph.node[:]
+        model.graph.node.extend(defined)
     return model
 
 
@@ -55,30 +56,30 @@ def _nodes(node: Any, known: Known, kinds: Set[str]) -> list[Any]:
         for inner in graph.node:
             if _nodes(inner, known, kinds) != [inner]:
                 raise NotDefinedError(f"{_named(inner)}, and it stands in a branch or loop")
-    definition, body = _definition(node, kinds), None
+    definition = _definition(node, kinds)
     if definition is None:
         return [node]
+    body = Body(node, known)
     try:
-        body = Body(node, known)
         results = definition(body)
     except NoDefinitionError as error:
         raise NotDefinedError(f"{_named(node)}, and {error}") from None
-    if results is None:
-        return [node]
+    return [node] if results is None else _with_outputs(body, results)
+
+
+def _with_outputs(body: Body, results: list[str]) -> list[Any]:
+    """Return the nodes of a definition, whose results have the names of the outputs."""
     made = {output for each in body.nodes for output in each.output}
-    names = {
-        result: output
-        for output, result in zip(node.output, results, strict=False)
-        if output and result in made
-    }
+    names, same = dict[str, str](), []
+    for output, result in zip(body.outputs, results, strict=False):
+        if output and result in made and result not in names:
+            names[result] = output
+        elif output:
+            same.append(helper.make_node("Identity", [result], [output]))
+    for each in (*body.nodes, *same):
+        each.input[:] = [names.get(name, name) for name in each.input]
     for each in body.nodes:
-        for tensors in (each.input, each.output):
-            tensors[:] = [names.get(name, name) for name in tensors]
-    same = [
-        helper.make_node("Identity", [result], [output])
-        for output, result in zip(node.output, results, strict=False)
-        if output and names.get(result) != output
-    ]
+        each.output[:] = [names.get(name, name) for name in each.output]
     return [*body.nodes, *same]
 
 

@@ -101,11 +101,14 @@ class Known:
 
     def sizes(self, name: str, first: int = 0) -> list[int]:
         """Return the sizes of a tensor from an axis on, all of which are numbers."""
-        shape = self.shape(name)
-        for axis, size in enumerate(shape[first:], first):
-            if not size:
-                raise NoDefinitionError(f"axis {axis} of {name} has no fixed size")
-        return shape[first:]
+        return [self.size(name, axis) for axis in range(first, len(self.shape(name)))]
+
+    def size(self, name: str, axis: int) -> int:
+        """Return the size of an axis, which is a number."""
+        size = self.shape(name)[axis]
+        if not size:
+            raise NoDefinitionError(f"axis {axis} of {name} has no fixed size")
+        return size
 
     def dtype(self, name: str) -> str:
         """Return the dtype of a tensor; empty where it is unknown."""
@@ -206,10 +209,6 @@ class Body:
         # Names of other tools have no colons.
         self._prefix = "tunedb::" + next(filter(None, node.output))
         self._constants: dict[tuple[str, str], str] = {}
-
-    def shape(self, name: str) -> list[int]:
-        """Return the shape of a tensor of the model; a size that is no number is 0."""
-        return self.known.shape(name)
 
     def add(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """Append a node; return the name of its output."""

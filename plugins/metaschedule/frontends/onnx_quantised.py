@@ -31,7 +31,7 @@ def _weights(body: Body, w: str, zero: str, *shape: int) -> str:
 
 def _convolved(body: Body, x: str, x_zero: str, w: str, w_zero: str, bias: str = "") -> str:
     """Return a convolution of integers, as float32."""
-    shape = [-1, *[1] * (len(body.shape(w)) - 1)]
+    shape = [-1, *[1] * (len(body.known.shape(w)) - 1)]
     inputs = [_centred(body, x, x_zero), _weights(body, w, w_zero, *shape)]
     if bias:
         inputs.append(body.add("Cast", bias, to=TensorProto.FLOAT))
@@ -49,7 +49,7 @@ def _quantised(body: Body, total: str, scales: Sequence[str], zero: str, *shape:
 def _qlinear_conv(body: Body) -> list[str]:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = body.inputs
     total = _convolved(body, x, x_zero, w, w_zero, bias)
-    shape = [-1, *[1] * (len(body.shape(w)) - 2)]
+    shape = [-1, *[1] * (len(body.known.shape(w)) - 2)]
     return [_quantised(body, total, [x_scale, w_scale, y_scale], y_zero, *shape)]
 
 
@@ -60,7 +60,7 @@ def _conv_integer(body: Body) -> list[str]:
 
 def _qlinear_matmul(body: Body) -> list[str]:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = body.inputs
-    if any(body.shape(name) not in ([], [1]) for name in (a_scale, a_zero)):
+    if any(body.known.shape(name) not in ([], [1]) for name in (a_scale, a_zero)):
         raise NoDefinitionError(f"{a_scale} has a number for each row")
     total = body.add("MatMul", _centred(body, a, a_zero), _weights(body, b, b_zero, -1))
     return [_quantised(body, total, [a_scale, b_scale, y_scale], y_zero, -1)]

@@ -33,7 +33,7 @@ class _Direction:
 
     def __init__(self, body: Body, number: int, gates: int, activations: Sequence[str]) -> None:
         w, r, b = body.inputs[1:4]
-        directions, rows, self.size = body.shape(r)
+        directions, rows, self.size = body.known.shape(r)
         if not self.size or rows != gates * self.size:
             raise NoDefinitionError(f"the shape of {r} is unknown")
         self.body, self.columns = body, rows
@@ -143,7 +143,7 @@ def _unrolled(body: Body, step: _Step, gates: int, activations: Sequence[str]) -
     """
     x, lengths, states = body.inputs[0], body.inputs[4], body.inputs[5:7]
     batch_first = bool(body.attributes.get("layout"))
-    steps, batch = body.shape(x)[1::-1] if batch_first else body.shape(x)[:2]
+    steps, batch = body.known.shape(x)[1::-1] if batch_first else body.known.shape(x)[:2]
     for refused, reason in (
         (not steps, "its number of steps is no number; export the model with a fixed length"),
         (lengths, "sequence_lens is not unrolled; export the model without it"),
@@ -153,7 +153,7 @@ def _unrolled(body: Body, step: _Step, gates: int, activations: Sequence[str]) -
     ):
         if refused:
             raise NoDefinitionError(reason)
-    size = body.shape(x)[2] or -1
+    size = body.known.shape(x)[2] or -1
     if batch_first:
         x, *states = (body.add("Transpose", y, perm=[1, 0, 2]) if y else "" for y in (x, *states))
     rows = body.reshape(x, -1, size)

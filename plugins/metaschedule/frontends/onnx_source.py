@@ -120,12 +120,12 @@ def _from_onnx(path: Path, model: Any) -> Any:
                 refusals.append(error)
                 kinds |= getattr(error, "kinds", frozenset())
                 mod = None
-            # Definitions replaced them; onnxsim takes nodes of one version of ONNX alone.
-            del model.graph.node[:]
-            model.graph.node.extend(nodes)
             if mod is not None and (shapeless is not None or _has_shapes(mod)):
                 return mod
             shapeless = shapeless if mod is None else mod
+            # Definitions replaced them; onnxsim takes nodes of one version of ONNX alone.
+            del model.graph.node[:]
+            model.graph.node.extend(nodes)
         if shapeless is not None:
             return shapeless
         if kinds <= inlined:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Method", "taps"]
+__all__ = ["Method", "taps", "weighted_sum"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,34 @@ def taps(size: int, result: int, scale: float, method: Method) -> tuple[Any, Any
         weights = weights / weights.sum(axis=1, keepdims=True)
     used = np.any(weights, axis=0)
     return elements.clip(0, size - 1)[:, used], weights[:, used]
+
+
+def weighted_sum(
+    weighted: tuple[Any, Any],
+    after: int,
+    take: Callable[[Any], Any],
+    multiply: Callable[[Any, Any], Any],
+    add: Callable[[Any, Any], Any],
+) -> Any:
+    """Return the sum of elements of an axis, written in the operators of a frontend.
+
+    Parameters
+    ----------
+    weighted : tuple
+        Elements and weights, as :func:`taps` returns them.
+    after : int
+        Number of axes after this one.
+    take, multiply, add : callable
+        Elements of the axis by their numbers; a product with an array; a sum.
+    """
+    elements, weights = weighted
+    parts = []
+    for chosen, weight in zip(elements.T, weights.T, strict=True):
+        part = take(chosen.copy())
+        if np.any(weight != 1):
+            part = multiply(part, weight.reshape(-1, *[1] * after))
+        parts.append(part)
+    return reduce(add, parts)
 
 
 def _linear(distance: Any, _a: float) -> Any:

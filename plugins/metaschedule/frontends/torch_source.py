@@ -17,7 +17,7 @@ from tvm import relax
 
 from ..compat import constant_value, relax_type
 from ..modules import constant_of, scalar_like
-from .resizing import Method, taps
+from .resizing import Method, taps, weighted_sum
 
 __all__ = ["read_torch"]
 
@@ -86,11 +86,10 @@ def _cumulated(name: str) -> Callable[[Any, Any], Any]:
 
     def convert(node: Any, importer: Any) -> Any:
         x, axis = importer.retrieve_args(node)[:2]
-        kind = str(relax_type(x).dtype)
-        if node.kwargs.get("dtype") is not None or not kind.startswith(("bool", "int", "uint")):
+        if node.kwargs.get("dtype") is not None or _category(x) == _FLOAT:
             return getattr(importer, f"_{name}")(node)
         emit = importer.block_builder.emit
-        return emit(getattr(relax.op, name)(emit(relax.op.astype(x, "int64")), axis))
+        return emit(getattr(relax.op, name)(_as_type(emit, x, "int64"), axis))
 
     return convert
 
@@ -131,16 +130,15 @@ def _resized(name: str, method: Method) -> Callable[[Any, Any], Any]:
 
 def _weighted(emit: Callable[[Any], Any], x: Any, axis: int, weighted: tuple[Any, Any]) -> Any:
     """Return sums of elements of an axis, with weights."""
-    elements, weights = weighted
-    dtype, after = str(relax_type(x).dtype), [1] * (relax_type(x).ndim - axis - 1)
-    total = None
-    for chosen, weight in zip(elements.T, weights.T, strict=True):
-        part = emit(relax.op.take(x, constant_of(chosen.copy()), axis))
-        if (weight != 1).any():
-            factor = constant_of(weight.reshape(-1, *after).astype(dtype))
-            part = emit(relax.op.multiply(part, factor))
-        total = part if total is None else emit(relax.op.add(total, part))
-    return total
+    kind, op = relax_type(x), relax.op
+    dtype = str(kind.dtype)
+    return weighted_sum(
+        weighted,
+        kind.ndim - axis - 1,
+        lambda chosen: emit(op.take(x, constant_of(chosen), axis)),
+        lambda part, weight: emit(op.multiply(part, constant_of(weight.astype(dtype)))),
+        lambda total, part: emit(op.add(total, part)),
+    )
 
 
 def _average_pool(rank: int) -> Callable[[Any, Any], Any]:
@@ -167,7 +165,7 @@ def _any(node: Any, importer: Any) -> Any:
     x, *rest = importer.retrieve_args(node)
     axes, keepdims = _filled(rest, None, False)
     emit, op = importer.block_builder.emit, relax.op
-    if str(relax_type(x).dtype) != "bool":
+    if _category(x) != _BOOL:
         x = emit(op.not_equal(x, scalar_like(0, x)))
     largest = emit(op.max(emit(op.astype(x, "int8")), axes, bool(keepdims)))
     return emit(op.astype(largest, "bool"))
@@ -303,14 +301,17 @@ def _clamp(node: Any, importer: Any) -> Any:
     """Return numbers within bounds; TVM's frontend gives integers the bound infinity."""
     x, *rest = importer.retrieve_args(node)
     low, high = _filled(rest, node.kwargs.get("min"), node.kwargs.get("max"))
-    bounds = [bound for bound in (low, high) if bound is not None]
+    bounds, emit = (
+        [bound for bound in (low, high) if bound is not None],
+        importer.block_builder.emit,
+    )
     if _category(x) != _INTEGER or not all(isinstance(bound, int) for bound in bounds):
-        if _category(x) == _INTEGER and any(isinstance(bound, float) for bound in bounds):
-            x = _as_type(importer.block_builder.emit, x, _DEFAULTS[_FLOAT])
+        if any(isinstance(bound, float) for bound in bounds) and _category(x) == _INTEGER:
+            x = _as_type(emit, x, _DEFAULTS[_FLOAT])
         return importer._clamp(SimpleNamespace(args=(x, low, high), kwargs={}))
     for bound, operator in ((low, relax.op.maximum), (high, relax.op.minimum)):
         if bound is not None:
-            x = importer.block_builder.emit(operator(x, scalar_like(bound, x)))
+            x = emit(operator(x, scalar_like(bound, x)))
     return x
 
 
